@@ -1,0 +1,4 @@
+//! FLOOR 1 — bytes, knowing no protocol: bounded readers that name what they could not read.
+
+pub mod reader;
+pub mod text;

@@ -1,0 +1,190 @@
+//! A bounded big-endian reader over borrowed bytes, and the error that every decoder returns.
+//!
+//! The reader never allocates and never looks past its slice; what it cannot give it reports with the field's name,
+//! the offset and the numbers that disagree.
+
+use std::fmt;
+
+/// Reads fields off the front of a slice. `Copy`: a copy is a bookmark.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+    offset: usize,
+}
+
+/// What a decoder found wrong: which field, at which offset, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DecodeError {
+    /// The field in the protocol's own words, e.g. `string.len`.
+    pub field: &'static str,
+    /// Offset of the field's first byte, counted from the start of what was given to the decoder.
+    pub offset: usize,
+    /// What is wrong with it.
+    pub kind: DecodeErrorKind,
+}
+
+/// What is wrong with a field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DecodeErrorKind {
+    /// The slice ends before the field does.
+    Short {
+        /// Bytes that the field takes.
+        needed: usize,
+        /// Bytes that are there.
+        had: usize,
+    },
+    /// A value that its format does not have.
+    Invalid {
+        /// The value found.
+        found: u64,
+        /// What would have been right.
+        expected: &'static str,
+    },
+    /// A well-formed value that we do not know.
+    Unsupported {
+        /// The value found.
+        found: u64,
+        /// What we know.
+        expected: &'static str,
+    },
+    /// A length or count over its limit.
+    TooLarge {
+        /// The number declared.
+        found: u64,
+        /// The limit.
+        limit: u64,
+        /// The configuration key of the limit.
+        key: &'static str,
+    },
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let field = self.field;
+        match self.kind {
+            DecodeErrorKind::Short { needed, had } => write!(f, "{field}: takes {needed} bytes, {had} are there"),
+            DecodeErrorKind::Invalid { found, expected } => {
+                write!(f, "{field}: found {found:#04x}, expected {expected}")
+            }
+            DecodeErrorKind::Unsupported { found, expected } => {
+                write!(f, "{field}: {found:#x} is not supported, only {expected}")
+            }
+            DecodeErrorKind::TooLarge { found, limit, key } => {
+                write!(f, "{field}: {found} is over the limit of {limit} ({key})")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl<'a> Reader<'a> {
+    /// A reader at the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Reader { rest: bytes, offset: 0 }
+    }
+
+    /// Offset of the next byte.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// The bytes not yet read.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// The next `len` bytes.
+    ///
+    /// # Errors
+    /// [`DecodeErrorKind::Short`], as for every method here.
+    pub fn bytes(&mut self, field: &'static str, len: usize) -> Result<&'a [u8], DecodeError> {
+        match self.rest.split_at_checked(len) {
+            Some((bytes, rest)) => {
+                self.rest = rest;
+                self.offset += len;
+                Ok(bytes)
+            }
+            None => Err(self.short(field, len)),
+        }
+    }
+
+    /// The next `N` bytes as an array.
+    ///
+    /// # Errors
+    /// [`DecodeErrorKind::Short`].
+    pub fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
+        match self.rest.split_first_chunk::<N>() {
+            Some((bytes, rest)) => {
+                self.rest = rest;
+                self.offset += N;
+                Ok(*bytes)
+            }
+            None => Err(self.short(field, N)),
+        }
+    }
+
+    /// An unsigned byte.
+    ///
+    /// # Errors
+    /// [`DecodeErrorKind::Short`].
+    pub fn u8(&mut self, field: &'static str) -> Result<u8, DecodeError> {
+        self.array::<1>(field).map(|[byte]| byte)
+    }
+
+    /// A big-endian `u16`.
+    ///
+    /// # Errors
+    /// [`DecodeErrorKind::Short`].
+    pub fn u16(&mut self, field: &'static str) -> Result<u16, DecodeError> {
+        self.array(field).map(u16::from_be_bytes)
+    }
+
+    /// A big-endian `u32`.
+    ///
+    /// # Errors
+    /// [`DecodeErrorKind::Short`].
+    pub fn u32(&mut self, field: &'static str) -> Result<u32, DecodeError> {
+        self.array(field).map(u32::from_be_bytes)
+    }
+
+    /// A big-endian `u64`.
+    ///
+    /// # Errors
+    /// [`DecodeErrorKind::Short`].
+    pub fn u64(&mut self, field: &'static str) -> Result<u64, DecodeError> {
+        self.array(field).map(u64::from_be_bytes)
+    }
+
+    #[cold]
+    fn short(&self, field: &'static str, needed: usize) -> DecodeError {
+        DecodeError { field, offset: self.offset, kind: DecodeErrorKind::Short { needed, had: self.rest.len() } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_big_endian_fields_in_order_and_keeps_the_offset() {
+        let mut reader = Reader::new(&[1, 0, 2, 0, 0, 0, 3, 9, 9]);
+        assert_eq!(reader.u8("a"), Ok(1));
+        assert_eq!(reader.u16("b"), Ok(2));
+        assert_eq!(reader.u32("c"), Ok(3));
+        assert_eq!((reader.offset(), reader.rest()), (7, &[9u8, 9][..]));
+    }
+
+    #[test]
+    fn a_field_past_the_end_is_named_with_its_offset_and_nothing_is_consumed() {
+        let mut reader = Reader::new(&[0, 7, 1]);
+        assert_eq!(reader.u16("n"), Ok(7));
+        let error = reader.u64("span.start").unwrap_err();
+        assert_eq!(
+            error,
+            DecodeError { field: "span.start", offset: 2, kind: DecodeErrorKind::Short { needed: 8, had: 1 } }
+        );
+        assert_eq!(error.to_string(), "span.start: takes 8 bytes, 1 are there");
+        assert_eq!(reader.rest(), [1]);
+    }
+}

@@ -1,0 +1,54 @@
+//! Identifiers and instants: newtypes, so that a trace id is never taken for a span id nor nanoseconds for milliseconds.
+
+use std::fmt;
+
+/// Nanoseconds since the Unix epoch, UTC. Reaches into the year 2554.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
+pub struct UnixNanos(pub u64);
+
+/// The 16 bytes of a trace id, in the order of the wire. Shown as 32 lower-case hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct TraceId(pub [u8; 16]);
+
+/// The 8 bytes of a span id, in the order of the wire. Shown as 16 lower-case hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct SpanId(pub [u8; 8]);
+
+impl SpanId {
+    /// Zero means "no span": a parent of zero marks a root.
+    pub fn is_zero(self) -> bool {
+        self.0 == [0; 8]
+    }
+}
+
+impl fmt::Display for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(f, &self.0)
+    }
+}
+
+impl fmt::Display for SpanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(f, &self.0)
+    }
+}
+
+impl fmt::Debug for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(f, &self.0)
+    }
+}
+
+impl fmt::Debug for SpanId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(f, &self.0)
+    }
+}
+
+/// Writes bytes as lower-case hex digits.
+///
+/// # Errors
+/// Only those of the writer.
+pub fn write_hex(f: &mut impl fmt::Write, bytes: &[u8]) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+}

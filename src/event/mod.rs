@@ -1,0 +1,85 @@
+//! FLOOR 0 — the ground: the one normalized event model that decoders write and sinks read.
+//!
+//! An event is a *header* (time, name, attributes, resource, origin) plus the data of its [`Kind`].
+//! Events live in a [`Batch`]: one flat arena that a [`BatchBuilder`] writes and an [`EventView`] reads,
+//! so that the layout can change behind both. `docs/event-model.md` is the contract with users;
+//! [`semconv`] is the only place in the code where its names are spelled.
+
+mod batch;
+mod id;
+mod loss;
+mod origin;
+pub mod semconv;
+mod view;
+
+pub use batch::{
+    Batch, BatchBuilder, EventBuilder, Frame, Header, Interned, Key, MetricData, MetricType, Number, Position,
+    SampleData, SpanData, Status, Temporality, Text, Value,
+};
+pub use id::{SpanId, TraceId, UnixNanos, write_hex};
+pub use loss::{Loss, Reason};
+pub use origin::{Origin, Resource, ResourceValue};
+pub use semconv::Name;
+pub use view::{DataView, EventView, FrameView, LossView, SampleView, TextView, ValueView};
+
+/// What an event is. The names are those of the `kind` key in JSON.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Kind {
+    /// Something happened at a time.
+    Log,
+    /// A timed operation.
+    Span,
+    /// One number data point.
+    Metric,
+    /// A stack and a value.
+    Sample,
+    /// Bytes or events that could not become events.
+    Loss,
+}
+
+impl Kind {
+    /// Every kind, in the order of [`Kind::index`].
+    pub const ALL: [Kind; 5] = [Kind::Log, Kind::Span, Kind::Metric, Kind::Sample, Kind::Loss];
+
+    /// The kind's name in JSON and in configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Log => "log",
+            Kind::Span => "span",
+            Kind::Metric => "metric",
+            Kind::Sample => "sample",
+            Kind::Loss => "loss",
+        }
+    }
+
+    /// Position in [`Kind::ALL`], for counters kept per kind.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// How grave a log event is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Severity {
+    Trace,
+    Debug,
+    Info,
+    Warn,
+    Error,
+    Fatal,
+}
+
+impl Severity {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Severity::Trace => "TRACE",
+            Severity::Debug => "DEBUG",
+            Severity::Info => "INFO",
+            Severity::Warn => "WARN",
+            Severity::Error => "ERROR",
+            Severity::Fatal => "FATAL",
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Reading a batch: borrowed views that hide how the arena is laid out.
+
+use std::sync::Arc;
+
+use super::batch::{Data, Event, Frame, Key, Text, Value};
+use super::{
+    Batch, Header, Kind, MetricData, Origin, Position, Reason, Resource, SampleData, Severity, SpanData, UnixNanos,
+};
+
+/// One event of a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct EventView<'a> {
+    batch: &'a Batch,
+    event: &'a Event,
+}
+
+/// A text, and whether an encoder may write it between quotes as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextView<'a> {
+    /// The text.
+    pub text: &'a str,
+    /// Surely nothing in it that JSON escapes. `false` says only that it must be looked at.
+    pub plain: bool,
+}
+
+/// The value of an attribute or of a body.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub enum ValueView<'a> {
+    Null,
+    Bool(bool),
+    I64(i64),
+    U64(u64),
+    F64(f64),
+    Text(TextView<'a>),
+    Bytes(&'a [u8]),
+    Array(Values<'a>),
+    Map(Members<'a>),
+}
+
+/// What an event is beside its header.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub enum DataView<'a> {
+    Log { severity: Severity, body: Option<ValueView<'a>> },
+    Span(&'a SpanData),
+    Metric(&'a MetricData),
+    Sample(SampleView<'a>),
+    Loss(LossView<'a>),
+}
+
+/// A sample and its stack.
+#[derive(Clone, Copy, Debug)]
+pub struct SampleView<'a> {
+    /// Type, unit and value.
+    pub data: &'a SampleData,
+    batch: &'a Batch,
+    frames: &'a [Frame],
+}
+
+/// One frame of a stack.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct FrameView<'a> {
+    pub function: Option<TextView<'a>>,
+    pub file: Option<TextView<'a>>,
+    pub line: Option<u64>,
+}
+
+/// What did not become an event, and why.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct LossView<'a> {
+    pub reason: Reason,
+    pub bytes: u64,
+    pub events: Option<u64>,
+    pub detail: TextView<'a>,
+    pub excerpt: &'a [u8],
+}
+
+impl Batch {
+    /// The events, in the order in which they were written.
+    pub fn events(&self) -> impl ExactSizeIterator<Item = EventView<'_>> + Clone {
+        self.events.iter().map(|event| EventView { batch: self, event })
+    }
+
+    fn text(&self, text: Text) -> TextView<'_> {
+        TextView { text: &self.text[text.range()], plain: text.is_plain() }
+    }
+
+    fn key(&self, key: Key) -> TextView<'_> {
+        match key {
+            Key::Name(name) => TextView { text: name.as_str(), plain: true },
+            Key::Text(text) => self.text(text),
+        }
+    }
+
+    fn value(&self, value: Value) -> ValueView<'_> {
+        match value {
+            Value::Null => ValueView::Null,
+            Value::Bool(value) => ValueView::Bool(value),
+            Value::I64(value) => ValueView::I64(value),
+            Value::U64(value) => ValueView::U64(value),
+            Value::F64(value) => ValueView::F64(value),
+            Value::Text(text) => ValueView::Text(self.text(text)),
+            Value::Bytes(range) => ValueView::Bytes(&self.bytes[range.range()]),
+            Value::Array(range) => ValueView::Array(Values { batch: self, values: &self.values[range.range()] }),
+            Value::Map(range) => ValueView::Map(Members { batch: self, members: &self.members[range.range()] }),
+        }
+    }
+}
+
+impl<'a> EventView<'a> {
+    /// What the event is.
+    pub fn kind(&self) -> Kind {
+        self.event.data.kind()
+    }
+
+    /// The event's name.
+    pub fn name(&self) -> TextView<'a> {
+        self.batch.key(self.header().name)
+    }
+
+    /// When it happened; `None` when unknown.
+    pub fn time(&self) -> Option<UnixNanos> {
+        self.header().time
+    }
+
+    /// When the collector read it.
+    pub fn observed(&self) -> UnixNanos {
+        self.header().observed
+    }
+
+    /// Where it stood in the peer's stream.
+    pub fn position(&self) -> Position {
+        self.header().position
+    }
+
+    /// The attributes, in the order in which they were written.
+    pub fn attributes(&self) -> Members<'a> {
+        Members { batch: self.batch, members: &self.batch.attributes[self.event.attributes.range()] }
+    }
+
+    /// The data of its kind.
+    pub fn data(&self) -> DataView<'a> {
+        let batch = self.batch;
+        match &self.event.data {
+            Data::Log { severity, body } => {
+                DataView::Log { severity: *severity, body: body.map(|body| batch.value(body)) }
+            }
+            Data::Span(span) => DataView::Span(span),
+            Data::Metric(metric) => DataView::Metric(metric),
+            Data::Sample { data, frames } => {
+                DataView::Sample(SampleView { data, batch, frames: &batch.frames[frames.range()] })
+            }
+            Data::Loss { reason, bytes, events, detail, excerpt } => DataView::Loss(LossView {
+                reason: *reason,
+                bytes: *bytes,
+                events: *events,
+                detail: batch.text(*detail),
+                excerpt: &batch.bytes[excerpt.range()],
+            }),
+        }
+    }
+
+    /// The connection it came over.
+    pub fn origin(&self) -> &'a Arc<Origin> {
+        &self.batch.origins[self.event.origin as usize]
+    }
+
+    /// Who spoke.
+    pub fn resource(&self) -> &'a Arc<Resource> {
+        &self.batch.resources[self.event.resource as usize]
+    }
+
+    fn header(&self) -> &'a Header {
+        &self.event.header
+    }
+}
+
+impl<'a> SampleView<'a> {
+    /// The stack, innermost frame first.
+    pub fn frames(&self) -> impl ExactSizeIterator<Item = FrameView<'a>> {
+        let batch = self.batch;
+        self.frames.iter().map(|frame| FrameView {
+            function: frame.function.map(|text| batch.text(text)),
+            file: frame.file.map(|text| batch.text(text)),
+            line: frame.line,
+        })
+    }
+}
+
+/// The elements of an array.
+#[derive(Clone, Copy, Debug)]
+pub struct Values<'a> {
+    batch: &'a Batch,
+    values: &'a [Value],
+}
+
+impl<'a> Iterator for Values<'a> {
+    type Item = ValueView<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let (first, rest) = self.values.split_first()?;
+        self.values = rest;
+        Some(self.batch.value(*first))
+    }
+}
+
+/// Keys and values: attributes of an event, or members of a map.
+#[derive(Clone, Copy, Debug)]
+pub struct Members<'a> {
+    batch: &'a Batch,
+    members: &'a [(Key, Value)],
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (TextView<'a>, ValueView<'a>);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let ((key, value), rest) = self.members.split_first()?;
+        self.members = rest;
+        Some((self.batch.key(*key), self.batch.value(*value)))
+    }
+}

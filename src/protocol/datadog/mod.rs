@@ -1,0 +1,1 @@
+//! Datadog-style binary spans.

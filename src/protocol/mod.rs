@@ -1,0 +1,213 @@
+//! FLOOR 2 — protocols as pure state machines: bytes and time in, events and replies out.
+//!
+//! No socket, task, clock or random number here or below. A transport drives a [`Session`]; so does the offline
+//! decoder, and so do the tests, with the same code. A protocol is one folder and one variant of [`Protocol`].
+
+pub mod datadog;
+mod limits;
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::BytesMut;
+
+use crate::event::{BatchBuilder, Header, Loss, Reason, UnixNanos};
+
+pub use limits::{Credit, MemoryBudget, MemoryLease};
+
+/// The protocols of the house. Closed on purpose: a new one is a variant here, and the compiler lists the rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Protocol {
+    Rbkit,
+    Bytefrog,
+    Datadog,
+    Endless,
+    Zico,
+}
+
+impl Protocol {
+    /// Every protocol of the house, spoken yet or not.
+    pub const ALL: [Protocol; 5] =
+        [Protocol::Rbkit, Protocol::Bytefrog, Protocol::Datadog, Protocol::Endless, Protocol::Zico];
+
+    /// The name in configuration and in `origin.protocol`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Protocol::Rbkit => "rbkit",
+            Protocol::Bytefrog => "bytefrog",
+            Protocol::Datadog => "datadog",
+            Protocol::Endless => "endless",
+            Protocol::Zico => "zico",
+        }
+    }
+
+    /// Whether this build speaks it.
+    pub fn is_spoken(self) -> bool {
+        matches!(self, Protocol::Datadog)
+    }
+
+    /// The protocols that this build speaks.
+    pub fn spoken() -> impl Iterator<Item = Protocol> {
+        Protocol::ALL.into_iter().filter(|protocol| protocol.is_spoken())
+    }
+
+    /// The protocol of this name.
+    pub fn by_name(name: &str) -> Option<Protocol> {
+        Protocol::ALL.into_iter().find(|protocol| protocol.as_str() == name)
+    }
+
+    /// One line for whoever asks for a protocol that is not built yet.
+    pub fn not_spoken(self) -> String {
+        let spoken: Vec<_> = Protocol::spoken().map(Protocol::as_str).collect();
+        format!("protocol `{}` is not built yet; this version speaks: {}", self.as_str(), spoken.join(", "))
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The moment of a call, on two clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Wall clock, for what events say. May step in either direction.
+    pub unix: UnixNanos,
+    /// Time since some fixed moment, never stepping back, for everything that waits.
+    pub elapsed: Duration,
+}
+
+/// One connection as a pure state machine.
+pub trait Session: Send + 'static {
+    /// Consumes complete messages at the front of `input`; call again with the rest and what has arrived since.
+    /// What it cannot decode it consumes too, and reports as a loss here or in [`Session::finish`].
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress;
+
+    /// The connection is over: `rest` (what `receive` left) can never complete. Call again, with an empty `rest`,
+    /// while it answers [`Flow::Again`]; after that the session is spent.
+    fn finish(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) -> Flow;
+
+    /// What the session waits for. The transport applies the listener's time limit for it.
+    fn awaiting(&self) -> Awaiting;
+
+    /// When [`Session::handle_timeout`] wants to be called, on the clock of [`Now::elapsed`]. May change with any call.
+    fn poll_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The moment of `poll_timeout` has passed.
+    fn handle_timeout(&mut self, _now: Now, _out: &mut Output) -> Flow {
+        Flow::Continue
+    }
+
+    /// The collector is stopping and `finish` will follow: say to the peer what the protocol wants said.
+    fn shutdown(&mut self, _now: Now, _out: &mut Output) {}
+}
+
+/// What a call to [`Session::receive`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Progress {
+    /// Bytes at the front of the input that the session is done with.
+    pub consumed: usize,
+    /// What to do next.
+    pub flow: Flow,
+}
+
+/// What a session wants of its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Flow {
+    /// Go on when there is more to say.
+    Continue,
+    /// The batch is full: take it and call again with the same rest.
+    Again,
+    /// Nothing further can be understood or is wanted: send the reply, then finish.
+    Close,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The peer closed it.
+    Closed,
+    /// It broke.
+    Reset,
+    /// A time limit passed.
+    TimedOut,
+    /// The collector stops.
+    Stopped,
+}
+
+impl End {
+    /// The end in words, for loss details.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            End::Closed => "the peer closed the connection",
+            End::Reset => "the connection broke",
+            End::TimedOut => "a time limit passed",
+            End::Stopped => "the collector is stopping",
+        }
+    }
+}
+
+/// What a session waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaiting {
+    /// The first message (`handshake_timeout`).
+    Handshake,
+    /// Any message; nothing of it is here yet (`idle_timeout`).
+    Message,
+    /// The rest of the message that began at this offset of the stream (`message_timeout`).
+    Rest {
+        /// Offset of the message's first byte since the start of the connection.
+        offset: u64,
+    },
+}
+
+/// What sessions produce. The driver takes from it after every call.
+#[derive(Debug)]
+pub struct Output {
+    /// Events.
+    pub batch: BatchBuilder,
+    /// Bytes for the peer.
+    pub reply: BytesMut,
+    /// Bytes that became events or protocol state since the driver last took the number.
+    pub decoded_bytes: u64,
+    /// Bytes reported lost, by reason, since the driver last took the numbers.
+    pub lost_bytes: [u64; Reason::ALL.len()],
+    /// Oddities that are no loss, by code, since the driver last took them.
+    pub warnings: Vec<(&'static str, u64)>,
+    /// How long to wait before reading on: the peer made us expand more than its credit.
+    pub hold: Option<Duration>,
+}
+
+impl Output {
+    /// An empty output that writes into `batch`.
+    pub fn new(batch: BatchBuilder) -> Self {
+        Output {
+            batch,
+            reply: BytesMut::new(),
+            decoded_bytes: 0,
+            lost_bytes: [0; Reason::ALL.len()],
+            warnings: Vec::new(),
+            hold: None,
+        }
+    }
+
+    /// Writes a loss event and books its bytes. The only way to report lost bytes.
+    pub fn loss(&mut self, header: Header, loss: Loss<'_>) {
+        self.lost_bytes[loss.reason.index()] += loss.bytes;
+        self.batch.loss(header, loss);
+    }
+
+    /// Counts an oddity that is no loss.
+    pub fn warn(&mut self, code: &'static str) {
+        match self.warnings.iter_mut().find(|(known, _)| *known == code) {
+            Some((_, count)) => *count += 1,
+            None => self.warnings.push((code, 1)),
+        }
+    }
+}
