@@ -2,5 +2,7 @@
 
 pub mod codec;
 pub mod event;
+pub mod pipeline;
 pub mod protocol;
 pub mod sink;
+pub mod transport;

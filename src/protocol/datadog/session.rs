@@ -302,6 +302,7 @@ impl DatadogSession {
 
     /// The last words about bytes that can never be decoded, if there are any.
     fn last_fault(&mut self, rest: &[u8], end: End) -> Option<Fault> {
+        let reason = if end == End::TooLarge { Reason::TooLarge } else { Reason::Truncated };
         match std::mem::replace(&mut self.phase, Phase::Finished(None)) {
             Phase::Fault(mut fault) => {
                 fault.count(rest);
@@ -318,12 +319,11 @@ impl DatadogSession {
                 let mut excerpt =
                     [&[0xDD, 6][..], &string.id.0, &(string.len as u32).to_be_bytes(), &string.kept].concat();
                 excerpt.truncate(Loss::EXCERPT);
-                Some(Fault { reason: Reason::Truncated, offset: string.offset, bytes, detail, excerpt })
+                Some(Fault { reason, offset: string.offset, bytes, detail, excerpt })
             }
             _ if !rest.is_empty() => {
                 let detail = format!("{} bytes of an object are here, and {}", rest.len(), end.as_str());
-                let mut fault =
-                    Fault { reason: Reason::Truncated, offset: self.offset, bytes: 0, detail, excerpt: Vec::new() };
+                let mut fault = Fault { reason, offset: self.offset, bytes: 0, detail, excerpt: Vec::new() };
                 fault.count(rest);
                 Some(fault)
             }
