@@ -1,7 +1,10 @@
 //! Events as bytes: [`json`] for machines, [`text`] for eyes.
 
+mod escape;
 pub mod json;
+mod number;
 pub mod text;
+mod time;
 
 use crate::event::EventView;
 
