@@ -1,4 +1,4 @@
-//! Text that must not break out of its place: out of a JSON string, or out of a line on a terminal.
+//! Text that must not break out of a JSON string, nor its event out of the line.
 
 use super::number::HEX;
 use crate::event::TextView;
@@ -81,49 +81,3 @@ const CONTROLS: [[u8; 6]; 32] = {
     }
     escapes
 };
-
-/// Appends a text for a terminal: as it is when it is one harmless word, else in quotes.
-pub(super) fn push_word(out: &mut Vec<u8>, text: &str) {
-    let breaks_word = |c: char| c == ' ' || matches!(c, '=' | ',' | '[' | ']' | '{' | '}') || needs_terminal_escape(c);
-    if text.is_empty() || text.contains(breaks_word) {
-        push_quoted(out, text);
-    } else {
-        out.extend_from_slice(text.as_bytes());
-    }
-}
-
-/// Appends a text for a terminal, in quotes.
-pub(super) fn push_quoted(out: &mut Vec<u8>, text: &str) {
-    out.push(b'"');
-    push_terminal_escaped(out, text);
-    out.push(b'"');
-}
-
-/// Appends a text in which nothing is left that could move the cursor, change colours, end the line, or turn the
-/// direction of writing.
-pub(super) fn push_terminal_escaped(out: &mut Vec<u8>, text: &str) {
-    let mut copied = 0;
-    for (at, c) in text.char_indices().filter(|(_, c)| needs_terminal_escape(*c)) {
-        out.extend_from_slice(&text.as_bytes()[copied..at]);
-        match c {
-            '"' => out.extend_from_slice(b"\\\""),
-            // `\n`, `\t`, `\\` and the like, `\u{1b}` for the rest.
-            c if c.is_ascii() => out.extend(c.escape_default().map(|c| c as u8)),
-            c => out.extend_from_slice(c.escape_unicode().to_string().as_bytes()),
-        }
-        copied = at + c.len_utf8();
-    }
-    out.extend_from_slice(&text.as_bytes()[copied..]);
-}
-
-fn needs_terminal_escape(c: char) -> bool {
-    match c {
-        '"' | '\\' => true,
-        // C0, DEL and C1: everything that a terminal obeys instead of showing it.
-        c if c.is_control() => true,
-        '\u{2028}' | '\u{2029}' => true,
-        // Marks, embeddings, overrides and isolates of the bidirectional algorithm.
-        '\u{061C}' | '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' => true,
-        _ => false,
-    }
-}

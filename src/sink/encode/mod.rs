@@ -3,6 +3,7 @@
 mod escape;
 pub mod json;
 mod number;
+mod terminal;
 pub mod text;
 mod time;
 
