@@ -1,7 +1,11 @@
 //! Events as bytes: [`json`] for machines, [`text`] for eyes.
 
+mod escape;
 pub mod json;
+mod number;
+mod terminal;
 pub mod text;
+mod time;
 
 use crate::event::EventView;
 

@@ -1,5 +1,230 @@
-//! Text for eyes.
-use crate::event::EventView;
+//! Lines for eyes on a terminal: what happened first, where it came from last.
+//!
+//! ```text
+//! 2026-11-20T12:15:00.123456Z span   web.request  1.5ms  service.name=shop  [datadog 127.0.0.1:40112 #9]
+//! ```
+//!
+//! Not a format for programs: those read JSON. The resource is left out, because it is the same on every line.
 
-/// Appends one event as a line for eyes.
-pub fn encode(_event: EventView<'_>, _out: &mut Vec<u8>) {}
+use std::io::Write;
+use std::time::Duration;
+
+use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push_u64};
+use super::terminal::{push_quoted, push_word};
+use super::time::TimeFormat;
+use crate::event::{
+    DataView, EventView, FrameView, LossView, MetricData, MetricType, SampleView, Severity, SpanData, Status,
+    Temporality, TextView, UnixNanos, ValueView,
+};
+
+/// Appends one event as a line for eyes, line feed included. No character of a peer reaches the terminal that the
+/// terminal would obey rather than show.
+pub fn encode(event: EventView<'_>, out: &mut Vec<u8>) {
+    push_time(out, event.time());
+    push(out, " ");
+    push(out, kind_column(event));
+    push(out, " ");
+    push_word(out, event.name().text);
+    match event.data() {
+        DataView::Log { body: Some(body), .. } => {
+            push(out, "  ");
+            push_value(out, body);
+        }
+        DataView::Log { body: None, .. } => {}
+        DataView::Span(span) => push_span(out, span),
+        DataView::Metric(metric) => push_metric(out, metric),
+        DataView::Sample(sample) => push_sample(out, sample),
+        DataView::Loss(loss) => push_loss(out, loss, event.position().offset),
+    }
+    let mut separator = "  ";
+    for (key, value) in event.attributes() {
+        push(out, separator);
+        push_member(out, key, value);
+        separator = " ";
+    }
+    if let DataView::Span(span) = event.data() {
+        push_ids(out, span);
+    }
+    push_origin(out, event);
+}
+
+/// To the microsecond, in UTC: finer digits would only push the rest aside.
+fn push_time(out: &mut Vec<u8>, time: Option<UnixNanos>) {
+    match time {
+        Some(time) => {
+            out.extend_from_slice(&TimeFormat::default().format(time)[..26]);
+            push(out, "Z");
+        }
+        None => push(out, "(time unknown)             "),
+    }
+}
+
+/// The kind, or for a log its severity, padded to the longest; capitals for what must not be overlooked.
+fn kind_column(event: EventView<'_>) -> &'static str {
+    match event.data() {
+        DataView::Log { severity: Severity::Trace, .. } => "trace ",
+        DataView::Log { severity: Severity::Debug, .. } => "debug ",
+        DataView::Log { severity: Severity::Info, .. } => "info  ",
+        DataView::Log { severity: Severity::Warn, .. } => "WARN  ",
+        DataView::Log { severity: Severity::Error, .. } => "ERROR ",
+        DataView::Log { severity: Severity::Fatal, .. } => "FATAL ",
+        DataView::Span(_) => "span  ",
+        DataView::Metric(_) => "metric",
+        DataView::Sample(_) => "sample",
+        DataView::Loss(_) => "LOSS  ",
+    }
+}
+
+fn push_span(out: &mut Vec<u8>, span: &SpanData) {
+    match span.duration_nanos {
+        Some(nanos) => push_display(out, format_args!("  {:?}", Duration::from_nanos(nanos))),
+        None => push(out, "  (not ended)"),
+    }
+    match span.status {
+        Status::Unset => {}
+        Status::Ok => push(out, "  ok"),
+        Status::Error => push(out, "  ERROR"),
+    }
+}
+
+/// The ids stand behind the attributes: long, and read only by whoever looks for them.
+fn push_ids(out: &mut Vec<u8>, span: &SpanData) {
+    push(out, "  trace=");
+    push_hex(out, &span.trace_id.0);
+    push(out, " span=");
+    push_hex(out, &span.span_id.0);
+    if let Some(parent) = span.parent {
+        push(out, " parent=");
+        push_hex(out, &parent.0);
+    }
+}
+
+fn push_metric(out: &mut Vec<u8>, metric: &MetricData) {
+    push(out, "  ");
+    push_number(out, metric.value);
+    push_unit(out, metric.unit);
+    match metric.metric_type {
+        MetricType::Gauge => push(out, "  gauge"),
+        MetricType::Sum { temporality, monotonic } => {
+            push(out, if monotonic { "  monotonic" } else { " " });
+            push(
+                out,
+                match temporality {
+                    Temporality::Delta => " delta sum",
+                    Temporality::Cumulative => " cumulative sum",
+                },
+            );
+        }
+    }
+    if let Some(start) = metric.start {
+        push(out, " since ");
+        push_time(out, Some(start));
+    }
+}
+
+fn push_sample(out: &mut Vec<u8>, sample: SampleView<'_>) {
+    push(out, "  ");
+    push(out, sample.data.sample_type);
+    push(out, " ");
+    push_number(out, sample.data.value);
+    push_unit(out, sample.data.unit);
+    let mut separator = "  ";
+    for frame in sample.frames() {
+        push(out, separator);
+        push_frame(out, frame);
+        separator = " < ";
+    }
+}
+
+fn push_frame(out: &mut Vec<u8>, frame: FrameView<'_>) {
+    push_word(out, frame.function.map_or("?", |function| function.text));
+    if let Some(file) = frame.file {
+        push(out, " (");
+        push_word(out, file.text);
+        if let Some(line) = frame.line {
+            push(out, ":");
+            push_u64(out, line);
+        }
+        push(out, ")");
+    }
+}
+
+fn push_unit(out: &mut Vec<u8>, unit: &str) {
+    if !unit.is_empty() {
+        push(out, " ");
+        push(out, unit);
+    }
+}
+
+fn push_loss(out: &mut Vec<u8>, loss: LossView<'_>, offset: u64) {
+    push_display(out, format_args!("  {}: {} bytes at offset {offset}", loss.reason.as_str(), loss.bytes));
+    match loss.events {
+        Some(1) => push(out, ", 1 event"),
+        Some(events) => push_display(out, format_args!(", {events} events")),
+        None => push(out, ", events unknown"),
+    }
+    if !loss.detail.text.is_empty() {
+        push(out, "  ");
+        push_quoted(out, loss.detail.text);
+    }
+    if !loss.excerpt.is_empty() {
+        push(out, "  excerpt ");
+        push_hex(out, loss.excerpt);
+    }
+}
+
+fn push_member(out: &mut Vec<u8>, key: TextView<'_>, value: ValueView<'_>) {
+    push_word(out, key.text);
+    push(out, "=");
+    push_value(out, value);
+}
+
+fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
+    match value {
+        ValueView::Null => push(out, "null"),
+        ValueView::Bool(value) => push(out, if value { "true" } else { "false" }),
+        ValueView::I64(value) => push_i64(out, value),
+        ValueView::U64(value) => push_u64(out, value),
+        ValueView::F64(value) => push_f64(out, value),
+        ValueView::Text(text) => push_word(out, text.text),
+        ValueView::Bytes(bytes) => push_base64(out, bytes),
+        ValueView::Array(values) => {
+            let mut separator = "[";
+            for value in values {
+                push(out, separator);
+                push_value(out, value);
+                separator = ", ";
+            }
+            push(out, if separator == "[" { "[]" } else { "]" });
+        }
+        ValueView::Map(members) => {
+            let mut separator = "{";
+            for (key, value) in members {
+                push(out, separator);
+                push_member(out, key, value);
+                separator = ", ";
+            }
+            push(out, if separator == "{" { "{}" } else { "}" });
+        }
+    }
+}
+
+fn push_origin(out: &mut Vec<u8>, event: EventView<'_>) {
+    let origin = event.origin();
+    push(out, "  [");
+    push(out, origin.protocol);
+    push(out, " ");
+    push_word(out, &origin.peer);
+    push(out, " #");
+    push_u64(out, origin.connection);
+    push(out, "]\n");
+}
+
+fn push(out: &mut Vec<u8>, piece: &str) {
+    out.extend_from_slice(piece.as_bytes());
+}
+
+fn push_display(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    // Writing into memory cannot fail.
+    let _ = out.write_fmt(text);
+}

@@ -1,0 +1,83 @@
+//! Text that must not break out of a JSON string, nor its event out of the line.
+
+use super::number::HEX;
+use crate::event::TextView;
+
+/// Appends a text as a JSON string, quotes included.
+#[inline]
+pub(super) fn push_string(out: &mut Vec<u8>, view: TextView<'_>) {
+    out.push(b'"');
+    push_string_content(out, view);
+    out.push(b'"');
+}
+
+/// Appends what stands between the quotes of a JSON string.
+#[inline]
+pub(super) fn push_string_content(out: &mut Vec<u8>, view: TextView<'_>) {
+    if view.plain {
+        out.extend_from_slice(view.text.as_bytes());
+    } else {
+        push_json_escaped(out, view.text);
+    }
+}
+
+/// Appends a text escaped for JSON.
+///
+/// Beside what JSON demands, the line separators U+0085, U+2028 and U+2029 are escaped: some readers end a line
+/// there, and one event must be one line for all of them.
+pub(super) fn push_json_escaped(out: &mut Vec<u8>, text: &str) {
+    let bytes = text.as_bytes();
+    let (mut copied, mut at) = (0, 0);
+    while let Some(&byte) = bytes.get(at) {
+        if PASSES[byte as usize] {
+            at += 1;
+            continue;
+        }
+        let (len, escape): (usize, &[u8]) = match (byte, bytes.get(at + 1), bytes.get(at + 2)) {
+            (b'"', ..) => (1, b"\\\""),
+            (b'\\', ..) => (1, b"\\\\"),
+            (b'\n', ..) => (1, b"\\n"),
+            (b'\r', ..) => (1, b"\\r"),
+            (b'\t', ..) => (1, b"\\t"),
+            (0x08, ..) => (1, b"\\b"),
+            (0x0C, ..) => (1, b"\\f"),
+            (0xC2, Some(0x85), _) => (2, b"\\u0085"),
+            (0xE2, Some(0x80), Some(0xA8)) => (3, b"\\u2028"),
+            (0xE2, Some(0x80), Some(0xA9)) => (3, b"\\u2029"),
+            // The rest of a character that only begins like a line separator needs no look.
+            (0xC2, ..) => (2, &[]),
+            (0xE2, ..) => (3, &[]),
+            (control, ..) => (1, &CONTROLS[control as usize]),
+        };
+        if !escape.is_empty() {
+            out.extend_from_slice(&bytes[copied..at]);
+            out.extend_from_slice(escape);
+            copied = at + len;
+        }
+        at += len;
+    }
+    out.extend_from_slice(&bytes[copied..]);
+}
+
+/// The bytes that no escaped character begins with.
+const PASSES: [bool; 256] = {
+    let mut passes = [true; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        passes[byte] =
+            !(byte < 0x20 || byte == b'"' as usize || byte == b'\\' as usize || byte == 0xC2 || byte == 0xE2);
+        byte += 1;
+    }
+    passes
+};
+
+/// The long escapes of the control characters.
+const CONTROLS: [[u8; 6]; 32] = {
+    let mut escapes = [*b"\\u0000"; 32];
+    let mut byte = 0;
+    while byte < 32 {
+        [escapes[byte][4], escapes[byte][5]] = HEX[byte];
+        byte += 1;
+    }
+    escapes
+};

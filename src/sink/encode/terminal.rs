@@ -1,0 +1,79 @@
+//! Peers' text on a terminal: shown, never obeyed.
+
+/// Appends a text as it is when it is one harmless word, else in quotes.
+pub(super) fn push_word(out: &mut Vec<u8>, text: &str) {
+    let breaks_word = |c: char| matches!(c, ' ' | '=' | ',' | '[' | ']' | '{' | '}') || needs_escape(c);
+    if text.is_empty() || text.contains(breaks_word) {
+        push_quoted(out, text);
+    } else {
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// Appends a text in quotes, with nothing left in it that could move the cursor, change colours, end the line, or
+/// turn the direction of writing.
+pub(super) fn push_quoted(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    let mut copied = 0;
+    for (at, c) in text.char_indices().filter(|(_, c)| needs_escape(*c)) {
+        out.extend_from_slice(&text.as_bytes()[copied..at]);
+        // `\"`, `\n`, `\\` and the like, `\u{1b}` for the rest.
+        out.extend_from_slice(c.escape_default().to_string().as_bytes());
+        copied = at + c.len_utf8();
+    }
+    out.extend_from_slice(&text.as_bytes()[copied..]);
+    out.push(b'"');
+}
+
+fn needs_escape(c: char) -> bool {
+    match c {
+        '"' | '\\' => true,
+        // C0, DEL and C1: everything that a terminal obeys instead of showing it.
+        c if c.is_control() => true,
+        '\u{2028}' | '\u{2029}' => true,
+        // Marks, embeddings, overrides and isolates of the bidirectional algorithm.
+        '\u{061C}' | '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(text: &str) -> String {
+        let mut out = Vec::new();
+        push_word(&mut out, text);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_harmless_word_stands_as_it_is() {
+        for text in ["shop", "127.0.0.1:40112", "/cart?a", "größe", "€", "🦀", "it's", "a\u{200D}b"] {
+            assert_eq!(word(text), text);
+        }
+    }
+
+    #[test]
+    fn what_would_not_read_as_one_word_is_quoted() {
+        for text in ["", "GET /", "a=b", "a,b", "[a", "a]", "{a", "a}"] {
+            assert_eq!(word(text), format!("\"{text}\""));
+        }
+        assert_eq!(word("say \"hi\"\\"), r#""say \"hi\"\\""#);
+    }
+
+    #[test]
+    fn no_character_that_a_terminal_obeys_gets_through() {
+        let hostile = (0..0x20)
+            .chain(0x7F..0xA0)
+            .chain([0x061C, 0x200E, 0x200F, 0x2028, 0x2029])
+            .chain(0x202A..=0x202E)
+            .chain(0x2066..=0x2069);
+        for c in hostile.map(|c| char::from_u32(c).unwrap()) {
+            let shown = word(&format!("a{c}b"));
+            assert!(shown.starts_with("\"a\\") && shown.ends_with("b\""), "{shown}");
+            assert!(shown.bytes().all(|b| (0x20..0x7F).contains(&b)), "{shown:?}");
+        }
+        assert_eq!(word("\x1b[2J\n\u{9B}m\u{202E}x"), r#""\u{1b}[2J\n\u{9b}m\u{202e}x""#);
+    }
+}
