@@ -141,13 +141,18 @@ impl Session for DatadogSession {
             let fault = self.last_fault(rest, end);
             let is_clean = fault.is_none() && end == End::Closed;
             self.phase = Phase::Finished(fault);
-            while let Some(record) = self.waiting.pop_oldest() {
-                self.ready.push_back(record);
-            }
-            if let Some(mut open) = self.open.take() {
+            self.offset += rest.len() as u64;
+            if let Some(open) = &mut self.open {
                 open.partial = !is_clean;
-                self.ready.push_back(open);
+                self.close_open(out);
             }
+        }
+        self.enforce_limits(out);
+        if out.batch.is_full() {
+            return Flow::Again;
+        }
+        while let Some(record) = self.waiting.pop_oldest() {
+            self.ready.push_back(record);
         }
         self.send_ready(out);
         if !self.ready.is_empty() {
@@ -651,8 +656,7 @@ impl DatadogSession {
             return;
         }
         while !out.batch.is_full() {
-            let open_waits = self.open.as_ref().is_some_and(|open| open.unresolved > 0);
-            let too_many = self.waiting.len() + usize::from(open_waits) > self.options.waiting.records;
+            let too_many = self.waiting.len() > self.options.waiting.records;
             let held = self.waiting.bytes() + self.traces.bytes() + self.strings.orphan_bytes();
             let too_large = held > self.options.waiting.bytes;
             let over_budget = !self.lease(held + self.strings.cached_bytes());
