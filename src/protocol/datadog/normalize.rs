@@ -126,6 +126,15 @@ fn hex(id: StringId) -> String {
     text
 }
 
+/// Whether an entry becomes an attribute: it has a value, and a key or at least a key's id.
+fn is_written(entry: &Entry) -> bool {
+    let has_value = match entry.value {
+        EntryValue::Text(value) => matches!(value, Ref::Bound(_)),
+        EntryValue::Number(_) => true,
+    };
+    has_value && entry.key != Ref::Absent && entry.kind != EntryKind::Dropped
+}
+
 /// Writes one record's attributes, and remembers what its texts went through.
 struct Writer<'a> {
     event: EventBuilder<'a>,
@@ -155,15 +164,16 @@ impl Writer<'_> {
 
     fn entries(&mut self, entries: &[Entry]) {
         if entries.len() <= FEW_ENTRIES {
-            for (at, entry) in entries.iter().enumerate() {
-                let repeats = |other: &Entry| other.kind == entry.kind && self.same_key(other.key, entry.key);
-                let is_shadowed = entries[at + 1..].iter().any(repeats);
-                if is_shadowed {
-                    continue;
+            for (at, entry) in entries.iter().enumerate().filter(|(_, entry)| is_written(entry)) {
+                let same = |other: &Entry, kind| {
+                    other.kind == kind && self.same_key(other.key, entry.key) && is_written(other)
+                };
+                let is_repeated = entries[at + 1..].iter().any(|other| same(other, entry.kind));
+                if !is_repeated {
+                    let is_metric = entry.kind == EntryKind::Metric;
+                    let is_taken = is_metric && entries.iter().any(|other| same(other, EntryKind::Meta));
+                    self.entry(entry, is_taken);
                 }
-                let is_tag = |other: &Entry| other.kind == EntryKind::Meta && self.same_key(other.key, entry.key);
-                let is_taken = entry.kind == EntryKind::Metric && entries.iter().any(is_tag);
-                self.entry(entry, is_taken);
             }
         } else {
             for (entry, is_taken) in self.unrepeated(entries) {
@@ -179,14 +189,13 @@ impl Writer<'_> {
             Ref::Waiting(id) => (None, id),
             Ref::Absent => (None, StringId::ABSENT),
         };
-        let kind = |kind| kind as u8;
-        let tags: HashSet<_> =
-            entries.iter().filter(|entry| entry.kind == EntryKind::Meta).map(|entry| identity(entry.key)).collect();
+        let written = || entries.iter().filter(|entry| is_written(entry));
+        let metas = written().filter(|entry| entry.kind == EntryKind::Meta);
+        let tags: HashSet<_> = metas.map(|entry| identity(entry.key)).collect();
         let mut seen = HashSet::new();
-        let mut kept: Vec<_> = entries
-            .iter()
+        let mut kept: Vec<_> = written()
             .rev()
-            .filter(|entry| seen.insert((kind(entry.kind), identity(entry.key))))
+            .filter(|entry| seen.insert((entry.kind as u8, identity(entry.key))))
             .map(|entry| (*entry, entry.kind == EntryKind::Metric && tags.contains(&identity(entry.key))))
             .collect();
         kept.reverse();
