@@ -3,4 +3,5 @@
 pub mod codec;
 pub mod event;
 pub mod protocol;
+pub mod simulate;
 pub mod sink;
