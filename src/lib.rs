@@ -5,5 +5,6 @@ pub mod decode;
 pub mod event;
 pub mod pipeline;
 pub mod protocol;
+pub mod simulate;
 pub mod sink;
 pub mod transport;
