@@ -1,6 +1,9 @@
 //! tributary: a telemetry collector for agents whose own collectors are gone.
 
 pub mod codec;
+pub mod config;
 pub mod event;
+pub mod pipeline;
 pub mod protocol;
 pub mod sink;
+pub mod transport;

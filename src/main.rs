@@ -1,1 +1,3 @@
+//! The `tributary` command: a thin door to the library.
+
 fn main() {}

@@ -1,1 +1,3 @@
 //! file sink.
+
+pub mod options;

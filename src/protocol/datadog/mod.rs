@@ -1,1 +1,5 @@
 //! Datadog-style binary spans.
+
+mod options;
+
+pub use options::*;

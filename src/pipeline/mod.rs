@@ -1,0 +1,3 @@
+//! FLOOR 3 — batches in motion: the lanes between connections and sinks.
+
+pub mod options;
