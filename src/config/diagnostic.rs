@@ -49,7 +49,7 @@ impl Place {
             line: text[..line_start].matches('\n').count() + 1,
             column: text[line_start..start].trim_start_matches(BYTE_ORDER_MARK).chars().count() + 1,
             width: text[start..end.min(line_end)].trim_end_matches('\r').chars().count().max(1),
-            text: line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect(),
+            text: printable(line),
         }
     }
 }
@@ -108,6 +108,11 @@ pub(super) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> O
         .filter(|(distance, _)| *distance <= allowed)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
+}
+
+/// Files may come from anywhere: their control characters must not reach the operator's terminal.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 
 const BYTE_ORDER_MARK: char = '\u{feff}';

@@ -8,7 +8,7 @@ use crate::protocol::{Protocol, datadog};
 use crate::transport::options::ListenerOptions;
 
 /// One listener.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ListenerConfig {
     /// The operator's name for it; it appears in `origin.listener`. 1 to 64 of `A-Z a-z 0-9 _ -`.
     pub name: String,
@@ -21,7 +21,7 @@ pub struct ListenerConfig {
 }
 
 /// A protocol that is spoken, and its options.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum ProtocolOptions {
     /// Datadog-style binary spans.
     Datadog(datadog::Options),
@@ -54,13 +54,15 @@ pub(super) fn read(root: &mut Section<'_>) -> Vec<ListenerConfig> {
 /// None when the section does not say what kind of listener it is.
 fn listener(name: &str, section: &mut Section<'_>, taken: &mut Names<SocketAddr>) -> Option<ListenerConfig> {
     check_name(name, section);
-    let protocol = section.required_choice("protocol", &Protocol::ALL.map(|protocol| (protocol.as_str(), protocol)));
-    let spoken = protocol.filter(|protocol| protocol.is_spoken());
-    if let Some(protocol) = protocol
-        && spoken.is_none()
-    {
-        section.error("protocol", protocol.not_spoken(), None);
-    }
+    // Only what is spoken is offered; who asks for another protocol of the house gets an answer of its own.
+    let spoken: Vec<_> = Protocol::spoken().map(|protocol| (protocol.as_str(), protocol)).collect();
+    let protocol = match section.peek("protocol").and_then(Protocol::by_name) {
+        Some(asked) if !asked.is_spoken() => {
+            section.error("protocol", asked.not_spoken(), None);
+            None
+        }
+        _ => section.required_choice("protocol", &spoken),
+    };
     let listen = section.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, protocol.map_or(0, default_port))));
     if listen.port() != 0
         && let Some(other) = taken.claim(listen, name)
@@ -68,7 +70,7 @@ fn listener(name: &str, section: &mut Section<'_>, taken: &mut Names<SocketAddr>
         section.error("listen", format!("listener `{other}` listens on {listen} already"), None);
     }
     let options = ListenerOptions::read(section);
-    let Some(protocol) = spoken.and_then(|protocol| ProtocolOptions::read(protocol, section)) else {
+    let Some(protocol) = protocol.and_then(|protocol| ProtocolOptions::read(protocol, section)) else {
         section.accept_other_keys();
         return None;
     };

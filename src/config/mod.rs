@@ -23,7 +23,7 @@ pub use units::{ByteSize, LONGEST};
 pub use value::Whole;
 
 /// Everything that an operator can set.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// What holds for the whole process.
     pub limits: Limits,
@@ -34,7 +34,7 @@ pub struct Config {
 }
 
 /// What holds for the whole process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     /// Memory for what peers make the collector remember (dictionaries, waiting records), of all connections
     /// together. 256 MiB. At least 1 MiB.
@@ -44,7 +44,7 @@ pub struct Limits {
 }
 
 /// A configuration, and how it came about.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
@@ -98,14 +98,18 @@ impl Config {
 
 impl Limits {
     fn read(section: &mut Section<'_>) -> Self {
+        let default = Limits::default();
+        let grace = Duration::ZERO..=Duration::from_secs(3600);
         Limits {
-            memory_bytes: section.size("memory_bytes", 256 << 20, 1 << 20..=1024 << 30),
-            shutdown_grace: section.duration(
-                "shutdown_grace",
-                Duration::from_secs(10),
-                Duration::ZERO..=Duration::from_secs(3600),
-            ),
+            memory_bytes: section.size("memory_bytes", default.memory_bytes, 1 << 20..=1024 << 30),
+            shutdown_grace: section.duration("shutdown_grace", default.shutdown_grace, grace),
         }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { memory_bytes: 256 << 20, shutdown_grace: Duration::from_secs(10) }
     }
 }
 

@@ -12,7 +12,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostic::{ConfigErrors, Diagnostic, Place, nearest};
+use super::diagnostic::{ConfigErrors, Diagnostic, Place, nearest, printable};
 
 /// One TOML table being read, or the absence of one: then every read answers its default.
 #[derive(Debug)]
@@ -158,6 +158,16 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// The string that `key` holds, for a look ahead: it is not checked, and the key stays unknown until it is read.
+    pub fn peek(&self, key: &str) -> Option<&'a str> {
+        self.table.and_then(|table| table.get(key)).and_then(|value| value.get_ref().as_str())
+    }
+
+    /// Whether the file says anything of `key`.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.is_some_and(|table| table.contains_key(key))
+    }
+
     /// The value of `key`, which is thereby known.
     pub(super) fn take(&mut self, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {
         self.known.push(key.to_owned());
@@ -240,6 +250,7 @@ impl<'a> Section<'a> {
 
 impl Findings {
     fn report(&mut self, place: Option<Place>, message: String, help: Option<String>) {
+        let (message, help) = (printable(&message), help.map(|help| printable(&help)));
         self.diagnostics.push(Diagnostic { source: self.source.clone(), place, message, help });
     }
 

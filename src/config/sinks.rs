@@ -7,10 +7,10 @@ use super::units::LONGEST;
 use super::{Names, check_name};
 use crate::pipeline::options::LaneOptions;
 use crate::sink::encode::Format;
-use crate::sink::file::options::{self as file, Compression, Fsync};
+use crate::sink::file::{self, Compression, Fsync};
 
 /// One sink.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SinkConfig {
     /// The operator's name for it. 1 to 64 of `A-Z a-z 0-9 _ -`.
     pub name: String,
@@ -21,7 +21,7 @@ pub struct SinkConfig {
 }
 
 /// The types of sinks. Closed on purpose: a new one is a variant here, and the compiler lists the rest.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum SinkKind {
     /// Standard output.
     Stdout {

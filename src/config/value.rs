@@ -164,7 +164,7 @@ impl Section<'_> {
     }
 
     fn require(&mut self, key: &str, help: impl FnOnce() -> String) {
-        if self.take(key).is_none() {
+        if !self.has(key) {
             self.error_at_name(format!("{} needs the key `{key}`", self.title()), Some(help()));
         }
     }
@@ -176,15 +176,6 @@ pub trait Whole: Copy + Ord {
     fn to_u64(self) -> u64;
     /// From the widest of them, if it fits.
     fn from_u64(number: u64) -> Option<Self>;
-}
-
-impl Whole for u32 {
-    fn to_u64(self) -> u64 {
-        u64::from(self)
-    }
-    fn from_u64(number: u64) -> Option<Self> {
-        number.try_into().ok()
-    }
 }
 
 impl Whole for u64 {
@@ -270,7 +261,7 @@ fn read_duration(value: &DeValue<'_>, allowed: &RangeInclusive<Duration>) -> Res
 }
 
 fn read_text(value: &DeValue<'_>) -> Result<String, Fault> {
-    value.as_str().map(str::to_owned).ok_or_else(|| Fault::wrong_type("a text", value))
+    value.as_str().map(str::to_owned).ok_or_else(|| Fault::wrong_type("a string", value))
 }
 
 fn read_path(value: &DeValue<'_>) -> Result<String, Fault> {
@@ -283,7 +274,7 @@ fn read_path(value: &DeValue<'_>) -> Result<String, Fault> {
 
 fn read_choice<T: Copy>(value: &DeValue<'_>, names: &[(&str, T)]) -> Result<T, Fault> {
     let Some(text) = value.as_str() else {
-        return Err(Fault { help: Some(alternatives(names)), ..Fault::wrong_type("a text", value) });
+        return Err(Fault { help: Some(alternatives(names)), ..Fault::wrong_type("a string", value) });
     };
     match names.iter().find(|(name, _)| *name == text) {
         Some((_, value)) => Ok(*value),
@@ -324,4 +315,38 @@ fn read_cidr(value: &DeValue<'_>) -> Result<IpNet, Fault> {
     network
         .map(|network| network.trunc())
         .ok_or_else(|| Fault::with_help("is not a network", "write one like \"10.0.0.0/8\" or \"192.0.2.7\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::section::read_document;
+
+    #[test]
+    fn a_list_of_texts_keeps_what_is_right_and_reports_the_rest_at_its_place() {
+        let list = |text| read_document("f", text, "", |root| root.list_of_text("names")).map(|(names, _)| names);
+        assert_eq!(list("names = ['a', 'b']").unwrap(), ["a", "b"]);
+        assert!(list("").unwrap().is_empty());
+        let errors = list("names = ['a', 1, 'b', true]").unwrap_err();
+        let columns: Vec<_> =
+            errors.diagnostics.iter().map(|one| one.place.as_ref().map(|place| place.column)).collect();
+        assert_eq!(columns, [Some(15), Some(23)]);
+    }
+
+    #[test]
+    fn an_optional_section_that_is_absent_asks_for_nothing_but_its_options_are_known() {
+        let read = |text| {
+            read_document("f", text, "", |root| {
+                root.optional_section("tls", |tls| (tls.required_path("key"), tls.optional_text("name")))
+            })
+        };
+        let (absent, settings) = read("").unwrap();
+        assert_eq!(absent, None);
+        assert_eq!(
+            settings.iter().map(|one| (one.key.as_str(), &one.value)).collect::<Vec<_>>(),
+            [("key", &None), ("name", &None)]
+        );
+        assert_eq!(read("tls.key = 'k'").unwrap().0, Some((Some("k".into()), None)));
+        assert!(read("tls.name = 'n'").unwrap_err().to_string().contains("[tls] needs the key `key`"));
+        assert!(read("tls.key = ''").is_err());
+    }
 }

@@ -1,3 +1,5 @@
 //! file sink.
 
-pub mod options;
+mod options;
+
+pub use options::{Compression, Fsync, Options};

@@ -8,12 +8,12 @@ use ipnet::IpNet;
 use crate::config::{LONGEST, Section};
 
 /// Options of every listener. Times are measured per connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ListenerOptions {
-    /// Connections open at once; further peers are accepted and closed. 1024. At least 1.
+    /// Connections open at once; further peers wait in the system's queue. 1024. At least 1.
     pub max_connections: usize,
     /// Connections open at once from one address. A number, at least 1, holds for every address. Not set (None):
-    /// [`ListenerOptions::PER_ADDRESS`] for others and no limit for loopback, where all peers share one address.
+    /// 64, and no limit for loopback, where a relay may speak for many.
     pub max_connections_per_address: Option<usize>,
     /// The longest message taken, in bytes; a longer one ends the connection as soon as its length is known. 16 MiB.
     /// 1 KiB to 1 GiB.
@@ -24,7 +24,7 @@ pub struct ListenerOptions {
     /// least 1 ms.
     pub message_timeout: Duration,
     /// Bytes per second at which a long message must at least arrive: once begun, it has `message_timeout` plus the
-    /// time that its bytes take at this rate. 1 KiB. At least 1 byte.
+    /// time that its bytes take at this rate. 1 KiB. 0: it has `message_timeout` alone.
     pub min_message_rate: u64,
     /// How long a peer may be silent between messages. 10 min. Zero: for ever.
     pub idle_timeout: Duration,
@@ -32,7 +32,8 @@ pub struct ListenerOptions {
     /// seconds, at most 9 h. Zero: off.
     pub keepalive: Duration,
     /// After a connection is given up: how long what the peer still sends is read and thrown away, so that it sees the
-    /// reply rather than a reset. 500 ms. Zero: close at once.
+    /// reply rather than a reset. Also how long a stopping daemon still reads what has arrived. 500 ms. Zero: not at
+    /// all; at most 1 min.
     pub close_linger: Duration,
     /// Networks whose peers are accepted. Empty, as by default: everyone's.
     pub allow: Vec<IpNet>,
@@ -43,7 +44,7 @@ pub struct ListenerOptions {
 }
 
 /// TLS of a listener. Relative paths are relative to the working directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TlsOptions {
     /// PEM file with the certificate chain, the listener's own first. No default.
     pub cert: PathBuf,
@@ -56,9 +57,6 @@ pub struct TlsOptions {
 }
 
 impl ListenerOptions {
-    /// Connections from one address that is not loopback, when `max_connections_per_address` is not set.
-    pub const PER_ADDRESS: usize = 64;
-
     /// Reads the options; what is wrong is told to the section.
     pub fn read(section: &mut Section<'_>) -> Self {
         let default = ListenerOptions::default();
@@ -69,7 +67,7 @@ impl ListenerOptions {
             max_message_bytes: section.size("max_message_bytes", default.max_message_bytes, 1 << 10..=1 << 30),
             handshake_timeout: section.duration("handshake_timeout", default.handshake_timeout, moment..=LONGEST),
             message_timeout: section.duration("message_timeout", default.message_timeout, moment..=LONGEST),
-            min_message_rate: section.size("min_message_rate", default.min_message_rate, 1..=1 << 30),
+            min_message_rate: section.size("min_message_rate", default.min_message_rate, 0..=1 << 30),
             idle_timeout: section.duration("idle_timeout", default.idle_timeout, Duration::ZERO..=LONGEST),
             keepalive: section.duration("keepalive", default.keepalive, Duration::ZERO..=9 * HOUR),
             close_linger: section.duration("close_linger", default.close_linger, Duration::ZERO..=HOUR / 60),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::config::{LONGEST, Section};
 
 /// Options of a `datadog` listener.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// How lists are laid out on the wire. Not detected: a guess on zero bytes could be forced by a hostile peer.
     pub list_layout: ListLayout,
@@ -19,14 +19,14 @@ pub struct Options {
     pub waiting: Waiting,
     /// Entries that one record may collect from its lists; further ones are counted and dropped. 4096. At least 1.
     pub max_record_entries: usize,
-    /// Bytes that one record may take with its strings filled in; further entries are counted and dropped. 1 MiB. At
-    /// least 64 KiB, so that a record always has room for its own texts.
+    /// Bytes of text that one record may have with its strings filled in; further entries are counted and dropped.
+    /// 1 MiB. At least 64 KiB, so that a record always has room for its own texts.
     pub max_record_bytes: u64,
-    /// Trace objects remembered for the spans that follow; the one unused for longest is forgotten first. 4096. At
-    /// least 1.
+    /// Traces whose meta is remembered for the spans that follow; the one unused for longest is forgotten first. 4096.
+    /// 0: none.
     pub max_traces: usize,
-    /// A span to which nothing was added for this long is written, although its end was not seen yet. 1 s. At least
-    /// 1 ms.
+    /// A record is complete when another follows; the last one is written when nothing has followed for this long,
+    /// for its own lists might. 1 s. At least 1 ms.
     pub span_idle: Duration,
     /// Where texts are cut in what is written.
     pub max_text: MaxText,
@@ -60,7 +60,7 @@ pub struct StringCache {
 pub struct Waiting {
     /// Records. 4096. 0: nothing waits.
     pub records: usize,
-    /// Bytes of all of them. 8 MiB. 0: nothing waits.
+    /// Bytes of all of them, with what is remembered of traces. 8 MiB. 0: nothing waits, no trace is remembered.
     pub bytes: u64,
     /// How long each may wait. 10 s. Zero: nothing waits.
     pub time: Duration,
@@ -106,7 +106,7 @@ impl Options {
             waiting: section.section("waiting", Waiting::read),
             max_record_entries: section.count("max_record_entries", default.max_record_entries, 1..=1_000_000),
             max_record_bytes: section.size("max_record_bytes", default.max_record_bytes, 64 * KIB..=GIB),
-            max_traces: section.count("max_traces", default.max_traces, 1..=10_000_000),
+            max_traces: section.count("max_traces", default.max_traces, 0..=10_000_000),
             span_idle: section.duration("span_idle", default.span_idle, Duration::from_millis(1)..=LONGEST),
             max_text: section.section("max_text", MaxText::read),
             amplification: section.section("amplification", Amplification::read),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::sink::encode::Format;
 
 /// Options of a `file` sink.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Template of the path: strftime, and a closed set of fields.
     pub path: String,
