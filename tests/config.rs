@@ -189,12 +189,10 @@ fn a_byte_order_mark_and_windows_line_ends_change_nothing() {
 
 #[test]
 fn whatever_a_text_holds_it_is_printed_as_toml() {
-    let loaded = read(
-        r#"sinks."a".type = "file"
-sinks.a.path = "a'b\"c\\d\ne\u001b#é"
-"#,
-    );
-    assert!(matches!(&loaded.config.sinks[0].kind, SinkKind::File(file) if file.path == "a'b\"c\\d\ne\u{1b}#é"));
+    let nasty = "a'b\"c\\d\ne\u{1b}#é";
+    let text = format!("listeners.\"a\".protocol = \"datadog\"\nlisteners.a.tls = {{ cert = {nasty:?}, key = 'k' }}\n");
+    let loaded = read(&text.replace("\\u{1b}", "\\u001b"));
+    assert_eq!(loaded.config.listeners[0].options.tls.as_ref().unwrap().cert.to_str(), Some(nasty));
     assert_eq!(read(&loaded.effective), loaded);
 }
 
