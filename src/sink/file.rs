@@ -1,1 +1,5 @@
 //! file sink.
+
+mod options;
+
+pub use options::{Compression, Fsync, Options};
