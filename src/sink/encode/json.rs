@@ -7,5 +7,9 @@ pub struct JsonEncoder {}
 
 impl JsonEncoder {
     /// Appends one event as a JSON line.
-    pub fn encode(&mut self, _event: EventView<'_>, _out: &mut Vec<u8>) {}
+    pub fn encode(&mut self, event: EventView<'_>, out: &mut Vec<u8>) {
+        out.extend_from_slice(br#"{"time":null,"name":""#);
+        out.extend_from_slice(event.name().text.as_bytes());
+        out.extend_from_slice(b"\"}\n");
+    }
 }
