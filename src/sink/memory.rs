@@ -77,3 +77,52 @@ impl Sink for Memory {
         }))
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::event::{Batch, BatchBuilder, Header, Origin, Position, Severity, UnixNanos};
+    use crate::sink::Kinds;
+
+    /// Log events of these names.
+    pub(in crate::sink) fn batch_of(names: &[&str]) -> Batch {
+        let mut batch = BatchBuilder::new(Arc::new(Origin::new("datadog", "web".into(), "peer".into(), 1)));
+        for name in names {
+            let name = batch.push_text(name).into();
+            let header = Header { name, time: None, observed: UnixNanos(0), position: Position::default() };
+            batch.event(header).log(Severity::Info, None);
+        }
+        batch.take()
+    }
+
+    fn has_names(lines: &[String], names: &[&str]) {
+        assert_eq!(lines.len(), names.len());
+        for (line, name) in lines.iter().zip(names) {
+            assert!(line.contains(&format!("\"{name}\"")) && line.ends_with('}'), "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn lines_show_after_the_flush_until_they_are_taken() {
+        let (mut sink, lines) = Memory::new();
+        let batch = batch_of(&["a", "b"]);
+        sink.write(Selection::new(&batch, Kinds::ALL)).await.unwrap();
+        assert!(lines.lines().is_empty());
+        sink.flush().await.unwrap();
+        has_names(&lines.lines(), &["a", "b"]);
+        has_names(&lines.take(), &["a", "b"]);
+        assert!(lines.lines().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_full_memory_keeps_the_rest_back_until_there_is_room() {
+        let (mut sink, lines) = Memory::bounded(2);
+        let batch = batch_of(&["a", "b", "c"]);
+        sink.write(Selection::new(&batch, Kinds::ALL)).await.unwrap();
+        assert!(matches!(sink.flush().await, Err(SinkError::Retry(_))));
+        assert!(matches!(sink.flush().await, Err(SinkError::Retry(_))));
+        has_names(&lines.take(), &["a", "b"]);
+        sink.flush().await.unwrap();
+        has_names(&lines.lines(), &["c"]);
+    }
+}

@@ -291,3 +291,63 @@ fn wall_clock() -> UnixNanos {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     UnixNanos(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{BatchBuilder, Header, Origin, Position, Severity};
+    use crate::sink::Kinds;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    fn outputs(directory: &Path, fsync: Fsync) -> Outputs {
+        let path = format!("{}/app.log", directory.display());
+        let options = Options { path, fsync, fsync_interval: Duration::ZERO, ..Options::default() };
+        let template = Template::parse(&options.path).unwrap();
+        Outputs::new(options, template)
+    }
+
+    fn take_one(outputs: &mut Outputs) {
+        let mut batch = BatchBuilder::new(Arc::new(Origin::new("datadog", "web".into(), "peer".into(), 1)));
+        let name = batch.push_text("x").into();
+        let header = Header { name, time: None, observed: wall_clock(), position: Position::default() };
+        batch.event(header).log(Severity::Info, None);
+        outputs.take(Selection::new(&batch.take(), Kinds::ALL));
+    }
+
+    fn is_dirty(outputs: &Outputs) -> bool {
+        outputs.outputs[0].live.as_ref().unwrap().is_dirty()
+    }
+
+    #[test]
+    fn what_is_written_reaches_the_disk_with_the_flush_with_the_tick_or_in_its_own_time() {
+        for (fsync, after_flush, after_tick) in
+            [(Fsync::Always, false, false), (Fsync::Interval, true, false), (Fsync::Never, true, true)]
+        {
+            let directory = tempfile::tempdir().unwrap();
+            let mut outputs = outputs(directory.path(), fsync);
+            take_one(&mut outputs);
+            outputs.flush(true).unwrap();
+            assert_eq!(is_dirty(&outputs), after_flush, "{fsync:?}");
+            outputs.tick(true).unwrap();
+            assert_eq!(is_dirty(&outputs), after_tick, "{fsync:?}");
+        }
+    }
+
+    #[test]
+    fn finished_files_wait_their_turn_while_a_compression_is_running() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut outputs = outputs(directory.path(), Fsync::Never);
+        outputs.options.compression = Compression::Lz4;
+        outputs.options.rotate_bytes = 1;
+        for _ in 0..3 {
+            take_one(&mut outputs);
+        }
+        outputs.flush(false).unwrap();
+        assert!(outputs.take_to_compress().is_empty());
+        outputs.tick(true).unwrap();
+        assert_eq!(outputs.take_to_compress().len(), 2);
+        outputs.tick(true).unwrap();
+        assert!(outputs.take_to_compress().is_empty(), "each is handed out once");
+    }
+}
