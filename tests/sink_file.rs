@@ -1,120 +1,19 @@
-//! The file sink on real disks: rotation, compression, torn tails, full disks, and files that vanish.
+//! The file sink on real disks: rotation, compression, torn tails, and files that vanish.
 
 #![allow(clippy::unwrap_used, reason = "clippy knows test functions, but not what they call")]
 
-use std::collections::BTreeMap;
+mod sink_file_support;
+
 use std::fs;
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use proptest::prelude::*;
-use tempfile::TempDir;
-use tributary::event::{Batch, BatchBuilder, Header, Origin, Position, Severity, UnixNanos};
+use sink_file_support::{
+    DAY, LEAP_DAY, all_names, files, in_order, is_retry, names, names_in, now, open_files_below, options, unpacked,
+    write, write_as,
+};
+use tributary::sink::Sink;
 use tributary::sink::file::{Compression, File, Fsync, Options};
-use tributary::sink::{Kinds, Selection, Sink, SinkError};
-
-const DAY: u64 = 86_400_000_000_000;
-/// 2024-02-29T13:07:09Z.
-const LEAP_DAY: u64 = 1_709_212_029_123_456_789;
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos().try_into().unwrap()
-}
-
-fn batch_of(names: &[String], listener: &str, observed: u64) -> Batch {
-    let origin = Origin::new("datadog", listener.into(), "127.0.0.1:1".into(), 1);
-    let mut builder = BatchBuilder::new(Arc::new(origin));
-    for name in names {
-        let name = builder.push_text(name).into();
-        let header = Header { name, time: None, observed: UnixNanos(observed), position: Position::default() };
-        builder.event(header).log(Severity::Info, None);
-    }
-    builder.take()
-}
-
-/// Records that can be told apart, `len` bytes of name each.
-fn names(range: std::ops::Range<usize>, len: usize) -> Vec<String> {
-    range.map(|number| format!("{number:0>len$}")).collect()
-}
-
-async fn write_as(sink: &mut File, names: &[String], listener: &str, observed: u64) -> Result<(), SinkError> {
-    sink.write(Selection::new(&batch_of(names, listener, observed), Kinds::ALL)).await
-}
-
-async fn write(sink: &mut File, names: &[String]) {
-    write_as(sink, names, "web", now()).await.unwrap();
-    sink.flush().await.unwrap();
-}
-
-fn options(directory: &TempDir, path: &str) -> Options {
-    Options { path: format!("{}/{path}", directory.path().display()), fsync: Fsync::Never, ..Options::default() }
-}
-
-/// Every regular file below, by its path from there.
-fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    let mut directories = vec![directory.to_owned()];
-    while let Some(next) = directories.pop() {
-        for entry in fs::read_dir(next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                directories.push(path);
-            } else {
-                let name = path.strip_prefix(directory).unwrap().to_str().unwrap().to_owned();
-                files.insert(name, fs::read(path).unwrap());
-            }
-        }
-    }
-    files
-}
-
-/// The paths of `app.log` and its finished forms, oldest first, the live one last.
-fn in_order(directory: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<_> = files(directory).into_keys().filter(|name| name.starts_with("app.")).collect();
-    files.sort_by_key(|name| {
-        let inner = name.trim_start_matches("app.").split(".log").next().unwrap().trim_end_matches("log").to_owned();
-        let (stamp, number) = inner.split_once('-').unwrap_or((&inner, "0"));
-        (stamp.is_empty(), stamp.to_owned(), number.parse::<usize>().unwrap())
-    });
-    files.into_iter().map(|name| directory.join(name)).collect()
-}
-
-fn unpacked(path: &Path) -> Vec<u8> {
-    let file = fs::File::open(path).unwrap();
-    let mut bytes = Vec::new();
-    match path.extension().unwrap().to_str().unwrap() {
-        "gz" => flate2::read::MultiGzDecoder::new(file).read_to_end(&mut bytes).unwrap(),
-        "lz4" => lz4_flex::frame::FrameDecoder::new(file).read_to_end(&mut bytes).unwrap(),
-        _ => { file }.read_to_end(&mut bytes).unwrap(),
-    };
-    bytes
-}
-
-/// The names in a file's records. Fails on every line that is not a whole record.
-fn names_in(bytes: &[u8]) -> Vec<String> {
-    let text = str::from_utf8(bytes).unwrap();
-    assert!(text.is_empty() || text.ends_with('\n'), "torn: {:?}", text.lines().last());
-    text.lines()
-        .map(|line| {
-            let record: serde_json::Value = serde_json::from_str(line).unwrap();
-            record["name"].as_str().unwrap().to_owned()
-        })
-        .collect()
-}
-
-fn all_names(directory: &Path) -> Vec<String> {
-    in_order(directory).iter().flat_map(|path| names_in(&unpacked(path))).collect()
-}
-
-fn is_retry<T: std::fmt::Debug>(result: Result<T, SinkError>) -> String {
-    match result {
-        Err(SinkError::Retry(fault)) => fault.to_string(),
-        other => panic!("expected a retry, got {other:?}"),
-    }
-}
 
 #[tokio::test]
 async fn nothing_is_on_disk_before_the_first_event_and_the_template_says_where_it_goes() {
@@ -196,6 +95,11 @@ async fn rotation_by_time_finishes_a_file_once_and_never_an_empty_one() {
     write(&mut sink, &names(3..5, 4)).await;
     assert_eq!(in_order(directory.path()).len(), 2);
     assert_eq!(all_names(directory.path()), names(0..5, 4));
+    let live = fs::OpenOptions::new().write(true).open(directory.path().join("app.log")).unwrap();
+    live.set_len(0).unwrap();
+    std::thread::sleep(interval * 2);
+    sink.tick().await.unwrap();
+    assert!(directory.path().join("app.log").exists(), "somebody emptied it, so there is nothing to finish");
 }
 
 #[tokio::test]
@@ -318,6 +222,18 @@ async fn what_a_crash_left_half_compressed_is_completed_by_the_next_run() {
 }
 
 #[tokio::test]
+async fn a_compressed_file_beside_its_original_goes_so_that_no_event_is_there_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let original = "app.20240102T000000.000.log";
+    fs::write(directory.path().join(original), "{\"name\":\"old\"}\n").unwrap();
+    fs::write(directory.path().join(format!("{original}.gz")), "whole or torn").unwrap();
+    let mut sink = File::new(options(&directory, "app.log")).unwrap();
+    write(&mut sink, &["new".to_owned()]).await;
+    assert_eq!(files(directory.path()).into_keys().collect::<Vec<_>>(), [original, "app.log"]);
+    assert_eq!(all_names(directory.path()), ["old", "new"]);
+}
+
+#[tokio::test]
 async fn after_reopen_the_next_event_goes_to_a_new_file_at_the_path() {
     let directory = tempfile::tempdir().unwrap();
     let (path, moved) = (directory.path().join("app.log"), directory.path().join("moved"));
@@ -437,62 +353,6 @@ async fn more_files_than_may_be_open_are_all_written() {
     assert!(files.values().all(|bytes| names_in(bytes) == ["0", "1", "2"]));
 }
 
-#[tokio::test]
-async fn a_full_disk_tears_nothing_and_everything_is_there_once_there_is_room() {
-    let Some(disk) = SmallDisk::mount() else {
-        eprintln!("note: not allowed to mount a tmpfs, so the full disk is not tested here");
-        return;
-    };
-    for fsync in Fsync::ALL {
-        let filler = disk.path().join("filler");
-        // 1 MiB less room for a few dozen records, and not a multiple of what a record needs.
-        fs::write(&filler, vec![0; 1024 * 1024 - 40 * 1024]).unwrap();
-        let path = format!("{}/app.log", disk.path().display());
-        let mut sink = File::new(Options { path, fsync, ..Options::default() }).unwrap();
-        let expected = names(0..200, 700);
-        for (index, part) in expected.chunks(10).enumerate() {
-            let written = write_as(&mut sink, part, "web", now()).await;
-            if index == 19 {
-                written.unwrap();
-            }
-        }
-        let message = is_retry(sink.flush().await);
-        assert!(message.contains("app.log: ") && message.contains("space"), "{message}");
-        let before = all_names(disk.path());
-        assert_eq!(before, expected[..before.len()]);
-        is_retry(sink.flush().await);
-        assert_eq!(all_names(disk.path()), before);
-        fs::remove_file(&filler).unwrap();
-        sink.flush().await.unwrap();
-        sink.tick().await.unwrap();
-        assert_eq!(all_names(disk.path()), expected, "fsync {}", fsync.as_str());
-        drop(sink);
-        fs::remove_file(disk.path().join("app.log")).unwrap();
-    }
-}
-
-#[tokio::test]
-async fn a_disk_too_full_to_compress_keeps_the_original() {
-    let Some(disk) = SmallDisk::mount() else {
-        eprintln!("note: not allowed to mount a tmpfs, so the full disk is not tested here");
-        return;
-    };
-    let path = format!("{}/app.log", disk.path().display());
-    let gzip = Options { path, compression: Compression::Gzip, rotate_bytes: 10_000, ..Options::default() };
-    let mut sink = File::new(gzip).unwrap();
-    let expected = names(0..20, 700);
-    // Room for the records, for the empty file that takes the new name, and for no further page.
-    fs::write(disk.path().join("filler"), vec![0; 1024 * 1024 - 5 * 4096]).unwrap();
-    write_as(&mut sink, &expected, "web", now()).await.unwrap();
-    sink.flush().await.unwrap();
-    sink.wait_for_compression().await;
-    let ours = in_order(disk.path());
-    assert_eq!(ours.len(), 2);
-    assert!(ours.iter().all(|path| path.extension().unwrap() == "log"), "{ours:?}");
-    assert_eq!(files(disk.path()).len(), 3, "no beginning of a compressed file is left");
-    assert_eq!(all_names(disk.path()), expected);
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -528,37 +388,5 @@ proptest! {
             let bytes = fs::read(path).unwrap();
             prop_assert!(rotate_bytes == 0 || bytes.len() as u64 <= rotate_bytes || names_in(&bytes).len() == 1);
         }
-    }
-}
-
-/// How many files below a directory this process has open.
-fn open_files_below(directory: &Path) -> usize {
-    fs::read_dir("/proc/self/fd")
-        .unwrap()
-        .filter(|entry| fs::read_link(entry.as_ref().unwrap().path()).is_ok_and(|path| path.starts_with(directory)))
-        .count()
-}
-
-/// A file system of 1 MiB, gone when dropped.
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    /// `None` when this process may not mount.
-    fn mount() -> Option<SmallDisk> {
-        let directory = tempfile::tempdir().unwrap();
-        let mount =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(directory.path()).output();
-        mount.is_ok_and(|output| output.status.success()).then_some(SmallDisk(directory))
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Lazily, so that a file which a failed test left open does not keep it.
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
     }
 }

@@ -350,4 +350,21 @@ mod tests {
         outputs.tick(true).unwrap();
         assert!(outputs.take_to_compress().is_empty(), "each is handed out once");
     }
+
+    #[test]
+    fn a_new_date_makes_it_look_for_files_of_old_ones_that_are_closed_already() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut outputs = outputs(directory.path(), Fsync::Never);
+        outputs.template = Template::parse(&format!("{}/%Y/app.log", directory.path().display())).unwrap();
+        outputs.options.compression = Compression::Gzip;
+        outputs.tick(true).unwrap();
+        let old = directory.path().join("2001");
+        std::fs::create_dir(&old).unwrap();
+        std::fs::write(old.join("app.log"), "x\n").unwrap();
+        outputs.tick(true).unwrap();
+        assert!(outputs.take_to_compress().is_empty(), "nobody looks while the date stays the same");
+        outputs.date = Some(old.join("app.log"));
+        outputs.tick(true).unwrap();
+        assert_eq!(outputs.take_to_compress().len(), 1);
+    }
 }
