@@ -8,6 +8,7 @@ mod sink_file_support;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use sink_file_support::{all_names, files, in_order, is_retry, names, now, write_as};
 use tempfile::TempDir;
@@ -22,16 +23,13 @@ async fn a_full_disk_tears_nothing_and_everything_is_there_once_there_is_room() 
     };
     for fsync in Fsync::ALL {
         let filler = disk.path().join("filler");
-        // 1 MiB less room for a few dozen records, and not a multiple of what a record needs.
+        // Room for some of the records, but not for all.
         fs::write(&filler, vec![0; 1024 * 1024 - 40 * 1024]).unwrap();
         let path = format!("{}/app.log", disk.path().display());
         let mut sink = File::new(Options { path, fsync, ..Options::default() }).unwrap();
-        let expected = names(0..200, 700);
-        for (index, part) in expected.chunks(10).enumerate() {
-            let written = write_as(&mut sink, part, "web", now()).await;
-            if index == 19 {
-                written.unwrap();
-            }
+        let expected = names(0..100, 700);
+        for part in expected.chunks(10) {
+            write_as(&mut sink, part, "web", now()).await.unwrap();
         }
         let message = is_retry(sink.flush().await);
         assert!(message.contains("app.log: ") && message.contains("space"), "{message}");
@@ -57,19 +55,32 @@ async fn a_disk_too_full_to_compress_keeps_the_original() {
         return;
     };
     let path = format!("{}/app.log", disk.path().display());
-    let gzip = Options { path, compression: Compression::Gzip, rotate_bytes: 10_000, ..Options::default() };
+    let interval = Duration::from_millis(1);
+    let gzip = Options { path, compression: Compression::Gzip, rotate_interval: interval, ..Options::default() };
     let mut sink = File::new(gzip).unwrap();
-    let expected = names(0..20, 700);
-    // Room for the records, for the empty file that takes the new name, and for no further page.
-    fs::write(disk.path().join("filler"), vec![0; 1024 * 1024 - 5 * 4096]).unwrap();
-    write_as(&mut sink, &expected, "web", now()).await.unwrap();
+    write_as(&mut sink, &names(0..20, 700), "web", now()).await.unwrap();
     sink.flush().await.unwrap();
+    let filler = disk.path().join("filler");
+    assert!(fs::write(&filler, vec![0; 1024 * 1024]).is_err(), "the disk is not full");
+    std::thread::sleep(interval * 2);
+    sink.tick().await.unwrap();
     sink.wait_for_compression().await;
-    let ours = in_order(disk.path());
-    assert_eq!(ours.len(), 2);
-    assert!(ours.iter().all(|path| path.extension().unwrap() == "log"), "{ours:?}");
-    assert_eq!(files(disk.path()).len(), 3, "no beginning of a compressed file is left");
-    assert_eq!(all_names(disk.path()), expected);
+    assert_eq!(suffixes(&disk), ["log"]);
+    assert_eq!(files(disk.path()).len(), 2, "no beginning of a compressed file is left");
+    assert_eq!(all_names(disk.path()), names(0..20, 700));
+    // It is made up for when the next file is finished.
+    fs::remove_file(&filler).unwrap();
+    write_as(&mut sink, &names(20..21, 700), "web", now()).await.unwrap();
+    sink.flush().await.unwrap();
+    std::thread::sleep(interval * 2);
+    sink.tick().await.unwrap();
+    sink.wait_for_compression().await;
+    assert_eq!(suffixes(&disk), ["gz", "gz"]);
+    assert_eq!(all_names(disk.path()), names(0..21, 700));
+}
+
+fn suffixes(disk: &SmallDisk) -> Vec<String> {
+    in_order(disk.path()).iter().map(|path| path.extension().unwrap().to_str().unwrap().to_owned()).collect()
 }
 
 /// A file system of 1 MiB, gone when dropped.
