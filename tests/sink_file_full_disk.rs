@@ -8,6 +8,7 @@ mod sink_file_support;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sink_file_support::{all_names, files, in_order, is_retry, names, now, write_as};
@@ -83,26 +84,33 @@ fn suffixes(disk: &SmallDisk) -> Vec<String> {
     in_order(disk.path()).iter().map(|path| path.extension().unwrap().to_str().unwrap().to_owned()).collect()
 }
 
-/// A file system of 1 MiB, gone when dropped.
-struct SmallDisk(TempDir);
+/// A file system of 1 MiB, gone when dropped. There is one at a time: mounting forks, and for a moment the fork keeps
+/// open, and so on the disk, what another test removes.
+struct SmallDisk {
+    directory: TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+static TURN: Mutex<()> = Mutex::new(());
 
 impl SmallDisk {
     /// `None` when this process may not mount.
     fn mount() -> Option<SmallDisk> {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = tempfile::tempdir().unwrap();
         let mount =
             Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(directory.path()).output();
-        mount.is_ok_and(|output| output.status.success()).then_some(SmallDisk(directory))
+        mount.is_ok_and(|output| output.status.success()).then_some(SmallDisk { directory, _turn: turn })
     }
 
     fn path(&self) -> &Path {
-        self.0.path()
+        self.directory.path()
     }
 }
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         // Lazily, so that a file which a failed test left open does not keep it.
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+        let _ = Command::new("umount").arg("-l").arg(self.directory.path()).status();
     }
 }
