@@ -1,5 +1,0 @@
-//! file sink.
-
-mod options;
-
-pub use options::{Compression, Fsync, Options};
