@@ -28,10 +28,9 @@ impl JsonEncoder {
             DataView::Sample(sample) => push_sample(out, sample),
             DataView::Loss(loss) => push_loss(out, loss),
         }
-        let mut attributes = event.attributes().peekable();
-        if attributes.peek().is_some() {
+        if !event.attributes().is_empty() {
             push(out, b",\"attributes\":");
-            push_members(out, attributes);
+            push_members(out, event.attributes());
         }
         if !event.resource().attributes().is_empty() {
             push(out, b",\"resource\":");
@@ -115,9 +114,7 @@ impl JsonEncoder {
 
     #[inline]
     fn push_time(&mut self, out: &mut Vec<u8>, time: UnixNanos) {
-        push(out, b"\"");
-        push(out, &self.times.format(time));
-        push(out, b"\"");
+        push(out, &self.times.quoted(time));
     }
 }
 
@@ -197,15 +194,21 @@ fn push_loss(out: &mut Vec<u8>, loss: LossView<'_>) {
 }
 
 fn push_members<'a>(out: &mut Vec<u8>, members: impl Iterator<Item = (TextView<'a>, ValueView<'a>)>) {
-    push(out, b"{");
+    let mut separator = b"{\"";
     for (key, value) in members {
-        push(out, b"\"");
+        push(out, separator);
         push_string_content(out, key);
-        push(out, b"\":");
-        push_value(out, value);
-        push(out, b",");
+        if let ValueView::Text(text) = value {
+            push(out, b"\":\"");
+            push_string_content(out, text);
+            push(out, b"\"");
+        } else {
+            push(out, b"\":");
+            push_value(out, value);
+        }
+        separator = b",\"";
     }
-    close(out, b'}');
+    push(out, if separator == b"{\"" { b"{}" } else { b"}" });
 }
 
 fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {

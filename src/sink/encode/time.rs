@@ -5,8 +5,8 @@ use crate::event::UnixNanos;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const NANOS_PER_DAY: u64 = 86_400 * NANOS_PER_SECOND;
 
-/// Length of a formatted instant: `2026-11-20T12:15:00.123456789Z`.
-pub(super) const TIME_LEN: usize = 30;
+/// An instant in RFC 3339 between quotes: `"2026-11-20T12:15:00.123456789Z"`.
+pub(super) type QuotedTime = [u8; 32];
 
 /// Formats instants; keeps the date of the last one, because the next is nearly always of the same day.
 #[derive(Debug)]
@@ -22,9 +22,9 @@ impl Default for TimeFormat {
 }
 
 impl TimeFormat {
-    /// The instant in RFC 3339, e.g. `2026-11-20T12:15:00.123456789Z`.
+    /// The instant in RFC 3339, in quotes as JSON wants it.
     #[inline]
-    pub(super) fn format(&mut self, time: UnixNanos) -> [u8; TIME_LEN] {
+    pub(super) fn quoted(&mut self, time: UnixNanos) -> QuotedTime {
         let mut since_midnight = time.0.wrapping_sub(self.midnight);
         // A time before the remembered midnight wraps around and is seen as far too late.
         if since_midnight >= NANOS_PER_DAY {
@@ -35,16 +35,16 @@ impl TimeFormat {
         let seconds = (since_midnight / NANOS_PER_SECOND) as u32;
         let nanos = (since_midnight % NANOS_PER_SECOND) as u32;
 
-        let mut text = *b"0000-00-00T00:00:00.000000000Z";
-        text[..10].copy_from_slice(&self.date);
-        text[11..13].copy_from_slice(&pair(seconds / 3600));
-        text[14..16].copy_from_slice(&pair(seconds / 60 % 60));
-        text[17..19].copy_from_slice(&pair(seconds % 60));
-        text[20..22].copy_from_slice(&pair(nanos / 10_000_000));
-        text[22..24].copy_from_slice(&pair(nanos / 100_000 % 100));
-        text[24..26].copy_from_slice(&pair(nanos / 1_000 % 100));
-        text[26..28].copy_from_slice(&pair(nanos / 10 % 100));
-        text[28] = b'0' + (nanos % 10) as u8;
+        let mut text = *b"\"0000-00-00T00:00:00.000000000Z\"";
+        text[1..11].copy_from_slice(&self.date);
+        text[12..14].copy_from_slice(&pair(seconds / 3600));
+        text[15..17].copy_from_slice(&pair(seconds / 60 % 60));
+        text[18..20].copy_from_slice(&pair(seconds % 60));
+        text[21..23].copy_from_slice(&pair(nanos / 10_000_000));
+        text[23..25].copy_from_slice(&pair(nanos / 100_000 % 100));
+        text[25..27].copy_from_slice(&pair(nanos / 1_000 % 100));
+        text[27..29].copy_from_slice(&pair(nanos / 10 % 100));
+        text[29] = b'0' + (nanos % 10) as u8;
         text
     }
 }
@@ -52,7 +52,7 @@ impl TimeFormat {
 /// The two digits of a number below 100.
 #[inline]
 fn pair(number: u32) -> [u8; 2] {
-    PAIRS[number as usize % 100]
+    PAIRS[number as usize]
 }
 
 const PAIRS: [[u8; 2]; 100] = {
@@ -106,7 +106,12 @@ mod tests {
     use super::*;
 
     fn format(nanos: u64) -> String {
-        String::from_utf8(TimeFormat::default().format(UnixNanos(nanos)).to_vec()).unwrap()
+        format_with(&mut TimeFormat::default(), nanos)
+    }
+
+    fn format_with(times: &mut TimeFormat, nanos: u64) -> String {
+        let quoted = String::from_utf8(times.quoted(UnixNanos(nanos)).to_vec()).unwrap();
+        quoted.strip_prefix('"').unwrap().strip_suffix('"').unwrap().to_owned()
     }
 
     #[test]
@@ -135,7 +140,7 @@ mod tests {
         let mut times = TimeFormat::default();
         let midnight = 1_795_132_800 * NANOS_PER_SECOND;
         for nanos in [midnight, midnight - 1, midnight + 1, 0, u64::MAX, midnight + NANOS_PER_DAY, midnight] {
-            assert_eq!(str::from_utf8(&times.format(UnixNanos(nanos))).unwrap(), format(nanos));
+            assert_eq!(format_with(&mut times, nanos), format(nanos));
         }
         assert_eq!(format(midnight - 1), "2026-11-19T23:59:59.999999999Z");
     }
