@@ -8,7 +8,7 @@ use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push
 use super::time::TimeFormat;
 use crate::event::{
     DataView, EventView, FrameView, LossView, MetricData, MetricType, Origin, Position, Resource, ResourceValue,
-    SampleView, Severity, SpanData, Status, Temporality, TextView, UnixNanos, ValueView,
+    SampleView, Severity, SpanData, Status, Temporality, TextView, ValueView,
 };
 
 /// Encodes events as JSON lines; keeps the date of the last instant.
@@ -43,14 +43,14 @@ impl JsonEncoder {
     fn push_header(&mut self, out: &mut Vec<u8>, event: EventView<'_>) {
         match event.time() {
             Some(time) => {
-                push(out, b"{\"time\":");
-                self.push_time(out, time);
+                push(out, b"{\"time\":\"");
+                self.times.push(out, time);
+                push(out, b"\",\"observed_time\":\"");
             }
-            None => push(out, b"{\"time\":null"),
+            None => push(out, b"{\"time\":null,\"observed_time\":\""),
         }
-        push(out, b",\"observed_time\":");
-        self.push_time(out, event.observed());
-        push(out, b",\"kind\":\"");
+        self.times.push(out, event.observed());
+        push(out, b"\",\"kind\":\"");
         push(out, event.kind().as_str().as_bytes());
         push(out, b"\",\"name\":");
         push_string(out, event.name());
@@ -65,11 +65,11 @@ impl JsonEncoder {
             push(out, b"\",\"parent_span_id\":\"");
             push_hex(out, &parent.0);
         }
-        push(out, b"\"");
         if let Some(end) = span.end {
-            push(out, b",\"end_time\":");
-            self.push_time(out, end);
+            push(out, b"\",\"end_time\":\"");
+            self.times.push(out, end);
         }
+        push(out, b"\"");
         if let Some(duration) = span.duration_nanos {
             push(out, b",\"duration_ns\":");
             push_u64(out, duration);
@@ -106,15 +106,11 @@ impl JsonEncoder {
             push(out, if monotonic { b",\"monotonic\":true" } else { b",\"monotonic\":false" });
         }
         if let Some(start) = metric.start {
-            push(out, b",\"start_time\":");
-            self.push_time(out, start);
+            push(out, b",\"start_time\":\"");
+            self.times.push(out, start);
+            push(out, b"\"");
         }
         push(out, b"}");
-    }
-
-    #[inline]
-    fn push_time(&mut self, out: &mut Vec<u8>, time: UnixNanos) {
-        push(out, &self.times.quoted(time));
     }
 }
 
