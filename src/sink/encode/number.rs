@@ -19,7 +19,7 @@ pub(super) fn push_i64(out: &mut Vec<u8>, value: i64) {
 pub(super) fn push_f64(out: &mut Vec<u8>, value: f64) {
     // Whole numbers are what peers mostly put into doubles, and cost a quarter of the others this way.
     let whole = value as i64;
-    let text: &[u8] = if whole as f64 == value && (1..1_000_000_000_000_000).contains(&whole) {
+    let text: &[u8] = if whole as f64 == value && (1..1_000_000_000_000_000).contains(&whole.unsigned_abs()) {
         push_i64(out, whole);
         b".0"
     } else if value.is_finite() {
@@ -107,6 +107,10 @@ mod tests {
             (-0.0, "-0.0"),
             (200.0, "200.0"),
             (0.1, "0.1"),
+            (-7.0, "-7.0"),
+            (999_999_999_999_999.0, "999999999999999.0"),
+            (1e15, "1000000000000000.0"),
+            (1e16, "1e+16"),
             (1e308, "1e+308"),
             (f64::MAX, "1.7976931348623157e+308"),
             (5e-324, "5e-324"),
