@@ -1,4 +1,5 @@
 //! FLOOR 1 — bytes, knowing no protocol: bounded readers that name what they could not read.
 
+pub mod lru;
 pub mod reader;
 pub mod text;

@@ -95,7 +95,7 @@ impl Credit {
         self.last = Some(elapsed);
         let earned = i128::from(received) * i128::from(self.ratio)
             + i128::from(self.rate) * i128::try_from(since.as_micros()).unwrap_or(i128::MAX >> 64) / 1_000_000;
-        self.balance = (self.balance + earned).min(i128::from(self.burst)) - i128::from(expanded);
+        self.balance = (self.balance + earned - i128::from(expanded)).min(i128::from(self.burst));
         if self.balance >= 0 {
             return None;
         }

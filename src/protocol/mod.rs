@@ -137,6 +137,8 @@ pub enum End {
     Reset,
     /// A time limit passed.
     TimedOut,
+    /// More of one message is here than `max_message_bytes`.
+    TooLarge,
     /// The collector stops.
     Stopped,
 }
@@ -148,6 +150,7 @@ impl End {
             End::Closed => "the peer closed the connection",
             End::Reset => "the connection broke",
             End::TimedOut => "a time limit passed",
+            End::TooLarge => "that is over max_message_bytes",
             End::Stopped => "the collector is stopping",
         }
     }

@@ -1,0 +1,172 @@
+//! A lane: the bounded way from the connections to one sink.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, UnixNanos, semconv};
+use crate::sink::{Kinds, Selection};
+
+use super::ack::{Ticket, Verdict};
+use super::ledger::SinkBooks;
+use super::options::{LaneOptions, WhenFull};
+
+/// Memory is counted in pieces of this size.
+const PERMIT_BYTES: usize = 1024;
+/// Losses of more connections than this are told together.
+const MAX_OWED: usize = 1024;
+
+/// A batch on its way, with the room it takes and the claim it makes.
+#[derive(Debug)]
+pub(super) struct Parcel {
+    batch: Arc<Batch>,
+    ticket: Ticket,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Parcel {
+    /// The events that the sink takes.
+    pub(super) fn selection(&self, kinds: Kinds) -> Selection<'_> {
+        Selection::new(&self.batch, kinds)
+    }
+
+    /// When the collector read the last of the events.
+    pub(super) fn observed(&self) -> Option<UnixNanos> {
+        self.batch.events().last().map(|event| event.observed())
+    }
+
+    /// Lets the batch and its room go; the claim stays.
+    pub(super) fn into_ticket(self) -> Ticket {
+        self.ticket
+    }
+}
+
+/// The sending side of a lane. Cloned into every connection.
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    options: Arc<LaneOptions>,
+    parcels: mpsc::Sender<Parcel>,
+    room: Arc<Semaphore>,
+    room_permits: u32,
+    books: Arc<LaneBooks>,
+}
+
+/// What a lane's two sides share.
+#[derive(Debug)]
+pub(super) struct LaneBooks {
+    pub(super) sink: Arc<SinkBooks>,
+    owed: Mutex<Vec<Owed>>,
+}
+
+/// Events that a sink did not get, and whose `loss` it has not written yet.
+#[derive(Debug)]
+pub(super) struct Owed {
+    origin: Arc<Origin>,
+    reason: Reason,
+    events: u64,
+}
+
+impl Lane {
+    /// A lane and its receiving end.
+    pub(super) fn new(options: LaneOptions, sink: Arc<SinkBooks>) -> (Lane, mpsc::Receiver<Parcel>, Arc<LaneBooks>) {
+        let (parcels, receiver) = mpsc::channel(options.buffer_batches.max(1));
+        let permits = usize::try_from(options.buffer_bytes).unwrap_or(usize::MAX).div_ceil(PERMIT_BYTES);
+        let permits = permits.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
+        let books = Arc::new(LaneBooks { sink, owed: Mutex::default() });
+        let lane = Lane {
+            options: Arc::new(options),
+            parcels,
+            room: Arc::new(Semaphore::new(permits)),
+            room_permits: permits as u32,
+            books: books.clone(),
+        };
+        (lane, receiver, books)
+    }
+
+    /// Claims the sink for the batch and puts it into the lane if there is room; else gives the claim back, for
+    /// [`Lane::wait`] or to be shed.
+    pub(super) fn offer(&self, batch: &Arc<Batch>, answer: Option<&mpsc::UnboundedSender<Verdict>>) -> Option<Ticket> {
+        let origin = batch.origin();
+        let protocols = &self.options.protocols;
+        if !protocols.is_empty() && !protocols.iter().any(|p| origin.is_some_and(|o| o.protocol == p.as_str())) {
+            return None;
+        }
+        let events = Selection::new(batch, self.options.kinds).count();
+        if events == 0 {
+            return None;
+        }
+        let ticket = Ticket::new(self.books.clone(), origin.cloned(), events, answer.cloned());
+        let Ok(room) = self.room.clone().try_acquire_many_owned(self.weight(batch)) else { return self.full(ticket) };
+        match self.parcels.try_reserve() {
+            Ok(place) => {
+                place.send(Parcel { batch: batch.clone(), ticket, _room: room });
+                None
+            }
+            Err(mpsc::error::TrySendError::Full(())) => self.full(ticket),
+            // The sink is gone: the ticket says so.
+            Err(mpsc::error::TrySendError::Closed(())) => None,
+        }
+    }
+
+    /// Puts a batch into the lane when there is room.
+    pub(super) async fn wait(&self, batch: Arc<Batch>, ticket: Ticket) {
+        let Ok(room) = self.room.clone().acquire_many_owned(self.weight(&batch)).await else { return };
+        // If the sink is gone, the ticket in the returned parcel says so.
+        let _ = self.parcels.send(Parcel { batch, ticket, _room: room }).await;
+    }
+
+    fn full(&self, ticket: Ticket) -> Option<Ticket> {
+        match self.options.when_full {
+            WhenFull::Block => Some(ticket),
+            WhenFull::Shed => {
+                ticket.shed();
+                None
+            }
+        }
+    }
+
+    /// A batch larger than the whole lane takes all of it.
+    fn weight(&self, batch: &Batch) -> u32 {
+        u32::try_from(batch.memory_bytes().div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX).clamp(1, self.room_permits)
+    }
+}
+
+impl LaneBooks {
+    /// The sink did not get these events, and will say so in its own output.
+    pub(super) fn owe(&self, origin: Option<Arc<Origin>>, reason: Reason, events: u64) {
+        let Some(origin) = origin else { return };
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |owed: &&mut Owed| Arc::ptr_eq(&owed.origin, &origin) && owed.reason == reason;
+        if let Some(known) = owed.iter_mut().rev().find(same) {
+            known.events += events;
+        } else if owed.len() < MAX_OWED {
+            owed.push(Owed { origin, reason, events });
+        } else if let Some(last) = owed.iter_mut().rev().find(|owed| owed.reason == reason) {
+            // Very many connections at once: the last place stands for all further ones.
+            if &*last.origin.peer != "several" {
+                let several = Origin::new(last.origin.protocol, last.origin.listener.clone(), "several".into(), 0);
+                last.origin = Arc::new(several);
+            }
+            last.events += events;
+        } else {
+            owed.push(Owed { origin, reason, events });
+        }
+    }
+
+    /// The losses owed, as a batch; `None` when there are none. `now` is when they are told.
+    pub(super) fn take_owed(&self, now: UnixNanos) -> Option<Batch> {
+        let owed = std::mem::take(&mut *self.owed.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut builder = BatchBuilder::new(owed.first()?.origin.clone());
+        for Owed { origin, reason, events } in owed {
+            builder.set_origin(origin);
+            let header =
+                Header { name: semconv::LOSS.into(), time: Some(now), observed: now, position: Position::default() };
+            let detail = match reason {
+                Reason::Shed => "the lane of this sink was full (when_full = \"shed\")",
+                _ => "this sink failed while it had them",
+            };
+            builder.loss(header, Loss { reason, bytes: 0, events: Some(events), detail, excerpt: &[] });
+        }
+        Some(builder.take())
+    }
+}

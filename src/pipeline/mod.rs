@@ -1,0 +1,143 @@
+//! FLOOR 3 — batches in motion: from the connections to the sinks, bounded, counted, and never silently dropped.
+//!
+//! There is no central task that everything queues behind. A connection holds a [`Sender`] and puts its batches into
+//! each sink's *lane*; a worker task per sink takes them off. A full lane makes the connection wait (it stops reading,
+//! the window closes, the agent slows) or sheds, as configured.
+
+mod ack;
+mod lane;
+pub mod ledger;
+pub mod options;
+mod worker;
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::event::Batch;
+use crate::sink::{Sink, SinkError};
+
+pub use ack::Verdict;
+use lane::Lane;
+use ledger::SinkBooks;
+use options::LaneOptions;
+
+/// The connections' end of every lane.
+#[derive(Clone, Debug, Default)]
+pub struct Sender {
+    lanes: Arc<[Lane]>,
+}
+
+impl Sender {
+    /// Hands a batch to every sink that takes it; waits while a lane that blocks is full.
+    ///
+    /// Dropped while waiting, the batch counts as failed where it did not get in.
+    pub async fn send(&self, batch: Batch) {
+        self.hand_over(Arc::new(batch), None).await;
+    }
+
+    /// Hands a batch over like [`Sender::send`], then waits for what becomes of it: the worst verdict of all sinks.
+    /// A batch that no sink takes counts as written.
+    pub async fn deliver(&self, batch: Batch) -> Verdict {
+        let (answer, mut verdicts) = mpsc::unbounded_channel();
+        self.hand_over(Arc::new(batch), Some(answer)).await;
+        let mut worst = Verdict::Written;
+        while let Some(verdict) = verdicts.recv().await {
+            worst = worst.max(verdict);
+        }
+        worst
+    }
+
+    /// First offers the batch to every lane, so that a full one delays no other; then waits for those.
+    async fn hand_over(&self, batch: Arc<Batch>, answer: Option<mpsc::UnboundedSender<Verdict>>) {
+        let offer = |lane| Some((lane, Lane::offer(lane, &batch, answer.as_ref())?));
+        let full: Vec<_> = self.lanes.iter().filter_map(offer).collect();
+        for (lane, ticket) in full {
+            lane.wait(batch.clone(), ticket).await;
+        }
+    }
+}
+
+/// Builds the lanes and starts the workers.
+#[derive(Debug)]
+pub struct Sinks {
+    lanes: Vec<Lane>,
+    books: Vec<Arc<SinkBooks>>,
+    workers: Vec<JoinHandle<()>>,
+    reopen: watch::Sender<u64>,
+    stop: CancellationToken,
+    abort: CancellationToken,
+}
+
+impl Sinks {
+    /// No sinks yet. A sink that cannot go on, or whose reader has left, cancels `stop`.
+    pub fn new(stop: CancellationToken) -> Self {
+        let (reopen, abort) = (watch::Sender::new(0), CancellationToken::new());
+        Sinks { lanes: Vec::new(), books: Vec::new(), workers: Vec::new(), reopen, stop, abort }
+    }
+
+    /// Adds a sink, which `make` makes anew whenever the last one has failed, and starts its worker.
+    pub fn add<S: Sink>(
+        &mut self,
+        name: &str,
+        options: LaneOptions,
+        make: impl Fn() -> Result<S, SinkError> + Send + Sync + 'static,
+    ) {
+        let books = SinkBooks::new(name.into());
+        let (kinds, on_failure) = (options.kinds, options.on_failure);
+        let (lane, parcels, lane_books) = Lane::new(options, books.clone());
+        let context = worker::WorkerContext {
+            books: lane_books,
+            kinds,
+            on_failure,
+            reopen: self.reopen.subscribe(),
+            stop: self.stop.clone(),
+            abort: self.abort.clone(),
+        };
+        self.workers.push(tokio::spawn(worker::supervise(make, parcels, context)));
+        self.lanes.push(lane);
+        self.books.push(books);
+    }
+
+    /// The books of every sink.
+    pub fn books(&self) -> &[Arc<SinkBooks>] {
+        &self.books
+    }
+
+    /// All sinks are there: the sender for the connections, and what remains to be waited for.
+    pub fn start(self) -> (Sender, Workers) {
+        (Sender { lanes: self.lanes.into() }, Workers { workers: self.workers, reopen: self.reopen, abort: self.abort })
+    }
+}
+
+/// The running workers. They end when every [`Sender`] is dropped and everything is written.
+#[derive(Debug)]
+pub struct Workers {
+    workers: Vec<JoinHandle<()>>,
+    reopen: watch::Sender<u64>,
+    abort: CancellationToken,
+}
+
+impl Workers {
+    /// Every sink opens its files anew.
+    pub fn reopen(&self) {
+        self.reopen.send_modify(|count| *count += 1);
+    }
+
+    /// Waits until every worker has ended.
+    pub async fn drained(&mut self) {
+        for worker in &mut self.workers {
+            // A worker that panicked has told its tickets so.
+            let _ = worker.await;
+        }
+        self.workers.clear();
+    }
+
+    /// Ends every worker at once: what it has not written counts as failed.
+    pub async fn abort(&mut self) {
+        self.abort.cancel();
+        self.drained().await;
+    }
+}

@@ -1,0 +1,218 @@
+//! The task that drives one sink: takes batches off the lane, writes, flushes, waits, and tells what became of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::event::UnixNanos;
+use crate::sink::{Kinds, Selection, Sink, SinkError};
+
+use super::ack::Ticket;
+use super::lane::{LaneBooks, Parcel};
+use super::options::OnFailure;
+
+/// At most this many batches are written before a flush.
+const MAX_UNFLUSHED: usize = 64;
+/// How often a sink is asked to look after itself.
+const TICK: Duration = Duration::from_secs(1);
+/// Waits between tries of a sink that cannot write: the first, and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// How often a sink that still cannot write is mentioned in the log.
+const REMIND: Duration = Duration::from_secs(60);
+
+/// What a worker needs beside its sink.
+pub(super) struct WorkerContext {
+    pub(super) books: Arc<LaneBooks>,
+    pub(super) kinds: Kinds,
+    pub(super) on_failure: OnFailure,
+    /// Changes when the operator asks for files to be opened anew.
+    pub(super) reopen: watch::Receiver<u64>,
+    /// Cancelled by the worker when the daemon must stop.
+    pub(super) stop: CancellationToken,
+    /// Cancelled when the grace period is over: what is not written by then never will be.
+    pub(super) abort: CancellationToken,
+}
+
+/// How a worker's work ended.
+enum Outcome {
+    /// The lane is closed and everything is written.
+    Done,
+    /// The reader left.
+    Closed,
+    /// The sink is dead.
+    Failed(String),
+}
+
+/// Runs sinks made by `make` until the lane is closed and drained. A sink that fails or panics is replaced, or stops
+/// the daemon, as configured; what it had counts as failed.
+pub(super) async fn supervise<S: Sink>(
+    make: impl Fn() -> Result<S, SinkError>,
+    parcels: mpsc::Receiver<Parcel>,
+    context: WorkerContext,
+) {
+    let parcels = Arc::new(Mutex::new(parcels));
+    let context = Arc::new(context);
+    let name = context.books.sink.name().to_owned();
+    let mut wait = RETRY.0;
+    loop {
+        let began = Instant::now();
+        let outcome = match make() {
+            Ok(sink) => run(sink, &parcels, &context).await,
+            Err(error) => Some(Outcome::Failed(error.to_string())),
+        };
+        let failure = match outcome {
+            Some(Outcome::Done) => return,
+            Some(Outcome::Closed) => {
+                context.books.sink.set_closed();
+                context.stop.cancel();
+                break;
+            }
+            Some(Outcome::Failed(why)) => why,
+            None => break,
+        };
+        error!(sink = name, "sink failed: {failure}");
+        match context.on_failure {
+            OnFailure::Fatal => {
+                context.stop.cancel();
+                break;
+            }
+            OnFailure::Restart => {
+                wait = if began.elapsed() > RETRY.1 { RETRY.0 } else { (wait * 2).min(RETRY.1) };
+                info!(sink = name, "starting it again in {wait:?}");
+                tokio::select! {
+                    () = sleep(wait) => {}
+                    () = context.abort.cancelled() => break,
+                }
+            }
+        }
+    }
+    // Nothing more will be written. Whatever still comes says so by its ticket.
+    let mut parcels = parcels.lock().await;
+    parcels.close();
+    while parcels.recv().await.is_some() {}
+}
+
+/// Runs one sink, in a task of its own, so that a panic in it ends there. `None`: the daemon has no more time.
+async fn run<S: Sink>(
+    sink: S,
+    parcels: &Arc<Mutex<mpsc::Receiver<Parcel>>>,
+    context: &Arc<WorkerContext>,
+) -> Option<Outcome> {
+    let mut worker = tokio::spawn(work(sink, parcels.clone(), context.clone()));
+    let ended = tokio::select! {
+        ended = &mut worker => ended,
+        () = context.abort.cancelled() => {
+            worker.abort();
+            worker.await
+        }
+    };
+    match ended {
+        Ok(outcome) => Some(outcome),
+        Err(error) if error.is_panic() => Some(Outcome::Failed("it panicked, which is a bug of ours".to_owned())),
+        Err(_) => None,
+    }
+}
+
+async fn work<S: Sink>(
+    mut sink: S,
+    parcels: Arc<Mutex<mpsc::Receiver<Parcel>>>,
+    context: Arc<WorkerContext>,
+) -> Outcome {
+    let mut parcels = parcels.lock().await;
+    let result = take_parcels(&mut sink, &mut parcels, &context).await;
+    result.err().unwrap_or(Outcome::Done)
+}
+
+async fn take_parcels<S: Sink>(
+    sink: &mut S,
+    parcels: &mut mpsc::Receiver<Parcel>,
+    context: &WorkerContext,
+) -> Result<(), Outcome> {
+    let mut reopen = context.reopen.clone();
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut now = UnixNanos::default();
+    loop {
+        let first = tokio::select! {
+            biased;
+            Ok(()) = reopen.changed() => {
+                sink.reopen();
+                continue;
+            }
+            _ = tick.tick() => {
+                let ticked = sink.tick().await;
+                hold(sink, ticked, context).await?;
+                continue;
+            }
+            parcel = parcels.recv() => parcel,
+        };
+        // Everything that is there goes into one flush; nothing waits for more to come.
+        let mut tickets = Vec::new();
+        let mut next = first;
+        let is_last = next.is_none();
+        while let Some(parcel) = next {
+            now = parcel.observed().unwrap_or(now);
+            write_owed(sink, now, context).await?;
+            let written = sink.write(parcel.selection(context.kinds)).await;
+            let ticket = parcel.into_ticket();
+            hold(sink, written, context).await?;
+            tickets.push(ticket);
+            next = if tickets.len() < MAX_UNFLUSHED { parcels.try_recv().ok() } else { None };
+        }
+        if is_last {
+            write_owed(sink, now, context).await?;
+        }
+        let flushed = sink.flush().await;
+        hold(sink, flushed, context).await?;
+        tickets.drain(..).for_each(Ticket::written);
+        if is_last {
+            let ticked = sink.tick().await;
+            return hold(sink, ticked, context).await;
+        }
+    }
+}
+
+/// What the sink did not get is told in its own output, before what follows it.
+async fn write_owed<S: Sink>(sink: &mut S, now: UnixNanos, context: &WorkerContext) -> Result<(), Outcome> {
+    let Some(owed) = context.books.take_owed(now) else { return Ok(()) };
+    let written = sink.write(Selection::new(&owed, context.kinds)).await;
+    hold(sink, written, context).await
+}
+
+/// While the sink's answer is "not now": waits and flushes again. The lane fills meanwhile, and the agents slow down.
+async fn hold<S: Sink>(
+    sink: &mut S,
+    mut result: Result<(), SinkError>,
+    context: &WorkerContext,
+) -> Result<(), Outcome> {
+    let began = Instant::now();
+    let mut reminded = None;
+    let mut wait = RETRY.0;
+    loop {
+        match result {
+            Ok(()) => {
+                if reminded.is_some() {
+                    context.books.sink.set_holding(false);
+                    info!(sink = context.books.sink.name(), "writing again after {:.1?}", began.elapsed());
+                }
+                return Ok(());
+            }
+            Err(SinkError::Retry(fault)) => {
+                if reminded.is_none_or(|at: Instant| at.elapsed() >= REMIND) {
+                    context.books.sink.set_holding(true);
+                    warn!(sink = context.books.sink.name(), "{fault}; holding everything until it can");
+                    reminded = Some(Instant::now());
+                }
+                sleep(wait).await;
+                wait = (wait * 2).min(RETRY.1);
+                result = sink.flush().await;
+            }
+            Err(SinkError::Closed) => return Err(Outcome::Closed),
+            Err(SinkError::Failed(fault)) => return Err(Outcome::Failed(fault.to_string())),
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Records → events, with the names of `docs/event-model.md`.
+
+use std::collections::HashSet;
+
+use crate::event::{
+    EventBuilder, Header, Key, Position, Resource, ResourceValue, Severity, SpanData, Status, Text, UnixNanos, Value,
+    semconv, write_hex,
+};
+use crate::protocol::Output;
+
+use super::MaxText;
+use super::record::{Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, RESOURCE, Record, Ref, SERVICE, TYPE};
+use super::strings::{Slot, Strings};
+use super::wire::{Span, StringId};
+
+/// Up to this many entries, repeated keys are found by comparing each with each.
+const FEW_ENTRIES: usize = 48;
+
+/// Writes a record as an event. A process also becomes the resource of everything after it.
+pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Output) {
+    if let Owner::Process(_) = record.owner {
+        out.batch.set_resource(resource(record, strings, limits).into());
+    }
+    let header = Header {
+        name: name(record, strings, limits, out),
+        time: time(record),
+        observed: record.observed,
+        position: Position { sequence: Some(record.sequence), offset: record.offset, length: record.length },
+    };
+    let mut writer = Writer { event: out.batch.event(header), strings, limits, truncated: false, repaired: false };
+    match record.owner {
+        Owner::Process(process) => {
+            writer.event.text(semconv::DATADOG_PROTOCOL_VERSION, "1");
+            writer.event.attribute(semconv::DATADOG_STRING_CACHE_SIZE, process.string_cache_size);
+        }
+        Owner::Trace(trace_id) => writer.event.text(semconv::DATADOG_TRACE_ID, &trace_id.to_string()),
+        Owner::Span(_) => writer.fields(record),
+        Owner::Late(LateOwner::Process) => {}
+        Owner::Late(LateOwner::Trace(trace_id)) => writer.event.text(semconv::TRACE_ID, &trace_id.to_string()),
+        Owner::Late(LateOwner::Span(trace_id, span_id)) => {
+            writer.event.text(semconv::TRACE_ID, &trace_id.to_string());
+            writer.event.text(semconv::SPAN_ID, &span_id.to_string());
+        }
+    }
+    if !matches!(record.owner, Owner::Span(_)) {
+        writer.event.text(semconv::TIME_BASIS, semconv::TIME_BASIS_RECEIVED);
+    }
+    match record.owner {
+        Owner::Process(_) => writer.mark_resource(record),
+        _ => writer.entries(&record.entries),
+    }
+    writer.marks(record);
+    match record.owner {
+        Owner::Span(span) => writer.event.span(span_data(&span)),
+        _ => writer.event.log(Severity::Info, None),
+    }
+}
+
+/// Writes a string definition as an event, for listeners with `emit_definitions`.
+pub(super) fn write_definition(id: StringId, slot: Slot, strings: &Strings, header: Header, out: &mut Output) {
+    let mut event = out.batch.event(header);
+    event.text(semconv::DATADOG_STRING_ID, &hex(id));
+    event.text(semconv::DATADOG_STRING_TEXT, strings.text(slot));
+    let marks = strings.marks(slot);
+    if marks.repaired {
+        event.attribute(semconv::TEXT_REPAIRED, true);
+    }
+    if marks.truncated {
+        event.attribute(semconv::TEXT_TRUNCATED, true);
+    }
+    event.log(Severity::Debug, None);
+}
+
+fn name(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Output) -> Key {
+    match (&record.owner, record.fields[NAME]) {
+        (Owner::Span(_), Ref::Bound(slot)) => strings.intern(slot, limits.name, &mut out.batch).0.into(),
+        (Owner::Span(_), _) => semconv::DATADOG_SPAN.into(),
+        (Owner::Process(_), _) => semconv::DATADOG_PROCESS.into(),
+        (Owner::Trace(_), _) => semconv::DATADOG_TRACE.into(),
+        (Owner::Late(_), _) => semconv::DATADOG_LATE_LIST.into(),
+    }
+}
+
+/// A process or trace has no clock of its own; a span that starts at 0 has not set it.
+fn time(record: &Record) -> Option<UnixNanos> {
+    match record.owner {
+        Owner::Span(span) => (span.start != 0).then_some(UnixNanos(span.start)),
+        _ => Some(record.observed),
+    }
+}
+
+fn span_data(span: &Span) -> SpanData {
+    SpanData {
+        trace_id: span.trace_id,
+        span_id: span.span_id,
+        parent: (!span.parent_id.is_zero()).then_some(span.parent_id),
+        end: span.start.checked_add(span.duration).filter(|_| span.start != 0).map(UnixNanos),
+        duration_nanos: Some(span.duration),
+        status: if span.error == 0 { Status::Unset } else { Status::Error },
+    }
+}
+
+/// Meta and metrics of the process under their own keys (reading 18); of a repeated key the last wins.
+fn resource(record: &Record, strings: &Strings, limits: &MaxText) -> Resource {
+    let text = |slot| crate::codec::text::cut(strings.text(slot), limits.value).to_owned();
+    Resource::new(record.entries.iter().filter(|entry| entry.kind != EntryKind::Dropped).filter_map(|entry| {
+        let value = match entry.value {
+            EntryValue::Text(Ref::Bound(slot)) => ResourceValue::Text(text(slot)),
+            EntryValue::Text(_) => return None,
+            EntryValue::Number(bits) => ResourceValue::F64(f64::from_bits(bits)),
+        };
+        match (entry.key, entry.kind) {
+            (Ref::Bound(slot), _) => Some((strings.key(slot).to_owned(), value)),
+            (Ref::Waiting(id), EntryKind::Metric) => {
+                Some((semconv::DATADOG_METRIC.as_str().to_owned() + &hex(id), value))
+            }
+            (Ref::Waiting(id), _) => Some((semconv::DATADOG_META.as_str().to_owned() + &hex(id), value)),
+            (Ref::Absent, _) => None,
+        }
+    }))
+}
+
+fn hex(id: StringId) -> String {
+    let mut text = String::with_capacity(16);
+    let _ = write_hex(&mut text, &id.0);
+    text
+}
+
+/// Whether an entry becomes an attribute: it has a value, and a key or at least a key's id.
+fn is_written(entry: &Entry) -> bool {
+    let has_value = match entry.value {
+        EntryValue::Text(value) => matches!(value, Ref::Bound(_)),
+        EntryValue::Number(_) => true,
+    };
+    has_value && entry.key != Ref::Absent && entry.kind != EntryKind::Dropped
+}
+
+/// Writes one record's attributes, and remembers what its texts went through.
+struct Writer<'a> {
+    event: EventBuilder<'a>,
+    strings: &'a mut Strings,
+    limits: &'a MaxText,
+    truncated: bool,
+    repaired: bool,
+}
+
+impl Writer<'_> {
+    fn fields(&mut self, record: &Record) {
+        if let Ref::Bound(slot) = record.fields[NAME] {
+            self.note(slot, self.limits.name);
+        }
+        let limits = self.limits;
+        for (field, name, limit) in [
+            (SERVICE, semconv::SERVICE_NAME, limits.service),
+            (RESOURCE, semconv::DATADOG_RESOURCE, limits.resource),
+            (TYPE, semconv::DATADOG_TYPE, limits.type_),
+        ] {
+            if let Ref::Bound(slot) = record.fields[field] {
+                let text = self.text(slot, limit);
+                self.event.attribute(name, text);
+            }
+        }
+    }
+
+    fn entries(&mut self, entries: &[Entry]) {
+        if entries.len() <= FEW_ENTRIES {
+            for (at, entry) in entries.iter().enumerate().filter(|(_, entry)| is_written(entry)) {
+                let same = |other: &Entry, kind| {
+                    other.kind == kind && self.same_key(other.key, entry.key) && is_written(other)
+                };
+                let is_repeated = entries[at + 1..].iter().any(|other| same(other, entry.kind));
+                if !is_repeated {
+                    let is_metric = entry.kind == EntryKind::Metric;
+                    let is_taken = is_metric && entries.iter().any(|other| same(other, EntryKind::Meta));
+                    self.entry(entry, is_taken);
+                }
+            }
+        } else {
+            for (entry, is_taken) in self.unrepeated(entries) {
+                self.entry(&entry, is_taken);
+            }
+        }
+    }
+
+    /// The same choice as for few entries, in linear time: of repeated keys the last, and whether a metric's is a tag's.
+    fn unrepeated(&self, entries: &[Entry]) -> Vec<(Entry, bool)> {
+        let identity = |key: Ref| match key {
+            Ref::Bound(slot) => (Some(self.strings.key(slot)), StringId::ABSENT),
+            Ref::Waiting(id) => (None, id),
+            Ref::Absent => (None, StringId::ABSENT),
+        };
+        let written = || entries.iter().filter(|entry| is_written(entry));
+        let metas = written().filter(|entry| entry.kind == EntryKind::Meta);
+        let tags: HashSet<_> = metas.map(|entry| identity(entry.key)).collect();
+        let mut seen = HashSet::new();
+        let mut kept: Vec<_> = written()
+            .rev()
+            .filter(|entry| seen.insert((entry.kind as u8, identity(entry.key))))
+            .map(|entry| (*entry, entry.kind == EntryKind::Metric && tags.contains(&identity(entry.key))))
+            .collect();
+        kept.reverse();
+        kept
+    }
+
+    fn same_key(&self, a: Ref, b: Ref) -> bool {
+        match (a, b) {
+            (Ref::Bound(a), Ref::Bound(b)) => self.strings.same_key(a, b),
+            _ => a == b,
+        }
+    }
+
+    fn entry(&mut self, entry: &Entry, is_taken: bool) {
+        let value = match entry.value {
+            EntryValue::Text(Ref::Bound(slot)) => Value::Text(self.text(slot, self.limits.value)),
+            EntryValue::Text(_) => return,
+            EntryValue::Number(bits) => Value::F64(f64::from_bits(bits)),
+        };
+        let prefix = match entry.kind {
+            EntryKind::Meta => semconv::DATADOG_META,
+            EntryKind::Metric => semconv::DATADOG_METRIC,
+            EntryKind::TraceMeta => semconv::DATADOG_TRACE_META,
+            EntryKind::Dropped => return,
+        };
+        let key = match entry.key {
+            Ref::Bound(slot) => {
+                self.note(slot, self.limits.key);
+                if is_taken || entry.kind == EntryKind::TraceMeta || self.strings.is_reserved(slot) {
+                    self.event.batch().push_parts(&[prefix.as_str(), self.strings.key(slot)])
+                } else {
+                    self.strings.intern(slot, self.limits.key, self.event.batch()).0
+                }
+            }
+            Ref::Waiting(id) => self.event.batch().push_parts(&[prefix.as_str(), &hex(id)]),
+            Ref::Absent => return,
+        };
+        self.event.attribute(key, value);
+    }
+
+    /// The marks of texts that went into the resource.
+    fn mark_resource(&mut self, record: &Record) {
+        for entry in &record.entries {
+            if let Ref::Bound(slot) = entry.key {
+                self.note(slot, self.limits.key);
+            }
+            if let EntryValue::Text(Ref::Bound(slot)) = entry.value {
+                self.note(slot, self.limits.value);
+            }
+        }
+    }
+
+    fn marks(&mut self, record: &Record) {
+        self.unresolved(record);
+        if record.partial {
+            let fields = ["meta", "metrics"].map(|field| Value::Text(self.event.batch().push_text(field)));
+            let fields = self.event.batch().array(&fields);
+            self.event.attribute(semconv::INCOMPLETE, fields);
+        }
+        if record.dropped > 0 {
+            self.event.attribute(semconv::DATADOG_ENTRIES_DROPPED, record.dropped);
+        }
+        if !record.warnings.is_empty() {
+            let codes: Vec<_> =
+                record.warnings.iter().map(|w| Value::Text(self.event.batch().push_text(w.as_str()))).collect();
+            let codes = self.event.batch().array(&codes);
+            self.event.attribute(semconv::DATADOG_WARNINGS, codes);
+        }
+        if self.repaired {
+            self.event.attribute(semconv::TEXT_REPAIRED, true);
+        }
+        if self.truncated {
+            self.event.attribute(semconv::TEXT_TRUNCATED, true);
+        }
+    }
+
+    fn unresolved(&mut self, record: &Record) {
+        if record.unresolved == 0 {
+            return;
+        }
+        for (field, name) in [
+            (NAME, semconv::DATADOG_UNRESOLVED_NAME),
+            (TYPE, semconv::DATADOG_UNRESOLVED_TYPE),
+            (RESOURCE, semconv::DATADOG_UNRESOLVED_RESOURCE),
+            (SERVICE, semconv::DATADOG_UNRESOLVED_SERVICE),
+        ] {
+            if let Ref::Waiting(id) = record.fields[field] {
+                self.event.text(name, &hex(id));
+            }
+        }
+        let (mut metas, mut metrics) = (Ids::default(), Ids::default());
+        for entry in &record.entries {
+            let ids = if entry.kind == EntryKind::Metric { &mut metrics } else { &mut metas };
+            ids.add(entry.key);
+            if let EntryValue::Text(value) = entry.value {
+                ids.add(value);
+            }
+        }
+        self.ids(semconv::DATADOG_UNRESOLVED_META, &metas);
+        self.ids(semconv::DATADOG_UNRESOLVED_METRICS, &metrics);
+    }
+
+    fn ids(&mut self, name: crate::event::Name, ids: &Ids) {
+        match ids.in_order.as_slice() {
+            [] => {}
+            [id] => self.event.text(name, &hex(*id)),
+            ids => {
+                let texts: Vec<_> = ids.iter().map(|id| Value::Text(self.event.batch().push_text(&hex(*id)))).collect();
+                let array = self.event.batch().array(&texts);
+                self.event.attribute(name, array);
+            }
+        }
+    }
+
+    fn text(&mut self, slot: Slot, limit: usize) -> Text {
+        self.note(slot, limit);
+        self.strings.intern(slot, limit, self.event.batch()).0
+    }
+
+    /// What happened to a text of this event.
+    fn note(&mut self, slot: Slot, limit: usize) {
+        let marks = self.strings.marks(slot);
+        self.repaired |= marks.repaired;
+        self.truncated |= marks.truncated | (self.strings.text(slot).len() > limit);
+    }
+}
+
+/// Ids without text, each once, in the order of the wire.
+#[derive(Default)]
+struct Ids {
+    in_order: Vec<StringId>,
+    known: HashSet<StringId>,
+}
+
+impl Ids {
+    fn add(&mut self, reference: Ref) {
+        if let Ref::Waiting(id) = reference
+            && self.known.insert(id)
+        {
+            self.in_order.push(id);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Bytes → borrowed objects. Spec: "Wire Protocol", layouts as in field notes, section 2: packed, big-endian.
+//!
+//! Nothing here allocates or waits for what it would refuse: every declared length meets its limit first.
+
+use crate::codec::reader::{DecodeError, DecodeErrorKind, Reader};
+use crate::event::{SpanId, TraceId};
+
+use super::ListLayout;
+
+/// How every connection begins: the type of `process` and protocol version 1.
+pub const MAGIC: [u8; 6] = [0xDD, 0x00, 0x00, 0x00, 0x00, 0x01];
+/// The size of `process`.
+pub const PROCESS_BYTES: usize = 14;
+const TRACE_BYTES: usize = 18;
+const SPAN_BYTES: usize = 83;
+const LIST_HEAD_BYTES: usize = 3;
+const STRING_HEAD_BYTES: usize = 14;
+/// The size of one entry of a list.
+pub const ENTRY_BYTES: usize = 16;
+/// The entries that a list of the `padded32` layout has room for.
+const PADDED_ENTRIES: usize = 32;
+
+/// A string's id: 8 opaque bytes (reading 3), compared bytewise, shown as 16 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct StringId(pub [u8; 8]);
+
+impl StringId {
+    /// Id 0 means "absent" unless it was defined (reading 5).
+    pub const ABSENT: StringId = StringId([0; 8]);
+}
+
+/// The first object of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Process {
+    /// Declared size of the peer's string cache, in entries; any number is legal.
+    pub string_cache_size: u64,
+}
+
+/// One object after `process`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Object<'a> {
+    /// `trace`, type dd01.
+    Trace(TraceId),
+    /// `span`, type dd02.
+    Span(Span),
+    /// `metricsList` (dd04) or `metaList` (dd05) of the object before it.
+    List(ListKind, &'a [[u8; ENTRY_BYTES]]),
+    /// `string`, type dd06, whole.
+    String(StringId, &'a [u8]),
+    /// The head of a `string` whose text is longer than what is kept of it: the caller streams the body.
+    LongString(StringId, u32),
+}
+
+/// Which of the two lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ListKind {
+    /// Name and string.
+    Meta,
+    /// Name and double.
+    Metrics,
+}
+
+/// A span's fixed part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// Its id.
+    pub span_id: SpanId,
+    /// The enclosing span; zero for a root (reading 23).
+    pub parent_id: SpanId,
+    /// Its trace: 16 opaque bytes (reading 22).
+    pub trace_id: TraceId,
+    /// Nanoseconds since the Unix epoch (reading 24); values of 2^63 and more are legal.
+    pub start: u64,
+    /// Nanoseconds.
+    pub duration: u64,
+    /// Ids of name, type, resource and service, in this order.
+    pub texts: [StringId; 4],
+    /// 0 is no error, anything else is one (reading 2).
+    pub error: u8,
+}
+
+/// The `process` at the front of `input`; `None` until all of it is here. A wrong byte is told as soon as it is seen
+/// (rule 2): bytes 0–1 are `Invalid`, bytes 2–5 `Unsupported`.
+///
+/// # Errors
+/// Not the magic, or another version than 1.
+pub fn decode_process(input: &[u8]) -> Result<Option<Process>, DecodeError> {
+    if let Some(at) = input.iter().zip(&MAGIC).position(|(found, expected)| found != expected) {
+        let found = u64::from(input[at]);
+        return Err(if at < 2 {
+            let kind = DecodeErrorKind::Invalid { found, expected: "the magic dd 00 00 00 00 01" };
+            DecodeError { field: "process.object_type", offset: at, kind }
+        } else {
+            let kind = DecodeErrorKind::Unsupported { found, expected: "protocol_version 00 00 00 01" };
+            DecodeError { field: "process.protocol_version", offset: at, kind }
+        });
+    }
+    if input.len() < PROCESS_BYTES {
+        return Ok(None);
+    }
+    let mut reader = Reader::new(input);
+    reader.bytes("process.magic", MAGIC.len())?;
+    Ok(Some(Process { string_cache_size: reader.u64("process.string_cache_size")? }))
+}
+
+/// What the limits allow a string or list to be.
+#[derive(Clone, Copy, Debug)]
+pub struct WireLimits {
+    /// A longer string is refused from its head.
+    pub max_string_bytes: u64,
+    /// A longer string is streamed.
+    pub kept_string_bytes: u64,
+    /// How lists are laid out.
+    pub list_layout: ListLayout,
+}
+
+/// The object at the front of `input` and its size; `None` until all of it (of a long string: its head) is here.
+///
+/// # Errors
+/// `Invalid`: not an object, or a second `process`. `Unsupported`: a type we do not know, whose size therefore
+/// nobody knows. `TooLarge`: a string or list over its limit. After any of them the stream cannot be read on
+/// (reading 31).
+pub fn decode<'a>(input: &'a [u8], limits: &WireLimits) -> Result<Option<(Object<'a>, usize)>, DecodeError> {
+    let Some(&first) = input.first() else { return Ok(None) };
+    if first != 0xDD {
+        let kind = DecodeErrorKind::Invalid { found: u64::from(first), expected: "0xdd" };
+        return Err(DecodeError { field: "object_type", offset: 0, kind });
+    }
+    let Some(&object_type) = input.get(1) else { return Ok(None) };
+    match object_type {
+        0x01 if input.len() >= TRACE_BYTES => decode_trace(input).map(Some),
+        0x02 if input.len() >= SPAN_BYTES => decode_span(input).map(Some),
+        0x01 | 0x02 => Ok(None),
+        0x04 => decode_list(ListKind::Metrics, input, limits),
+        0x05 => decode_list(ListKind::Meta, input, limits),
+        0x06 => decode_string(input, limits),
+        0x00 => {
+            let kind = DecodeErrorKind::Invalid { found: 0xDD00, expected: "one process object per connection" };
+            Err(DecodeError { field: "object_type", offset: 0, kind })
+        }
+        _ => {
+            let found = 0xDD00 | u64::from(object_type);
+            let kind = DecodeErrorKind::Unsupported { found, expected: "dd01, dd02, dd04, dd05 and dd06" };
+            Err(DecodeError { field: "object_type", offset: 0, kind })
+        }
+    }
+}
+
+fn decode_trace(input: &[u8]) -> Result<(Object<'_>, usize), DecodeError> {
+    let mut reader = Reader::new(input);
+    reader.u16("trace.object_type")?;
+    Ok((Object::Trace(TraceId(reader.array("trace.trace_id")?)), TRACE_BYTES))
+}
+
+fn decode_span(input: &[u8]) -> Result<(Object<'_>, usize), DecodeError> {
+    let mut reader = Reader::new(input);
+    reader.u16("span.object_type")?;
+    let span = Span {
+        span_id: SpanId(reader.array("span.span_id")?),
+        parent_id: SpanId(reader.array("span.parent_id")?),
+        trace_id: TraceId(reader.array("span.trace_id")?),
+        start: reader.u64("span.start")?,
+        duration: reader.u64("span.duration")?,
+        texts: [
+            StringId(reader.array("span.name")?),
+            StringId(reader.array("span.type")?),
+            StringId(reader.array("span.resource")?),
+            StringId(reader.array("span.service")?),
+        ],
+        error: reader.u8("span.error")?,
+    };
+    Ok((Object::Span(span), SPAN_BYTES))
+}
+
+fn decode_list<'a>(
+    kind: ListKind,
+    input: &'a [u8],
+    limits: &WireLimits,
+) -> Result<Option<(Object<'a>, usize)>, DecodeError> {
+    let Some(&count) = input.get(LIST_HEAD_BYTES - 1) else { return Ok(None) };
+    let count = usize::from(count);
+    let size = match limits.list_layout {
+        ListLayout::Exact => LIST_HEAD_BYTES + count * ENTRY_BYTES,
+        ListLayout::Padded32 if count <= PADDED_ENTRIES => LIST_HEAD_BYTES + PADDED_ENTRIES * ENTRY_BYTES,
+        ListLayout::Padded32 => {
+            let (found, limit) = (count as u64, PADDED_ENTRIES as u64);
+            let kind = DecodeErrorKind::TooLarge { found, limit, key: "list_layout = \"padded32\"" };
+            return Err(DecodeError { field: "list.len", offset: 2, kind });
+        }
+    };
+    let Some(list) = input.get(LIST_HEAD_BYTES..size) else { return Ok(None) };
+    let (entries, _) = list[..count * ENTRY_BYTES].as_chunks();
+    Ok(Some((Object::List(kind, entries), size)))
+}
+
+fn decode_string<'a>(input: &'a [u8], limits: &WireLimits) -> Result<Option<(Object<'a>, usize)>, DecodeError> {
+    if input.len() < STRING_HEAD_BYTES {
+        return Ok(None);
+    }
+    let mut reader = Reader::new(input);
+    reader.u16("string.object_type")?;
+    let id = StringId(reader.array("string.id")?);
+    let len = reader.u32("string.len")?;
+    if u64::from(len) > limits.max_string_bytes {
+        let (found, limit) = (u64::from(len), limits.max_string_bytes);
+        let kind = DecodeErrorKind::TooLarge { found, limit, key: "max_message_bytes" };
+        return Err(DecodeError { field: "string.len", offset: 10, kind });
+    }
+    if u64::from(len) > limits.kept_string_bytes {
+        return Ok(Some((Object::LongString(id, len), STRING_HEAD_BYTES)));
+    }
+    let Ok(text) = reader.bytes("string.characters", len as usize) else { return Ok(None) };
+    Ok(Some((Object::String(id, text), STRING_HEAD_BYTES + text.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: WireLimits =
+        WireLimits { max_string_bytes: 1000, kept_string_bytes: 100, list_layout: ListLayout::Exact };
+
+    #[test]
+    fn a_wrong_byte_of_the_magic_is_told_at_once() {
+        for at in 0..MAGIC.len() {
+            let mut bytes = MAGIC[..=at].to_vec();
+            bytes[at] ^= 0x80;
+            let error = decode_process(&bytes).unwrap_err();
+            assert_eq!(error.offset, at);
+            assert_eq!(matches!(error.kind, DecodeErrorKind::Invalid { .. }), at < 2, "byte {at}");
+        }
+        assert_eq!(decode_process(&MAGIC), Ok(None));
+    }
+
+    #[test]
+    fn a_string_over_the_limit_is_refused_from_its_head_and_one_at_the_limit_is_not() {
+        let head = |len: u32| [&[0xDD, 6][..], &[7; 8], &len.to_be_bytes()].concat();
+        assert_eq!(decode(&head(1000), &LIMITS), Ok(Some((Object::LongString(StringId([7; 8]), 1000), 14))));
+        let error = decode(&head(1001), &LIMITS).unwrap_err();
+        assert_eq!(error.to_string(), "string.len: 1001 is over the limit of 1000 (max_message_bytes)");
+        assert_eq!(decode(&head(1001)[..13], &LIMITS), Ok(None));
+    }
+
+    #[test]
+    fn a_padded_list_takes_515_bytes_whatever_its_count_and_refuses_33_entries() {
+        let limits = WireLimits { list_layout: ListLayout::Padded32, ..LIMITS };
+        let mut list = vec![0u8; 515];
+        list[..3].copy_from_slice(&[0xDD, 5, 1]);
+        assert_eq!(decode(&list[..514], &limits), Ok(None));
+        assert_eq!(decode(&list, &limits), Ok(Some((Object::List(ListKind::Meta, &[[0; 16]]), 515))));
+        list[2] = 33;
+        assert!(matches!(decode(&list[..3], &limits).unwrap_err().kind, DecodeErrorKind::TooLarge { .. }));
+    }
+}

@@ -1,0 +1,196 @@
+//! Simulated agents: seeded, realistic traffic for the demo, for load tests and for our own tests.
+//!
+//! Nothing here uses the decoders, on purpose: two pieces of code written apart check each other. An agent counts what
+//! it sends in the events that the daemon makes of it, so that the receiving side can be held against it.
+
+pub mod datadog;
+mod pace;
+mod rng;
+mod tcp;
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::AddAssign;
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::protocol::Protocol;
+use pace::Pace;
+use tcp::{Connection, Outcome};
+
+/// Which agent is simulated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Agent {
+    /// Tracers that send Datadog-style binary spans over TCP.
+    Datadog(datadog::Dialect),
+}
+
+impl Agent {
+    /// The protocol that it speaks.
+    pub fn protocol(self) -> Protocol {
+        match self {
+            Agent::Datadog(_) => Protocol::Datadog,
+        }
+    }
+}
+
+/// What is to be sent, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// The listener's address.
+    pub to: SocketAddr,
+    /// When to stop.
+    pub amount: Amount,
+    /// Events per second over all connections together, on average since the start; `None`: as fast as it goes.
+    pub rate: Option<u64>,
+    /// How many connections send at once. Each is an agent of its own; one that would get no event is not opened.
+    pub connections: usize,
+    /// Decides about everything that is sent, but for times and what follows from them.
+    pub seed: u64,
+}
+
+/// How much is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Amount {
+    /// Exactly so many events, over all connections together.
+    Events(u64),
+    /// As many as the time allows, from the moment of the call.
+    For(Duration),
+}
+
+/// Objects of the protocol, and the events that the daemon makes of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Objects on the wire, definitions included.
+    pub messages: u64,
+    /// Events; definitions are none.
+    pub events: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, more: Counts) {
+        self.messages += more.messages;
+        self.events += more.events;
+    }
+}
+
+/// What was sent, for the other side to be checked against.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Sent {
+    /// The name of the protocol.
+    pub protocol: &'static str,
+    /// Objects on the wire, definitions included.
+    pub messages: u64,
+    /// Events that the daemon makes of them. For `datadog`: one per connection, trace object and span.
+    pub events: u64,
+    /// Bytes, without those of TCP.
+    pub bytes: u64,
+    /// From the call until the last byte was with the system, in seconds.
+    pub seconds: f64,
+}
+
+impl Sent {
+    /// One line of JSON, without a line end.
+    pub fn to_json(&self) -> String {
+        let Sent { protocol, messages, events, bytes, seconds } = self;
+        format!(
+            r#"{{"protocol":"{protocol}","messages":{messages},"events":{events},"bytes":{bytes},"seconds":{seconds:.6}}}"#
+        )
+    }
+}
+
+impl fmt::Display for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Sent { protocol, messages, events, bytes, seconds } = self;
+        write!(f, "{protocol}: {events} events in {messages} messages, {bytes} bytes, {seconds:.3} s")
+    }
+}
+
+/// Sends what `plan` says, until it is done or `stop` is ready; either way every object begun is finished and every
+/// connection closed.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`] for a plan without connections or with a rate of 0. Otherwise the first connection
+/// that could not be opened, or broke, or was not read from for five seconds after everything was to stop: the error
+/// names it and says how much had been sent over all connections. The others finish what they were sending.
+pub async fn run(agent: Agent, plan: Plan, stop: impl Future<Output = ()>) -> io::Result<Sent> {
+    if plan.connections == 0 || plan.rate == Some(0) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a simulation takes a connection and a rate above 0"));
+    }
+    let start = Instant::now();
+    let halt = CancellationToken::new();
+    let mut connections = spawn_connections(agent, plan, start, &halt);
+    let mut over = pin!(async {
+        match plan.amount {
+            Amount::Events(_) => stop.await,
+            Amount::For(time) => drop(tokio::time::timeout(time, stop).await),
+        }
+    });
+
+    let mut sent = Sent { protocol: agent.protocol().as_str(), messages: 0, events: 0, bytes: 0, seconds: 0.0 };
+    let mut first_fault = None;
+    loop {
+        let outcome = tokio::select! {
+            () = &mut over, if !halt.is_cancelled() => {
+                halt.cancel();
+                continue;
+            }
+            outcome = connections.join_next() => outcome,
+        };
+        let Some(outcome) = outcome else { break };
+        let Outcome { counts, bytes, finished, fault } = outcome.map_err(io::Error::other)?;
+        sent.messages += counts.messages;
+        sent.events += counts.events;
+        sent.bytes += bytes;
+        sent.seconds = sent.seconds.max((finished - start).as_secs_f64());
+        if let Some(fault) = fault {
+            halt.cancel();
+            first_fault.get_or_insert(fault);
+        }
+    }
+    match first_fault {
+        None => Ok(sent),
+        Some(fault) => Err(io::Error::new(fault.kind(), format!("{fault}; sent until then, at least: {sent}"))),
+    }
+}
+
+fn spawn_connections(agent: Agent, plan: Plan, start: Instant, halt: &CancellationToken) -> JoinSet<Outcome> {
+    let Agent::Datadog(dialect) = agent;
+    let connections = plan.connections as u64;
+    let shares = (0..connections).map(|number| (number, share(plan.amount, number, connections)));
+    let shares: Vec<_> = shares.filter(|&(_, events)| events > 0).collect();
+    let pace = Pace::new(plan.rate, shares.len() as u64);
+    let mut tasks = JoinSet::new();
+    for (number, events) in shares {
+        let connection = Connection { number, to: plan.to, events, pace, start, halt: halt.clone() };
+        tasks.spawn(connection.run(move |now| datadog::Tracer::new(plan.seed, number, now, dialect)));
+    }
+    tasks
+}
+
+/// How many events connection `number` sends: an even part, the first ones taking what does not divide.
+fn share(amount: Amount, number: u64, connections: u64) -> u64 {
+    match amount {
+        Amount::Events(events) => events / connections + u64::from(number < events % connections),
+        Amount::For(_) => u64::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_add_up_to_the_count() {
+        for (events, connections) in [(0, 1), (1, 3), (2, 3), (7, 3), (1_000, 7)] {
+            let shares = (0..connections).map(|number| share(Amount::Events(events), number, connections));
+            assert_eq!(shares.sum::<u64>(), events, "{events} over {connections}");
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! One connection: reads, drives its session, hands over what comes out, and keeps its books to the last byte.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use tokio::time::{sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error};
+
+use crate::event::{BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
+use crate::pipeline::Sender;
+use crate::pipeline::ledger::ListenerBooks;
+use crate::protocol::{Awaiting, End, Flow, Now, Output, Session};
+
+use super::clock::Clock;
+use super::options::ListenerOptions;
+use super::stream::Stream;
+
+/// Reads are of this size at first, and grow with the traffic …
+const MIN_READ_BYTES: usize = 8 * 1024;
+/// … up to this one.
+const MAX_READ_BYTES: usize = 256 * 1024;
+/// Bytes, received or produced, that a connection may work off before the others have their turn.
+const TURN_BYTES: u64 = 512 * 1024;
+/// A connection that has been quiet for this long gives its buffer back.
+const QUIET: Duration = Duration::from_secs(1);
+/// A message may be buffered up to `max_message_bytes`, but a limit below this would not even hold small ones.
+const MIN_BUFFER_LIMIT: u64 = 128 * 1024;
+/// The most that is read from a peer that we have stopped listening to.
+const MAX_LINGER_BYTES: u64 = 4 * 1024 * 1024;
+
+/// What every connection of a listener shares.
+#[derive(Clone, Debug)]
+pub(super) struct Surroundings {
+    pub(super) options: Arc<ListenerOptions>,
+    pub(super) sender: Sender,
+    pub(super) books: Arc<ListenerBooks>,
+    pub(super) clock: Clock,
+    /// Cancelled when the daemon stops.
+    pub(super) stop: CancellationToken,
+}
+
+/// A connection and its session.
+#[derive(Debug)]
+pub(super) struct Connection<S> {
+    stream: Stream,
+    session: S,
+    input: BytesMut,
+    out: Output,
+    around: Surroundings,
+    /// Bytes received.
+    received: u64,
+    /// Bytes received that nobody has decided about.
+    undecided: u64,
+    read_bytes: usize,
+    opened: Duration,
+    last_read: Duration,
+    /// Offset of the message that is half here, and when it began.
+    rest: Option<(u64, Duration)>,
+}
+
+/// What the time was up for.
+enum Due {
+    /// The session's own wish.
+    Session,
+    /// A limit of the listener.
+    Limit,
+}
+
+impl<S: Session> Connection<S> {
+    pub(super) fn new(stream: Stream, session: S, origin: Arc<Origin>, around: Surroundings) -> Self {
+        let opened = around.clock.now().elapsed;
+        Connection {
+            stream,
+            session,
+            input: BytesMut::new(),
+            out: Output::new(BatchBuilder::new(origin)),
+            around,
+            received: 0,
+            undecided: 0,
+            read_bytes: MIN_READ_BYTES,
+            opened,
+            last_read: opened,
+            rest: None,
+        }
+    }
+
+    /// Serves the connection to its end.
+    pub(super) async fn serve(mut self) {
+        let end = self.read_to_end().await;
+        let rest = self.input.split();
+        let mut rest: &[u8] = &rest;
+        let now = self.now();
+        while self.session.finish(rest, end, now, &mut self.out) == Flow::Again {
+            rest = &[];
+            self.hand_over().await;
+        }
+        self.hand_over().await;
+        debug!(received = self.received, end = end.as_str(), "connection ended");
+    }
+
+    async fn read_to_end(&mut self) -> End {
+        let mut turn = 0;
+        loop {
+            if self.around.stop.is_cancelled() {
+                return self.read_the_last().await;
+            }
+            match self.read().await {
+                None => {
+                    turn = 0;
+                    if let Some(end) = self.wait().await {
+                        return end;
+                    }
+                }
+                Some(Err(error)) => {
+                    debug!(%error, "reading failed");
+                    return End::Reset;
+                }
+                Some(Ok(0)) => return End::Closed,
+                Some(Ok(bytes)) => {
+                    let expanded = self.out.batch.total_expanded_bytes();
+                    if let Some(end) = self.feed().await {
+                        return end;
+                    }
+                    turn += (bytes as u64).max(self.out.batch.total_expanded_bytes() - expanded);
+                    if turn >= TURN_BYTES {
+                        turn = 0;
+                        tokio::task::yield_now().await;
+                    }
+                    // Under steady traffic nobody waits, so time is looked at here too.
+                    if let Some((due, what)) = self.deadline()
+                        && due <= self.now().elapsed
+                        && let Some(end) = self.time_is_up(what).await
+                    {
+                        return end;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads what is there now; sizes follow the traffic.
+    async fn read(&mut self) -> Option<io::Result<usize>> {
+        self.input.reserve(self.read_bytes);
+        let room = self.input.capacity() - self.input.len();
+        let result = self.stream.read_now(&mut self.input).await?;
+        if let Ok(bytes) = result {
+            self.around.books.received(bytes as u64);
+            self.received += bytes as u64;
+            self.undecided += bytes as u64;
+            self.last_read = self.now().elapsed;
+            if bytes >= room {
+                self.read_bytes = (self.read_bytes * 2).min(MAX_READ_BYTES);
+            } else if bytes < self.read_bytes / 4 {
+                self.read_bytes = (self.read_bytes / 2).max(MIN_READ_BYTES);
+            }
+        }
+        Some(result)
+    }
+
+    /// Gives the session what has arrived until it needs more. `Some`: the connection is over.
+    async fn feed(&mut self) -> Option<End> {
+        loop {
+            let now = self.now();
+            let progress = self.session.receive(&self.input, now, &mut self.out);
+            self.input.advance(progress.consumed.min(self.input.len()));
+            self.hand_over().await;
+            if !self.reply().await {
+                return Some(End::Reset);
+            }
+            match progress.flow {
+                Flow::Close => {
+                    self.linger().await;
+                    return Some(End::Closed);
+                }
+                Flow::Again | Flow::Continue => {}
+            }
+            if let Some(hold) = self.out.hold.take()
+                && !self.pause(hold).await
+            {
+                return Some(End::Stopped);
+            }
+            if progress.flow == Flow::Continue {
+                break;
+            }
+        }
+        let limit = self.around.options.max_message_bytes.max(MIN_BUFFER_LIMIT);
+        if self.input.len() as u64 > limit {
+            return Some(End::TooLarge);
+        }
+        self.rest = match (self.session.awaiting(), self.rest) {
+            (Awaiting::Rest { offset }, Some((begun_at, since))) if offset == begun_at => Some((offset, since)),
+            (Awaiting::Rest { offset }, _) => Some((offset, self.last_read)),
+            _ => None,
+        };
+        None
+    }
+
+    /// Books what the session has decided and hands its events over. The only way out of [`Output`].
+    async fn hand_over(&mut self) {
+        self.undecided = self.undecided.saturating_sub(self.around.books.settle(&mut self.out));
+        if !self.out.batch.is_empty() {
+            let batch = self.out.batch.take();
+            self.around.books.handed_over(&batch);
+            self.around.sender.send(batch).await;
+        }
+    }
+
+    /// Sends the session's reply. `false`: the peer does not take it.
+    async fn reply(&mut self) -> bool {
+        if self.out.reply.is_empty() {
+            return true;
+        }
+        let reply = self.out.reply.split();
+        let limit = self.around.options.message_timeout;
+        matches!(timeout(limit, self.stream.write_all(&reply)).await, Ok(Ok(())))
+    }
+
+    /// Waits until there is something to read or time is up. `Some`: the connection is over.
+    async fn wait(&mut self) -> Option<End> {
+        if self.input.is_empty() && self.input.capacity() > MIN_READ_BYTES {
+            let readable = timeout(QUIET, self.stream.readable());
+            tokio::select! {
+                biased;
+                () = self.around.stop.cancelled() => return None,
+                result = readable => if result.is_ok() {
+                    return None;
+                },
+            }
+            self.read_bytes = MIN_READ_BYTES;
+        }
+        if self.input.is_empty() {
+            self.input = BytesMut::new();
+        }
+        let due = self.deadline();
+        let at = due.as_ref().map(|(due, _)| self.around.clock.instant(*due));
+        tokio::select! {
+            biased;
+            () = self.around.stop.cancelled() => return None,
+            _ = self.stream.readable() => return None,
+            () = sleep_until(at.unwrap_or_else(tokio::time::Instant::now)), if at.is_some() => {}
+        }
+        self.time_is_up(due?.1).await
+    }
+
+    async fn time_is_up(&mut self, due: Due) -> Option<End> {
+        if let Due::Limit = due {
+            debug!(awaiting = ?self.session.awaiting(), "a time limit passed");
+            return Some(End::TimedOut);
+        }
+        loop {
+            let now = self.now();
+            let flow = self.session.handle_timeout(now, &mut self.out);
+            self.hand_over().await;
+            if !self.reply().await {
+                return Some(End::Reset);
+            }
+            match flow {
+                Flow::Again => {}
+                Flow::Continue => return None,
+                Flow::Close => return Some(End::Closed),
+            }
+        }
+    }
+
+    /// When something must happen though nothing arrives.
+    fn deadline(&self) -> Option<(Duration, Due)> {
+        let options = &self.around.options;
+        let limit = match self.session.awaiting() {
+            Awaiting::Handshake => Some(self.opened + options.handshake_timeout),
+            Awaiting::Message if options.idle_timeout.is_zero() => None,
+            Awaiting::Message => Some(self.last_read + options.idle_timeout),
+            Awaiting::Rest { offset } => {
+                let since = self.rest.map_or(self.last_read, |(_, since)| since);
+                let seconds = self.received.saturating_sub(offset).checked_div(options.min_message_rate).unwrap_or(0);
+                Some(since + options.message_timeout + Duration::from_secs(seconds))
+            }
+        };
+        let session = self.session.poll_timeout().map(|at| (at, Due::Session));
+        let limit = limit.map(|at| (at, Due::Limit));
+        session.into_iter().chain(limit).min_by_key(|(at, _)| *at)
+    }
+
+    /// Waits while the session's credit is used up. `false`: the daemon stops.
+    async fn pause(&mut self, hold: Duration) -> bool {
+        debug!(?hold, "the peer makes us expand too much; reading on later");
+        tokio::select! {
+            () = tokio::time::sleep(hold) => true,
+            () = self.around.stop.cancelled() => false,
+        }
+    }
+
+    /// The daemon stops: takes what has already arrived, for a moment at most, and lets the session say goodbye.
+    async fn read_the_last(&mut self) -> End {
+        let until = self.now().elapsed + self.around.options.close_linger;
+        while self.now().elapsed < until {
+            match self.read().await {
+                Some(Ok(0)) => return End::Closed,
+                Some(Ok(_)) => {
+                    if let Some(end) = self.feed().await {
+                        return end;
+                    }
+                }
+                Some(Err(_)) => return End::Reset,
+                None => break,
+            }
+        }
+        let now = self.now();
+        self.session.shutdown(now, &mut self.out);
+        self.reply().await;
+        End::Stopped
+    }
+
+    /// We have stopped listening: says so to the peer, and for a moment reads what it had already sent, so that it is
+    /// counted and the peer gets our last words instead of a reset.
+    async fn linger(&mut self) {
+        if self.stream.shut_down().await.is_err() {
+            return;
+        }
+        let linger = self.around.options.close_linger;
+        let until = self.around.clock.instant(self.now().elapsed + linger);
+        let until_received = self.received + MAX_LINGER_BYTES;
+        while self.received < until_received {
+            match self.read().await {
+                Some(Ok(0) | Err(_)) => return,
+                Some(Ok(_)) => {
+                    let now = self.now();
+                    let progress = self.session.receive(&self.input, now, &mut self.out);
+                    self.input.advance(progress.consumed.min(self.input.len()));
+                    self.hand_over().await;
+                }
+                None => tokio::select! {
+                    () = sleep_until(until) => return,
+                    () = self.around.stop.cancelled() => return,
+                    _ = self.stream.readable() => {}
+                },
+            }
+            if tokio::time::Instant::now() >= until {
+                return;
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        self.around.clock.now()
+    }
+}
+
+impl<S> Drop for Connection<S> {
+    /// Whatever ends a connection without `finish` (a panic of ours, or the end of the grace period), its bytes are
+    /// not forgotten.
+    fn drop(&mut self) {
+        let settled = self.around.books.settle(&mut self.out);
+        let undecided = self.undecided.saturating_sub(settled);
+        if undecided == 0 {
+            return;
+        }
+        self.around.books.lost(Reason::Failed, undecided);
+        let what = if std::thread::panicking() { "a bug of ours" } else { "no time was left" };
+        error!(bytes = undecided, "a connection was given up: {what}");
+        let sender = self.around.sender.clone();
+        let now = self.around.clock.now().unix;
+        let position = Position { sequence: None, offset: self.received - undecided, length: undecided };
+        let header = Header { name: semconv::LOSS.into(), time: Some(now), observed: now, position };
+        let mut builder = BatchBuilder::new(self.out.batch.origin().clone());
+        let detail = format!("the connection was given up: {what}");
+        let loss = Loss { reason: Reason::Failed, bytes: undecided, events: None, detail: &detail, excerpt: &[] };
+        builder.loss(header, loss);
+        let batch = builder.take();
+        self.around.books.handed_over(&batch);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { sender.send(batch).await });
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! TCP listeners: accept loops that survive errors, and know whom to let in and how many.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{Instrument, debug, debug_span, warn};
+
+use crate::event::{BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
+use crate::pipeline::Sender;
+use crate::pipeline::ledger::ListenerBooks;
+use crate::protocol::{Protocol, Session};
+
+use super::clock::Clock;
+use super::connection::{Connection, Surroundings};
+use super::options::ListenerOptions;
+use super::stream::Stream;
+
+/// Connections that the kernel keeps for us until we accept them.
+const BACKLOG: i32 = 1024;
+/// After an error of `accept` that is not the peer's, the next try waits: the first time this long, at most that long.
+const ACCEPT_RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+/// The first byte of a TLS connection: a handshake record.
+const TLS_FIRST_BYTE: u8 = 0x16;
+
+/// Counts connections over the life of the process.
+static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
+
+/// A listener that is bound and not yet serving.
+pub struct Listener {
+    /// The operator's name for it.
+    pub name: Arc<str>,
+    /// What is spoken on it.
+    pub protocol: Protocol,
+    /// Its options.
+    pub options: Arc<ListenerOptions>,
+    /// Its books.
+    pub books: Arc<ListenerBooks>,
+    socket: TcpListener,
+    tls: Option<TlsAcceptor>,
+}
+
+impl Listener {
+    /// Binds the address and reads the TLS files.
+    ///
+    /// # Errors
+    /// The address cannot be bound, or TLS cannot be set up; the message names which.
+    pub fn bind(
+        name: &str,
+        protocol: Protocol,
+        address: SocketAddr,
+        options: ListenerOptions,
+    ) -> Result<Listener, io::Error> {
+        let tls = options.tls.as_ref().map(super::tls::acceptor).transpose().map_err(io::Error::other)?;
+        let name: Arc<str> = name.into();
+        let books = ListenerBooks::new(name.clone(), protocol);
+        Ok(Listener { name, protocol, options: options.into(), books, socket: bind(address)?, tls })
+    }
+
+    /// The address it is bound to, with the port that the system chose when 0 was asked for.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Accepts connections until `stop` is cancelled; each is served by a task of its own, tracked by `tasks`, with a
+    /// session from `make`.
+    pub async fn serve<S: Session>(
+        self,
+        make: impl Fn() -> S + Send + Sync + 'static,
+        sender: Sender,
+        clock: Clock,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    ) {
+        let Listener { name, protocol, options, books, socket, tls } = self;
+        let around = Surroundings { options: options.clone(), sender, books, clock, stop: stop.clone() };
+        let door = Arc::new(Door::new(&options));
+        let permits = Arc::new(Semaphore::new(options.max_connections));
+        let mut wait = ACCEPT_RETRY.0;
+        loop {
+            // A place first: who finds none waits in the kernel's queue and costs nothing.
+            let accepted = async {
+                let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
+                Ok::<_, io::Error>((permit, socket.accept().await?))
+            };
+            let accepted = tokio::select! {
+                () = stop.cancelled() => return,
+                accepted = accepted => accepted,
+            };
+            let (permit, (stream, peer)) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    warn!(listener = &*name, %error, "cannot accept connections; trying again in {wait:?}");
+                    sleep(wait).await;
+                    wait = (wait * 2).min(ACCEPT_RETRY.1);
+                    continue;
+                }
+            };
+            wait = ACCEPT_RETRY.0;
+            let place = match door.admit(peer.ip()) {
+                Ok(place) => place,
+                Err(why) => {
+                    debug!(listener = &*name, %peer, "connection refused: {why}");
+                    around.books.refused();
+                    continue;
+                }
+            };
+            let number = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
+            let span = debug_span!("connection", protocol = protocol.as_str(), %peer, connection = number);
+            let origin = Arc::new(Origin::new(protocol.as_str(), name.clone(), peer.to_string().into(), number));
+            let open = around.books.connection();
+            let session = make();
+            let (around, tls) = (around.clone(), tls.clone());
+            tasks.spawn(
+                async move {
+                    let _places = (permit, place, open);
+                    set_options(&stream, &around.options);
+                    if let Some(stream) = secure(stream, tls, &origin, &around).await {
+                        debug!("connection opened");
+                        Connection::new(stream, session, origin, around).serve().await;
+                    }
+                }
+                .instrument(span),
+            );
+        }
+    }
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    // A daemon that restarts finds its port again at once.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+fn set_options(stream: &TcpStream, options: &ListenerOptions) {
+    let mut result = stream.set_nodelay(true);
+    if !options.keepalive.is_zero() {
+        let keepalive = TcpKeepalive::new().with_time(options.keepalive).with_interval(options.keepalive / 4);
+        result = result.and(SockRef::from(stream).set_tcp_keepalive(&keepalive));
+    }
+    if let Err(error) = result {
+        debug!(%error, "cannot set socket options");
+    }
+}
+
+/// Speaks TLS where the listener has it; with `allow_plain` only to those who begin like it. `None`: it came to nothing,
+/// and a loss says so.
+async fn secure(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    origin: &Arc<Origin>,
+    around: &Surroundings,
+) -> Option<Stream> {
+    let Some(acceptor) = tls else { return Some(Stream::Plain(stream)) };
+    let limit = around.options.handshake_timeout;
+    let mut first = [0; Loss::EXCERPT];
+    let peeked = tokio::select! {
+        peeked = timeout(limit, stream.peek(&mut first)) => peeked,
+        () = around.stop.cancelled() => return None,
+    };
+    let Ok(Ok(peeked @ 1..)) = peeked else { return None };
+    if first[0] != TLS_FIRST_BYTE {
+        let is_welcome = around.options.tls.as_ref().is_some_and(|tls| tls.allow_plain);
+        if is_welcome {
+            return Some(Stream::Plain(stream));
+        }
+        let detail = "this listener speaks TLS, and these bytes do not (tls.allow_plain accepts both)";
+        refuse(origin, around, &first[..peeked], detail).await;
+        return None;
+    }
+    let handshake = tokio::select! {
+        handshake = timeout(limit, acceptor.accept(stream)) => handshake,
+        () = around.stop.cancelled() => return None,
+    };
+    match handshake {
+        Ok(Ok(stream)) => Some(Stream::Tls(Box::new(stream))),
+        Ok(Err(error)) => {
+            refuse(origin, around, &[], &format!("the TLS handshake failed: {error}")).await;
+            None
+        }
+        Err(_) => {
+            refuse(origin, around, &[], "the TLS handshake took longer than handshake_timeout").await;
+            None
+        }
+    }
+}
+
+/// Reports bytes that never reached a session.
+async fn refuse(origin: &Arc<Origin>, around: &Surroundings, bytes: &[u8], detail: &str) {
+    let now = around.clock.now().unix;
+    let lost = bytes.len() as u64;
+    around.books.received(lost);
+    around.books.lost(Reason::Malformed, lost);
+    let position = Position { sequence: None, offset: 0, length: lost };
+    let header = Header { name: semconv::LOSS.into(), time: Some(now), observed: now, position };
+    let mut builder = BatchBuilder::new(origin.clone());
+    builder.loss(header, Loss { reason: Reason::Malformed, bytes: lost, events: None, detail, excerpt: bytes });
+    let batch = builder.take();
+    around.books.handed_over(&batch);
+    around.sender.send(batch).await;
+}
+
+/// Who may come in, and how many from one address.
+#[derive(Debug)]
+struct Door {
+    allow: Vec<IpNet>,
+    per_address: Option<usize>,
+    inside: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// Connections from one address where the operator has not set a number. Loopback is exempt then: a relay on this
+/// machine speaks for many.
+const DEFAULT_PER_ADDRESS: usize = 64;
+
+impl Door {
+    fn new(options: &ListenerOptions) -> Self {
+        Door {
+            allow: options.allow.clone(),
+            per_address: options.max_connections_per_address,
+            inside: Mutex::default(),
+        }
+    }
+
+    fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Place, &'static str> {
+        let address = address.to_canonical();
+        if !self.allow.is_empty() && !self.allow.iter().any(|net| net.contains(&address)) {
+            return Err("its address is not allowed (allow)");
+        }
+        let limit = match self.per_address {
+            Some(limit) => limit,
+            None if address.is_loopback() => usize::MAX,
+            None => DEFAULT_PER_ADDRESS,
+        };
+        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = inside.entry(address).or_default();
+        if *count >= limit {
+            return Err("too many connections from its address (max_connections_per_address)");
+        }
+        *count += 1;
+        Ok(Place { door: self.clone(), address })
+    }
+}
+
+/// A connection's place; given back when dropped.
+#[derive(Debug)]
+struct Place {
+    door: Arc<Door>,
+    address: IpAddr,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut inside = self.door.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = inside.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                inside.remove(&self.address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn door(allow: &[&str], per_address: Option<usize>) -> Arc<Door> {
+        let allow = allow.iter().map(|net| net.parse().unwrap()).collect();
+        let options = ListenerOptions { allow, max_connections_per_address: per_address, ..Default::default() };
+        Arc::new(Door::new(&options))
+    }
+
+    #[test]
+    fn only_allowed_addresses_come_in_and_mapped_ones_count_as_what_they_are() {
+        let door = door(&["10.0.0.0/8", "::1/128"], None);
+        assert!(door.admit("10.1.2.3".parse().unwrap()).is_ok());
+        assert!(door.admit("::ffff:10.1.2.3".parse().unwrap()).is_ok());
+        assert!(door.admit("11.0.0.1".parse().unwrap()).is_err());
+        assert!(door.admit("127.0.0.1".parse().unwrap()).is_err());
+    }
+
+    #[test]
+    fn an_address_has_so_many_places_and_gets_them_back() {
+        let address = "192.0.2.1".parse().unwrap();
+        let door = door(&[], None);
+        let mut places: Vec<_> = (0..DEFAULT_PER_ADDRESS).map(|_| door.admit(address).unwrap()).collect();
+        assert!(door.admit(address).is_err());
+        places.pop();
+        places.push(door.admit(address).unwrap());
+        places.clear();
+        assert!(door.inside.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn loopback_is_limited_only_when_the_operator_says_so() {
+        let address = "127.0.0.1".parse().unwrap();
+        let free = door(&[], None);
+        let places: Vec<_> = (0..1000).map(|_| free.admit(address)).collect();
+        assert!(places.iter().all(Result::is_ok));
+        let limited = door(&[], Some(1));
+        let _place = limited.admit(address).unwrap();
+        assert!(limited.admit(address).is_err());
+    }
+}
