@@ -84,10 +84,12 @@ impl Batch {
         self.events.iter().map(|event| EventView { batch: self, event })
     }
 
+    #[inline]
     fn text(&self, text: Text) -> TextView<'_> {
         TextView { text: &self.text[text.range()], plain: text.is_plain() }
     }
 
+    #[inline]
     fn key(&self, key: Key) -> TextView<'_> {
         match key {
             Key::Name(name) => TextView { text: name.as_str(), plain: true },
@@ -95,6 +97,7 @@ impl Batch {
         }
     }
 
+    #[inline(always)]
     fn value(&self, value: Value) -> ValueView<'_> {
         match value {
             Value::Null => ValueView::Null,
@@ -213,6 +216,13 @@ impl<'a> Iterator for Values<'a> {
 pub struct Members<'a> {
     batch: &'a Batch,
     members: &'a [(Key, Value)],
+}
+
+impl Members<'_> {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
 }
 
 impl<'a> Iterator for Members<'a> {

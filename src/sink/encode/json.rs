@@ -8,7 +8,7 @@ use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push
 use super::time::TimeFormat;
 use crate::event::{
     DataView, EventView, FrameView, LossView, MetricData, MetricType, Origin, Position, Resource, ResourceValue,
-    SampleView, Severity, SpanData, Status, Temporality, TextView, UnixNanos, ValueView,
+    SampleView, Severity, SpanData, Status, Temporality, TextView, ValueView,
 };
 
 /// Encodes events as JSON lines; keeps the date of the last instant.
@@ -28,10 +28,9 @@ impl JsonEncoder {
             DataView::Sample(sample) => push_sample(out, sample),
             DataView::Loss(loss) => push_loss(out, loss),
         }
-        let mut attributes = event.attributes().peekable();
-        if attributes.peek().is_some() {
+        if !event.attributes().is_empty() {
             push(out, b",\"attributes\":");
-            push_members(out, attributes);
+            push_members(out, event.attributes());
         }
         if !event.resource().attributes().is_empty() {
             push(out, b",\"resource\":");
@@ -44,14 +43,14 @@ impl JsonEncoder {
     fn push_header(&mut self, out: &mut Vec<u8>, event: EventView<'_>) {
         match event.time() {
             Some(time) => {
-                push(out, b"{\"time\":");
-                self.push_time(out, time);
+                push(out, b"{\"time\":\"");
+                self.times.push(out, time);
+                push(out, b"\",\"observed_time\":\"");
             }
-            None => push(out, b"{\"time\":null"),
+            None => push(out, b"{\"time\":null,\"observed_time\":\""),
         }
-        push(out, b",\"observed_time\":");
-        self.push_time(out, event.observed());
-        push(out, b",\"kind\":\"");
+        self.times.push(out, event.observed());
+        push(out, b"\",\"kind\":\"");
         push(out, event.kind().as_str().as_bytes());
         push(out, b"\",\"name\":");
         push_string(out, event.name());
@@ -66,11 +65,11 @@ impl JsonEncoder {
             push(out, b"\",\"parent_span_id\":\"");
             push_hex(out, &parent.0);
         }
-        push(out, b"\"");
         if let Some(end) = span.end {
-            push(out, b",\"end_time\":");
-            self.push_time(out, end);
+            push(out, b"\",\"end_time\":\"");
+            self.times.push(out, end);
         }
+        push(out, b"\"");
         if let Some(duration) = span.duration_nanos {
             push(out, b",\"duration_ns\":");
             push_u64(out, duration);
@@ -107,17 +106,11 @@ impl JsonEncoder {
             push(out, if monotonic { b",\"monotonic\":true" } else { b",\"monotonic\":false" });
         }
         if let Some(start) = metric.start {
-            push(out, b",\"start_time\":");
-            self.push_time(out, start);
+            push(out, b",\"start_time\":\"");
+            self.times.push(out, start);
+            push(out, b"\"");
         }
         push(out, b"}");
-    }
-
-    #[inline]
-    fn push_time(&mut self, out: &mut Vec<u8>, time: UnixNanos) {
-        push(out, b"\"");
-        push(out, &self.times.format(time));
-        push(out, b"\"");
     }
 }
 
@@ -197,15 +190,21 @@ fn push_loss(out: &mut Vec<u8>, loss: LossView<'_>) {
 }
 
 fn push_members<'a>(out: &mut Vec<u8>, members: impl Iterator<Item = (TextView<'a>, ValueView<'a>)>) {
-    push(out, b"{");
+    let mut separator = b"{\"";
     for (key, value) in members {
-        push(out, b"\"");
+        push(out, separator);
         push_string_content(out, key);
-        push(out, b"\":");
-        push_value(out, value);
-        push(out, b",");
+        if let ValueView::Text(text) = value {
+            push(out, b"\":\"");
+            push_string_content(out, text);
+            push(out, b"\"");
+        } else {
+            push(out, b"\":");
+            push_value(out, value);
+        }
+        separator = b",\"";
     }
-    close(out, b'}');
+    push(out, if separator == b"{\"" { b"{}" } else { b"}" });
 }
 
 fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {

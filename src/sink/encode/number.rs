@@ -17,7 +17,12 @@ pub(super) fn push_i64(out: &mut Vec<u8>, value: i64) {
 /// Appends the shortest text that reads back as the same double. JSON has no number for the three that are not
 /// finite, so they are strings.
 pub(super) fn push_f64(out: &mut Vec<u8>, value: f64) {
-    let text: &[u8] = if value.is_finite() {
+    // Whole numbers are what peers mostly put into doubles, and cost a quarter of the others this way.
+    let whole = value as i64;
+    let text: &[u8] = if whole as f64 == value && (1..1_000_000_000_000_000).contains(&whole.unsigned_abs()) {
+        push_i64(out, whole);
+        b".0"
+    } else if value.is_finite() {
         return out.extend_from_slice(zmij::Buffer::new().format_finite(value).as_bytes());
     } else if value.is_nan() {
         b"\"NaN\""
@@ -53,8 +58,13 @@ pub(super) const HEX: [[u8; 2]; 256] = {
 /// Appends bytes as lower-case hex digits.
 #[inline]
 pub(super) fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
-    for byte in bytes {
-        out.extend_from_slice(&HEX[*byte as usize]);
+    // Eight bytes at a time: ids are eight or sixteen, and one append is dearer than a table look-up.
+    for chunk in bytes.chunks(8) {
+        let mut digits = [[0; 2]; 8];
+        for (pair, byte) in digits.iter_mut().zip(chunk) {
+            *pair = HEX[*byte as usize];
+        }
+        out.extend_from_slice(&digits.as_flattened()[..chunk.len() * 2]);
     }
 }
 
@@ -97,6 +107,10 @@ mod tests {
             (-0.0, "-0.0"),
             (200.0, "200.0"),
             (0.1, "0.1"),
+            (-7.0, "-7.0"),
+            (999_999_999_999_999.0, "999999999999999.0"),
+            (1e15, "1000000000000000.0"),
+            (1e16, "1e+16"),
             (1e308, "1e+308"),
             (f64::MAX, "1.7976931348623157e+308"),
             (5e-324, "5e-324"),

@@ -52,7 +52,8 @@ pub fn encode(event: EventView<'_>, out: &mut Vec<u8>) {
 fn push_time(out: &mut Vec<u8>, time: Option<UnixNanos>) {
     match time {
         Some(time) => {
-            out.extend_from_slice(&TimeFormat::default().format(time)[..26]);
+            TimeFormat::default().push(out, time);
+            out.truncate(out.len() - "789Z".len());
             push(out, "Z");
         }
         None => push(out, "(time unknown)             "),
