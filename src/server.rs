@@ -165,8 +165,7 @@ impl Server {
         let surroundings =
             (self.sender.clone(), clock, self.connections.clone(), self.stop.clone(), self.abort.clone());
         let (sender, clock, tasks, stop, abort) = surroundings;
-        let (max_message_bytes, emit_definitions) =
-            (config.options.max_message_bytes, config.options.emit_definitions);
+        let (max_message_bytes, emit_definitions) = (config.options.max_message_bytes, config.options.emit_definitions);
         let memory = memory.clone();
         let serving = match config.protocol.clone() {
             ProtocolOptions::Datadog(options) => {

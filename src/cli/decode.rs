@@ -94,7 +94,8 @@ fn listener(protocol: &str, options: &[String]) -> Result<ListenerConfig, Failur
         text.push_str(&format!("{key} = {value}\n"));
     }
     let loaded = Config::parse("--option", &text);
-    let mut listeners = loaded.map_err(|errors| Failure::Misused(format!("an option is wrong\n{errors}")))?.config.listeners;
+    let mut listeners =
+        loaded.map_err(|errors| Failure::Misused(format!("an option is wrong\n{errors}")))?.config.listeners;
     if listeners.len() != 1 {
         return Err(Failure::Misused("an --option may only set keys of one listener".to_owned()));
     }

@@ -131,7 +131,8 @@ fn table(accounts: &Accounts, sent: &[Sent], seconds: f64) {
     eprintln!("{:<10} {:>10} {:>10} {:>12} {:>8} {:>12}", "protocol", "sent", "events", "bytes", "losses", "events/s");
     for listener in &accounts.listeners {
         let protocol = listener.protocol.as_str();
-        let sent = sent.iter().find(|sent| sent.protocol == protocol).map_or("?".to_owned(), |sent| sent.events.to_string());
+        let sent =
+            sent.iter().find(|sent| sent.protocol == protocol).map_or("?".to_owned(), |sent| sent.events.to_string());
         let losses = listener.count(Kind::Loss);
         let events = listener.events() - losses;
         let rate = events as f64 / seconds;

@@ -21,12 +21,17 @@ use crate::protocol::Protocol;
 
 /// A telemetry collector for agents whose own collectors are gone.
 #[derive(Debug, Parser)]
-#[command(name = "tributary", version, max_term_width = 100, after_help = "\
+#[command(
+    name = "tributary",
+    version,
+    max_term_width = 100,
+    after_help = "\
 Examples:
   tributary demo --for 5s                      see decoded events from simulated agents
   tributary run --config tributary.toml        the daemon
   tributary check --config tributary.toml      everything that is wrong with a configuration
-  tributary decode datadog capture.bin         the events of a recorded connection")]
+  tributary decode datadog capture.bin         the events of a recorded connection"
+)]
 struct Arguments {
     #[command(flatten)]
     log: log::Arguments,

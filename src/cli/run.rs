@@ -97,7 +97,10 @@ pub(super) fn verdict(accounts: &Accounts) -> Result<(), Failure> {
             .filter(|sink| !sink.closed && (sink.failed > 0 || sink.in_motion() > 0))
             .map(|sink| sink.name.as_str())
             .collect();
-        return Err(Failure::Failed(format!("{failed} decoded events could not be written by sink {}", names.join(", "))));
+        return Err(Failure::Failed(format!(
+            "{failed} decoded events could not be written by sink {}",
+            names.join(", ")
+        )));
     }
     Ok(())
 }

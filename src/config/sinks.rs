@@ -1,5 +1,6 @@
 //! `[sinks.NAME]`: where events go.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::section::Section;
@@ -32,6 +33,16 @@ pub enum SinkKind {
     File(file::Options),
     /// Nowhere: for measuring what comes before.
     Discard,
+}
+
+impl fmt::Display for SinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SinkKind::Stdout { format } => write!(f, "{} to stdout", format.as_str()),
+            SinkKind::File(options) => write!(f, "{} to {}", options.format.as_str(), options.path),
+            SinkKind::Discard => f.write_str("discards everything"),
+        }
+    }
 }
 
 /// Reads all sinks, in the order of the file.

@@ -153,7 +153,9 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 fn set_options(stream: &TcpStream, options: &ListenerOptions) {
     let mut result = stream.set_nodelay(true);
     if !options.keepalive.is_zero() {
-        let keepalive = TcpKeepalive::new().with_time(options.keepalive).with_interval(options.keepalive / 4);
+        let keepalive = TcpKeepalive::new()
+            .with_time(options.keepalive)
+            .with_interval((options.keepalive / 4).max(Duration::from_secs(1)));
         result = result.and(SockRef::from(stream).set_tcp_keepalive(&keepalive));
     }
     if let Err(error) = result {
