@@ -83,7 +83,7 @@ fn ids(ids: &[&str]) -> Value {
 /// wire objects) tells which raw ids stand behind a null.
 fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[Value]) -> Vec<Value> {
     let mut resource = Map::new();
-    let mut traces: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
+    let mut traces: BTreeMap<&str, Vec<(String, String, Value, Value)>> = BTreeMap::new();
     let mut events = Vec::new();
     for record in records {
         let mut attributes = Map::new();
@@ -152,7 +152,12 @@ fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[V
             "trace" => {
                 event.insert("name".into(), json!("datadog.trace"));
                 attributes.insert("datadog.trace_id".into(), record["trace_id"].clone());
-                traces.entry(record["trace_id"].as_str().unwrap().into()).or_default().extend(tags);
+                let texts = record["meta"].as_array().unwrap().iter().map(|pair| (pair[0].clone(), pair[1].clone()));
+                let metas = meta_ids
+                    .iter()
+                    .zip(texts)
+                    .map(|((key_id, value_id), (key, value))| (key_id.clone(), value_id.clone(), key, value));
+                traces.entry(record["trace_id"].as_str().unwrap()).or_default().extend(metas);
             }
             _ => {
                 let name = record["name"].as_str().unwrap_or("datadog.span");
@@ -164,8 +169,15 @@ fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[V
                         attributes.insert(attribute.into(), record[field].clone());
                     }
                 }
-                for (key, value) in traces.get(record["trace_id"].as_str().unwrap()).into_iter().flatten() {
-                    attributes.insert(format!("datadog.trace.meta.{key}"), value.clone());
+                let trace = traces.get(record["trace_id"].as_str().unwrap());
+                for (key_id, value_id, key, value) in trace.into_iter().flatten() {
+                    let is_defined = |id: &str| {
+                        let before = |object: &&Value| object["off"].as_u64() < record["off"].as_u64();
+                        objects.iter().filter(before).any(|object| object["obj"] == "string" && object["id"] == id)
+                    };
+                    if let (Some(key), true) = (key.as_str(), is_defined(key_id) && is_defined(value_id)) {
+                        attributes.insert(format!("datadog.trace.meta.{key}"), value.clone());
+                    }
                 }
                 let (start, duration) = (record["start"].as_u64().unwrap(), record["duration"].as_u64().unwrap());
                 let mut data = Map::new();

@@ -80,7 +80,7 @@ pub const DATADOG_UNRESOLVED_TYPE: Name = Name("datadog.unresolved.type");
 pub const DATADOG_UNRESOLVED_RESOURCE: Name = Name("datadog.unresolved.resource");
 /// Raw id of a service that never got its text.
 pub const DATADOG_UNRESOLVED_SERVICE: Name = Name("datadog.unresolved.service");
-/// Raw ids in meta (the trace's on its spans included) that never got their text.
+/// Raw ids in meta that never got their text.
 pub const DATADOG_UNRESOLVED_META: Name = Name("datadog.unresolved.meta");
 /// Raw ids in metrics that never got their text.
 pub const DATADOG_UNRESOLVED_METRICS: Name = Name("datadog.unresolved.metrics");

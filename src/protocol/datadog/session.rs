@@ -421,41 +421,31 @@ impl DatadogSession {
         self.grown |= open.unresolved > 0;
     }
 
-    /// The meta of its trace stand on a span, bound as they stood on the trace; those that still waited then are bound
-    /// like references of the span itself.
+    /// The meta of its trace stand on a span (reading 17), as far as their texts are known by now: the span waits for
+    /// its own texts only, and what never gets one is told on the trace's own event.
     fn refer_trace(&mut self, span: &wire::Span) {
         let Some(open) = &mut self.open else { return };
         let Some(metas) = self.traces.get(span.trace_id) else { return };
-        let count = metas.len();
-        for (done, (key, value)) in metas.iter().enumerate() {
-            let at = open.entries.len();
-            let mut refs = [*key, *value];
-            for (side, reference) in refs.iter_mut().enumerate() {
-                match *reference {
-                    Ref::Bound(slot) => self.strings.retain(slot),
-                    Ref::Absent => {}
-                    Ref::Waiting(id) => {
-                        *reference = match self.strings.peek(id) {
-                            Some(slot) => Ref::Bound(slot),
-                            None => {
-                                let place = key_place(at) + side as u32;
-                                wait_for(id, open.key, place, &mut open.unresolved, &mut self.waiting)
-                            }
-                        };
-                    }
-                }
-                if let Ref::Bound(slot) = *reference {
-                    open.expanded_bytes += self.strings.text(slot).len().min(self.options.max_text.value) as u64;
+        for (done, pair) in metas.iter_mut().enumerate() {
+            let (key, value) = pair;
+            for reference in [&mut *key, &mut *value] {
+                if let Ref::Waiting(id) = *reference
+                    && let Some(slot) = self.strings.peek(id)
+                {
+                    *reference = Ref::Bound(slot);
                 }
             }
-            let [key, value] = refs;
-            open.entries.push(Entry { kind: EntryKind::TraceMeta, key, value: EntryValue::Text(value) });
+            let (Ref::Bound(key_slot), Ref::Bound(value_slot)) = (*key, *value) else { continue };
+            open.expanded_bytes += self.strings.text(value_slot).len().min(self.options.max_text.value) as u64;
             if open.expanded_bytes > self.options.max_record_bytes {
-                open.entries[at].kind = EntryKind::Dropped;
-                open.dropped += (count - done) as u64;
-                open.dropped_late += (count - done) as u64;
+                let left = (metas.len() - done) as u64;
+                open.dropped += left;
+                open.dropped_late += left;
                 break;
             }
+            self.strings.retain(key_slot);
+            self.strings.retain(value_slot);
+            open.entries.push(Entry { kind: EntryKind::TraceMeta, key: *key, value: EntryValue::Text(*value) });
         }
     }
 
