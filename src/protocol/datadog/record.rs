@@ -7,6 +7,7 @@ use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
 use crate::event::{SpanId, TraceId, UnixNanos};
+use crate::protocol::Output;
 
 use super::strings::{Slot, Strings};
 use super::wire::{ListKind, Process, Span, StringId};
@@ -138,10 +139,6 @@ impl Warning {
 }
 
 impl Warnings {
-    pub(super) fn add(&mut self, warning: Warning) {
-        self.0 |= 1 << warning as u8;
-    }
-
     pub(super) fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -152,6 +149,12 @@ impl Warnings {
 }
 
 impl Record {
+    /// Something about it is odd: told on its event, and counted.
+    pub(super) fn warn(&mut self, warning: Warning, out: &mut Output) {
+        self.warnings.0 |= 1 << warning as u8;
+        out.warn(warning.as_str());
+    }
+
     /// Every reference, in the order of the wire.
     pub(super) fn refs(&self) -> impl Iterator<Item = Ref> {
         let of_entry = |entry: &Entry| match entry.value {
