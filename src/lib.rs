@@ -1,10 +1,27 @@
 //! tributary: a telemetry collector for agents whose own collectors are gone.
+//!
+//! The house, from the ground up; a floor imports only floors below it, and rooms of one floor never each other:
+//!
+//! ```text
+//!   cli, server          the door, and the order in which everything starts and stops
+//!   FLOOR 4  transport   sockets, tasks, clocks: reads bytes, drives sessions, hands batches over
+//!   FLOOR 3  pipeline    lanes, workers, verdicts, the ledger        sink   encoders, files, stdout
+//!   FLOOR 2  protocol    sessions: bytes and time in, events and replies out; no I/O
+//!   FLOOR 1  codec       bounded readers that know no protocol
+//!   FLOOR 0  event       the normalized event model: batch arena, views, names
+//! ```
+//!
+//! Beside the floors: [`config`] (read by every component for itself), [`decode`] (sessions without sockets) and
+//! [`simulate`] (agents; shares no code with the decoders).
 
+pub mod cli;
 pub mod codec;
+pub mod config;
 pub mod decode;
 pub mod event;
 pub mod pipeline;
 pub mod protocol;
+pub mod server;
 pub mod simulate;
 pub mod sink;
 pub mod transport;

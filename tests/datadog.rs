@@ -3,6 +3,8 @@
 //! The expected records come from an independent decoder. This file translates each into the JSON line that
 //! `docs/event-model.md` promises for it, and compares those.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::collections::BTreeMap;

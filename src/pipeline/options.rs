@@ -1,34 +1,73 @@
-//! What an operator can set on every sink.
+//! What every sink takes, whatever its type: the lane that leads to it.
 
+use crate::config::Section;
+use crate::event::Kind;
 use crate::protocol::Protocol;
 use crate::sink::Kinds;
 
-/// The lane of a sink.
+/// The lane of a sink: which events enter it, how many may wait, and what happens when it is full or the sink fails.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs)]
 pub struct LaneOptions {
+    /// Batches that may wait for the sink. 256. At least 1.
     pub buffer_batches: usize,
+    /// Bytes of batches that may wait for the sink; a single larger batch may wait alone. 16 MiB. At least 64 KiB.
     pub buffer_bytes: u64,
+    /// What happens to a batch that finds the lane full.
     pub when_full: WhenFull,
+    /// What happens when the sink fails.
     pub on_failure: OnFailure,
+    /// Protocols whose events enter. Empty, as by default: all.
     pub protocols: Vec<Protocol>,
+    /// Kinds of events that enter. All by default; an empty list in the file means all as well.
     pub kinds: Kinds,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[allow(missing_docs)]
+/// What happens to a batch that finds its lane full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum WhenFull {
+    /// Its connection waits, and stops reading: the peer slows down. Nothing is lost.
     #[default]
     Block,
+    /// It is not written; a loss event says so.
     Shed,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[allow(missing_docs)]
+/// What happens when a sink fails for good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnFailure {
+    /// It is built anew after a pause that grows.
     #[default]
     Restart,
+    /// The daemon drains the other sinks and exits with 1.
     Fatal,
+}
+
+impl LaneOptions {
+    /// Reads the options; what is wrong is told to the section.
+    pub fn read(section: &mut Section<'_>) -> Self {
+        let default = LaneOptions::default();
+        // Of a protocol that is not spoken no event will ever come: to ask for it is a mistake.
+        let spoken: Vec<_> = Protocol::spoken().map(|protocol| (protocol.as_str(), protocol)).collect();
+        LaneOptions {
+            buffer_batches: section.count("buffer_batches", default.buffer_batches, 1..=1_000_000),
+            buffer_bytes: section.size("buffer_bytes", default.buffer_bytes, 64 << 10..=1 << 40),
+            when_full: section.choice(
+                "when_full",
+                default.when_full,
+                &[("block", WhenFull::Block), ("shed", WhenFull::Shed)],
+            ),
+            on_failure: section.choice(
+                "on_failure",
+                default.on_failure,
+                &[("restart", OnFailure::Restart), ("fatal", OnFailure::Fatal)],
+            ),
+            protocols: section.choices("protocols", &spoken),
+            kinds: match section.choices("kinds", &Kind::ALL.map(|kind| (kind.as_str(), kind))) {
+                kinds if kinds.is_empty() => Kinds::ALL,
+                kinds => kinds.into_iter().collect(),
+            },
+        }
+    }
 }
 
 impl Default for LaneOptions {

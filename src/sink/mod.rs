@@ -7,6 +7,7 @@ pub mod discard;
 pub mod encode;
 pub mod file;
 pub mod memory;
+mod offload;
 pub mod stdout;
 
 use std::fmt;

@@ -1,36 +1,89 @@
-//! What an operator can set on every listener.
+//! What every listener takes, whatever its protocol.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
 
-/// Options of every listener.
+use crate::config::{LONGEST, Section};
+
+/// Options of every listener. Times are measured per connection.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs)]
 pub struct ListenerOptions {
+    /// Connections open at once; further peers wait in the system's queue. 1024. At least 1.
     pub max_connections: usize,
+    /// Connections open at once from one address. A number, at least 1, holds for every address. Not set (None):
+    /// 64, and no limit for loopback, where a relay may speak for many.
     pub max_connections_per_address: Option<usize>,
+    /// The longest message taken, in bytes; a longer one ends the connection as soon as its length is known. 16 MiB.
+    /// 1 KiB to 1 GiB.
     pub max_message_bytes: u64,
+    /// How long the first message may take, the TLS handshake included. 5 s. At least 1 ms.
     pub handshake_timeout: Duration,
+    /// How long a message may take once it has begun, besides what `min_message_rate` grants its bytes. 30 s. At
+    /// least 1 ms.
     pub message_timeout: Duration,
+    /// Bytes per second at which a long message must at least arrive: once begun, it has `message_timeout` plus the
+    /// time that its bytes take at this rate. 1 KiB. 0: it has `message_timeout` alone.
     pub min_message_rate: u64,
+    /// How long a peer may be silent between messages. 10 min. Zero: for ever.
     pub idle_timeout: Duration,
+    /// TCP keepalive: after this much silence the system asks whether the peer is still there. 60 s, in whole
+    /// seconds, at most 9 h. Zero: off.
     pub keepalive: Duration,
+    /// After a connection is given up: how long what the peer still sends is read and thrown away, so that it sees the
+    /// reply rather than a reset. Also how long a stopping daemon still reads what has arrived. 500 ms. Zero: not at
+    /// all; at most 1 min.
     pub close_linger: Duration,
+    /// Networks whose peers are accepted. Empty, as by default: everyone's.
     pub allow: Vec<IpNet>,
+    /// Whether to emit events for the protocol's own definitions (strings, processes, …) too. Off.
     pub emit_definitions: bool,
+    /// TLS. None, as by default: plain TCP.
     pub tls: Option<TlsOptions>,
 }
 
-/// TLS on a listener.
+/// TLS of a listener. Relative paths are relative to the working directory.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs)]
 pub struct TlsOptions {
+    /// PEM file with the certificate chain, the listener's own first. No default.
     pub cert: PathBuf,
+    /// PEM file with the private key. No default.
     pub key: PathBuf,
+    /// PEM file with the authorities whose clients are let in. None, as by default: no client certificate is wanted.
     pub client_ca: Option<PathBuf>,
+    /// Whether plain connections are taken as well, told apart by their first byte. Off.
     pub allow_plain: bool,
+}
+
+impl ListenerOptions {
+    /// Reads the options; what is wrong is told to the section.
+    pub fn read(section: &mut Section<'_>) -> Self {
+        let default = ListenerOptions::default();
+        let moment = Duration::from_millis(1);
+        let options = ListenerOptions {
+            max_connections: section.count("max_connections", default.max_connections, 1..=1_000_000),
+            max_connections_per_address: section.optional_count("max_connections_per_address", 1..=1_000_000),
+            max_message_bytes: section.size("max_message_bytes", default.max_message_bytes, 1 << 10..=1 << 30),
+            handshake_timeout: section.duration("handshake_timeout", default.handshake_timeout, moment..=LONGEST),
+            message_timeout: section.duration("message_timeout", default.message_timeout, moment..=LONGEST),
+            min_message_rate: section.size("min_message_rate", default.min_message_rate, 0..=1 << 30),
+            idle_timeout: section.duration("idle_timeout", default.idle_timeout, Duration::ZERO..=LONGEST),
+            keepalive: section.duration("keepalive", default.keepalive, Duration::ZERO..=9 * HOUR),
+            close_linger: section.duration("close_linger", default.close_linger, Duration::ZERO..=HOUR / 60),
+            allow: section.cidrs("allow"),
+            emit_definitions: section.bool("emit_definitions", default.emit_definitions),
+            tls: section.optional_section("tls", TlsOptions::read).flatten(),
+        };
+        if options.keepalive.subsec_nanos() != 0 {
+            section.error(
+                "keepalive",
+                "`keepalive` must be whole seconds",
+                Some("the system counts in seconds".into()),
+            );
+        }
+        options
+    }
 }
 
 impl Default for ListenerOptions {
@@ -41,7 +94,7 @@ impl Default for ListenerOptions {
             max_message_bytes: 16 << 20,
             handshake_timeout: Duration::from_secs(5),
             message_timeout: Duration::from_secs(30),
-            min_message_rate: 1024,
+            min_message_rate: 1 << 10,
             idle_timeout: Duration::from_secs(600),
             keepalive: Duration::from_secs(60),
             close_linger: Duration::from_millis(500),
@@ -51,3 +104,16 @@ impl Default for ListenerOptions {
         }
     }
 }
+
+impl TlsOptions {
+    /// Reads the options; what is wrong is told to the section. None when a file is not named.
+    pub fn read(section: &mut Section<'_>) -> Option<Self> {
+        let cert = section.required_path("cert");
+        let key = section.required_path("key");
+        let client_ca = section.optional_path("client_ca");
+        let allow_plain = section.bool("allow_plain", false);
+        Some(TlsOptions { cert: cert?, key: key?, client_ca, allow_plain })
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3600);

@@ -77,7 +77,7 @@ impl Listener {
     }
 
     /// Accepts connections until `stop` is cancelled; each is served by a task of its own, tracked by `tasks`, with a
-    /// session from `make`.
+    /// session from `make`. A task that has not finished by itself when `abort` is cancelled is given up.
     pub async fn serve<S: Session>(
         self,
         make: impl Fn() -> S + Send + Sync + 'static,
@@ -85,6 +85,7 @@ impl Listener {
         clock: Clock,
         tasks: TaskTracker,
         stop: CancellationToken,
+        abort: CancellationToken,
     ) {
         let Listener { name, protocol, options, books, socket, tls } = self;
         let around = Surroundings { options: options.clone(), sender, books, clock, stop: stop.clone() };
@@ -125,17 +126,16 @@ impl Listener {
             let open = around.books.connection();
             let session = make();
             let (around, tls) = (around.clone(), tls.clone());
-            tasks.spawn(
-                async move {
-                    let _places = (permit, place, open);
-                    set_options(&stream, &around.options);
-                    if let Some(stream) = secure(stream, tls, &origin, &around).await {
-                        debug!("connection opened");
-                        Connection::new(stream, session, origin, around).serve().await;
-                    }
+            let serve = async move {
+                let _places = (permit, place, open);
+                set_options(&stream, &around.options);
+                if let Some(stream) = secure(stream, tls, &origin, &around).await {
+                    debug!("connection opened");
+                    Connection::new(stream, session, origin, around).serve().await;
                 }
-                .instrument(span),
-            );
+            };
+            let abort = abort.clone();
+            tasks.spawn(async move { abort.run_until_cancelled_owned(serve).await }.instrument(span));
         }
     }
 }
@@ -153,7 +153,9 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 fn set_options(stream: &TcpStream, options: &ListenerOptions) {
     let mut result = stream.set_nodelay(true);
     if !options.keepalive.is_zero() {
-        let keepalive = TcpKeepalive::new().with_time(options.keepalive).with_interval(options.keepalive / 4);
+        let keepalive = TcpKeepalive::new()
+            .with_time(options.keepalive)
+            .with_interval((options.keepalive / 4).max(Duration::from_secs(1)));
         result = result.and(SockRef::from(stream).set_tcp_keepalive(&keepalive));
     }
     if let Err(error) = result {

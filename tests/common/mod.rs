@@ -1,5 +1,5 @@
 //! What several test files need: sessions driven without sockets, and their events as JSON.
-#![allow(dead_code, missing_docs, unreachable_pub)]
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::time::Duration;

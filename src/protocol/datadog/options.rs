@@ -1,79 +1,212 @@
 //! What an operator can set on a `datadog` listener.
+//!
+//! Everything here but `list_layout` is a limit on what one connection may make the collector remember or write.
 
 use std::time::Duration;
 
+use crate::config::{LONGEST, Section};
+
 /// Options of a `datadog` listener.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs)]
 pub struct Options {
+    /// How lists are laid out on the wire. Not detected: a guess on zero bytes could be forced by a hostile peer.
     pub list_layout: ListLayout,
+    /// The strings that a connection has defined and may name again.
     pub string_cache: StringCache,
+    /// Of a longer string, this many bytes are kept and the rest is read and dropped. 64 KiB. At least 1 KiB.
     pub kept_string_bytes: u64,
+    /// The records that wait for strings that are not defined yet.
     pub waiting: Waiting,
+    /// Entries that one record may collect from its lists; further ones are counted and dropped. 4096. At least 1.
     pub max_record_entries: usize,
+    /// Bytes of text that one record may have with its strings filled in; further entries are counted and dropped.
+    /// 1 MiB. At least 64 KiB, so that a record always has room for its own texts.
     pub max_record_bytes: u64,
+    /// Traces whose meta is remembered for the spans that follow; the one unused for longest is forgotten first. 4096.
+    /// 0: none.
     pub max_traces: usize,
+    /// A record is complete when another follows; the last one is written when nothing has followed for this long,
+    /// for its own lists might. 1 s. At least 1 ms.
     pub span_idle: Duration,
+    /// Where texts are cut in what is written.
     pub max_text: MaxText,
+    /// How much output a peer may cause per byte that it sends.
     pub amplification: Amplification,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[allow(missing_docs)]
+/// How lists are laid out on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ListLayout {
+    /// As many entries as the list says.
     #[default]
     Exact,
+    /// Always 32 entries, the unused ones zero, as the reference encoder writes them.
     Padded32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
+/// Limits of the strings that a connection has defined. Whatever a peer declares is kept within them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StringCache {
+    /// Strings kept even when the peer declares a smaller cache. 1024. 0: as few as it says.
     pub min_entries: usize,
+    /// Strings kept even when the peer declares a larger cache. 65,536. At least 1, and at least `min_entries`.
     pub max_entries: usize,
+    /// Bytes of all of them; the one unused for longest goes first. 8 MiB. At least 64 KiB.
     pub bytes: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
+/// Limits of the records that wait for strings. What passes one is written with its raw ids, and says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waiting {
+    /// Records. 4096. 0: nothing waits.
     pub records: usize,
+    /// Bytes of all of them, with what is remembered of traces. 8 MiB. 0: nothing waits, no trace is remembered.
     pub bytes: u64,
+    /// How long each may wait. 10 s. Zero: nothing waits.
     pub time: Duration,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
+/// The longest text of each sort, in bytes of UTF-8; a longer one is cut at a character. Each from 1 to 1 MiB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MaxText {
+    /// Span names. 100.
     pub name: usize,
+    /// Services. 100.
     pub service: usize,
+    /// Span types; the key is `type`. 100.
     pub type_: usize,
+    /// Resources. 5000.
     pub resource: usize,
+    /// Keys of meta and metrics. 200.
     pub key: usize,
+    /// Values of meta. 25,000.
     pub value: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
+/// Limits of output bytes by input bytes. A peer that has spent its credit is not lost, only read more slowly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Amplification {
+    /// Output bytes that each input byte earns. 64. At least 1.
     pub ratio: u64,
+    /// The most credit that can be saved up, in output bytes; also the credit at the start. 16 MiB. At least 64 KiB.
     pub burst: u64,
+    /// Output bytes earned per second, whatever comes in. 4 MiB. At least 1 KiB.
     pub rate: u64,
+}
+
+impl Options {
+    /// Reads the options; what is wrong is told to the section.
+    pub fn read(section: &mut Section<'_>) -> Self {
+        let default = Options::default();
+        let layouts = [("exact", ListLayout::Exact), ("padded32", ListLayout::Padded32)];
+        Options {
+            list_layout: section.choice("list_layout", default.list_layout, &layouts),
+            string_cache: section.section("string_cache", StringCache::read),
+            kept_string_bytes: section.size("kept_string_bytes", default.kept_string_bytes, KIB..=GIB),
+            waiting: section.section("waiting", Waiting::read),
+            max_record_entries: section.count("max_record_entries", default.max_record_entries, 1..=1_000_000),
+            max_record_bytes: section.size("max_record_bytes", default.max_record_bytes, 64 * KIB..=GIB),
+            max_traces: section.count("max_traces", default.max_traces, 0..=10_000_000),
+            span_idle: section.duration("span_idle", default.span_idle, Duration::from_millis(1)..=LONGEST),
+            max_text: section.section("max_text", MaxText::read),
+            amplification: section.section("amplification", Amplification::read),
+        }
+    }
+}
+
+impl StringCache {
+    fn read(section: &mut Section<'_>) -> Self {
+        let default = StringCache::default();
+        let cache = StringCache {
+            min_entries: section.count("min_entries", default.min_entries, 0..=10_000_000),
+            max_entries: section.count("max_entries", default.max_entries, 1..=10_000_000),
+            bytes: section.size("bytes", default.bytes, 64 * KIB..=1024 * GIB),
+        };
+        if cache.min_entries > cache.max_entries {
+            let message = format!("`max_entries` is {}, less than `min_entries`", cache.max_entries);
+            section.error("max_entries", message, Some(format!("at least {}", cache.min_entries)));
+        }
+        cache
+    }
+}
+
+impl Waiting {
+    fn read(section: &mut Section<'_>) -> Self {
+        let default = Waiting::default();
+        Waiting {
+            records: section.count("records", default.records, 0..=10_000_000),
+            bytes: section.size("bytes", default.bytes, 0..=1024 * GIB),
+            time: section.duration("time", default.time, Duration::ZERO..=LONGEST),
+        }
+    }
+}
+
+impl MaxText {
+    fn read(section: &mut Section<'_>) -> Self {
+        let default = MaxText::default();
+        let allowed = || 1..=1 << 20;
+        MaxText {
+            name: section.count("name", default.name, allowed()),
+            service: section.count("service", default.service, allowed()),
+            type_: section.count("type", default.type_, allowed()),
+            resource: section.count("resource", default.resource, allowed()),
+            key: section.count("key", default.key, allowed()),
+            value: section.count("value", default.value, allowed()),
+        }
+    }
+}
+
+impl Amplification {
+    fn read(section: &mut Section<'_>) -> Self {
+        let default = Amplification::default();
+        Amplification {
+            ratio: section.count("ratio", default.ratio, 1..=1_000_000),
+            burst: section.size("burst", default.burst, 64 * KIB..=1024 * GIB),
+            rate: section.size("rate", default.rate, KIB..=1024 * GIB),
+        }
+    }
 }
 
 impl Default for Options {
     fn default() -> Self {
         Options {
             list_layout: ListLayout::Exact,
-            string_cache: StringCache { min_entries: 1024, max_entries: 65_536, bytes: 8 << 20 },
-            kept_string_bytes: 64 << 10,
-            waiting: Waiting { records: 4096, bytes: 8 << 20, time: Duration::from_secs(10) },
+            string_cache: StringCache::default(),
+            kept_string_bytes: 64 * KIB,
+            waiting: Waiting::default(),
             max_record_entries: 4096,
-            max_record_bytes: 1 << 20,
+            max_record_bytes: 1024 * KIB,
             max_traces: 4096,
             span_idle: Duration::from_secs(1),
-            max_text: MaxText { name: 100, service: 100, type_: 100, resource: 5000, key: 200, value: 25_000 },
-            amplification: Amplification { ratio: 64, burst: 16 << 20, rate: 4 << 20 },
+            max_text: MaxText::default(),
+            amplification: Amplification::default(),
         }
     }
 }
+
+impl Default for StringCache {
+    fn default() -> Self {
+        StringCache { min_entries: 1024, max_entries: 65_536, bytes: 8 << 20 }
+    }
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Waiting { records: 4096, bytes: 8 << 20, time: Duration::from_secs(10) }
+    }
+}
+
+impl Default for MaxText {
+    fn default() -> Self {
+        MaxText { name: 100, service: 100, type_: 100, resource: 5000, key: 200, value: 25_000 }
+    }
+}
+
+impl Default for Amplification {
+    fn default() -> Self {
+        Amplification { ratio: 64, burst: 16 << 20, rate: 4 << 20 }
+    }
+}
+
+const KIB: u64 = 1 << 10;
+const GIB: u64 = 1 << 30;

@@ -1,0 +1,27 @@
+//! `tributary check`: everything that is wrong with a configuration.
+
+use std::path::PathBuf;
+
+use super::{Failure, print, run};
+
+/// Check a configuration, and tell everything that is wrong with it
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tributary check --config tributary.toml
+  tributary check --print                      every option with the value in force, as TOML")]
+pub(super) struct Arguments {
+    /// The configuration [default: as for `run`]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the effective configuration to stdout
+    #[arg(long)]
+    print: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let (source, loaded) = run::load(arguments.config.clone())?;
+    let config = &loaded.config;
+    eprintln!("{source}: good: {} listeners, {} sinks", config.listeners.len(), config.sinks.len());
+    if arguments.print { print(loaded.effective.as_bytes()) } else { Ok(()) }
+}

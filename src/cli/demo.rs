@@ -1,0 +1,144 @@
+//! `tributary demo`: the daemon and a simulated agent per protocol, over real loopback sockets.
+
+use std::future::pending;
+use std::time::{Duration, Instant};
+
+use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkKind};
+use crate::event::Kind;
+use crate::pipeline::ledger::Accounts;
+use crate::protocol::{Protocol, datadog};
+use crate::server::Server;
+use crate::simulate::{self, Amount, Plan, Sent, datadog::Dialect};
+use crate::sink::encode::Format;
+
+use super::simulate::agent;
+use super::{Failure, NamedProtocol, block_on, duration, run};
+
+/// Run the daemon together with simulated agents, and see their events on stdout
+///
+/// Real sockets on loopback, ports chosen by the system. Ends with a table on stderr.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tributary demo --for 5s
+  tributary demo --format text --rate 5
+  tributary demo --protocol datadog --for 2s --rate 1000 > events.ndjson")]
+pub(super) struct Arguments {
+    /// How long
+    #[arg(long = "for", value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    time: Duration,
+    /// Events per second and protocol
+    #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u64).range(1..))]
+    rate: u64,
+    /// Only these protocols [default: every one that this version speaks]
+    #[arg(long, value_name = "PROTOCOL")]
+    protocol: Vec<NamedProtocol>,
+    /// How events are written
+    #[arg(long, value_name = "FORMAT", default_value = "json")]
+    format: OutputFormat,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum OutputFormat {
+    /// JSON lines
+    Json,
+    /// For eyes
+    Text,
+}
+
+impl From<OutputFormat> for Format {
+    fn from(format: OutputFormat) -> Self {
+        match format {
+            OutputFormat::Json => Format::Json,
+            OutputFormat::Text => Format::Text,
+        }
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let mut protocols: Vec<Protocol> =
+        arguments.protocol.iter().map(|protocol| protocol.spoken()).collect::<Result<_, _>>()?;
+    protocols.dedup();
+    if protocols.is_empty() {
+        protocols = Protocol::spoken().collect();
+    }
+    let config = config(&protocols, arguments.format.into())?;
+    let (accounts, sent, seconds) = block_on(show(config, arguments))??;
+    table(&accounts, &sent, seconds);
+    run::verdict(&accounts)
+}
+
+/// A loopback listener per protocol, on ports that the system chooses, and stdout.
+fn config(protocols: &[Protocol], format: Format) -> Result<Config, Failure> {
+    let mut config = Config::builtin();
+    config.listeners = protocols.iter().map(|protocol| listener(*protocol)).collect::<Result<_, _>>()?;
+    for sink in &mut config.sinks {
+        sink.kind = SinkKind::Stdout { format };
+    }
+    Ok(config)
+}
+
+fn listener(protocol: Protocol) -> Result<ListenerConfig, Failure> {
+    let options = match protocol {
+        Protocol::Datadog => ProtocolOptions::Datadog(datadog::Options::default()),
+        Protocol::Rbkit | Protocol::Bytefrog | Protocol::Endless | Protocol::Zico => {
+            return Err(Failure::Misused(protocol.not_spoken()));
+        }
+    };
+    Ok(ListenerConfig {
+        name: "demo".to_owned(),
+        listen: ([127, 0, 0, 1], 0).into(),
+        options: Default::default(),
+        protocol: options,
+    })
+}
+
+/// The books, what each agent sent, and the seconds that it took.
+async fn show(config: Config, arguments: &Arguments) -> Result<(Accounts, Vec<Sent>, f64), Failure> {
+    let server = Server::start(&config).await.map_err(|error| Failure::Failed(error.to_string()))?;
+    let began = Instant::now();
+    let mut agents = tokio::task::JoinSet::new();
+    for bound in server.addresses() {
+        eprintln!("{} on {}: a simulated agent connects", bound.protocol, bound.address);
+        let plan = Plan {
+            to: bound.address,
+            amount: Amount::For(arguments.time),
+            rate: Some(arguments.rate),
+            connections: 1,
+            seed: 1,
+        };
+        agents.spawn(simulate::run(agent(bound.protocol, Dialect::Exact)?, plan, pending()));
+    }
+    let mut sent = Vec::new();
+    loop {
+        tokio::select! {
+            agent = agents.join_next() => match agent {
+                Some(result) => sent.push(result.map_err(|error| Failure::Failed(error.to_string()))??),
+                None => break,
+            },
+            // Ctrl-C shows the table early, and so does a reader of stdout that has seen enough.
+            _ = tokio::signal::ctrl_c() => break,
+            () = server.wants_to_stop() => break,
+        }
+    }
+    agents.shutdown().await;
+    let accounts = server.stop().await;
+    Ok((accounts, sent, began.elapsed().as_secs_f64()))
+}
+
+fn table(accounts: &Accounts, sent: &[Sent], seconds: f64) {
+    eprintln!();
+    eprintln!("{:<10} {:>10} {:>10} {:>12} {:>8} {:>12}", "protocol", "sent", "events", "bytes", "losses", "events/s");
+    for listener in &accounts.listeners {
+        let protocol = listener.protocol.as_str();
+        let sent =
+            sent.iter().find(|sent| sent.protocol == protocol).map_or("?".to_owned(), |sent| sent.events.to_string());
+        let losses = listener.count(Kind::Loss);
+        let events = listener.events() - losses;
+        let rate = events as f64 / seconds;
+        eprintln!("{protocol:<10} {sent:>10} {events:>10} {:>12} {losses:>8} {rate:>12.1}", listener.bytes_in);
+    }
+    for sink in &accounts.sinks {
+        eprintln!("{sink}");
+    }
+}

@@ -1,0 +1,189 @@
+//! The command line. stdout carries only data; everything said to people goes to stderr.
+//!
+//! Exit codes: 0 done, 1 failed (or a decoded event could not be given to a sink), 2 misused.
+
+#![allow(clippy::print_stderr, reason = "this is where the program talks")]
+
+mod check;
+mod decode;
+mod demo;
+mod log;
+mod run;
+mod simulate;
+
+use std::ffi::OsString;
+use std::io;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+
+use crate::protocol::Protocol;
+
+/// A telemetry collector for agents whose own collectors are gone.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tributary",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  tributary demo --for 5s                      see decoded events from simulated agents
+  tributary run --config tributary.toml        the daemon
+  tributary check --config tributary.toml      everything that is wrong with a configuration
+  tributary decode datadog capture.bin         the events of a recorded connection"
+)]
+struct Arguments {
+    #[command(flatten)]
+    log: log::Arguments,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Arguments),
+    Demo(demo::Arguments),
+    Check(check::Arguments),
+    Decode(decode::Arguments),
+    Simulate(simulate::Arguments),
+    /// Print shell completions
+    #[command(after_help = "Example:\n  tributary completions bash > /etc/bash_completion.d/tributary")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the man page
+    #[command(after_help = "Example:\n  tributary man | man -l -")]
+    Man,
+}
+
+/// Runs the program with the arguments of the process.
+pub fn main() -> ExitCode {
+    main_with(std::env::args_os())
+}
+
+/// Runs the program with these arguments, the program's name first.
+pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        // --help and --version come this way too, and are no misuse.
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    if let Err(error) = log::start(&arguments.log) {
+        return error.exit();
+    }
+    let result = match arguments.command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Decode(arguments) => decode::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "tributary", &mut script);
+            print(&script)
+        }
+        Command::Man => man(),
+    };
+    result.err().map_or(ExitCode::SUCCESS, Failure::exit)
+}
+
+/// Why a command ends with something else than 0.
+#[derive(Debug)]
+enum Failure {
+    /// Exit code 1.
+    Failed(String),
+    /// Exit code 2: arguments or configuration.
+    Misused(String),
+}
+
+impl Failure {
+    /// Says why, and answers the exit code.
+    fn exit(self) -> ExitCode {
+        let (message, code) = match self {
+            Failure::Failed(message) => (message, 1),
+            Failure::Misused(message) => (message, 2),
+        };
+        eprintln!("tributary: {message}");
+        ExitCode::from(code)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure::Failed(error.to_string())
+    }
+}
+
+/// Writes data to stdout. A reader that has left is no failure.
+fn print(bytes: &[u8]) -> Result<(), Failure> {
+    use io::Write;
+    let mut stdout = io::stdout().lock();
+    quiet(stdout.write_all(bytes).and_then(|()| stdout.flush()))?;
+    Ok(())
+}
+
+/// A broken pipe is how `| head` says that it has enough.
+fn quiet(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// The man pages of the program and of each of its commands, in one document.
+fn man() -> Result<(), Failure> {
+    let mut page = Vec::new();
+    let command = Arguments::command();
+    clap_mangen::Man::new(command.clone()).render(&mut page)?;
+    for command in command.get_subcommands() {
+        let name = format!("tributary-{}", command.get_name());
+        clap_mangen::Man::new(command.clone().name(name)).render(&mut page)?;
+    }
+    print(&page)
+}
+
+/// A protocol on the command line: every one of the house can be named, so that the answer to one that is not built
+/// yet is an answer and not a typo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NamedProtocol(Protocol);
+
+impl ValueEnum for NamedProtocol {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [NamedProtocol; 5] = [
+            NamedProtocol(Protocol::ALL[0]),
+            NamedProtocol(Protocol::ALL[1]),
+            NamedProtocol(Protocol::ALL[2]),
+            NamedProtocol(Protocol::ALL[3]),
+            NamedProtocol(Protocol::ALL[4]),
+        ];
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(self.0.as_str()))
+    }
+}
+
+impl NamedProtocol {
+    /// The protocol, if this build speaks it.
+    fn spoken(self) -> Result<Protocol, Failure> {
+        if self.0.is_spoken() { Ok(self.0) } else { Err(Failure::Misused(self.0.not_spoken())) }
+    }
+}
+
+/// A duration argument, e.g. `10s`.
+fn duration(text: &str) -> Result<std::time::Duration, String> {
+    crate::config::units::parse_duration(text).map_err(|error| error.to_string())
+}
+
+/// Runs a future on a runtime of its own, which ends without waiting for a write that hangs.
+fn block_on<T>(future: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(future);
+    runtime.shutdown_background();
+    Ok(result)
+}

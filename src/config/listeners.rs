@@ -1,0 +1,89 @@
+//! `[listeners.NAME]`: where agents connect, and what they speak.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use super::section::Section;
+use super::{Names, check_name};
+use crate::protocol::{Protocol, datadog};
+use crate::transport::options::ListenerOptions;
+
+/// One listener.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ListenerConfig {
+    /// The operator's name for it; it appears in `origin.listener`. 1 to 64 of `A-Z a-z 0-9 _ -`.
+    pub name: String,
+    /// The address that it binds. Port 0: one that the system chooses. Default: loopback, the port that agents use.
+    pub listen: SocketAddr,
+    /// What every listener takes.
+    pub options: ListenerOptions,
+    /// The protocol, with what listeners of that protocol take.
+    pub protocol: ProtocolOptions,
+}
+
+/// A protocol that is spoken, and its options.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ProtocolOptions {
+    /// Datadog-style binary spans.
+    Datadog(datadog::Options),
+}
+
+impl ProtocolOptions {
+    /// Which protocol it is.
+    pub fn protocol(&self) -> Protocol {
+        match self {
+            ProtocolOptions::Datadog(_) => Protocol::Datadog,
+        }
+    }
+
+    /// Reads the options of `protocol`. None when this build does not speak it.
+    fn read(protocol: Protocol, section: &mut Section<'_>) -> Option<Self> {
+        match protocol {
+            Protocol::Datadog => Some(ProtocolOptions::Datadog(datadog::Options::read(section))),
+            Protocol::Rbkit | Protocol::Bytefrog | Protocol::Endless | Protocol::Zico => None,
+        }
+    }
+}
+
+/// Reads all listeners, in the order of the file.
+pub(super) fn read(root: &mut Section<'_>) -> Vec<ListenerConfig> {
+    let mut taken = Names::default();
+    let listeners = root.named_sections("listeners", |name, section| listener(name, section, &mut taken));
+    listeners.into_iter().flatten().collect()
+}
+
+/// None when the section does not say what kind of listener it is.
+fn listener(name: &str, section: &mut Section<'_>, taken: &mut Names<SocketAddr>) -> Option<ListenerConfig> {
+    check_name(name, section);
+    // Only what is spoken is offered; who asks for another protocol of the house gets an answer of its own.
+    let spoken: Vec<_> = Protocol::spoken().map(|protocol| (protocol.as_str(), protocol)).collect();
+    let protocol = match section.peek("protocol").and_then(Protocol::by_name) {
+        Some(asked) if !asked.is_spoken() => {
+            section.error("protocol", asked.not_spoken(), None);
+            None
+        }
+        _ => section.required_choice("protocol", &spoken),
+    };
+    let listen = section.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, protocol.map_or(0, default_port))));
+    if listen.port() != 0
+        && let Some(other) = taken.claim(listen, name)
+    {
+        section.error("listen", format!("listener `{other}` listens on {listen} already"), None);
+    }
+    let options = ListenerOptions::read(section);
+    let Some(protocol) = protocol.and_then(|protocol| ProtocolOptions::read(protocol, section)) else {
+        section.accept_other_keys();
+        return None;
+    };
+    Some(ListenerConfig { name: name.to_owned(), listen, options, protocol })
+}
+
+/// The port that the agents of a protocol connect to unless told otherwise.
+fn default_port(protocol: Protocol) -> u16 {
+    match protocol {
+        Protocol::Rbkit => 5555,
+        Protocol::Bytefrog => 8765,
+        Protocol::Datadog => 8136,
+        Protocol::Endless => 8080,
+        Protocol::Zico => 8640,
+    }
+}

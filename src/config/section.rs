@@ -1,0 +1,310 @@
+//! A checked reader over one TOML table.
+//!
+//! Components read their options from a [`Section`], naming each key once with its default. The section remembers
+//! what they asked for: so unknown keys are found, the effective configuration can be printed, and every option can
+//! be listed, without a second description of the options that could drift from the first. Nothing stops at an
+//! error: a reader goes on with the default, and all errors are told together.
+//!
+//! Sections know no component, therefore components of any floor may read from them. The typed reads are in `value`.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::diagnostic::{ConfigErrors, Diagnostic, Place, nearest, printable};
+
+/// One TOML table being read, or the absence of one: then every read answers its default.
+#[derive(Debug)]
+pub struct Section<'a> {
+    table: Option<&'a DeTable<'a>>,
+    /// Where the table is named: errors about the section as a whole point there.
+    span: Option<Range<usize>>,
+    /// The `[header]` under which its options are printed; empty for the whole file.
+    header: String,
+    /// What stands before its keys under that header: `string_cache.`, or nothing.
+    prefix: String,
+    /// An optional section that the file does not have, read to learn its options: nothing it answers is used.
+    unset: bool,
+    known: Vec<String>,
+    others_accepted: bool,
+    findings: &'a mut Findings,
+}
+
+/// What reading a document brought to light.
+#[derive(Debug)]
+pub(super) struct Findings {
+    source: String,
+    text: String,
+    diagnostics: Vec<Diagnostic>,
+    settings: Vec<Setting>,
+}
+
+/// One option that was read.
+#[derive(Debug)]
+pub(super) struct Setting {
+    /// The `[header]` that it stands under.
+    pub(super) header: String,
+    /// The key under it, dotted.
+    pub(super) key: String,
+    /// The value in force, as TOML. None: it has no default and was not set.
+    pub(super) value: Option<String>,
+}
+
+/// Parses a document, completes it with the tables of `builtin` that it does not have, and reads it with `read`.
+///
+/// # Errors
+/// Every syntax error; or, when the syntax is right, everything that `read` and its sections complained about.
+pub(super) fn read_document<T>(
+    source: &str,
+    text: &str,
+    builtin: &'static str,
+    read: impl FnOnce(&mut Section<'_>) -> T,
+) -> Result<(T, Vec<Setting>), ConfigErrors> {
+    let mut findings =
+        Findings { source: source.to_owned(), text: text.to_owned(), diagnostics: Vec::new(), settings: Vec::new() };
+    let (document, syntax_errors) = DeTable::parse_recoverable(text);
+    for error in syntax_errors {
+        // After one slip the parser finds more of them on the same line; the first is the true one.
+        let place = Place::of(text, error.span().unwrap_or(0..0));
+        let told = |other: &Diagnostic| other.place.as_ref().is_some_and(|other| other.line == place.line);
+        if !findings.diagnostics.iter().any(told) {
+            findings.report(Some(place), format!("not TOML: {}", error.message()), None);
+        }
+    }
+    // What recovery made of the rest would bring errors that are none.
+    findings.check()?;
+
+    let mut table = document.into_inner();
+    for (name, value) in DeTable::parse_recoverable(builtin).0.into_inner() {
+        if !table.contains_key(name.get_ref().as_ref()) {
+            table.insert(name, value);
+        }
+    }
+    let root = Section {
+        table: Some(&table),
+        span: None,
+        header: String::new(),
+        prefix: String::new(),
+        unset: false,
+        known: Vec::new(),
+        others_accepted: false,
+        findings: &mut findings,
+    };
+    let answer = root.read(read);
+    findings.check()?;
+    Ok((answer, findings.settings))
+}
+
+impl<'a> Section<'a> {
+    /// Reads the sub-table `key`, written as `[header]`, inline table or dotted keys; absent, all its defaults.
+    pub fn section<T>(&mut self, key: &str, read: impl FnOnce(&mut Section<'_>) -> T) -> T {
+        let found = self.table_of(key);
+        self.child(key, found, self.unset).read(read)
+    }
+
+    /// Reads the sub-table `key` if there is one.
+    pub fn optional_section<T>(&mut self, key: &str, read: impl FnOnce(&mut Section<'_>) -> T) -> Option<T> {
+        let found = self.table_of(key);
+        let answer = self.child(key, found.clone(), found.is_none()).read(read);
+        found.map(|_| answer)
+    }
+
+    /// Reads every sub-table of the table `key`, whose names are the operator's, in the order of the file. A table
+    /// without any is an error.
+    pub fn named_sections<T>(&mut self, key: &str, mut read: impl FnMut(&str, &mut Section<'_>) -> T) -> Vec<T> {
+        let found = self.table_of(key);
+        let mut parent = self.child(key, found, self.unset);
+        // The table is sorted by name; the operator's order is that of the spans.
+        let mut names: Vec<_> = parent.table.into_iter().flatten().map(|(name, _)| name).collect();
+        names.sort_by_key(|name| name.span().start);
+        if parent.table.is_some() && names.is_empty() {
+            let help = format!("write [{key}.NAME], or leave [{key}] out for what is built in");
+            parent.error_at_name(format!("[{key}] is empty"), Some(help));
+        }
+        let mut answers = Vec::new();
+        for name in names {
+            if let Some(found) = parent.table_of(name.get_ref()) {
+                let mut child = parent.child(name.get_ref(), Some(found), false);
+                child.header = join(&child.header, &child.prefix);
+                child.prefix.clear();
+                answers.push(child.read(|section| read(name.get_ref(), section)));
+            }
+        }
+        answers
+    }
+
+    /// Reports that the value of `key` (or its absence) is wrong. `help` says what would be right.
+    pub fn error(&mut self, key: &str, message: impl Into<String>, help: Option<String>) {
+        let span = self.table.and_then(|table| table.get(key)).map(Spanned::span);
+        self.report(span.or(self.span.clone()), message.into(), help);
+    }
+
+    /// Reports that the section's own name, or the section as a whole, is wrong. `help` says what would be right.
+    pub fn error_at_name(&mut self, message: impl Into<String>, help: Option<String>) {
+        self.report(self.span.clone(), message.into(), help);
+    }
+
+    /// Keys that nobody asks for are no errors: what this section is about could not be made out.
+    pub fn accept_other_keys(&mut self) {
+        self.others_accepted = true;
+    }
+
+    /// The section as errors call it: `[listeners.spans]`.
+    pub fn title(&self) -> String {
+        match join(&self.header, &self.prefix) {
+            path if path.is_empty() => "the file".to_owned(),
+            path => format!("[{path}]"),
+        }
+    }
+
+    /// The string that `key` holds, for a look ahead: it is not checked, and the key stays unknown until it is read.
+    pub fn peek(&self, key: &str) -> Option<&'a str> {
+        self.table.and_then(|table| table.get(key)).and_then(|value| value.get_ref().as_str())
+    }
+
+    /// Whether the file says anything of `key`.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.is_some_and(|table| table.contains_key(key))
+    }
+
+    /// The value of `key`, which is thereby known.
+    pub(super) fn take(&mut self, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.known.push(key.to_owned());
+        self.table.and_then(|table| table.get(key))
+    }
+
+    /// Remembers the value in force of `key`, as TOML.
+    pub(super) fn record(&mut self, key: &str, value: Option<String>) {
+        let value = if self.unset { None } else { value };
+        let key = format!("{}{}", self.prefix, quoted(key));
+        self.findings.settings.push(Setting { header: self.header.clone(), key, value });
+    }
+
+    pub(super) fn report(&mut self, span: Option<Range<usize>>, message: String, help: Option<String>) {
+        if !self.unset {
+            let place = span.map(|span| Place::of(&self.findings.text, span));
+            self.findings.report(place, message, help);
+        }
+    }
+
+    /// Runs a reader and looks for what it has not asked for.
+    fn read<T>(mut self, read: impl FnOnce(&mut Section<'_>) -> T) -> T {
+        let answer = read(&mut self);
+        if !self.others_accepted {
+            self.report_unknown_keys();
+        }
+        answer
+    }
+
+    fn report_unknown_keys(&mut self) {
+        for (key, _) in self.table.into_iter().flatten() {
+            let name = key.get_ref().as_ref();
+            if self.known.iter().any(|known| known == name) {
+                continue;
+            }
+            let help = match nearest(name, self.known.iter().map(String::as_str)) {
+                Some(near) => Some(format!("did you mean `{near}`?")),
+                None if self.known.len() <= 8 => Some(format!("what can stand here: {}", self.known.join(", "))),
+                None => None,
+            };
+            self.report(Some(key.span()), format!("unknown key `{name}` in {}", self.title()), help);
+        }
+    }
+
+    /// The sub-table `key` and the place of its name.
+    fn table_of(&mut self, key: &str) -> Option<(&'a DeTable<'a>, Range<usize>)> {
+        let value = self.take(key)?;
+        match value.get_ref() {
+            DeValue::Table(table) => {
+                let name = self.table.and_then(|table| table.get_key_value(key)).map(|(name, _)| name.span());
+                Some((table, name.unwrap_or(value.span())))
+            }
+            other => {
+                let header = join(&join(&self.header, &self.prefix), &quoted(key));
+                let message = format!("`{key}` must be a table, not {}", article(other.type_str()));
+                self.report(Some(value.span()), message, Some(format!("for example [{header}]")));
+                None
+            }
+        }
+    }
+
+    fn child(&mut self, key: &str, found: Option<(&'a DeTable<'a>, Range<usize>)>, unset: bool) -> Section<'_> {
+        let (table, span) = found.unzip();
+        let (header, prefix) = match self.header.as_str() {
+            "" => (quoted(key), String::new()),
+            header => (header.to_owned(), format!("{}{}.", self.prefix, quoted(key))),
+        };
+        Section {
+            table,
+            span: span.or(self.span.clone()),
+            header,
+            prefix,
+            unset: unset || self.unset,
+            known: Vec::new(),
+            others_accepted: false,
+            findings: self.findings,
+        }
+    }
+}
+
+impl Findings {
+    fn report(&mut self, place: Option<Place>, message: String, help: Option<String>) {
+        let (message, help) = (printable(&message), help.map(|help| printable(&help)));
+        self.diagnostics.push(Diagnostic { source: self.source.clone(), place, message, help });
+    }
+
+    /// Errors when anything was reported, in the order of the file.
+    fn check(&mut self) -> Result<(), ConfigErrors> {
+        if self.diagnostics.is_empty() {
+            return Ok(());
+        }
+        let mut diagnostics = std::mem::take(&mut self.diagnostics);
+        diagnostics.sort_by_key(|one| one.place.as_ref().map(|place| (place.line, place.column)));
+        Err(ConfigErrors { diagnostics })
+    }
+}
+
+/// Settings as a TOML document that sets them all. What has no value stands in a comment.
+pub(super) fn render(settings: &[Setting]) -> String {
+    let mut text = String::new();
+    let mut header = "";
+    for setting in settings {
+        if setting.header != header {
+            header = &setting.header;
+            let gap = if text.is_empty() { "" } else { "\n" };
+            text.push_str(&format!("{gap}[{header}]\n"));
+        }
+        match &setting.value {
+            Some(value) => text.push_str(&format!("{} = {value}\n", setting.key)),
+            None => text.push_str(&format!("# {} is not set\n", setting.key)),
+        }
+    }
+    text
+}
+
+/// A noun with its article.
+pub(super) fn article(noun: &str) -> String {
+    let article = if noun.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+    format!("{article} {noun}")
+}
+
+/// A text as TOML.
+pub(super) fn toml_text(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+/// A key as TOML.
+fn quoted(key: &str) -> String {
+    let bare = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    if bare { key.to_owned() } else { toml_text(key) }
+}
+
+/// A header and what stands below it, as one dotted path.
+fn join(header: &str, below: &str) -> String {
+    match (header, below.trim_end_matches('.')) {
+        (header, "") => header.to_owned(),
+        ("", below) => below.to_owned(),
+        (header, below) => format!("{header}.{below}"),
+    }
+}

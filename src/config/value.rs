@@ -1,0 +1,352 @@
+//! The typed reads of a [`Section`]: each takes a key and its default, and answers a value that is right.
+//!
+//! What is wrong is reported, and the default answered, so that reading goes on and finds the next thing wrong.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use toml::de::DeValue;
+
+use super::diagnostic::nearest;
+use super::section::{Section, article, toml_text};
+use super::units::{ByteSize, format_duration, parse_duration};
+
+impl Section<'_> {
+    /// `true` or `false`.
+    pub fn bool(&mut self, key: &str, default: bool) -> bool {
+        let read = |value: &DeValue<'_>| value.as_bool().ok_or_else(|| Fault::wrong_type("true or false", value));
+        self.with_default(key, default, read, bool::to_string)
+    }
+
+    /// A whole number.
+    pub fn count<T: Whole>(&mut self, key: &str, default: T, allowed: RangeInclusive<T>) -> T {
+        self.with_default(key, default, |value| read_count(value, &allowed), |count| count.to_u64().to_string())
+    }
+
+    /// A whole number that has no default.
+    pub fn optional_count<T: Whole>(&mut self, key: &str, allowed: RangeInclusive<T>) -> Option<T> {
+        self.optional(key, |value| read_count(value, &allowed), |count| count.to_u64().to_string())
+    }
+
+    /// A number of bytes: a text with a unit, or a bare integer.
+    pub fn size<T: Whole>(&mut self, key: &str, default: T, allowed: RangeInclusive<T>) -> T {
+        let read = |value: &DeValue<'_>| read_size(value, &allowed);
+        self.with_default(key, default, read, |size| toml_text(&ByteSize(size.to_u64()).to_string()))
+    }
+
+    /// A stretch of time: a text with a unit.
+    pub fn duration(&mut self, key: &str, default: Duration, allowed: RangeInclusive<Duration>) -> Duration {
+        let read = |value: &DeValue<'_>| read_duration(value, &allowed);
+        self.with_default(key, default, read, |duration| toml_text(&format_duration(*duration)))
+    }
+
+    /// A text.
+    pub fn text(&mut self, key: &str, default: &str) -> String {
+        self.with_default(key, default.to_owned(), read_text, |text| toml_text(text))
+    }
+
+    /// A text that has no default.
+    pub fn optional_text(&mut self, key: &str) -> Option<String> {
+        self.optional(key, read_text, |text| toml_text(text))
+    }
+
+    /// The path of a file, as written: relative ones are relative to the working directory.
+    pub fn optional_path(&mut self, key: &str) -> Option<PathBuf> {
+        self.optional(key, read_path, |path| toml_text(path)).map(PathBuf::from)
+    }
+
+    /// The path of a file that must be named.
+    pub fn required_path(&mut self, key: &str) -> Option<PathBuf> {
+        self.require(key, || format!("write {key} = \"the path of a file\""));
+        self.optional_path(key)
+    }
+
+    /// One of `names`.
+    pub fn choice<T: Copy + PartialEq>(&mut self, key: &str, default: T, names: &[(&str, T)]) -> T {
+        self.with_default(key, default, |value| read_choice(value, names), |value| name_of(value, names))
+    }
+
+    /// One of `names`, which must be made.
+    pub fn required_choice<T: Copy + PartialEq>(&mut self, key: &str, names: &[(&str, T)]) -> Option<T> {
+        self.require(key, || format!("write {key} = {}", alternatives(names)));
+        self.optional(key, |value| read_choice(value, names), |value| name_of(value, names))
+    }
+
+    /// An IP address with a port.
+    pub fn address(&mut self, key: &str, default: SocketAddr) -> SocketAddr {
+        self.with_default(key, default, read_address, |address| toml_text(&address.to_string()))
+    }
+
+    /// A list of texts; empty by default.
+    pub fn list_of_text(&mut self, key: &str) -> Vec<String> {
+        self.list(key, read_text, |text| toml_text(text))
+    }
+
+    /// A list of some of `names`; empty by default.
+    pub fn choices<T: Copy + PartialEq>(&mut self, key: &str, names: &[(&str, T)]) -> Vec<T> {
+        self.list(key, |value| read_choice(value, names), |value| name_of(value, names))
+    }
+
+    /// A list of networks, e.g. `10.0.0.0/8`; empty by default. A bare address is a network of one.
+    pub fn cidrs(&mut self, key: &str) -> Vec<IpNet> {
+        self.list(key, read_cidr, |network| toml_text(&network.to_string()))
+    }
+
+    fn with_default<T>(
+        &mut self,
+        key: &str,
+        default: T,
+        read: impl FnOnce(&DeValue<'_>) -> Result<T, Fault>,
+        show: impl FnOnce(&T) -> String,
+    ) -> T {
+        let value = self.given(key, read).unwrap_or(default);
+        self.record(key, Some(show(&value)));
+        value
+    }
+
+    fn optional<T>(
+        &mut self,
+        key: &str,
+        read: impl FnOnce(&DeValue<'_>) -> Result<T, Fault>,
+        show: impl FnOnce(&T) -> String,
+    ) -> Option<T> {
+        let value = self.given(key, read);
+        self.record(key, value.as_ref().map(show));
+        value
+    }
+
+    /// Every element that is right; each that is not is reported at its own place.
+    fn list<T>(
+        &mut self,
+        key: &str,
+        read: impl Fn(&DeValue<'_>) -> Result<T, Fault>,
+        show: impl Fn(&T) -> String,
+    ) -> Vec<T> {
+        let mut values = Vec::new();
+        if let Some(found) = self.take(key) {
+            match found.get_ref() {
+                DeValue::Array(elements) => {
+                    for element in elements.iter() {
+                        match read(element.get_ref()) {
+                            Ok(value) => values.push(value),
+                            Err(fault) => {
+                                let message = format!("an element of `{key}` {}", fault.says);
+                                self.report(Some(element.span()), message, fault.help);
+                            }
+                        }
+                    }
+                }
+                other => {
+                    let mut fault = Fault::wrong_type("a list", other);
+                    fault.help = other.as_str().map(|text| format!("write [{}]", toml_text(text)));
+                    self.report(Some(found.span()), format!("`{key}` {}", fault.says), fault.help);
+                }
+            }
+        }
+        let shown: Vec<_> = values.iter().map(show).collect();
+        self.record(key, Some(format!("[{}]", shown.join(", "))));
+        values
+    }
+
+    /// The value in the file, if there is one and it is right.
+    fn given<T>(&mut self, key: &str, read: impl FnOnce(&DeValue<'_>) -> Result<T, Fault>) -> Option<T> {
+        let found = self.take(key)?;
+        match read(found.get_ref()) {
+            Ok(value) => Some(value),
+            Err(fault) => {
+                self.report(Some(found.span()), format!("`{key}` {}", fault.says), fault.help);
+                None
+            }
+        }
+    }
+
+    fn require(&mut self, key: &str, help: impl FnOnce() -> String) {
+        if !self.has(key) {
+            self.error_at_name(format!("{} needs the key `{key}`", self.title()), Some(help()));
+        }
+    }
+}
+
+/// Whole numbers that options hold.
+pub trait Whole: Copy + Ord {
+    /// As the widest of them.
+    fn to_u64(self) -> u64;
+    /// From the widest of them, if it fits.
+    fn from_u64(number: u64) -> Option<Self>;
+}
+
+impl Whole for u64 {
+    fn to_u64(self) -> u64 {
+        self
+    }
+    fn from_u64(number: u64) -> Option<Self> {
+        Some(number)
+    }
+}
+
+impl Whole for usize {
+    fn to_u64(self) -> u64 {
+        self as u64
+    }
+    fn from_u64(number: u64) -> Option<Self> {
+        number.try_into().ok()
+    }
+}
+
+/// What is wrong with a value.
+struct Fault {
+    /// What follows the key's name.
+    says: String,
+    help: Option<String>,
+}
+
+impl Fault {
+    fn wrong_type(wanted: &str, found: &DeValue<'_>) -> Fault {
+        Fault { says: format!("must be {wanted}, not {}", article(found.type_str())), help: None }
+    }
+
+    fn with_help(says: impl Into<String>, help: impl Into<String>) -> Fault {
+        Fault { says: says.into(), help: Some(help.into()) }
+    }
+}
+
+fn read_count<T: Whole>(value: &DeValue<'_>, allowed: &RangeInclusive<T>) -> Result<T, Fault> {
+    let integer = value.as_integer().ok_or_else(|| Fault::wrong_type("a whole number", value))?;
+    let number = u64::from_str_radix(integer.as_str(), integer.radix()).ok();
+    within(number, allowed, |bound| bound.to_u64().to_string())
+}
+
+fn read_size<T: Whole>(value: &DeValue<'_>, allowed: &RangeInclusive<T>) -> Result<T, Fault> {
+    let number = match value {
+        DeValue::Integer(integer) => u64::from_str_radix(integer.as_str(), integer.radix()).ok(),
+        DeValue::String(text) => match text.parse::<ByteSize>() {
+            Ok(size) => Some(size.0),
+            Err(error) => return Err(Fault::with_help("is not a size", error.to_string())),
+        },
+        other => {
+            return Err(Fault { help: Some("for example \"8MiB\"".into()), ..Fault::wrong_type("a size", other) });
+        }
+    };
+    within(number, allowed, |bound| ByteSize(bound.to_u64()).to_string())
+}
+
+/// A number that is in its range. None stands for one that no range holds: negative, or too big to say.
+fn within<T: Whole>(number: Option<u64>, allowed: &RangeInclusive<T>, show: impl Fn(T) -> String) -> Result<T, Fault> {
+    number.and_then(T::from_u64).filter(|number| allowed.contains(number)).ok_or_else(|| {
+        let (least, most) = (show(*allowed.start()), show(*allowed.end()));
+        Fault::with_help("is out of range", format!("allowed: {least} to {most}"))
+    })
+}
+
+fn read_duration(value: &DeValue<'_>, allowed: &RangeInclusive<Duration>) -> Result<Duration, Fault> {
+    let duration = match value {
+        DeValue::String(text) => {
+            parse_duration(text).map_err(|error| Fault::with_help("is not a duration", error.to_string()))?
+        }
+        DeValue::Integer(number) => {
+            return Err(Fault::with_help("has no unit", format!("write a unit, e.g. \"{number}s\"")));
+        }
+        other => {
+            return Err(Fault { help: Some("for example \"10s\"".into()), ..Fault::wrong_type("a duration", other) });
+        }
+    };
+    if allowed.contains(&duration) {
+        return Ok(duration);
+    }
+    let (least, most) = (format_duration(*allowed.start()), format_duration(*allowed.end()));
+    Err(Fault::with_help("is out of range", format!("allowed: {least} to {most}")))
+}
+
+fn read_text(value: &DeValue<'_>) -> Result<String, Fault> {
+    value.as_str().map(str::to_owned).ok_or_else(|| Fault::wrong_type("a string", value))
+}
+
+fn read_path(value: &DeValue<'_>) -> Result<String, Fault> {
+    let path = read_text(value)?;
+    if path.is_empty() || path.contains('\0') {
+        return Err(Fault { says: "is not the path of a file".into(), help: None });
+    }
+    Ok(path)
+}
+
+fn read_choice<T: Copy>(value: &DeValue<'_>, names: &[(&str, T)]) -> Result<T, Fault> {
+    let Some(text) = value.as_str() else {
+        return Err(Fault { help: Some(alternatives(names)), ..Fault::wrong_type("a string", value) });
+    };
+    match names.iter().find(|(name, _)| *name == text) {
+        Some((_, value)) => Ok(*value),
+        None => {
+            let help = match nearest(text, names.iter().map(|(name, _)| *name)) {
+                Some(near) => format!("did you mean \"{near}\"?"),
+                None => alternatives(names),
+            };
+            Err(Fault::with_help(format!("cannot be {}", toml_text(text)), help))
+        }
+    }
+}
+
+fn name_of<T: PartialEq>(value: &T, names: &[(&str, T)]) -> String {
+    names.iter().find(|(_, named)| named == value).map_or_else(String::new, |(name, _)| toml_text(name))
+}
+
+/// `"a", "b" or "c"`.
+fn alternatives<T>(names: &[(&str, T)]) -> String {
+    let names: Vec<_> = names.iter().map(|(name, _)| toml_text(name)).collect();
+    match names.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+fn read_address(value: &DeValue<'_>) -> Result<SocketAddr, Fault> {
+    let help = "write an IP address and a port, e.g. \"127.0.0.1:8136\"";
+    let text =
+        value.as_str().ok_or_else(|| Fault { help: Some(help.into()), ..Fault::wrong_type("an address", value) })?;
+    text.parse().map_err(|_| Fault::with_help("is not an address", help))
+}
+
+fn read_cidr(value: &DeValue<'_>) -> Result<IpNet, Fault> {
+    let text = read_text(value)?;
+    let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+    // Host bits do not count: printed without them, the operator sees what is in force.
+    network
+        .map(|network| network.trunc())
+        .ok_or_else(|| Fault::with_help("is not a network", "write one like \"10.0.0.0/8\" or \"192.0.2.7\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::section::read_document;
+
+    #[test]
+    fn a_list_of_texts_keeps_what_is_right_and_reports_the_rest_at_its_place() {
+        let list = |text| read_document("f", text, "", |root| root.list_of_text("names")).map(|(names, _)| names);
+        assert_eq!(list("names = ['a', 'b']").unwrap(), ["a", "b"]);
+        assert!(list("").unwrap().is_empty());
+        let errors = list("names = ['a', 1, 'b', true]").unwrap_err();
+        let columns: Vec<_> =
+            errors.diagnostics.iter().map(|one| one.place.as_ref().map(|place| place.column)).collect();
+        assert_eq!(columns, [Some(15), Some(23)]);
+    }
+
+    #[test]
+    fn an_optional_section_that_is_absent_asks_for_nothing_but_its_options_are_known() {
+        let read = |text| {
+            read_document("f", text, "", |root| {
+                root.optional_section("tls", |tls| (tls.required_path("key"), tls.optional_text("name")))
+            })
+        };
+        let (absent, settings) = read("").unwrap();
+        assert_eq!(absent, None);
+        assert_eq!(
+            settings.iter().map(|one| (one.key.as_str(), &one.value)).collect::<Vec<_>>(),
+            [("key", &None), ("name", &None)]
+        );
+        assert_eq!(read("tls.key = 'k'").unwrap().0, Some((Some("k".into()), None)));
+        assert!(read("tls.name = 'n'").unwrap_err().to_string().contains("[tls] needs the key `key`"));
+        assert!(read("tls.key = ''").is_err());
+    }
+}

@@ -1,0 +1,196 @@
+//! The daemon: configuration → bind everything → start the sinks → serve → drain in order.
+//!
+//! [`Server::start`] either starts all of it or nothing. [`Server::stop`] ends it from the sockets inward: listeners
+//! stop accepting, sessions finish, lanes run dry, sinks flush; what the grace period does not suffice for is counted
+//! as failed, so that the books balance in any case.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::warn;
+
+use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
+use crate::pipeline::ledger::{Accounts, Ledger};
+use crate::pipeline::{Sender, Sinks, Workers};
+use crate::protocol::datadog::DatadogSession;
+use crate::protocol::{MemoryBudget, Protocol};
+use crate::sink::discard::Discard;
+use crate::sink::file::File;
+use crate::sink::stdout::Stdout;
+use crate::sink::{SinkError, SinkFault};
+use crate::transport::clock::Clock;
+use crate::transport::tcp::Listener;
+
+/// A running daemon.
+#[derive(Debug)]
+pub struct Server {
+    addresses: Vec<Bound>,
+    ledger: Ledger,
+    grace: Duration,
+    listeners: Vec<JoinHandle<()>>,
+    connections: TaskTracker,
+    sender: Sender,
+    workers: Workers,
+    stop: CancellationToken,
+    abort: CancellationToken,
+}
+
+/// A listener that is bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The operator's name for it.
+    pub name: String,
+    /// What is spoken there.
+    pub protocol: Protocol,
+    /// Where; a port 0 of the configuration is resolved.
+    pub address: SocketAddr,
+}
+
+/// Why the daemon did not start, and which part of the configuration it was.
+#[derive(Debug)]
+pub struct StartError {
+    /// The listener or sink, e.g. `listener spans on 127.0.0.1:8136`.
+    pub part: String,
+    /// What the system says.
+    pub source: io::Error,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot start {}: {}", self.part, self.source)
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl Server {
+    /// Binds every listener, starts every sink, and serves.
+    ///
+    /// # Errors
+    /// A listener cannot be bound; nothing runs then.
+    pub async fn start(config: &Config) -> Result<Server, StartError> {
+        Server::start_with(config, |_| {}).await
+    }
+
+    /// The same with further sinks, for embedders: `add_sinks` adds them with [`Sinks::add`].
+    ///
+    /// # Errors
+    /// As for [`Server::start`].
+    pub async fn start_with(config: &Config, add_sinks: impl FnOnce(&mut Sinks)) -> Result<Server, StartError> {
+        let listeners: Vec<_> =
+            config.listeners.iter().map(|listener| Ok((bind(listener)?, listener))).collect::<Result<_, _>>()?;
+        let stop = CancellationToken::new();
+        let mut sinks = Sinks::new(stop.clone());
+        config.sinks.iter().for_each(|sink| add_sink(&mut sinks, sink));
+        add_sinks(&mut sinks);
+        let listener_books = listeners.iter().map(|(listener, _)| listener.books.clone()).collect();
+        let ledger = Ledger::new(listener_books, sinks.books().to_vec());
+        let (sender, workers) = sinks.start();
+        let mut server = Server {
+            addresses: Vec::new(),
+            ledger,
+            grace: config.limits.shutdown_grace,
+            listeners: Vec::new(),
+            connections: TaskTracker::new(),
+            sender,
+            workers,
+            stop,
+            abort: CancellationToken::new(),
+        };
+        let memory = MemoryBudget::new(config.limits.memory_bytes);
+        let clock = Clock::start();
+        for (listener, config) in listeners {
+            server.serve(listener, config, &memory, clock);
+        }
+        Ok(server)
+    }
+
+    /// Where it listens, in the order of the configuration.
+    pub fn addresses(&self) -> &[Bound] {
+        &self.addresses
+    }
+
+    /// The address of the first listener: what tests and demos with one listener ask for.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.addresses.first().map(|bound| bound.address)
+    }
+
+    /// The books, which stay readable after the daemon has stopped.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Every sink opens its files anew.
+    pub fn reopen(&self) {
+        self.workers.reopen();
+    }
+
+    /// Waits until the daemon wants to stop by itself: a sink's reader has left, or a sink that may not fail did.
+    pub async fn wants_to_stop(&self) {
+        self.stop.cancelled().await;
+    }
+
+    /// Stops in order, within the grace period of the configuration; answers the final books.
+    pub async fn stop(mut self) -> Accounts {
+        let deadline = Instant::now() + self.grace;
+        self.stop.cancel();
+        for listener in self.listeners.drain(..) {
+            // A listener that panicked has nothing left to stop.
+            let _ = listener.await;
+        }
+        self.connections.close();
+        if timeout_at(deadline, self.connections.wait()).await.is_err() {
+            warn!("the grace period is over: {} connections are given up", self.connections.len());
+            self.abort.cancel();
+            self.connections.wait().await;
+        }
+        self.sender = Sender::default();
+        if timeout_at(deadline, self.workers.drained()).await.is_err() {
+            warn!("the grace period is over: what sinks have not written is given up");
+            self.workers.abort().await;
+        }
+        self.ledger.accounts()
+    }
+
+    fn serve(&mut self, listener: Listener, config: &ListenerConfig, memory: &Arc<MemoryBudget>, clock: Clock) {
+        let address = listener.address().unwrap_or(config.listen);
+        self.addresses.push(Bound { name: config.name.clone(), protocol: listener.protocol, address });
+        let surroundings =
+            (self.sender.clone(), clock, self.connections.clone(), self.stop.clone(), self.abort.clone());
+        let (sender, clock, tasks, stop, abort) = surroundings;
+        let (max_message_bytes, emit_definitions) = (config.options.max_message_bytes, config.options.emit_definitions);
+        let memory = memory.clone();
+        let serving = match config.protocol.clone() {
+            ProtocolOptions::Datadog(options) => {
+                let make = move || DatadogSession::new(options.clone(), max_message_bytes, emit_definitions, &memory);
+                tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
+            }
+        };
+        self.listeners.push(serving);
+    }
+}
+
+fn bind(config: &ListenerConfig) -> Result<Listener, StartError> {
+    let ListenerConfig { name, listen, options, protocol } = config;
+    Listener::bind(name, protocol.protocol(), *listen, options.clone())
+        .map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })
+}
+
+fn add_sink(sinks: &mut Sinks, config: &SinkConfig) {
+    let (name, lane) = (&config.name, config.lane.clone());
+    match config.kind.clone() {
+        SinkKind::Stdout { format } => sinks.add(name, lane, move || Ok(Stdout::new(format))),
+        SinkKind::File(options) => sinks.add(name, lane, move || {
+            let fault = |why| SinkFault { action: format!("use {}", options.path), source: io::Error::other(why) };
+            File::new(options.clone()).map_err(|why: String| SinkError::Failed(fault(why)))
+        }),
+        SinkKind::Discard => sinks.add(name, lane, || Ok(Discard)),
+    }
+}

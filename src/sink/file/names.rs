@@ -1,0 +1,285 @@
+//! Names of finished files: making them, and telling ours from everybody else's.
+//!
+//! A finished file is called `<stem>.<yyyymmddThhmmss.mmm>[-n]<extension>` after the moment (UTC) at which it was
+//! finished, with `.gz` or `.lz4` behind it once it is compressed, and `.tmp` behind that while it is being compressed.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use jiff::fmt::strtime;
+
+use super::options::Compression;
+use super::template::{Template, timestamp};
+use crate::event::UnixNanos;
+
+/// Ends the name of a compressed file that is not complete yet.
+pub(super) const TEMPORARY: &str = ".tmp";
+
+/// Files finished in the same millisecond are numbered; this many is a sign that something is badly wrong.
+const MOST_OF_A_STAMP: u32 = 10_000;
+
+/// The name of `path` once compressed.
+pub(super) fn compressed(path: &Path, compression: Compression) -> PathBuf {
+    append(path, compression.suffix())
+}
+
+/// The same path with something behind its name.
+pub(super) fn append(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Finds the name under which `live` is to be kept, and takes it by creating an empty file there, so that nobody's
+/// file is ever overwritten by the rename that follows.
+///
+/// # Errors
+/// The system's, when the empty file cannot be created.
+pub(super) fn reserve(live: &Path, now: UnixNanos) -> io::Result<PathBuf> {
+    let Some(name) = live.file_name().and_then(|name| name.to_str()) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file has no name"));
+    };
+    let stamp = stamp(now);
+    for number in 0..MOST_OF_A_STAMP {
+        let path = live.with_file_name(finished_name(name, &stamp, number));
+        let taken = Compression::ALL.iter().any(|how| fs::symlink_metadata(compressed(&path, *how)).is_ok());
+        if taken {
+            continue;
+        }
+        match OpenOptions::new().write(true).create_new(true).open(&path) {
+            Ok(_) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "no free name for the finished file"))
+}
+
+/// A moment as it stands in names. Sorts as text.
+fn stamp(time: UnixNanos) -> String {
+    strtime::format("%Y%m%dT%H%M%S.%3f", timestamp(time)).unwrap_or_default()
+}
+
+fn finished_name(live: &str, stamp: &str, number: u32) -> String {
+    let (stem, extension) = split(live);
+    match number {
+        0 => format!("{stem}.{stamp}{extension}"),
+        _ => format!("{stem}.{stamp}-{number}{extension}"),
+    }
+}
+
+/// Splits a name before its extension, which may be empty. A leading dot begins no extension.
+fn split(name: &str) -> (&str, &str) {
+    match name.rfind('.') {
+        Some(at) if at > 0 => name.split_at(at),
+        _ => (name, ""),
+    }
+}
+
+/// A file below the base that the sink may have written.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Found {
+    /// Stamp and number, by which finished files are ordered; for a live name the time of its last change.
+    pub(super) finished: (String, u32),
+    pub(super) path: PathBuf,
+    pub(super) state: State,
+}
+
+/// What a name says about its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum State {
+    /// The name of a live file.
+    Live,
+    /// Finished, not compressed.
+    Finished,
+    /// Finished and compressed.
+    Compressed,
+    /// The beginning of a compressed file.
+    Temporary,
+}
+
+/// Lists the regular files below the template's base whose names the sink can have given, oldest first. Follows no
+/// links and looks into no directory that the template does not stand for.
+///
+/// # Errors
+/// The system's, when a directory cannot be listed; one that is not there lists as empty.
+pub(super) fn scan(template: &Template) -> io::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    scan_level(template, template.base(), 0, &mut found)?;
+    found.sort();
+    Ok(found)
+}
+
+fn scan_level(template: &Template, directory: &Path, level: usize, found: &mut Vec<Found>) -> io::Result<()> {
+    let listed = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let entries = match fs::read_dir(listed) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    let is_file_level = level + 1 == template.depth();
+    for entry in entries {
+        let entry = entry?;
+        let file_name = entry.file_name();
+        // Every name that the sink gives is valid UTF-8, because the template is.
+        let Some(name) = file_name.to_str() else { continue };
+        let path = directory.join(name);
+        let file_type = entry.file_type()?;
+        if file_type.is_dir() && !is_file_level && template.could_name(level, name) {
+            scan_level(template, &path, level + 1, found)?;
+        } else if file_type.is_file()
+            && is_file_level
+            && let Some((state, finished)) = classify(name, |live| template.could_name(level, live))
+        {
+            let finished = match finished {
+                Some(finished) => finished,
+                None => (changed(&entry), 0),
+            };
+            found.push(Found { finished, path, state });
+        }
+    }
+    Ok(())
+}
+
+/// When a file was last changed, in the form of a stamp. A file that vanishes meanwhile counts as oldest.
+fn changed(entry: &fs::DirEntry) -> String {
+    let since_epoch = entry
+        .metadata()
+        .and_then(|metadata| metadata.modified())
+        .map(|time| time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos());
+    since_epoch.map(|nanos| stamp(UnixNanos(u64::try_from(nanos).unwrap_or(u64::MAX)))).unwrap_or_default()
+}
+
+type Classified = (State, Option<(String, u32)>);
+
+/// What a file's name says, `None` when the sink cannot have given it.
+fn classify(name: &str, is_live_name: impl Fn(&str) -> bool) -> Option<Classified> {
+    if is_live_name(name) {
+        return Some((State::Live, None));
+    }
+    if let Some(finished) = parse_finished(name, &is_live_name) {
+        return Some((State::Finished, Some(finished)));
+    }
+    let (whole, state) = match name.strip_suffix(TEMPORARY) {
+        Some(whole) => (whole, State::Temporary),
+        None => (name, State::Compressed),
+    };
+    let original = [Compression::Gzip, Compression::Lz4].iter().find_map(|how| whole.strip_suffix(how.suffix()))?;
+    Some((state, Some(parse_finished(original, &is_live_name)?)))
+}
+
+/// Reads the stamp and number in the name of a finished file.
+fn parse_finished(name: &str, is_live_name: impl Fn(&str) -> bool) -> Option<(String, u32)> {
+    // A live name without extension leaves the stamp at the end, where its last dot looks like an extension's.
+    let candidates = [split(name), (name, "")];
+    candidates.into_iter().find_map(|(front, extension)| {
+        let (front, number) = match front.rsplit_once('-') {
+            Some((front, digits)) if digits.bytes().all(|b| b.is_ascii_digit()) => (front, digits.parse().ok()?),
+            _ => (front, 0),
+        };
+        let (stem, stamp) = front.split_at_checked(front.len().checked_sub(STAMP_SHAPE.len() + 1)?)?;
+        let stamp = stamp.strip_prefix('.')?;
+        let live = format!("{stem}{extension}");
+        // Made anew, the name must come out the same: that rules out every other way of reading it.
+        (is_stamp(stamp) && is_live_name(&live) && finished_name(&live, stamp, number) == name)
+            .then(|| (stamp.to_owned(), number))
+    })
+}
+
+/// Where a stamp has digits (`0`), and what stands between them.
+const STAMP_SHAPE: &[u8] = b"00000000T000000.000";
+
+fn is_stamp(text: &str) -> bool {
+    text.len() == STAMP_SHAPE.len()
+        && text.bytes().zip(STAMP_SHAPE).all(|(b, shape)| if *shape == b'0' { b.is_ascii_digit() } else { b == *shape })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOMENT: UnixNanos = UnixNanos(1_709_212_029_123_456_789);
+    const STAMP: &str = "20240229T130709.123";
+
+    fn is_live(name: &str) -> bool {
+        ["app.ndjson", "app", ".app", "app.tar.x"].contains(&name)
+    }
+
+    #[test]
+    fn a_finished_file_is_named_after_its_moment_and_recognized_in_every_state() {
+        assert_eq!(stamp(MOMENT), STAMP);
+        for live in ["app.ndjson", "app", ".app", "app.tar.x"] {
+            assert_eq!(classify(live, is_live), Some((State::Live, None)));
+            for number in [0, 1, 12] {
+                let name = finished_name(live, STAMP, number);
+                let finished = Some((STAMP.to_owned(), number));
+                assert_eq!(classify(&name, is_live), Some((State::Finished, finished.clone())), "{name}");
+                for suffix in [".gz", ".lz4"] {
+                    let (whole, part) = (format!("{name}{suffix}"), format!("{name}{suffix}.tmp"));
+                    assert_eq!(classify(&whole, is_live), Some((State::Compressed, finished.clone())));
+                    assert_eq!(classify(&part, is_live), Some((State::Temporary, finished.clone())));
+                }
+            }
+        }
+        assert_eq!(finished_name("app.ndjson", STAMP, 2), "app.20240229T130709.123-2.ndjson");
+    }
+
+    #[test]
+    fn names_that_only_look_alike_are_not_taken_for_ours() {
+        for name in [
+            "app.ndjson.gz",
+            "app.ndjson.tmp",
+            "app.ndjson~",
+            "app.20240229.ndjson",
+            "app.20240229T130709.12x.ndjson",
+            "app.20240229T130709.123-0.ndjson",
+            "app.20240229T130709.123-01.ndjson",
+            "app.20240229T130709.123-.ndjson",
+            "app.20240229T130709.123.ndjson.bak",
+            "app.20240229T130709.123.ndjson.tmp",
+            "app.20240229T130709.123.ndjson.gz.gz",
+            "other.20240229T130709.123.ndjson",
+            "app20240229T130709.123.ndjson",
+            "20240229T130709.123",
+            "é20240229T130709.123",
+            "",
+            "-",
+            ".",
+        ] {
+            assert_eq!(classify(name, is_live), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_taken_in_any_state_is_not_given_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let live = directory.path().join("app.ndjson");
+        let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+        assert_eq!(name(reserve(&live, MOMENT).unwrap()), "app.20240229T130709.123.ndjson");
+        fs::write(directory.path().join("app.20240229T130709.123-1.ndjson.gz"), "").unwrap();
+        fs::write(directory.path().join("app.20240229T130709.123-2.ndjson.lz4"), "").unwrap();
+        assert_eq!(name(reserve(&live, MOMENT).unwrap()), "app.20240229T130709.123-3.ndjson");
+    }
+
+    #[test]
+    fn a_scan_finds_ours_oldest_first_and_passes_over_the_rest() {
+        let directory = tempfile::tempdir().unwrap();
+        let base = directory.path();
+        for name in ["a.20240229T130709.124.log", "a.20240229T130709.123-2.log.gz", "a.20240229T130709.123-10.log"] {
+            fs::write(base.join(name), "").unwrap();
+        }
+        fs::write(base.join("b.txt"), "").unwrap();
+        fs::create_dir(base.join("c.log")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", base.join("d.20240229T130709.123.log")).unwrap();
+        let template = Template::parse(&format!("{}/{{protocol}}.log", base.display())).unwrap();
+        let names: Vec<_> = scan(&template)
+            .unwrap()
+            .into_iter()
+            .map(|found| found.path.file_name().unwrap().to_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(
+            names,
+            ["a.20240229T130709.123-2.log.gz", "a.20240229T130709.123-10.log", "a.20240229T130709.124.log"]
+        );
+    }
+}

@@ -1,0 +1,392 @@
+//! The path template: parsed once, expanded for every batch, and read backwards to tell our files from others'.
+
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use jiff::fmt::strtime;
+
+use crate::event::UnixNanos;
+
+/// A path with dates and fields in it, confined to its base directory.
+///
+/// What fills a hole is never empty and holds neither `/` nor `.`, so an expansion has exactly the components of the
+/// template and none of them can become `..`.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Template {
+    base: PathBuf,
+    /// Directories below the base, and the file's name as the last one; so there is at least one.
+    components: Vec<Vec<Part>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    Literal(String),
+    Date(&'static DateItem),
+    Protocol,
+    Listener,
+}
+
+/// A strftime item that may stand in a path, and what it can look like there.
+#[derive(Debug, PartialEq)]
+struct DateItem {
+    format: &'static str,
+    shape: Shape,
+}
+
+#[derive(Debug, PartialEq)]
+enum Shape {
+    /// So many digits that make a number from the first to the second, inclusive.
+    Digits(usize, u32, u32),
+    OneOf(&'static [&'static str]),
+}
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const MONTHS_SHORT: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+const DAYS_SHORT: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+
+/// Closed on purpose: items that make `/`, `:` or spaces have no place in a path, those finer than a second would make
+/// a file per batch, and two-digit years sort wrongly.
+const DATE_ITEMS: [DateItem; 20] = [
+    DateItem { format: "%Y", shape: Shape::Digits(4, 0, 9999) },
+    DateItem { format: "%G", shape: Shape::Digits(4, 0, 9999) },
+    DateItem { format: "%m", shape: Shape::Digits(2, 1, 12) },
+    DateItem { format: "%d", shape: Shape::Digits(2, 1, 31) },
+    DateItem { format: "%j", shape: Shape::Digits(3, 1, 366) },
+    DateItem { format: "%H", shape: Shape::Digits(2, 0, 23) },
+    DateItem { format: "%I", shape: Shape::Digits(2, 1, 12) },
+    DateItem { format: "%M", shape: Shape::Digits(2, 0, 59) },
+    DateItem { format: "%S", shape: Shape::Digits(2, 0, 59) },
+    DateItem { format: "%q", shape: Shape::Digits(1, 1, 4) },
+    DateItem { format: "%U", shape: Shape::Digits(2, 0, 53) },
+    DateItem { format: "%V", shape: Shape::Digits(2, 1, 53) },
+    DateItem { format: "%W", shape: Shape::Digits(2, 0, 53) },
+    DateItem { format: "%u", shape: Shape::Digits(1, 1, 7) },
+    DateItem { format: "%w", shape: Shape::Digits(1, 0, 6) },
+    DateItem { format: "%a", shape: Shape::OneOf(&DAYS_SHORT) },
+    DateItem { format: "%A", shape: Shape::OneOf(&DAYS) },
+    DateItem { format: "%b", shape: Shape::OneOf(&MONTHS_SHORT) },
+    DateItem { format: "%B", shape: Shape::OneOf(&MONTHS) },
+    DateItem { format: "%p", shape: Shape::OneOf(&["AM", "PM"]) },
+];
+
+impl Template {
+    /// Reads a template.
+    ///
+    /// # Errors
+    /// What is wrong with it and what would be right, naming the item or field.
+    pub(super) fn parse(text: &str) -> Result<Template, String> {
+        if text.is_empty() {
+            return Err("the path is empty".to_owned());
+        }
+        if text.ends_with('/') {
+            return Err(format!("the path `{text}` ends in `/`; a file's name must follow"));
+        }
+        if let Some(control) = text.chars().find(|c| c.is_control()) {
+            return Err(format!("the path has the control character {control:?} in it"));
+        }
+        let mut base = PathBuf::from(if text.starts_with('/') { "/" } else { "" });
+        let mut components = Vec::new();
+        let mut names = text.split('/').filter(|name| !name.is_empty() && *name != ".").peekable();
+        while let Some(name) = names.next() {
+            if name == ".." {
+                return Err(format!("the path `{text}` has `..` in it; it must not lead upwards"));
+            }
+            let parts = parse_component(name)?;
+            let is_directory = names.peek().is_some();
+            match parts.as_slice() {
+                [Part::Literal(literal)] if is_directory && components.is_empty() => base.push(literal),
+                _ => components.push(parts),
+            }
+        }
+        if components.is_empty() || text.ends_with("/.") {
+            return Err(format!("the path `{text}` names no file"));
+        }
+        Ok(Template { base, components })
+    }
+
+    /// The directory that nothing leaves. Empty for the working directory.
+    pub(super) fn base(&self) -> &Path {
+        &self.base
+    }
+
+    /// How many names follow the base in every expansion: directories, then the file.
+    pub(super) fn depth(&self) -> usize {
+        self.components.len()
+    }
+
+    /// The path for events of this protocol and listener, read at `observed`.
+    pub(super) fn expand(&self, observed: UnixNanos, protocol: &str, listener: &str) -> PathBuf {
+        let time = timestamp(observed);
+        let mut path = self.base.clone();
+        for component in &self.components {
+            let mut name = String::new();
+            for part in component {
+                match part {
+                    Part::Literal(literal) => name.push_str(literal),
+                    Part::Date(item) => name.push_str(&item.expand(time)),
+                    Part::Protocol => name.push_str(&sanitize(protocol)),
+                    Part::Listener => name.push_str(&sanitize(listener)),
+                }
+            }
+            path.push(name);
+        }
+        path
+    }
+
+    /// Whether `name` can be the component at `level` (0: the first below the base) of an expansion at any time.
+    pub(super) fn could_name(&self, level: usize, name: &str) -> bool {
+        self.components.get(level).is_some_and(|parts| matches(parts, name, None))
+    }
+
+    /// Whether an expansion at `now` can be `path`: if not, nothing that is read from now on goes there.
+    pub(super) fn is_current(&self, path: &Path, now: UnixNanos) -> bool {
+        let time = timestamp(now);
+        let Ok(relative) = path.strip_prefix(&self.base) else { return false };
+        let mut names = relative.iter().map(|name| name.to_str().unwrap_or_default());
+        self.components.iter().all(|parts| names.next().is_some_and(|name| matches(parts, name, Some(time))))
+            && names.next().is_none()
+    }
+}
+
+impl DateItem {
+    fn expand(&self, time: Timestamp) -> String {
+        strtime::format(self.format, time).expect("every item of the table formats every timestamp")
+    }
+
+    /// The lengths of the prefix of `text` that this item could have made.
+    fn prefix_len(&self, text: &str) -> Option<usize> {
+        match self.shape {
+            Shape::Digits(width, least, most) => {
+                let digits = text.get(..width)?;
+                let number: u32 = digits.bytes().all(|b| b.is_ascii_digit()).then_some(digits)?.parse().ok()?;
+                (least..=most).contains(&number).then_some(width)
+            }
+            Shape::OneOf(names) => names.iter().find(|name| text.starts_with(**name)).map(|name| name.len()),
+        }
+    }
+}
+
+fn parse_component(name: &str) -> Result<Vec<Part>, String> {
+    let mut parts = Vec::new();
+    let mut rest = name;
+    while let Some(at) = rest.find(['%', '{', '}']) {
+        push_literal(&mut parts, &rest[..at]);
+        let special = &rest[at..];
+        rest = if special.starts_with('%') {
+            parse_item(special, &mut parts)?
+        } else if special.starts_with('{') {
+            parse_field(special, &mut parts)?
+        } else {
+            return Err(format!("`}}` without `{{` in `{name}`"));
+        };
+    }
+    push_literal(&mut parts, rest);
+    Ok(parts)
+}
+
+/// Reads the item at the front of `text`; answers what follows it.
+fn parse_item<'a>(text: &'a str, parts: &mut Vec<Part>) -> Result<&'a str, String> {
+    let Some(letter) = text.chars().nth(1) else {
+        return Err("`%` at the end of a name; a literal percent sign is `%%`".to_owned());
+    };
+    let (item, rest) = text.split_at(1 + letter.len_utf8());
+    match item {
+        "%%" => push_literal(parts, "%"),
+        "%F" => parts.append(&mut parse_component("%Y-%m-%d")?),
+        _ => match DATE_ITEMS.iter().find(|known| known.format == item) {
+            Some(known) => parts.push(Part::Date(known)),
+            None => {
+                let known: Vec<_> = DATE_ITEMS.iter().map(|item| item.format).collect();
+                return Err(format!("`{item}` cannot stand in a path; items that can: %F {} %%", known.join(" ")));
+            }
+        },
+    }
+    Ok(rest)
+}
+
+/// Reads the field at the front of `text`; answers what follows it.
+fn parse_field<'a>(text: &'a str, parts: &mut Vec<Part>) -> Result<&'a str, String> {
+    let Some(end) = text.find('}') else {
+        return Err(format!("`{text}` lacks its `}}`"));
+    };
+    let (field, rest) = text.split_at(end + 1);
+    parts.push(match field {
+        "{protocol}" => Part::Protocol,
+        "{listener}" => Part::Listener,
+        _ => return Err(format!("unknown field `{field}`; the fields are {{protocol}} and {{listener}}")),
+    });
+    Ok(rest)
+}
+
+/// Appends a literal; neighbours become one, so that a component without holes is a single part.
+fn push_literal(parts: &mut Vec<Part>, text: &str) {
+    match parts.last_mut() {
+        _ if text.is_empty() => {}
+        Some(Part::Literal(literal)) => literal.push_str(text),
+        _ => parts.push(Part::Literal(text.to_owned())),
+    }
+}
+
+/// Whether `text` can be what `parts` make at `time`, or at any time.
+fn matches(parts: &[Part], text: &str, time: Option<Timestamp>) -> bool {
+    let Some((part, rest)) = parts.split_first() else { return text.is_empty() };
+    match (part, time) {
+        (Part::Literal(literal), _) => {
+            text.strip_prefix(literal.as_str()).is_some_and(|text| matches(rest, text, time))
+        }
+        (Part::Date(item), Some(now)) => {
+            text.strip_prefix(item.expand(now).as_str()).is_some_and(|text| matches(rest, text, time))
+        }
+        (Part::Date(item), None) => item.prefix_len(text).is_some_and(|len| matches(rest, &text[len..], time)),
+        (Part::Protocol | Part::Listener, _) => {
+            let longest = text.bytes().take_while(|byte| is_tame(*byte)).count();
+            (1..=longest).rev().any(|len| matches(rest, &text[len..], time))
+        }
+    }
+}
+
+/// A field's value as part of a file name.
+fn sanitize(value: &str) -> String {
+    if value.is_empty() {
+        return "_".to_owned();
+    }
+    value.chars().map(|c| if u8::try_from(c).is_ok_and(is_tame) { c } else { '_' }).collect()
+}
+
+fn is_tame(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
+}
+
+/// The same moment for jiff, whose range is far beyond that of [`UnixNanos`].
+pub(super) fn timestamp(time: UnixNanos) -> Timestamp {
+    Timestamp::from_nanosecond(i128::from(time.0)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2024-02-29T13:07:09Z, a Thursday.
+    const LEAP_DAY: UnixNanos = UnixNanos(1_709_212_029_123_456_789);
+
+    fn expand(template: &str, listener: &str) -> String {
+        let path = Template::parse(template).unwrap().expand(LEAP_DAY, "datadog", listener);
+        path.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn dates_and_fields_are_filled_in() {
+        assert_eq!(expand("events/%Y-%m-%d/{protocol}.ndjson", "x"), "events/2024-02-29/datadog.ndjson");
+        assert_eq!(expand("/var/log/%F/{listener}-%H%M%S.log", "web"), "/var/log/2024-02-29/web-130709.log");
+        assert_eq!(expand("plain.ndjson", "x"), "plain.ndjson");
+        assert_eq!(expand("a/./b//100%%-%a-%A-%b-%B-%p-%I", "x"), "a/b/100%-Thu-Thursday-Feb-February-PM-01");
+        assert_eq!(expand("%G-%V-%u-%w-%j-%U-%W-q%q", "x"), "2024-09-4-4-060-08-09-q1");
+    }
+
+    #[test]
+    fn every_item_formats_the_first_and_the_last_moment_and_recognizes_what_it_made() {
+        for time in [UnixNanos(0), LEAP_DAY, UnixNanos(u64::MAX)] {
+            for item in &DATE_ITEMS {
+                let made = item.expand(timestamp(time));
+                assert_eq!(item.prefix_len(&made), Some(made.len()), "{} made {made}", item.format);
+            }
+        }
+    }
+
+    #[test]
+    fn a_field_cannot_lead_out_of_the_base_directory() {
+        assert_eq!(expand("events/{listener}/x", "../../etc"), "events/______etc/x");
+        assert_eq!(expand("events/{listener}/x", ".."), "events/__/x");
+        assert_eq!(expand("events/.{listener}./x", ""), "events/._./x");
+        assert_eq!(expand("events/{listener}", "a\0b/ü\n"), "events/a_b___");
+    }
+
+    #[test]
+    fn the_base_is_the_directories_before_the_first_hole() {
+        for (template, base) in [
+            ("events/%Y/{protocol}", "events"),
+            ("events/a-%Y/b/c", "events"),
+            ("/a/b/c.log", "/a/b"),
+            ("/%Y", "/"),
+            ("%Y/x", ""),
+            ("x", ""),
+        ] {
+            assert_eq!(Template::parse(template).unwrap().base(), Path::new(base), "{template}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_path_is_rejected_by_name() {
+        for (template, named) in [
+            ("", "empty"),
+            ("events/", "ends in `/`"),
+            ("/", "ends in `/`"),
+            (".", "names no file"),
+            ("events/.", "names no file"),
+            ("../events", "`..`"),
+            ("events/../../etc/passwd", "`..`"),
+            ("events/%Y/..", "`..`"),
+            ("events/{host}", "`{host}`"),
+            ("events/{}", "`{}`"),
+            ("events/{protocol", "`{protocol`"),
+            ("events/{proto/col}", "`{proto`"),
+            ("events/protocol}", "`}`"),
+            ("events/%D", "`%D`"),
+            ("events/%c", "`%c`"),
+            ("events/%x", "`%x`"),
+            ("events/%n", "`%n`"),
+            ("events/%T", "`%T`"),
+            ("events/%y", "`%y`"),
+            ("events/%f", "`%f`"),
+            ("events/%-d", "`%-`"),
+            ("events/%Q", "`%Q`"),
+            ("events/%é", "`%é`"),
+            ("events/%", "`%`"),
+            ("events/%/x", "`%`"),
+            ("a\0b", "control"),
+            ("a\nb", "control"),
+        ] {
+            let error = Template::parse(template).unwrap_err();
+            assert!(error.contains(named), "{template:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn only_names_that_an_expansion_can_have_are_recognized() {
+        let template = Template::parse("events/%Y-%m-%d/{protocol}-{listener}.ndjson").unwrap();
+        assert!(template.could_name(0, "2024-02-29"));
+        for stranger in ["2024-13-01", "2024-2-29", "2024-02-29x", "+024-02-29", "backup", ""] {
+            assert!(!template.could_name(0, stranger), "{stranger}");
+        }
+        assert!(template.could_name(1, "datadog-web-1.ndjson"));
+        for stranger in ["datadog.ndjson", "-.ndjson", "a-b.ndjson.bak", "a-b.c.ndjson", "ä-b.ndjson"] {
+            assert!(!template.could_name(1, stranger), "{stranger}");
+        }
+        assert!(!template.could_name(2, "x"));
+    }
+
+    #[test]
+    fn a_path_is_current_until_its_date_has_passed() {
+        let template = Template::parse("events/%Y-%m-%d/{protocol}.ndjson").unwrap();
+        let path = template.expand(LEAP_DAY, "datadog", "x");
+        assert!(template.is_current(&path, LEAP_DAY));
+        assert!(!template.is_current(&path, UnixNanos(LEAP_DAY.0 + 86_400_000_000_000)));
+        assert!(!template.is_current(Path::new("elsewhere/2024-02-29/datadog.ndjson"), LEAP_DAY));
+        let undated = Template::parse("{protocol}.ndjson").unwrap();
+        assert!(undated.is_current(Path::new("datadog.ndjson"), LEAP_DAY));
+    }
+}
