@@ -1,8 +1,6 @@
 //! The two encoders, seen from outside: golden lines for every kind, and every corner of escaping.
 #![allow(clippy::unwrap_used)]
 
-#![allow(clippy::unwrap_used)]
-
 mod escaping;
 mod json;
 mod text;

@@ -9,7 +9,7 @@ use crate::protocol::{MemoryBudget, MemoryLease, Now, Output};
 
 use super::record::{
     Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, RESOURCE, Record, Ref, SERVICE, TYPE, Traces, Waiting,
-    Warning, Warnings, field_place, key_place, release_all,
+    Warning, Warnings, field_place, key_place, key_print, release_all, retain_all,
 };
 use super::strings::{Slot, Strings};
 use super::wire::{ENTRY_BYTES, ListKind, Process, Span, StringId};
@@ -18,6 +18,11 @@ use crate::event::TraceId;
 
 /// A limit is asked of the shared budget in steps of this size, so that not every string touches it.
 const LEASE_STEP_BYTES: u64 = 16 * 1024;
+
+/// Texts that nobody needs are freed when a record closes, or when they are this many bytes.
+const SWEEP_BYTES: u64 = 256 * 1024;
+/// A record with more entries than this gives its memory back.
+const MAX_SPARE_ENTRIES: usize = 512;
 
 /// An object's place in the stream, and when it came.
 #[derive(Clone, Copy, Debug)]
@@ -44,11 +49,11 @@ pub(super) struct Assembler {
     waiting: Waiting,
     traces: Traces,
     /// The last process, trace or span: lists that follow are its own (reading 11).
-    open: Option<Record>,
+    open: Option<Box<Record>>,
     /// Whom lists belong to while no record is open.
     late: LateOwner,
     /// Records that may go out as soon as the batch has room.
-    ready: VecDeque<Record>,
+    ready: VecDeque<Box<Record>>,
     next_sequence: u64,
     next_key: u64,
     unresolved_events: u64,
@@ -56,8 +61,8 @@ pub(super) struct Assembler {
     leased: u64,
     /// Something was added that a limit governs.
     grown: bool,
-    /// Memory of a finished record, for the next.
-    spare: Vec<Entry>,
+    /// A finished record, whose memory the next one takes over.
+    spare: Option<Box<Record>>,
 }
 
 impl Assembler {
@@ -76,7 +81,7 @@ impl Assembler {
             lease: memory.lease(),
             leased: 0,
             grown: false,
-            spare: Vec::new(),
+            spare: None,
             options,
         }
     }
@@ -113,7 +118,8 @@ impl Assembler {
             }
         };
         self.next_key += 1;
-        self.open.insert(Record {
+        let mut spare = self.spare.take();
+        let record = Record {
             key: self.next_key,
             owner,
             sequence,
@@ -122,7 +128,7 @@ impl Assembler {
             observed: place.now.unix,
             received: place.now.elapsed,
             fields: [Ref::Absent; 4],
-            entries: std::mem::take(&mut self.spare),
+            entries: spare.as_mut().map_or_else(Vec::new, |spare| std::mem::take(&mut spare.entries)),
             own_entries: 0,
             unresolved: 0,
             expanded_bytes: 0,
@@ -130,8 +136,17 @@ impl Assembler {
             dropped_late: 0,
             last_list: None,
             warnings: Warnings::default(),
+            holds_texts: false,
             partial: false,
-        })
+        };
+        let record = match spare {
+            Some(mut spare) => {
+                *spare = record;
+                spare
+            }
+            None => Box::new(record),
+        };
+        self.open.insert(record)
     }
 
     fn refer_fields(&mut self, span: &Span) {
@@ -157,10 +172,12 @@ impl Assembler {
                 if let Ref::Waiting(id) = *reference
                     && let Some(slot) = self.strings.peek(id)
                 {
+                    self.strings.retain(slot);
                     *reference = Ref::Bound(slot);
                 }
             }
             let (Ref::Bound(key_slot), Ref::Bound(value_slot)) = (*key, *value) else { continue };
+            let key_print = self.strings.fingerprint(key_slot);
             open.expanded_bytes += self.strings.text(value_slot).len().min(self.options.max_text.value) as u64;
             if open.expanded_bytes > self.options.max_record_bytes {
                 let left = (metas.len() - done) as u64;
@@ -168,9 +185,8 @@ impl Assembler {
                 open.dropped_late += left;
                 break;
             }
-            self.strings.retain(key_slot);
-            self.strings.retain(value_slot);
-            open.entries.push(Entry { kind: EntryKind::TraceMeta, key: *key, value: EntryValue::Text(*value) });
+            let value = EntryValue::Text(*value);
+            open.entries.push(Entry { kind: EntryKind::TraceMeta, key_print, key: *key, value });
         }
     }
 
@@ -216,13 +232,11 @@ impl Assembler {
                 ListKind::Metrics => (EntryKind::Metric, EntryValue::Number(u64::from_be_bytes(value)), 8),
             };
             open.expanded_bytes += key_bytes + value_bytes;
-            let mut entry = Entry { kind, key, value };
+            let mut entry = Entry { kind, key_print: key_print(key, &self.strings), key, value };
             if open.expanded_bytes > max_bytes {
                 open.expanded_bytes -= key_bytes + value_bytes;
                 dropped += 1;
                 if open.unresolved == unresolved_before {
-                    let value = if let EntryValue::Text(value) = value { value } else { Ref::Absent };
-                    release_all([key, value], &mut self.strings);
                     continue;
                 }
                 // Part of it waits: it stays for the index's sake, and is not written.
@@ -264,20 +278,28 @@ impl Assembler {
         if !self.waiting.expects_nothing() {
             self.bind(id, defined.slot);
         }
-        self.strings.release(defined.slot);
+        if self.strings.dropped_bytes() > SWEEP_BYTES {
+            self.sweep();
+        }
         self.grown = true;
+    }
+
+    /// Frees texts that nobody needs, whatever the open record refers to.
+    fn sweep(&mut self) {
+        let open = || self.open.iter().flat_map(|open| open.refs());
+        retain_all(open(), &mut self.strings);
+        self.strings.sweep();
+        release_all(open(), &mut self.strings);
     }
 
     /// Everything that waits for `id` gets its text, and goes out if it waited for nothing else (rule 10).
     fn bind(&mut self, id: StringId, slot: Slot) {
-        let text_bytes = self.strings.text(slot).len().min(self.options.max_text.value) as u64;
-        let max_bytes = self.options.max_record_bytes;
+        let (max_value, max_bytes) = (self.options.max_text.value, self.options.max_record_bytes);
         for (key, place) in self.waiting.defined(id) {
-            let open = self.open.as_mut().filter(|open| open.key == key);
+            let open = self.open.as_deref_mut().filter(|open| open.key == key);
             let is_open = open.is_some();
             let Some(record) = open.or_else(|| self.waiting.get_mut(key)) else { continue };
-            self.strings.retain(slot);
-            record.bind(place, slot, text_bytes, max_bytes);
+            record.bind(place, slot, &mut self.strings, max_value, max_bytes);
             if record.unresolved == 0 && !is_open {
                 self.ready.extend(self.waiting.remove(key));
             }
@@ -286,7 +308,7 @@ impl Assembler {
 
     /// The open record is complete (reading 16): it goes out, or waits for its texts.
     pub(super) fn close(&mut self, out: &mut Output) {
-        let Some(open) = self.open.take() else { return };
+        let Some(mut open) = self.open.take() else { return };
         match open.owner {
             Owner::Process(_) => self.late = LateOwner::Process,
             Owner::Trace(trace_id) => self.late = LateOwner::Trace(trace_id),
@@ -300,9 +322,12 @@ impl Assembler {
         if open.unresolved == 0 {
             self.send(open, out);
         } else {
+            retain_all(open.refs(), &mut self.strings);
+            open.holds_texts = true;
             self.waiting.insert(open);
             self.grown = true;
         }
+        self.strings.sweep();
     }
 
     /// Sends what may go out, as far as the batch has room.
@@ -313,7 +338,7 @@ impl Assembler {
         }
     }
 
-    fn send(&mut self, mut record: Record, out: &mut Output) {
+    fn send(&mut self, mut record: Box<Record>, out: &mut Output) {
         normalize::write(&record, &mut self.strings, &self.options.max_text, out);
         if record.unresolved > 0 {
             self.unresolved_events += 1;
@@ -331,10 +356,12 @@ impl Assembler {
                 Header { name: semconv::LOSS.into(), time: Some(record.observed), observed: record.observed, position };
             out.loss(header, loss);
         }
-        release_all(record.refs(), &mut self.strings);
-        record.entries.clear();
-        if record.entries.capacity() > self.spare.capacity() && record.entries.capacity() <= 512 {
-            self.spare = record.entries;
+        if record.holds_texts {
+            release_all(record.refs(), &mut self.strings);
+        }
+        if record.entries.capacity() <= MAX_SPARE_ENTRIES {
+            record.entries.clear();
+            self.spare = Some(record);
         }
     }
 }
@@ -394,7 +421,7 @@ impl Assembler {
         }
         while !out.batch.is_full() {
             let too_many = self.waiting.len() > self.options.waiting.records;
-            let held = self.waiting.bytes() + self.traces.bytes() + self.strings.orphan_bytes();
+            let held = self.waiting.bytes() + self.traces.bytes() + self.strings.held_bytes();
             let too_large = held > self.options.waiting.bytes;
             let over_budget = !self.lease(held + self.strings.cached_bytes());
             if !(too_many || too_large || over_budget) {
