@@ -1,0 +1,178 @@
+//! The whole daemon: `simulate` → `run` → a sink, next to a raw TCP → file copy of as many bytes in the same run.
+//!
+//! `cargo bench --bench end_to_end [-- EVENTS [REPETITIONS]]` prints a table. CPU seconds are user + system of the
+//! daemon's own process, from /proc; machines differ, so read the ratio to the raw copy. Nothing is asserted but that
+//! every event arrives.
+
+#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const TRIBUTARY: &str = env!("CARGO_BIN_EXE_tributary");
+/// Clock ticks of /proc/PID/stat per second, on every Linux that this is likely to run on.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// What one run of one row cost.
+struct Run {
+    seconds: f64,
+    cpu_seconds: f64,
+    peak_mib: f64,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+fn main() {
+    let numbers: Vec<u64> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    let events = numbers.first().copied().unwrap_or(1_000_000);
+    let repetitions = numbers.get(1).copied().unwrap_or(3) as usize;
+    println!("{events} simulated spans a run, {repetitions} interleaved repetitions; medians (lowest–highest)\n");
+    let (mut discard, mut file, mut raw) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..repetitions {
+        discard.push(daemon("type = \"discard\"", events));
+        let to_file = daemon(
+            "type = \"file\"\npath = \"out/events.ndjson\"\nrotate_bytes = \"0\"\nrotate_interval = \"0s\"\nfsync = \"never\"",
+            events,
+        );
+        raw.push(raw_copy(to_file.bytes_out));
+        file.push(to_file);
+    }
+    println!(
+        "{:<24} {:>12} {:>9} {:>9} {:>28} {:>9}",
+        "row", "events/s", "MB/s in", "MB/s out", "CPU s per million", "peak MiB"
+    );
+    for (name, runs) in
+        [("datadog -> discard", &discard), ("datadog -> file", &file), ("raw copy, same bytes out", &raw)]
+    {
+        let per_million = spread(runs, |run| run.cpu_seconds / (events as f64 / 1e6));
+        println!(
+            "{name:<24} {:>12.0} {:>9.0} {:>9.0} {:>28} {:>9.1}",
+            events as f64 / median(runs, |run| run.seconds),
+            median(runs, |run| run.bytes_in as f64 / 1e6 / run.seconds),
+            median(runs, |run| run.bytes_out as f64 / 1e6 / run.seconds),
+            per_million,
+            median(runs, |run| run.peak_mib),
+        );
+    }
+    let ratio = median(&file, |run| run.cpu_seconds) / median(&raw, |run| run.cpu_seconds);
+    println!("\ndatadog -> file costs {ratio:.2} times the raw copy");
+}
+
+fn median(runs: &[Run], figure: impl Fn(&Run) -> f64) -> f64 {
+    let mut figures: Vec<f64> = runs.iter().map(figure).collect();
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+fn spread(runs: &[Run], figure: impl Fn(&Run) -> f64) -> String {
+    let low = runs.iter().map(&figure).fold(f64::INFINITY, f64::min);
+    let high = runs.iter().map(&figure).fold(0.0, f64::max);
+    format!("{:.3} ({low:.3}–{high:.3})", median(runs, &figure))
+}
+
+/// Runs the daemon with one sink, sends it everything, and stops it.
+fn daemon(sink: &str, events: u64) -> Run {
+    let directory = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let config = format!("[listeners.bench]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n[sinks.out]\n{sink}\n");
+    fs::write(directory.path().join("tributary.toml"), config).unwrap();
+    let mut daemon = Command::new(TRIBUTARY)
+        .arg("run")
+        .current_dir(&directory)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while TcpStream::connect(address).is_err() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let cpu_before = cpu_seconds(&daemon);
+    let began = Instant::now();
+    let sent = Command::new(TRIBUTARY)
+        .args(["simulate", "datadog", "--to", &address.to_string(), "--count", &events.to_string()])
+        .output()
+        .unwrap();
+    // The agent waits until the daemon has read to the end and closed; what lanes still hold is soon written.
+    let seconds = began.elapsed().as_secs_f64();
+    let (mut cpu, mut before) = (cpu_seconds(&daemon), -1.0);
+    while cpu > before {
+        thread::sleep(Duration::from_millis(200));
+        (before, cpu) = (cpu, cpu_seconds(&daemon));
+    }
+    let peak_mib = peak_mib(&daemon);
+    Command::new("kill").args(["-TERM", &daemon.id().to_string()]).status().unwrap();
+    let mut books = String::new();
+    daemon.stderr.take().unwrap().read_to_string(&mut books).unwrap();
+    assert!(daemon.wait().unwrap().success(), "{books}");
+    let expected = format!("{events} events = {events} written + 0 shed + 0 failed");
+    assert!(books.contains(&expected), "not everything arrived:\n{books}");
+    let sent = String::from_utf8(sent.stderr).unwrap();
+    let bytes_in = sent.split("\"bytes\":").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
+    let bytes_out = fs::metadata(directory.path().join("out/events.ndjson")).map_or(0, |file| file.len());
+    Run { seconds, cpu_seconds: cpu - cpu_before, peak_mib, bytes_in, bytes_out }
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn cpu_seconds(process: &Child) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
+    // After the name in parentheses: user and system time are the 12th and 13th fields.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / TICKS_PER_SECOND
+}
+
+fn peak_mib(process: &Child) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+}
+
+/// What no collector can do without: receive that many bytes on loopback and write them to a file.
+fn raw_copy(bytes: u64) -> Run {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let sender = thread::spawn(move || send(address, bytes));
+    let directory = tempfile::tempdir().unwrap();
+    let began = Instant::now();
+    let before = thread_cpu_seconds();
+    let (stream, _) = listener.accept().unwrap();
+    copy(stream, &directory.path().join("raw")).unwrap();
+    let cpu_seconds = thread_cpu_seconds() - before;
+    sender.join().unwrap().unwrap();
+    Run { seconds: began.elapsed().as_secs_f64(), cpu_seconds, peak_mib: 0.0, bytes_in: bytes, bytes_out: bytes }
+}
+
+fn send(address: SocketAddr, bytes: u64) -> io::Result<()> {
+    let mut stream = TcpStream::connect(address)?;
+    let piece = vec![b'x'; 64 * 1024];
+    let mut left = bytes;
+    while left > 0 {
+        let size = left.min(piece.len() as u64);
+        stream.write_all(&piece[..size as usize])?;
+        left -= size;
+    }
+    Ok(())
+}
+
+fn copy(mut stream: TcpStream, path: &Path) -> io::Result<()> {
+    let mut file = fs::File::create(path)?;
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(()),
+            size => file.write_all(&buffer[..size])?,
+        }
+    }
+}
+
+fn thread_cpu_seconds() -> f64 {
+    let on_cpu = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    on_cpu.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1e9
+}
