@@ -21,7 +21,7 @@ const PLACES: [&str; 2] = ["./tributary.toml", "/etc/tributary/tributary.toml"];
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  tributary run                                with the first configuration found, or built-in defaults
+  tributary run                                the configuration found, or built-in defaults
   tributary run --config tributary.toml | jq 'select(.kind == \"span\")'
   tributary run --log-format json --log-level warn")]
 pub(super) struct Arguments {
