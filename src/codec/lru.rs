@@ -1,60 +1,60 @@
 //! A map that knows which of its entries was used longest ago.
 //!
-//! Protocols that send a text once and refer to it later need one on each side. Every operation takes constant time;
-//! the hash is seeded, because peers choose the keys.
+//! Protocols that send a text once and refer to it later need one on each side. Looking up is by far the most frequent
+//! operation, so it costs one hash and one store: every entry carries the number of its last use. The order itself is
+//! kept lazily, in a heap that may know an older use of an entry than its last; only when the oldest entry is asked for
+//! are those brought up to date, each at most once per use. The hash is seeded, because peers choose the keys.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::hash::Hash;
 
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-const NONE: u32 = u32::MAX;
-
 /// Entries in order of use. It never evicts by itself: the owner calls [`Lru::pop_oldest`] when it has too much.
 #[derive(Debug)]
 pub struct Lru<K, V> {
-    places: HashMap<K, u32, RandomState>,
-    nodes: Vec<Node<K, V>>,
-    free: Vec<u32>,
-    newest: u32,
-    oldest: u32,
+    entries: HashMap<K, Entry<V>, RandomState>,
+    /// For every key one use of it, never a later one than its last.
+    order: BinaryHeap<Reverse<(u64, K)>>,
+    uses: u64,
 }
 
 #[derive(Debug)]
-struct Node<K, V> {
-    key: K,
+struct Entry<V> {
     value: V,
-    newer: u32,
-    older: u32,
+    last_use: u64,
 }
 
-impl<K, V> Default for Lru<K, V> {
+impl<K: Ord, V> Default for Lru<K, V> {
     fn default() -> Self {
-        Lru { places: HashMap::default(), nodes: Vec::new(), free: Vec::new(), newest: NONE, oldest: NONE }
+        Lru { entries: HashMap::default(), order: BinaryHeap::new(), uses: 0 }
     }
 }
 
-impl<K: Copy + Eq + Hash, V: Default> Lru<K, V> {
+impl<K: Copy + Ord + Hash, V> Lru<K, V> {
     /// Number of entries.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.entries.len()
     }
 
     /// Whether there is no entry.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.entries.is_empty()
     }
 
     /// The value of `key`, which now counts as used last.
     pub fn get(&mut self, key: &K) -> Option<&mut V> {
-        let place = *self.places.get(key)?;
-        self.touch(place);
-        Some(&mut self.nodes[place as usize].value)
+        let entry = self.entries.get_mut(key)?;
+        self.uses += 1;
+        entry.last_use = self.uses;
+        Some(&mut entry.value)
     }
 
     /// The value of `key`; its place in the order stays.
     pub fn peek(&self, key: &K) -> Option<&V> {
-        self.places.get(key).map(|place| &self.nodes[*place as usize].value)
+        self.entries.get(key).map(|entry| &entry.value)
     }
 
     /// Sets the value of `key`, which now counts as used last; gives back the value it replaces.
@@ -62,59 +62,22 @@ impl<K: Copy + Eq + Hash, V: Default> Lru<K, V> {
         if let Some(known) = self.get(&key) {
             return Some(std::mem::replace(known, value));
         }
-        let node = Node { key, value, newer: NONE, older: NONE };
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.nodes[place as usize] = node;
-                place
-            }
-            None => {
-                self.nodes.push(node);
-                (self.nodes.len() - 1) as u32
-            }
-        };
-        self.places.insert(key, place);
-        self.link_newest(place);
+        self.uses += 1;
+        self.entries.insert(key, Entry { value, last_use: self.uses });
+        self.order.push(Reverse((self.uses, key)));
         None
     }
 
     /// Takes out the entry that was used longest ago.
     pub fn pop_oldest(&mut self) -> Option<(K, V)> {
-        let place = self.oldest;
-        let node = self.nodes.get_mut(place as usize)?;
-        let (key, value) = (node.key, std::mem::take(&mut node.value));
-        self.unlink(place);
-        self.free.push(place);
-        self.places.remove(&key);
-        Some((key, value))
-    }
-
-    fn touch(&mut self, place: u32) {
-        if self.newest != place {
-            self.unlink(place);
-            self.link_newest(place);
-        }
-    }
-
-    fn unlink(&mut self, place: u32) {
-        let Node { newer, older, .. } = self.nodes[place as usize];
-        match newer {
-            NONE => self.newest = older,
-            newer => self.nodes[newer as usize].older = older,
-        }
-        match older {
-            NONE => self.oldest = newer,
-            older => self.nodes[older as usize].newer = newer,
-        }
-    }
-
-    fn link_newest(&mut self, place: u32) {
-        let older = std::mem::replace(&mut self.newest, place);
-        let node = &mut self.nodes[place as usize];
-        (node.newer, node.older) = (NONE, older);
-        match older {
-            NONE => self.oldest = place,
-            older => self.nodes[older as usize].newer = place,
+        loop {
+            let Reverse((known_use, key)) = self.order.pop()?;
+            let last_use = self.entries.get(&key)?.last_use;
+            if last_use == known_use {
+                let entry = self.entries.remove(&key)?;
+                return Some((key, entry.value));
+            }
+            self.order.push(Reverse((last_use, key)));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct UnixNanos(pub u64);
 
 /// The 16 bytes of a trace id, in the order of the wire. Shown as 32 lower-case hex digits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct TraceId(pub [u8; 16]);
 
 /// The 8 bytes of a span id, in the order of the wire. Shown as 16 lower-case hex digits.

@@ -1,5 +1,4 @@
 //! The two encoders, seen from outside: golden lines for every kind, and every corner of escaping.
-
 #![allow(clippy::unwrap_used)]
 
 mod escaping;

@@ -3,6 +3,7 @@
 //! "Reading" and "rule" numbers in comments are those of the protocol notes, which `docs/protocols/datadog.md` retells
 //! for operators: a *reading* settles what the specification leaves open, a *rule* is what a collector must do.
 
+mod assembler;
 mod normalize;
 mod options;
 mod record;

@@ -166,7 +166,10 @@ impl Writer<'_> {
         if entries.len() <= FEW_ENTRIES {
             for (at, entry) in entries.iter().enumerate().filter(|(_, entry)| is_written(entry)) {
                 let same = |other: &Entry, kind| {
-                    other.kind == kind && self.same_key(other.key, entry.key) && is_written(other)
+                    other.key_print == entry.key_print
+                        && other.kind == kind
+                        && self.same_key(other.key, entry.key)
+                        && is_written(other)
                 };
                 let is_repeated = entries[at + 1..].iter().any(|other| same(other, entry.kind));
                 if !is_repeated {

@@ -7,6 +7,7 @@ use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
 use crate::event::{SpanId, TraceId, UnixNanos};
+use crate::protocol::Output;
 
 use super::strings::{Slot, Strings};
 use super::wire::{ListKind, Process, Span, StringId};
@@ -44,6 +45,8 @@ pub(super) struct Record {
     pub(super) dropped_late: u64,
     pub(super) last_list: Option<ListKind>,
     pub(super) warnings: Warnings,
+    /// Its texts are retained for it.
+    pub(super) holds_texts: bool,
     /// The connection ended while its lists might still have come (rule 20).
     pub(super) partial: bool,
 }
@@ -71,7 +74,7 @@ pub(super) enum LateOwner {
 pub(super) enum Ref {
     /// Id 0, never defined.
     Absent,
-    /// Bound, and retained.
+    /// Bound. Retained while the record waits.
     Bound(Slot),
     /// Waits for the first definition of this id.
     Waiting(StringId),
@@ -81,6 +84,8 @@ pub(super) enum Ref {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) kind: EntryKind,
+    /// Equal keys have equal prints.
+    pub(super) key_print: u16,
     pub(super) key: Ref,
     pub(super) value: EntryValue,
 }
@@ -138,10 +143,6 @@ impl Warning {
 }
 
 impl Warnings {
-    pub(super) fn add(&mut self, warning: Warning) {
-        self.0 |= 1 << warning as u8;
-    }
-
     pub(super) fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -152,6 +153,12 @@ impl Warnings {
 }
 
 impl Record {
+    /// Something about it is odd: told on its event, and counted.
+    pub(super) fn warn(&mut self, warning: Warning, out: &mut Output) {
+        self.warnings.0 |= 1 << warning as u8;
+        out.warn(warning.as_str());
+    }
+
     /// Every reference, in the order of the wire.
     pub(super) fn refs(&self) -> impl Iterator<Item = Ref> {
         let of_entry = |entry: &Entry| match entry.value {
@@ -176,10 +183,25 @@ impl Record {
         }
     }
 
-    /// The reference at `place` was waiting for the text in `slot`, which the caller has retained for it.
-    pub(super) fn bind(&mut self, place: u32, slot: Slot, text_bytes: u64, max_record_bytes: u64) {
+    /// The reference at `place` was waiting for the text in `slot`, which is retained if the record holds texts.
+    pub(super) fn bind(
+        &mut self,
+        place: u32,
+        slot: Slot,
+        strings: &mut Strings,
+        max_value: usize,
+        max_record_bytes: u64,
+    ) {
         let Some((reference, entry)) = self.at_place(place) else { return };
         *reference = Ref::Bound(slot);
+        if self.holds_texts {
+            strings.retain(slot);
+        }
+        if let Some(index) = entry {
+            let key = self.entries[index].key;
+            self.entries[index].key_print = key_print(key, strings);
+        }
+        let text_bytes = strings.text(slot).len().min(max_value) as u64;
         self.unresolved -= 1;
         self.expanded_bytes += text_bytes;
         if let Some(index) = entry.filter(|_| self.expanded_bytes > max_record_bytes)
@@ -211,7 +233,7 @@ pub(super) fn key_place(entry: usize) -> u32 {
 /// Records that are complete but for texts, and the index of what they (and the open record) wait for.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    records: BTreeMap<u64, Record>,
+    records: BTreeMap<u64, Box<Record>>,
     index: HashMap<StringId, VecDeque<(u64, u32)>, RandomState>,
     bytes: u64,
 }
@@ -241,24 +263,24 @@ impl Waiting {
         self.index.remove(&id).unwrap_or_default()
     }
 
-    pub(super) fn insert(&mut self, record: Record) {
+    pub(super) fn insert(&mut self, record: Box<Record>) {
         self.bytes += record.memory_bytes();
         self.records.insert(record.key, record);
     }
 
     pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut Record> {
-        self.records.get_mut(&key)
+        self.records.get_mut(&key).map(Box::as_mut)
     }
 
     /// Takes out one record, as it is.
-    pub(super) fn remove(&mut self, key: u64) -> Option<Record> {
+    pub(super) fn remove(&mut self, key: u64) -> Option<Box<Record>> {
         let record = self.records.remove(&key)?;
         self.bytes -= record.memory_bytes();
         Some(record)
     }
 
     /// Takes out the record that came first.
-    pub(super) fn pop_oldest(&mut self) -> Option<Record> {
+    pub(super) fn pop_oldest(&mut self) -> Option<Box<Record>> {
         let (_, record) = self.records.pop_first()?;
         self.bytes -= record.memory_bytes();
         Some(record)
@@ -353,7 +375,17 @@ impl Traces {
     }
 }
 
-fn retain_all(refs: impl IntoIterator<Item = Ref>, strings: &mut Strings) {
+/// A number that equal keys share, and others seldom: most repeated keys are told apart by it.
+pub(super) fn key_print(key: Ref, strings: &Strings) -> u16 {
+    match key {
+        Ref::Absent => 0,
+        Ref::Bound(slot) => strings.fingerprint(slot),
+        Ref::Waiting(StringId([.., high, low])) => u16::from_be_bytes([high, low]),
+    }
+}
+
+/// Counts references as such, before a sweep.
+pub(super) fn retain_all(refs: impl IntoIterator<Item = Ref>, strings: &mut Strings) {
     for reference in refs {
         if let Ref::Bound(slot) = reference {
             strings.retain(slot);

@@ -1,8 +1,9 @@
 //! The texts that a peer has defined, and who still needs them.
 //!
-//! A text is kept while the cache knows its id or a record refers to it, whichever is longer: records count their
-//! references, so an id may be redefined or evicted under a waiting record without changing what it says
-//! (readings 7 and 9, rule 10).
+//! A text is kept while the cache knows its id or a record refers to it, whichever is longer, so an id may be redefined
+//! or evicted under a record without changing what it says (readings 7 and 9, rule 10). Records that wait count their
+//! references ([`Strings::retain`]). The open record does not, since it seldom lives long enough for that to pay:
+//! instead nothing is freed before [`Strings::sweep`], which the owner calls when no uncounted reference is left.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -16,7 +17,7 @@ use super::{Options, StringCache};
 /// What a cached text costs beside its bytes.
 const TEXT_OVERHEAD_BYTES: u64 = 128;
 
-/// A text in the table. Whoever keeps one beyond a call has retained it and releases it again.
+/// A text in the table. Whoever keeps one across a sweep has retained it, and releases it again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Slot(u32);
 
@@ -36,13 +37,15 @@ struct Stored {
     /// As a key it would collide with names that the collector writes itself.
     reserved: bool,
     /// Of the text as a key, that is cut to `max_text.key`.
-    fingerprint: u64,
+    fingerprint: u16,
     references: u32,
     cached: bool,
+    /// Listed for the next sweep.
+    dropped: bool,
     memo: Interned,
 }
 
-/// The answer to a definition. The slot is retained for the caller.
+/// The answer to a definition.
 #[derive(Debug)]
 pub(super) struct Defined {
     pub(super) slot: Slot,
@@ -60,6 +63,9 @@ pub(super) struct Strings {
     max_entries: usize,
     cached_bytes: u64,
     orphan_bytes: u64,
+    /// Neither cached nor referred to when they were listed here.
+    dropped: Vec<Slot>,
+    dropped_bytes: u64,
     hasher: foldhash::fast::RandomState,
 }
 
@@ -74,6 +80,8 @@ impl Strings {
             max_entries: options.string_cache.min_entries,
             cached_bytes: 0,
             orphan_bytes: 0,
+            dropped: Vec::new(),
+            dropped_bytes: 0,
             hasher: foldhash::fast::RandomState::default(),
         }
     }
@@ -85,36 +93,40 @@ impl Strings {
         self.max_entries = entries.clamp(self.limits.min_entries, self.limits.max_entries.max(self.limits.min_entries));
     }
 
-    /// The text that `id` stands for now, retained. A reference counts as a use (reading 9).
+    /// The text that `id` stands for now. A reference counts as a use (reading 9).
     pub(super) fn refer(&mut self, id: StringId) -> Option<Slot> {
-        let slot = *self.cache.get(&id)?;
-        self.retain(slot);
-        Some(slot)
+        self.cache.get(&id).copied()
     }
 
     /// The same, without counting as a use: for references that are not on the wire.
-    pub(super) fn peek(&mut self, id: StringId) -> Option<Slot> {
-        let slot = *self.cache.peek(&id)?;
-        self.retain(slot);
-        Some(slot)
+    pub(super) fn peek(&self, id: StringId) -> Option<Slot> {
+        self.cache.peek(&id).copied()
     }
 
     /// `id` stands for this text from now on.
     pub(super) fn define(&mut self, id: StringId, bytes: &[u8], truncated: bool) -> Defined {
         let (text, repaired) = repair(bytes);
-        if let Some(slot) = self.refer(id) {
-            if *self.texts[slot.0 as usize].text == *text {
-                return Defined { slot, redefined: false };
-            }
-            self.release(slot);
+        if let Some(slot) = self.refer(id)
+            && *self.texts[slot.0 as usize].text == *text
+        {
+            return Defined { slot, redefined: false };
         }
         let key = cut(&text, self.key_limit);
         let reserved = key == "service.name" || key.starts_with("datadog.") || key.starts_with("tributary.");
-        let fingerprint = self.fingerprint(key);
+        let fingerprint = self.hash(key);
         let marks = Marks { repaired, truncated };
         let text = text.into_owned().into_boxed_str();
         let memo = Interned::default();
-        let slot = self.store(Stored { text, marks, reserved, fingerprint, references: 1, cached: true, memo });
+        let slot = self.store(Stored {
+            text,
+            marks,
+            reserved,
+            fingerprint,
+            references: 0,
+            cached: true,
+            dropped: false,
+            memo,
+        });
         self.cached_bytes += self.cost(slot);
         let replaced = self.cache.insert(id, slot);
         if let Some(replaced) = replaced {
@@ -144,12 +156,30 @@ impl Strings {
     }
 
     pub(super) fn release(&mut self, slot: Slot) {
-        let stored = &mut self.texts[slot.0 as usize];
-        stored.references -= 1;
-        if stored.references == 0 && !stored.cached {
-            self.orphan_bytes -= self.cost(slot);
-            self.forget(slot);
+        self.texts[slot.0 as usize].references -= 1;
+        self.drop_if_unused(slot);
+    }
+
+    /// Frees what nobody needs. No uncounted reference may be left.
+    pub(super) fn sweep(&mut self) {
+        if self.dropped.is_empty() {
+            return;
         }
+        self.dropped_bytes = 0;
+        for slot in std::mem::take(&mut self.dropped) {
+            let stored = &mut self.texts[slot.0 as usize];
+            stored.dropped = false;
+            if stored.references == 0 {
+                self.orphan_bytes -= self.cost(slot);
+                self.texts[slot.0 as usize] = Stored::default();
+                self.free.push(slot.0);
+            }
+        }
+    }
+
+    /// Memory that a sweep may free.
+    pub(super) fn dropped_bytes(&self) -> u64 {
+        self.dropped_bytes
     }
 
     pub(super) fn text(&self, slot: Slot) -> &str {
@@ -167,9 +197,12 @@ impl Strings {
 
     /// Whether two texts are the same key once both are cut to `max_text.key`.
     pub(super) fn same_key(&self, a: Slot, b: Slot) -> bool {
-        a == b
-            || (self.texts[a.0 as usize].fingerprint == self.texts[b.0 as usize].fingerprint
-                && self.key(a) == self.key(b))
+        a == b || (self.fingerprint(a) == self.fingerprint(b) && self.key(a) == self.key(b))
+    }
+
+    /// A number that equal keys share, and others seldom.
+    pub(super) fn fingerprint(&self, slot: Slot) -> u16 {
+        self.texts[slot.0 as usize].fingerprint
     }
 
     /// The text as a key.
@@ -192,15 +225,15 @@ impl Strings {
         self.cached_bytes
     }
 
-    /// Memory of what only records still refer to.
-    pub(super) fn orphan_bytes(&self) -> u64 {
-        self.orphan_bytes
+    /// Memory of what only counted references still need.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.orphan_bytes.saturating_sub(self.dropped_bytes)
     }
 
-    fn fingerprint(&self, key: &str) -> u64 {
+    fn hash(&self, key: &str) -> u16 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key.as_bytes());
-        hasher.finish()
+        hasher.finish() as u16
     }
 
     fn cost(&self, slot: Slot) -> u64 {
@@ -210,12 +243,18 @@ impl Strings {
     fn uncache(&mut self, slot: Slot) {
         let cost = self.cost(slot);
         self.cached_bytes -= cost;
+        self.orphan_bytes += cost;
+        self.texts[slot.0 as usize].cached = false;
+        self.drop_if_unused(slot);
+    }
+
+    fn drop_if_unused(&mut self, slot: Slot) {
+        let cost = self.cost(slot);
         let stored = &mut self.texts[slot.0 as usize];
-        stored.cached = false;
-        if stored.references == 0 {
-            self.forget(slot);
-        } else {
-            self.orphan_bytes += cost;
+        if stored.references == 0 && !stored.cached && !stored.dropped {
+            stored.dropped = true;
+            self.dropped_bytes += cost;
+            self.dropped.push(slot);
         }
     }
 
@@ -230,11 +269,6 @@ impl Strings {
                 Slot((self.texts.len() - 1) as u32)
             }
         }
-    }
-
-    fn forget(&mut self, slot: Slot) {
-        self.texts[slot.0 as usize] = Stored::default();
-        self.free.push(slot.0);
     }
 }
 
@@ -258,15 +292,35 @@ mod tests {
     fn a_reference_keeps_its_text_through_redefinition_and_eviction() {
         let mut strings = strings(2);
         let old = strings.define(id(1), b"old", false).slot;
+        strings.retain(old);
         let new = strings.define(id(1), b"new", false);
+        strings.retain(new.slot);
         assert!(new.redefined);
         assert!(strings.evict_oldest());
+        strings.sweep();
         assert_eq!((strings.text(old), strings.text(new.slot)), ("old", "new"));
         assert!(strings.refer(id(1)).is_none());
         strings.release(old);
         strings.release(new.slot);
-        assert_eq!((strings.cached_bytes(), strings.orphan_bytes()), (0, 0));
+        assert_eq!((strings.held_bytes(), strings.dropped_bytes()), (0, strings.orphan_bytes));
+        strings.sweep();
+        assert_eq!((strings.cached_bytes(), strings.orphan_bytes, strings.dropped_bytes()), (0, 0, 0));
         assert_eq!(strings.free.len(), strings.texts.len());
+    }
+
+    #[test]
+    fn a_text_that_is_dropped_and_taken_up_again_survives_the_sweep_and_is_freed_once() {
+        let mut strings = strings(0);
+        let slot = strings.define(id(1), b"text", false).slot;
+        strings.retain(slot);
+        strings.release(slot);
+        strings.retain(slot);
+        strings.sweep();
+        assert_eq!(strings.text(slot), "text");
+        strings.release(slot);
+        strings.sweep();
+        strings.sweep();
+        assert_eq!((strings.free.len(), strings.orphan_bytes), (1, 0));
     }
 
     #[test]
@@ -283,12 +337,10 @@ mod tests {
         options.string_cache.bytes = 3 * (TEXT_OVERHEAD_BYTES + 10);
         let mut strings = Strings::new(&options);
         for number in 1..=3 {
-            let slot = strings.define(id(number), b"0123456789", false).slot;
-            strings.release(slot);
+            strings.define(id(number), b"0123456789", false);
         }
         let touched = strings.refer(id(1)).unwrap();
-        let slot = strings.define(id(4), b"0123456789", false).slot;
-        strings.release(slot);
+        strings.define(id(4), b"0123456789", false);
         assert!(strings.refer(id(2)).is_none());
         assert_eq!(strings.refer(id(1)), Some(touched));
         assert_eq!(strings.cached_bytes(), options.string_cache.bytes);

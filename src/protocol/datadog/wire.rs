@@ -21,7 +21,7 @@ pub const ENTRY_BYTES: usize = 16;
 const PADDED_ENTRIES: usize = 32;
 
 /// A string's id: 8 opaque bytes (reading 3), compared bytewise, shown as 16 hex digits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StringId(pub [u8; 8]);
 
 impl StringId {

@@ -44,9 +44,8 @@ pub(super) fn push_json_escaped(out: &mut Vec<u8>, text: &str) {
             (0xC2, Some(0x85), _) => (2, b"\\u0085"),
             (0xE2, Some(0x80), Some(0xA8)) => (3, b"\\u2028"),
             (0xE2, Some(0x80), Some(0xA9)) => (3, b"\\u2029"),
-            // The rest of a character that only begins like a line separator needs no look.
-            (0xC2, ..) => (2, &[]),
-            (0xE2, ..) => (3, &[]),
+            // A character that only begins like a line separator.
+            (0xC2 | 0xE2, ..) => (1, &[]),
             (control, ..) => (1, &CONTROLS[control as usize]),
         };
         if !escape.is_empty() {

@@ -1,0 +1,469 @@
+//! From objects to records: who owns a list, which texts are bound, what waits, and when a record goes out.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::event::{Header, Loss, Position, Reason, semconv};
+use crate::protocol::{MemoryBudget, MemoryLease, Now, Output};
+
+use super::record::{
+    Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, RESOURCE, Record, Ref, SERVICE, TYPE, Traces, Waiting,
+    Warning, Warnings, field_place, key_place, key_print, release_all, retain_all,
+};
+use super::strings::{Slot, Strings};
+use super::wire::{ENTRY_BYTES, ListKind, Process, Span, StringId};
+use super::{Options, normalize};
+use crate::event::TraceId;
+
+/// A limit is asked of the shared budget in steps of this size, so that not every string touches it.
+const LEASE_STEP_BYTES: u64 = 16 * 1024;
+
+/// Texts that nobody needs are freed when a record closes, or when they are this many bytes.
+const SWEEP_BYTES: u64 = 256 * 1024;
+/// A record with more entries than this gives its memory back.
+const MAX_SPARE_ENTRIES: usize = 512;
+
+/// An object's place in the stream, and when it came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) offset: u64,
+    pub(super) size: u64,
+    pub(super) now: Now,
+}
+
+impl Place {
+    /// The header of an event about this place that has no clock of its own.
+    pub(super) fn header(&self, name: crate::event::Name, sequence: Option<u64>) -> Header {
+        let position = Position { sequence, offset: self.offset, length: self.size };
+        Header { name: name.into(), time: Some(self.now.unix), observed: self.now.unix, position }
+    }
+}
+
+/// Builds the records of one connection and sends them out as events.
+#[derive(Debug)]
+pub(super) struct Assembler {
+    options: Options,
+    emit_definitions: bool,
+    strings: Strings,
+    waiting: Waiting,
+    traces: Traces,
+    /// The last process, trace or span: lists that follow are its own (reading 11).
+    open: Option<Box<Record>>,
+    /// Whom lists belong to while no record is open.
+    late: LateOwner,
+    /// Records that may go out as soon as the batch has room.
+    ready: VecDeque<Box<Record>>,
+    next_sequence: u64,
+    next_key: u64,
+    unresolved_events: u64,
+    lease: MemoryLease,
+    leased: u64,
+    /// Something was added that a limit governs.
+    grown: bool,
+    /// A finished record, whose memory the next one takes over.
+    spare: Option<Box<Record>>,
+}
+
+impl Assembler {
+    pub(super) fn new(options: Options, emit_definitions: bool, memory: &Arc<MemoryBudget>) -> Self {
+        Assembler {
+            emit_definitions,
+            strings: Strings::new(&options),
+            waiting: Waiting::default(),
+            traces: Traces::default(),
+            open: None,
+            late: LateOwner::Process,
+            ready: VecDeque::new(),
+            next_sequence: 0,
+            next_key: 0,
+            unresolved_events: 0,
+            lease: memory.lease(),
+            leased: 0,
+            grown: false,
+            spare: None,
+            options,
+        }
+    }
+
+    pub(super) fn process(&mut self, process: Process, place: Place) {
+        self.strings.declare(process.string_cache_size);
+        self.begin(Owner::Process(process), place);
+    }
+
+    pub(super) fn trace(&mut self, trace_id: TraceId, place: Place, out: &mut Output) {
+        self.close(out);
+        self.begin(Owner::Trace(trace_id), place);
+    }
+
+    pub(super) fn span(&mut self, span: Span, place: Place, out: &mut Output) {
+        self.close(out);
+        let record = self.begin(Owner::Span(span), place);
+        if span.error > 1 {
+            record.warn(Warning::ErrorFlag, out);
+        }
+        if span.start.checked_add(span.duration).is_none() {
+            record.warn(Warning::EndOverflows, out);
+        }
+        self.refer_fields(&span);
+        self.refer_trace(&span);
+    }
+
+    fn begin(&mut self, owner: Owner, place: Place) -> &mut Record {
+        let sequence = match owner {
+            Owner::Late(_) => self.next_sequence.saturating_sub(1),
+            _ => {
+                self.next_sequence += 1;
+                self.next_sequence - 1
+            }
+        };
+        self.next_key += 1;
+        let mut spare = self.spare.take();
+        let record = Record {
+            key: self.next_key,
+            owner,
+            sequence,
+            offset: place.offset,
+            length: place.size,
+            observed: place.now.unix,
+            received: place.now.elapsed,
+            fields: [Ref::Absent; 4],
+            entries: spare.as_mut().map_or_else(Vec::new, |spare| std::mem::take(&mut spare.entries)),
+            own_entries: 0,
+            unresolved: 0,
+            expanded_bytes: 0,
+            dropped: 0,
+            dropped_late: 0,
+            last_list: None,
+            warnings: Warnings::default(),
+            holds_texts: false,
+            partial: false,
+        };
+        let record = match spare {
+            Some(mut spare) => {
+                *spare = record;
+                spare
+            }
+            None => Box::new(record),
+        };
+        self.open.insert(record)
+    }
+
+    fn refer_fields(&mut self, span: &Span) {
+        let Some(open) = &mut self.open else { return };
+        for field in [NAME, TYPE, RESOURCE, SERVICE] {
+            let id = span.texts[field];
+            open.fields[field] = match self.strings.refer(id) {
+                Some(slot) => Ref::Bound(slot),
+                None => wait_for(id, open.key, field_place(field), &mut open.unresolved, &mut self.waiting),
+            };
+        }
+        self.grown |= open.unresolved > 0;
+    }
+
+    /// The meta of its trace stand on a span (reading 17), as far as their texts are known by now: the span waits for
+    /// its own texts only, and what never gets one is told on the trace's own event.
+    fn refer_trace(&mut self, span: &Span) {
+        let Some(open) = &mut self.open else { return };
+        let Some(metas) = self.traces.get(span.trace_id) else { return };
+        for (done, pair) in metas.iter_mut().enumerate() {
+            let (key, value) = pair;
+            for reference in [&mut *key, &mut *value] {
+                if let Ref::Waiting(id) = *reference
+                    && let Some(slot) = self.strings.peek(id)
+                {
+                    self.strings.retain(slot);
+                    *reference = Ref::Bound(slot);
+                }
+            }
+            let (Ref::Bound(key_slot), Ref::Bound(value_slot)) = (*key, *value) else { continue };
+            let key_print = self.strings.fingerprint(key_slot);
+            open.expanded_bytes += self.strings.text(value_slot).len().min(self.options.max_text.value) as u64;
+            if open.expanded_bytes > self.options.max_record_bytes {
+                let left = (metas.len() - done) as u64;
+                open.dropped += left;
+                open.dropped_late += left;
+                break;
+            }
+            let value = EntryValue::Text(*value);
+            open.entries.push(Entry { kind: EntryKind::TraceMeta, key_print, key: *key, value });
+        }
+    }
+
+    /// Adds a list's entries to the open record; answers how many bytes of them a limit cut.
+    pub(super) fn list(
+        &mut self,
+        kind: ListKind,
+        entries: &[[u8; ENTRY_BYTES]],
+        place: Place,
+        out: &mut Output,
+    ) -> u64 {
+        if self.open.is_none() {
+            out.warn("late_list");
+            self.begin(Owner::Late(self.late), place);
+        }
+        let Some(open) = &mut self.open else { return 0 };
+        if open.last_list.replace(kind) == Some(kind) {
+            open.warn(Warning::RepeatedList, out);
+        }
+        let (max_entries, max_bytes) = (self.options.max_record_entries, self.options.max_record_bytes);
+        let mut dropped = 0;
+        for (at, entry) in entries.iter().enumerate() {
+            if open.own_entries >= max_entries {
+                // What is dropped for its number neither binds nor touches the cache (rule 28).
+                dropped += (entries.len() - at) as u64;
+                break;
+            }
+            let key_at = key_place(open.entries.len());
+            let (name, value) = entry.split_first_chunk::<8>().map_or(([0; 8], [0; 8]), |(name, value)| {
+                (*name, value.first_chunk::<8>().copied().unwrap_or_default())
+            });
+            let unresolved_before = open.unresolved;
+            let mut refer = |id: StringId, place: u32, limit: usize| match self.strings.refer(id) {
+                Some(slot) => (Ref::Bound(slot), self.strings.text(slot).len().min(limit) as u64),
+                None => (wait_for(id, open.key, place, &mut open.unresolved, &mut self.waiting), 0),
+            };
+            let (key, key_bytes) = refer(StringId(name), key_at, self.options.max_text.key);
+            let (kind, value, value_bytes) = match kind {
+                ListKind::Meta => {
+                    let (value, bytes) = refer(StringId(value), key_at + 1, self.options.max_text.value);
+                    (EntryKind::Meta, EntryValue::Text(value), bytes)
+                }
+                ListKind::Metrics => (EntryKind::Metric, EntryValue::Number(u64::from_be_bytes(value)), 8),
+            };
+            open.expanded_bytes += key_bytes + value_bytes;
+            let mut entry = Entry { kind, key_print: key_print(key, &self.strings), key, value };
+            if open.expanded_bytes > max_bytes {
+                open.expanded_bytes -= key_bytes + value_bytes;
+                dropped += 1;
+                if open.unresolved == unresolved_before {
+                    continue;
+                }
+                // Part of it waits: it stays for the index's sake, and is not written.
+                entry.kind = EntryKind::Dropped;
+            }
+            open.entries.push(entry);
+            open.own_entries += 1;
+        }
+        self.grown |= open.unresolved > 0;
+        if dropped == 0 {
+            return 0;
+        }
+        let is_first = open.dropped == 0;
+        open.dropped += dropped;
+        open.warn(Warning::TooManyEntries, out);
+        let bytes = dropped * ENTRY_BYTES as u64;
+        let detail = format!(
+            "list: {dropped} entries are over the limits of a record, {max_entries} entries (max_record_entries) or {max_bytes} bytes of text (max_record_bytes)"
+        );
+        let loss =
+            Loss { reason: Reason::TooLarge, bytes, events: Some(u64::from(is_first)), detail: &detail, excerpt: &[] };
+        out.loss(place.header(semconv::LOSS, None), loss);
+        bytes
+    }
+
+    /// A string definition (readings 6 and 7).
+    pub(super) fn define(&mut self, id: StringId, text: &[u8], truncated: bool, place: Place, out: &mut Output) {
+        let defined = self.strings.define(id, text, truncated);
+        if defined.redefined {
+            out.warn("string_redefined");
+        }
+        if self.strings.marks(defined.slot).repaired {
+            out.warn("string_not_utf8");
+        }
+        if self.emit_definitions {
+            let header = place.header(semconv::DATADOG_STRING, None);
+            normalize::write_definition(id, defined.slot, &self.strings, header, out);
+        }
+        if !self.waiting.expects_nothing() {
+            self.bind(id, defined.slot);
+        }
+        if self.strings.dropped_bytes() > SWEEP_BYTES {
+            self.sweep();
+        }
+        self.grown = true;
+    }
+
+    /// Frees texts that nobody needs, whatever the open record refers to.
+    fn sweep(&mut self) {
+        let open = || self.open.iter().flat_map(|open| open.refs());
+        retain_all(open(), &mut self.strings);
+        self.strings.sweep();
+        release_all(open(), &mut self.strings);
+    }
+
+    /// Everything that waits for `id` gets its text, and goes out if it waited for nothing else (rule 10).
+    fn bind(&mut self, id: StringId, slot: Slot) {
+        let (max_value, max_bytes) = (self.options.max_text.value, self.options.max_record_bytes);
+        for (key, place) in self.waiting.defined(id) {
+            let open = self.open.as_deref_mut().filter(|open| open.key == key);
+            let is_open = open.is_some();
+            let Some(record) = open.or_else(|| self.waiting.get_mut(key)) else { continue };
+            record.bind(place, slot, &mut self.strings, max_value, max_bytes);
+            if record.unresolved == 0 && !is_open {
+                self.ready.extend(self.waiting.remove(key));
+            }
+        }
+    }
+
+    /// The open record is complete (reading 16): it goes out, or waits for its texts.
+    pub(super) fn close(&mut self, out: &mut Output) {
+        let Some(mut open) = self.open.take() else { return };
+        match open.owner {
+            Owner::Process(_) => self.late = LateOwner::Process,
+            Owner::Trace(trace_id) => self.late = LateOwner::Trace(trace_id),
+            Owner::Span(span) => self.late = LateOwner::Span(span.trace_id, span.span_id),
+            Owner::Late(_) => {}
+        }
+        if let Owner::Trace(trace_id) | Owner::Late(LateOwner::Trace(trace_id)) = open.owner {
+            let (max_traces, max_entries) = (self.options.max_traces, self.options.max_record_entries);
+            self.traces.learn(trace_id, &open, max_traces, max_entries, &mut self.strings);
+        }
+        if open.unresolved == 0 {
+            self.send(open, out);
+        } else {
+            retain_all(open.refs(), &mut self.strings);
+            open.holds_texts = true;
+            self.waiting.insert(open);
+            self.grown = true;
+        }
+        self.strings.sweep();
+    }
+
+    /// Sends what may go out, as far as the batch has room.
+    pub(super) fn send_ready(&mut self, out: &mut Output) {
+        while !out.batch.is_full() {
+            let Some(record) = self.ready.pop_front() else { return };
+            self.send(record, out);
+        }
+    }
+
+    fn send(&mut self, mut record: Box<Record>, out: &mut Output) {
+        normalize::write(&record, &mut self.strings, &self.options.max_text, out);
+        if record.unresolved > 0 {
+            self.unresolved_events += 1;
+            self.waiting.give_up(&record);
+        }
+        if record.dropped_late > 0 {
+            let detail = format!(
+                "{} entries made the record longer than {} bytes of text (max_record_bytes)",
+                record.dropped_late, self.options.max_record_bytes
+            );
+            let events = Some(u64::from(record.dropped_late == record.dropped));
+            let loss = Loss { reason: Reason::TooLarge, bytes: 0, events, detail: &detail, excerpt: &[] };
+            let position = Position { sequence: Some(record.sequence), offset: record.offset, length: record.length };
+            let header =
+                Header { name: semconv::LOSS.into(), time: Some(record.observed), observed: record.observed, position };
+            out.loss(header, loss);
+        }
+        if record.holds_texts {
+            release_all(record.refs(), &mut self.strings);
+        }
+        if record.entries.capacity() <= MAX_SPARE_ENTRIES {
+            record.entries.clear();
+            self.spare = Some(record);
+        }
+    }
+}
+
+// The end of things, and time.
+impl Assembler {
+    /// Whether a process, trace or span may still get lists.
+    pub(super) fn has_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// When the record that has waited longest has waited long enough.
+    pub(super) fn waiting_deadline(&self) -> Option<Duration> {
+        self.waiting.oldest_received().map(|received| received + self.options.waiting.time)
+    }
+
+    /// Records that have waited long enough go out with what they lack. `false`: the batch is full, call again.
+    pub(super) fn expire(&mut self, now: Now, out: &mut Output) -> bool {
+        while self.waiting_deadline().is_some_and(|deadline| deadline <= now.elapsed) {
+            self.ready.extend(self.waiting.pop_oldest());
+        }
+        self.send_ready(out);
+        self.ready.is_empty()
+    }
+
+    /// The connection is over; if not cleanly, the open record may lack lists (rule 20).
+    pub(super) fn end(&mut self, is_clean: bool, out: &mut Output) {
+        if let Some(open) = &mut self.open {
+            open.partial = !is_clean;
+            self.close(out);
+        }
+    }
+
+    /// Sends out everything that is left (rule 15). `false`: the batch is full, call again.
+    pub(super) fn drain(&mut self, out: &mut Output) -> bool {
+        self.enforce_limits(out);
+        if out.batch.is_full() {
+            return false;
+        }
+        while let Some(record) = self.waiting.pop_oldest() {
+            self.ready.push_back(record);
+        }
+        self.send_ready(out);
+        self.ready.is_empty()
+    }
+
+    /// How many events went out with raw ids, told once.
+    pub(super) fn take_unresolved_events(&mut self) -> u64 {
+        std::mem::take(&mut self.unresolved_events)
+    }
+
+    /// Lets go of what is over a limit: waiting records go out unresolved, oldest first; then trace meta, then cached
+    /// strings are forgotten.
+    pub(super) fn enforce_limits(&mut self, out: &mut Output) {
+        if !self.grown {
+            return;
+        }
+        while !out.batch.is_full() {
+            let too_many = self.waiting.len() > self.options.waiting.records;
+            let held = self.waiting.bytes() + self.traces.bytes() + self.strings.held_bytes();
+            let too_large = held > self.options.waiting.bytes;
+            let over_budget = !self.lease(held + self.strings.cached_bytes());
+            if !(too_many || too_large || over_budget) {
+                break;
+            }
+            if over_budget
+                && !too_many
+                && !too_large
+                && self.strings.cached_bytes() > held
+                && self.strings.evict_oldest()
+            {
+                continue;
+            }
+            if let Some(mut record) = self.waiting.pop_oldest() {
+                record.warn(Warning::PendingOverflow, out);
+                self.send(record, out);
+            } else if !((too_large || over_budget) && self.traces.forget_oldest(&mut self.strings))
+                && !(over_budget && self.strings.evict_oldest())
+            {
+                break;
+            }
+        }
+        self.grown = out.batch.is_full();
+    }
+
+    /// Whether the process has room for this much memory of this session.
+    fn lease(&mut self, bytes: u64) -> bool {
+        let bytes = bytes.next_multiple_of(LEASE_STEP_BYTES);
+        if bytes == self.leased {
+            return true;
+        }
+        self.leased = bytes;
+        self.lease.hold(bytes)
+    }
+}
+
+/// A reference to an id without text: absent when it is 0 (rule 13), else one that waits.
+fn wait_for(id: StringId, key: u64, place: u32, unresolved: &mut u32, waiting: &mut Waiting) -> Ref {
+    if id == StringId::ABSENT {
+        return Ref::Absent;
+    }
+    waiting.expect(id, key, place);
+    *unresolved += 1;
+    Ref::Waiting(id)
+}
