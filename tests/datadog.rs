@@ -114,7 +114,7 @@ fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[V
                     own_keys.insert(key.into(), value.clone());
                 }
                 (None, value) if unresolved.contains(&key_id.as_str()) => {
-                    own_keys.insert(format!("datadog.meta.{key_id}"), value.clone());
+                    own_keys.insert(format!("datadog.nameless_meta.{key_id}"), value.clone());
                 }
                 (None, _) => {}
             }
@@ -135,7 +135,7 @@ fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[V
                     if !unresolved_metrics.contains(&key_id.as_str()) {
                         unresolved_metrics.push(key_id);
                     }
-                    own_keys.insert(format!("datadog.metric.{key_id}"), value);
+                    own_keys.insert(format!("datadog.nameless_metric.{key_id}"), value);
                 }
                 None => {}
             }

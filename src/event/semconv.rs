@@ -64,10 +64,14 @@ pub const DATADOG_STRING_ID: Name = Name("datadog.string.id");
 pub const DATADOG_STRING_TEXT: Name = Name("datadog.string.text");
 /// Prefix of the meta of a trace on its spans.
 pub const DATADOG_TRACE_META: Name = Name("datadog.trace.meta.");
-/// Prefix of a meta whose own key is taken, or whose key never got its text.
+/// Prefix of a meta whose own key is taken.
 pub const DATADOG_META: Name = Name("datadog.meta.");
-/// Prefix of a metric whose own key is taken, or whose key never got its text.
+/// Prefix of a metric whose own key is taken.
 pub const DATADOG_METRIC: Name = Name("datadog.metric.");
+/// Prefix of a meta whose key never got its text; the key's raw id follows.
+pub const DATADOG_NAMELESS_META: Name = Name("datadog.nameless_meta.");
+/// Prefix of a metric whose key never got its text; the key's raw id follows.
+pub const DATADOG_NAMELESS_METRIC: Name = Name("datadog.nameless_metric.");
 /// Entries that a limit cut from the record.
 pub const DATADOG_ENTRIES_DROPPED: Name = Name("datadog.entries_dropped");
 /// What was odd about the record: an array of warning codes.

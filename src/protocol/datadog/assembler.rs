@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::event::{Header, Loss, Position, Reason, semconv};
+use crate::event::{Header, Loss, Name, Position, Reason, TraceId, semconv};
 use crate::protocol::{MemoryBudget, MemoryLease, Now, Output};
 
 use super::record::{
@@ -14,7 +14,6 @@ use super::record::{
 use super::strings::{Slot, Strings};
 use super::wire::{ENTRY_BYTES, ListKind, Process, Span, StringId};
 use super::{Options, normalize};
-use crate::event::TraceId;
 
 /// A limit is asked of the shared budget in steps of this size, so that not every string touches it.
 const LEASE_STEP_BYTES: u64 = 16 * 1024;
@@ -34,7 +33,7 @@ pub(super) struct Place {
 
 impl Place {
     /// The header of an event about this place that has no clock of its own.
-    pub(super) fn header(&self, name: crate::event::Name, sequence: Option<u64>) -> Header {
+    pub(super) fn header(&self, name: Name, sequence: Option<u64>) -> Header {
         let position = Position { sequence, offset: self.offset, length: self.size };
         Header { name: name.into(), time: Some(self.now.unix), observed: self.now.unix, position }
     }
@@ -59,6 +58,8 @@ pub(super) struct Assembler {
     unresolved_events: u64,
     lease: MemoryLease,
     leased: u64,
+    /// Whether the process had room for that.
+    is_leased: bool,
     /// Something was added that a limit governs.
     grown: bool,
     /// A finished record, whose memory the next one takes over.
@@ -80,6 +81,7 @@ impl Assembler {
             unresolved_events: 0,
             lease: memory.lease(),
             leased: 0,
+            is_leased: true,
             grown: false,
             spare: None,
             options,
@@ -249,7 +251,8 @@ impl Assembler {
         if dropped == 0 {
             return 0;
         }
-        let is_first = open.dropped == 0;
+        // A record counts once: here, or where it is sent when all that it lacks was cut late.
+        let is_first = open.dropped == open.dropped_late;
         open.dropped += dropped;
         open.warn(Warning::TooManyEntries, out);
         let bytes = dropped * ENTRY_BYTES as u64;
@@ -316,7 +319,9 @@ impl Assembler {
             Owner::Late(_) => {}
         }
         if let Owner::Trace(trace_id) | Owner::Late(LateOwner::Trace(trace_id)) = open.owner {
-            let (max_traces, max_entries) = (self.options.max_traces, self.options.max_record_entries);
+            let max_traces = if self.options.waiting.bytes == 0 { 0 } else { self.options.max_traces };
+            let max_entries = self.options.max_record_entries;
+            self.grown = true;
             self.traces.learn(trace_id, &open, max_traces, max_entries, &mut self.strings);
         }
         if open.unresolved == 0 {
@@ -384,7 +389,10 @@ impl Assembler {
             self.ready.extend(self.waiting.pop_oldest());
         }
         self.send_ready(out);
-        self.ready.is_empty()
+        // What has been let go is the process's again, though nothing may be received for long.
+        self.grown = true;
+        self.enforce_limits(out);
+        self.ready.is_empty() && !self.grown
     }
 
     /// The connection is over; if not cleanly, the open record may lack lists (rule 20).
@@ -450,11 +458,12 @@ impl Assembler {
     /// Whether the process has room for this much memory of this session.
     fn lease(&mut self, bytes: u64) -> bool {
         let bytes = bytes.next_multiple_of(LEASE_STEP_BYTES);
-        if bytes == self.leased {
-            return true;
+        // A refusal is not remembered: others may have let go meanwhile.
+        if bytes != self.leased || !self.is_leased {
+            self.leased = bytes;
+            self.is_leased = self.lease.hold(bytes);
         }
-        self.leased = bytes;
-        self.lease.hold(bytes)
+        self.is_leased
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use crate::event::{
-    EventBuilder, Header, Key, Position, Resource, ResourceValue, Severity, SpanData, Status, Text, UnixNanos, Value,
-    semconv, write_hex,
+    EventBuilder, Header, Key, Name, Position, Resource, ResourceValue, Severity, SpanData, Status, Text, UnixNanos,
+    Value, semconv, write_hex,
 };
 use crate::protocol::Output;
 
@@ -27,7 +27,9 @@ pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, ou
         observed: record.observed,
         position: Position { sequence: Some(record.sequence), offset: record.offset, length: record.length },
     };
-    let mut writer = Writer { event: out.batch.event(header), strings, limits, truncated: false, repaired: false };
+    let is_late = matches!(record.owner, Owner::Late(_));
+    let mut writer =
+        Writer { event: out.batch.event(header), strings, limits, is_late, truncated: false, repaired: false };
     match record.owner {
         Owner::Process(process) => {
             writer.event.text(semconv::DATADOG_PROTOCOL_VERSION, "1");
@@ -111,10 +113,7 @@ fn resource(record: &Record, strings: &Strings, limits: &MaxText) -> Resource {
         };
         match (entry.key, entry.kind) {
             (Ref::Bound(slot), _) => Some((strings.key(slot).to_owned(), value)),
-            (Ref::Waiting(id), EntryKind::Metric) => {
-                Some((semconv::DATADOG_METRIC.as_str().to_owned() + &hex(id), value))
-            }
-            (Ref::Waiting(id), _) => Some((semconv::DATADOG_META.as_str().to_owned() + &hex(id), value)),
+            (Ref::Waiting(id), kind) => Some((nameless(kind).as_str().to_owned() + &hex(id), value)),
             (Ref::Absent, _) => None,
         }
     }))
@@ -124,6 +123,14 @@ fn hex(id: StringId) -> String {
     let mut text = String::with_capacity(16);
     let _ = write_hex(&mut text, &id.0);
     text
+}
+
+/// What stands before the id of a key without text. Nothing that a peer can say begins like it.
+fn nameless(kind: EntryKind) -> Name {
+    match kind {
+        EntryKind::Metric => semconv::DATADOG_NAMELESS_METRIC,
+        _ => semconv::DATADOG_NAMELESS_META,
+    }
 }
 
 /// Whether an entry becomes an attribute: it has a value, and a key or at least a key's id.
@@ -140,6 +147,8 @@ struct Writer<'a> {
     event: EventBuilder<'a>,
     strings: &'a mut Strings,
     limits: &'a MaxText,
+    /// The event names its owner by `trace_id` and `span_id`, which it cannot leave to the peer then.
+    is_late: bool,
     truncated: bool,
     repaired: bool,
 }
@@ -227,16 +236,22 @@ impl Writer<'_> {
         let key = match entry.key {
             Ref::Bound(slot) => {
                 self.note(slot, self.limits.key);
-                if is_taken || entry.kind == EntryKind::TraceMeta || self.strings.is_reserved(slot) {
+                if is_taken || entry.kind == EntryKind::TraceMeta || self.is_reserved(slot) {
                     self.event.batch().push_parts(&[prefix.as_str(), self.strings.key(slot)])
                 } else {
                     self.strings.intern(slot, self.limits.key, self.event.batch()).0
                 }
             }
-            Ref::Waiting(id) => self.event.batch().push_parts(&[prefix.as_str(), &hex(id)]),
+            Ref::Waiting(id) => self.event.batch().push_parts(&[nameless(entry.kind).as_str(), &hex(id)]),
             Ref::Absent => return,
         };
         self.event.attribute(key, value);
+    }
+
+    /// Whether the text, as a key of this event, belongs to the collector.
+    fn is_reserved(&self, slot: Slot) -> bool {
+        let names_owner = |key: &str| key == semconv::TRACE_ID.as_str() || key == semconv::SPAN_ID.as_str();
+        self.strings.is_reserved(slot) || (self.is_late && names_owner(self.strings.key(slot)))
     }
 
     /// The marks of texts that went into the resource.
@@ -301,7 +316,7 @@ impl Writer<'_> {
         self.ids(semconv::DATADOG_UNRESOLVED_METRICS, &metrics);
     }
 
-    fn ids(&mut self, name: crate::event::Name, ids: &Ids) {
+    fn ids(&mut self, name: Name, ids: &Ids) {
         match ids.in_order.as_slice() {
             [] => {}
             [id] => self.event.text(name, &hex(*id)),

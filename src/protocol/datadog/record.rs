@@ -214,9 +214,9 @@ impl Record {
         }
     }
 
-    /// Memory that the record and its part of the waiting index take, whatever of it is bound already.
+    /// Memory that the record takes beside its part of the waiting index.
     pub(super) fn memory_bytes(&self) -> u64 {
-        (size_of::<Record>() + self.entries.len() * (size_of::<Entry>() + 2 * size_of::<(u64, u32)>())) as u64
+        (size_of::<Record>() + self.entries.capacity() * size_of::<Entry>()) as u64
     }
 }
 
@@ -235,22 +235,28 @@ pub(super) fn key_place(entry: usize) -> u32 {
 pub(super) struct Waiting {
     records: BTreeMap<u64, Box<Record>>,
     index: HashMap<StringId, VecDeque<(u64, u32)>, RandomState>,
+    /// References in the index.
+    places: usize,
     bytes: u64,
 }
+
+/// What an id in the index costs: its place in the table, at the worst load, and the smallest queue.
+const WAITED_ID_BYTES: usize = 160;
 
 impl Waiting {
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Memory of the records.
+    /// Memory of the records and of the index.
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes + (self.index.len() * WAITED_ID_BYTES + self.places * size_of::<(u64, u32)>()) as u64
     }
 
     /// The reference at `place` of the record `key` waits for `id`.
     pub(super) fn expect(&mut self, id: StringId, key: u64, place: u32) {
         self.index.entry(id).or_default().push_back((key, place));
+        self.places += 1;
     }
 
     /// Whether nothing waits for any text.
@@ -260,10 +266,14 @@ impl Waiting {
 
     /// Everything that waits for `id`, which is now defined.
     pub(super) fn defined(&mut self, id: StringId) -> VecDeque<(u64, u32)> {
-        self.index.remove(&id).unwrap_or_default()
+        let places = self.index.remove(&id).unwrap_or_default();
+        self.places -= places.len();
+        places
     }
 
-    pub(super) fn insert(&mut self, record: Box<Record>) {
+    pub(super) fn insert(&mut self, mut record: Box<Record>) {
+        // Its memory may come from a record with many more entries.
+        record.entries.shrink_to_fit();
         self.bytes += record.memory_bytes();
         self.records.insert(record.key, record);
     }
@@ -299,6 +309,7 @@ impl Waiting {
             let Some(queue) = self.index.get_mut(&id) else { continue };
             while queue.front().is_some_and(|(key, _)| *key <= record.key) {
                 queue.pop_front();
+                self.places -= 1;
             }
             if queue.is_empty() {
                 self.index.remove(&id);
