@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Failure, print, run};
+use super::{Failure, counted, print, run};
 
 /// Check a configuration, and tell everything that is wrong with it
 #[derive(Debug, clap::Args)]
@@ -22,6 +22,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (source, loaded) = run::load(arguments.config.clone())?;
     let config = &loaded.config;
-    eprintln!("{source}: good: {} listeners, {} sinks", config.listeners.len(), config.sinks.len());
+    let (listeners, sinks) = (config.listeners.len() as u64, config.sinks.len() as u64);
+    eprintln!("{source}: good: {}, {}", counted(listeners, "listener"), counted(sinks, "sink"));
     if arguments.print { print(loaded.effective.as_bytes()) } else { Ok(()) }
 }

@@ -15,7 +15,7 @@ use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
 
 use super::demo::OutputFormat;
-use super::{Failure, NamedProtocol, quiet};
+use super::{Failure, NamedProtocol, counted, quiet};
 
 /// Files are read in pieces of this size, as a connection might be.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -71,11 +71,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         let account = books.account();
         eprintln!(
-            "{name}: {} bytes = {} decoded + {} lost; {} events",
+            "{name}: {} bytes = {} decoded + {} lost; {}",
             account.bytes_in,
             account.bytes_decoded,
             account.lost(),
-            account.events()
+            counted(account.events(), "event")
         );
     }
     Ok(())

@@ -13,10 +13,10 @@ const VARIABLE: &str = "TRIBUTARY_LOG";
 pub(super) struct Arguments {
     /// What is logged to stderr: error, warn, info, debug, trace, or a filter such as `tributary::transport=debug`
     /// [env: TRIBUTARY_LOG] [default: info]
-    #[arg(long, global = true, value_name = "LEVEL")]
+    #[arg(long, global = true, value_name = "LEVEL", help_heading = "Logging")]
     log_level: Option<String>,
     /// How it is logged
-    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text", help_heading = "Logging")]
     log_format: LogFormat,
 }
 

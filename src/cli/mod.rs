@@ -175,6 +175,11 @@ impl NamedProtocol {
     }
 }
 
+/// A number of things in words: `1 sink`, `2 sinks`.
+fn counted(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A duration argument, e.g. `10s`.
 fn duration(text: &str) -> Result<std::time::Duration, String> {
     crate::config::units::parse_duration(text).map_err(|error| error.to_string())

@@ -16,11 +16,12 @@ const PLACES: [&str; 2] = ["./tributary.toml", "/etc/tributary/tributary.toml"];
 
 /// Run the daemon
 ///
-/// SIGTERM and SIGINT drain and end it, a second one ends it at once; SIGHUP opens files anew.
+/// SIGTERM and SIGINT drain and end it, a second one ends it at once. SIGHUP opens files anew; it does not read the
+/// configuration again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  tributary run                                ./tributary.toml, /etc/tributary/tributary.toml, or built-in defaults
+  tributary run                                the configuration found, or built-in defaults
   tributary run --config tributary.toml | jq 'select(.kind == \"span\")'
   tributary run --log-format json --log-level warn")]
 pub(super) struct Arguments {
