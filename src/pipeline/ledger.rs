@@ -300,10 +300,11 @@ impl fmt::Display for ListenerAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "listener {} ({}): {} connections, {} bytes in = {} decoded + {} lost",
+            "listener {} ({}): {} connection{}, {} bytes in = {} decoded + {} lost",
             self.name,
             self.protocol,
             self.connections,
+            if self.connections == 1 { "" } else { "s" },
             self.bytes_in,
             self.bytes_decoded,
             self.lost()

@@ -18,7 +18,7 @@ use super::{Options, normalize};
 /// A limit is asked of the shared budget in steps of this size, so that not every string touches it.
 const LEASE_STEP_BYTES: u64 = 16 * 1024;
 
-/// Texts that nobody needs are freed when a record closes, or when they are this many bytes.
+/// Texts that nobody needs are freed when a record closes, or when they have become this many bytes more.
 const SWEEP_BYTES: u64 = 256 * 1024;
 /// A record with more entries than this gives its memory back.
 const MAX_SPARE_ENTRIES: usize = 512;
@@ -62,6 +62,8 @@ pub(super) struct Assembler {
     is_leased: bool,
     /// Something was added that a limit governs.
     grown: bool,
+    /// Dropped texts are swept when they are more bytes than this.
+    sweep_above: u64,
     /// A finished record, whose memory the next one takes over.
     spare: Option<Box<Record>>,
 }
@@ -83,6 +85,7 @@ impl Assembler {
             leased: 0,
             is_leased: true,
             grown: false,
+            sweep_above: SWEEP_BYTES,
             spare: None,
             options,
         }
@@ -225,7 +228,8 @@ impl Assembler {
                 Some(slot) => (Ref::Bound(slot), self.strings.text(slot).len().min(limit) as u64),
                 None => (wait_for(id, open.key, place, &mut open.unresolved, &mut self.waiting), 0),
             };
-            let (key, key_bytes) = refer(StringId(name), key_at, self.options.max_text.key);
+            // Keys count in full: the record holds all of them, however little of each it shows.
+            let (key, key_bytes) = refer(StringId(name), key_at, usize::MAX);
             let (kind, value, value_bytes) = match kind {
                 ListKind::Meta => {
                     let (value, bytes) = refer(StringId(value), key_at + 1, self.options.max_text.value);
@@ -281,7 +285,7 @@ impl Assembler {
         if !self.waiting.expects_nothing() {
             self.bind(id, defined.slot);
         }
-        if self.strings.dropped_bytes() > SWEEP_BYTES {
+        if self.strings.dropped_bytes() > self.sweep_above {
             self.sweep();
         }
         self.grown = true;
@@ -293,6 +297,8 @@ impl Assembler {
         retain_all(open(), &mut self.strings);
         self.strings.sweep();
         release_all(open(), &mut self.strings);
+        // What the open record needs stays dropped: to sweep again pays only when as much has come on top.
+        self.sweep_above = 2 * self.strings.dropped_bytes() + SWEEP_BYTES;
     }
 
     /// Everything that waits for `id` gets its text, and goes out if it waited for nothing else (rule 10).
@@ -475,4 +481,43 @@ fn wait_for(id: StringId, key: u64, place: u32, unresolved: &mut u32, waiting: &
     waiting.expect(id, key, place);
     *unresolved += 1;
     Ref::Waiting(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{BatchBuilder, Origin, SpanId, UnixNanos};
+
+    /// An open record may need megabytes of texts that have been redefined since. Sweeping them in vain with every
+    /// further definition would let 14 bytes cost thousands of steps.
+    #[test]
+    fn texts_that_the_open_record_needs_are_not_swept_for_again_and_again() {
+        let mut out = Output::new(BatchBuilder::new(Arc::new(Origin::new("datadog", "".into(), "".into(), 1))));
+        let mut assembler = Assembler::new(Options::default(), false, &MemoryBudget::new(256 << 20));
+        let now = Now { unix: UnixNanos(1), elapsed: Duration::ZERO };
+        let place = Place { offset: 0, size: 0, now };
+        let id = |number: u8| StringId([1, 1, 1, 1, 1, 1, 1, number]);
+        for number in 0..40 {
+            assembler.define(id(number), "x".repeat(20_000).as_bytes(), false, place, &mut out);
+        }
+        let texts = [id(0); 4];
+        let (span_id, trace_id) = (SpanId([1; 8]), TraceId([1; 16]));
+        let span = Span { span_id, parent_id: span_id, trace_id, start: 1, duration: 1, texts, error: 0 };
+        assembler.span(span, place, &mut out);
+        let entries: Vec<[u8; ENTRY_BYTES]> =
+            (0..40).map(|number| [id(0).0, id(number).0].concat().try_into().unwrap()).collect();
+        // The key in full and the value, 40,000 bytes an entry: 26 of them fit into the record.
+        assembler.list(ListKind::Meta, &entries, place, &mut out);
+        for number in 0..40 {
+            assembler.define(id(number), b"new", false, place, &mut out);
+        }
+        let (held, threshold) = (assembler.strings.dropped_bytes(), assembler.sweep_above);
+        assert!(held > 26 * 20_000, "the open record still needs its old texts");
+        for number in 0..200 {
+            assembler.define(id(number), b"newer", false, place, &mut out);
+        }
+        assert_eq!(assembler.sweep_above, threshold, "nothing was swept for");
+        assembler.close(&mut out);
+        assert_eq!(assembler.strings.dropped_bytes(), 0, "and all of it is freed with the record");
+    }
 }
