@@ -42,8 +42,11 @@ impl<S: Session> Offline<S> {
     /// Time passes without a byte: what the session waits for until `now` happens.
     pub fn pass_time(&mut self, now: Now, take: &mut impl FnMut(Batch)) {
         while self.session.poll_timeout().is_some_and(|due| due <= now.elapsed) {
-            let _ = self.session.handle_timeout(now, &mut self.out);
-            self.hand_over(take);
+            let mut flow = Flow::Again;
+            while flow == Flow::Again {
+                flow = self.session.handle_timeout(now, &mut self.out);
+                self.hand_over(take);
+            }
         }
     }
 

@@ -364,6 +364,8 @@ pub struct BatchBuilder {
     taken_expanded: u64,
     origin: Arc<Origin>,
     resource: Arc<Resource>,
+    /// What every event costs in output because of who speaks.
+    resource_bytes: usize,
     origin_index: Option<u32>,
     resource_index: Option<u32>,
 }
@@ -378,6 +380,7 @@ impl BatchBuilder {
             taken_expanded: 0,
             origin,
             resource: Arc::default(),
+            resource_bytes: 0,
             origin_index: None,
             resource_index: None,
         }
@@ -397,7 +400,13 @@ impl BatchBuilder {
     /// Events from now on are spoken by `resource`.
     pub fn set_resource(&mut self, resource: Arc<Resource>) {
         self.resource_index = self.batch.resources.iter().position(|r| Arc::ptr_eq(r, &resource)).map(index32);
+        self.resource_bytes = resource.attributes().iter().map(|(key, value)| key.len() + 6 + value.len()).sum();
         self.resource = resource;
+    }
+
+    /// Output bytes, roughly, of an event beside its attributes.
+    pub fn event_bytes(&self) -> usize {
+        EVENT_OVERHEAD_BYTES + self.resource_bytes
     }
 
     /// Whether the batch should go out before another message is decoded.
@@ -429,6 +438,14 @@ impl BatchBuilder {
         self.origin_index = None;
         self.resource_index = None;
         std::mem::replace(&mut self.batch, next)
+    }
+
+    /// Gives back the memory that is kept for the next batch; for connections that have fallen silent.
+    pub fn shrink(&mut self) {
+        if self.is_empty() {
+            let _ = self.take();
+            self.batch = Batch::default();
+        }
     }
 
     /// Copies a text into the arena.
@@ -490,6 +507,7 @@ impl BatchBuilder {
     /// Writes a loss event. Sessions call `Output::loss`, which also keeps the byte count.
     pub fn loss(&mut self, header: Header, loss: Loss<'_>) {
         let detail = self.push_text(loss.detail);
+        self.expanded += loss.detail.len();
         let excerpt = self.push_bytes(&loss.excerpt[..loss.excerpt.len().min(Loss::EXCERPT)]);
         let Loss { reason, bytes, events, .. } = loss;
         self.event(header).end(Data::Loss { reason, bytes, events, detail, excerpt });
@@ -577,6 +595,7 @@ impl EventBuilder<'_> {
         let (origin, resource) = (builder.current_origin(), builder.current_resource());
         builder.batch.counts[data.kind().index()] += 1;
         builder.batch.events.push(Event { header: self.header, data, attributes, origin, resource });
-        builder.expanded += EVENT_OVERHEAD_BYTES;
+        let name_bytes = if let Key::Text(name) = self.header.name { name.len() } else { 0 };
+        builder.expanded += builder.event_bytes() + name_bytes;
     }
 }

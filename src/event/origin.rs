@@ -59,6 +59,13 @@ pub enum ResourceValue {
     Text(String),
 }
 
+impl ResourceValue {
+    /// Its size in output, roughly.
+    pub(super) fn len(&self) -> usize {
+        if let ResourceValue::Text(text) = self { text.len() } else { 8 }
+    }
+}
+
 impl From<&str> for ResourceValue {
     fn from(text: &str) -> Self {
         ResourceValue::Text(text.to_owned())

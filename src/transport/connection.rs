@@ -230,6 +230,7 @@ impl<S: Session> Connection<S> {
                 },
             }
             self.read_bytes = MIN_READ_BYTES;
+            self.out.batch.shrink();
         }
         if self.input.is_empty() {
             self.input = BytesMut::new();

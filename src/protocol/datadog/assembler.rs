@@ -23,6 +23,9 @@ const SWEEP_BYTES: u64 = 256 * 1024;
 /// A record with more entries than this gives its memory back.
 const MAX_SPARE_ENTRIES: usize = 512;
 
+/// Room for more ready records than this is given back once they are gone.
+const MANY_READY: usize = 64;
+
 /// An object's place in the stream, and when it came.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
@@ -56,6 +59,9 @@ pub(super) struct Assembler {
     next_sequence: u64,
     next_key: u64,
     unresolved_events: u64,
+    /// Output bytes to be charged beside those in the batch: what records that begin to wait will take when they go out,
+    /// maybe with nothing received.
+    owed: u64,
     lease: MemoryLease,
     leased: u64,
     /// Whether the process had room for that.
@@ -81,6 +87,7 @@ impl Assembler {
             next_sequence: 0,
             next_key: 0,
             unresolved_events: 0,
+            owed: 0,
             lease: memory.lease(),
             leased: 0,
             is_leased: true,
@@ -159,7 +166,10 @@ impl Assembler {
         for field in [NAME, TYPE, RESOURCE, SERVICE] {
             let id = span.texts[field];
             open.fields[field] = match self.strings.refer(id) {
-                Some(slot) => Ref::Bound(slot),
+                Some(slot) => {
+                    open.expanded_bytes += self.strings.text(slot).len().min(self.options.max_text.value) as u64;
+                    Ref::Bound(slot)
+                }
                 None => wait_for(id, open.key, field_place(field), &mut open.unresolved, &mut self.waiting),
             };
         }
@@ -171,6 +181,8 @@ impl Assembler {
     fn refer_trace(&mut self, span: &Span) {
         let Some(open) = &mut self.open else { return };
         let Some(metas) = self.traces.get(span.trace_id) else { return };
+        // Work, whether it becomes output or not.
+        self.owed += (metas.len() * size_of::<Entry>()) as u64;
         for (done, pair) in metas.iter_mut().enumerate() {
             let (key, value) = pair;
             for reference in [&mut *key, &mut *value] {
@@ -183,13 +195,15 @@ impl Assembler {
             }
             let (Ref::Bound(key_slot), Ref::Bound(value_slot)) = (*key, *value) else { continue };
             let key_print = self.strings.fingerprint(key_slot);
-            open.expanded_bytes += self.strings.text(value_slot).len().min(self.options.max_text.value) as u64;
-            if open.expanded_bytes > self.options.max_record_bytes {
+            let key_bytes = self.strings.text(key_slot).len().min(self.options.max_text.key);
+            let bytes = (key_bytes + self.strings.text(value_slot).len().min(self.options.max_text.value)) as u64;
+            if open.expanded_bytes + bytes > self.options.max_record_bytes {
                 let left = (metas.len() - done) as u64;
                 open.dropped += left;
                 open.dropped_late += left;
                 break;
             }
+            open.expanded_bytes += bytes;
             let value = EntryValue::Text(*value);
             open.entries.push(Entry { kind: EntryKind::TraceMeta, key_print, key: *key, value });
         }
@@ -304,11 +318,15 @@ impl Assembler {
     /// Everything that waits for `id` gets its text, and goes out if it waited for nothing else (rule 10).
     fn bind(&mut self, id: StringId, slot: Slot) {
         let (max_value, max_bytes) = (self.options.max_text.value, self.options.max_record_bytes);
+        let text_bytes = self.strings.text(slot).len().min(max_value) as u64;
         for (key, place) in self.waiting.defined(id) {
             let open = self.open.as_deref_mut().filter(|open| open.key == key);
             let is_open = open.is_some();
             let Some(record) = open.or_else(|| self.waiting.get_mut(key)) else { continue };
             record.bind(place, slot, &mut self.strings, max_value, max_bytes);
+            if !is_open {
+                self.owed += text_bytes;
+            }
             if record.unresolved == 0 && !is_open {
                 self.ready.extend(self.waiting.remove(key));
             }
@@ -333,6 +351,7 @@ impl Assembler {
         if open.unresolved == 0 {
             self.send(open, out);
         } else {
+            self.owed += out.batch.event_bytes() as u64 + open.expanded_bytes;
             retain_all(open.refs(), &mut self.strings);
             open.holds_texts = true;
             self.waiting.insert(open);
@@ -344,7 +363,12 @@ impl Assembler {
     /// Sends what may go out, as far as the batch has room.
     pub(super) fn send_ready(&mut self, out: &mut Output) {
         while !out.batch.is_full() {
-            let Some(record) = self.ready.pop_front() else { return };
+            let Some(record) = self.ready.pop_front() else {
+                if self.ready.capacity() > MANY_READY {
+                    self.ready = VecDeque::new();
+                }
+                return;
+            };
             self.send(record, out);
         }
     }
@@ -420,6 +444,16 @@ impl Assembler {
         }
         self.send_ready(out);
         self.ready.is_empty()
+    }
+
+    /// Output bytes to be charged beside those in the batch.
+    pub(super) fn owed_bytes(&self) -> u64 {
+        self.owed
+    }
+
+    /// They are being charged.
+    pub(super) fn take_owed_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.owed)
     }
 
     /// How many events went out with raw ids, told once.

@@ -306,10 +306,12 @@ impl Writer<'_> {
         }
         let (mut metas, mut metrics) = (Ids::default(), Ids::default());
         for entry in &record.entries {
-            let ids = if entry.kind == EntryKind::Metric { &mut metrics } else { &mut metas };
-            ids.add(entry.key);
-            if let EntryValue::Text(value) = entry.value {
-                ids.add(value);
+            match entry.value {
+                EntryValue::Number(_) => metrics.add(entry.key),
+                EntryValue::Text(value) => {
+                    metas.add(entry.key);
+                    metas.add(value);
+                }
             }
         }
         self.ids(semconv::DATADOG_UNRESOLVED_META, &metas);

@@ -201,12 +201,13 @@ impl Record {
             let key = self.entries[index].key;
             self.entries[index].key_print = key_print(key, strings);
         }
-        let text_bytes = strings.text(slot).len().min(max_value) as u64;
         self.unresolved -= 1;
+        if entry.is_some_and(|index| self.entries[index].kind == EntryKind::Dropped) {
+            return;
+        }
+        let text_bytes = strings.text(slot).len().min(max_value) as u64;
         self.expanded_bytes += text_bytes;
-        if let Some(index) = entry.filter(|_| self.expanded_bytes > max_record_bytes)
-            && self.entries[index].kind != EntryKind::Dropped
-        {
+        if let Some(index) = entry.filter(|_| self.expanded_bytes > max_record_bytes) {
             self.expanded_bytes -= text_bytes;
             self.entries[index].kind = EntryKind::Dropped;
             self.dropped += 1;
@@ -244,6 +245,9 @@ pub(super) struct Waiting {
 const WAITED_ID_BYTES: usize = 160;
 
 impl Waiting {
+    /// Room for more ids than this is given back once they are gone.
+    const MANY_IDS: usize = 1024;
+
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
@@ -268,6 +272,7 @@ impl Waiting {
     pub(super) fn defined(&mut self, id: StringId) -> VecDeque<(u64, u32)> {
         let places = self.index.remove(&id).unwrap_or_default();
         self.places -= places.len();
+        self.give_back();
         places
     }
 
@@ -314,6 +319,14 @@ impl Waiting {
             if queue.is_empty() {
                 self.index.remove(&id);
             }
+        }
+        self.give_back();
+    }
+
+    /// An index that once was large and now is empty does not stay large.
+    fn give_back(&mut self) {
+        if self.index.is_empty() && self.index.capacity() > Waiting::MANY_IDS {
+            self.index = HashMap::default();
         }
     }
 }

@@ -12,6 +12,9 @@ use super::Options;
 use super::assembler::{Assembler, Place};
 use super::wire::{self, Object, StringId, WireLimits};
 
+/// So much output may be owed before the credit is asked.
+const MOST_OWED_BYTES: u64 = 256 * 1024;
+
 /// The state of one connection.
 #[derive(Debug)]
 pub struct DatadogSession {
@@ -89,7 +92,7 @@ impl Session for DatadogSession {
         self.last_input = now.elapsed;
         let progress = self.decode(input, now, out);
         self.begun = progress.flow == Flow::Continue && progress.consumed < input.len();
-        let expanded = out.batch.total_expanded_bytes() - expanded_before;
+        let expanded = out.batch.total_expanded_bytes() - expanded_before + self.assembler.take_owed_bytes();
         out.hold = self.credit.spend(progress.consumed as u64, expanded, now.elapsed);
         progress
     }
@@ -147,7 +150,7 @@ impl DatadogSession {
         loop {
             self.assembler.enforce_limits(out);
             self.assembler.send_ready(out);
-            if out.batch.is_full() {
+            if out.batch.is_full() || self.assembler.owed_bytes() >= MOST_OWED_BYTES {
                 return Progress { consumed: at, flow: Flow::Again };
             }
             let rest = &input[at..];
