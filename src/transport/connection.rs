@@ -28,6 +28,8 @@ const TURN_BYTES: u64 = 512 * 1024;
 const QUIET: Duration = Duration::from_secs(1);
 /// A message may be buffered up to `max_message_bytes`, but a limit below this would not even hold small ones.
 const MIN_BUFFER_LIMIT: u64 = 128 * 1024;
+/// A stopping daemon asks the system for this long whether more has arrived.
+const LAST_LOOK: Duration = Duration::from_millis(10);
 /// The most that is read from a peer that we have stopped listening to.
 const MAX_LINGER_BYTES: u64 = 4 * 1024 * 1024;
 
@@ -304,7 +306,11 @@ impl<S: Session> Connection<S> {
                     }
                 }
                 Some(Err(_)) => return End::Reset,
-                None => break,
+                // Nothing that we know of: what the system has and has not told yet is known a moment later.
+                None => match timeout(LAST_LOOK, self.stream.readable()).await {
+                    Ok(_) => {}
+                    Err(_) => break,
+                },
             }
         }
         let now = self.now();
