@@ -247,6 +247,41 @@ async fn a_stop_reads_what_has_arrived_before_it() {
     assert_eq!(spans(&events), [("last", false)]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_grace_period_ends_what_was_not_written_counts_as_failed() {
+    // More than once, since it is about two things that happen at the same time.
+    for _ in 0..10 {
+        let strings = Strings::new(Mood::Stall);
+        let sink = strings.clone();
+        let lane = tributary::pipeline::options::LaneOptions { buffer_batches: 1, ..Default::default() };
+        let mut config = live::config(&live::listener(""));
+        config.limits.shutdown_grace = Duration::from_millis(50);
+        let server = Server::start_with(&config, |sinks| {
+            sinks.add("puppet", lane, move || Ok(sink.puppet()));
+        })
+        .await
+        .unwrap();
+        let (bytes, _) = wire::work(20_000);
+        let mut senders = JoinSet::new();
+        for _ in 0..3 {
+            let (mut stream, bytes) = (connect(&server).await, bytes.clone());
+            senders.spawn(async move {
+                // It breaks, or the system takes all of it.
+                let _ = stream.write_all(&bytes).await;
+            });
+        }
+        // Some batches are in the sink, one is in its lane, and the connections wait with another each.
+        until("the sink stalls", || (strings.flushes() > 0).then_some(())).await;
+        until_it_rests(|| live::books(&server).bytes_in).await;
+        let accounts = within("stopping", server.stop()).await;
+        assert!(accounts.are_balanced(), "{accounts}");
+        let sink = &accounts.sinks[0];
+        assert_eq!((sink.written, sink.failed), (0, accounts.listeners[0].events()), "{accounts}");
+        assert!(accounts.failed() > 3 && accounts.listeners[0].lost() > 0, "{accounts}");
+        within("the peers notice", senders.join_all()).await;
+    }
+}
+
 #[tokio::test]
 async fn a_listener_that_cannot_be_bound_is_named_and_nothing_runs() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -254,4 +289,15 @@ async fn a_listener_that_cannot_be_bound_is_named_and_nothing_runs() {
     let toml = format!("{}[listeners.second]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n", live::listener(""));
     let error = Server::start(&live::config(&toml)).await.err().unwrap().to_string();
     assert!(error.starts_with(&format!("cannot start listener second on {address}: ")), "{error}");
+}
+
+/// Waits until a number does not change any more.
+async fn until_it_rests(number: impl Fn() -> u64) {
+    let (mut last, mut same) = (number(), 0);
+    while same < 10 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let now = number();
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+    }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
 use crate::event::{BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
@@ -40,6 +41,8 @@ pub(super) struct Surroundings {
     pub(super) sender: Sender,
     pub(super) books: Arc<ListenerBooks>,
     pub(super) clock: Clock,
+    /// Everything that still has events to hand over.
+    pub(super) tasks: TaskTracker,
     /// Cancelled when the daemon stops.
     pub(super) stop: CancellationToken,
 }
@@ -377,7 +380,7 @@ impl<S> Drop for Connection<S> {
         let batch = builder.take();
         self.around.books.handed_over(&batch);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { sender.send(batch).await });
+            self.around.tasks.spawn_on(async move { sender.send(batch).await }, &runtime);
         }
     }
 }
