@@ -60,6 +60,7 @@ pub(super) struct Connection<S> {
     /// Bytes received that nobody has decided about.
     undecided: u64,
     read_bytes: usize,
+    /// This and the two below are moved by the time that [`Connection::excuse`] excuses.
     opened: Duration,
     last_read: Duration,
     /// Offset of the message that is half here, and when it began.
@@ -125,6 +126,7 @@ impl<S: Session> Connection<S> {
                 }
                 Some(Ok(0)) => return End::Closed,
                 Some(Ok(bytes)) => {
+                    let read_at = self.last_read;
                     let expanded = self.out.batch.total_expanded_bytes();
                     if let Some(end) = self.feed().await {
                         return end;
@@ -134,9 +136,10 @@ impl<S: Session> Connection<S> {
                         turn = 0;
                         tokio::task::yield_now().await;
                     }
-                    // Under steady traffic nobody waits, so time is looked at here too.
+                    // Under steady traffic nobody waits, so time is looked at here too: as it was before the sinks had
+                    // us wait, since what the peer has said meanwhile is still to be read.
                     if let Some((due, what)) = self.deadline()
-                        && due <= self.now().elapsed
+                        && due <= read_at
                         && let Some(end) = self.time_is_up(what).await
                     {
                         return end;
@@ -209,7 +212,19 @@ impl<S: Session> Connection<S> {
         if !self.out.batch.is_empty() {
             let batch = self.out.batch.take();
             self.around.books.handed_over(&batch);
+            let began = self.now().elapsed;
             self.around.sender.send(batch).await;
+            self.excuse(began);
+        }
+    }
+
+    /// The time since then we took for ourselves: it is not counted against the peer.
+    fn excuse(&mut self, began: Duration) {
+        let ours = self.now().elapsed - began;
+        self.opened += ours;
+        self.last_read += ours;
+        if let Some((_, since)) = &mut self.rest {
+            *since += ours;
         }
     }
 
@@ -291,10 +306,13 @@ impl<S: Session> Connection<S> {
     /// Waits while the session's credit is used up. `false`: the daemon stops.
     async fn pause(&mut self, hold: Duration) -> bool {
         debug!(?hold, "the peer makes us expand too much; reading on later");
+        let began = self.now().elapsed;
         tokio::select! {
-            () = tokio::time::sleep(hold) => true,
-            () = self.around.stop.cancelled() => false,
+            () = tokio::time::sleep(hold) => {}
+            () = self.around.stop.cancelled() => return false,
         }
+        self.excuse(began);
+        true
     }
 
     /// The daemon stops: takes what has already arrived, for a moment at most, and lets the session say goodbye.
