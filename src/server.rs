@@ -149,13 +149,14 @@ impl Server {
         if timeout_at(deadline, self.connections.wait()).await.is_err() {
             warn!("the grace period is over: {} connections are given up", self.connections.len());
             self.abort.cancel();
-            self.connections.wait().await;
         }
         self.sender = Sender::default();
         if timeout_at(deadline, self.workers.drained()).await.is_err() {
             warn!("the grace period is over: what sinks have not written is given up");
             self.workers.abort().await;
         }
+        // A connection that was given up has told its loss by now, or has found that no sink takes it any more.
+        self.connections.wait().await;
         self.ledger.accounts()
     }
 

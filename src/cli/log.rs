@@ -10,6 +10,8 @@ use super::Failure;
 const VARIABLE: &str = "TRIBUTARY_LOG";
 
 #[derive(Debug, clap::Args)]
+// A part of the program's own arguments, whose group would have the same name.
+#[group(skip)]
 pub(super) struct Arguments {
     /// What is logged to stderr: error, warn, info, debug, trace, or a filter such as `tributary::transport=debug`
     /// [env: TRIBUTARY_LOG] [default: info]

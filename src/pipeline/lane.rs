@@ -153,14 +153,29 @@ impl LaneBooks {
         }
     }
 
-    /// The losses owed, as a batch; `None` when there are none. `now` is when they are told.
-    pub(super) fn take_owed(&self, now: UnixNanos) -> Option<Batch> {
+    /// The losses owed; `None` when there are none.
+    pub(super) fn take_owed(self: &Arc<Self>) -> Option<Debt> {
         let owed = std::mem::take(&mut *self.owed.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut builder = BatchBuilder::new(owed.first()?.origin.clone());
-        for Owed { origin, reason, events } in owed {
-            builder.set_origin(origin);
+        if owed.is_empty() { None } else { Some(Debt { lane: self.clone(), owed }) }
+    }
+}
+
+/// Losses that a sink is about to tell. Dropped before it is known that they are told, they are owed again.
+#[derive(Debug)]
+pub(super) struct Debt {
+    lane: Arc<LaneBooks>,
+    owed: Vec<Owed>,
+}
+
+impl Debt {
+    /// The losses as events. `now` is when they are told.
+    pub(super) fn batch(&self, now: UnixNanos) -> Option<Batch> {
+        let mut builder = BatchBuilder::new(self.owed.first()?.origin.clone());
+        for Owed { origin, reason, events } in &self.owed {
+            builder.set_origin(origin.clone());
             let header =
                 Header { name: semconv::LOSS.into(), time: Some(now), observed: now, position: Position::default() };
+            let (reason, events) = (*reason, *events);
             let detail = match reason {
                 Reason::Shed => "the lane of this sink was full (when_full = \"shed\")",
                 _ => "this sink failed while it had them",
@@ -168,5 +183,18 @@ impl LaneBooks {
             builder.loss(header, Loss { reason, bytes: 0, events: Some(events), detail, excerpt: &[] });
         }
         Some(builder.take())
+    }
+
+    /// The sink has written them.
+    pub(super) fn paid(mut self) {
+        self.owed.clear();
+    }
+}
+
+impl Drop for Debt {
+    fn drop(&mut self) {
+        for Owed { origin, reason, events } in self.owed.drain(..) {
+            self.lane.owe(Some(origin), reason, events);
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::event::UnixNanos;
 use crate::sink::{Kinds, Selection, Sink, SinkError};
 
 use super::ack::Ticket;
-use super::lane::{LaneBooks, Parcel};
+use super::lane::{Debt, LaneBooks, Parcel};
 use super::options::OnFailure;
 
 /// At most this many batches are written before a flush.
@@ -151,12 +151,12 @@ async fn take_parcels<S: Sink>(
             parcel = parcels.recv() => parcel,
         };
         // Everything that is there goes into one flush; nothing waits for more to come.
-        let mut tickets = Vec::new();
+        let (mut tickets, mut debts) = (Vec::new(), Vec::new());
         let mut next = first;
         let is_last = next.is_none();
         while let Some(parcel) = next {
             now = parcel.observed().unwrap_or(now);
-            write_owed(sink, now, context).await?;
+            write_owed(sink, now, context, &mut debts).await?;
             let written = sink.write(parcel.selection(context.kinds)).await;
             let ticket = parcel.into_ticket();
             hold(sink, written, context).await?;
@@ -164,11 +164,12 @@ async fn take_parcels<S: Sink>(
             next = if tickets.len() < MAX_UNFLUSHED { parcels.try_recv().ok() } else { None };
         }
         if is_last {
-            write_owed(sink, now, context).await?;
+            write_owed(sink, now, context, &mut debts).await?;
         }
         let flushed = sink.flush().await;
         hold(sink, flushed, context).await?;
         tickets.drain(..).for_each(Ticket::written);
+        debts.drain(..).for_each(Debt::paid);
         if is_last {
             let ticked = sink.tick().await;
             return hold(sink, ticked, context).await;
@@ -177,9 +178,16 @@ async fn take_parcels<S: Sink>(
 }
 
 /// What the sink did not get is told in its own output, before what follows it.
-async fn write_owed<S: Sink>(sink: &mut S, now: UnixNanos, context: &WorkerContext) -> Result<(), Outcome> {
-    let Some(owed) = context.books.take_owed(now) else { return Ok(()) };
-    let written = sink.write(Selection::new(&owed, context.kinds)).await;
+async fn write_owed<S: Sink>(
+    sink: &mut S,
+    now: UnixNanos,
+    context: &WorkerContext,
+    debts: &mut Vec<Debt>,
+) -> Result<(), Outcome> {
+    let Some(debt) = context.books.take_owed() else { return Ok(()) };
+    let Some(batch) = debt.batch(now) else { return Ok(()) };
+    debts.push(debt);
+    let written = sink.write(Selection::new(&batch, context.kinds)).await;
     hold(sink, written, context).await
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
 use crate::event::{BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
@@ -28,6 +29,8 @@ const TURN_BYTES: u64 = 512 * 1024;
 const QUIET: Duration = Duration::from_secs(1);
 /// A message may be buffered up to `max_message_bytes`, but a limit below this would not even hold small ones.
 const MIN_BUFFER_LIMIT: u64 = 128 * 1024;
+/// A stopping daemon asks the system for this long whether more has arrived.
+const LAST_LOOK: Duration = Duration::from_millis(10);
 /// The most that is read from a peer that we have stopped listening to.
 const MAX_LINGER_BYTES: u64 = 4 * 1024 * 1024;
 
@@ -38,6 +41,8 @@ pub(super) struct Surroundings {
     pub(super) sender: Sender,
     pub(super) books: Arc<ListenerBooks>,
     pub(super) clock: Clock,
+    /// Everything that still has events to hand over.
+    pub(super) tasks: TaskTracker,
     /// Cancelled when the daemon stops.
     pub(super) stop: CancellationToken,
 }
@@ -55,6 +60,7 @@ pub(super) struct Connection<S> {
     /// Bytes received that nobody has decided about.
     undecided: u64,
     read_bytes: usize,
+    /// This and the two below are moved by the time that [`Connection::excuse`] excuses.
     opened: Duration,
     last_read: Duration,
     /// Offset of the message that is half here, and when it began.
@@ -120,6 +126,7 @@ impl<S: Session> Connection<S> {
                 }
                 Some(Ok(0)) => return End::Closed,
                 Some(Ok(bytes)) => {
+                    let read_at = self.last_read;
                     let expanded = self.out.batch.total_expanded_bytes();
                     if let Some(end) = self.feed().await {
                         return end;
@@ -129,9 +136,10 @@ impl<S: Session> Connection<S> {
                         turn = 0;
                         tokio::task::yield_now().await;
                     }
-                    // Under steady traffic nobody waits, so time is looked at here too.
+                    // Under steady traffic nobody waits, so time is looked at here too: as it was before the sinks had
+                    // us wait, since what the peer has said meanwhile is still to be read.
                     if let Some((due, what)) = self.deadline()
-                        && due <= self.now().elapsed
+                        && due <= read_at
                         && let Some(end) = self.time_is_up(what).await
                     {
                         return end;
@@ -204,7 +212,19 @@ impl<S: Session> Connection<S> {
         if !self.out.batch.is_empty() {
             let batch = self.out.batch.take();
             self.around.books.handed_over(&batch);
+            let began = self.now().elapsed;
             self.around.sender.send(batch).await;
+            self.excuse(began);
+        }
+    }
+
+    /// The time since then we took for ourselves: it is not counted against the peer.
+    fn excuse(&mut self, began: Duration) {
+        let ours = self.now().elapsed - began;
+        self.opened += ours;
+        self.last_read += ours;
+        if let Some((_, since)) = &mut self.rest {
+            *since += ours;
         }
     }
 
@@ -287,10 +307,13 @@ impl<S: Session> Connection<S> {
     /// Waits while the session's credit is used up. `false`: the daemon stops.
     async fn pause(&mut self, hold: Duration) -> bool {
         debug!(?hold, "the peer makes us expand too much; reading on later");
+        let began = self.now().elapsed;
         tokio::select! {
-            () = tokio::time::sleep(hold) => true,
-            () = self.around.stop.cancelled() => false,
+            () = tokio::time::sleep(hold) => {}
+            () = self.around.stop.cancelled() => return false,
         }
+        self.excuse(began);
+        true
     }
 
     /// The daemon stops: takes what has already arrived, for a moment at most, and lets the session say goodbye.
@@ -305,7 +328,11 @@ impl<S: Session> Connection<S> {
                     }
                 }
                 Some(Err(_)) => return End::Reset,
-                None => break,
+                // Nothing that we know of: what the system has and has not told yet is known a moment later.
+                None => match timeout(LAST_LOOK, self.stream.readable()).await {
+                    Ok(_) => {}
+                    Err(_) => break,
+                },
             }
         }
         let now = self.now();
@@ -372,7 +399,7 @@ impl<S> Drop for Connection<S> {
         let batch = builder.take();
         self.around.books.handed_over(&batch);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { sender.send(batch).await });
+            self.around.tasks.spawn_on(async move { sender.send(batch).await }, &runtime);
         }
     }
 }

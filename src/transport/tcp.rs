@@ -88,7 +88,8 @@ impl Listener {
         abort: CancellationToken,
     ) {
         let Listener { name, protocol, options, books, socket, tls } = self;
-        let around = Surroundings { options: options.clone(), sender, books, clock, stop: stop.clone() };
+        let around =
+            Surroundings { options: options.clone(), sender, books, clock, tasks: tasks.clone(), stop: stop.clone() };
         let door = Arc::new(Door::new(&options));
         let permits = Arc::new(Semaphore::new(options.max_connections));
         let mut wait = ACCEPT_RETRY.0;

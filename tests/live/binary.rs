@@ -1,0 +1,175 @@
+//! The `tributary` binary as a process: what it says, while it runs, and how it ends.
+
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::PATIENCE;
+
+/// A running process. Killed when dropped.
+pub struct Binary {
+    child: Child,
+    stdout: Option<Said>,
+    stderr: Said,
+}
+
+/// A process that has ended by itself.
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// The binary with these arguments, to be told more and started.
+pub fn tributary(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+    command.args(arguments);
+    command
+}
+
+/// Runs the binary to its end, with nothing on stdin.
+pub fn run(arguments: &[&str]) -> Ended {
+    Binary::start(tributary(arguments)).end()
+}
+
+impl Binary {
+    /// Starts a process and listens to it.
+    pub fn start(command: Command) -> Binary {
+        let mut binary = Binary::start_unheard(command);
+        binary.stdout = Some(Said::listen(binary.child.stdout.take().unwrap()));
+        binary
+    }
+
+    /// Starts a process whose stdout is a pipe that nobody reads; see [`Binary::take_stdout`].
+    pub fn start_unheard(mut command: Command) -> Binary {
+        command.env_remove("TRIBUTARY_LOG");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stderr = Said::listen(child.stderr.take().unwrap());
+        Binary { child, stdout: None, stderr }
+    }
+
+    pub fn take_stdout(&mut self) -> std::process::ChildStdout {
+        self.child.stdout.take().unwrap()
+    }
+
+    pub fn take_stdin(&mut self) -> ChildStdin {
+        self.child.stdin.take().unwrap()
+    }
+
+    /// Waits until it says this on stderr; answers the line.
+    pub fn until_stderr(&self, what: &str) -> String {
+        until(what, || {
+            let text = self.stderr.text();
+            // A line that is not over yet may still grow.
+            let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            lines.map(str::trim_end).find(|line| line.contains(what)).map(str::to_owned)
+        })
+    }
+
+    /// The address that the listener of this name says it is on.
+    pub fn address(&self, name: &str) -> SocketAddr {
+        let line = self.until_stderr(&format!("listener {name} ("));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Sends a signal, e.g. `TERM`.
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
+    /// Waits for its end.
+    pub fn end(mut self) -> Ended {
+        drop(self.child.stdin.take());
+        let status: ExitStatus = until("the end of the process", || self.child.try_wait().unwrap());
+        Ended {
+            code: status.code(),
+            stdout: self.stdout.take().map(Said::all).unwrap_or_default(),
+            stderr: std::mem::take(&mut self.stderr).all(),
+        }
+    }
+}
+
+impl Drop for Binary {
+    fn drop(&mut self) {
+        // It has ended already, unless the test has failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ended {
+    /// What it wrote to stdout, which must be JSON, every line.
+    pub fn events(&self) -> Vec<Value> {
+        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line:?}"))).collect()
+    }
+
+    pub fn last_words(&self) -> &str {
+        self.stderr.lines().last().unwrap_or_default()
+    }
+
+    /// The line of stderr that has this in it.
+    pub fn line(&self, what: &str) -> &str {
+        let line = self.stderr.lines().find(|line| line.contains(what));
+        line.unwrap_or_else(|| panic!("no {what:?} in\n{}", self.stderr))
+    }
+
+    /// The line of stderr that is a JSON object: what `simulate` says of itself.
+    pub fn sent(&self) -> Value {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        serde_json::from_str(self.last_words()).unwrap()
+    }
+}
+
+/// Waits for something, on this thread.
+pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "it never came to this: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What a process has said so far, collected by a thread.
+#[derive(Default)]
+struct Said {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    listener: Option<JoinHandle<()>>,
+}
+
+impl Said {
+    fn listen(mut stream: impl Read + Send + 'static) -> Said {
+        let bytes = Arc::<Mutex<Vec<u8>>>::default();
+        let heard = bytes.clone();
+        let listener = thread::spawn(move || {
+            let mut piece = [0; 16 * 1024];
+            loop {
+                match stream.read(&mut piece) {
+                    Ok(0) => return,
+                    Ok(count) => heard.lock().unwrap().extend_from_slice(&piece[..count]),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        Said { bytes, listener: Some(listener) }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
+    }
+
+    fn all(mut self) -> String {
+        self.listener.take().unwrap().join().unwrap();
+        self.text()
+    }
+}

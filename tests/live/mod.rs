@@ -1,0 +1,190 @@
+//! What the tests of the live daemon share: a daemon on loopback with its events in memory, and peers.
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+pub mod binary;
+pub mod puppet;
+pub mod wire;
+
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+use tributary::config::Config;
+use tributary::pipeline::Sinks;
+use tributary::pipeline::ledger::{Accounts, ListenerAccount};
+use tributary::server::Server;
+use tributary::sink::Sink;
+use tributary::sink::memory::{Memory, MemoryLines};
+
+/// So long may anything take that is to happen at all.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A daemon in this process, whose events stay in memory.
+pub struct Daemon {
+    pub server: Server,
+    lines: Arc<MemoryLines>,
+}
+
+/// A daemon that has stopped.
+pub struct Stopped {
+    pub events: Vec<Value>,
+    pub accounts: Accounts,
+}
+
+/// The configuration of one datadog listener called `test`, with further lines of its own.
+pub fn listener(options: &str) -> String {
+    format!("[listeners.test]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n{options}\n")
+}
+
+/// The configuration in `toml`, with the sinks that it names and no others.
+pub fn config(toml: &str) -> Config {
+    let mut config = Config::parse("test", toml).unwrap().config;
+    if !toml.contains("[sinks") {
+        config.sinks.clear();
+    }
+    config
+}
+
+/// Adds a sink that is there already, rather than made anew with each failure.
+pub fn add<S: Sink + Sync>(sinks: &mut Sinks, name: &str, sink: S) {
+    let sink = Mutex::new(Some(sink));
+    sinks.add(name, Default::default(), move || Ok(sink.lock().unwrap().take().expect("it never fails")));
+}
+
+impl Daemon {
+    /// With one listener, called `test`, that has these lines of configuration.
+    pub async fn with(options: &str) -> Daemon {
+        Daemon::start(&listener(options)).await
+    }
+
+    pub async fn start(toml: &str) -> Daemon {
+        let (memory, lines) = Memory::new();
+        let server = Server::start_with(&config(toml), |sinks| add(sinks, "memory", memory)).await.unwrap();
+        Daemon { server, lines }
+    }
+
+    /// A connection to the first listener.
+    pub async fn connect(&self) -> TcpStream {
+        connect(&self.server).await
+    }
+
+    pub fn events(&self) -> Vec<Value> {
+        self.lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The books of the first listener.
+    pub fn books(&self) -> ListenerAccount {
+        books(&self.server)
+    }
+
+    /// Waits until the events are as `condition` wants them.
+    pub async fn until(&self, what: &str, condition: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        until(what, || Some(self.events()).filter(|events| condition(events))).await
+    }
+
+    /// Waits until an event of this name is there.
+    pub async fn until_named(&self, name: &str) -> Value {
+        until(name, || self.events().into_iter().find(|event| event["name"] == name)).await
+    }
+
+    pub async fn until_books(&self, what: &str, condition: impl Fn(&ListenerAccount) -> bool) {
+        until(what, || condition(&self.books()).then_some(())).await;
+    }
+
+    /// Waits until the daemon is done with every connection.
+    pub async fn until_all_closed(&self) {
+        self.until_books("every connection is over", |books| books.connections_open == 0).await;
+    }
+
+    /// Stops; the books must balance.
+    pub async fn stop(self) -> Stopped {
+        let Daemon { server, lines } = self;
+        let accounts = within("stopping", server.stop()).await;
+        assert!(accounts.are_balanced(), "{accounts}");
+        let events = lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        Stopped { events, accounts }
+    }
+}
+
+pub async fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.address().unwrap()).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+pub fn books(server: &Server) -> ListenerAccount {
+    server.ledger().accounts().listeners.remove(0)
+}
+
+/// Waits for something that must happen.
+pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("it never came to this: {what}"))
+}
+
+/// Asks again and again until there is an answer.
+pub async fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "it never came to this: {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Sends everything, says that this was all, and waits for the daemon to close too. It must not say a word, except that
+/// it may reset a connection on which it has heard enough.
+pub async fn send_all(mut stream: TcpStream, bytes: &[u8]) {
+    stream.write_all(bytes).await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert_is_closed(&mut stream).await;
+}
+
+/// Waits until the daemon closes the connection, without having said a word.
+pub async fn assert_is_closed(stream: &mut TcpStream) {
+    let mut said = Vec::new();
+    match within("the daemon closes the connection", stream.read_to_end(&mut said)).await {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+        Err(error) => panic!("{error}"),
+    }
+    assert_eq!(said, [0; 0], "a collector of these spans never answers");
+}
+
+/// Closes a connection with a reset instead of an end.
+pub fn reset(stream: TcpStream) {
+    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(stream);
+}
+
+pub fn losses(events: &[Value]) -> Vec<&Value> {
+    events.iter().filter(|event| event["kind"] == "loss").map(|event| &event["loss"]).collect()
+}
+
+/// Every span, and whether it is all there.
+pub fn spans(events: &[Value]) -> Vec<(&str, bool)> {
+    let spans = events.iter().filter(|event| event["kind"] == "span");
+    let is_whole = |event: &Value| event["attributes"].get("tributary.incomplete").is_none();
+    spans.map(|event| (event["name"].as_str().unwrap(), is_whole(event))).collect()
+}
+
+/// An event without what differs between two runs or two connections.
+pub fn timeless(event: &Value) -> Value {
+    let mut event = event.clone();
+    let fields = event.as_object_mut().unwrap();
+    fields.remove("observed_time");
+    // Only spans tell their own time; the time of everything else is when it was received.
+    if fields["kind"] != "span" {
+        fields.remove("time");
+    }
+    let origin = fields["origin"].as_object_mut().unwrap();
+    origin.remove("peer");
+    origin.remove("connection");
+    event
+}

@@ -1,0 +1,132 @@
+//! A sink that does what the test tells it.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use tokio::sync::Notify;
+use tributary::sink::encode::{Encoder, Format};
+use tributary::sink::{Selection, Sink, SinkError, SinkFault};
+
+/// What the next flush does.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Mood {
+    Write,
+    /// Nothing, until the mood changes.
+    Stall,
+    Retry,
+    Fail,
+    Panic,
+    Close,
+    /// Already the next write fails.
+    FailWriting,
+    /// Already the next write panics.
+    PanicWriting,
+}
+
+/// The strings of all puppets of one sink, one after another.
+#[derive(Clone)]
+pub struct Strings(Arc<Shared>);
+
+struct Shared {
+    mood: Mutex<Mood>,
+    changed: Notify,
+    written: Mutex<Vec<Value>>,
+    flushes: Mutex<u64>,
+}
+
+pub struct Puppet {
+    strings: Strings,
+    waiting: Vec<Value>,
+}
+
+impl Strings {
+    pub fn new(mood: Mood) -> Strings {
+        let shared = Shared {
+            mood: Mutex::new(mood),
+            changed: Notify::new(),
+            written: Mutex::default(),
+            flushes: Mutex::default(),
+        };
+        Strings(Arc::new(shared))
+    }
+
+    /// A new puppet, as a daemon makes one with every start of a sink.
+    pub fn puppet(&self) -> Puppet {
+        Puppet { strings: self.clone(), waiting: Vec::new() }
+    }
+
+    pub fn set(&self, mood: Mood) {
+        *self.0.mood.lock().unwrap() = mood;
+        self.0.changed.notify_waiters();
+    }
+
+    /// What flushes have written.
+    pub fn written(&self) -> Vec<Value> {
+        self.0.written.lock().unwrap().clone()
+    }
+
+    pub fn written_names(&self) -> Vec<String> {
+        self.written().iter().map(|event| event["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// How often a flush of something was tried.
+    pub fn flushes(&self) -> u64 {
+        *self.0.flushes.lock().unwrap()
+    }
+
+    fn mood(&self) -> Mood {
+        *self.0.mood.lock().unwrap()
+    }
+
+    async fn while_stalled(&self) {
+        loop {
+            let changed = self.0.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
+            if self.mood() != Mood::Stall {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Sink for Puppet {
+    async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
+        match self.strings.mood() {
+            Mood::FailWriting => return Err(SinkError::Failed(fault())),
+            Mood::PanicWriting => panic!("on purpose"),
+            _ => {}
+        }
+        let mut encoder = Encoder::new(Format::Json);
+        for event in events.events() {
+            let mut line = Vec::new();
+            encoder.encode(event, &mut line);
+            self.waiting.push(serde_json::from_slice(&line).unwrap());
+        }
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), SinkError> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        *self.strings.0.flushes.lock().unwrap() += 1;
+        self.strings.while_stalled().await;
+        match self.strings.mood() {
+            Mood::Retry => Err(SinkError::Retry(fault())),
+            Mood::Fail | Mood::FailWriting => Err(SinkError::Failed(fault())),
+            Mood::Panic | Mood::PanicWriting => panic!("on purpose"),
+            Mood::Close => Err(SinkError::Closed),
+            Mood::Write | Mood::Stall => {
+                self.strings.0.written.lock().unwrap().append(&mut self.waiting);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn fault() -> SinkFault {
+    SinkFault { action: "dance".to_owned(), source: io::Error::other("the strings are tangled") }
+}

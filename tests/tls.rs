@@ -1,0 +1,225 @@
+//! TLS listeners, with certificates made here and a client that shares no code with the daemon's side but rustls.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed; the lint knows only test functions")]
+
+mod common;
+mod live;
+
+use std::fs;
+use std::sync::Arc;
+
+use live::{Daemon, assert_is_closed, losses, send_all, spans, timeless, wire, within};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tributary::protocol::End;
+use tributary::protocol::datadog::Options;
+
+/// A certificate and its key, in PEM.
+struct Identity {
+    cert: String,
+    key: String,
+}
+
+/// An authority, and a server and a client that it vouches for. The server's files are in the directory.
+struct World {
+    directory: TempDir,
+    authority: String,
+    client: Identity,
+}
+
+impl World {
+    fn new() -> World {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let identity = |name: &str| {
+            let key = KeyPair::generate().unwrap();
+            let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            Identity { cert: params.signed_by(&key, &authority).unwrap().pem(), key: key.serialize_pem() }
+        };
+        let (server, client) = (identity("localhost"), identity("agent"));
+        let directory = tempfile::tempdir().unwrap();
+        let authority = authority.pem();
+        for (name, pem) in [("cert.pem", &server.cert), ("key.pem", &server.key), ("ca.pem", &authority)] {
+            fs::write(directory.path().join(name), pem).unwrap();
+        }
+        World { directory, authority, client }
+    }
+
+    /// The listener's TLS keys; more may follow.
+    fn tls(&self, more: &str) -> String {
+        let path = |name: &str| self.directory.path().join(name).display().to_string();
+        let (cert, key, ca) = (path("cert.pem"), path("key.pem"), path("ca.pem"));
+        format!("tls.cert = \"{cert}\"\ntls.key = \"{key}\"\n{}", more.replace("CA", &ca))
+    }
+
+    /// A client that trusts the authority, and shows a certificate if it has one.
+    async fn connect(&self, daemon: &Daemon, identity: Option<&Identity>) -> std::io::Result<TlsStream<TcpStream>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.authority.as_bytes()).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let builder = builder.with_root_certificates(roots);
+        let config = match identity {
+            None => builder.with_no_client_auth(),
+            Some(Identity { cert, key }) => {
+                let chain = vec![CertificateDer::from_pem_slice(cert.as_bytes()).unwrap()];
+                builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap()).unwrap()
+            }
+        };
+        let name = ServerName::try_from("localhost").unwrap();
+        within("the handshake", TlsConnector::from(Arc::new(config)).connect(name, daemon.connect().await)).await
+    }
+}
+
+/// Sends everything in pieces, ends TLS properly, and waits for the daemon to do so too.
+async fn send_secretly(mut stream: TlsStream<TcpStream>, bytes: &[u8], piece: usize) {
+    for piece in bytes.chunks(piece) {
+        stream.write_all(piece).await.unwrap();
+        stream.flush().await.unwrap();
+    }
+    stream.shutdown().await.unwrap();
+    let mut said = Vec::new();
+    // Without its close_notify, an end is an end all the same.
+    let _ = within("the daemon closes", stream.read_to_end(&mut said)).await;
+    assert_eq!(said, [0; 0]);
+}
+
+fn hello(name: &str) -> Vec<u8> {
+    [wire::process(), wire::named_span(1, name)].concat()
+}
+
+#[tokio::test]
+async fn what_comes_through_tls_gives_the_same_events() {
+    let world = World::new();
+    let daemon = Daemon::with(&world.tls("span_idle = \"1h\"")).await;
+    // Several hundred records of TLS, and long strings that span many.
+    let work = [wire::work(2_000).0, wire::named_span(9, &"x".repeat(70_000))].concat();
+    for (bytes, piece) in [(&work, usize::MAX), (&work, 1_000), (&hello("small"), 1)] {
+        let stream = world.connect(&daemon, None).await.unwrap();
+        let peer = stream.get_ref().0.local_addr().unwrap().to_string();
+        send_secretly(stream, bytes, piece).await;
+        daemon.until_all_closed().await;
+        let expected = common::decode_with(&Options::default(), vec![bytes], End::Closed).events;
+        let has_all = |events: &[serde_json::Value]| {
+            events.iter().filter(|event| event["origin"]["peer"] == peer.as_str()).count() == expected.len()
+        };
+        let events = daemon.until("all events are there", has_all).await;
+        let of_peer = events.iter().filter(|event| event["origin"]["peer"] == peer.as_str());
+        assert!(of_peer.map(timeless).eq(expected.iter().map(timeless)), "in pieces of {piece}");
+    }
+    let accounts = daemon.stop().await.accounts;
+    assert_eq!(accounts.listeners[0].bytes_in, 2 * work.len() as u64 + hello("small").len() as u64);
+    assert_eq!(accounts.listeners[0].lost(), 0);
+}
+
+#[tokio::test]
+async fn only_clients_with_a_certificate_of_client_ca_come_in() {
+    let (world, stranger) = (World::new(), World::new().client);
+    let daemon = Daemon::with(&world.tls("tls.client_ca = \"CA\"")).await;
+    for identity in [None, Some(&stranger)] {
+        // In TLS 1.3 the client has finished before it learns that it is not welcome.
+        if let Ok(mut stream) = world.connect(&daemon, identity).await {
+            let _ = stream.write_all(&hello("unwelcome")).await;
+            assert!(within("it is told", stream.read_u8()).await.is_err());
+        }
+    }
+    daemon.until_all_closed().await;
+    send_secretly(world.connect(&daemon, Some(&world.client)).await.unwrap(), &hello("welcome"), 100).await;
+    let events = daemon.stop().await.events;
+    assert_eq!(spans(&events), [("welcome", true)]);
+    let losses = losses(&events);
+    assert_eq!(losses.len(), 2, "{losses:?}");
+    for loss in losses {
+        assert_eq!((&loss["reason"], &loss["bytes"]), (&json!("malformed"), &json!(0)));
+        assert!(loss["detail"].as_str().unwrap().starts_with("the TLS handshake failed: "), "{loss}");
+    }
+}
+
+#[tokio::test]
+async fn plain_bytes_on_a_tls_listener_are_a_loss_and_disturb_nobody() {
+    let world = World::new();
+    let daemon = Daemon::with(&world.tls("span_idle = \"1h\"")).await;
+    let mut other = world.connect(&daemon, None).await.unwrap();
+    other.write_all(&hello("secret")).await.unwrap();
+    other.flush().await.unwrap();
+    let mut plain = daemon.connect().await;
+    plain.write_all(&hello("plain")).await.unwrap();
+    assert_is_closed(&mut plain).await;
+    daemon.until("the loss is told", |events| !losses(events).is_empty()).await;
+    send_secretly(other, &wire::metric(1, 0.5), 100).await;
+    let live::Stopped { events, accounts } = daemon.stop().await;
+    assert_eq!(spans(&events), [("secret", true)]);
+    let [loss] = losses(&events)[..] else { panic!("one loss: {events:?}") };
+    assert_eq!(loss["reason"], "malformed");
+    assert!(loss["detail"].as_str().unwrap().contains("tls.allow_plain"), "{loss}");
+    assert_eq!(loss["bytes"].as_u64(), Some(accounts.listeners[0].lost()));
+    assert!(loss["excerpt"].as_str().unwrap().starts_with("dd0000000001"), "{loss}");
+}
+
+#[tokio::test]
+async fn with_allow_plain_both_come_in_told_apart_by_their_first_byte() {
+    let world = World::new();
+    let daemon = Daemon::with(&world.tls("tls.allow_plain = true")).await;
+    send_all(daemon.connect().await, &hello("plain")).await;
+    send_secretly(world.connect(&daemon, None).await.unwrap(), &hello("secret"), 100).await;
+    let events = daemon.stop().await.events;
+    assert_eq!(spans(&events), [("plain", true), ("secret", true)]);
+    assert!(losses(&events).is_empty());
+}
+
+#[tokio::test]
+async fn a_tls_connection_that_ends_without_saying_so_leaves_its_last_span_incomplete() {
+    let world = World::new();
+    let daemon = Daemon::with(&world.tls("span_idle = \"1h\"")).await;
+    let mut stream = world.connect(&daemon, None).await.unwrap();
+    stream.write_all(&hello("cut off")).await.unwrap();
+    stream.flush().await.unwrap();
+    // Anybody on the way can end a TCP connection; only the peer can say close_notify.
+    stream.get_mut().0.shutdown().await.unwrap();
+    daemon.until_named("cut off").await;
+    let events = daemon.stop().await.events;
+    assert_eq!(spans(&events), [("cut off", false)]);
+    assert!(losses(&events).is_empty());
+}
+
+#[tokio::test]
+async fn a_handshake_that_does_not_come_to_its_end_is_given_up() {
+    let world = World::new();
+    let daemon = Daemon::with(&world.tls("handshake_timeout = \"300ms\"")).await;
+    let mut silent = daemon.connect().await;
+    let mut halting = daemon.connect().await;
+    halting.write_all(&[0x16, 3, 1, 2, 0, 1]).await.unwrap();
+    assert_is_closed(&mut silent).await;
+    assert_is_closed(&mut halting).await;
+    let events = daemon.stop().await.events;
+    let [loss] = losses(&events)[..] else { panic!("one loss: {events:?}") };
+    assert!(loss["detail"].as_str().unwrap().contains("handshake_timeout"), "{loss}");
+}
+
+#[tokio::test]
+async fn a_stop_during_a_handshake_does_not_wait_for_it() {
+    let world = World::new();
+    let daemon = Daemon::with(&world.tls("handshake_timeout = \"1h\"")).await;
+    let mut silent = daemon.connect().await;
+    let mut halting = daemon.connect().await;
+    halting.write_all(&[0x16, 3, 1, 2, 0, 1]).await.unwrap();
+    daemon.until_books("both are there", |books| books.connections_open == 2).await;
+    assert!(daemon.stop().await.events.is_empty());
+    assert_is_closed(&mut silent).await;
+    assert_is_closed(&mut halting).await;
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_there_is_named_at_the_start() {
+    let toml = live::listener("tls.cert = \"/nowhere/cert.pem\"\ntls.key = \"/nowhere/key.pem\"");
+    let error = tributary::server::Server::start(&live::config(&toml)).await.err().unwrap().to_string();
+    assert!(error.starts_with("cannot start listener test on ") && error.contains("/nowhere/cert.pem"), "{error}");
+}
