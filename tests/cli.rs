@@ -82,7 +82,7 @@ fn check_tells_that_a_configuration_is_good() {
     let (_directory, path) = file("[listeners.a]\nprotocol = \"datadog\"\n");
     let ended = run(&["check", "--config", &path]);
     assert_eq!((ended.code, &*ended.stdout), (Some(0), ""));
-    assert_eq!(ended.stderr, format!("{path}: good: 1 listeners, 1 sinks\n"));
+    assert_eq!(ended.stderr, format!("{path}: good: 1 listener, 1 sink\n"));
 }
 
 #[test]

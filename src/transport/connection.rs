@@ -76,8 +76,8 @@ enum Due {
 }
 
 impl<S: Session> Connection<S> {
-    pub(super) fn new(stream: Stream, session: S, origin: Arc<Origin>, around: Surroundings) -> Self {
-        let opened = around.clock.now().elapsed;
+    /// A connection that was accepted at `opened`.
+    pub(super) fn new(stream: Stream, session: S, origin: Arc<Origin>, around: Surroundings, opened: Duration) -> Self {
         Connection {
             stream,
             session,

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -130,9 +130,10 @@ impl Listener {
             let serve = async move {
                 let _places = (permit, place, open);
                 set_options(&stream, &around.options);
-                if let Some(stream) = secure(stream, tls, &origin, &around).await {
+                let opened = around.clock.now().elapsed;
+                if let Some(stream) = secure(stream, tls, &origin, &around, opened).await {
                     debug!("connection opened");
-                    Connection::new(stream, session, origin, around).serve().await;
+                    Connection::new(stream, session, origin, around, opened).serve().await;
                 }
             };
             let abort = abort.clone();
@@ -171,12 +172,13 @@ async fn secure(
     tls: Option<TlsAcceptor>,
     origin: &Arc<Origin>,
     around: &Surroundings,
+    opened: Duration,
 ) -> Option<Stream> {
     let Some(acceptor) = tls else { return Some(Stream::Plain(stream)) };
-    let limit = around.options.handshake_timeout;
+    let deadline = around.clock.instant(opened + around.options.handshake_timeout);
     let mut first = [0; Loss::EXCERPT];
     let peeked = tokio::select! {
-        peeked = timeout(limit, stream.peek(&mut first)) => peeked,
+        peeked = timeout_at(deadline, stream.peek(&mut first)) => peeked,
         () = around.stop.cancelled() => return None,
     };
     let Ok(Ok(peeked @ 1..)) = peeked else { return None };
@@ -190,7 +192,7 @@ async fn secure(
         return None;
     }
     let handshake = tokio::select! {
-        handshake = timeout(limit, acceptor.accept(stream)) => handshake,
+        handshake = timeout_at(deadline, acceptor.accept(stream)) => handshake,
         () = around.stop.cancelled() => return None,
     };
     match handshake {
