@@ -6,6 +6,7 @@
 //! [`semconv`] is the only place in the code where its names are spelled.
 
 mod batch;
+mod builder;
 mod id;
 mod loss;
 mod origin;
@@ -13,9 +14,10 @@ pub mod semconv;
 mod view;
 
 pub use batch::{
-    Batch, BatchBuilder, EventBuilder, Frame, Header, Interned, Key, MetricData, MetricType, Number, Position,
-    SampleData, SpanData, Status, Temporality, Text, Value,
+    Batch, Frame, Header, Key, MetricData, MetricType, Number, Position, SampleData, SpanData, Status, Temporality,
+    Text, Value,
 };
+pub use builder::{BatchBuilder, EventBuilder, Interned};
 pub use id::{SpanId, TraceId, UnixNanos, write_hex};
 pub use loss::{Loss, Reason};
 pub use origin::{Origin, Resource, ResourceValue};

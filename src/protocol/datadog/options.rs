@@ -13,7 +13,7 @@ pub struct Options {
     pub list_layout: ListLayout,
     /// The strings that a connection has defined and may name again.
     pub string_cache: StringCache,
-    /// Of a longer string, this many bytes are kept and the rest is read and dropped. 64 KiB. At least 1 KiB.
+    /// Of a longer string, this many bytes are kept and the rest is read and dropped. 64 KiB. 1 KiB to 16 MiB.
     pub kept_string_bytes: u64,
     /// The records that wait for strings that are not defined yet.
     pub waiting: Waiting,
@@ -102,10 +102,10 @@ impl Options {
         Options {
             list_layout: section.choice("list_layout", default.list_layout, &layouts),
             string_cache: section.section("string_cache", StringCache::read),
-            kept_string_bytes: section.size("kept_string_bytes", default.kept_string_bytes, KIB..=GIB),
+            kept_string_bytes: section.size("kept_string_bytes", default.kept_string_bytes, KIB..=16 * MIB),
             waiting: section.section("waiting", Waiting::read),
             max_record_entries: section.count("max_record_entries", default.max_record_entries, 1..=1_000_000),
-            max_record_bytes: section.size("max_record_bytes", default.max_record_bytes, 64 * KIB..=GIB),
+            max_record_bytes: section.size("max_record_bytes", default.max_record_bytes, 64 * KIB..=64 * MIB),
             max_traces: section.count("max_traces", default.max_traces, 0..=10_000_000),
             span_idle: section.duration("span_idle", default.span_idle, Duration::from_millis(1)..=LONGEST),
             max_text: section.section("max_text", MaxText::read),
@@ -209,4 +209,5 @@ impl Default for Amplification {
 }
 
 const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
