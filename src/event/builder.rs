@@ -95,10 +95,12 @@ impl BatchBuilder {
 
     /// Ends the batch and begins the next one, of about the same size.
     pub fn take(&mut self) -> Batch {
+        // A little more than this one has, so that a slightly larger one need not be copied while it grows.
+        let room = |len: usize| len + len / 8;
         let next = Batch {
-            text: String::with_capacity(self.batch.text.len()),
-            events: Vec::with_capacity(self.batch.events.len()),
-            attributes: Vec::with_capacity(self.batch.attributes.len()),
+            text: String::with_capacity(room(self.batch.text.len())),
+            events: Vec::with_capacity(room(self.batch.events.len())),
+            attributes: Vec::with_capacity(room(self.batch.attributes.len())),
             ..Batch::default()
         };
         self.id = NEXT_BATCH.fetch_add(1, Ordering::Relaxed);

@@ -50,5 +50,9 @@ impl fmt::Debug for SpanId {
 /// # Errors
 /// Only those of the writer.
 pub fn write_hex(f: &mut impl fmt::Write, bytes: &[u8]) -> fmt::Result {
-    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    bytes.iter().try_for_each(|byte| {
+        f.write_char(DIGITS[usize::from(byte >> 4)])?;
+        f.write_char(DIGITS[usize::from(byte & 15)])
+    })
 }

@@ -10,7 +10,7 @@ use crate::protocol::Output;
 
 use super::MaxText;
 use super::record::{Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, RESOURCE, Record, Ref, SERVICE, TYPE};
-use super::strings::{Slot, Strings};
+use super::strings::{Marks, Slot, Strings};
 use super::wire::{Span, StringId};
 
 /// Up to this many entries, repeated keys are found by comparing each with each.
@@ -28,8 +28,7 @@ pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, ou
         position: Position { sequence: Some(record.sequence), offset: record.offset, length: record.length },
     };
     let is_late = matches!(record.owner, Owner::Late(_));
-    let mut writer =
-        Writer { event: out.batch.event(header), strings, limits, is_late, truncated: false, repaired: false };
+    let mut writer = Writer { event: out.batch.event(header), strings, limits, is_late, marks: Marks::default() };
     match record.owner {
         Owner::Process(process) => {
             writer.event.text(semconv::DATADOG_PROTOCOL_VERSION, "1");
@@ -51,7 +50,7 @@ pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, ou
         Owner::Process(_) => writer.mark_resource(record),
         _ => writer.entries(&record.entries),
     }
-    writer.marks(record);
+    writer.oddities(record);
     match record.owner {
         Owner::Span(span) => writer.event.span(span_data(&span)),
         _ => writer.event.log(Severity::Info, None),
@@ -75,7 +74,7 @@ pub(super) fn write_definition(id: StringId, slot: Slot, strings: &Strings, head
 
 fn name(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Output) -> Key {
     match (&record.owner, record.fields[NAME]) {
-        (Owner::Span(_), Ref::Bound(slot)) => strings.intern(slot, limits.name, &mut out.batch).0.into(),
+        (Owner::Span(_), Ref::Bound(slot)) => strings.show(slot, limits.name, &mut out.batch).0.into(),
         (Owner::Span(_), _) => semconv::DATADOG_SPAN.into(),
         (Owner::Process(_), _) => semconv::DATADOG_PROCESS.into(),
         (Owner::Trace(_), _) => semconv::DATADOG_TRACE.into(),
@@ -149,8 +148,8 @@ struct Writer<'a> {
     limits: &'a MaxText,
     /// The event names its owner by `trace_id` and `span_id`, which it cannot leave to the peer then.
     is_late: bool,
-    truncated: bool,
-    repaired: bool,
+    /// What its texts went through.
+    marks: Marks,
 }
 
 impl Writer<'_> {
@@ -235,11 +234,11 @@ impl Writer<'_> {
         };
         let key = match entry.key {
             Ref::Bound(slot) => {
-                self.note(slot, self.limits.key);
                 if is_taken || entry.kind == EntryKind::TraceMeta || self.is_reserved(slot) {
+                    self.note(slot, self.limits.key);
                     self.event.batch().push_parts(&[prefix.as_str(), self.strings.key(slot)])
                 } else {
-                    self.strings.intern(slot, self.limits.key, self.event.batch()).0
+                    self.text(slot, self.limits.key)
                 }
             }
             Ref::Waiting(id) => self.event.batch().push_parts(&[nameless(entry.kind).as_str(), &hex(id)]),
@@ -266,7 +265,8 @@ impl Writer<'_> {
         }
     }
 
-    fn marks(&mut self, record: &Record) {
+    /// What is missing, cut or odd.
+    fn oddities(&mut self, record: &Record) {
         self.unresolved(record);
         if record.partial {
             let fields = ["meta", "metrics"].map(|field| Value::Text(self.event.batch().push_text(field)));
@@ -282,10 +282,10 @@ impl Writer<'_> {
             let codes = self.event.batch().array(&codes);
             self.event.attribute(semconv::DATADOG_WARNINGS, codes);
         }
-        if self.repaired {
+        if self.marks.repaired {
             self.event.attribute(semconv::TEXT_REPAIRED, true);
         }
-        if self.truncated {
+        if self.marks.truncated {
             self.event.attribute(semconv::TEXT_TRUNCATED, true);
         }
     }
@@ -331,15 +331,15 @@ impl Writer<'_> {
     }
 
     fn text(&mut self, slot: Slot, limit: usize) -> Text {
-        self.note(slot, limit);
-        self.strings.intern(slot, limit, self.event.batch()).0
+        let (text, marks) = self.strings.show(slot, limit, self.event.batch());
+        self.marks |= marks;
+        text
     }
 
-    /// What happened to a text of this event.
+    /// What a text of this event went through that is shown elsewhere.
     fn note(&mut self, slot: Slot, limit: usize) {
-        let marks = self.strings.marks(slot);
-        self.repaired |= marks.repaired;
-        self.truncated |= marks.truncated | (self.strings.text(slot).len() > limit);
+        self.marks |= self.strings.marks(slot);
+        self.marks.truncated |= self.strings.text(slot).len() > limit;
     }
 }
 

@@ -30,6 +30,13 @@ pub(super) struct Marks {
     pub(super) truncated: bool,
 }
 
+impl std::ops::BitOrAssign for Marks {
+    fn bitor_assign(&mut self, other: Marks) {
+        self.repaired |= other.repaired;
+        self.truncated |= other.truncated;
+    }
+}
+
 #[derive(Debug, Default)]
 struct Stored {
     text: Box<str>,
@@ -210,13 +217,13 @@ impl Strings {
         cut(self.text(slot), self.key_limit)
     }
 
-    /// The text in a batch, at most `limit` bytes of it; `true` when it was cut for that.
-    pub(super) fn intern(&mut self, slot: Slot, limit: usize, batch: &mut BatchBuilder) -> (Text, bool) {
-        let stored = &mut self.texts[slot.0 as usize];
-        if stored.text.len() <= limit {
-            (batch.intern(&mut stored.memo, &stored.text), false)
+    /// The text in a batch, at most `limit` bytes of it, and what it went through to be there.
+    pub(super) fn show(&mut self, slot: Slot, limit: usize, batch: &mut BatchBuilder) -> (Text, Marks) {
+        let Stored { text, marks, memo, .. } = &mut self.texts[slot.0 as usize];
+        if text.len() <= limit {
+            (batch.intern(memo, text), *marks)
         } else {
-            (batch.push_text(cut(&stored.text, limit)), true)
+            (batch.push_text(cut(text, limit)), Marks { truncated: true, ..*marks })
         }
     }
 
