@@ -112,6 +112,22 @@ fn a_hang_up_lets_go_of_renamed_files() {
 }
 
 #[test]
+fn a_hang_up_closes_files_although_nothing_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().canonicalize().unwrap().join("events.ndjson");
+    let (_directory, daemon) = start(&file_sink(&path), &[]);
+    send_span(daemon.address("test"), "before");
+    // All that was sent: a write after the signal would open the file anew.
+    until("the span is in the file", || (!spans(&events_in(&path)).is_empty()).then_some(()));
+    assert!(daemon.has_open(&path));
+    daemon.signal("HUP");
+    until("the file is closed", || (!daemon.has_open(&path)).then_some(()));
+    send_span(daemon.address("test"), "after");
+    stop(daemon, "TERM");
+    assert_eq!(spans(&events_in(&path)), [("before", true), ("after", true)]);
+}
+
+#[test]
 fn a_second_signal_ends_at_once_and_says_what_was_not_written() {
     let (_directory, command) = command(&format!("limits.shutdown_grace = \"1h\"\n{}", listener()), &[]);
     // Its stdout is a pipe that nobody reads on, and that is soon full.

@@ -1,7 +1,9 @@
 //! The `tributary` binary as a process: what it says, while it runs, and how it ends.
 
+use std::fs;
 use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -76,6 +78,12 @@ impl Binary {
     pub fn address(&self, name: &str) -> SocketAddr {
         let line = self.until_stderr(&format!("listener {name} ("));
         line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Whether the process has this file open.
+    pub fn has_open(&self, path: &Path) -> bool {
+        let files = fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(|open| open == path))
     }
 
     /// Sends a signal, e.g. `TERM`.
