@@ -231,6 +231,7 @@ async fn a_sink_that_must_not_fail_stops_the_daemon() {
     let accounts = pipeline.finish().await;
     assert_eq!(figures(&accounts[0]), [2, 0, 0, 2]);
     assert_eq!(figures(&accounts[1]), [2, 2, 0, 0]);
+    assert!(accounts[0].dead && !accounts[1].dead);
     assert_eq!(well.written_names(), ["first", "last"]);
 }
 

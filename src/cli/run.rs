@@ -6,7 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::config::{Config, Loaded};
-use crate::pipeline::ledger::Accounts;
+use crate::pipeline::ledger::{Accounts, SinkAccount};
 use crate::server::Server;
 
 use super::{Failure, block_on};
@@ -87,21 +87,19 @@ fn give_up(ledger: &crate::pipeline::ledger::Ledger) -> Accounts {
     ledger.accounts()
 }
 
-/// Whether everything that was decoded was also given to the sinks.
+/// Whether everything that was decoded was also given to the sinks, and none of them died.
 pub(super) fn verdict(accounts: &Accounts) -> Result<(), Failure> {
-    let given_up: i128 = accounts.sinks.iter().filter(|sink| !sink.closed).map(|sink| sink.in_motion()).sum();
-    let failed = i128::from(accounts.failed()) + given_up;
+    // A reader that has left wanted no more; what it did not get is no failure.
+    let open = || accounts.sinks.iter().filter(|sink| !sink.closed);
+    let unwritten = |sink: &SinkAccount| i128::from(sink.failed) + sink.in_motion();
+    let names = |is_meant: &dyn Fn(&SinkAccount) -> bool| {
+        open().filter(|sink| is_meant(sink)).map(|sink| sink.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let failed: i128 = open().map(unwritten).sum();
     if failed > 0 {
-        let names: Vec<_> = accounts
-            .sinks
-            .iter()
-            .filter(|sink| !sink.closed && (sink.failed > 0 || sink.in_motion() > 0))
-            .map(|sink| sink.name.as_str())
-            .collect();
-        return Err(Failure::Failed(format!(
-            "{failed} decoded events could not be written by sink {}",
-            names.join(", ")
-        )));
+        let names = names(&|sink| unwritten(sink) > 0);
+        return Err(Failure::Failed(format!("{failed} decoded events could not be written by sink {names}")));
     }
-    Ok(())
+    let dead = names(&|sink| sink.dead);
+    if dead.is_empty() { Ok(()) } else { Err(Failure::Failed(format!("sink {dead} failed (on_failure = \"fatal\")"))) }
 }

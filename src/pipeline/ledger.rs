@@ -130,6 +130,7 @@ pub struct SinkBooks {
     failed: AtomicU64,
     holding: AtomicBool,
     closed: AtomicBool,
+    dead: AtomicBool,
 }
 
 impl SinkBooks {
@@ -143,6 +144,7 @@ impl SinkBooks {
             failed: AtomicU64::new(0),
             holding: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
         })
     }
 
@@ -175,6 +177,10 @@ impl SinkBooks {
         self.closed.store(true, Relaxed);
     }
 
+    pub(super) fn set_dead(&self) {
+        self.dead.store(true, Relaxed);
+    }
+
     /// The figures now.
     pub fn account(&self) -> SinkAccount {
         SinkAccount {
@@ -185,6 +191,7 @@ impl SinkBooks {
             failed: self.failed.load(Relaxed),
             holding: self.holding.load(Relaxed),
             closed: self.closed.load(Relaxed),
+            dead: self.dead.load(Relaxed),
         }
     }
 }
@@ -252,6 +259,8 @@ pub struct SinkAccount {
     pub holding: bool,
     /// Its reader has left, as `head` does.
     pub closed: bool,
+    /// It failed, and its configuration says that it may not (`on_failure = "fatal"`).
+    pub dead: bool,
 }
 
 impl Accounts {
@@ -339,6 +348,9 @@ impl fmt::Display for SinkAccount {
         }
         if self.closed {
             f.write_str("; its reader left")?;
+        }
+        if self.dead {
+            f.write_str("; it failed for good")?;
         }
         Ok(())
     }

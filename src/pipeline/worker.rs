@@ -77,6 +77,7 @@ pub(super) async fn supervise<S: Sink>(
         error!(sink = name, "sink failed: {failure}");
         match context.on_failure {
             OnFailure::Fatal => {
+                context.books.sink.set_dead();
                 context.stop.cancel();
                 break;
             }

@@ -185,10 +185,8 @@ impl<S: Session> Connection<S> {
                 }
                 Flow::Again | Flow::Continue => {}
             }
-            if let Some(hold) = self.out.hold.take()
-                && !self.pause(hold).await
-            {
-                return Some(End::Stopped);
+            if let Some(hold) = self.out.hold.take() {
+                self.pause(hold).await;
             }
             if progress.flow == Flow::Continue {
                 break;
@@ -240,30 +238,32 @@ impl<S: Session> Connection<S> {
 
     /// Waits until there is something to read or time is up. `Some`: the connection is over.
     async fn wait(&mut self) -> Option<End> {
-        if self.input.is_empty() && self.input.capacity() > MIN_READ_BYTES {
-            let readable = timeout(QUIET, self.stream.readable());
+        if self.input.is_empty() && self.input.capacity() <= MIN_READ_BYTES {
+            self.input = BytesMut::new();
+        }
+        loop {
+            let due = self.deadline();
+            let has_spare_memory = self.input.is_empty() && self.input.capacity() > 0;
+            let quiet = has_spare_memory.then(|| self.now().elapsed + QUIET);
+            let until = due.iter().map(|(at, _)| *at).chain(quiet).min().map(|at| self.around.clock.instant(at));
             tokio::select! {
                 biased;
                 () = self.around.stop.cancelled() => return None,
-                result = readable => if result.is_ok() {
-                    return None;
-                },
+                _ = self.stream.readable() => return None,
+                () = sleep_until(until.unwrap_or_else(tokio::time::Instant::now)), if until.is_some() => {}
             }
-            self.read_bytes = MIN_READ_BYTES;
-            self.out.batch.shrink();
+            match due {
+                Some((at, what)) if at <= self.now().elapsed => return self.time_is_up(what).await,
+                _ => self.give_back(),
+            }
         }
-        if self.input.is_empty() {
-            self.input = BytesMut::new();
-        }
-        let due = self.deadline();
-        let at = due.as_ref().map(|(due, _)| self.around.clock.instant(*due));
-        tokio::select! {
-            biased;
-            () = self.around.stop.cancelled() => return None,
-            _ = self.stream.readable() => return None,
-            () = sleep_until(at.unwrap_or_else(tokio::time::Instant::now)), if at.is_some() => {}
-        }
-        self.time_is_up(due?.1).await
+    }
+
+    /// Who is quiet needs no memory.
+    fn give_back(&mut self) {
+        self.input = BytesMut::new();
+        self.read_bytes = MIN_READ_BYTES;
+        self.out.batch.shrink();
     }
 
     async fn time_is_up(&mut self, due: Due) -> Option<End> {
@@ -304,16 +304,16 @@ impl<S: Session> Connection<S> {
         session.into_iter().chain(limit).min_by_key(|(at, _)| *at)
     }
 
-    /// Waits while the session's credit is used up. `false`: the daemon stops.
-    async fn pause(&mut self, hold: Duration) -> bool {
+    /// Waits while the session's credit is used up. A stopping daemon has no time for that.
+    async fn pause(&mut self, hold: Duration) {
         debug!(?hold, "the peer makes us expand too much; reading on later");
         let began = self.now().elapsed;
         tokio::select! {
+            biased;
+            () = self.around.stop.cancelled() => {}
             () = tokio::time::sleep(hold) => {}
-            () = self.around.stop.cancelled() => return false,
         }
         self.excuse(began);
-        true
     }
 
     /// The daemon stops: takes what has already arrived, for a moment at most, and lets the session say goodbye.

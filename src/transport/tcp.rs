@@ -106,9 +106,14 @@ impl Listener {
             let (permit, (stream, peer)) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(listener = &*name, %error, "cannot accept connections; trying again in {wait:?}");
-                    sleep(wait).await;
-                    wait = (wait * 2).min(ACCEPT_RETRY.1);
+                    // A peer that has left already is no trouble of ours.
+                    if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
+                        warn!(listener = &*name, %error, "cannot accept connections; trying again in {wait:?}");
+                        tokio::select! {
+                            () = stop.cancelled() => return,
+                            () = sleep(wait) => wait = (wait * 2).min(ACCEPT_RETRY.1),
+                        }
+                    }
                     continue;
                 }
             };
