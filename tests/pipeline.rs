@@ -4,6 +4,7 @@
 mod live;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use live::puppet::{Mood, Strings};
 use live::{losses, until, within};
@@ -294,6 +295,21 @@ async fn a_delivery_given_up_by_the_end_of_the_grace_period_has_failed() {
     assert_eq!(within("the verdict", delivery).await.unwrap(), Verdict::Failed);
     assert_eq!(within("the verdict", pipeline.deliver("later")).await.unwrap(), Verdict::Failed);
     assert_eq!(figures(&pipeline.finish().await[0]), [2, 0, 0, 2]);
+}
+
+#[tokio::test]
+async fn the_sinks_that_have_ended_are_no_hindrance_to_giving_up_the_others() {
+    let (good, stuck) = (Strings::new(Mood::Write), Strings::new(Mood::Stall));
+    let options = LaneOptions::default();
+    let mut pipeline = Pipeline::of(&[(&good, options.clone()), (&stuck, options.clone()), (&good, options)]);
+    pipeline.sender.send(batch(1, &["event"])).await;
+    until("a sink stalls", || (stuck.flushes() == 1).then_some(())).await;
+    pipeline.sender = Sender::default();
+    let drained = tokio::time::timeout(Duration::from_millis(100), pipeline.workers.drained());
+    assert!(drained.await.is_err(), "one of them hangs");
+    within("the workers end", pipeline.workers.abort()).await;
+    let accounts = pipeline.finish().await;
+    assert_eq!([0, 1, 2].map(|sink| figures(&accounts[sink])), [[1, 1, 0, 0], [1, 0, 0, 1], [1, 1, 0, 0]]);
 }
 
 #[tokio::test]

@@ -126,13 +126,14 @@ impl Workers {
         self.reopen.send_modify(|count| *count += 1);
     }
 
-    /// Waits until every worker has ended.
+    /// Waits until every worker has ended. May be given up and called again.
     pub async fn drained(&mut self) {
-        for worker in &mut self.workers {
+        while let Some(worker) = self.workers.last_mut() {
             // A worker that panicked has told its tickets so.
             let _ = worker.await;
+            // It cannot be waited for a second time.
+            self.workers.pop();
         }
-        self.workers.clear();
     }
 
     /// Ends every worker at once: what it has not written counts as failed.
