@@ -142,6 +142,8 @@ async fn a_loss_that_a_failing_sink_could_not_tell_is_told_by_the_next() {
         of_reason.map(|loss| loss["events"].as_u64().unwrap()).sum()
     };
     assert_eq!((told("shed"), told("failed")), (3, 2), "{written:?}");
+    // Those that a new sink tells although it was given nothing else do not come from 1970 either.
+    assert!(written.iter().all(|event| event["time"] == "1970-01-01T00:00:00.000000001Z"), "{written:?}");
 }
 
 #[tokio::test]

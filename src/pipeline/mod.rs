@@ -95,6 +95,7 @@ impl Sinks {
             reopen: self.reopen.subscribe(),
             stop: self.stop.clone(),
             abort: self.abort.clone(),
+            observed: Default::default(),
         };
         self.workers.push(tokio::spawn(worker::supervise(make, parcels, context)));
         self.lanes.push(lane);
