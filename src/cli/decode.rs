@@ -15,7 +15,7 @@ use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
 
 use super::demo::OutputFormat;
-use super::{Failure, NamedProtocol, counted, quiet};
+use super::{Failure, NamedProtocol, counted, quiet, say};
 
 /// Files are read in pieces of this size, as a connection might be.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -70,13 +70,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             return Ok(());
         }
         let account = books.account();
-        eprintln!(
+        say(format_args!(
             "{name}: {} bytes = {} decoded + {} lost; {}",
             account.bytes_in,
             account.bytes_decoded,
             account.lost(),
             counted(account.events(), "event")
-        );
+        ));
     }
     Ok(())
 }
