@@ -3,7 +3,9 @@
 
 mod live;
 
+use std::io::ErrorKind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use live::puppet::{Mood, Strings};
@@ -14,6 +16,7 @@ use tributary::pipeline::ledger::{SinkAccount, SinkBooks};
 use tributary::pipeline::options::{LaneOptions, OnFailure, WhenFull};
 use tributary::pipeline::{Sender, Sinks, Verdict, Workers};
 use tributary::protocol::Protocol;
+use tributary::sink::{Selection, Sink, SinkError, SinkFault};
 
 fn connection(number: u64) -> Arc<Origin> {
     Arc::new(Origin::new("datadog", "test".into(), "peer".into(), number))
@@ -97,6 +100,41 @@ async fn a_sink_that_asks_for_patience_gets_it_and_nothing_is_lost() {
     until("the books say that it writes again", || (!pipeline.account(0).holding).then_some(())).await;
     assert_eq!(strings.written_names(), ["a", "b", "c"]);
     assert_eq!(figures(&pipeline.finish().await[0]), [3, 3, 0, 0]);
+}
+
+/// Writes well, and cannot look after itself.
+struct Untidy(Arc<[AtomicU64; 2]>);
+
+impl Sink for Untidy {
+    async fn write(&mut self, _events: Selection<'_>) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), SinkError> {
+        self.0[0].fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    async fn tick(&mut self) -> Result<(), SinkError> {
+        self.0[1].fetch_add(1, Relaxed);
+        Err(SinkError::Retry(SinkFault { action: "tidy".to_owned(), source: ErrorKind::PermissionDenied.into() }))
+    }
+}
+
+#[tokio::test]
+async fn a_sink_that_cannot_look_after_itself_is_not_taken_for_one_that_cannot_write() {
+    let calls = Arc::<[AtomicU64; 2]>::default();
+    let mut sinks = Sinks::new(CancellationToken::new());
+    let of_sink = calls.clone();
+    sinks.add("untidy", LaneOptions::default(), move || Ok(Untidy(of_sink.clone())));
+    let books = sinks.books()[0].clone();
+    let (sender, mut workers) = sinks.start();
+    until("it was asked twice", || (calls[1].load(Relaxed) == 2).then_some(())).await;
+    assert_eq!(calls[0].load(Relaxed), 0, "nothing was written, so nothing is tried again");
+    sender.send(batch(1, &["event"])).await;
+    drop(sender);
+    within("the sink ends", workers.drained()).await;
+    assert_eq!(figures(&books.account()), [1, 1, 0, 0]);
 }
 
 #[tokio::test]

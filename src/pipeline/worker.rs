@@ -64,6 +64,8 @@ pub(super) async fn supervise<S: Sink>(
     let mut wait = RETRY.0;
     loop {
         let began = Instant::now();
+        // Its predecessor may have died while holding.
+        context.books.sink.set_holding(false);
         let outcome = match make() {
             Ok(sink) => run(sink, &parcels, &context).await,
             Err(error) => Some(Outcome::Failed(error.to_string())),
@@ -137,8 +139,9 @@ async fn take_parcels<S: Sink>(
     context: &WorkerContext,
 ) -> Result<(), Outcome> {
     let mut reopen = context.reopen.clone();
-    let mut tick = interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut reminded = None;
     loop {
         let first = tokio::select! {
             biased;
@@ -146,9 +149,8 @@ async fn take_parcels<S: Sink>(
                 sink.reopen();
                 continue;
             }
-            _ = tick.tick() => {
-                let ticked = sink.tick().await;
-                hold(sink, ticked, context).await?;
+            _ = ticks.tick() => {
+                tick(sink, &mut reminded, context).await?;
                 continue;
             }
             parcel = parcels.recv() => parcel,
@@ -176,8 +178,29 @@ async fn take_parcels<S: Sink>(
         tickets.drain(..).for_each(Ticket::written);
         debts.drain(..).for_each(Debt::paid);
         if is_last {
-            let ticked = sink.tick().await;
-            return hold(sink, ticked, context).await;
+            return tick(sink, &mut reminded, context).await;
+        }
+    }
+}
+
+/// Lets the sink look after itself. What it cannot put right just now is mentioned, and tried again with the next tick;
+/// everything is written, so there is nothing to hold.
+async fn tick<S: Sink>(
+    sink: &mut S,
+    reminded: &mut Option<Instant>,
+    context: &WorkerContext,
+) -> Result<(), Outcome> {
+    match sink.tick().await {
+        Err(SinkError::Retry(fault)) => {
+            if reminded.is_none_or(|at| at.elapsed() >= REMIND) {
+                warn!(sink = context.books.sink.name(), "{fault}; trying again");
+                *reminded = Some(Instant::now());
+            }
+            Ok(())
+        }
+        ticked => {
+            *reminded = None;
+            hold(sink, ticked, context).await
         }
     }
 }
