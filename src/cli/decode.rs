@@ -117,7 +117,8 @@ fn decode<S: Session>(mut input: impl Read, mut offline: Offline<S>, output: &mu
             Err(error) => return Err(error),
         };
         offline.feed(&piece[..bytes], clock.now(), &mut |batch| output.write(&batch));
-        output.check()?;
+        // Where the bytes come from a live source, so do the events.
+        output.flush()?;
         if output.is_closed {
             return Ok(());
         }
@@ -164,7 +165,7 @@ impl Output {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if !self.is_closed {
+        if !self.is_closed && self.result.is_ok() {
             self.result = self.stdout.flush();
         }
         self.check()
