@@ -137,6 +137,20 @@ async fn a_span_goes_out_after_span_idle_though_nothing_follows() {
 }
 
 #[tokio::test]
+async fn after_much_traffic_span_idle_is_as_long_as_after_little() {
+    let daemon = Daemon::with("span_idle = \"200ms\"").await;
+    let (mut busy, mut quiet) = (daemon.connect().await, daemon.connect().await);
+    let many = wire::named_span(1, "much").repeat(10_000);
+    busy.write_all(&[wire::process(), many, wire::named_span(2, "first")].concat()).await.unwrap();
+    daemon.until("all but the last is out", |events| spans(events).len() == 10_000).await;
+    // The other's time begins later, so it ends later.
+    sleep(Duration::from_millis(100)).await;
+    quiet.write_all(&[wire::process(), wire::named_span(3, "second")].concat()).await.unwrap();
+    let events = daemon.until("both are out", |events| spans(events).len() == 10_002).await;
+    assert_eq!(spans(&events)[10_000..], [("first", true), ("second", true)]);
+}
+
+#[tokio::test]
 async fn a_record_goes_out_with_its_raw_ids_after_waiting_time_though_nothing_follows() {
     let daemon = Daemon::with("span_idle = \"10ms\"\nwaiting.time = \"50ms\"").await;
     let mut stream = daemon.connect().await;

@@ -25,7 +25,7 @@ const MIN_READ_BYTES: usize = 8 * 1024;
 const MAX_READ_BYTES: usize = 256 * 1024;
 /// Bytes, received or produced, that a connection may work off before the others have their turn.
 const TURN_BYTES: u64 = 512 * 1024;
-/// A connection that has been quiet for this long gives its buffer back.
+/// A connection that has been quiet for this long, or until something was due, gives its buffer back.
 const QUIET: Duration = Duration::from_secs(1);
 /// A message may be buffered up to `max_message_bytes`, but a limit below this would not even hold small ones.
 const MIN_BUFFER_LIMIT: u64 = 128 * 1024;
@@ -241,7 +241,9 @@ impl<S: Session> Connection<S> {
     /// Waits until there is something to read or time is up. `Some`: the connection is over.
     async fn wait(&mut self) -> Option<End> {
         if self.input.is_empty() && self.input.capacity() > MIN_READ_BYTES {
-            let readable = timeout(QUIET, self.stream.readable());
+            // Not longer than until something is due: that may be sooner.
+            let due = self.deadline().map_or(QUIET, |(due, _)| due.saturating_sub(self.now().elapsed));
+            let readable = timeout(QUIET.min(due), self.stream.readable());
             tokio::select! {
                 biased;
                 () = self.around.stop.cancelled() => return None,
