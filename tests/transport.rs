@@ -208,6 +208,21 @@ async fn a_message_over_the_limit_ends_its_connection_and_no_other() {
 }
 
 #[tokio::test]
+async fn a_message_exactly_at_the_limit_is_taken_though_its_head_comes_on_top() {
+    let daemon = Daemon::with("max_message_bytes = \"1MiB\"\nkept_string_bytes = \"1MiB\"").await;
+    let mut stream = daemon.connect().await;
+    let string = wire::string(1, &"x".repeat(1 << 20));
+    let (most, last) = string.split_at(string.len() - 1);
+    stream.write_all(&[&wire::process(), most].concat()).await.unwrap();
+    let received = (wire::process().len() + most.len()) as u64;
+    daemon.until_books("all but a byte is here", |books| books.bytes_in == received).await;
+    send_all(stream, last).await;
+    daemon.until_all_closed().await;
+    let events = daemon.stop().await.events;
+    assert!(losses(&events).is_empty(), "{events:?}");
+}
+
+#[tokio::test]
 async fn a_tls_hello_on_a_plain_listener_is_told_as_what_it_is() {
     let daemon = Daemon::with("").await;
     let hello = [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xFC, 3, 3][..], &[0xA5; 40]].concat();
