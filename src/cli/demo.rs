@@ -128,7 +128,10 @@ async fn show(config: Config, arguments: &Arguments) -> Result<(Accounts, Vec<Se
 
 fn table(accounts: &Accounts, sent: &[Sent], seconds: f64) {
     say("");
-    say(format_args!("{:<10} {:>10} {:>10} {:>12} {:>8} {:>12}", "protocol", "sent", "events", "bytes", "losses", "events/s"));
+    say(format_args!(
+        "{:<10} {:>10} {:>10} {:>12} {:>8} {:>12}",
+        "protocol", "sent", "events", "bytes", "losses", "events/s"
+    ));
     for listener in &accounts.listeners {
         let protocol = listener.protocol.as_str();
         let sent =

@@ -185,11 +185,7 @@ async fn take_parcels<S: Sink>(
 
 /// Lets the sink look after itself. What it cannot put right just now is mentioned, and tried again with the next tick;
 /// everything is written, so there is nothing to hold.
-async fn tick<S: Sink>(
-    sink: &mut S,
-    reminded: &mut Option<Instant>,
-    context: &WorkerContext,
-) -> Result<(), Outcome> {
+async fn tick<S: Sink>(sink: &mut S, reminded: &mut Option<Instant>, context: &WorkerContext) -> Result<(), Outcome> {
     match sink.tick().await {
         Err(SinkError::Retry(fault)) => {
             if reminded.is_none_or(|at| at.elapsed() >= REMIND) {
@@ -206,11 +202,7 @@ async fn tick<S: Sink>(
 }
 
 /// What the sink did not get is told in its own output, before what follows it.
-async fn write_owed<S: Sink>(
-    sink: &mut S,
-    context: &WorkerContext,
-    debts: &mut Vec<Debt>,
-) -> Result<(), Outcome> {
+async fn write_owed<S: Sink>(sink: &mut S, context: &WorkerContext, debts: &mut Vec<Debt>) -> Result<(), Outcome> {
     let Some(debt) = context.books.take_owed() else { return Ok(()) };
     let Some(batch) = debt.batch(UnixNanos(context.observed.load(Relaxed))) else { return Ok(()) };
     debts.push(debt);
