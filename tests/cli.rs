@@ -164,6 +164,16 @@ fn decode_reads_stdin_when_no_file_is_named() {
 }
 
 #[test]
+fn decode_writes_what_it_can_before_its_input_has_ended() {
+    let mut decode = Binary::start(tributary(&["decode", "datadog"]));
+    let mut stdin = decode.take_stdin();
+    stdin.write_all(&fs::read(capture("small-stream")).unwrap()).unwrap();
+    decode.until_stdout("datadog.process");
+    drop(stdin);
+    assert_eq!(decode.end().code, Some(0));
+}
+
+#[test]
 fn decode_takes_the_options_of_a_listener() {
     let path = capture("js-reference-padded-lists");
     let ended = run(&["decode", "datadog", "--option", "list_layout=padded32", &path]);

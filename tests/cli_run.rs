@@ -4,10 +4,10 @@
 mod live;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use live::binary::{Binary, Ended, run, tributary, until};
 use live::{PATIENCE, spans, wire};
@@ -125,6 +125,26 @@ fn a_hang_up_closes_files_although_nothing_is_written() {
     send_span(daemon.address("test"), "after");
     stop(daemon, "TERM");
     assert_eq!(spans(&events_in(&path)), [("before", true), ("after", true)]);
+}
+
+#[test]
+fn a_daemon_whose_log_nobody_reads_any_more_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("events.ndjson");
+    let (_directory, mut command) = command(&file_sink(&file), &[]);
+    let mut daemon = command.env_remove("TRIBUTARY_LOG").stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(daemon.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let line = lines.find(|line| line.contains("listener test (datadog) on ")).unwrap();
+    let address = line.rsplit(' ').next().unwrap().parse().unwrap();
+    drop(lines);
+    let pid = daemon.id().to_string();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    signal("-HUP");
+    send_span(address, "unheard");
+    until("the span is in the file", || (!spans(&events_in(&file)).is_empty()).then_some(()));
+    signal("-TERM");
+    let status = until("the end of the daemon", || daemon.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
 }
 
 #[test]

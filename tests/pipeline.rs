@@ -3,7 +3,10 @@
 
 mod live;
 
+use std::io::ErrorKind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use live::puppet::{Mood, Strings};
 use live::{losses, until, within};
@@ -13,6 +16,7 @@ use tributary::pipeline::ledger::{SinkAccount, SinkBooks};
 use tributary::pipeline::options::{LaneOptions, OnFailure, WhenFull};
 use tributary::pipeline::{Sender, Sinks, Verdict, Workers};
 use tributary::protocol::Protocol;
+use tributary::sink::{Selection, Sink, SinkError, SinkFault};
 
 fn connection(number: u64) -> Arc<Origin> {
     Arc::new(Origin::new("datadog", "test".into(), "peer".into(), number))
@@ -98,6 +102,41 @@ async fn a_sink_that_asks_for_patience_gets_it_and_nothing_is_lost() {
     assert_eq!(figures(&pipeline.finish().await[0]), [3, 3, 0, 0]);
 }
 
+/// Writes well, and cannot look after itself.
+struct Untidy(Arc<[AtomicU64; 2]>);
+
+impl Sink for Untidy {
+    async fn write(&mut self, _events: Selection<'_>) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), SinkError> {
+        self.0[0].fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    async fn tick(&mut self) -> Result<(), SinkError> {
+        self.0[1].fetch_add(1, Relaxed);
+        Err(SinkError::Retry(SinkFault { action: "tidy".to_owned(), source: ErrorKind::PermissionDenied.into() }))
+    }
+}
+
+#[tokio::test]
+async fn a_sink_that_cannot_look_after_itself_is_not_taken_for_one_that_cannot_write() {
+    let calls = Arc::<[AtomicU64; 2]>::default();
+    let mut sinks = Sinks::new(CancellationToken::new());
+    let of_sink = calls.clone();
+    sinks.add("untidy", LaneOptions::default(), move || Ok(Untidy(of_sink.clone())));
+    let books = sinks.books()[0].clone();
+    let (sender, mut workers) = sinks.start();
+    until("it was asked twice", || (calls[1].load(Relaxed) == 2).then_some(())).await;
+    assert_eq!(calls[0].load(Relaxed), 0, "nothing was written, so nothing is tried again");
+    sender.send(batch(1, &["event"])).await;
+    drop(sender);
+    within("the sink ends", workers.drained()).await;
+    assert_eq!(figures(&books.account()), [1, 1, 0, 0]);
+}
+
 #[tokio::test]
 async fn a_sink_that_fails_or_panics_is_made_anew_and_says_what_was_lost() {
     for mood in [Mood::Fail, Mood::Panic, Mood::FailWriting, Mood::PanicWriting] {
@@ -141,6 +180,8 @@ async fn a_loss_that_a_failing_sink_could_not_tell_is_told_by_the_next() {
         of_reason.map(|loss| loss["events"].as_u64().unwrap()).sum()
     };
     assert_eq!((told("shed"), told("failed")), (3, 2), "{written:?}");
+    // Those that a new sink tells although it was given nothing else do not come from 1970 either.
+    assert!(written.iter().all(|event| event["time"] == "1970-01-01T00:00:00.000000001Z"), "{written:?}");
 }
 
 #[tokio::test]
@@ -295,6 +336,21 @@ async fn a_delivery_given_up_by_the_end_of_the_grace_period_has_failed() {
     assert_eq!(within("the verdict", delivery).await.unwrap(), Verdict::Failed);
     assert_eq!(within("the verdict", pipeline.deliver("later")).await.unwrap(), Verdict::Failed);
     assert_eq!(figures(&pipeline.finish().await[0]), [2, 0, 0, 2]);
+}
+
+#[tokio::test]
+async fn the_sinks_that_have_ended_are_no_hindrance_to_giving_up_the_others() {
+    let (good, stuck) = (Strings::new(Mood::Write), Strings::new(Mood::Stall));
+    let options = LaneOptions::default();
+    let mut pipeline = Pipeline::of(&[(&good, options.clone()), (&stuck, options.clone()), (&good, options)]);
+    pipeline.sender.send(batch(1, &["event"])).await;
+    until("a sink stalls", || (stuck.flushes() == 1).then_some(())).await;
+    pipeline.sender = Sender::default();
+    let drained = tokio::time::timeout(Duration::from_millis(100), pipeline.workers.drained());
+    assert!(drained.await.is_err(), "one of them hangs");
+    within("the workers end", pipeline.workers.abort()).await;
+    let accounts = pipeline.finish().await;
+    assert_eq!([0, 1, 2].map(|sink| figures(&accounts[sink])), [[1, 1, 0, 0], [1, 0, 0, 1], [1, 1, 0, 0]]);
 }
 
 #[tokio::test]

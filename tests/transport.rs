@@ -5,11 +5,19 @@ mod live;
 
 use std::time::Duration;
 
-use live::{Daemon, assert_is_closed, losses, reset, send_all, spans, wire, within};
+use live::{Daemon, assert_is_closed, losses, reset, send_all, spans, until, wire, within};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tributary::event::{Header, Position, Severity};
+use tributary::pipeline::Sinks;
+use tributary::protocol::{Awaiting, End, Flow, Now, Output, Progress, Protocol, Session};
+use tributary::sink::memory::Memory;
+use tributary::transport::clock::Clock;
+use tributary::transport::tcp::Listener;
 
 /// A connection on which the first span, `name`, was sent and has gone out.
 async fn with_span(daemon: &Daemon, name: &str) -> TcpStream {
@@ -129,6 +137,20 @@ async fn a_span_goes_out_after_span_idle_though_nothing_follows() {
 }
 
 #[tokio::test]
+async fn after_much_traffic_span_idle_is_as_long_as_after_little() {
+    let daemon = Daemon::with("span_idle = \"200ms\"").await;
+    let (mut busy, mut quiet) = (daemon.connect().await, daemon.connect().await);
+    let many = wire::named_span(1, "much").repeat(10_000);
+    busy.write_all(&[wire::process(), many, wire::named_span(2, "first")].concat()).await.unwrap();
+    daemon.until("all but the last is out", |events| spans(events).len() == 10_000).await;
+    // The other's time begins later, so it ends later.
+    sleep(Duration::from_millis(100)).await;
+    quiet.write_all(&[wire::process(), wire::named_span(3, "second")].concat()).await.unwrap();
+    let events = daemon.until("both are out", |events| spans(events).len() == 10_002).await;
+    assert_eq!(spans(&events)[10_000..], [("first", true), ("second", true)]);
+}
+
+#[tokio::test]
 async fn a_record_goes_out_with_its_raw_ids_after_waiting_time_though_nothing_follows() {
     let daemon = Daemon::with("span_idle = \"10ms\"\nwaiting.time = \"50ms\"").await;
     let mut stream = daemon.connect().await;
@@ -183,6 +205,21 @@ async fn a_message_over_the_limit_ends_its_connection_and_no_other() {
     daemon.until_books("the connection is over", |books| books.connections_open == 1).await;
     say(&daemon, &mut other, "after").await;
     assert_lost(&daemon.stop().await.events, "too_large", string.len());
+}
+
+#[tokio::test]
+async fn a_message_exactly_at_the_limit_is_taken_though_its_head_comes_on_top() {
+    let daemon = Daemon::with("max_message_bytes = \"1MiB\"\nkept_string_bytes = \"1MiB\"").await;
+    let mut stream = daemon.connect().await;
+    let string = wire::string(1, &"x".repeat(1 << 20));
+    let (most, last) = string.split_at(string.len() - 1);
+    stream.write_all(&[&wire::process(), most].concat()).await.unwrap();
+    let received = (wire::process().len() + most.len()) as u64;
+    daemon.until_books("all but a byte is here", |books| books.bytes_in == received).await;
+    send_all(stream, last).await;
+    daemon.until_all_closed().await;
+    let events = daemon.stop().await.events;
+    assert!(losses(&events).is_empty(), "{events:?}");
 }
 
 #[tokio::test]
@@ -260,4 +297,65 @@ async fn many_connections_that_come_and_go_leave_nothing_behind() {
     let live::Stopped { events, accounts } = daemon.stop().await;
     assert_eq!(accounts.listeners[0].connections, 160);
     assert_eq!(spans(&events), vec![("work", true); 160]);
+}
+
+/// Makes an event of all that it gets, and then panics if that was an exclamation.
+struct Fragile;
+
+impl Session for Fragile {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+        if !input.is_empty() {
+            let name = out.batch.push_text(str::from_utf8(input).unwrap()).into();
+            let header = Header { name, time: None, observed: now.unix, position: Position::default() };
+            out.batch.event(header).log(Severity::Info, None);
+            out.decoded_bytes += input.len() as u64;
+            assert!(!input.ends_with(b"!"), "on purpose");
+        }
+        Progress { consumed: input.len(), flow: Flow::Continue }
+    }
+
+    fn finish(&mut self, _rest: &[u8], _end: End, _now: Now, _out: &mut Output) -> Flow {
+        Flow::Close
+    }
+
+    fn awaiting(&self) -> Awaiting {
+        Awaiting::Message
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_panics_takes_no_other_with_it_and_its_bytes_are_lost_with_the_events_made_of_them() {
+    let (memory, lines) = Memory::new();
+    let mut sinks = Sinks::new(CancellationToken::new());
+    live::add(&mut sinks, "memory", memory);
+    let (sender, mut workers) = sinks.start();
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let listener = Listener::bind("test", Protocol::Datadog, ([127, 0, 0, 1], 0).into(), Default::default()).unwrap();
+    let (address, books) = (listener.address().unwrap(), listener.books.clone());
+    let serving =
+        listener.serve(|| Fragile, sender, Clock::start(), tasks.clone(), stop.clone(), CancellationToken::new());
+    let serving = tokio::spawn(serving);
+    let events = || -> Vec<Value> { lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect() };
+
+    let mut unlucky = TcpStream::connect(address).await.unwrap();
+    unlucky.write_all(b"good").await.unwrap();
+    until("its first event", || (events().len() == 1).then_some(())).await;
+    unlucky.write_all(b"bad!").await.unwrap();
+    until("the loss", || (events().len() == 2).then_some(())).await;
+    let mut other = TcpStream::connect(address).await.unwrap();
+    other.write_all(b"other").await.unwrap();
+    until("the other's event", || (events().len() == 3).then_some(())).await;
+    stop.cancel();
+    serving.await.unwrap();
+    tasks.close();
+    within("the connections end", tasks.wait()).await;
+    within("the sink ends", workers.drained()).await;
+
+    let events = events();
+    assert_eq!([&events[0]["name"], &events[2]["name"]], ["good", "other"]);
+    let (loss, origin) = (&events[1]["loss"], &events[1]["origin"]);
+    assert_eq!((&loss["reason"], &loss["bytes"]), (&json!("failed"), &json!(4)));
+    assert_eq!((&origin["offset"], &origin["length"]), (&json!(4), &json!(4)));
+    let account = books.account();
+    assert_eq!((account.bytes_in, account.bytes_decoded, account.lost()), (13, 9, 4));
 }

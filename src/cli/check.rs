@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{Failure, counted, print, run};
+use super::{Failure, counted, print, run, say};
 
 /// Check a configuration, and tell everything that is wrong with it
 #[derive(Debug, clap::Args)]
@@ -23,6 +23,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (source, loaded) = run::load(arguments.config.clone())?;
     let config = &loaded.config;
     let (listeners, sinks) = (config.listeners.len() as u64, config.sinks.len() as u64);
-    eprintln!("{source}: good: {}, {}", counted(listeners, "listener"), counted(sinks, "sink"));
+    say(format_args!("{source}: good: {}, {}", counted(listeners, "listener"), counted(sinks, "sink")));
     if arguments.print { print(loaded.effective.as_bytes()) } else { Ok(()) }
 }

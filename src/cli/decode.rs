@@ -15,7 +15,7 @@ use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
 
 use super::demo::OutputFormat;
-use super::{Failure, NamedProtocol, counted, quiet};
+use super::{Failure, NamedProtocol, counted, quiet, say};
 
 /// Files are read in pieces of this size, as a connection might be.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -70,13 +70,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             return Ok(());
         }
         let account = books.account();
-        eprintln!(
+        say(format_args!(
             "{name}: {} bytes = {} decoded + {} lost; {}",
             account.bytes_in,
             account.bytes_decoded,
             account.lost(),
             counted(account.events(), "event")
-        );
+        ));
     }
     Ok(())
 }
@@ -117,7 +117,8 @@ fn decode<S: Session>(mut input: impl Read, mut offline: Offline<S>, output: &mu
             Err(error) => return Err(error),
         };
         offline.feed(&piece[..bytes], clock.now(), &mut |batch| output.write(&batch));
-        output.check()?;
+        // Where the bytes come from a live source, so do the events.
+        output.flush()?;
         if output.is_closed {
             return Ok(());
         }
@@ -164,7 +165,7 @@ impl Output {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if !self.is_closed {
+        if !self.is_closed && self.result.is_ok() {
             self.result = self.stdout.flush();
         }
         self.check()

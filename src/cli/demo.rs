@@ -12,7 +12,7 @@ use crate::simulate::{self, Amount, Plan, Sent, datadog::Dialect};
 use crate::sink::encode::Format;
 
 use super::simulate::agent;
-use super::{Failure, NamedProtocol, block_on, duration, run};
+use super::{Failure, NamedProtocol, block_on, duration, run, say};
 
 /// Run the daemon together with simulated agents, and see their events on stdout
 ///
@@ -99,7 +99,7 @@ async fn show(config: Config, arguments: &Arguments) -> Result<(Accounts, Vec<Se
     let began = Instant::now();
     let mut agents = tokio::task::JoinSet::new();
     for bound in server.addresses() {
-        eprintln!("{} on {}: a simulated agent connects", bound.protocol, bound.address);
+        say(format_args!("{} on {}: a simulated agent connects", bound.protocol, bound.address));
         let plan = Plan {
             to: bound.address,
             amount: Amount::For(arguments.time),
@@ -127,8 +127,11 @@ async fn show(config: Config, arguments: &Arguments) -> Result<(Accounts, Vec<Se
 }
 
 fn table(accounts: &Accounts, sent: &[Sent], seconds: f64) {
-    eprintln!();
-    eprintln!("{:<10} {:>10} {:>10} {:>12} {:>8} {:>12}", "protocol", "sent", "events", "bytes", "losses", "events/s");
+    say("");
+    say(format_args!(
+        "{:<10} {:>10} {:>10} {:>12} {:>8} {:>12}",
+        "protocol", "sent", "events", "bytes", "losses", "events/s"
+    ));
     for listener in &accounts.listeners {
         let protocol = listener.protocol.as_str();
         let sent =
@@ -136,9 +139,9 @@ fn table(accounts: &Accounts, sent: &[Sent], seconds: f64) {
         let losses = listener.count(Kind::Loss);
         let events = listener.events() - losses;
         let rate = events as f64 / seconds;
-        eprintln!("{protocol:<10} {sent:>10} {events:>10} {:>12} {losses:>8} {rate:>12.1}", listener.bytes_in);
+        say(format_args!("{protocol:<10} {sent:>10} {events:>10} {:>12} {losses:>8} {rate:>12.1}", listener.bytes_in));
     }
     for sink in &accounts.sinks {
-        eprintln!("{sink}");
+        say(format_args!("{sink}"));
     }
 }

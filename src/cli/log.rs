@@ -36,7 +36,8 @@ pub(super) fn start(arguments: &Arguments) -> Result<(), Failure> {
     let filter = EnvFilter::builder()
         .parse(level.as_deref().unwrap_or("info"))
         .map_err(|error| Failure::Misused(format!("--log-level or {VARIABLE}: {error}")))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // Without the last of these it would complain about a closed stderr on stderr, and panic.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).log_internal_errors(false);
     let _ = match arguments.log_format {
         LogFormat::Text => log.with_target(false).with_ansi(io::stderr().is_terminal()).try_init(),
         LogFormat::Json => log.json().try_init(),

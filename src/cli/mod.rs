@@ -2,8 +2,6 @@
 //!
 //! Exit codes: 0 done, 1 failed (or a decoded event could not be given to a sink), 2 misused.
 
-#![allow(clippy::print_stderr, reason = "this is where the program talks")]
-
 mod check;
 mod decode;
 mod demo;
@@ -12,6 +10,7 @@ mod run;
 mod simulate;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
@@ -107,7 +106,7 @@ impl Failure {
             Failure::Failed(message) => (message, 1),
             Failure::Misused(message) => (message, 2),
         };
-        eprintln!("tributary: {message}");
+        say(format_args!("tributary: {message}"));
         ExitCode::from(code)
     }
 }
@@ -116,6 +115,12 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Failure::Failed(error.to_string())
     }
+}
+
+/// Says a line to people, on stderr. That nobody listens any more is no reason to stop, let alone to panic.
+fn say(words: impl fmt::Display) {
+    use io::Write;
+    let _ = writeln!(io::stderr(), "{words}");
 }
 
 /// Writes data to stdout. A reader that has left is no failure.

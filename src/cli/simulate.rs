@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::protocol::Protocol;
 use crate::simulate::{self, Agent, Amount, Plan, datadog};
 
-use super::{Failure, NamedProtocol, block_on, duration};
+use super::{Failure, NamedProtocol, block_on, duration, say};
 
 /// Simulate agents that send realistic, seeded traffic
 ///
@@ -65,7 +65,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         seed: arguments.seed,
     };
     let sent = block_on(simulate::run(agent, plan, pending()))??;
-    eprintln!("{}", sent.to_json());
+    say(sent.to_json());
     Ok(())
 }
 

@@ -95,6 +95,7 @@ impl Sinks {
             reopen: self.reopen.subscribe(),
             stop: self.stop.clone(),
             abort: self.abort.clone(),
+            observed: Default::default(),
         };
         self.workers.push(tokio::spawn(worker::supervise(make, parcels, context)));
         self.lanes.push(lane);
@@ -126,13 +127,14 @@ impl Workers {
         self.reopen.send_modify(|count| *count += 1);
     }
 
-    /// Waits until every worker has ended.
+    /// Waits until every worker has ended. May be given up and called again.
     pub async fn drained(&mut self) {
-        for worker in &mut self.workers {
+        while let Some(worker) = self.workers.last_mut() {
             // A worker that panicked has told its tickets so.
             let _ = worker.await;
+            // It cannot be waited for a second time.
+            self.workers.pop();
         }
-        self.workers.clear();
     }
 
     /// Ends every worker at once: what it has not written counts as failed.

@@ -1,6 +1,7 @@
 //! The task that drives one sink: takes batches off the lane, writes, flushes, waits, and tells what became of them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc, watch};
@@ -35,6 +36,9 @@ pub(super) struct WorkerContext {
     pub(super) stop: CancellationToken,
     /// Cancelled when the grace period is over: what is not written by then never will be.
     pub(super) abort: CancellationToken,
+    /// When the last events that a sink got were read. Kept here because a sink that is made anew may have nothing to
+    /// tell but what its predecessor lost.
+    pub(super) observed: AtomicU64,
 }
 
 /// How a worker's work ended.
@@ -60,6 +64,8 @@ pub(super) async fn supervise<S: Sink>(
     let mut wait = RETRY.0;
     loop {
         let began = Instant::now();
+        // Its predecessor may have died while holding.
+        context.books.sink.set_holding(false);
         let outcome = match make() {
             Ok(sink) => run(sink, &parcels, &context).await,
             Err(error) => Some(Outcome::Failed(error.to_string())),
@@ -134,9 +140,9 @@ async fn take_parcels<S: Sink>(
     context: &WorkerContext,
 ) -> Result<(), Outcome> {
     let mut reopen = context.reopen.clone();
-    let mut tick = interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut now = UnixNanos::default();
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut reminded = None;
     loop {
         let first = tokio::select! {
             biased;
@@ -144,9 +150,8 @@ async fn take_parcels<S: Sink>(
                 sink.reopen();
                 continue;
             }
-            _ = tick.tick() => {
-                let ticked = sink.tick().await;
-                hold(sink, ticked, context).await?;
+            _ = ticks.tick() => {
+                tick(sink, &mut reminded, context).await?;
                 continue;
             }
             parcel = parcels.recv() => parcel,
@@ -156,8 +161,10 @@ async fn take_parcels<S: Sink>(
         let mut next = first;
         let is_last = next.is_none();
         while let Some(parcel) = next {
-            now = parcel.observed().unwrap_or(now);
-            write_owed(sink, now, context, &mut debts).await?;
+            if let Some(observed) = parcel.observed() {
+                context.observed.store(observed.0, Relaxed);
+            }
+            write_owed(sink, context, &mut debts).await?;
             let written = sink.write(parcel.selection(context.kinds)).await;
             let ticket = parcel.into_ticket();
             hold(sink, written, context).await?;
@@ -165,28 +172,40 @@ async fn take_parcels<S: Sink>(
             next = if tickets.len() < MAX_UNFLUSHED { parcels.try_recv().ok() } else { None };
         }
         if is_last {
-            write_owed(sink, now, context, &mut debts).await?;
+            write_owed(sink, context, &mut debts).await?;
         }
         let flushed = sink.flush().await;
         hold(sink, flushed, context).await?;
         tickets.drain(..).for_each(Ticket::written);
         debts.drain(..).for_each(Debt::paid);
         if is_last {
-            let ticked = sink.tick().await;
-            return hold(sink, ticked, context).await;
+            return tick(sink, &mut reminded, context).await;
+        }
+    }
+}
+
+/// Lets the sink look after itself. What it cannot put right just now is mentioned, and tried again with the next tick;
+/// everything is written, so there is nothing to hold.
+async fn tick<S: Sink>(sink: &mut S, reminded: &mut Option<Instant>, context: &WorkerContext) -> Result<(), Outcome> {
+    match sink.tick().await {
+        Err(SinkError::Retry(fault)) => {
+            if reminded.is_none_or(|at| at.elapsed() >= REMIND) {
+                warn!(sink = context.books.sink.name(), "{fault}; trying again");
+                *reminded = Some(Instant::now());
+            }
+            Ok(())
+        }
+        ticked => {
+            *reminded = None;
+            hold(sink, ticked, context).await
         }
     }
 }
 
 /// What the sink did not get is told in its own output, before what follows it.
-async fn write_owed<S: Sink>(
-    sink: &mut S,
-    now: UnixNanos,
-    context: &WorkerContext,
-    debts: &mut Vec<Debt>,
-) -> Result<(), Outcome> {
+async fn write_owed<S: Sink>(sink: &mut S, context: &WorkerContext, debts: &mut Vec<Debt>) -> Result<(), Outcome> {
     let Some(debt) = context.books.take_owed() else { return Ok(()) };
-    let Some(batch) = debt.batch(now) else { return Ok(()) };
+    let Some(batch) = debt.batch(UnixNanos(context.observed.load(Relaxed))) else { return Ok(()) };
     debts.push(debt);
     let written = sink.write(Selection::new(&batch, context.kinds)).await;
     hold(sink, written, context).await

@@ -38,7 +38,7 @@ pub trait Sink: Send + 'static {
     /// Called about once a second, after a flush that answered `Ok`: time-based rotation, fsync.
     ///
     /// # Errors
-    /// As for [`Sink::flush`].
+    /// As for [`Sink::flush`], but [`SinkError::Retry`] holds nothing up: the next tick is the next try.
     fn tick(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send {
         std::future::ready(Ok(()))
     }

@@ -25,10 +25,11 @@ const MIN_READ_BYTES: usize = 8 * 1024;
 const MAX_READ_BYTES: usize = 256 * 1024;
 /// Bytes, received or produced, that a connection may work off before the others have their turn.
 const TURN_BYTES: u64 = 512 * 1024;
-/// A connection that has been quiet for this long gives its buffer back.
+/// A connection that has been quiet for this long, or until something was due, gives its buffer back.
 const QUIET: Duration = Duration::from_secs(1);
-/// A message may be buffered up to `max_message_bytes`, but a limit below this would not even hold small ones.
-const MIN_BUFFER_LIMIT: u64 = 128 * 1024;
+/// A message may be buffered up to `max_message_bytes` and so much for what is around them: its head, or all of it where
+/// the protocol has messages that are small but longer than that limit.
+const BUFFER_SLACK: u64 = 128 * 1024;
 /// A stopping daemon asks the system for this long whether more has arrived.
 const LAST_LOOK: Duration = Duration::from_millis(10);
 /// The most that is read from a peer that we have stopped listening to.
@@ -192,7 +193,7 @@ impl<S: Session> Connection<S> {
                 break;
             }
         }
-        let limit = self.around.options.max_message_bytes.max(MIN_BUFFER_LIMIT);
+        let limit = self.around.options.max_message_bytes.saturating_add(BUFFER_SLACK);
         if self.input.len() as u64 > limit {
             return Some(End::TooLarge);
         }
@@ -380,7 +381,9 @@ impl<S> Drop for Connection<S> {
     /// Whatever ends a connection without `finish` (a panic of ours, or the end of the grace period), its bytes are
     /// not forgotten.
     fn drop(&mut self) {
-        let settled = self.around.books.settle(&mut self.out);
+        // Events that are still here were left behind by a panic in the session, and maybe half made. They never go out,
+        // so what they were made of is lost with the rest.
+        let settled = if self.out.batch.is_empty() { self.around.books.settle(&mut self.out) } else { 0 };
         let undecided = self.undecided.saturating_sub(settled);
         if undecided == 0 {
             return;

@@ -29,7 +29,7 @@ use super::stream::Stream;
 
 /// Connections that the kernel keeps for us until we accept them.
 const BACKLOG: i32 = 1024;
-/// After an error of `accept` that is not the peer's, the next try waits: the first time this long, at most that long.
+/// After an error of `accept` the next try waits: the first time this long, at most that long.
 const ACCEPT_RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// The first byte of a TLS connection: a handshake record.
 const TLS_FIRST_BYTE: u8 = 0x16;

@@ -74,6 +74,11 @@ impl Binary {
         })
     }
 
+    /// Waits until its stdout, which it must not have been started without, has this.
+    pub fn until_stdout(&self, what: &str) {
+        until(what, || self.stdout.as_ref()?.text().contains(what).then_some(()));
+    }
+
     /// The address that the listener of this name says it is on.
     pub fn address(&self, name: &str) -> SocketAddr {
         let line = self.until_stderr(&format!("listener {name} ("));
