@@ -28,6 +28,9 @@ use crate::sink::{SinkError, SinkFault};
 use crate::transport::clock::Clock;
 use crate::transport::tcp::Listener;
 
+/// However the grace period was spent, sinks have this long (or as long as it was) to write what they hold.
+const LAST_TURN: Duration = Duration::from_secs(1);
+
 /// A running daemon.
 #[derive(Debug)]
 pub struct Server {
@@ -139,7 +142,7 @@ impl Server {
 
     /// Stops in order, within the grace period of the configuration; answers the final books.
     pub async fn stop(mut self) -> Accounts {
-        let deadline = Instant::now() + self.grace;
+        let mut deadline = Instant::now() + self.grace;
         self.stop.cancel();
         for listener in self.listeners.drain(..) {
             // A listener that panicked has nothing left to stop.
@@ -149,6 +152,8 @@ impl Server {
         if timeout_at(deadline, self.connections.wait()).await.is_err() {
             warn!("the grace period is over: {} connections are given up", self.connections.len());
             self.abort.cancel();
+            // Sinks that are well have not had their turn yet.
+            deadline = Instant::now() + self.grace.min(LAST_TURN);
         }
         self.sender = Sender::default();
         if timeout_at(deadline, self.workers.drained()).await.is_err() {

@@ -177,8 +177,13 @@ fn a_sink_says_its_type_and_the_options_of_other_types_are_unknown_to_it() {
 #[test]
 fn two_listeners_cannot_share_an_address_nor_two_sinks_their_files() {
     let text = "[listeners.z]\nprotocol = \"datadog\"\n[listeners.a]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:8136\"\n\
-                [sinks.z]\ntype = \"file\"\n[sinks.a]\ntype = \"file\"\n";
-    let expected = ["5:10: listener `z` listens on 127.0.0.1:8136 already", "8:8: sink `z` writes these files already"];
+                [sinks.z]\ntype = \"file\"\n[sinks.a]\ntype = \"file\"\n\
+                [sinks.y]\ntype = \"stdout\"\n[sinks.b]\ntype = \"stdout\"\n";
+    let expected = [
+        "5:10: listener `z` listens on 127.0.0.1:8136 already",
+        "8:8: sink `z` writes these files already",
+        "13:8: sink `y` writes to stdout already",
+    ];
     assert_eq!(summary(text), expected);
     let any_port = "listen = \"127.0.0.1:0\"\nprotocol = \"datadog\"\n";
     assert!(Config::parse("t.toml", &format!("[listeners.a]\n{any_port}[listeners.b]\n{any_port}")).is_ok());

@@ -429,3 +429,35 @@ fn a_record_waits_for_its_strings_only_so_long() {
         (&"unresolved".into(), &2.into())
     );
 }
+
+/// A stream of objects, spelled out: `process`, then whatever the test needs.
+fn stream(objects: &[Vec<u8>]) -> Vec<u8> {
+    let process = [&[0xDD, 0, 0, 0, 0, 1][..], &1024_u64.to_be_bytes()].concat();
+    [process, objects.concat()].concat()
+}
+
+fn string(id: u64, text: &str) -> Vec<u8> {
+    [&[0xDD, 6][..], &id.to_be_bytes(), &(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
+}
+
+#[test]
+fn the_meta_of_a_trace_says_the_same_on_its_spans_whatever_is_defined_later() {
+    let trace = [&[0xDD, 1][..], &[9; 16]].concat();
+    let meta = [&[0xDD, 5, 1][..], &1_u64.to_be_bytes(), &2_u64.to_be_bytes()].concat();
+    let span = || {
+        let ids = [&[8; 8][..], &[0; 8], &[9; 16]].concat();
+        [&[0xDD, 2][..], &ids, &1_u64.to_be_bytes(), &1_u64.to_be_bytes(), &[0; 33]].concat()
+    };
+    let end_of_trace = [&[0xDD, 1][..], &[7; 16]].concat();
+    let wire =
+        stream(&[string(1, "key"), trace, meta, end_of_trace, span(), string(2, "first"), string(2, "second"), span()]);
+    let decoded = decode_with(&options(), vec![&wire], End::Closed);
+    let spans: Vec<_> = decoded.events.iter().filter(|event| event["kind"] == "span").collect();
+    let meta = |event: &Value| event["attributes"].get("datadog.trace.meta.key").cloned();
+    // The first span was parsed before the text was known, and does not wait for it.
+    assert_eq!((meta(spans[0]), meta(spans[1])), (None, Some(json!("first"))));
+    let trace = decoded.events.iter().find(|event| event["name"] == "datadog.trace").unwrap();
+    let told = decoded.events.iter().find(|event| event["attributes"].get("key").is_some()).unwrap();
+    assert_eq!(told["attributes"]["key"], "first");
+    assert_eq!(trace["kind"], "log");
+}

@@ -56,12 +56,9 @@ impl From<OutputFormat> for Format {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut protocols: Vec<Protocol> =
-        arguments.protocol.iter().map(|protocol| protocol.spoken()).collect::<Result<_, _>>()?;
-    protocols.dedup();
-    if protocols.is_empty() {
-        protocols = Protocol::spoken().collect();
-    }
+    let named: Vec<Protocol> = arguments.protocol.iter().map(|name| name.spoken()).collect::<Result<_, _>>()?;
+    let is_wanted = |protocol: &Protocol| named.is_empty() || named.contains(protocol);
+    let protocols: Vec<Protocol> = Protocol::spoken().filter(is_wanted).collect();
     let config = config(&protocols, arguments.format.into())?;
     let (accounts, sent, seconds) = block_on(show(config, arguments))??;
     table(&accounts, &sent, seconds);
@@ -122,7 +119,11 @@ async fn show(config: Config, arguments: &Arguments) -> Result<(Accounts, Vec<Se
         }
     }
     agents.shutdown().await;
-    let accounts = server.stop().await;
+    let ledger = server.ledger().clone();
+    let accounts = tokio::select! {
+        accounts = server.stop() => accounts,
+        _ = tokio::signal::ctrl_c() => ledger.accounts(),
+    };
     Ok((accounts, sent, began.elapsed().as_secs_f64()))
 }
 

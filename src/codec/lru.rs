@@ -57,6 +57,11 @@ impl<K: Copy + Ord + Hash, V> Lru<K, V> {
         self.entries.get(key).map(|entry| &entry.value)
     }
 
+    /// The same, to be changed.
+    pub fn peek_mut(&mut self, key: &K) -> Option<&mut V> {
+        self.entries.get_mut(key).map(|entry| &mut entry.value)
+    }
+
     /// Sets the value of `key`, which now counts as used last; gives back the value it replaces.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         if let Some(known) = self.get(&key) {

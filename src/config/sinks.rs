@@ -66,6 +66,11 @@ fn sink(name: &str, section: &mut Section<'_>, taken: &mut Names<String>) -> Opt
     {
         section.error("path", format!("sink `{other}` writes these files already"), None);
     }
+    if let Some(SinkKind::Stdout { .. }) = &kind
+        && let Some(other) = taken.claim("-".to_owned(), name)
+    {
+        section.error("type", format!("sink `{other}` writes to stdout already"), None);
+    }
     let lane = LaneOptions::read(section);
     if kind.is_none() {
         section.accept_other_keys();

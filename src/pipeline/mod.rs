@@ -13,7 +13,7 @@ mod worker;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::event::Batch;
@@ -50,13 +50,22 @@ impl Sender {
         worst
     }
 
-    /// First offers the batch to every lane, so that a full one delays no other; then waits for those.
+    /// First offers the batch to every lane, so that a full one delays no other; then waits for those together.
     async fn hand_over(&self, batch: Arc<Batch>, answer: Option<mpsc::UnboundedSender<Verdict>>) {
         let offer = |lane| Some((lane, Lane::offer(lane, &batch, answer.as_ref())?));
-        let full: Vec<_> = self.lanes.iter().filter_map(offer).collect();
-        for (lane, ticket) in full {
-            lane.wait(batch.clone(), ticket).await;
+        let mut full: Vec<_> = self.lanes.iter().filter_map(offer).collect();
+        if full.len() == 1
+            && let Some((lane, ticket)) = full.pop()
+        {
+            return lane.wait(batch, ticket).await;
         }
+        // Dropped while waiting, the set drops its tasks, and they their tickets.
+        let mut waiting = JoinSet::new();
+        for (lane, ticket) in full {
+            let (lane, batch) = (lane.clone(), batch.clone());
+            waiting.spawn(async move { lane.wait(batch, ticket).await });
+        }
+        while waiting.join_next().await.is_some() {}
     }
 }
 

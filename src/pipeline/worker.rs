@@ -179,7 +179,7 @@ async fn take_parcels<S: Sink>(
         tickets.drain(..).for_each(Ticket::written);
         debts.drain(..).for_each(Debt::paid);
         if is_last {
-            return tick(sink, &mut reminded, context).await;
+            return close(sink, context).await;
         }
     }
 }
@@ -199,6 +199,17 @@ async fn tick<S: Sink>(sink: &mut S, reminded: &mut Option<Instant>, context: &W
             *reminded = None;
             hold(sink, ticked, context).await
         }
+    }
+}
+
+/// Everything is written; what else should have been done is mentioned where it could not be.
+async fn close<S: Sink>(sink: &mut S, context: &WorkerContext) -> Result<(), Outcome> {
+    match sink.close().await {
+        Err(SinkError::Retry(fault)) => {
+            warn!(sink = context.books.sink.name(), "{fault}");
+            Ok(())
+        }
+        closed => hold(sink, closed, context).await,
     }
 }
 

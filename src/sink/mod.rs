@@ -43,6 +43,14 @@ pub trait Sink: Send + 'static {
         std::future::ready(Ok(()))
     }
 
+    /// The last call, after a flush that answered `Ok`: the daemon stops, or the sink is no longer wanted.
+    ///
+    /// # Errors
+    /// As for [`Sink::tick`], but nobody will try again.
+    fn close(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send {
+        std::future::ready(Ok(()))
+    }
+
     /// The operator asks (SIGHUP) to let go of open files and open them anew with the next write.
     fn reopen(&mut self) {}
 }

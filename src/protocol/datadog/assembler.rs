@@ -163,11 +163,14 @@ impl Assembler {
 
     fn refer_fields(&mut self, span: &Span) {
         let Some(open) = &mut self.open else { return };
-        for field in [NAME, TYPE, RESOURCE, SERVICE] {
+        let max_text = &self.options.max_text;
+        let limits =
+            [(NAME, max_text.name), (TYPE, max_text.type_), (RESOURCE, max_text.resource), (SERVICE, max_text.service)];
+        for (field, limit) in limits {
             let id = span.texts[field];
             open.fields[field] = match self.strings.refer(id) {
                 Some(slot) => {
-                    open.expanded_bytes += self.strings.text(slot).len().min(self.options.max_text.value) as u64;
+                    open.expanded_bytes += self.strings.text(slot).len().min(limit) as u64;
                     Ref::Bound(slot)
                 }
                 None => wait_for(id, open.key, field_place(field), &mut open.unresolved, &mut self.waiting),
@@ -183,16 +186,7 @@ impl Assembler {
         let Some(metas) = self.traces.get(span.trace_id) else { return };
         // Work, whether it becomes output or not.
         self.owed += (metas.len() * size_of::<Entry>()) as u64;
-        for (done, pair) in metas.iter_mut().enumerate() {
-            let (key, value) = pair;
-            for reference in [&mut *key, &mut *value] {
-                if let Ref::Waiting(id) = *reference
-                    && let Some(slot) = self.strings.peek(id)
-                {
-                    self.strings.retain(slot);
-                    *reference = Ref::Bound(slot);
-                }
-            }
+        for (done, [key, value]) in metas.iter().enumerate() {
             let (Ref::Bound(key_slot), Ref::Bound(value_slot)) = (*key, *value) else { continue };
             let key_print = self.strings.fingerprint(key_slot);
             let key_bytes = self.strings.text(key_slot).len().min(self.options.max_text.key);
@@ -299,6 +293,7 @@ impl Assembler {
         if !self.waiting.expects_nothing() {
             self.bind(id, defined.slot);
         }
+        self.traces.bind(id, defined.slot, &mut self.strings);
         if self.strings.dropped_bytes() > self.sweep_above {
             self.sweep();
         }

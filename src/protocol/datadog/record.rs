@@ -6,6 +6,7 @@ use std::time::Duration;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
+use crate::codec::lru::Lru;
 use crate::event::{SpanId, TraceId, UnixNanos};
 use crate::protocol::Output;
 
@@ -334,8 +335,11 @@ impl Waiting {
 /// The meta of traces, for their spans (reading 17): per connection, the traces used last.
 #[derive(Debug, Default)]
 pub(super) struct Traces {
-    metas: crate::codec::lru::Lru<TraceId, Vec<(Ref, Ref)>>,
+    metas: Lru<TraceId, Vec<[Ref; 2]>>,
     entries: usize,
+    /// Where ids stand that wait for their first definition, as trace, entry and side.
+    waiting: HashMap<StringId, Vec<(TraceId, usize, usize)>, RandomState>,
+    places: usize,
 }
 
 impl Traces {
@@ -351,23 +355,29 @@ impl Traces {
         max_entries: usize,
         strings: &mut Strings,
     ) {
-        let metas = record.entries.iter().filter(|entry| entry.kind == EntryKind::Meta);
-        let metas: Vec<(Ref, Ref)> = metas
-            .filter_map(|entry| match entry.value {
-                EntryValue::Text(value) => Some((entry.key, value)),
-                EntryValue::Number(_) => None,
-            })
-            .collect();
-        if metas.is_empty() || max_traces == 0 {
+        let meta = |entry: &Entry| match (entry.kind, entry.value) {
+            (EntryKind::Meta, EntryValue::Text(value)) => Some([entry.key, value]),
+            _ => None,
+        };
+        let mut metas = record.entries.iter().filter_map(meta).peekable();
+        if metas.peek().is_none() || max_traces == 0 {
             return;
         }
         if self.metas.get(&trace).is_none() {
             self.metas.insert(trace, Vec::new());
         }
         let Some(known) = self.metas.get(&trace) else { return };
-        let room = max_entries.saturating_sub(known.len());
-        for meta in metas.into_iter().take(room) {
-            retain_all([meta.0, meta.1], strings);
+        for meta in metas.take(max_entries.saturating_sub(known.len())) {
+            for (side, reference) in meta.into_iter().enumerate() {
+                match reference {
+                    Ref::Absent => {}
+                    Ref::Bound(slot) => strings.retain(slot),
+                    Ref::Waiting(id) => {
+                        self.waiting.entry(id).or_default().push((trace, known.len(), side));
+                        self.places += 1;
+                    }
+                }
+            }
             known.push(meta);
             self.entries += 1;
         }
@@ -378,22 +388,51 @@ impl Traces {
         }
     }
 
-    /// The meta of a trace, if it is known.
-    pub(super) fn get(&mut self, trace: TraceId) -> Option<&mut Vec<(Ref, Ref)>> {
-        if self.metas.is_empty() { None } else { self.metas.get(&trace) }
+    /// `id` has got its text: the first definition is the one that counts (reading 7).
+    pub(super) fn bind(&mut self, id: StringId, slot: Slot, strings: &mut Strings) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let places = self.waiting.remove(&id).unwrap_or_default();
+        self.places -= places.len();
+        for (trace, entry, side) in places {
+            let reference = self.metas.peek_mut(&trace).and_then(|metas| metas.get_mut(entry)?.get_mut(side));
+            if let Some(reference) = reference.filter(|reference| **reference == Ref::Waiting(id)) {
+                *reference = Ref::Bound(slot);
+                strings.retain(slot);
+            }
+        }
     }
 
-    /// Memory of all entries.
+    /// The meta of a trace, if it is known.
+    pub(super) fn get(&mut self, trace: TraceId) -> Option<&[[Ref; 2]]> {
+        if self.metas.is_empty() { None } else { self.metas.get(&trace).map(|metas| metas.as_slice()) }
+    }
+
+    /// Memory of all entries, and of the index of what they wait for.
     pub(super) fn bytes(&self) -> u64 {
-        (self.entries * size_of::<(Ref, Ref)>() + self.metas.len() * 96) as u64
+        let index = self.waiting.len() * WAITED_ID_BYTES + self.places * size_of::<(TraceId, usize, usize)>();
+        (self.entries * size_of::<[Ref; 2]>() + self.metas.len() * 96 + index) as u64
     }
 
     /// Forgets the trace used longest ago; `false` when none is known.
     pub(super) fn forget_oldest(&mut self, strings: &mut Strings) -> bool {
-        let Some((_, metas)) = self.metas.pop_oldest() else { return false };
+        let Some((forgotten, metas)) = self.metas.pop_oldest() else { return false };
         self.entries -= metas.len();
-        for (key, value) in metas {
-            release_all([key, value], strings);
+        for reference in metas.into_iter().flatten() {
+            match reference {
+                Ref::Absent => {}
+                Ref::Bound(slot) => strings.release(slot),
+                Ref::Waiting(id) => {
+                    let Some(places) = self.waiting.get_mut(&id) else { continue };
+                    let before = places.len();
+                    places.retain(|(trace, ..)| *trace != forgotten);
+                    self.places -= before - places.len();
+                    if places.is_empty() {
+                        self.waiting.remove(&id);
+                    }
+                }
+            }
         }
         true
     }

@@ -105,23 +105,21 @@ impl Strings {
         self.cache.get(&id).copied()
     }
 
-    /// The same, without counting as a use: for references that are not on the wire.
-    pub(super) fn peek(&self, id: StringId) -> Option<Slot> {
-        self.cache.peek(&id).copied()
-    }
-
     /// `id` stands for this text from now on.
     pub(super) fn define(&mut self, id: StringId, bytes: &[u8], truncated: bool) -> Defined {
         let (text, repaired) = repair(bytes);
-        if let Some(slot) = self.refer(id)
-            && *self.texts[slot.0 as usize].text == *text
-        {
-            return Defined { slot, redefined: false };
+        let marks = Marks { repaired, truncated };
+        let mut is_same_text = false;
+        if let Some(slot) = self.refer(id) {
+            let known = &self.texts[slot.0 as usize];
+            is_same_text = *known.text == *text;
+            if is_same_text && known.marks == marks {
+                return Defined { slot, redefined: false };
+            }
         }
         let key = cut(&text, self.key_limit);
         let reserved = key == "service.name" || key.starts_with("datadog.") || key.starts_with("tributary.");
         let fingerprint = self.hash(key);
-        let marks = Marks { repaired, truncated };
         let text = text.into_owned().into_boxed_str();
         let memo = Interned::default();
         let slot = self.store(Stored {
@@ -144,7 +142,7 @@ impl Strings {
                 break;
             }
         }
-        Defined { slot, redefined: replaced.is_some() }
+        Defined { slot, redefined: replaced.is_some() && !is_same_text }
     }
 
     /// Forgets the id used longest ago (rule 27). `false`: the cache is empty.

@@ -113,6 +113,12 @@ impl Sink for File {
         self.work(Outputs::tick).await
     }
 
+    async fn close(&mut self) -> Result<(), SinkError> {
+        self.reopen = true;
+        self.pass_on_reopen().await?;
+        self.work(Outputs::tick).await
+    }
+
     /// Open files are let go of with the next flush that has something to write or the next tick, whichever is first.
     fn reopen(&mut self) {
         self.reopen = true;
