@@ -8,10 +8,12 @@ use crate::event::{Header, Loss, Name, Position, Reason, TraceId, semconv};
 use crate::protocol::{MemoryBudget, MemoryLease, Now, Output};
 
 use super::record::{
-    Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, RESOURCE, Record, Ref, SERVICE, TYPE, Traces, Waiting,
-    Warning, Warnings, field_place, key_place, key_print, release_all, retain_all,
+    Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, RESOURCE, Record, Ref, SERVICE, TYPE, Warning, Warnings,
+    field_place, key_place, key_print, release_all, retain_all,
 };
 use super::strings::{Slot, Strings};
+use super::traces::Traces;
+use super::waiting::Waiting;
 use super::wire::{ENTRY_BYTES, ListKind, Process, Span, StringId};
 use super::{Options, normalize};
 

@@ -9,6 +9,8 @@ mod options;
 mod record;
 mod session;
 mod strings;
+mod traces;
+mod waiting;
 pub mod wire;
 
 pub use options::*;
