@@ -10,7 +10,7 @@ use crate::sink::Kinds;
 pub struct LaneOptions {
     /// Batches that may wait for the sink. 256. At least 1.
     pub buffer_batches: usize,
-    /// Bytes of batches that may wait for the sink; a single larger batch may wait alone. 16 MiB. At least 64 KiB.
+    /// Bytes of batches that may wait for the sink; a single larger batch may wait alone. 8 MiB. At least 64 KiB.
     pub buffer_bytes: u64,
     /// What happens to a batch that finds the lane full.
     pub when_full: WhenFull,
@@ -74,7 +74,7 @@ impl Default for LaneOptions {
     fn default() -> Self {
         LaneOptions {
             buffer_batches: 256,
-            buffer_bytes: 16 << 20,
+            buffer_bytes: 8 << 20,
             when_full: WhenFull::Block,
             on_failure: OnFailure::Restart,
             protocols: Vec::new(),
