@@ -14,8 +14,7 @@ use crate::protocol::{End, MemoryBudget, Session};
 use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
 
-use super::demo::OutputFormat;
-use super::{Failure, NamedProtocol, counted, quiet, say};
+use super::{Failure, NamedProtocol, OutputFormat, counted, quiet, say};
 
 /// Files are read in pieces of this size, as a connection might be.
 const PIECE_BYTES: usize = 64 * 1024;

@@ -12,7 +12,7 @@ use crate::simulate::{self, Amount, Plan, Sent, datadog::Dialect};
 use crate::sink::encode::Format;
 
 use super::simulate::agent;
-use super::{Failure, NamedProtocol, block_on, duration, run, say};
+use super::{Failure, NamedProtocol, OutputFormat, block_on, duration, run, say};
 
 /// Run the daemon together with simulated agents, and see their events on stdout
 ///
@@ -36,23 +36,6 @@ pub(super) struct Arguments {
     /// How events are written
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     format: OutputFormat,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(super) enum OutputFormat {
-    /// JSON lines
-    Json,
-    /// For eyes
-    Text,
-}
-
-impl From<OutputFormat> for Format {
-    fn from(format: OutputFormat) -> Self {
-        match format {
-            OutputFormat::Json => Format::Json,
-            OutputFormat::Text => Format::Text,
-        }
-    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {

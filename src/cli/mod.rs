@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::protocol::Protocol;
+use crate::sink::encode::Format;
 
 /// A telemetry collector for agents whose own collectors are gone.
 #[derive(Debug, Parser)]
@@ -183,6 +184,24 @@ impl NamedProtocol {
 /// A number of things in words: `1 sink`, `2 sinks`.
 fn counted(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// How a command writes events to stdout.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum OutputFormat {
+    /// JSON lines
+    Json,
+    /// For eyes
+    Text,
+}
+
+impl From<OutputFormat> for Format {
+    fn from(format: OutputFormat) -> Self {
+        match format {
+            OutputFormat::Json => Format::Json,
+            OutputFormat::Text => Format::Text,
+        }
+    }
 }
 
 /// A duration argument, e.g. `10s`.

@@ -53,11 +53,6 @@ impl<K: Copy + Ord + Hash, V> Lru<K, V> {
     }
 
     /// The value of `key`; its place in the order stays.
-    pub fn peek(&self, key: &K) -> Option<&V> {
-        self.entries.get(key).map(|entry| &entry.value)
-    }
-
-    /// The same, to be changed.
     pub fn peek_mut(&mut self, key: &K) -> Option<&mut V> {
         self.entries.get_mut(key).map(|entry| &mut entry.value)
     }
@@ -115,7 +110,7 @@ mod tests {
                 let known = list.iter().position(|(k, _)| *k == key);
                 match operation {
                     0 => {
-                        prop_assert_eq!(lru.peek(&key).copied(), known.map(|at| list[at].1));
+                        prop_assert_eq!(lru.peek_mut(&key).copied(), known.map(|at| list[at].1));
                         prop_assert_eq!(lru.get(&key).copied(), known.map(|at| list[at].1));
                         if let Some(at) = known {
                             let entry = list.remove(at);

@@ -77,6 +77,13 @@ pub struct Header {
     pub position: Position,
 }
 
+impl Header {
+    /// Of an event without a clock of its own: it happened when it was observed.
+    pub fn observed_at(name: impl Into<Key>, at: UnixNanos, position: Position) -> Self {
+        Header { name: name.into(), time: Some(at), observed: at, position }
+    }
+}
+
 /// Where a message stood: the peer's number, and its place in the byte stream or request body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {

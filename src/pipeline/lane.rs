@@ -173,8 +173,7 @@ impl Debt {
         let mut builder = BatchBuilder::new(self.owed.first()?.origin.clone());
         for Owed { origin, reason, events } in &self.owed {
             builder.set_origin(origin.clone());
-            let header =
-                Header { name: semconv::LOSS.into(), time: Some(now), observed: now, position: Position::default() };
+            let header = Header::observed_at(semconv::LOSS, now, Position::default());
             let (reason, events) = (*reason, *events);
             let detail = match reason {
                 Reason::Shed => "the lane of this sink was full (when_full = \"shed\")",

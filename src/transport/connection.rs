@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
-use crate::event::{BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
+use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
 use crate::pipeline::Sender;
 use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::{Awaiting, End, Flow, Now, Output, Session};
@@ -46,6 +46,19 @@ pub(super) struct Surroundings {
     pub(super) tasks: TaskTracker,
     /// Cancelled when the daemon stops.
     pub(super) stop: CancellationToken,
+}
+
+impl Surroundings {
+    /// Books bytes that no session has reported, and tells them: a batch to be sent.
+    pub(super) fn loss(&self, origin: &Arc<Origin>, offset: u64, loss: Loss<'_>) -> Batch {
+        self.books.lost(loss.reason, loss.bytes);
+        let position = Position { sequence: None, offset, length: loss.bytes };
+        let mut builder = BatchBuilder::new(origin.clone());
+        builder.loss(Header::observed_at(semconv::LOSS, self.clock.now().unix, position), loss);
+        let batch = builder.take();
+        self.books.handed_over(&batch);
+        batch
+    }
 }
 
 /// A connection and its session.
@@ -172,24 +185,18 @@ impl<S: Session> Connection<S> {
     /// Gives the session what has arrived until it needs more. `Some`: the connection is over.
     async fn feed(&mut self) -> Option<End> {
         loop {
-            let now = self.now();
-            let progress = self.session.receive(&self.input, now, &mut self.out);
-            self.input.advance(progress.consumed.min(self.input.len()));
-            self.hand_over().await;
+            let flow = self.receive().await;
             if !self.reply().await {
                 return Some(End::Reset);
             }
-            match progress.flow {
-                Flow::Close => {
-                    self.linger().await;
-                    return Some(End::Closed);
-                }
-                Flow::Again | Flow::Continue => {}
+            if flow == Flow::Close {
+                self.linger().await;
+                return Some(End::Closed);
             }
             if let Some(hold) = self.out.hold.take() {
                 self.pause(hold).await;
             }
-            if progress.flow == Flow::Continue {
+            if flow == Flow::Continue {
                 break;
             }
         }
@@ -203,6 +210,15 @@ impl<S: Session> Connection<S> {
             _ => None,
         };
         None
+    }
+
+    /// One call of the session with what is here.
+    async fn receive(&mut self) -> Flow {
+        let now = self.now();
+        let progress = self.session.receive(&self.input, now, &mut self.out);
+        self.input.advance(progress.consumed.min(self.input.len()));
+        self.hand_over().await;
+        progress.flow
     }
 
     /// Books what the session has decided and hands its events over. The only way out of [`Output`].
@@ -355,10 +371,7 @@ impl<S: Session> Connection<S> {
             match self.read().await {
                 Some(Ok(0) | Err(_)) => return,
                 Some(Ok(_)) => {
-                    let now = self.now();
-                    let progress = self.session.receive(&self.input, now, &mut self.out);
-                    self.input.advance(progress.consumed.min(self.input.len()));
-                    self.hand_over().await;
+                    let _ = self.receive().await;
                 }
                 None => tokio::select! {
                     () = sleep_until(until) => return,
@@ -388,19 +401,12 @@ impl<S> Drop for Connection<S> {
         if undecided == 0 {
             return;
         }
-        self.around.books.lost(Reason::Failed, undecided);
         let what = if std::thread::panicking() { "a bug of ours" } else { "no time was left" };
         error!(bytes = undecided, "a connection was given up: {what}");
         let sender = self.around.sender.clone();
-        let now = self.around.clock.now().unix;
-        let position = Position { sequence: None, offset: self.received - undecided, length: undecided };
-        let header = Header { name: semconv::LOSS.into(), time: Some(now), observed: now, position };
-        let mut builder = BatchBuilder::new(self.out.batch.origin().clone());
         let detail = format!("the connection was given up: {what}");
         let loss = Loss { reason: Reason::Failed, bytes: undecided, events: None, detail: &detail, excerpt: &[] };
-        builder.loss(header, loss);
-        let batch = builder.take();
-        self.around.books.handed_over(&batch);
+        let batch = self.around.loss(self.out.batch.origin(), self.received - undecided, loss);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             self.around.tasks.spawn_on(async move { sender.send(batch).await }, &runtime);
         }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, debug_span, warn};
 
-use crate::event::{BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
+use crate::event::{Loss, Origin, Reason};
 use crate::pipeline::Sender;
 use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::{Protocol, Session};
@@ -215,17 +215,10 @@ async fn secure(
 
 /// Reports bytes that never reached a session.
 async fn refuse(origin: &Arc<Origin>, around: &Surroundings, bytes: &[u8], detail: &str) {
-    let now = around.clock.now().unix;
     let lost = bytes.len() as u64;
     around.books.received(lost);
-    around.books.lost(Reason::Malformed, lost);
-    let position = Position { sequence: None, offset: 0, length: lost };
-    let header = Header { name: semconv::LOSS.into(), time: Some(now), observed: now, position };
-    let mut builder = BatchBuilder::new(origin.clone());
-    builder.loss(header, Loss { reason: Reason::Malformed, bytes: lost, events: None, detail, excerpt: bytes });
-    let batch = builder.take();
-    around.books.handed_over(&batch);
-    around.sender.send(batch).await;
+    let loss = Loss { reason: Reason::Malformed, bytes: lost, events: None, detail, excerpt: bytes };
+    around.sender.send(around.loss(origin, 0, loss)).await;
 }
 
 /// Who may come in, and how many from one address.

@@ -4,17 +4,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::event::{Header, Loss, Name, Position, Reason, TraceId, semconv};
+use crate::event::{Loss, Reason, TraceId, semconv};
 use crate::protocol::{MemoryBudget, MemoryLease, Now, Output};
 
 use super::record::{
-    Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, RESOURCE, Record, Ref, SERVICE, TYPE, Warning, Warnings,
-    field_place, key_place, key_print, release_all, retain_all,
+    Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, Place, RESOURCE, Record, Ref, SERVICE, TYPE, Warning,
+    Warnings, field_place, key_place, key_print, release_all, retain_all,
 };
 use super::strings::{Slot, Strings};
 use super::traces::Traces;
 use super::waiting::Waiting;
-use super::wire::{ENTRY_BYTES, ListKind, Process, Span, StringId};
+use super::wire::{self, ENTRY_BYTES, ListKind, Process, Span, StringId};
 use super::{Options, normalize};
 
 /// A limit is asked of the shared budget in steps of this size, so that not every string touches it.
@@ -27,22 +27,6 @@ const MAX_SPARE_ENTRIES: usize = 512;
 
 /// Room for more ready records than this is given back once they are gone.
 const MANY_READY: usize = 64;
-
-/// An object's place in the stream, and when it came.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) offset: u64,
-    pub(super) size: u64,
-    pub(super) now: Now,
-}
-
-impl Place {
-    /// The header of an event about this place that has no clock of its own.
-    pub(super) fn header(&self, name: Name, sequence: Option<u64>) -> Header {
-        let position = Position { sequence, offset: self.offset, length: self.size };
-        Header { name: name.into(), time: Some(self.now.unix), observed: self.now.unix, position }
-    }
-}
 
 /// Builds the records of one connection and sends them out as events.
 #[derive(Debug)]
@@ -137,10 +121,7 @@ impl Assembler {
             key: self.next_key,
             owner,
             sequence,
-            offset: place.offset,
-            length: place.size,
-            observed: place.now.unix,
-            received: place.now.elapsed,
+            place,
             fields: [Ref::Absent; 4],
             entries: spare.as_mut().map_or_else(Vec::new, |spare| std::mem::take(&mut spare.entries)),
             own_entries: 0,
@@ -206,13 +187,7 @@ impl Assembler {
     }
 
     /// Adds a list's entries to the open record; answers how many bytes of them a limit cut.
-    pub(super) fn list(
-        &mut self,
-        kind: ListKind,
-        entries: &[[u8; ENTRY_BYTES]],
-        place: Place,
-        out: &mut Output,
-    ) -> u64 {
+    pub(super) fn list(&mut self, kind: ListKind, entries: &[wire::Entry], place: Place, out: &mut Output) -> u64 {
         if self.open.is_none() {
             out.warn("late_list");
             self.begin(Owner::Late(self.late), place);
@@ -223,29 +198,26 @@ impl Assembler {
         }
         let (max_entries, max_bytes) = (self.options.max_record_entries, self.options.max_record_bytes);
         let mut dropped = 0;
-        for (at, entry) in entries.iter().enumerate() {
+        for (at, [name, value]) in entries.iter().enumerate() {
             if open.own_entries >= max_entries {
                 // What is dropped for its number neither binds nor touches the cache (rule 28).
                 dropped += (entries.len() - at) as u64;
                 break;
             }
             let key_at = key_place(open.entries.len());
-            let (name, value) = entry.split_first_chunk::<8>().map_or(([0; 8], [0; 8]), |(name, value)| {
-                (*name, value.first_chunk::<8>().copied().unwrap_or_default())
-            });
             let unresolved_before = open.unresolved;
             let mut refer = |id: StringId, place: u32, limit: usize| match self.strings.refer(id) {
                 Some(slot) => (Ref::Bound(slot), self.strings.text(slot).len().min(limit) as u64),
                 None => (wait_for(id, open.key, place, &mut open.unresolved, &mut self.waiting), 0),
             };
             // Keys count in full: the record holds all of them, however little of each it shows.
-            let (key, key_bytes) = refer(StringId(name), key_at, usize::MAX);
+            let (key, key_bytes) = refer(StringId(*name), key_at, usize::MAX);
             let (kind, value, value_bytes) = match kind {
                 ListKind::Meta => {
-                    let (value, bytes) = refer(StringId(value), key_at + 1, self.options.max_text.value);
+                    let (value, bytes) = refer(StringId(*value), key_at + 1, self.options.max_text.value);
                     (EntryKind::Meta, EntryValue::Text(value), bytes)
                 }
-                ListKind::Metrics => (EntryKind::Metric, EntryValue::Number(u64::from_be_bytes(value)), 8),
+                ListKind::Metrics => (EntryKind::Metric, EntryValue::Number(u64::from_be_bytes(*value)), 8),
             };
             open.expanded_bytes += key_bytes + value_bytes;
             let mut entry = Entry { kind, key_print: key_print(key, &self.strings), key, value };
@@ -354,7 +326,7 @@ impl Assembler {
             self.waiting.insert(open);
             self.grown = true;
         }
-        self.strings.sweep();
+        self.sweep();
     }
 
     /// Sends what may go out, as far as the batch has room.
@@ -383,10 +355,7 @@ impl Assembler {
             );
             let events = Some(u64::from(record.dropped_late == record.dropped));
             let loss = Loss { reason: Reason::TooLarge, bytes: 0, events, detail: &detail, excerpt: &[] };
-            let position = Position { sequence: Some(record.sequence), offset: record.offset, length: record.length };
-            let header =
-                Header { name: semconv::LOSS.into(), time: Some(record.observed), observed: record.observed, position };
-            out.loss(header, loss);
+            out.loss(record.place.header(semconv::LOSS, Some(record.sequence)), loss);
         }
         if record.holds_texts {
             release_all(record.refs(), &mut self.strings);
@@ -535,8 +504,7 @@ mod tests {
         let (span_id, trace_id) = (SpanId([1; 8]), TraceId([1; 16]));
         let span = Span { span_id, parent_id: span_id, trace_id, start: 1, duration: 1, texts, error: 0 };
         assembler.span(span, place, &mut out);
-        let entries: Vec<[u8; ENTRY_BYTES]> =
-            (0..40).map(|number| [id(0).0, id(number).0].concat().try_into().unwrap()).collect();
+        let entries: Vec<wire::Entry> = (0..40).map(|number| [id(0).0, id(number).0]).collect();
         // The key in full and the value, 40,000 bytes an entry: 26 of them fit into the record.
         assembler.list(ListKind::Meta, &entries, place, &mut out);
         for number in 0..40 {

@@ -21,11 +21,12 @@ pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, ou
     if let Owner::Process(_) = record.owner {
         out.batch.set_resource(resource(record, strings, limits).into());
     }
+    let place = record.place;
     let header = Header {
         name: name(record, strings, limits, out),
         time: time(record),
-        observed: record.observed,
-        position: Position { sequence: Some(record.sequence), offset: record.offset, length: record.length },
+        observed: place.now.unix,
+        position: Position { sequence: Some(record.sequence), offset: place.offset, length: place.size },
     };
     let is_late = matches!(record.owner, Owner::Late(_));
     let mut writer = Writer { event: out.batch.event(header), strings, limits, is_late, marks: Marks::default() };
@@ -86,7 +87,7 @@ fn name(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Outp
 fn time(record: &Record) -> Option<UnixNanos> {
     match record.owner {
         Owner::Span(span) => (span.start != 0).then_some(UnixNanos(span.start)),
-        _ => Some(record.observed),
+        _ => Some(record.place.now.unix),
     }
 }
 

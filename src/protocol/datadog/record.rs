@@ -1,9 +1,7 @@
 //! Records: a process, trace or span with the entries of its lists, on its way to becoming an event.
 
-use std::time::Duration;
-
-use crate::event::{SpanId, TraceId, UnixNanos};
-use crate::protocol::Output;
+use crate::event::{Header, Name, Position, SpanId, TraceId};
+use crate::protocol::{Now, Output};
 
 use super::strings::{Slot, Strings};
 use super::wire::{ListKind, Process, Span, StringId};
@@ -22,11 +20,8 @@ pub(super) struct Record {
     pub(super) owner: Owner,
     /// Position among the owners of the connection (rule 14).
     pub(super) sequence: u64,
-    pub(super) offset: u64,
-    pub(super) length: u64,
-    pub(super) observed: UnixNanos,
-    /// The same moment on the clock of waits.
-    pub(super) received: Duration,
+    /// Of its owner.
+    pub(super) place: Place,
     pub(super) fields: [Ref; 4],
     pub(super) entries: Vec<Entry>,
     /// Entries of its own lists, dropped ones not counted.
@@ -45,6 +40,22 @@ pub(super) struct Record {
     pub(super) holds_texts: bool,
     /// The connection ended while its lists might still have come (rule 20).
     pub(super) partial: bool,
+}
+
+/// An object's place in the stream, and when it came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) offset: u64,
+    pub(super) size: u64,
+    pub(super) now: Now,
+}
+
+impl Place {
+    /// The header of an event about this place that has no clock of its own.
+    pub(super) fn header(&self, name: Name, sequence: Option<u64>) -> Header {
+        let position = Position { sequence, offset: self.offset, length: self.size };
+        Header::observed_at(name, self.now.unix, position)
+    }
 }
 
 /// What owns lists.

@@ -9,7 +9,8 @@ use crate::event::{Loss, Reason, semconv};
 use crate::protocol::{Awaiting, Credit, End, Flow, MemoryBudget, Now, Output, Progress, Session};
 
 use super::Options;
-use super::assembler::{Assembler, Place};
+use super::assembler::Assembler;
+use super::record::Place;
 use super::wire::{self, Object, StringId, WireLimits};
 
 /// So much output may be owed before the credit is asked.

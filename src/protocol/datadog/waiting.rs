@@ -81,7 +81,7 @@ impl Waiting {
 
     /// When the record that has waited longest was received.
     pub(super) fn oldest_received(&self) -> Option<Duration> {
-        self.records.first_key_value().map(|(_, record)| record.received)
+        self.records.first_key_value().map(|(_, record)| record.place.now.elapsed)
     }
 
     /// The record goes out with what it lacks: nobody waits for it any more. Records leave unresolved in the order in

@@ -15,8 +15,10 @@ const TRACE_BYTES: usize = 18;
 const SPAN_BYTES: usize = 83;
 const LIST_HEAD_BYTES: usize = 3;
 const STRING_HEAD_BYTES: usize = 14;
+/// One entry of a list: the id of its name, and its value.
+pub type Entry = [[u8; 8]; 2];
 /// The size of one entry of a list.
-pub const ENTRY_BYTES: usize = 16;
+pub const ENTRY_BYTES: usize = size_of::<Entry>();
 /// The entries that a list of the `padded32` layout has room for.
 const PADDED_ENTRIES: usize = 32;
 
@@ -44,7 +46,7 @@ pub enum Object<'a> {
     /// `span`, type dd02.
     Span(Span),
     /// `metricsList` (dd04) or `metaList` (dd05) of the object before it.
-    List(ListKind, &'a [[u8; ENTRY_BYTES]]),
+    List(ListKind, &'a [Entry]),
     /// `string`, type dd06, whole.
     String(StringId, &'a [u8]),
     /// The head of a `string` whose text is longer than what is kept of it: the caller streams the body.
@@ -189,7 +191,7 @@ fn decode_list<'a>(
         }
     };
     let Some(list) = input.get(LIST_HEAD_BYTES..size) else { return Ok(None) };
-    let (entries, _) = list[..count * ENTRY_BYTES].as_chunks();
+    let (entries, _) = list[..count * ENTRY_BYTES].as_chunks().0.as_chunks();
     Ok(Some((Object::List(kind, entries), size)))
 }
 
@@ -247,7 +249,7 @@ mod tests {
         let mut list = vec![0u8; 515];
         list[..3].copy_from_slice(&[0xDD, 5, 1]);
         assert_eq!(decode(&list[..514], &limits), Ok(None));
-        assert_eq!(decode(&list, &limits), Ok(Some((Object::List(ListKind::Meta, &[[0; 16]]), 515))));
+        assert_eq!(decode(&list, &limits), Ok(Some((Object::List(ListKind::Meta, &[[[0; 8]; 2]]), 515))));
         list[2] = 33;
         assert!(matches!(decode(&list[..3], &limits).unwrap_err().kind, DecodeErrorKind::TooLarge { .. }));
     }
