@@ -1,5 +1,6 @@
 //! FLOOR 1 — bytes, knowing no protocol: bounded readers that name what they could not read.
 
 pub mod lru;
+pub mod mutf8;
 pub mod reader;
 pub mod text;

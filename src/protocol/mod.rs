@@ -3,6 +3,7 @@
 //! No socket, task, clock or random number here or below. A transport drives a [`Session`]; so does the offline
 //! decoder, and so do the tests, with the same code. A protocol is one folder and one variant of [`Protocol`].
 
+pub mod bytefrog;
 pub mod datadog;
 mod limits;
 

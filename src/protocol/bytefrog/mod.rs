@@ -1,0 +1,6 @@
+//! Bytefrog and Code Pulse agents: method calls of Java programs, protocol versions 1 to 4, over TCP.
+//!
+//! Numbers of sections and rules in comments are those of the protocol notes, which `docs/protocols/bytefrog.md` retells
+//! for operators: section 1.4 lists what harms the traced program, a *rule* is what a collector must do.
+
+pub mod configuration;
