@@ -10,7 +10,7 @@ use bytefrog_support::compare::{self, Problems};
 use bytefrog_support::configuration::{self, Said};
 use bytefrog_support::contract::{self, ExpectedRun};
 use bytefrog_support::names::Known;
-use bytefrog_support::recording::{self, Recording};
+use bytefrog_support::recording::{self, Recording, Step};
 use bytefrog_support::replay::{Replayed, replay};
 use bytefrog_support::{daemon, daemon_for_recordings};
 use live::Stopped;
@@ -92,6 +92,33 @@ async fn numbers_from_before_the_wrap_are_not_taken_for_repeats() {
     problems.assert_none();
     let ended = stopped.events.iter().find(|event| event["name"] == "bytefrog.run.ended").unwrap();
     assert_eq!(ended["attributes"]["bytefrog.run.events"], 16);
+}
+
+/// Every byte of these is received before the next is sent.
+#[tokio::test]
+async fn one_byte_at_a_time_gives_the_same_events() {
+    let mut problems = Problems::default();
+    let names = [
+        "edge-v1-unbalanced",
+        "edge-v1-late-m",
+        "edge-v3-late",
+        "edge-v4",
+        "bad-v1-string-bytes",
+        "bad-v2-truncated-map",
+    ];
+    for mut recording in recording::all(&names) {
+        problems.with(&recording.name);
+        let is_whole = |step: &Step| step.offset == 0 || step.length == 0;
+        let bytes =
+            |step: Step| (step.offset..step.offset + step.length).map(move |offset| Step { offset, length: 1, ..step });
+        let split = |step: Step| if is_whole(&step) { vec![step] } else { bytes(step).collect() };
+        recording.steps = recording.steps.into_iter().flat_map(split).collect();
+        let (replayed, stopped) = played(&recording, "emit_definitions = true").await;
+        let expected = contract::expected(&recording, Known::AsItCame);
+        compare::check(&mut problems, &recording, &replayed, &stopped.events, &expected);
+        compare::check_books(&mut problems, &stopped.accounts.listeners[0], replayed.bytes_sent, &expected);
+    }
+    problems.assert_none();
 }
 
 /// Definitions resolve names in any case; they are written only if the listener is told to.

@@ -212,7 +212,7 @@ fn check_shape(problems: &mut Problems, names: &Names, event: &Value) {
         let text = value.as_str().unwrap_or_default();
         text.len() == digits
             && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-            && text.trim_matches('0') != ""
+            && !text.trim_matches('0').is_empty()
     };
     problems.check(is_hex(&span["trace_id"], 32) && is_hex(&span["span_id"], 16), || format!("ids of {event}"));
     let id = attributes["bytefrog.method.id"].as_u64().unwrap_or(u64::MAX);

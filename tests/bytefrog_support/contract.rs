@@ -377,7 +377,7 @@ impl Expected {
     /// A text that is any of these; says with the mark that it was repaired, if it was.
     fn show(&mut self, texts: &[Text], make: fn(&str) -> String) -> Want {
         let mark = json!(true);
-        if texts.iter().any(|text| *text == Text::Invalid) && texts.len() == 1 {
+        if texts.contains(&Text::Invalid) && texts.len() == 1 {
             self.is("tributary.text.repaired", mark);
             return Want::Repaired;
         }
