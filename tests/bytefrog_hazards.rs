@@ -102,6 +102,29 @@ fn values_that_would_harm_an_agent_are_errors_in_the_configuration() {
     }
 }
 
+/// An agent that instruments the platform's own classes re-enters itself. An operator who excludes other things does not
+/// mean that.
+#[tokio::test]
+async fn the_platforms_classes_are_kept_out_whatever_the_operator_excludes() {
+    for line in ["exclusions = []", "exclusions = [\"^org/example/\"]"] {
+        let toml = listener(line);
+        if Config::parse("test", &toml).is_err() {
+            continue;
+        }
+        let daemon = Daemon::start(&toml).await;
+        let excluded = Agent::connect(&daemon.server, 4).await.configuration.exclusions.join(" ");
+        assert!(excluded.contains("java") && excluded.contains("jdk"), "{line}: {excluded}");
+    }
+}
+
+/// A data connection may carry nothing but its hello for as long as the program runs, and a trace dies of one that is
+/// closed.
+#[test]
+fn by_default_no_silence_closes_a_connection() {
+    let config = Config::parse("test", &listener("")).unwrap().config;
+    assert_eq!(config.listeners[0].options.idle_timeout, Duration::ZERO);
+}
+
 /// Version 1 agents read the configuration with one plain read. On loopback what was written at once arrives at once;
 /// of two writes a reader that is waiting would see the first alone, if not each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -100,11 +100,11 @@ fn recorded_collectors_are_understood() {
         let bytes = fs::read(path).unwrap();
         let (said, length) = configuration::read(recording.version().unwrap(), &bytes);
         assert_eq!(length, bytes.len(), "{}", recording.name);
-        let configurations = said.iter().filter_map(|said| match said {
+        let mut configurations = said.iter().filter_map(|said| match said {
             Said::Configuration(configuration) => Some(u64::from(configuration.run)),
             _ => None,
         });
-        assert_eq!(configurations.last(), recording.recorded_run(1), "{}", recording.name);
+        assert_eq!(configurations.next_back(), recording.recorded_run(1), "{}", recording.name);
         assert!(said.contains(&Said::Start), "{}", recording.name);
     }
 }
