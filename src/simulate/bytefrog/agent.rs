@@ -146,7 +146,10 @@ impl Agent {
         let Options { in_order, gaps, patience, .. } = self.options;
         let base = Instant::now();
         let opening = data::open(self.to, started.run, started.data_senders, patience, tally);
-        let streams = control.during(opening).await??;
+        let streams = tokio::select! {
+            streams = control.during(opening) => streams??,
+            () = self.halt.cancelled() => return Ok(Some(Vec::new())),
+        };
         control.data_connected();
         let mut trace = Trace {
             program: Program::new(self.seed, self.number, self.options, started.budget_bytes()),

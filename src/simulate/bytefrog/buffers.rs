@@ -88,6 +88,11 @@ impl Buffers {
         true
     }
 
+    /// Whether there is no free one.
+    pub(super) fn are_used_up(&self) -> bool {
+        self.free.is_empty()
+    }
+
     /// The full ones.
     pub(super) fn take_full(&mut self) -> impl Iterator<Item = Buffer> {
         self.full.drain(..)

@@ -109,6 +109,11 @@ impl Program {
         self.buffers.readable()
     }
 
+    /// Whether it must wait for a buffer to be given back.
+    pub(super) fn is_out_of_buffers(&self) -> bool {
+        self.buffers.are_used_up()
+    }
+
     /// The number of the next event.
     pub(super) fn next_sequence(&self) -> u32 {
         self.sequence

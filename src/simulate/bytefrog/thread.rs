@@ -201,5 +201,5 @@ impl Request {
 /// One of `choices`, which are not empty where a call is made.
 #[inline]
 fn pick(choices: &[u16], chance: u64) -> &u16 {
-    &choices[((chance & 0xFFFF) * choices.len() as u64 >> 16) as usize]
+    &choices[(((chance & 0xFFFF) * choices.len() as u64) >> 16) as usize]
 }

@@ -85,10 +85,10 @@ impl Trace<'_> {
                     _ = self.gate.changed() => {}
                     () = self.halt.cancelled() => {}
                 }
-            } else if told < stretch && !self.wait_for_a_buffer().await {
-                break;
-            } else {
+            } else if !self.program.is_out_of_buffers() {
                 tokio::task::yield_now().await;
+            } else if !self.wait_for_a_buffer().await {
+                break;
             }
         }
         self.say_loaded();
