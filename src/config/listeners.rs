@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::section::Section;
 use super::{Names, check_name};
-use crate::protocol::{Protocol, datadog};
+use crate::protocol::{Protocol, bytefrog, datadog};
 use crate::transport::options::ListenerOptions;
 
 /// One listener.
@@ -23,6 +23,8 @@ pub struct ListenerConfig {
 /// A protocol that is spoken, and its options.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ProtocolOptions {
+    /// Bytefrog and Code Pulse agents.
+    Bytefrog(bytefrog::Options),
     /// Datadog-style binary spans.
     Datadog(datadog::Options),
 }
@@ -31,6 +33,7 @@ impl ProtocolOptions {
     /// Which protocol it is.
     pub fn protocol(&self) -> Protocol {
         match self {
+            ProtocolOptions::Bytefrog(_) => Protocol::Bytefrog,
             ProtocolOptions::Datadog(_) => Protocol::Datadog,
         }
     }
@@ -38,8 +41,9 @@ impl ProtocolOptions {
     /// Reads the options of `protocol`. None when this build does not speak it.
     fn read(protocol: Protocol, section: &mut Section<'_>) -> Option<Self> {
         match protocol {
+            Protocol::Bytefrog => Some(ProtocolOptions::Bytefrog(bytefrog::Options::read(section))),
             Protocol::Datadog => Some(ProtocolOptions::Datadog(datadog::Options::read(section))),
-            Protocol::Rbkit | Protocol::Bytefrog | Protocol::Endless | Protocol::Zico => None,
+            Protocol::Rbkit | Protocol::Endless | Protocol::Zico => None,
         }
     }
 }
@@ -69,7 +73,7 @@ fn listener(name: &str, section: &mut Section<'_>, taken: &mut Names<SocketAddr>
     {
         section.error("listen", format!("listener `{other}` listens on {listen} already"), None);
     }
-    let options = ListenerOptions::read(section);
+    let options = ListenerOptions::read(section, ListenerOptions::of(protocol));
     let Some(protocol) = protocol.and_then(|protocol| ProtocolOptions::read(protocol, section)) else {
         section.accept_other_keys();
         return None;

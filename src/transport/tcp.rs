@@ -77,10 +77,10 @@ impl Listener {
     }
 
     /// Accepts connections until `stop` is cancelled; each is served by a task of its own, tracked by `tasks`, with a
-    /// session from `make`. A task that has not finished by itself when `abort` is cancelled is given up.
+    /// session that `make` makes for its peer. A task that has not finished by itself when `abort` is cancelled is given up.
     pub async fn serve<S: Session>(
         self,
-        make: impl Fn() -> S + Send + Sync + 'static,
+        make: impl Fn(SocketAddr) -> S + Send + Sync + 'static,
         sender: Sender,
         clock: Clock,
         tasks: TaskTracker,
@@ -130,7 +130,7 @@ impl Listener {
             let span = debug_span!("connection", protocol = protocol.as_str(), %peer, connection = number);
             let origin = Arc::new(Origin::new(protocol.as_str(), name.clone(), peer.to_string().into(), number));
             let open = around.books.connection();
-            let session = make();
+            let session = make(peer);
             let (around, tls) = (around.clone(), tls.clone());
             let serve = async move {
                 let _places = (permit, place, open);
