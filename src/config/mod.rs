@@ -146,11 +146,11 @@ impl<T> Default for Names<T> {
 
 /// What a file without `[listeners]` or without `[sinks]` gets in their place.
 const BUILTIN: &str = r#"
-[listeners.java]
-protocol = "bytefrog"
-
 [listeners.spans]
 protocol = "datadog"
+
+[listeners.java]
+protocol = "bytefrog"
 
 [sinks.console]
 type = "stdout"

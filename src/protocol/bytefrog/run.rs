@@ -255,7 +255,12 @@ impl Run {
 
     /// A data break at this number. `false`: it goes back and is ignored (rule 19).
     pub(super) fn data_break(&mut self, number: u32) -> bool {
-        let number = self.sequence.unwrap(number);
+        let mut number = self.sequence.unwrap(number);
+        if let Some(last) = self.breaks.last.filter(|last| number <= *last) {
+            // Breaks may run ahead of the numbers by more than half of a round.
+            let ahead = (number as u32).wrapping_sub(last as u32).cast_signed();
+            number = last.saturating_add_signed(ahead.into());
+        }
         let is_news = self.breaks.add(number);
         if is_news && self.turns.as_ref().is_none_or(|turns| turns.next() >= number) {
             self.clear_stacks(number);
@@ -554,27 +559,25 @@ impl AgentClock {
         self.now(now);
     }
 
-    /// An event of this time has arrived now: so the base is not later than that long ago.
+    /// Something of this time has arrived now: so the base is not later than that long ago.
     fn see(&mut self, time: u32) {
-        let time = self.unrolled(time);
-        if time > self.age_ms && self.is_live {
-            self.base = Some(UnixNanos(self.now.0.saturating_sub(time * 1_000_000)));
-            self.age_ms = time;
+        let ahead = if self.age_ms < HALF_ROUND_MS {
+            u64::from(time).saturating_sub(self.age_ms)
+        } else {
+            u64::try_from(time.wrapping_sub(self.age_ms as u32).cast_signed()).unwrap_or(0)
+        };
+        if ahead > 0 && self.is_live {
+            self.age_ms += ahead;
+            self.base = Some(UnixNanos(self.now.0.saturating_sub(self.age_ms * 1_000_000)));
         }
     }
 
+    /// When that was: of all the moments that these 32 bits stand for, the latest that is not to come.
     fn time(&self, time: u32) -> UnixNanos {
         let base = self.base.map_or(self.now.0, |base| base.0);
-        UnixNanos(base.saturating_add(self.unrolled(time) * 1_000_000))
-    }
-
-    /// The milliseconds since the base that these 32 bits stand for.
-    fn unrolled(&self, time: u32) -> u64 {
-        if self.age_ms < HALF_ROUND_MS {
-            return time.into();
-        }
-        let distance = time.wrapping_sub(self.age_ms as u32).cast_signed();
-        self.age_ms.saturating_add_signed(distance.into())
+        let ago = (self.age_ms as u32).wrapping_sub(time);
+        let time = self.age_ms.checked_sub(ago.into()).unwrap_or(time.into());
+        UnixNanos(base.saturating_add(time * 1_000_000))
     }
 }
 
