@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkKind};
 use crate::event::Kind;
 use crate::pipeline::ledger::Accounts;
-use crate::protocol::{Protocol, datadog};
+use crate::protocol::{Protocol, bytefrog, datadog};
 use crate::server::Server;
 use crate::simulate::{self, Amount, Plan, Sent};
 use crate::sink::encode::Format;
@@ -61,9 +61,8 @@ fn config(protocols: &[Protocol], format: Format) -> Result<Config, Failure> {
 fn listener(protocol: Protocol) -> Result<ListenerConfig, Failure> {
     let options = match protocol {
         Protocol::Datadog => ProtocolOptions::Datadog(datadog::Options::default()),
-        Protocol::Rbkit | Protocol::Bytefrog | Protocol::Endless | Protocol::Zico => {
-            return Err(Failure::Misused(protocol.not_spoken()));
-        }
+        Protocol::Bytefrog => ProtocolOptions::Bytefrog(bytefrog::Options::default()),
+        Protocol::Rbkit | Protocol::Endless | Protocol::Zico => return Err(Failure::Misused(protocol.not_spoken())),
     };
     Ok(ListenerConfig {
         name: "demo".to_owned(),
