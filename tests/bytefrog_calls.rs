@@ -49,7 +49,7 @@ fn check(
     let spans = Spans::of(problems, recording, &stopped.events);
     check_lines(problems, "a call", &model.calls, &spans.calls);
     check_lines(problems, "a thrown exception", &model.thrown, &spans.thrown);
-    let mut expected = contract::expected(recording, Known::AsItCame);
+    let mut expected = contract::expected(recording, Known::All);
     expected.retain(|event| event.severity != "DEBUG");
     let lost = expected.clone();
     let logs: Vec<Value> = stopped.events.iter().filter(|event| event["kind"] != "span").cloned().collect();

@@ -313,6 +313,8 @@ impl Contract<'_> {
     fn data_break(&self) -> Expected {
         let mut event = self.log("bytefrog.data_break");
         event.kind = "loss";
+        event.attributes.clear();
+        event.wants("tributary.time.basis", Want::Maybe(Box::new(Want::Is(json!("received")))));
         event.is("bytefrog.sequence", json!(self.message.number("seq").unwrap()));
         event.loss = Some(ExpectedLoss { reasons: &["gap"], bytes: 0, events: None, lost: Vec::new() });
         event
