@@ -56,7 +56,7 @@ pub(super) struct Run {
     waiting: Waiting,
     turns: Option<Turns>,
     open_calls: Option<OpenCalls>,
-    /// Events whose waiting is over.
+    /// Events whose turn it is, or for whom a name has come.
     ready: VecDeque<Event>,
     writer: Writer,
     memory: MemoryLease,
@@ -302,7 +302,7 @@ impl Run {
             return true;
         }
         if let Some(event) = self.ready.pop_front() {
-            self.emit(event, out);
+            self.release(event, now, out);
             return true;
         }
         let is_closing = self.phase == Phase::Closing;
@@ -375,10 +375,11 @@ impl Run {
         }
     }
 
-    /// Without order: the wait for renames is over; the wait for names may begin.
+    /// An event goes out, unless it has still to wait for a name: in order, it has done so before its turn.
     fn release(&mut self, event: Event, now: Now, out: &mut Output) {
+        let may_wait = self.turns.is_none() && self.phase == Phase::Open && !self.is_short_of_memory;
         match self.missing(&event) {
-            Some(id) if self.phase == Phase::Open && !self.is_short_of_memory => {
+            Some(id) if may_wait => {
                 self.waiting.push(id, event, now.elapsed + self.options.unresolved_wait);
             }
             _ => self.emit(event, out),

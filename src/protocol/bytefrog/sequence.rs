@@ -68,7 +68,7 @@ impl Sequence {
             base: ZERO,
             next: ZERO,
             end: ZERO,
-            max_ahead: max_ahead.max(64),
+            max_ahead: max_ahead.clamp(64, ZERO / 2),
             far: Vec::new(),
             given_up: VecDeque::new(),
             checkpoint: None,
@@ -116,6 +116,8 @@ impl Sequence {
         self.next = start;
         self.end = start;
         self.words.push_back((1 << (start - self.base)) - 1);
+        // None of the numbers before has come either.
+        self.given_up.push_back(Hole { first: start - self.max_ahead, last: start - 1 });
     }
 
     fn set(&mut self, number: u64) -> Seen {
@@ -306,6 +308,11 @@ mod tests {
             assert!(matches!(sequence.see(number), Seen::New(_)));
         }
         assert_eq!((wrapped(sequence.next()), gaps(&mut sequence)), (3, vec![]));
+        // Also when those after the turn come first.
+        let mut sequence = Sequence::new(1 << 16);
+        sequence.see(0);
+        assert!(matches!(sequence.see(u32::MAX), Seen::Late(_)));
+        assert_eq!(sequence.see(u32::MAX), Seen::Repeated);
     }
 
     #[test]
