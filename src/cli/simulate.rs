@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::protocol::Protocol;
-use crate::simulate::{self, Agent, Amount, Plan, datadog};
+use crate::simulate::{self, Agent, Amount, Plan, bytefrog, datadog};
 
 use super::{Failure, NamedProtocol, block_on, duration, say};
 
@@ -16,7 +16,8 @@ use super::{Failure, NamedProtocol, block_on, duration, say};
 #[command(after_help = "\
 Examples:
   tributary simulate datadog --to 127.0.0.1:8136 --count 1000000
-  tributary simulate datadog --to 127.0.0.1:8136 --for 1m --rate 5000 --connections 20 --seed 7")]
+  tributary simulate datadog --to 127.0.0.1:8136 --for 1m --rate 5000 --connections 20 --seed 7
+  tributary simulate bytefrog --to 127.0.0.1:8765 --protocol-version 1 --threads 16 --for 10s")]
 pub(super) struct Arguments {
     /// What the agents speak
     protocol: NamedProtocol,
@@ -41,6 +42,21 @@ pub(super) struct Arguments {
     /// datadog: how lists are laid out, as `list_layout` of the listener
     #[arg(long, value_name = "LAYOUT", default_value = "exact")]
     list_layout: Layout,
+    /// bytefrog: which version of the protocol the agents speak
+    #[arg(long, alias = "version", value_name = "N", default_value = "4", value_parser = clap::value_parser!(u8).range(1..=4))]
+    protocol_version: u8,
+    /// bytefrog: threads of each traced program
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: u16,
+    /// bytefrog: the project that the agents belong to, from version 4 on; 0: none
+    #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true)]
+    project_id: i32,
+    /// bytefrog: numbers in order and names before they are used, as real agents never send them
+    #[arg(long)]
+    in_order: bool,
+    /// bytefrog: one buffer in so many is lost, which leaves a gap in the numbers; 0: none
+    #[arg(long, value_name = "N", default_value = "0")]
+    gaps: u32,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -52,11 +68,21 @@ enum Layout {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let dialect = match arguments.list_layout {
-        Layout::Exact => datadog::Dialect::Exact,
-        Layout::Padded32 => datadog::Dialect::Padded32,
+    let agent = match arguments.protocol.0 {
+        Protocol::Datadog => Agent::Datadog(match arguments.list_layout {
+            Layout::Exact => datadog::Dialect::Exact,
+            Layout::Padded32 => datadog::Dialect::Padded32,
+        }),
+        Protocol::Bytefrog => Agent::Bytefrog(bytefrog::Options {
+            version: arguments.protocol_version,
+            threads: arguments.threads,
+            project: arguments.project_id,
+            in_order: arguments.in_order,
+            gaps: arguments.gaps,
+            ..Default::default()
+        }),
+        other => agent(other)?,
     };
-    let agent = agent(arguments.protocol.spoken()?, dialect)?;
     let plan = Plan {
         to: arguments.to,
         amount: arguments.time.map_or(Amount::Events(arguments.count), Amount::For),
@@ -69,12 +95,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The simulated agent of a protocol.
-pub(super) fn agent(protocol: Protocol, dialect: datadog::Dialect) -> Result<Agent, Failure> {
+/// The simulated agent of a protocol, as it is by default.
+pub(super) fn agent(protocol: Protocol) -> Result<Agent, Failure> {
     match protocol {
-        Protocol::Datadog => Ok(Agent::Datadog(dialect)),
-        Protocol::Rbkit | Protocol::Bytefrog | Protocol::Endless | Protocol::Zico => {
-            Err(Failure::Misused(protocol.not_spoken()))
-        }
+        Protocol::Datadog => Ok(Agent::Datadog(datadog::Dialect::default())),
+        Protocol::Bytefrog => Ok(Agent::Bytefrog(bytefrog::Options::default())),
+        Protocol::Rbkit | Protocol::Endless | Protocol::Zico => Err(Failure::Misused(protocol.not_spoken())),
     }
 }

@@ -10,7 +10,7 @@ use crate::protocol::{MemoryBudget, Now};
 
 use super::agent::{Command, Mode, Refusal};
 use super::calls::mix;
-use super::configuration::{Configuration, TooLong};
+use super::configuration::Configuration;
 use super::options::{Options, Start};
 use super::run::{Opening, Run};
 use super::session::BytefrogSession;
@@ -56,6 +56,26 @@ struct Runs {
     opened: u64,
     /// Runs of agents that are one too many.
     spare: Vec<Weak<Mutex<Run>>>,
+}
+
+/// Why a data connection belongs to no run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unwelcome {
+    Unknown,
+    Stranger,
+    TooMany,
+    NoVersion,
+}
+
+impl Unwelcome {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Unwelcome::Unknown => "no run has this id",
+            Unwelcome::Stranger => "its run belongs to another address",
+            Unwelcome::TooMany => "its run has all data connections that it was told to open",
+            Unwelcome::NoVersion => "no hello has told the version: give the control stream first",
+        }
+    }
 }
 
 /// What is known of an agent.
@@ -131,9 +151,6 @@ impl Hq {
 
     /// A run for an agent that says hello, and the first words to it: its configuration, and `start` where it is to
     /// begin at once. Each message is whole in them, to be written in one piece (rule 3).
-    ///
-    /// # Errors
-    /// The configuration does not fit; checking the options has excluded that.
     pub(super) fn open(
         &self,
         version: Version,
@@ -141,17 +158,19 @@ impl Hq {
         address: Option<IpAddr>,
         now: Now,
         reply: &mut BytesMut,
-    ) -> Result<Arc<Mutex<Run>>, TooLong> {
+    ) -> Arc<Mutex<Run>> {
         let Shared { options, memory, .. } = &*self.0;
         let mut runs = self.runs();
         let id = runs.free_id();
         runs.opened += 1;
         let is_spare = id == SPARE;
-        let key = mix(now.unix.0 ^ mix(runs.opened << 8 | u64::from(id)));
-        let (address, is_live) = (address.filter(|_| !is_spare), self.is_live());
+        let is_live = self.is_live();
+        // Run ids are used again; a capture that is read again gives the same spans.
+        let key = mix(mix(runs.opened << 8 | u64::from(id)) ^ if is_live { now.unix.0 } else { 0 });
+        let address = address.filter(|_| !is_spare);
         let opening = Opening { id, version, project, address, now, key, is_live };
         let run = Arc::new(Mutex::new(Run::new(opening, options.clone(), memory.lease())));
-        let exclusions = if is_spare { vec![EVERYTHING.to_owned()] } else { options.all_exclusions() };
+        let exclusions = if is_spare { vec![EVERYTHING.to_owned()] } else { options.exclusions_for(version.number()) };
         let configuration = Configuration {
             buffer_memory_budget: i32::try_from(options.agent_buffer).unwrap_or(i32::MAX),
             heartbeat_interval_millis: i32::try_from(options.heartbeat_interval.as_millis()).unwrap_or(1000),
@@ -161,7 +180,11 @@ impl Hq {
             exclusions: &exclusions,
             inclusions: if is_spare { &[] } else { &options.inclusions },
         };
-        configuration.write(version.number(), reply)?;
+        // Reading the options has made sure that it fits. If not, no agent is refused all the same.
+        if configuration.write(version.number(), reply).is_err() {
+            let nothing = Configuration { exclusions: &[EVERYTHING.to_owned()], inclusions: &[], ..configuration };
+            let _ = nothing.write(version.number(), reply);
+        }
         let mut begun = lock(&run);
         let agent = &mut begun.agent;
         match options.start {
@@ -178,46 +201,46 @@ impl Hq {
             Some(place) => *place = Some(run.clone()),
             None => runs.spare.push(Arc::downgrade(&run)),
         }
-        Ok(run)
+        run
     }
 
     /// The run that a data connection belongs to.
     ///
     /// # Errors
     /// Why it belongs to none.
-    pub(super) fn find(&self, id: u8, address: Option<IpAddr>, now: Now) -> Result<Arc<Mutex<Run>>, &'static str> {
+    pub(super) fn find(&self, id: u8, address: Option<IpAddr>, now: Now) -> Result<Arc<Mutex<Run>>, Unwelcome> {
         if let Some(offline) = self.0.offline {
             return self.find_offline(offline, now);
         }
         if id == SPARE {
-            // Which of them it is cannot be known, and does not matter: they trace nothing.
-            let spare: Vec<_> = self.runs().spare.iter().filter_map(Weak::upgrade).collect();
-            return spare.into_iter().find(|run| lock(run).agent.data_hello()).ok_or("no run has this id");
+            // Which of them it is cannot be known, and does not matter, for they trace nothing: likely the latest.
+            let spare: Vec<_> = self.runs().spare.iter().rev().filter_map(Weak::upgrade).collect();
+            return spare.into_iter().find(|run| lock(run).agent.data_hello()).ok_or(Unwelcome::Unknown);
         }
-        let run = self.runs().live.get(usize::from(id)).cloned().flatten().ok_or("no run has this id")?;
+        let run = self.runs().live.get(usize::from(id)).cloned().flatten().ok_or(Unwelcome::Unknown)?;
         let mut open = lock(&run);
         if open.is_over() {
-            return Err("its run is over");
+            return Err(Unwelcome::Unknown);
         }
         if open.address != address {
-            return Err("its run belongs to another address");
+            return Err(Unwelcome::Stranger);
         }
         if !open.agent.data_hello() {
-            return Err("its run has all data connections that it was told to open");
+            return Err(Unwelcome::TooMany);
         }
         drop(open);
         Ok(run)
     }
 
     /// The one run of the captures.
-    fn find_offline(&self, offline: Offline, now: Now) -> Result<Arc<Mutex<Run>>, &'static str> {
+    fn find_offline(&self, offline: Offline, now: Now) -> Result<Arc<Mutex<Run>>, Unwelcome> {
         let latest = self.runs().live.iter().flatten().next_back().cloned();
         if let Some(run) = latest {
             lock(&run).agent.data_hello();
             return Ok(run);
         }
-        let version = offline.version.ok_or("no hello has told the version: give the control stream first")?;
-        self.open(version, None, None, now, &mut BytesMut::new()).map_err(|_| "its configuration does not fit")
+        let version = offline.version.ok_or(Unwelcome::NoVersion)?;
+        Ok(self.open(version, None, None, now, &mut BytesMut::new()))
     }
 
     /// The run has ended: its id is free.

@@ -85,8 +85,11 @@ pub(super) fn agent_is(out: &mut Output, name: Name, mode: Mode, severity: Sever
 pub(super) fn data_break(out: &mut Output, sequence: u32, place: Place) {
     let detail = "the agent was suspended: events before this number were dropped";
     let loss = Loss { reason: Reason::Gap, bytes: 0, events: None, detail, excerpt: &[] };
-    let number = u64::from(sequence);
-    let attributes = [(names::BYTEFROG_SEQUENCE.into(), number.into())];
+    let basis = out.batch.push_text(names::TIME_BASIS_RECEIVED);
+    let attributes = [
+        (Key::from(names::TIME_BASIS), Value::from(basis)),
+        (names::BYTEFROG_SEQUENCE.into(), u64::from(sequence).into()),
+    ];
     out.loss_with(place.header(names::BYTEFROG_DATA_BREAK, None), loss, &attributes);
 }
 

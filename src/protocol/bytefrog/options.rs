@@ -9,7 +9,7 @@ use crate::protocol::Amplification;
 use super::configuration;
 use super::dictionary::DictionaryLimits;
 
-/// The Java platform's own packages, which are always excluded: agents that trace them hang their program (rule 5).
+/// Excludes the Java platform's own packages: Code Pulse agents that trace them hang their program (rule 5).
 pub const PLATFORM: &str = "^(java|javax|jdk|sun|com/sun)/";
 
 /// Options of a `bytefrog` listener.
@@ -26,7 +26,7 @@ pub struct Options {
     /// Data connections of each agent. 1. 1 to 64.
     pub data_connections: usize,
     /// Java regular expressions of classes that are not traced, matched from the start of the class's name with
-    /// slashes, besides those of [`PLATFORM`]. None.
+    /// slashes. [`PLATFORM`]. Agents of versions 2 to 4 are told that too where nothing here excludes the platform.
     pub exclusions: Vec<String>,
     /// Expressions of classes that are traced though they are excluded. None.
     pub inclusions: Vec<String>,
@@ -107,7 +107,7 @@ impl Options {
             heartbeat_interval: section.duration("heartbeat_interval", default.heartbeat_interval, heartbeats),
             agent_buffer: section.size("agent_buffer", default.agent_buffer, MIB..=1 << 30),
             data_connections: section.count("data_connections", default.data_connections, 1..=64),
-            exclusions: section.list_of_text("exclusions"),
+            exclusions: section.list_of_text_or("exclusions", &default.exclusions),
             inclusions: section.list_of_text("inclusions"),
             calls: section.choice("calls", default.calls, &calls),
             order: section.choice("order", default.order, &orders),
@@ -126,15 +126,23 @@ impl Options {
             let why = "agents count in milliseconds";
             section.error("heartbeat_interval", "`heartbeat_interval` must be whole milliseconds", Some(why.into()));
         }
-        if let Err(error) = configuration::check(&options.all_exclusions(), &options.inclusions) {
+        if let Err(error) = configuration::check(&options.exclusions_for(4), &options.inclusions) {
             section.error("exclusions", error.to_string(), None);
         }
         options
     }
 
-    /// The exclusions that agents are told.
-    pub fn all_exclusions(&self) -> Vec<String> {
-        [PLATFORM].into_iter().chain(self.exclusions.iter().map(String::as_str)).map(str::to_owned).collect()
+    /// The exclusions that agents of a version are told: never such that they hang their program.
+    pub fn exclusions_for(&self, version: u8) -> Vec<String> {
+        let covers_platform = |exclusion: &String| {
+            let exclusion = exclusion.trim_start_matches('^');
+            exclusion.starts_with(".*") || exclusion.contains("java")
+        };
+        let mut exclusions = self.exclusions.clone();
+        if version >= 2 && !exclusions.iter().any(covers_platform) {
+            exclusions.push(PLATFORM.to_owned());
+        }
+        exclusions
     }
 
     /// Whether events wait for the numbers before them: pairing calls needs that too.
@@ -150,7 +158,7 @@ impl Default for Options {
             heartbeat_interval: Duration::from_secs(1),
             agent_buffer: 8 * MIB,
             data_connections: 1,
-            exclusions: Vec::new(),
+            exclusions: vec![PLATFORM.to_owned()],
             inclusions: Vec::new(),
             calls: Calls::Events,
             order: Order::Received,

@@ -263,8 +263,9 @@ impl Run {
         is_news
     }
 
-    /// When this time of the agent's clock was.
-    pub(super) fn time(&self, time: u32) -> UnixNanos {
+    /// When this time of the agent's clock was, which has just been read.
+    pub(super) fn time_seen(&mut self, time: u32) -> UnixNanos {
+        self.clock.see(time);
         self.clock.time(time)
     }
 

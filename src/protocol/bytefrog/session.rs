@@ -14,7 +14,7 @@ use crate::protocol::{Awaiting, Credit, End, Flow, Now, Output, Progress, Sessio
 
 use super::agent::Mode;
 use super::dictionary::{Id, Name};
-use super::hq::{Hq, lock};
+use super::hq::{Hq, Unwelcome, lock};
 use super::normalize::{self, Definition, Place};
 use super::queue::Marker;
 use super::run::Run;
@@ -22,6 +22,8 @@ use super::wire::{self, Control, Data, Opening};
 
 /// While a run lives, its connections look at its clock this often.
 const TICK: Duration = Duration::from_secs(1);
+/// The run of a data connection that came too early is looked for this often.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The state of one connection.
 #[derive(Debug)]
@@ -44,13 +46,25 @@ enum Phase {
     Opening,
     Control(Member),
     Data(Member),
-    /// It will be told so, and closed, at that time (rule 29); what still comes is counted.
-    Unwelcome(Fault, Duration),
+    /// It will be told so, and closed; what still comes is counted.
+    Unwelcome(Stranger),
     /// Nothing can be read any more; what still comes is counted.
     Broken(Fault, Option<Member>),
     /// All is said but the end of the run, where this was its last connection.
     Leaving(Member),
     Finished,
+}
+
+/// A data connection that belongs to no run.
+#[derive(Debug)]
+struct Stranger {
+    fault: Fault,
+    /// The run that it asks for, as long as that may still come (rule 29).
+    wanted: Option<u8>,
+    /// When it is told so.
+    until: Duration,
+    /// When its run is looked for again.
+    again: Duration,
 }
 
 /// A connection's place in its run; given back when dropped, so that a run ends whatever ends its connections.
@@ -79,11 +93,21 @@ impl Session for BytefrogSession {
             let step = match &mut self.phase {
                 Phase::Opening => self.open(&input[consumed..], now, out),
                 Phase::Control(_) | Phase::Data(_) => self.messages(&input[consumed..], now, out),
-                Phase::Unwelcome(fault, _) | Phase::Broken(fault, _) => {
+                Phase::Unwelcome(Stranger { fault, wanted, .. }) => {
+                    // Who does not wait for an answer is no agent.
+                    if consumed < input.len() {
+                        *wanted = None;
+                    }
                     fault.count(&input[consumed..]);
                     self.offset += (input.len() - consumed) as u64;
                     consumed = input.len();
-                    break if matches!(self.phase, Phase::Broken(..)) { Flow::Close } else { Flow::Continue };
+                    break Flow::Continue;
+                }
+                Phase::Broken(fault, _) => {
+                    fault.count(&input[consumed..]);
+                    self.offset += (input.len() - consumed) as u64;
+                    consumed = input.len();
+                    break Flow::Close;
                 }
                 Phase::Leaving(_) | Phase::Finished => break Flow::Close,
             };
@@ -131,7 +155,7 @@ impl Session for BytefrogSession {
 
     fn poll_timeout(&self) -> Option<Duration> {
         match &self.phase {
-            Phase::Unwelcome(_, until) => Some(*until),
+            Phase::Unwelcome(Stranger { until, again, .. }) => Some(*until.min(again)),
             Phase::Control(_) | Phase::Data(_) => self.due,
             _ => None,
         }
@@ -139,8 +163,19 @@ impl Session for BytefrogSession {
 
     fn handle_timeout(&mut self, now: Now, out: &mut Output) -> Flow {
         match &mut self.phase {
-            Phase::Unwelcome(fault, _) => {
-                wire::write_error(&fault.detail, &mut out.reply);
+            Phase::Unwelcome(stranger) => {
+                if let Some(id) = stranger.wanted
+                    && let Ok(run) = self.hq.find(id, self.address, now)
+                {
+                    let size = wire::DATA_HELLO_BYTES;
+                    self.join(run, false, self.offset - size, size, now, out);
+                    return Flow::Continue;
+                }
+                stranger.again = now.elapsed + LOOK_AGAIN;
+                if now.elapsed < stranger.until {
+                    return Flow::Continue;
+                }
+                wire::write_error(&stranger.fault.detail, &mut out.reply);
                 Flow::Close
             }
             Phase::Control(member) | Phase::Data(member) => {
@@ -183,24 +218,29 @@ impl BytefrogSession {
     fn open(&mut self, input: &[u8], now: Now, out: &mut Output) -> Step {
         let opening = wire::opening(input).map_err(|error| (0, error))?;
         let Some((opening, size)) = opening else { return Ok(Progress { consumed: 0, flow: Flow::Continue }) };
-        let (opened, is_control) = match opening {
+        match opening {
             Opening::Hello { version, project } => {
                 let run = self.hq.open(version, project, self.address, now, &mut out.reply);
-                (run.map_err(|_| "the configuration does not fit"), true)
+                self.join(run, true, self.offset, size as u64, now, out);
             }
-            Opening::DataHello { run } => (self.hq.find(run, self.address, now), false),
-        };
-        let run = match opened {
-            Ok(run) => run,
-            Err(why) => {
-                let detail = format!("data hello: {why}");
-                let mut fault = Fault::new(Reason::Unauthorized, self.offset, detail);
-                fault.count(&input[..size]);
-                let wait = if self.hq.is_live() { self.hq.options().refusal_wait } else { Duration::ZERO };
-                self.phase = Phase::Unwelcome(fault, now.elapsed + wait);
-                return Ok(Progress { consumed: size, flow: Flow::Continue });
-            }
-        };
+            Opening::DataHello { run: id } => match self.hq.find(id, self.address, now) {
+                Ok(run) => self.join(run, false, self.offset, size as u64, now, out),
+                Err(why) => {
+                    let detail = format!("data hello for run {id}: {}", why.as_str());
+                    let mut fault = Fault::new(Reason::Unauthorized, self.offset, detail);
+                    fault.count(&input[..size]);
+                    let wanted = (why == Unwelcome::Unknown && self.hq.is_live()).then_some(id);
+                    let until = now.elapsed + wanted.map_or(Duration::ZERO, |_| self.hq.options().refusal_wait);
+                    let again = until.min(now.elapsed + LOOK_AGAIN);
+                    self.phase = Phase::Unwelcome(Stranger { fault, wanted, until, again });
+                }
+            },
+        }
+        Ok(Progress { consumed: size, flow: Flow::Continue })
+    }
+
+    /// The connection belongs to a run now; the hello stood at `offset` and had `size` bytes.
+    fn join(&mut self, run: Arc<Mutex<Run>>, is_control: bool, offset: u64, size: u64, now: Now, out: &mut Output) {
         let mut open = lock(&run);
         let origin = Arc::new(out.batch.origin().with_version(open.version.as_str()));
         out.batch.set_origin(origin.clone());
@@ -208,18 +248,16 @@ impl BytefrogSession {
         let source = open.join(origin);
         open.at(now);
         if is_control {
-            let place = Place { offset: self.offset, length: size as u64, now };
-            normalize::connected(out, place);
+            normalize::connected(out, Place { offset, length: size, now });
         } else {
             open.data_arrived(now);
             out.reply.put_u8(wire::DATA_HELLO_REPLY);
         }
-        out.decoded_bytes += size as u64;
+        out.decoded_bytes += size;
         self.due = next_look(&mut open, now);
         drop(open);
         let member = Member { hq: self.hq.clone(), run, source, is_control, has_left: false };
         self.phase = if is_control { Phase::Control(member) } else { Phase::Data(member) };
-        Ok(Progress { consumed: size, flow: Flow::Continue })
     }
 
     /// Messages of a control or data connection, until the input or the room in the batch is used up.
@@ -302,7 +340,7 @@ impl BytefrogSession {
     /// The last words about the connection itself.
     fn tell_end(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) {
         let (fault, member) = match std::mem::replace(&mut self.phase, Phase::Finished) {
-            Phase::Unwelcome(fault, _) => (Some(fault), None),
+            Phase::Unwelcome(stranger) => (Some(stranger.fault), None),
             Phase::Broken(fault, member) => (Some(fault), member),
             Phase::Control(member) | Phase::Data(member) => (None, Some(member)),
             Phase::Opening | Phase::Leaving(_) | Phase::Finished => (None, None),
@@ -452,7 +490,7 @@ fn data(
         }
         Data::ThreadName { thread, time, name } => {
             let is_kept = run.may_learn() && run.dictionary.name_thread(thread, time, name);
-            let at = run.time(time);
+            let at = run.time_seen(time);
             (is_kept.then_some(Id::Thread(thread)), Definition::Thread { thread, time, at, name })
         }
         Data::Method { method, signature } => {

@@ -1,14 +1,11 @@
 //! Bytes → borrowed messages, and the few messages of ours. Layouts: field notes, section 2; big-endian throughout.
 //!
-//! Nothing here allocates. No message of an agent is longer than [`LONGEST_MESSAGE`], because no length field has more
+//! Nothing here allocates. No message of an agent is longer than 131,083 bytes, because no length field has more
 //! than 16 bits.
 
 use bytes::{BufMut, BytesMut};
 
 use crate::codec::reader::{DecodeError, DecodeErrorKind, Reader};
-
-/// The longest message that an agent can send: a marker with two longest texts.
-pub(super) const LONGEST_MESSAGE: usize = 13 + 2 * 65_535;
 
 /// Protocol version, 1 to 4: it fixes the layout of everything behind the hello.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -204,6 +201,8 @@ pub(super) fn data(input: &[u8], version: Version) -> Result<Option<(Data<'_>, u
     Ok(message)
 }
 
+/// The size of a data hello.
+pub(super) const DATA_HELLO_BYTES: u64 = 2;
 /// Our answer to a data hello.
 pub(super) const DATA_HELLO_REPLY: u8 = 31;
 
