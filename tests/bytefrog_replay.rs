@@ -206,3 +206,28 @@ async fn a_stranger_that_names_an_unknown_run_hears_an_error_and_reaches_no_run(
     let ended = stopped.events.iter().find(|event| event["name"] == "bytefrog.run.ended").unwrap();
     assert_eq!(ended["attributes"]["bytefrog.run.events"], 0);
 }
+
+/// Rule 28: how runs end is told apart.
+#[tokio::test]
+async fn the_end_of_a_run_says_how_it_ended() {
+    let outcomes = [
+        ("complete", &["v1-orig-mix", "v1-orig-modes", "v2-release-mix", "v4-codepulse-project-hello", "gen-"][..]),
+        ("control_lost", &["v1-orig-hq-closes-control"]),
+        ("without_shutdown", &["v4-codepulse-no-exclusions-hang", "edge-v1-late-mappings", "edge-v1-empty"]),
+        ("with_gaps", &["edge-v1-gap"]),
+        ("agent_error", &["v1-orig-start-suspend", "v1-orig-data-refused", "v1-orig-error-before-start"]),
+        ("never_started", &["v1-orig-stop-before-start"]),
+        ("aborted_in_handshake", &["v1-orig-hello-drop", "v1-orig-hello-error", "v1-orig-config-split"]),
+    ];
+    let mut problems = Problems::default();
+    for (outcome, names) in outcomes {
+        for recording in recording::all(names) {
+            problems.with(&recording.name);
+            let (_, stopped) = played(&recording, "").await;
+            let ended = stopped.events.iter().find(|event| event["name"] == "bytefrog.run.ended").unwrap();
+            let got = &ended["attributes"]["bytefrog.run.outcome"];
+            problems.check(got == outcome, || format!("it ended as {got}, not {outcome}"));
+        }
+    }
+    problems.assert_none();
+}
