@@ -29,7 +29,7 @@ async fn check_all(recordings: Vec<Recording>, run: impl Fn(&Recording) -> Expec
     for recording in recordings {
         problems.with(&recording.name);
         let (replayed, stopped) = played(&recording, "emit_definitions = true").await;
-        let expected = contract::expected(&recording, Known::AsItCame);
+        let expected = contract::expected(&recording, Known::All);
         compare::check(&mut problems, &recording, &replayed, &stopped.events, &expected);
         compare::check_run(&mut problems, recording.has_run(), &stopped.events, &run(&recording));
         compare::check_books(&mut problems, &stopped.accounts.listeners[0], replayed.bytes_sent, &expected);
@@ -85,7 +85,7 @@ async fn numbers_from_before_the_wrap_are_not_taken_for_repeats() {
     let recording = recording::one("edge-v1-sequence-wrap");
     let (replayed, stopped) = played(&recording, "emit_definitions = true").await;
     let mut problems = Problems::default();
-    let expected = contract::expected(&recording, Known::AsItCame);
+    let expected = contract::expected(&recording, Known::All);
     problems.with(&recording.name);
     compare::check(&mut problems, &recording, &replayed, &stopped.events, &expected);
     compare::check_books(&mut problems, &stopped.accounts.listeners[0], replayed.bytes_sent, &expected);
@@ -114,9 +114,22 @@ async fn one_byte_at_a_time_gives_the_same_events() {
         let split = |step: Step| if is_whole(&step) { vec![step] } else { bytes(step).collect() };
         recording.steps = recording.steps.into_iter().flat_map(split).collect();
         let (replayed, stopped) = played(&recording, "emit_definitions = true").await;
-        let expected = contract::expected(&recording, Known::AsItCame);
+        let expected = contract::expected(&recording, Known::All);
         compare::check(&mut problems, &recording, &replayed, &stopped.events, &expected);
         compare::check_books(&mut problems, &stopped.accounts.listeners[0], replayed.bytes_sent, &expected);
+    }
+    problems.assert_none();
+}
+
+/// Without a wait for renames, events have the names that were known when they came.
+#[tokio::test]
+async fn threads_have_the_names_that_were_known_when_nobody_waits_for_renames() {
+    let mut problems = Problems::default();
+    for recording in recording::all(&["v1-orig-m", "v1-orig-64", "v1-orig-re", "v2-rel", "gen-v1", "edge-v1-re"]) {
+        problems.with(&recording.name);
+        let (replayed, stopped) = played(&recording, "rename_wait = \"0s\"\nemit_definitions = true").await;
+        let expected = contract::expected(&recording, Known::AsItCame);
+        compare::check(&mut problems, &recording, &replayed, &stopped.events, &expected);
     }
     problems.assert_none();
 }
@@ -129,7 +142,7 @@ async fn without_emit_definitions_the_same_comes_out_but_for_definitions() {
         let recording = recording::one(name);
         problems.with(name);
         let (replayed, stopped) = played(&recording, "").await;
-        let mut expected = contract::expected(&recording, Known::AsItCame);
+        let mut expected = contract::expected(&recording, Known::All);
         expected.retain(|event| event.severity != "DEBUG");
         compare::check(&mut problems, &recording, &replayed, &stopped.events, &expected);
         compare::check_books(&mut problems, &stopped.accounts.listeners[0], replayed.bytes_sent, &expected);
@@ -192,4 +205,29 @@ async fn a_stranger_that_names_an_unknown_run_hears_an_error_and_reaches_no_run(
     assert!(matches!(&said[..], [Said::Error(text)] if !text.is_empty()), "{said:?}");
     let ended = stopped.events.iter().find(|event| event["name"] == "bytefrog.run.ended").unwrap();
     assert_eq!(ended["attributes"]["bytefrog.run.events"], 0);
+}
+
+/// Rule 28: how runs end is told apart.
+#[tokio::test]
+async fn the_end_of_a_run_says_how_it_ended() {
+    let outcomes = [
+        ("complete", &["v1-orig-mix", "v1-orig-modes", "v2-release-mix", "v4-codepulse-project-hello", "gen-"][..]),
+        ("control_lost", &["v1-orig-hq-closes-control"]),
+        ("without_shutdown", &["v4-codepulse-no-exclusions-hang", "edge-v1-late-mappings", "edge-v1-empty"]),
+        ("with_gaps", &["edge-v1-gap"]),
+        ("agent_error", &["v1-orig-start-suspend", "v1-orig-data-refused", "v1-orig-error-before-start"]),
+        ("never_started", &["v1-orig-stop-before-start"]),
+        ("aborted_in_handshake", &["v1-orig-hello-drop", "v1-orig-hello-error", "v1-orig-config-split"]),
+    ];
+    let mut problems = Problems::default();
+    for (outcome, names) in outcomes {
+        for recording in recording::all(names) {
+            problems.with(&recording.name);
+            let (_, stopped) = played(&recording, "").await;
+            let ended = stopped.events.iter().find(|event| event["name"] == "bytefrog.run.ended").unwrap();
+            let got = &ended["attributes"]["bytefrog.run.outcome"];
+            problems.check(got == outcome, || format!("it ended as {got}, not {outcome}"));
+        }
+    }
+    problems.assert_none();
 }

@@ -41,7 +41,13 @@ impl Problems {
 
     /// Fails with the first of them, if there are any.
     pub fn assert_none(self) {
-        let shown = self.found.iter().take(40).cloned().collect::<Vec<_>>().join("\n");
+        let shown = self
+            .found
+            .iter()
+            .take(std::env::var("SHOW").map_or(40, |show| show.parse().unwrap()))
+            .cloned()
+            .collect::<Vec<_>>()
+            .join("\n");
         assert!(self.found.is_empty(), "{} problems:\n{shown}\n", self.found.len());
     }
 }
@@ -143,6 +149,12 @@ fn check_time(problems: &mut Problems, at: &str, want: &Expected, event: &Value)
     let [time, observed] = ["time", "observed_time"].map(|key| event[key].as_str().unwrap_or_default().to_owned());
     let is_right = match want.relative_millis {
         _ if want.loss.is_some() => true,
+        // The base is learnt from events, so a name that is played back sooner than it was recorded may lie ahead.
+        Some(_) if want.name == "bytefrog.thread.named" => !time.is_empty(),
+        // A file has no arrival that could tell the base.
+        Some(_) if event["origin"]["listener"] == "decode" => !time.is_empty(),
+        // Times all over 32 bits have no base that would suit them all.
+        Some(_) if problems.context.ends_with("-synthetic") => !time.is_empty(),
         Some(_) => !time.is_empty() && time <= observed,
         None => time == observed,
     };
@@ -185,7 +197,8 @@ fn check_resource(problems: &mut Problems, at: &str, recording: &Recording, repl
     let version = text(&event["origin"]["version"]);
     problems.check(version == want[1].1, || format!("{at}: origin.version is {version}"));
     let (protocol, listener) = (&event["origin"]["protocol"], &event["origin"]["listener"]);
-    problems.check(protocol == "bytefrog" && listener == "test", || format!("{at}: of {protocol}, {listener}"));
+    let is_named = listener == "test" || listener == "decode";
+    problems.check(protocol == "bytefrog" && is_named, || format!("{at}: of {protocol}, {listener}"));
 }
 
 /// Whether an event is told of the run rather than of a message.

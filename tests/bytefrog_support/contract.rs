@@ -257,7 +257,9 @@ impl Contract<'_> {
         if lines.is_empty() {
             event.wants(UNRESOLVED_LOCATION, id(location));
         } else {
-            event.shows_lines(lines);
+            let [starts, ends] = [0, 1].map(|end| lines.iter().map(|line| [line.0, line.1][end]).collect::<Vec<_>>());
+            event.shows_unless_negative("code.line.number", &starts);
+            event.shows_unless_negative("bytefrog.line.end", &ends);
         }
         event
     }
@@ -296,15 +298,16 @@ impl Contract<'_> {
             13 => {
                 event.is("bytefrog.source_location.id", number("location"));
                 event.is("bytefrog.method.id", number("method"));
-                let lines = ["start_line", "end_line"].map(|key| self.message.field(key).as_i64().unwrap());
-                event.shows_lines(&[lines.into()]);
-                // The contract does not name the attributes for characters.
-                event.may_have_more = true;
+                let [start, end, from, to] = ["start_line", "end_line", "start_char", "end_char"]
+                    .map(|key| self.message.field(key).as_i64().unwrap());
+                event.shows_unless_negative("code.line.number", &[start]);
+                event.shows_unless_negative("bytefrog.line.end", &[end]);
+                event.shows_unless_negative("code.column.number", &[from]);
+                event.shows_unless_negative("bytefrog.column.end", &[to]);
             }
             _ => {
                 event.is("bytefrog.method.id", number("method"));
                 event.is("bytefrog.source_location.count", number("count"));
-                event.may_have_more = true;
             }
         }
         event
@@ -313,6 +316,8 @@ impl Contract<'_> {
     fn data_break(&self) -> Expected {
         let mut event = self.log("bytefrog.data_break");
         event.kind = "loss";
+        event.attributes.clear();
+        event.wants("tributary.time.basis", Want::Maybe(Box::new(Want::Is(json!("received")))));
         event.is("bytefrog.sequence", json!(self.message.number("seq").unwrap()));
         event.loss = Some(ExpectedLoss { reasons: &["gap"], bytes: 0, events: None, lost: Vec::new() });
         event
@@ -413,17 +418,14 @@ impl Expected {
         }
     }
 
-    /// Lines of a source location. Those below 0 are unknown; -1 is the only one that agents send for it.
-    fn shows_lines(&mut self, lines: &[(i64, i64)]) {
-        let starts = lines.iter().map(|(start, _)| *start).collect();
-        let ends = lines.iter().map(|(_, end)| *end).collect();
-        for (attribute, lines) in [("code.line.number", starts), ("bytefrog.line.end", ends)] as [(_, Vec<i64>); 2] {
-            let want = Want::In(lines.iter().map(|line| json!(line)).collect());
-            match lines.iter().min() {
-                Some(-1) => {}
-                Some(..-1) => self.wants(attribute, Want::Maybe(Box::new(want))),
-                _ => self.wants(attribute, want),
-            }
+    /// A line or column of a source location: any of these. -1 is unknown, and absent; agents send nothing else below
+    /// 0, and what is then shown is open.
+    fn shows_unless_negative(&mut self, attribute: &'static str, values: &[i64]) {
+        let want = Want::In(values.iter().map(|value| json!(value)).collect());
+        match values.iter().min() {
+            Some(-1) => {}
+            Some(..-1) => self.wants(attribute, Want::Maybe(Box::new(want))),
+            _ => self.wants(attribute, want),
         }
     }
 }

@@ -28,6 +28,9 @@ pub async fn daemon(options: &str) -> Daemon {
 /// As [`daemon`], for recordings: those have up to three data connections, and no more are let in than were asked for.
 /// However busy the machine is, nothing goes out for lack of time.
 pub async fn daemon_for_recordings(options: &str) -> Daemon {
-    let patient = "data_connections = 3\nunresolved_wait = \"5m\"\nreorder_window = \"1m\"";
-    daemon(&format!("{patient}\n{options}")).await
+    let mut patient = "data_connections = 3\nunresolved_wait = \"5m\"\nreorder_window = \"5m\"\n".to_owned();
+    if !options.contains("rename_wait") {
+        patient.push_str("rename_wait = \"5m\"\n");
+    }
+    daemon(&(patient + options)).await
 }

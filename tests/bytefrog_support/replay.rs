@@ -36,6 +36,10 @@ pub async fn play(daemon: &Daemon, recording: &Recording, steps: &[Step]) -> Rep
         }
         let connection = connections[stream].as_mut().unwrap();
         if step.length == 0 {
+            if recording.is_stranger(stream) {
+                // Whoever waits for a reply hears one.
+                connection.until_heard(1).await;
+            }
             connection.end().await;
             continue;
         }
