@@ -150,7 +150,6 @@ impl Agent {
             streams = control.during(opening) => streams??,
             () = self.halt.cancelled() => return Ok(Some(Vec::new())),
         };
-        control.data_connected();
         let mut trace = Trace {
             program: Program::new(self.seed, self.number, self.options, started.budget_bytes()),
             senders: Senders::new(streams, in_order, tally),

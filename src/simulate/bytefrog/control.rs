@@ -45,7 +45,6 @@ pub(super) struct Control {
     /// Reads that the message at the front of `input` has taken.
     reads: u32,
     next_heartbeat: Option<Instant>,
-    data_connected: bool,
     /// When the mode became X.
     ended: Option<Instant>,
     /// Whether a heartbeat has said so.
@@ -84,7 +83,6 @@ impl Control {
             half_since: None,
             reads: 0,
             next_heartbeat: None,
-            data_connected: false,
             ended: None,
             end_told: false,
             closed: false,
@@ -111,11 +109,6 @@ impl Control {
             };
             self.handle(happened).await?;
         }
-    }
-
-    /// All data connections stand.
-    pub(super) fn data_connected(&mut self) {
-        self.data_connected = true;
     }
 
     /// The program has ended.
@@ -254,7 +247,7 @@ impl Control {
 
     async fn heartbeat(&mut self) -> io::Result<()> {
         let message = wire::heartbeat(self.modes.mode as u8, self.tally.readable_buffers());
-        if self.data_connected {
+        if self.tally.has_greeted() {
             // Before the write: the collector may answer it at once.
             self.modes.settle();
         }

@@ -48,7 +48,7 @@ pub(super) struct Modes {
     pub(super) gate: Gate,
     configured: bool,
     started: bool,
-    /// Whether all data connections stand and a heartbeat has gone out since.
+    /// Whether all data connections have said hello and a heartbeat has gone out since (rule 8).
     settled: bool,
 }
 
@@ -61,7 +61,7 @@ impl Modes {
         self.started
     }
 
-    /// All data connections stand, and a heartbeat has gone out.
+    /// All data connections have said hello, and a heartbeat goes out.
     pub(super) fn settle(&mut self) {
         self.settled = true;
     }
