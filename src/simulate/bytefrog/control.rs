@@ -279,7 +279,8 @@ impl Control {
         Ok(())
     }
 
-    fn interval(&self) -> Duration {
+    /// The time between heartbeats; zero before a configuration has told it.
+    pub(super) fn interval(&self) -> Duration {
         let millis = self.configuration.map_or(0, |configuration| configuration.heartbeat_interval);
         Duration::from_millis(u64::try_from(millis).unwrap_or_default())
     }
