@@ -227,7 +227,7 @@ impl Agent {
         self.has_shut_down
     }
 
-    /// How its run ends (rule 28); `has_gaps` as the numbers say.
+    /// How its run ends (rule 28); whether numbers are missing, and whether it went on without its control connection.
     pub(super) fn outcome(&self, has_gaps: bool, control_was_lost: bool) -> &'static str {
         match () {
             () if !self.has_reported => "aborted_in_handshake",
@@ -246,9 +246,7 @@ impl Agent {
         self.last_heartbeat = elapsed;
         self.has_shut_down |= mode == Mode::ShuttingDown;
         self.is_settled |= self.is_started && self.data_hellos >= self.data_connections;
-        if !matches!(mode, Mode::Unknown(_)) {
-            self.mode = mode;
-        }
+        self.mode = mode;
         if self.obeying.is_some_and(|(command, _)| command.leads_to() == mode) {
             self.obeying = None;
         }

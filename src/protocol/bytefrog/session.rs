@@ -17,7 +17,7 @@ use super::dictionary::{Id, Name};
 use super::hq::{Hq, Unwelcome, lock};
 use super::normalize::{self, Definition, Place};
 use super::queue::Marker;
-use super::run::Run;
+use super::run::{Arrival, Run};
 use super::wire::{self, Control, Data, Opening};
 
 /// While a run lives, its connections look at its clock this often.
@@ -93,11 +93,15 @@ impl Session for BytefrogSession {
             let step = match &mut self.phase {
                 Phase::Opening => self.open(&input[consumed..], now, out),
                 Phase::Control(_) | Phase::Data(_) => self.messages(&input[consumed..], now, out),
-                Phase::Unwelcome(_) if consumed == input.len() => break Flow::Continue,
-                // Who does not wait for an answer is no agent.
-                Phase::Unwelcome(_) => {
-                    self.turn_away(out);
-                    Ok(Progress { consumed: 0, flow: Flow::Continue })
+                Phase::Unwelcome(Stranger { fault, wanted, .. }) => {
+                    // Who does not wait for an answer is no agent.
+                    if consumed < input.len() {
+                        *wanted = None;
+                    }
+                    fault.count(&input[consumed..]);
+                    self.offset += (input.len() - consumed) as u64;
+                    consumed = input.len();
+                    break Flow::Continue;
                 }
                 Phase::Broken(fault, _) => {
                     fault.count(&input[consumed..]);
@@ -111,8 +115,7 @@ impl Session for BytefrogSession {
                 Ok(Progress { consumed: more, flow }) => {
                     consumed += more;
                     self.offset += more as u64;
-                    let goes_on = matches!(self.phase, Phase::Broken(..)) || more > 0;
-                    if flow != Flow::Continue || !goes_on {
+                    if flow != Flow::Continue || more == 0 {
                         break flow;
                     }
                 }
@@ -172,7 +175,7 @@ impl Session for BytefrogSession {
                 if now.elapsed < stranger.until {
                     return Flow::Continue;
                 }
-                self.turn_away(out);
+                wire::write_error(&stranger.fault.detail, &mut out.reply);
                 Flow::Close
             }
             Phase::Control(member) | Phase::Data(member) => {
@@ -255,14 +258,6 @@ impl BytefrogSession {
         drop(open);
         let member = Member { hq: self.hq.clone(), run, source, is_control, has_left: false };
         self.phase = if is_control { Phase::Control(member) } else { Phase::Data(member) };
-    }
-
-    /// A data connection hears that it belongs to no run.
-    fn turn_away(&mut self, out: &mut Output) {
-        if let Phase::Unwelcome(Stranger { fault, .. }) = std::mem::replace(&mut self.phase, Phase::Finished) {
-            wire::write_error(&fault.detail, &mut out.reply);
-            self.phase = Phase::Broken(fault, None);
-        }
     }
 
     /// Messages of a control or data connection, until the input or the room in the batch is used up.
@@ -480,17 +475,17 @@ fn data(
     out: &mut Output,
 ) -> Result<Option<usize>, DecodeError> {
     let Some((message, size)) = wire::data(input, run.version)? else { return Ok(None) };
-    let bytes = &input[..size];
+    let arrival = Arrival { message: &input[..size], source, offset, now };
     let (id, definition) = match message {
         Data::Call(call) => {
-            run.call(call, bytes, source, offset, now, out);
+            run.call(call, arrival, out);
             return Ok(Some(size));
         }
         Data::Marker { time, sequence, key, value } => {
             let (key, value) = (Name::read(key), Name::read(value));
             let is_repaired = key.is_repaired || value.is_repaired;
             let marker = Marker { time, key: key.text, value: value.text, is_repaired };
-            run.marker(sequence, marker, bytes, source, offset, now, out);
+            run.marker(sequence, marker, arrival, out);
             return Ok(Some(size));
         }
         Data::ThreadName { thread, time, name } => {
