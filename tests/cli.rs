@@ -12,8 +12,8 @@ use live::binary::{Binary, run, tributary};
 use live::{losses, timeless};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tributary::protocol::{End, Protocol};
 use tributary::protocol::datadog::{ListLayout, Options};
+use tributary::protocol::{End, Protocol};
 
 fn capture(name: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/datadog").join(name).join("wire.bin");

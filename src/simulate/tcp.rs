@@ -113,7 +113,7 @@ impl Connection {
         let mut rest = chunk.as_slice();
         let written = tokio::select! {
             written = stream.write_all_buf(&mut rest) => written,
-            error = out_of_patience(&self.halt) => Err(error),
+            error = out_of_patience(&self.halt, Duration::ZERO) => Err(error),
         };
         outcome.bytes += (chunk.len() - rest.len()) as u64;
         outcome.finished = Instant::now();
@@ -124,10 +124,11 @@ impl Connection {
     }
 }
 
-/// The error of an agent that is to stop and still cannot write; ready when it has tried for long enough.
-pub(super) async fn out_of_patience(halt: &CancellationToken) -> io::Error {
+/// The error of an agent that is to stop and still cannot write; ready when it has tried for long enough, besides the
+/// time `waiting` that it waits of its own accord.
+pub(super) async fn out_of_patience(halt: &CancellationToken, waiting: Duration) -> io::Error {
     halt.cancelled().await;
-    tokio::time::sleep(LAST_WRITE).await;
+    tokio::time::sleep(LAST_WRITE + waiting).await;
     let text = format!("everything is to stop, but the collector has not read for {} s", LAST_WRITE.as_secs());
     io::Error::new(io::ErrorKind::TimedOut, text)
 }

@@ -372,7 +372,7 @@ async fn a_rate_is_kept_and_what_is_not_full_is_sent_all_the_same() {
         collector.start(1).await;
         collector.finish().await
     };
-    let amount = Amount::For(Duration::from_millis(300));
+    let amount = Amount::For(Duration::from_millis(600));
     let plan = Plan { to, amount, rate: Some(1_000), connections: 1, seed: 1 };
     let (sent, streams) = join!(run(Agent::Bytefrog(options(2)), plan, pending()), conversation);
     let sent = sent.unwrap();

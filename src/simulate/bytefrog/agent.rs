@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
@@ -115,7 +116,13 @@ impl Agent {
         let traced = self.trace(&mut control, tally, (said, gate_watch), remarks).await;
         *finished = Instant::now();
         let ended = match traced {
-            Ok(streams) => self.end(&mut control, streams).await,
+            Ok(streams) => {
+                let interval = control.interval();
+                tokio::select! {
+                    ended = self.end(&mut control, streams) => ended,
+                    error = tcp::out_of_patience(&self.halt, interval) => Err(error),
+                }
+            }
             Err(error) => {
                 if let Some(Harm::TraceDies(why)) = error.get_ref().and_then(|harm| harm.downcast_ref()) {
                     // Whether the collector hears of it changes nothing.
@@ -150,7 +157,6 @@ impl Agent {
             streams = control.during(opening) => streams??,
             () = self.halt.cancelled() => return Ok(Some(Vec::new())),
         };
-        control.data_connected();
         let mut trace = Trace {
             program: Program::new(self.seed, self.number, self.options, started.budget_bytes()),
             senders: Senders::new(streams, in_order, tally),
@@ -186,7 +192,7 @@ impl Agent {
     async fn patiently<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         tokio::select! {
             done = work => done,
-            error = tcp::out_of_patience(&self.halt) => Err(error),
+            error = tcp::out_of_patience(&self.halt, Duration::ZERO) => Err(error),
         }
     }
 }

@@ -45,7 +45,8 @@ pub(super) struct Control {
     /// Reads that the message at the front of `input` has taken.
     reads: u32,
     next_heartbeat: Option<Instant>,
-    data_connected: bool,
+    /// Whether a heartbeat has gone out since `start`.
+    start_told: bool,
     /// When the mode became X.
     ended: Option<Instant>,
     /// Whether a heartbeat has said so.
@@ -84,7 +85,7 @@ impl Control {
             half_since: None,
             reads: 0,
             next_heartbeat: None,
-            data_connected: false,
+            start_told: false,
             ended: None,
             end_told: false,
             closed: false,
@@ -111,11 +112,6 @@ impl Control {
             };
             self.handle(happened).await?;
         }
-    }
-
-    /// All data connections stand.
-    pub(super) fn data_connected(&mut self) {
-        self.data_connected = true;
     }
 
     /// The program has ended.
@@ -201,6 +197,9 @@ impl Control {
 
     async fn obey_all(&mut self) -> io::Result<()> {
         self.reads += 1;
+        if self.start_told && self.tally.has_greeted() {
+            self.modes.settle();
+        }
         while let Some((command, length)) = Command::read(self.options.version, &self.input) {
             self.input.advance(length);
             self.modes.obey(&command)?;
@@ -254,10 +253,8 @@ impl Control {
 
     async fn heartbeat(&mut self) -> io::Result<()> {
         let message = wire::heartbeat(self.modes.mode as u8, self.tally.readable_buffers());
-        if self.data_connected {
-            // Before the write: the collector may answer it at once.
-            self.modes.settle();
-        }
+        // Before the write: the collector may answer it at once.
+        self.start_told |= self.modes.is_started();
         self.end_told |= self.modes.mode == Mode::ShuttingDown;
         self.next_heartbeat = Some(Instant::now() + self.interval());
         self.write(&message, Counts { messages: 1, events: 1 }).await
@@ -286,7 +283,8 @@ impl Control {
         Ok(())
     }
 
-    fn interval(&self) -> Duration {
+    /// The time between heartbeats; zero before a configuration has told it.
+    pub(super) fn interval(&self) -> Duration {
         let millis = self.configuration.map_or(0, |configuration| configuration.heartbeat_interval);
         Duration::from_millis(u64::try_from(millis).unwrap_or_default())
     }

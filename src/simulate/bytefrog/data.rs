@@ -32,6 +32,9 @@ pub(super) async fn open(
         let hello = wire::data_hello(run);
         stream.write_all(&hello).await?;
         tally.sent(Counts { messages: 1, events: 0 }, hello.len());
+        if number + 1 == count {
+            tally.greet();
+        }
         let answer = timeout(patience, stream.read_u8())
             .await
             .map_err(|_| Harm::Hang(format!("data connection {number} got no answer within {patience:?}")))?;

@@ -48,7 +48,8 @@ pub(super) struct Modes {
     pub(super) gate: Gate,
     configured: bool,
     started: bool,
-    /// Whether all data connections stand and a heartbeat has gone out since.
+    /// Whether all data connections have said hello, and a heartbeat has gone out since `start` (rule 8). Which of the
+    /// two was first a collector cannot see: they take different connections.
     settled: bool,
 }
 
@@ -61,7 +62,7 @@ impl Modes {
         self.started
     }
 
-    /// All data connections stand, and a heartbeat has gone out.
+    /// All data connections have said hello, and a heartbeat has gone out since `start`.
     pub(super) fn settle(&mut self) {
         self.settled = true;
     }

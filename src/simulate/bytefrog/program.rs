@@ -207,8 +207,8 @@ impl Program {
     #[inline]
     fn map_method(&mut self, method: u16, place: usize) {
         if !self.mapped.methods[usize::from(method)] {
+            self.load_class(METHODS[usize::from(method)].class());
             self.mapped.methods[usize::from(method)] = true;
-            self.load_class(method);
             let place = self.elsewhere(place);
             let signature = METHODS[usize::from(method)].signature;
             self.write(place, |out| wire::map_method_signature(method_id(method), signature, out));
@@ -216,12 +216,9 @@ impl Program {
     }
 
     /// A class is loaded when the first of its methods is called.
-    fn load_class(&mut self, method: u16) {
-        let class = METHODS[usize::from(method)].class();
-        let is_of_class = |&at: &usize| {
-            METHODS[at].class() == class && METHODS[at].signature != METHODS[usize::from(method)].signature
-        };
-        if !(0..METHODS.len()).filter(is_of_class).any(|at| self.mapped.methods[at]) {
+    fn load_class(&mut self, class: &'static str) {
+        let mut mapped = METHODS.iter().zip(&self.mapped.methods).filter(|(_, mapped)| **mapped);
+        if !mapped.any(|(method, _)| method.class() == class) {
             self.loaded.push((ClassFate::Transformed, class));
         }
     }

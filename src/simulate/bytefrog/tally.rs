@@ -1,8 +1,8 @@
-//! What one agent has sent, counted by all its connections.
+//! What one agent has sent, as far as all its connections must know.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::super::Counts;
 
@@ -14,6 +14,8 @@ pub(super) struct Tally {
     filling: AtomicUsize,
     /// Buffers on their way to the collector.
     queued: AtomicUsize,
+    /// Whether every data connection has said hello.
+    greeted: AtomicBool,
 }
 
 impl Tally {
@@ -27,6 +29,16 @@ impl Tally {
     /// All that was counted: messages, events and bytes.
     pub(super) fn total(&self) -> (Counts, u64) {
         *self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last data hello is with the system.
+    pub(super) fn greet(&self) {
+        self.greeted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether every data connection has said hello.
+    pub(super) fn has_greeted(&self) -> bool {
+        self.greeted.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_filling(&self, buffers: usize) {
