@@ -104,7 +104,9 @@ impl Sequence {
         if number - self.next >= self.max_ahead {
             return self.far_ahead(number);
         }
-        self.set(number)
+        let seen = self.set(number);
+        self.draw_near();
+        seen
     }
 
     /// Numbers count from 0; who starts in the upper half is a run that we join just before its counter wraps.
@@ -173,6 +175,16 @@ impl Sequence {
         }
     }
 
+    /// Takes into the window what was kept aside and is not far ahead any more.
+    fn draw_near(&mut self) {
+        while let Some(&nearest) = self.far.first()
+            && nearest - self.next < self.max_ahead
+        {
+            self.far.remove(0);
+            self.set(nearest);
+        }
+    }
+
     /// Whether the counter has jumped, and the numbers before the jump are to be given up now.
     pub(super) fn has_jumped(&self) -> bool {
         self.far.len() >= MAX_FAR
@@ -221,6 +233,7 @@ impl Sequence {
         self.words[0] |= (1 << (to - self.base)) - 1;
         self.next = to;
         self.advance();
+        self.draw_near();
         Some(self.remember(Hole { first, last: to - 1 }))
     }
 
@@ -285,6 +298,21 @@ mod tests {
         assert_eq!(wrapped(sequence.next()), 5000);
         assert_eq!(sequence.see(77), Seen::Repeated);
         assert_eq!(gaps(&mut sequence), []);
+    }
+
+    #[test]
+    fn a_number_kept_aside_is_no_hole_when_the_window_comes_to_it() {
+        let mut sequence = Sequence::new(64);
+        assert!(matches!(sequence.see(70), Seen::New(_)));
+        for number in 0..70 {
+            assert!(matches!(sequence.see(number), Seen::New(_)), "{number}");
+        }
+        assert_eq!(wrapped(sequence.next()), 71);
+        assert_eq!(sequence.see(70), Seen::Repeated);
+        assert_eq!(gaps(&mut sequence), []);
+        sequence.see(200);
+        sequence.see(130);
+        assert_eq!(gaps(&mut sequence), [(71, 129), (131, 199)]);
     }
 
     #[test]
