@@ -232,3 +232,18 @@ async fn a_stopping_daemon_keeps_what_has_arrived_and_ends_the_run() {
     let harmful = |said: &Said| !matches!(said, Said::Configuration(_) | Said::Start | Said::Stop);
     assert!(!agent.said().iter().any(harmful), "{:?}", agent.said());
 }
+
+/// It would wait for ever, or die of the end of its control connection.
+#[tokio::test]
+async fn a_program_that_waits_for_its_start_is_let_run_when_nobody_can_command_it_any_more() {
+    let daemon = daemon("start = \"on_command\"").await;
+    let mut broken = Agent::connect(&daemon.server, 1).await;
+    broken.control.send(&[wire::heartbeat(b'I'), vec![24]].concat()).await;
+    broken.control.until_closed().await;
+    assert!(matches!(broken.said()[..], [Said::Configuration(_), Said::Start]), "{:?}", broken.said());
+    let mut waiting = Agent::connect(&daemon.server, 4).await;
+    waiting.control.send(&wire::heartbeat(b'I')).await;
+    daemon.stop().await;
+    waiting.control.until_closed().await;
+    assert!(matches!(waiting.said()[..], [Said::Configuration(_), Said::Start]), "{:?}", waiting.said());
+}

@@ -54,6 +54,8 @@ pub(super) struct Sequence {
     max_ahead: u64,
     far: Vec<u64>,
     given_up: VecDeque<Hole>,
+    /// Of numbers up to this one it is not known any more which were given up.
+    forgotten: Option<u64>,
     /// Holes below this number are given up at that time.
     checkpoint: Option<(u64, Duration)>,
     is_begun: bool,
@@ -71,6 +73,7 @@ impl Sequence {
             max_ahead: max_ahead.clamp(64, ZERO / 2),
             far: Vec::new(),
             given_up: VecDeque::new(),
+            forgotten: None,
             checkpoint: None,
             is_begun: false,
         }
@@ -154,7 +157,8 @@ impl Sequence {
 
     fn behind(&mut self, number: u64) -> Seen {
         let Some(place) = self.given_up.iter().position(|hole| hole.first <= number && number <= hole.last) else {
-            return Seen::Repeated;
+            // Agents repeat nothing (section 1.7): what may be new is not dropped.
+            return if self.forgotten.is_some_and(|last| number <= last) { Seen::Late(number) } else { Seen::Repeated };
         };
         let hole = self.given_up[place];
         self.given_up.remove(place);
@@ -264,7 +268,8 @@ impl Sequence {
 
     fn remember(&mut self, hole: Hole) -> Hole {
         if self.given_up.len() >= REMEMBERED_HOLES {
-            self.given_up.pop_front();
+            let oldest = self.given_up.pop_front();
+            self.forgotten = self.forgotten.max(oldest.map(|hole| hole.last));
         }
         self.given_up.push_back(hole);
         hole
@@ -313,6 +318,15 @@ mod tests {
         sequence.see(200);
         sequence.see(130);
         assert_eq!(gaps(&mut sequence), [(71, 129), (131, 199)]);
+    }
+
+    #[test]
+    fn a_number_is_not_taken_for_a_repeated_one_because_too_many_holes_were_given_up() {
+        let mut sequence = Sequence::new(1 << 16);
+        let holes = 2 * REMEMBERED_HOLES as u32;
+        (0..=holes).for_each(|number| assert!(matches!(sequence.see(2 * number), Seen::New(_))));
+        assert_eq!(gaps(&mut sequence).len(), holes as usize);
+        (0..holes).for_each(|number| assert!(matches!(sequence.see(2 * number + 1), Seen::Late(_)), "{number}"));
     }
 
     #[test]
