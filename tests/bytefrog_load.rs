@@ -45,7 +45,7 @@ fn of(replayed: &Replayed, events: &[Value]) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_agents_at_once_have_each_their_own_events() {
     let names = ["v1-orig-mix", "v1-orig-modes", "v2-release-mix", "v4-codepulse-mix", "gen-v1-conversation"];
-    let (played, events) = play_together(&names, 6, "emit_definitions = true").await;
+    let (played, events) = play_together(&names, 3, "emit_definitions = true").await;
     let mut problems = Problems::default();
     for (recording, replayed) in &played {
         problems.with(&recording.name);
@@ -60,7 +60,7 @@ async fn many_agents_at_once_have_each_their_own_events() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_agents_at_once_have_each_their_own_calls() {
     let names = ["v1-orig-mix", "v1-orig-64-threads-4MiB-budget", "v2-release-mix", "v4-codepulse-mix", "gen-v3-small"];
-    let (played, events) = play_together(&names, 6, "calls = \"spans\"").await;
+    let (played, events) = play_together(&names, 3, "calls = \"spans\"").await;
     let mut problems = Problems::default();
     for (recording, replayed) in &played {
         problems.with(&recording.name);
