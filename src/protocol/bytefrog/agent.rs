@@ -227,7 +227,7 @@ impl Agent {
         self.has_shut_down
     }
 
-    /// How its run ends (rule 28); `has_gaps` as the numbers say.
+    /// How its run ends (rule 28); whether numbers are missing, and whether it went on without its control connection.
     pub(super) fn outcome(&self, has_gaps: bool, control_was_lost: bool) -> &'static str {
         match () {
             () if !self.has_reported => "aborted_in_handshake",

@@ -49,7 +49,8 @@ pub(super) struct Run {
     sources: Vec<Arc<Origin>>,
     /// Connections that have not ended.
     members: usize,
-    control_was_lost: bool,
+    /// So many events had come when the control connection ended unannounced.
+    events_with_control: Option<u64>,
     sequence: Sequence,
     breaks: Breaks,
     settling: VecDeque<Event>,
@@ -116,7 +117,7 @@ impl Run {
             clock: AgentClock::new(is_live),
             sources: Vec::new(),
             members: 0,
-            control_was_lost: false,
+            events_with_control: None,
             sequence: Sequence::new(max_ahead),
             breaks: Breaks::default(),
             settling: VecDeque::new(),
@@ -160,8 +161,9 @@ impl Run {
     /// The control connection has ended. `true`: the agent had not announced it.
     pub(super) fn lose_control(&mut self) -> bool {
         self.agent.lost_control();
-        self.control_was_lost = !self.agent.has_shut_down();
-        self.control_was_lost
+        let is_lost = !self.agent.has_shut_down();
+        self.events_with_control = is_lost.then_some(self.events);
+        is_lost
     }
 
     /// Sends a command as soon as the control connection wakes.
@@ -508,7 +510,7 @@ impl Run {
             events: self.events,
             gaps: self.gaps,
             duration: now.elapsed.saturating_sub(self.opened),
-            outcome: self.agent.outcome(self.gaps > 0, self.control_was_lost),
+            outcome: self.agent.outcome(self.gaps > 0, self.events_with_control.is_some_and(|with| with < self.events)),
         };
         normalize::run_ended(out, end, now);
     }

@@ -93,11 +93,15 @@ impl Session for BytefrogSession {
             let step = match &mut self.phase {
                 Phase::Opening => self.open(&input[consumed..], now, out),
                 Phase::Control(_) | Phase::Data(_) => self.messages(&input[consumed..], now, out),
-                Phase::Unwelcome(_) if consumed == input.len() => break Flow::Continue,
-                // Who does not wait for an answer is no agent.
-                Phase::Unwelcome(_) => {
-                    self.turn_away(out);
-                    Ok(Progress { consumed: 0, flow: Flow::Continue })
+                Phase::Unwelcome(Stranger { fault, wanted, .. }) => {
+                    // Who does not wait for an answer is no agent.
+                    if consumed < input.len() {
+                        *wanted = None;
+                    }
+                    fault.count(&input[consumed..]);
+                    self.offset += (input.len() - consumed) as u64;
+                    consumed = input.len();
+                    break Flow::Continue;
                 }
                 Phase::Broken(fault, _) => {
                     fault.count(&input[consumed..]);
@@ -111,8 +115,7 @@ impl Session for BytefrogSession {
                 Ok(Progress { consumed: more, flow }) => {
                     consumed += more;
                     self.offset += more as u64;
-                    let goes_on = matches!(self.phase, Phase::Broken(..)) || more > 0;
-                    if flow != Flow::Continue || !goes_on {
+                    if flow != Flow::Continue || more == 0 {
                         break flow;
                     }
                 }
@@ -172,7 +175,7 @@ impl Session for BytefrogSession {
                 if now.elapsed < stranger.until {
                     return Flow::Continue;
                 }
-                self.turn_away(out);
+                wire::write_error(&stranger.fault.detail, &mut out.reply);
                 Flow::Close
             }
             Phase::Control(member) | Phase::Data(member) => {
@@ -255,14 +258,6 @@ impl BytefrogSession {
         drop(open);
         let member = Member { hq: self.hq.clone(), run, source, is_control, has_left: false };
         self.phase = if is_control { Phase::Control(member) } else { Phase::Data(member) };
-    }
-
-    /// A data connection hears that it belongs to no run.
-    fn turn_away(&mut self, out: &mut Output) {
-        if let Phase::Unwelcome(Stranger { fault, .. }) = std::mem::replace(&mut self.phase, Phase::Finished) {
-            wire::write_error(&fault.detail, &mut out.reply);
-            self.phase = Phase::Broken(fault, None);
-        }
     }
 
     /// Messages of a control or data connection, until the input or the room in the batch is used up.
