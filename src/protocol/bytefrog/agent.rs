@@ -246,9 +246,7 @@ impl Agent {
         self.last_heartbeat = elapsed;
         self.has_shut_down |= mode == Mode::ShuttingDown;
         self.is_settled |= self.is_started && self.data_hellos >= self.data_connections;
-        if !matches!(mode, Mode::Unknown(_)) {
-            self.mode = mode;
-        }
+        self.mode = mode;
         if self.obeying.is_some_and(|(command, _)| command.leads_to() == mode) {
             self.obeying = None;
         }
