@@ -87,35 +87,90 @@ async fn with_the_defaults_every_message_becomes_its_event() {
     problems.assert_none();
 }
 
-/// Numbers are given up before they come, names are not waited for: then calls stay open or exits find none, but each
-/// entry and each exit is in one span or is a log.
+/// Ways to meet every limit that a run has.
+const NARROW: [&str; 6] = [
+    "reorder_window = \"1ms\"\nunresolved_wait = \"0s\"\nrename_wait = \"0s\"",
+    "max_waiting = 1024",
+    "max_open_calls = 2",
+    "dictionary = { entries = 3 }",
+    "order = \"sequence\"\nunresolved_wait = \"1ms\"",
+    "[limits]\nmemory_bytes = \"1MiB\"",
+];
+
+/// Numbers are given up before they come, names are not waited for or not kept: then calls stay open, exits find none
+/// and ids have no names; but each entry and each exit is in one span or is a log.
 #[tokio::test]
-async fn in_windows_that_are_too_small_each_entry_and_exit_is_still_told_once() {
+async fn whatever_limit_is_met_each_entry_and_exit_is_still_told_once() {
     let mut problems = Problems::default();
-    let hasty = "calls = \"spans\"\nreorder_window = \"1ms\"\nunresolved_wait = \"0s\"\nrename_wait = \"0s\"";
-    for options in [hasty, "calls = \"spans\"\nmax_waiting = 1024"] {
+    for narrow in NARROW {
         for recording in recording::all(&["v1-orig-mix", "v1-orig-64", "v2-rel", "v4-codepulse-mix", "gen-v1-conv"]) {
-            problems.with(&recording.name);
-            let daemon = bytefrog_support::daemon(&format!("data_connections = 3\n{options}")).await;
+            problems.with(format!("{} with {narrow}", recording.name));
+            let options = format!("calls = \"spans\"\ndata_connections = 3\n{narrow}");
+            let daemon = bytefrog_support::daemon(&options).await;
             let replayed = replay(&daemon, &recording).await;
             let stopped = daemon.stop().await;
-            let sent = |types: &[u8]| {
-                let is_one = |type_id: Option<u8>| type_id.is_some_and(|type_id| types.contains(&type_id));
-                recording.messages().filter(|(_, message)| is_one(message.type_id())).count()
-            };
-            let logs = |name: &str| stopped.events.iter().filter(|event| event["name"] == name).count();
-            let spans: Vec<_> = stopped.events.iter().filter(|event| event["kind"] == "span").collect();
-            let closed = spans.iter().filter(|event| event["span"].get("duration_ns").is_some()).count();
-            let entries = (sent(&[20]), spans.len() + logs("bytefrog.method.entry"));
-            let exits = (sent(&[21, 23]), closed + logs("bytefrog.method.exit") + logs("bytefrog.exception.bubbled"));
-            let inside = (sent(&[22, 14]), logs("bytefrog.exception.thrown") + logs("bytefrog.method.visit"));
-            for (what, (sent, told)) in [("entries", entries), ("exits", exits), ("others", inside)] {
-                problems.check(sent == told, || format!("{sent} {what} were sent, {told} are told"));
-            }
+            check_counts(&mut problems, &recording, &stopped.events);
             let books = &stopped.accounts.listeners[0];
             problems.check(books.lost() == 0, || format!("{} bytes are lost", books.lost()));
             problems.check(books.bytes_decoded == replayed.bytes_sent, || format!("{} decoded", books.bytes_decoded));
         }
     }
     problems.assert_none();
+}
+
+fn check_counts(problems: &mut Problems, recording: &Recording, events: &[Value]) {
+    let sent = |types: &[u8]| {
+        let is_one = |type_id: Option<u8>| type_id.is_some_and(|type_id| types.contains(&type_id));
+        recording.messages().filter(|(_, message)| is_one(message.type_id())).count()
+    };
+    let logs = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+    let spans: Vec<_> = events.iter().filter(|event| event["kind"] == "span").collect();
+    let closed = spans.iter().filter(|event| event["span"].get("duration_ns").is_some()).count();
+    let entries = (sent(&[20]), spans.len() + logs("bytefrog.method.entry"));
+    let exits = (sent(&[21, 23]), closed + logs("bytefrog.method.exit") + logs("bytefrog.exception.bubbled"));
+    let inside = (sent(&[22, 14]), logs("bytefrog.exception.thrown") + logs("bytefrog.method.visit"));
+    for (what, (sent, told)) in [("entries", entries), ("exits", exits), ("others", inside)] {
+        problems.check(sent == told, || format!("{sent} {what} were sent, {told} are told"));
+    }
+}
+
+/// A generator of numbers that are the same each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+/// Hellos are left as they are, or there would be no run; behind them anything may break.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whichever_bits_flip_every_byte_is_decoded_or_lost_and_the_run_ends() {
+    let mut random = Random(3);
+    for options in ["", "calls = \"both\"", "order = \"sequence\"\nemit_definitions = true"] {
+        let daemon = daemon_for_recordings(options).await;
+        let (mut sent, mut runs) = (0, 0);
+        let prefixes = ["gen-", "edge-v1", "edge-v3", "v3-release", "v1-orig-markers"];
+        for mut recording in (0..6).flat_map(|_| recording::all(&prefixes)) {
+            for stream in &mut recording.streams {
+                for _ in 0..random.below(4) {
+                    let at = 2 + random.below(stream.bytes.len().saturating_sub(2).max(1));
+                    if let Some(byte) = stream.bytes.get_mut(at) {
+                        *byte ^= 1 << random.below(8);
+                    }
+                }
+            }
+            sent += play(&daemon, &recording, Pace::Free).await.bytes_sent;
+            runs += 1;
+        }
+        daemon.until_all_closed().await;
+        let stopped = daemon.stop().await;
+        let books = &stopped.accounts.listeners[0];
+        let failed: Vec<_> = stopped.events.iter().filter(|event| event["loss"]["reason"] == "failed").collect();
+        assert!(failed.is_empty(), "{failed:?}");
+        assert_eq!((books.bytes_in, books.bytes_decoded + books.lost()), (sent, sent));
+        let ended = stopped.events.iter().filter(|event| event["name"] == "bytefrog.run.ended").count();
+        assert_eq!(ended, runs);
+    }
 }
