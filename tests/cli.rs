@@ -12,7 +12,7 @@ use live::binary::{Binary, run, tributary};
 use live::{losses, timeless};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tributary::protocol::End;
+use tributary::protocol::{End, Protocol};
 use tributary::protocol::datadog::{ListLayout, Options};
 
 fn capture(name: &str) -> String {
@@ -50,9 +50,12 @@ fn demo_prints_events_and_ends_with_a_table() {
     assert!(losses(&events).is_empty());
     let head: Vec<_> = ended.line("events/s").split_whitespace().collect();
     assert_eq!(head, ["protocol", "sent", "events", "bytes", "losses", "events/s"]);
-    let row: Vec<_> = ended.line("datadog   ").split_whitespace().collect();
-    let count = events.len().to_string();
-    assert_eq!((row[1], row[2], row[4]), (&*count, &*count, "0"), "{}", ended.stderr);
+    for protocol in Protocol::spoken().map(Protocol::as_str) {
+        let row: Vec<_> = ended.line(&format!("{protocol:<10}")).split_whitespace().collect();
+        let count = events.iter().filter(|event| event["origin"]["protocol"] == protocol).count().to_string();
+        assert_eq!((row[1], row[2], row[4]), (&*count, &*count, "0"), "{}", ended.stderr);
+    }
+    let count = events.len();
     assert_eq!(ended.last_words(), format!("sink console: {count} events = {count} written + 0 shed + 0 failed"));
 }
 

@@ -122,7 +122,7 @@ impl Options {
             amplification: section
                 .section("amplification", |section| Amplification::read(section, default.amplification)),
         };
-        if options.heartbeat_interval.subsec_nanos() % 1_000_000 != 0 {
+        if !options.heartbeat_interval.subsec_nanos().is_multiple_of(1_000_000) {
             let why = "agents count in milliseconds";
             section.error("heartbeat_interval", "`heartbeat_interval` must be whole milliseconds", Some(why.into()));
         }

@@ -18,7 +18,7 @@ use super::calls::{Frame, OpenCalls};
 use super::dictionary::{Dictionary, Id};
 use super::normalize::{self, RunEnd, Writer};
 use super::options::{Calls, Options};
-use super::queue::{Body, Event, Turns, Waiting};
+use super::queue::{Body, Event, Marker, Turns, Waiting};
 use super::sequence::{Hole, Seen, Sequence};
 use super::wire::{Call, Version, What};
 
@@ -206,20 +206,11 @@ impl Run {
         [head, self.waiting.deadline(), self.sequence.checkpoint()].into_iter().flatten().min()
     }
 
-    /// An event of a thread. `message` are its bytes.
-    pub(super) fn call(&mut self, call: Call, message: &[u8], source: u16, offset: u64, now: Now, out: &mut Output) {
+    /// An event of a thread.
+    pub(super) fn call(&mut self, call: Call, arrival: Arrival<'_>, out: &mut Output) {
         self.clock.see(call.time);
-        let Some(number) = self.number(call.sequence, message, source, offset, now, out) else { return };
-        let event = Event {
-            body: Body::Call(call),
-            number,
-            source,
-            length: message.len() as u32,
-            offset,
-            observed: now.unix,
-            arrived: now.elapsed,
-            is_late: false,
-        };
+        let Some(number) = self.number(call.sequence, arrival, out) else { return };
+        let event = arrival.event(Body::Call(call), number);
         if self.turns.is_none() && self.rename_wait().is_zero() && self.missing(&event).is_none() {
             self.emit(event, out);
         } else {
@@ -228,21 +219,10 @@ impl Run {
     }
 
     /// A marker.
-    pub(super) fn marker(
-        &mut self,
-        sequence: u32,
-        marker: super::queue::Marker,
-        message: &[u8],
-        source: u16,
-        offset: u64,
-        now: Now,
-        out: &mut Output,
-    ) {
+    pub(super) fn marker(&mut self, sequence: u32, marker: Marker, arrival: Arrival<'_>, out: &mut Output) {
         self.clock.see(marker.time);
-        let Some(number) = self.number(sequence, message, source, offset, now, out) else { return };
-        let body = Body::Marker(Box::new(marker));
-        let (length, observed, arrived) = (message.len() as u32, now.unix, now.elapsed);
-        self.accept(Event { body, number, source, length, offset, observed, arrived, is_late: false });
+        let Some(number) = self.number(sequence, arrival, out) else { return };
+        self.accept(arrival.event(Body::Marker(Box::new(marker)), number));
     }
 
     /// An id has been mapped: who waited for it goes on.
@@ -346,15 +326,8 @@ impl Run {
     }
 
     /// The number of an event; `None`: it has come before, and that is told (rule 18).
-    fn number(
-        &mut self,
-        sequence: u32,
-        message: &[u8],
-        source: u16,
-        offset: u64,
-        now: Now,
-        out: &mut Output,
-    ) -> Option<u64> {
+    fn number(&mut self, sequence: u32, arrival: Arrival<'_>, out: &mut Output) -> Option<u64> {
+        let Arrival { message, source, offset, now } = arrival;
         let number = match self.sequence.see(sequence) {
             Seen::New(number) => number,
             Seen::Late(number) => {
@@ -530,6 +503,23 @@ impl Run {
 
     fn rename_wait(&self) -> Duration {
         if self.version.names_threads() { self.options.rename_wait } else { Duration::ZERO }
+    }
+}
+
+/// A message as it has just come: its bytes, the connection that brought it, and its place there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival<'a> {
+    pub(super) message: &'a [u8],
+    pub(super) source: u16,
+    pub(super) offset: u64,
+    pub(super) now: Now,
+}
+
+impl Arrival<'_> {
+    fn event(self, body: Body, number: u64) -> Event {
+        let Arrival { message, source, offset, now } = self;
+        let (length, observed, arrived) = (message.len() as u32, now.unix, now.elapsed);
+        Event { body, number, source, length, offset, observed, arrived, is_late: false }
     }
 }
 

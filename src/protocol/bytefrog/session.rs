@@ -17,7 +17,7 @@ use super::dictionary::{Id, Name};
 use super::hq::{Hq, Unwelcome, lock};
 use super::normalize::{self, Definition, Place};
 use super::queue::Marker;
-use super::run::Run;
+use super::run::{Arrival, Run};
 use super::wire::{self, Control, Data, Opening};
 
 /// While a run lives, its connections look at its clock this often.
@@ -475,17 +475,17 @@ fn data(
     out: &mut Output,
 ) -> Result<Option<usize>, DecodeError> {
     let Some((message, size)) = wire::data(input, run.version)? else { return Ok(None) };
-    let bytes = &input[..size];
+    let arrival = Arrival { message: &input[..size], source, offset, now };
     let (id, definition) = match message {
         Data::Call(call) => {
-            run.call(call, bytes, source, offset, now, out);
+            run.call(call, arrival, out);
             return Ok(Some(size));
         }
         Data::Marker { time, sequence, key, value } => {
             let (key, value) = (Name::read(key), Name::read(value));
             let is_repaired = key.is_repaired || value.is_repaired;
             let marker = Marker { time, key: key.text, value: value.text, is_repaired };
-            run.marker(sequence, marker, bytes, source, offset, now, out);
+            run.marker(sequence, marker, arrival, out);
             return Ok(Some(size));
         }
         Data::ThreadName { thread, time, name } => {
