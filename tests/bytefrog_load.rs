@@ -70,13 +70,13 @@ async fn many_agents_at_once_have_each_their_own_calls() {
     problems.assert_none();
 }
 
-/// What most listeners are. Nothing takes so long here that an event would be given up.
+/// Renames are waited for as by default; the rest has all the time that a busy machine may take.
 #[tokio::test]
-async fn with_the_defaults_every_message_becomes_its_event() {
+async fn with_the_usual_wait_for_renames_every_message_becomes_its_event() {
     let mut problems = Problems::default();
     for recording in recording::all(&["v1-orig-m", "v1-orig-64", "v2-rel", "v4-codepulse-m", "gen-"]) {
         problems.with(&recording.name);
-        let daemon = bytefrog_support::daemon("data_connections = 3").await;
+        let daemon = daemon_for_recordings("rename_wait = \"200ms\"").await;
         let replayed = replay(&daemon, &recording).await;
         let stopped = daemon.stop().await;
         let mut expected = contract::expected(&recording, Known::AsItCame);

@@ -216,6 +216,8 @@ async fn numbers_run_over_the_wrap_without_a_gap_or_a_repeat() {
         for (first, count) in [(0, 2), (1 << 30, 2), (1 << 31, 2), (3 << 30, 2), (u32::MAX - 7, 16)] {
             if first > 0 {
                 agent.control.send(&wire::data_break(first)).await;
+                let is_it = |event: &Value| event["attributes"]["bytefrog.sequence"] == first;
+                daemon.until("the data break", |events| events.iter().any(is_it)).await;
             }
             for offset in (0..count).step_by(2) {
                 let number = first.wrapping_add(offset);
