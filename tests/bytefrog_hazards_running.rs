@@ -39,8 +39,15 @@ async fn bytes_in(server: &Server, count: usize) {
 /// Threads of the traced program block in their own calls when nobody reads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stalled_sink_does_not_stop_the_reading_of_an_agent() {
+    for when_full in [WhenFull::Shed, WhenFull::Block] {
+        check_that_an_agent_can_write(when_full).await;
+    }
+}
+
+/// By default a sink that blocks holds an agent up for a second; what comes then is shed, and told.
+async fn check_that_an_agent_can_write(when_full: WhenFull) {
     let strings = Strings::new(Mood::Stall);
-    let server = daemon_with(&strings, WhenFull::Shed).await;
+    let server = daemon_with(&strings, when_full).await;
     let (mut agent, mut data) = Agent::trace(&server, 1).await;
     let names = [wire::method(1, "demo/A.f;1;()V"), wire::thread_name(0, 0, "main")].concat();
     data[0].send(&names).await;
@@ -67,7 +74,7 @@ async fn a_stalled_sink_does_not_stop_the_reading_of_an_agent() {
     until("every connection is over", || (live::books(&server).connections_open == 0).then_some(())).await;
     let accounts = within("stopping", server.stop()).await;
     assert!(accounts.are_balanced(), "{accounts}");
-    assert!(accounts.sinks[0].shed > 0, "{accounts}");
+    assert!(accounts.sinks[0].shed > 0, "{when_full:?}: {accounts}");
 }
 
 /// A program waits for its start and for its data connections without any limit: not even a sink that blocks by its
@@ -231,4 +238,19 @@ async fn a_stopping_daemon_keeps_what_has_arrived_and_ends_the_run() {
     agent.control.until_closed().await;
     let harmful = |said: &Said| !matches!(said, Said::Configuration(_) | Said::Start | Said::Stop);
     assert!(!agent.said().iter().any(harmful), "{:?}", agent.said());
+}
+
+/// It would wait for ever, or die of the end of its control connection.
+#[tokio::test]
+async fn a_program_that_waits_for_its_start_is_let_run_when_nobody_can_command_it_any_more() {
+    let daemon = daemon("start = \"on_command\"").await;
+    let mut broken = Agent::connect(&daemon.server, 1).await;
+    broken.control.send(&[wire::heartbeat(b'I'), vec![24]].concat()).await;
+    broken.control.until_closed().await;
+    assert!(matches!(broken.said()[..], [Said::Configuration(_), Said::Start]), "{:?}", broken.said());
+    let mut waiting = Agent::connect(&daemon.server, 4).await;
+    waiting.control.send(&wire::heartbeat(b'I')).await;
+    daemon.stop().await;
+    waiting.control.until_closed().await;
+    assert!(matches!(waiting.said()[..], [Said::Configuration(_), Said::Start]), "{:?}", waiting.said());
 }

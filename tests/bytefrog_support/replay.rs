@@ -22,20 +22,34 @@ pub struct Replayed {
 /// Only the number of the run is replaced by the one that our collector assigned. One write is not begun before the
 /// one before it has been received.
 pub async fn replay(daemon: &Daemon, recording: &Recording) -> Replayed {
-    play(daemon, recording, &recording.steps).await
+    let replayed = play(daemon, recording, Pace::InStep).await;
+    daemon.until_all_closed().await;
+    if recording.has_run() {
+        daemon.until_named("bytefrog.run.ended").await;
+    }
+    replayed
 }
 
-pub async fn play(daemon: &Daemon, recording: &Recording, steps: &[Step]) -> Replayed {
+/// How writes on different connections follow each other.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Pace {
+    /// Each is received before the next.
+    InStep,
+    /// As fast as they can be written: who reads them first is open.
+    Free,
+}
+
+/// Plays every write, to the end of every connection.
+pub async fn play(daemon: &Daemon, recording: &Recording, pace: Pace) -> Replayed {
     let mut connections: Vec<Option<Connection>> = recording.streams.iter().map(|_| None).collect();
     let mut run = None;
     let mut bytes_sent = 0;
-    for step in steps {
-        let stream = step.stream;
+    for &Step { stream, offset, length } in &recording.steps {
         if connections[stream].is_none() {
             connections[stream] = Some(Connection::open(&daemon.server).await);
         }
         let connection = connections[stream].as_mut().unwrap();
-        if step.length == 0 {
+        if length == 0 {
             if recording.is_stranger(stream) {
                 // Whoever waits for a reply hears one.
                 connection.until_heard(1).await;
@@ -43,8 +57,8 @@ pub async fn play(daemon: &Daemon, recording: &Recording, steps: &[Step]) -> Rep
             connection.end().await;
             continue;
         }
-        let mut bytes = recording.streams[stream].bytes[step.offset..step.offset + step.length].to_vec();
-        if step.offset > 0 {
+        let mut bytes = recording.streams[stream].bytes[offset..offset + length].to_vec();
+        if offset > 0 {
             connection.send(&bytes).await;
         } else if recording.recorded_run(stream).is_some() && !recording.is_stranger(stream) {
             bytes[1] = run.expect("an agent has a configuration before it opens data connections");
@@ -59,8 +73,10 @@ pub async fn play(daemon: &Daemon, recording: &Recording, steps: &[Step]) -> Rep
             }
         }
         bytes_sent += bytes.len() as u64;
-        let what = format!("{}: {bytes_sent} bytes are received", recording.name);
-        soon(&what, || (daemon.books().bytes_in == bytes_sent).then_some(())).await;
+        if pace == Pace::InStep {
+            let what = format!("{}: {bytes_sent} bytes are received", recording.name);
+            soon(&what, || (daemon.books().bytes_in == bytes_sent).then_some(())).await;
+        }
     }
     let mut replayed = Replayed { peers: Vec::new(), run, heard: Vec::new(), bytes_sent };
     let mut connections: Vec<Connection> = connections.into_iter().flatten().collect();
@@ -71,10 +87,6 @@ pub async fn play(daemon: &Daemon, recording: &Recording, steps: &[Step]) -> Rep
     for connection in connections {
         replayed.heard.push(connection.until_closed().await);
         replayed.peers.push(connection.local.to_string());
-    }
-    daemon.until_all_closed().await;
-    if recording.has_run() {
-        daemon.until_named("bytefrog.run.ended").await;
     }
     replayed
 }

@@ -54,6 +54,8 @@ pub(super) struct Sequence {
     max_ahead: u64,
     far: Vec<u64>,
     given_up: VecDeque<Hole>,
+    /// Of numbers up to this one it is not known any more which were given up.
+    forgotten: Option<u64>,
     /// Holes below this number are given up at that time.
     checkpoint: Option<(u64, Duration)>,
     is_begun: bool,
@@ -71,6 +73,7 @@ impl Sequence {
             max_ahead: max_ahead.clamp(64, ZERO / 2),
             far: Vec::new(),
             given_up: VecDeque::new(),
+            forgotten: None,
             checkpoint: None,
             is_begun: false,
         }
@@ -104,7 +107,9 @@ impl Sequence {
         if number - self.next >= self.max_ahead {
             return self.far_ahead(number);
         }
-        self.set(number)
+        let seen = self.set(number);
+        self.draw_near();
+        seen
     }
 
     /// Numbers count from 0; who starts in the upper half is a run that we join just before its counter wraps.
@@ -152,7 +157,8 @@ impl Sequence {
 
     fn behind(&mut self, number: u64) -> Seen {
         let Some(place) = self.given_up.iter().position(|hole| hole.first <= number && number <= hole.last) else {
-            return Seen::Repeated;
+            // Agents repeat nothing (section 1.7): what may be new is not dropped.
+            return if self.forgotten.is_some_and(|last| number <= last) { Seen::Late(number) } else { Seen::Repeated };
         };
         let hole = self.given_up[place];
         self.given_up.remove(place);
@@ -170,6 +176,16 @@ impl Sequence {
                 self.far.insert(place, number);
                 Seen::New(number)
             }
+        }
+    }
+
+    /// Takes into the window what was kept aside and is not far ahead any more.
+    fn draw_near(&mut self) {
+        while let Some(&nearest) = self.far.first()
+            && nearest - self.next < self.max_ahead
+        {
+            self.far.remove(0);
+            self.set(nearest);
         }
     }
 
@@ -221,6 +237,7 @@ impl Sequence {
         self.words[0] |= (1 << (to - self.base)) - 1;
         self.next = to;
         self.advance();
+        self.draw_near();
         Some(self.remember(Hole { first, last: to - 1 }))
     }
 
@@ -251,7 +268,8 @@ impl Sequence {
 
     fn remember(&mut self, hole: Hole) -> Hole {
         if self.given_up.len() >= REMEMBERED_HOLES {
-            self.given_up.pop_front();
+            let oldest = self.given_up.pop_front();
+            self.forgotten = self.forgotten.max(oldest.map(|hole| hole.last));
         }
         self.given_up.push_back(hole);
         hole
@@ -285,6 +303,30 @@ mod tests {
         assert_eq!(wrapped(sequence.next()), 5000);
         assert_eq!(sequence.see(77), Seen::Repeated);
         assert_eq!(gaps(&mut sequence), []);
+    }
+
+    #[test]
+    fn a_number_kept_aside_is_no_hole_when_the_window_comes_to_it() {
+        let mut sequence = Sequence::new(64);
+        assert!(matches!(sequence.see(70), Seen::New(_)));
+        for number in 0..70 {
+            assert!(matches!(sequence.see(number), Seen::New(_)), "{number}");
+        }
+        assert_eq!(wrapped(sequence.next()), 71);
+        assert_eq!(sequence.see(70), Seen::Repeated);
+        assert_eq!(gaps(&mut sequence), []);
+        sequence.see(200);
+        sequence.see(130);
+        assert_eq!(gaps(&mut sequence), [(71, 129), (131, 199)]);
+    }
+
+    #[test]
+    fn a_number_is_not_taken_for_a_repeated_one_because_too_many_holes_were_given_up() {
+        let mut sequence = Sequence::new(1 << 16);
+        let holes = 2 * REMEMBERED_HOLES as u32;
+        (0..=holes).for_each(|number| assert!(matches!(sequence.see(2 * number), Seen::New(_))));
+        assert_eq!(gaps(&mut sequence).len(), holes as usize);
+        (0..holes).for_each(|number| assert!(matches!(sequence.see(2 * number + 1), Seen::Late(_)), "{number}"));
     }
 
     #[test]
