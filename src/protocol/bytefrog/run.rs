@@ -360,7 +360,7 @@ impl Run {
     fn release(&mut self, event: Event, now: Now, out: &mut Output) {
         let may_wait = self.turns.is_none() && self.phase == Phase::Open && !self.is_short_of_memory;
         match self.missing(&event) {
-            Some(id) if may_wait => {
+            Some(id) if may_wait && !event.has_waited => {
                 self.waiting.push(id, event, now.elapsed + self.options.unresolved_wait);
             }
             _ => self.emit(&event, out),
@@ -519,7 +519,7 @@ impl Arrival<'_> {
     fn event(self, body: Body, number: u64) -> Event {
         let Arrival { message, source, offset, now } = self;
         let (length, observed, arrived) = (message.len() as u32, now.unix, now.elapsed);
-        Event { body, number, source, length, offset, observed, arrived, is_late: false }
+        Event { body, number, source, length, offset, observed, arrived, is_late: false, has_waited: false }
     }
 }
 
