@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytefrog_law_support::Run;
 use bytefrog_support::wire;
 use tributary::protocol::MemoryBudget;
-use tributary::protocol::bytefrog::{Calls, Hq, Options, Order};
+use tributary::protocol::bytefrog::{Hq, Options};
 
 /// A run of this version with one data connection, number 1, which has said its hello.
 fn run(version: u8, options: &Options) -> Run {

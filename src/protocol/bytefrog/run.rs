@@ -214,7 +214,7 @@ impl Run {
         if self.turns.is_none() && self.rename_wait().is_zero() && self.missing(&event).is_none() {
             self.emit(&event, out);
         } else {
-            self.accept(event);
+            self.accept(event, arrival.now, out);
         }
     }
 
@@ -222,7 +222,7 @@ impl Run {
     pub(super) fn marker(&mut self, sequence: u32, marker: Marker, arrival: Arrival<'_>, out: &mut Output) {
         self.clock.see(marker.time);
         let Some(number) = self.number(sequence, arrival, out) else { return };
-        self.accept(arrival.event(Body::Marker(Box::new(marker)), number));
+        self.accept(arrival.event(Body::Marker(Box::new(marker)), number), arrival.now, out);
     }
 
     /// An id has been mapped: who waited for it goes on.
@@ -346,12 +346,15 @@ impl Run {
         Some(number)
     }
 
-    fn accept(&mut self, event: Event) {
+    /// The first wait of an event begins, where there is one.
+    fn accept(&mut self, event: Event, now: Now, out: &mut Output) {
+        let rename_wait = self.rename_wait();
         match &mut self.turns {
             Some(turns) => {
                 let late = turns.push(event, self.sequence.start());
                 self.ready.extend(late.map(|event| Event { is_late: true, ..event }));
             }
+            None if rename_wait.is_zero() => self.release(event, now, out),
             None => self.settling.push_back(event),
         }
     }
