@@ -210,19 +210,14 @@ impl Run {
     pub(super) fn call(&mut self, call: Call, arrival: Arrival<'_>, out: &mut Output) {
         self.clock.see(call.time);
         let Some(number) = self.number(call.sequence, arrival, out) else { return };
-        let event = arrival.event(Body::Call(call), number);
-        if self.turns.is_none() && self.rename_wait().is_zero() && self.missing(&event).is_none() {
-            self.emit(event, out);
-        } else {
-            self.accept(event);
-        }
+        self.accept(arrival.event(Body::Call(call), number), arrival.now, out);
     }
 
     /// A marker.
     pub(super) fn marker(&mut self, sequence: u32, marker: Marker, arrival: Arrival<'_>, out: &mut Output) {
         self.clock.see(marker.time);
         let Some(number) = self.number(sequence, arrival, out) else { return };
-        self.accept(arrival.event(Body::Marker(Box::new(marker)), number));
+        self.accept(arrival.event(Body::Marker(Box::new(marker)), number), arrival.now, out);
     }
 
     /// An id has been mapped: who waited for it goes on.
@@ -346,22 +341,24 @@ impl Run {
         Some(number)
     }
 
-    fn accept(&mut self, event: Event) {
-        match &mut self.turns {
-            Some(turns) => {
-                let late = turns.push(event, self.sequence.start());
-                self.ready.extend(late.map(|event| Event { is_late: true, ..event }));
-            }
-            None => self.settling.push_back(event),
+    fn accept(&mut self, event: Event, now: Now, out: &mut Output) {
+        if let Some(turns) = &mut self.turns {
+            let late = turns.push(event, self.sequence.start());
+            self.ready.extend(late.map(|event| Event { is_late: true, ..event }));
+        } else if self.rename_wait().is_zero() {
+            self.release(event, now, out);
+        } else {
+            self.settling.push_back(event);
         }
     }
 
     /// An event goes out, unless it has still to wait for a name: in order, it has done so before its turn.
     fn release(&mut self, event: Event, now: Now, out: &mut Output) {
+        let wait = self.options.unresolved_wait;
         let may_wait = self.turns.is_none() && self.phase == Phase::Open && !self.is_short_of_memory;
         match self.missing(&event) {
-            Some(id) if may_wait && !event.has_waited => {
-                self.waiting.push(id, event, now.elapsed + self.options.unresolved_wait);
+            Some(id) if may_wait && !wait.is_zero() && !event.has_waited => {
+                self.waiting.push(id, event, now.elapsed + wait);
             }
             _ => self.emit(event, out),
         }
