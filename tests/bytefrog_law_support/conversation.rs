@@ -80,7 +80,7 @@ fn tale() -> impl Strategy<Value = Tale> {
         2 => (0u32..3).prop_map(Numbered::Visit),
         1 => (0usize..20).prop_map(Numbered::Marker),
     ];
-    let gap = prop_oneof![8 => 1u32..6, 2 => 50u32..3000, 1 => 60_000u32..200_000, 1 => Just(1 << 30)];
+    let gap = prop_oneof![8 => 1u32..6, 2 => 50u32..3000, 1 => 60_000u32..200_000, 1 => Just(1 << 24)];
     prop_oneof![
         60 => numbered.prop_map(Tale::Numbered),
         1 => (1u16..300).prop_map(Tale::Flood),
