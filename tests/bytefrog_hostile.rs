@@ -39,3 +39,14 @@ fn more_ids_than_can_be_given_up_one_by_one_are_given_up_all_the_same() {
     run.pass(Duration::from_secs(11));
     assert_eq!(run.count() - before, 70_001, "and that its heartbeats are late");
 }
+
+#[test]
+fn who_is_refused_is_told_so_once() {
+    let mut run = run(4, &Options::default());
+    let stranger = run.open(&wire::data_hello(99));
+    run.pass(Duration::from_secs(1));
+    run.pass(Duration::from_secs(1));
+    run.feed(stranger, &[0; 100]);
+    run.finish(stranger, tributary::protocol::End::Closed);
+    assert_eq!(run.account(stranger).lost(), 102);
+}

@@ -210,12 +210,7 @@ impl Run {
     pub(super) fn call(&mut self, call: Call, arrival: Arrival<'_>, out: &mut Output) {
         self.clock.see(call.time);
         let Some(number) = self.number(call.sequence, arrival, out) else { return };
-        let event = arrival.event(Body::Call(call), number);
-        if self.turns.is_none() && self.rename_wait().is_zero() && self.missing(&event).is_none() {
-            self.emit(&event, out);
-        } else {
-            self.accept(event, arrival.now, out);
-        }
+        self.accept(arrival.event(Body::Call(call), number), arrival.now, out);
     }
 
     /// A marker.
@@ -346,25 +341,24 @@ impl Run {
         Some(number)
     }
 
-    /// The first wait of an event begins, where there is one.
     fn accept(&mut self, event: Event, now: Now, out: &mut Output) {
-        let rename_wait = self.rename_wait();
-        match &mut self.turns {
-            Some(turns) => {
-                let late = turns.push(event, self.sequence.start());
-                self.ready.extend(late.map(|event| Event { is_late: true, ..event }));
-            }
-            None if rename_wait.is_zero() => self.release(event, now, out),
-            None => self.settling.push_back(event),
+        if let Some(turns) = &mut self.turns {
+            let late = turns.push(event, self.sequence.start());
+            self.ready.extend(late.map(|event| Event { is_late: true, ..event }));
+        } else if self.rename_wait().is_zero() {
+            self.release(event, now, out);
+        } else {
+            self.settling.push_back(event);
         }
     }
 
     /// An event goes out, unless it has still to wait for a name: in order, it has done so before its turn.
     fn release(&mut self, event: Event, now: Now, out: &mut Output) {
+        let wait = self.options.unresolved_wait;
         let may_wait = self.turns.is_none() && self.phase == Phase::Open && !self.is_short_of_memory;
         match self.missing(&event) {
-            Some(id) if may_wait && !event.has_waited => {
-                self.waiting.push(id, event, now.elapsed + self.options.unresolved_wait);
+            Some(id) if may_wait && !wait.is_zero() && !event.has_waited => {
+                self.waiting.push(id, event, now.elapsed + wait);
             }
             _ => self.emit(&event, out),
         }

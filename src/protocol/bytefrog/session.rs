@@ -176,6 +176,9 @@ impl Session for BytefrogSession {
                     return Flow::Continue;
                 }
                 wire::write_error(&stranger.fault.detail, &mut out.reply);
+                if let Phase::Unwelcome(stranger) = std::mem::replace(&mut self.phase, Phase::Finished) {
+                    self.phase = Phase::Broken(stranger.fault, None);
+                }
                 Flow::Close
             }
             Phase::Control(member) | Phase::Data(member) => {
