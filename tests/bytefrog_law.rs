@@ -219,7 +219,7 @@ fn same(whole: &[&str], cut: &[&str]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(150), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(150), max_shrink_iters: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_comes_every_numbered_message_goes_out_once(
