@@ -136,7 +136,10 @@ pub fn check_run(done: &Finished, walks: &[Walk], sizes: &[u64], calls: Calls) -
                 Calls::Spans => assert_eq!(logs + spans + repeated, 1, "{what}"),
                 Calls::Events | Calls::Both => assert_eq!(logs + repeated, 1, "{what}"),
             }
-            assert!(spans + repeated <= u64::from(calls != Calls::Events && (is_entry || is_exit) || repeated > 0), "{what}");
+            assert!(
+                spans + repeated <= u64::from(calls != Calls::Events && (is_entry || is_exit) || repeated > 0),
+                "{what}"
+            );
             spans_of_exits += if is_exit { spans } else { 0 };
         }
     }

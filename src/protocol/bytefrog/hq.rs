@@ -167,7 +167,6 @@ impl Hq {
         let is_live = self.is_live();
         // Run ids are used again; a capture that is read again gives the same spans.
         let key = mix(mix(runs.opened << 8 | u64::from(id)) ^ if is_live { now.unix.0 } else { 0 });
-        let address = address.filter(|_| !is_spare);
         let opening = Opening { id, version, project, address, now, key, is_live };
         let run = Arc::new(Mutex::new(Run::new(opening, options.clone(), memory.lease())));
         let exclusions = if is_spare { vec![EVERYTHING.to_owned()] } else { options.exclusions_for(version.number()) };
@@ -216,7 +215,11 @@ impl Hq {
         if id == SPARE {
             // Which of them it is cannot be known, and does not matter, for they trace nothing: likely the latest.
             let spare: Vec<_> = self.runs().spare.iter().rev().filter_map(Weak::upgrade).collect();
-            return spare.into_iter().find(|run| take_in(&mut lock(run))).ok_or(Unwelcome::Unknown);
+            let takes_it = |run: &Arc<Mutex<Run>>| {
+                let mut open = lock(run);
+                open.address == address && take_in(&mut open)
+            };
+            return spare.into_iter().find(takes_it).ok_or(Unwelcome::Unknown);
         }
         let run = self.runs().live.get(usize::from(id)).cloned().flatten().ok_or(Unwelcome::Unknown)?;
         let mut open = lock(&run);

@@ -373,7 +373,7 @@ impl Run {
             Some(id) if may_wait && !wait.is_zero() && !event.has_waited => {
                 self.waiting.push(id, event, now.elapsed + wait);
             }
-            _ => self.emit(event, out),
+            _ => self.emit(&event, out),
         }
     }
 
@@ -408,7 +408,7 @@ impl Run {
     }
 
     /// Writes an event, or makes a span of it.
-    fn emit(&mut self, event: Event, out: &mut Output) {
+    fn emit(&mut self, event: &Event, out: &mut Output) {
         self.speak_for(event.source, out);
         self.written_bytes += u64::from(event.length);
         let time = self.clock.time(event.time());
@@ -416,7 +416,7 @@ impl Run {
             Body::Call(call) => *call,
             Body::Marker(marker) => {
                 self.marker_bytes -= marker.memory_bytes();
-                return self.writer.marker(out, &event, marker, time);
+                return self.writer.marker(out, event, marker, time);
             }
         };
         let mut ids = None;
@@ -425,7 +425,7 @@ impl Run {
             match call.what {
                 What::Entry => {
                     if !self.is_short_of_memory {
-                        ids = calls.open(&event, call.method, call.thread, call.time);
+                        ids = calls.open(event, call.method, call.thread, call.time);
                     }
                     if ids.is_some() && only_spans {
                         return;
@@ -434,7 +434,7 @@ impl Run {
                 What::Exit { .. } | What::ExitAtLine(_) | What::Bubbled { .. } => {
                     if let Some(frame) = calls.close(call.method, call.thread) {
                         ids = Some(frame.ids);
-                        self.tell_span(&frame, Some((&event, &call)), out);
+                        self.tell_span(&frame, Some((event, &call)), out);
                         if only_spans {
                             return;
                         }
@@ -444,7 +444,7 @@ impl Run {
                 What::Visit { .. } => ids = calls.closed(call.thread),
             }
         }
-        self.writer.call(out, &event, &call, time, ids, &mut self.dictionary);
+        self.writer.call(out, event, &call, time, ids, &mut self.dictionary);
     }
 
     fn tell_span(&mut self, frame: &Frame, exit: Option<(&Event, &Call)>, out: &mut Output) {
