@@ -185,6 +185,7 @@ impl Hq {
             let _ = nothing.write(version.number(), reply);
         }
         let mut begun = lock(&run);
+        begun.admit();
         let agent = &mut begun.agent;
         match options.start {
             _ if is_spare => agent.wish = Some(Command::Stop),
@@ -203,7 +204,7 @@ impl Hq {
         run
     }
 
-    /// The run that a data connection belongs to.
+    /// The run that a data connection belongs to, which is admitted to it.
     ///
     /// # Errors
     /// Why it belongs to none.
@@ -216,7 +217,7 @@ impl Hq {
             let spare: Vec<_> = self.runs().spare.iter().rev().filter_map(Weak::upgrade).collect();
             let takes_it = |run: &Arc<Mutex<Run>>| {
                 let mut open = lock(run);
-                open.address == address && open.agent.data_hello()
+                open.address == address && take_in(&mut open)
             };
             return spare.into_iter().find(takes_it).ok_or(Unwelcome::Unknown);
         }
@@ -228,7 +229,7 @@ impl Hq {
         if open.address != address {
             return Err(Unwelcome::Stranger);
         }
-        if !open.agent.data_hello() {
+        if !take_in(&mut open) {
             return Err(Unwelcome::TooMany);
         }
         drop(open);
@@ -239,7 +240,10 @@ impl Hq {
     fn find_offline(&self, offline: Offline, now: Now) -> Result<Arc<Mutex<Run>>, Unwelcome> {
         let latest = self.runs().live.iter().flatten().next_back().cloned();
         if let Some(run) = latest {
-            lock(&run).agent.data_hello();
+            let mut open = lock(&run);
+            open.agent.data_hello();
+            open.admit();
+            drop(open);
             return Ok(run);
         }
         let version = offline.version.ok_or(Unwelcome::NoVersion)?;
@@ -276,6 +280,15 @@ impl Runs {
 /// A run, even if a session has panicked with it: its other connections go on.
 pub(super) fn lock(run: &Mutex<Run>) -> MutexGuard<'_, Run> {
     run.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Admits a data connection, while the run is not over and has not all of them.
+fn take_in(run: &mut Run) -> bool {
+    let is_welcome = !run.is_over() && run.agent.data_hello();
+    if is_welcome {
+        run.admit();
+    }
+    is_welcome
 }
 
 fn status(run: &Run) -> AgentStatus {
