@@ -171,6 +171,8 @@ pub(super) struct Agent {
     data_hellos: usize,
     /// A heartbeat has come after the last data hello that we wait for (rule 8).
     is_settled: bool,
+    /// At the last heartbeat, all data connections were open.
+    has_opened: bool,
     mode: Mode,
     is_started: bool,
     has_control: bool,
@@ -192,6 +194,7 @@ impl Agent {
             data_connections,
             data_hellos: 0,
             is_settled: false,
+            has_opened: false,
             mode: Mode::Initializing,
             is_started: false,
             has_control: true,
@@ -245,7 +248,10 @@ impl Agent {
         self.has_reported = true;
         self.last_heartbeat = elapsed;
         self.has_shut_down |= mode == Mode::ShuttingDown;
-        self.is_settled |= self.is_started && self.data_hellos >= self.data_connections;
+        let has_opened = self.is_started && self.data_hellos >= self.data_connections;
+        // One that was on its way already when the last data hello came still says that it initializes.
+        self.is_settled |= has_opened && (mode != Mode::Initializing || self.has_opened);
+        self.has_opened = has_opened;
         self.mode = mode;
         if self.obeying.is_some_and(|(command, _)| command.leads_to() == mode) {
             self.obeying = None;
