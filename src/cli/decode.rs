@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
-use crate::decode::Offline;
-use crate::event::{Batch, Origin};
+use crate::decode::{self, Offline};
+use crate::event::{Batch, Origin, write_hex};
 use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::datadog::DatadogSession;
-use crate::protocol::{End, MemoryBudget, Session};
+use crate::protocol::endless::EndlessExchange;
+use crate::protocol::{End, Exchange, Head, MemoryBudget, Request, Session};
 use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
 
@@ -21,14 +22,16 @@ const PIECE_BYTES: usize = 64 * 1024;
 
 /// Decode recorded wire bytes into the events that the daemon would write
 ///
-/// Each file is what one connection received, from its first byte to its end. Bytes that are no events become loss
+/// Each file is what one connection received, from its first byte to its end: for endless HTTP requests, or one bundle. Bytes that are no events become loss
 /// events, here as there; they are no failure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   tributary decode datadog capture.bin
   nc -l 8136 | tributary decode datadog --format text
-  tributary decode datadog --option list_layout=padded32 capture.bin")]
+  tributary decode datadog --option list_layout=padded32 capture.bin
+  tributary decode endless quarantine/desktops/*.http
+  tributary decode endless --protocol-version 2 bundle.bin")]
 pub(super) struct Arguments {
     /// What the bytes speak
     protocol: NamedProtocol,
@@ -38,6 +41,9 @@ pub(super) struct Arguments {
     /// An option of the listener, as in the configuration; may be repeated
     #[arg(long = "option", short = 'o', value_name = "KEY=VALUE")]
     options: Vec<String>,
+    /// endless: the version of a bundle that is not wrapped in an HTTP request
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u8).range(0..=3))]
+    protocol_version: u8,
     /// How events are written
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     format: OutputFormat,
@@ -60,7 +66,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             ProtocolOptions::Datadog(own) => {
                 let session =
                     DatadogSession::new(own.clone(), options.max_message_bytes, options.emit_definitions, &memory);
-                decode(input, Offline::new(session, origin, books.clone()), &mut output)
+                drive(input, Offline::new(session, origin, books.clone()), &mut output)
+            }
+            ProtocolOptions::Endless(own, _) => {
+                let exchange = EndlessExchange::new(own.clone(), &memory);
+                let version = arguments.protocol_version;
+                answer(input, &exchange, |body| upload(version, body), &origin, &books, &mut output)
             }
         };
         decoded.map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
@@ -101,11 +112,42 @@ fn listener(protocol: &str, options: &[String]) -> Result<ListenerConfig, Failur
     Ok(listeners.remove(0))
 }
 
+/// The requests in `input`; or, where there are none, the one that `wrap` makes of it.
+fn answer<E: Exchange>(
+    mut input: impl Read,
+    exchange: &E,
+    wrap: impl Fn(Vec<u8>) -> Request,
+    origin: &Arc<Origin>,
+    books: &ListenerBooks,
+    output: &mut Output,
+) -> io::Result<()> {
+    let clock = Clock::start();
+    let mut bytes = Vec::new();
+    input.read_to_end(&mut bytes)?;
+    let requests = decode::requests(&bytes).unwrap_or_else(|| vec![wrap(bytes)]);
+    for request in requests {
+        let shown = format!("{} {:.24}", request.head.method, request.head.target);
+        let take = &mut |batch| output.write(&batch);
+        let (response, aside) = decode::answer(exchange, request, origin.clone(), books, clock.now(), take);
+        let words = aside.unwrap_or_else(|| String::from_utf8_lossy(&response.body).trim_end().to_owned());
+        say(format_args!("{shown}: {}, {words}", response.status));
+    }
+    output.check()
+}
+
+/// A bundle that is not wrapped in a request, as if it had been uploaded.
+fn upload(version: u8, bundle: Vec<u8>) -> Request {
+    let hash = ring::digest::digest(&ring::digest::SHA512, &bundle);
+    let mut target = format!("/{version}/");
+    let _ = write_hex(&mut target, hash.as_ref());
+    Request { head: Head { method: "PUT".to_owned(), target, headers: Vec::new() }, body: bundle.into(), number: 1 }
+}
+
 fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     Ok(if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path)?) })
 }
 
-fn decode<S: Session>(mut input: impl Read, mut offline: Offline<S>, output: &mut Output) -> io::Result<()> {
+fn drive<S: Session>(mut input: impl Read, mut offline: Offline<S>, output: &mut Output) -> io::Result<()> {
     let clock = Clock::start();
     let mut piece = vec![0; PIECE_BYTES];
     loop {

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::section::Section;
 use super::{Names, check_name};
-use crate::protocol::{Protocol, datadog};
-use crate::transport::options::ListenerOptions;
+use crate::protocol::{Protocol, datadog, endless};
+use crate::transport::options::{HttpOptions, ListenerOptions};
 
 /// One listener.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +25,8 @@ pub struct ListenerConfig {
 pub enum ProtocolOptions {
     /// Datadog-style binary spans.
     Datadog(datadog::Options),
+    /// Endless OS metrics, over HTTP.
+    Endless(endless::Options, HttpOptions),
 }
 
 impl ProtocolOptions {
@@ -32,6 +34,7 @@ impl ProtocolOptions {
     pub fn protocol(&self) -> Protocol {
         match self {
             ProtocolOptions::Datadog(_) => Protocol::Datadog,
+            ProtocolOptions::Endless(..) => Protocol::Endless,
         }
     }
 
@@ -39,7 +42,10 @@ impl ProtocolOptions {
     fn read(protocol: Protocol, section: &mut Section<'_>) -> Option<Self> {
         match protocol {
             Protocol::Datadog => Some(ProtocolOptions::Datadog(datadog::Options::read(section))),
-            Protocol::Rbkit | Protocol::Bytefrog | Protocol::Endless | Protocol::Zico => None,
+            Protocol::Endless => {
+                Some(ProtocolOptions::Endless(endless::Options::read(section), HttpOptions::read(section)))
+            }
+            Protocol::Rbkit | Protocol::Bytefrog | Protocol::Zico => None,
         }
     }
 }

@@ -149,6 +149,9 @@ const BUILTIN: &str = r#"
 [listeners.spans]
 protocol = "datadog"
 
+[listeners.desktops]
+protocol = "endless"
+
 [sinks.console]
 type = "stdout"
 "#;

@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Memory for what peers make us remember (dictionaries, waiting records), shared by every session of the process.
+use crate::config::Section;
+
+/// Memory for what peers make us remember (dictionaries, waiting records, requests on their way), shared by every
+/// session of the process.
 #[derive(Debug)]
 pub struct MemoryBudget {
     limit: u64,
@@ -101,6 +104,35 @@ impl Credit {
         }
         let micros = -self.balance * 1_000_000 / i128::from(self.rate);
         Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
+    }
+}
+
+/// Limits of output bytes by input bytes. A peer that has spent its credit is not lost, only read more slowly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Amplification {
+    /// Output bytes that each input byte earns. 64. At least 1.
+    pub ratio: u64,
+    /// The most credit that can be saved up, in output bytes; also the credit at the start. 16 MiB. At least 64 KiB.
+    pub burst: u64,
+    /// Output bytes earned per second, whatever comes in. 4 MiB. At least 1 KiB.
+    pub rate: u64,
+}
+
+impl Amplification {
+    /// Reads the options; what is wrong is told to the section.
+    pub fn read(section: &mut Section<'_>) -> Self {
+        let default = Amplification::default();
+        Amplification {
+            ratio: section.count("ratio", default.ratio, 1..=1_000_000),
+            burst: section.size("burst", default.burst, 64 << 10..=1 << 40),
+            rate: section.size("rate", default.rate, 1 << 10..=1 << 40),
+        }
+    }
+}
+
+impl Default for Amplification {
+    fn default() -> Self {
+        Amplification { ratio: 64, burst: 16 << 20, rate: 4 << 20 }
     }
 }
 

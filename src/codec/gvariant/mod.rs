@@ -11,7 +11,7 @@ mod types;
 mod walk;
 
 pub use types::MAX_NESTING;
-pub use walk::{Container, Scratch, Skip, Visitor, unwrap_variant, walk, walk_type};
+pub use walk::{Container, MAX_DEPTH, Scratch, Skip, Visitor, unwrap_variant, walk, walk_type};
 
 use super::reader::{DecodeError, DecodeErrorKind};
 
@@ -26,6 +26,11 @@ impl<'a> Slice<'a> {
     /// The whole, at offset 0.
     pub fn new(bytes: &'a [u8]) -> Self {
         Slice { bytes, offset: 0 }
+    }
+
+    /// A part of the whole that begins at `offset` there.
+    pub fn at(bytes: &'a [u8], offset: usize) -> Self {
+        Slice { bytes, offset }
     }
 
     /// The bytes.
@@ -235,6 +240,13 @@ impl<'a> Tuple<'a> {
     }
 }
 
+/// Where a walk over an array stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    at: usize,
+    table: usize,
+}
+
 /// Walks the elements, of variable size, of one array in their order.
 #[derive(Clone, Copy, Debug)]
 pub struct Elements<'a> {
@@ -271,6 +283,17 @@ impl<'a> Elements<'a> {
             return Err(slice.fault(field, body, width as u64, "offsets of the narrowest width"));
         }
         Ok(elements(body))
+    }
+
+    /// Where the walk stands, for [`Elements::resume`].
+    pub fn place(&self) -> Place {
+        Place { at: self.at, table: self.table }
+    }
+
+    /// Goes on where another walk over the same array stood.
+    pub fn resume(&mut self, place: Place) {
+        self.at = place.at.min(self.body);
+        self.table = place.table.clamp(self.body, self.slice.len());
     }
 
     /// How many elements are still to come.

@@ -6,7 +6,7 @@ use super::types::{self, Node};
 use super::{Elements, Slice, Tuple};
 
 /// A value at this depth is not in normal form; the outermost value has depth 0, each child one more.
-const MAX_DEPTH: usize = 128;
+pub const MAX_DEPTH: usize = 128;
 
 /// Is told what a value consists of, in the order of the bytes. Variants, and maybes that hold something, are not told:
 /// only what is in them.

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use crate::config::{LONGEST, Section};
+pub use crate::protocol::Amplification;
 
 /// Options of a `datadog` listener.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,17 +84,6 @@ pub struct MaxText {
     pub value: usize,
 }
 
-/// Limits of output bytes by input bytes. A peer that has spent its credit is not lost, only read more slowly.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Amplification {
-    /// Output bytes that each input byte earns. 64. At least 1.
-    pub ratio: u64,
-    /// The most credit that can be saved up, in output bytes; also the credit at the start. 16 MiB. At least 64 KiB.
-    pub burst: u64,
-    /// Output bytes earned per second, whatever comes in. 4 MiB. At least 1 KiB.
-    pub rate: u64,
-}
-
 impl Options {
     /// Reads the options; what is wrong is told to the section.
     pub fn read(section: &mut Section<'_>) -> Self {
@@ -156,17 +146,6 @@ impl MaxText {
     }
 }
 
-impl Amplification {
-    fn read(section: &mut Section<'_>) -> Self {
-        let default = Amplification::default();
-        Amplification {
-            ratio: section.count("ratio", default.ratio, 1..=1_000_000),
-            burst: section.size("burst", default.burst, 64 * KIB..=1024 * GIB),
-            rate: section.size("rate", default.rate, KIB..=1024 * GIB),
-        }
-    }
-}
-
 impl Default for Options {
     fn default() -> Self {
         Options {
@@ -199,12 +178,6 @@ impl Default for Waiting {
 impl Default for MaxText {
     fn default() -> Self {
         MaxText { name: 100, service: 100, type_: 100, resource: 5000, key: 200, value: 25_000 }
-    }
-}
-
-impl Default for Amplification {
-    fn default() -> Self {
-        Amplification { ratio: 64, burst: 16 << 20, rate: 4 << 20 }
     }
 }
 
