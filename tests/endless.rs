@@ -139,7 +139,8 @@ fn events_say_where_they_stand_in_the_bundle() {
     let answer = Offline::new(Options::default()).put(recorded(&case.request), case.received());
     let mut end = 0;
     for event in &answer.events {
-        let (offset, length) = (event["origin"]["offset"].as_u64().unwrap(), event["origin"]["length"].as_u64().unwrap());
+        let (offset, length) =
+            (event["origin"]["offset"].as_u64().unwrap(), event["origin"]["length"].as_u64().unwrap());
         assert!(offset >= end && offset % 8 == 0);
         end = offset + length;
         assert_eq!(event["origin"]["sequence"], 1);

@@ -2,6 +2,8 @@
 //! which an independent decoder wrote, by code that shares nothing with ours.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+pub mod http;
+
 use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
@@ -407,7 +409,11 @@ fn fields(id: &str, entry: &Value, payload_type: Option<&str>, body: Option<&Val
     match (names.as_slice(), payload_type.starts_with('(')) {
         ([], _) => None,
         (names, true) => Some(
-            names.iter().zip(body.as_array().unwrap()).map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+            names
+                .iter()
+                .zip(body.as_array().unwrap())
+                .map(|(name, value)| ((*name).to_owned(), value.clone()))
+                .collect(),
         ),
         ([name], false) => Some(json!({*name: body})),
         _ => None,
@@ -475,7 +481,8 @@ fn end_of_type(text: &str) -> usize {
 
 fn base64(hex: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let bytes: Vec<u8> = (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect();
+    let bytes: Vec<u8> =
+        (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect();
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
         let bits = chunk.iter().enumerate().fold(0u32, |bits, (at, byte)| bits | u32::from(*byte) << (16 - 8 * at));

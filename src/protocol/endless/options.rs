@@ -12,7 +12,7 @@ pub struct Options {
     pub path_prefix: String,
     /// The largest body, as transmitted. 16 MiB. 1 KiB to 1 GiB.
     pub max_body_bytes: u64,
-    /// The largest bundle, after decompression. 64 MiB. 1 KiB to 1 GiB.
+    /// The largest bundle, after decompression. 32 MiB: three times what an agent can have stored. 1 KiB to 1 GiB.
     pub max_inflated_bytes: u64,
     /// The largest payload that is shown; the event of a larger one goes out without it. 1 MiB. 1 KiB to 64 MiB.
     pub max_payload_bytes: u64,
@@ -72,7 +72,7 @@ impl Default for Options {
         Options {
             path_prefix: String::new(),
             max_body_bytes: 16 << 20,
-            max_inflated_bytes: 64 << 20,
+            max_inflated_bytes: 32 << 20,
             max_payload_bytes: 1 << 20,
             max_channel_bytes: 64 << 10,
             dedup: Dedup::default(),
