@@ -260,7 +260,8 @@ impl Reading {
         if sequence.items.is_empty() {
             let id = normalize::event_id(sequence.head.id);
             let detail = format!("event sequence {id}, at {}: it has no items", slice.offset());
-            self.lose(slice, slice.len(), Reason::Malformed, Some(1), &detail, out);
+            // It can be read, and says nothing: no reason to keep the bundle.
+            self.report(slice, slice.len(), Reason::Malformed, Some(1), &detail, out);
             return Ok(());
         }
         let mut fault = None;
@@ -338,7 +339,7 @@ impl Reading {
         }
     }
 
-    /// Reports what stands in `slice`, `bytes` of which no event stands for.
+    /// Reports what cannot be read, for which the bundle is kept.
     fn lose(
         &mut self,
         slice: Slice<'_>,
@@ -348,9 +349,22 @@ impl Reading {
         detail: &str,
         out: &mut Output,
     ) {
-        self.lost += bytes as u64;
         self.faults += 1;
         self.fault.get_or_insert_with(|| detail.to_owned());
+        self.report(slice, bytes, reason, events, detail, out);
+    }
+
+    /// Reports what stands in `slice`, `bytes` of which no event stands for.
+    fn report(
+        &mut self,
+        slice: Slice<'_>,
+        bytes: usize,
+        reason: Reason,
+        events: Option<u64>,
+        detail: &str,
+        out: &mut Output,
+    ) {
+        self.lost += bytes as u64;
         let loss = Loss { reason, bytes: bytes as u64, events, detail, excerpt: slice.bytes() };
         let header = Header::observed_at(semconv::LOSS, self.context.received, self.context.position(slice));
         out.loss(header, loss);
