@@ -6,7 +6,6 @@ mod endless_support;
 mod live;
 
 use std::path::Path;
-use std::time::Duration;
 
 use endless_support::http::{Reply, ask, listener, plain, quarantined, send};
 use endless_support::{Case, cases};
@@ -281,7 +280,6 @@ async fn a_request_that_the_grace_period_does_not_suffice_for_is_accounted_for()
     let accounts = within("the end", server.stop()).await;
     assert!(accounts.are_balanced(), "{accounts}");
     assert_eq!(accounts.sinks[0].written, 0);
-    tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
 /// A singular event of version 3 at this moment.

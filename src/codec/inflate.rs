@@ -9,6 +9,8 @@ use flate2::{Crc, Decompress, FlushDecompress, Status};
 
 /// The most that one step produces.
 pub const STEP_BYTES: usize = 256 * 1024;
+/// Room that a step has at least.
+const LEAST_ROOM_BYTES: usize = 4 * 1024;
 
 /// Why a stream cannot be inflated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,8 +151,10 @@ impl Gunzip {
 
     fn data(&mut self, input: &[u8]) -> Result<(), InflateError> {
         let before = self.output.len();
-        // One byte more than allowed, so that a stream of exactly the limit can end.
-        let room = STEP_BYTES.min((self.limit - before).saturating_add(1));
+        // Little for little streams, since many may be on their way at once. One byte more than allowed, so that a
+        // stream of exactly the limit can end.
+        let room = before.max(4 * input.len()).clamp(LEAST_ROOM_BYTES, STEP_BYTES);
+        let room = room.min((self.limit - before).saturating_add(1));
         self.output.resize(before + room, 0);
         let (read, written) = (self.inflater.total_in(), self.inflater.total_out());
         let result = self.inflater.decompress(&input[self.at..], &mut self.output[before..], FlushDecompress::None);

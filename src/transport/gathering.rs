@@ -132,8 +132,14 @@ pub(super) async fn gather(
             Err(_) => break Cut::TimedOut,
         }
     };
-    drop(incoming);
     let received = body.len();
+    body.truncate(Loss::EXCERPT);
+    body.shrink_to_fit();
+    drop(lease);
+    if let Cut::TooLarge | Cut::OutOfMemory = cut {
+        read_away(&mut incoming, &mut undecided).await;
+    }
+    drop(incoming);
     let (reason, response) = match cut {
         Cut::TooLarge => (Reason::TooLarge, too_large(limit, key)),
         Cut::OutOfMemory => {
@@ -157,10 +163,19 @@ pub(super) async fn drain(mut incoming: Incoming, is_expecting: bool, reason: Re
     if is_expecting {
         return;
     }
+    let excerpt = read_away(&mut incoming, &mut undecided).await;
+    if undecided.bytes > 0 {
+        undecided.lose(reason, &format!("the request was refused: {why}"), &excerpt).await;
+    }
+}
+
+/// Reads for a moment what nobody wants; answers how it begins.
+async fn read_away(incoming: &mut Incoming, undecided: &mut Undecided) -> Vec<u8> {
     let clock = undecided.around.clock;
     let until = clock.instant(clock.now().elapsed + undecided.around.options.close_linger);
+    let most = undecided.bytes + MOST_DRAINED_BYTES;
     let mut excerpt = Vec::new();
-    while undecided.bytes < MOST_DRAINED_BYTES
+    while undecided.bytes < most
         && let Ok(Some(Ok(frame))) = timeout_at(until, incoming.frame()).await
     {
         if let Ok(data) = frame.into_data() {
@@ -169,9 +184,7 @@ pub(super) async fn drain(mut incoming: Incoming, is_expecting: bool, reason: Re
             excerpt.extend_from_slice(&data[..data.len().min(room)]);
         }
     }
-    if undecided.bytes > 0 {
-        undecided.lose(reason, &format!("the request was refused: {why}"), &excerpt).await;
-    }
+    excerpt
 }
 
 /// The answer to a body over its limit.
