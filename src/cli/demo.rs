@@ -8,7 +8,7 @@ use crate::event::Kind;
 use crate::pipeline::ledger::Accounts;
 use crate::protocol::{Protocol, datadog, endless};
 use crate::server::Server;
-use crate::simulate::{self, Amount, Plan, Sent, datadog::Dialect};
+use crate::simulate::{self, Amount, Plan, Sent, datadog::Dialect, endless::Version};
 use crate::sink::encode::Format;
 use crate::transport::options::HttpOptions;
 
@@ -96,7 +96,7 @@ async fn show(config: Config, arguments: &Arguments) -> Result<(Accounts, Vec<Se
             connections: 1,
             seed: 1,
         };
-        agents.spawn(simulate::run(agent(bound.protocol, Dialect::Exact)?, plan, pending()));
+        agents.spawn(simulate::run(agent(bound.protocol, Dialect::Exact, Version::V3)?, plan, pending()));
     }
     let mut sent = Vec::new();
     loop {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::protocol::Protocol;
-use crate::simulate::{self, Agent, Amount, Plan, datadog};
+use crate::simulate::{self, Agent, Amount, Plan, datadog, endless};
 
 use super::{Failure, NamedProtocol, block_on, duration, say};
 
@@ -16,7 +16,8 @@ use super::{Failure, NamedProtocol, block_on, duration, say};
 #[command(after_help = "\
 Examples:
   tributary simulate datadog --to 127.0.0.1:8136 --count 1000000
-  tributary simulate datadog --to 127.0.0.1:8136 --for 1m --rate 5000 --connections 20 --seed 7")]
+  tributary simulate datadog --to 127.0.0.1:8136 --for 1m --rate 5000 --connections 20 --seed 7
+  tributary simulate endless --version 2 --to 127.0.0.1:8080 --count 10000")]
 pub(super) struct Arguments {
     /// What the agents speak
     protocol: NamedProtocol,
@@ -41,6 +42,9 @@ pub(super) struct Arguments {
     /// datadog: how lists are laid out, as `list_layout` of the listener
     #[arg(long, value_name = "LAYOUT", default_value = "exact")]
     list_layout: Layout,
+    /// endless: the protocol version that the machines speak, 2 or 3
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u8).range(2..=3))]
+    version: u8,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -56,7 +60,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Layout::Exact => datadog::Dialect::Exact,
         Layout::Padded32 => datadog::Dialect::Padded32,
     };
-    let agent = agent(arguments.protocol.spoken()?, dialect)?;
+    let version = if arguments.version == 2 { endless::Version::V2 } else { endless::Version::V3 };
+    let agent = agent(arguments.protocol.spoken()?, dialect, version)?;
     let plan = Plan {
         to: arguments.to,
         amount: arguments.time.map_or(Amount::Events(arguments.count), Amount::For),
@@ -70,11 +75,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// The simulated agent of a protocol.
-pub(super) fn agent(protocol: Protocol, dialect: datadog::Dialect) -> Result<Agent, Failure> {
+pub(super) fn agent(
+    protocol: Protocol,
+    dialect: datadog::Dialect,
+    version: endless::Version,
+) -> Result<Agent, Failure> {
     match protocol {
         Protocol::Datadog => Ok(Agent::Datadog(dialect)),
-        Protocol::Rbkit | Protocol::Bytefrog | Protocol::Endless | Protocol::Zico => {
-            Err(Failure::Misused(protocol.not_spoken()))
-        }
+        Protocol::Endless => Ok(Agent::Endless(version)),
+        Protocol::Rbkit | Protocol::Bytefrog | Protocol::Zico => Err(Failure::Misused(protocol.not_spoken())),
     }
 }

@@ -4,6 +4,8 @@
 //! it sends in the events that the daemon makes of it, so that the receiving side can be held against it.
 
 pub mod datadog;
+pub mod endless;
+mod http;
 mod pace;
 mod rng;
 mod tcp;
@@ -29,6 +31,8 @@ use tcp::{Connection, Outcome};
 pub enum Agent {
     /// Tracers that send Datadog-style binary spans over TCP.
     Datadog(datadog::Dialect),
+    /// Machines that upload Endless OS metrics over HTTP.
+    Endless(endless::Version),
 }
 
 impl Agent {
@@ -36,6 +40,7 @@ impl Agent {
     pub fn protocol(self) -> Protocol {
         match self {
             Agent::Datadog(_) => Protocol::Datadog,
+            Agent::Endless(_) => Protocol::Endless,
         }
     }
 }
@@ -67,7 +72,7 @@ pub enum Amount {
 /// Objects of the protocol, and the events that the daemon makes of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Objects on the wire, definitions included.
+    /// Objects on the wire, definitions included; of HTTP, requests.
     pub messages: u64,
     /// Events; definitions are none.
     pub events: u64,
@@ -87,7 +92,8 @@ pub struct Sent {
     pub protocol: &'static str,
     /// Objects on the wire, definitions included.
     pub messages: u64,
-    /// Events that the daemon makes of them. For `datadog`: one per connection, trace object and span.
+    /// Events that the daemon makes of them. For `datadog`: one per connection, trace object and span. For `endless`: one
+    /// per singular and aggregate event and per element of a sequence.
     pub events: u64,
     /// Bytes, without those of TCP.
     pub bytes: u64,
@@ -161,7 +167,6 @@ pub async fn run(agent: Agent, plan: Plan, stop: impl Future<Output = ()>) -> io
 }
 
 fn spawn_connections(agent: Agent, plan: Plan, start: Instant, halt: &CancellationToken) -> JoinSet<Outcome> {
-    let Agent::Datadog(dialect) = agent;
     let connections = plan.connections as u64;
     let shares = (0..connections).map(|number| (number, share(plan.amount, number, connections)));
     let shares: Vec<_> = shares.filter(|&(_, events)| events > 0).collect();
@@ -169,7 +174,14 @@ fn spawn_connections(agent: Agent, plan: Plan, start: Instant, halt: &Cancellati
     let mut tasks = JoinSet::new();
     for (number, events) in shares {
         let connection = Connection { number, to: plan.to, events, pace, start, halt: halt.clone() };
-        tasks.spawn(connection.run(move |now| datadog::Tracer::new(plan.seed, number, now, dialect)));
+        match agent {
+            Agent::Datadog(dialect) => {
+                tasks.spawn(connection.run(move |now| datadog::Tracer::new(plan.seed, number, now, dialect)));
+            }
+            Agent::Endless(version) => {
+                tasks.spawn(http::run(connection, move |now| endless::Machine::new(plan.seed, number, now, version)));
+            }
+        }
     }
     tasks
 }
