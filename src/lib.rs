@@ -11,9 +11,10 @@
 //!   FLOOR 0  event       the normalized event model: batch arena, views, names
 //! ```
 //!
-//! Beside the floors: [`config`] (read by every component for itself), [`decode`] (sessions without sockets) and
-//! [`simulate`] (agents; shares no code with the decoders).
+//! Beside the floors: [`config`] (read by every component for itself), [`decode`] (sessions without sockets), [`agents`] (commands while the
+//! daemon runs) and [`simulate`] (shares no code with the decoders).
 
+pub mod agents;
 pub mod cli;
 pub mod codec;
 pub mod config;

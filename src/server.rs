@@ -16,9 +16,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
+use crate::agents::Headquarters;
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
 use crate::pipeline::ledger::{Accounts, Ledger};
 use crate::pipeline::{Sender, Sinks, Workers};
+use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
 use crate::protocol::{MemoryBudget, Protocol};
@@ -38,6 +40,7 @@ pub struct Server {
     addresses: Vec<Bound>,
     ledger: Ledger,
     grace: Duration,
+    headquarters: Vec<(String, Headquarters)>,
     listeners: Vec<JoinHandle<()>>,
     connections: TaskTracker,
     sender: Sender,
@@ -101,6 +104,7 @@ impl Server {
             addresses: Vec::new(),
             ledger,
             grace: config.limits.shutdown_grace,
+            headquarters: Vec::new(),
             listeners: Vec::new(),
             connections: TaskTracker::new(),
             sender,
@@ -124,6 +128,11 @@ impl Server {
     /// The address of the first listener: what tests and demos with one listener ask for.
     pub fn address(&self) -> Option<SocketAddr> {
         self.addresses.first().map(|bound| bound.address)
+    }
+
+    /// The agents of a `bytefrog` listener of this name, to be looked at and commanded.
+    pub fn bytefrog(&self, listener: &str) -> Option<&Headquarters> {
+        self.headquarters.iter().find(|(name, _)| name == listener).map(|(_, headquarters)| headquarters)
     }
 
     /// The books, which stay readable after the daemon has stopped.
@@ -175,8 +184,15 @@ impl Server {
         let (max_message_bytes, emit_definitions) = (config.options.max_message_bytes, config.options.emit_definitions);
         let memory = memory.clone();
         let serving = match config.protocol.clone() {
+            ProtocolOptions::Bytefrog(options) => {
+                let sender = sender.with_patience(options.max_stall);
+                let hq = Hq::new(options, emit_definitions, memory);
+                self.headquarters.push((config.name.clone(), Headquarters::new(hq.clone(), clock)));
+                let make = move |peer: SocketAddr| hq.session(Some(peer.ip()));
+                tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
+            }
             ProtocolOptions::Datadog(options) => {
-                let make = move || DatadogSession::new(options.clone(), max_message_bytes, emit_definitions, &memory);
+                let make = move |_| DatadogSession::new(options.clone(), max_message_bytes, emit_definitions, &memory);
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
             }
             ProtocolOptions::Endless(options, http) => {

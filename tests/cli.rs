@@ -12,8 +12,8 @@ use live::binary::{Binary, run, tributary};
 use live::{losses, timeless};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tributary::protocol::End;
 use tributary::protocol::datadog::{ListLayout, Options};
+use tributary::protocol::{End, Protocol};
 
 fn capture(name: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/datadog").join(name).join("wire.bin");
@@ -50,9 +50,12 @@ fn demo_prints_events_and_ends_with_a_table() {
     assert!(losses(&events).is_empty());
     let head: Vec<_> = ended.line("events/s").split_whitespace().collect();
     assert_eq!(head, ["protocol", "sent", "events", "bytes", "losses", "events/s"]);
-    let row: Vec<_> = ended.line("datadog   ").split_whitespace().collect();
-    let count = events.len().to_string();
-    assert_eq!((row[1], row[2], row[4]), (&*count, &*count, "0"), "{}", ended.stderr);
+    for protocol in Protocol::spoken().map(Protocol::as_str) {
+        let row: Vec<_> = ended.line(&format!("{protocol:<10}")).split_whitespace().collect();
+        let count = events.iter().filter(|event| event["origin"]["protocol"] == protocol).count().to_string();
+        assert_eq!((row[1], row[2], row[4]), (&*count, &*count, "0"), "{}", ended.stderr);
+    }
+    let count = events.len();
     assert_eq!(ended.last_words(), format!("sink console: {count} events = {count} written + 0 shed + 0 failed"));
 }
 
@@ -231,7 +234,7 @@ fn decode_ends_quietly_when_its_reader_has_seen_enough() {
 
 #[test]
 fn a_protocol_that_is_not_built_yet_is_one_clear_line() {
-    let line = "tributary: protocol `zico` is not built yet; this version speaks: datadog\n";
+    let line = "tributary: protocol `zico` is not built yet; this version speaks: bytefrog, datadog\n";
     let to = "127.0.0.1:1";
     for arguments in [&["decode", "zico"][..], &["demo", "--protocol", "zico"], &["simulate", "zico", "--to", to]] {
         let ended = run(arguments);

@@ -7,7 +7,7 @@ mod live;
 
 use std::path::Path;
 
-use endless_support::http::{self, ask, listener, plain, put, quarantined, reply, send, sha512};
+use endless_support::http::{ask, listener, plain, put, quarantined, reply, send, sha512};
 use endless_support::{Case, assert_events, cases, comparable, expected_events, gunzip, http_cases, unix_nanos};
 use live::{Daemon, within};
 use serde_json::Value;
@@ -206,7 +206,7 @@ async fn redirects_are_never_given_and_the_date_is() {
     let reply =
         within("the answer", ask(&mut stream, b"POST /3/x HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n")).await;
     assert_eq!((reply.status, reply.headers["allow"].as_str()), (405, "PUT, GET, HEAD"));
-    let reply = http::ask(&mut stream, b"HEAD / HTTP/1.1\r\nHost: t\r\n\r\n").await;
+    let reply = ask(&mut stream, b"HEAD / HTTP/1.1\r\nHost: t\r\n\r\n").await;
     assert_eq!(reply.status, 200);
     daemon.stop().await;
 }

@@ -333,7 +333,7 @@ async fn a_session_that_panics_takes_no_other_with_it_and_its_bytes_are_lost_wit
     let listener = Listener::bind("test", Protocol::Datadog, ([127, 0, 0, 1], 0).into(), Default::default()).unwrap();
     let (address, books) = (listener.address().unwrap(), listener.books.clone());
     let serving =
-        listener.serve(|| Fragile, sender, Clock::start(), tasks.clone(), stop.clone(), CancellationToken::new());
+        listener.serve(|_| Fragile, sender, Clock::start(), tasks.clone(), stop.clone(), CancellationToken::new());
     let serving = tokio::spawn(serving);
     let events = || -> Vec<Value> { lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect() };
 

@@ -9,11 +9,13 @@ use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::decode::{self, Offline};
 use crate::event::{Batch, Origin, write_hex};
 use crate::pipeline::ledger::ListenerBooks;
+use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
-use crate::protocol::{End, Exchange, Head, MemoryBudget, Request, Session};
+use crate::protocol::{End, Exchange, Head, MemoryBudget, Protocol, Request, Session};
 use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
+use crate::transport::options::ListenerOptions;
 
 use super::{Failure, NamedProtocol, OutputFormat, counted, quiet, say};
 
@@ -22,16 +24,21 @@ const PIECE_BYTES: usize = 64 * 1024;
 
 /// Decode recorded wire bytes into the events that the daemon would write
 ///
-/// Each file is what one connection received, from its first byte to its end: for endless HTTP requests, or one bundle. Bytes that are no events become loss
+/// Each file is what one connection received, from its first byte to its end. Bytes that are no events become loss
 /// events, here as there; they are no failure.
+///
+/// Of bytefrog, all files are the connections of one run: control first, then data. Of endless, a file holds HTTP
+/// requests, or one bundle without any.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   tributary decode datadog capture.bin
   nc -l 8136 | tributary decode datadog --format text
   tributary decode datadog --option list_layout=padded32 capture.bin
+  tributary decode bytefrog --option calls=spans control.bin data-0.bin data-1.bin
+  tributary decode bytefrog --bytefrog-version 1 data-0.bin
   tributary decode endless quarantine/desktops/*.http
-  tributary decode endless --protocol-version 2 bundle.bin")]
+  tributary decode endless --endless-version 2 bundle.bin")]
 pub(super) struct Arguments {
     /// What the bytes speak
     protocol: NamedProtocol,
@@ -41,9 +48,12 @@ pub(super) struct Arguments {
     /// An option of the listener, as in the configuration; may be repeated
     #[arg(long = "option", short = 'o', value_name = "KEY=VALUE")]
     options: Vec<String>,
-    /// endless: the version of a bundle that is not wrapped in an HTTP request
-    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u8).range(0..=3))]
-    protocol_version: u8,
+    /// The version of bytefrog data files without a control file, 1 to 4
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=4))]
+    bytefrog_version: Option<u8>,
+    /// The version of an endless bundle without an HTTP request around it, 0 to 3
+    #[arg(long, value_name = "NUMBER", default_value = "3", value_parser = clap::value_parser!(u8).range(0..=3))]
+    endless_version: u8,
     /// How events are written
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     format: OutputFormat,
@@ -55,40 +65,106 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let stdin = [PathBuf::from("-")];
     let files = if arguments.files.is_empty() { &stdin[..] } else { &arguments.files };
     let memory = MemoryBudget::new(Config::builtin().limits.memory_bytes);
-    let mut output = Output::new(arguments.format.into());
-    for (number, file) in (1..).zip(files) {
-        let books = ListenerBooks::new("decode".into(), protocol);
+    let ListenerConfig { options: ListenerOptions { max_message_bytes, emit_definitions, .. }, protocol: own, .. } =
+        listener;
+    let mut decoder = Decoder { protocol, files, clock: Clock::start(), output: Output::new(arguments.format.into()) };
+    match own {
+        ProtocolOptions::Bytefrog(own) => {
+            let hq = Hq::offline(own, emit_definitions, memory, arguments.bytefrog_version);
+            decoder.together(|| hq.session(None))
+        }
+        ProtocolOptions::Datadog(own) => {
+            decoder.one_by_one(|| DatadogSession::new(own.clone(), max_message_bytes, emit_definitions, &memory))
+        }
+        ProtocolOptions::Endless(own, _) => {
+            let version = arguments.endless_version;
+            decoder.requests(&EndlessExchange::new(own, &memory), |bundle| upload(version, bundle))
+        }
+    }
+}
+
+/// Files being decoded.
+struct Decoder<'a> {
+    protocol: Protocol,
+    files: &'a [PathBuf],
+    clock: Clock,
+    output: Output,
+}
+
+/// A file that has been read.
+struct Decoded<S> {
+    name: Arc<str>,
+    offline: Offline<S>,
+    books: Arc<ListenerBooks>,
+}
+
+impl Decoder<'_> {
+    /// Connections that have nothing to do with each other.
+    fn one_by_one<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), Failure> {
+        for (number, file) in (1..).zip(self.files) {
+            let decoded = self.read(number, file, make())?;
+            self.finish(decoded)?;
+            if self.output.is_closed {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Connections that live at the same time: none ends before all are read.
+    fn together<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), Failure> {
+        let mut read = Vec::new();
+        for (number, file) in (1..).zip(self.files) {
+            read.push(self.read(number, file, make())?);
+        }
+        read.into_iter().try_for_each(|decoded| self.finish(decoded))
+    }
+
+    /// Requests, each file's in their order; what is none is made one by `wrap`.
+    fn requests<E: Exchange>(&mut self, exchange: &E, wrap: impl Fn(Vec<u8>) -> Request) -> Result<(), Failure> {
+        for (number, file) in (1..).zip(self.files) {
+            let books = ListenerBooks::new("decode".into(), self.protocol);
+            let name: Arc<str> = file.display().to_string().into();
+            let origin = Arc::new(Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number));
+            let mut bytes = Vec::new();
+            let read = open(file).and_then(|mut input| input.read_to_end(&mut bytes));
+            read.map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
+            for request in decode::requests(&bytes).unwrap_or_else(|| vec![wrap(bytes)]) {
+                let shown = format!("{} {:.24}", request.head.method, request.head.target);
+                let take = &mut |batch| self.output.write(&batch);
+                let (answer, aside) = decode::answer(exchange, request, origin.clone(), &books, self.clock.now(), take);
+                let words = aside.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim_end().to_owned());
+                say(format_args!("{name}: {shown}: {}, {words}", answer.status));
+            }
+            self.output.flush()?;
+            if self.output.is_closed {
+                return Ok(());
+            }
+            sum_up(&name, &books);
+        }
+        Ok(())
+    }
+
+    fn read<S: Session>(&mut self, number: u64, file: &Path, session: S) -> Result<Decoded<S>, Failure> {
+        let books = ListenerBooks::new("decode".into(), self.protocol);
         let name: Arc<str> = file.display().to_string().into();
-        let origin = Arc::new(Origin::new(protocol.as_str(), "decode".into(), name.clone(), number));
-        let input = open(file).map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
-        let ListenerConfig { options, protocol, .. } = &listener;
-        let decoded = match protocol {
-            ProtocolOptions::Datadog(own) => {
-                let session =
-                    DatadogSession::new(own.clone(), options.max_message_bytes, options.emit_definitions, &memory);
-                drive(input, Offline::new(session, origin, books.clone()), &mut output)
-            }
-            ProtocolOptions::Endless(own, _) => {
-                let exchange = EndlessExchange::new(own.clone(), &memory);
-                let version = arguments.protocol_version;
-                answer(input, &exchange, |body| upload(version, body), &origin, &books, &mut output)
-            }
-        };
-        decoded.map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
-        output.flush()?;
-        if output.is_closed {
+        let origin = Arc::new(Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number));
+        let mut offline = Offline::new(session, origin, books.clone());
+        let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
+        feed(open(file).map_err(failed)?, &mut offline, self.clock, &mut self.output).map_err(failed)?;
+        Ok(Decoded { name, offline, books })
+    }
+
+    fn finish<S: Session>(&mut self, decoded: Decoded<S>) -> Result<(), Failure> {
+        let Decoded { name, offline, books } = decoded;
+        if self.output.is_closed {
             return Ok(());
         }
-        let account = books.account();
-        say(format_args!(
-            "{name}: {} bytes = {} decoded + {} lost; {}",
-            account.bytes_in,
-            account.bytes_decoded,
-            account.lost(),
-            counted(account.events(), "event")
-        ));
+        offline.finish(End::Closed, self.clock.now(), &mut |batch| self.output.write(&batch));
+        self.output.flush()?;
+        sum_up(&name, &books);
+        Ok(())
     }
-    Ok(())
 }
 
 /// The listener that the options describe, read like one of the configuration.
@@ -112,27 +188,16 @@ fn listener(protocol: &str, options: &[String]) -> Result<ListenerConfig, Failur
     Ok(listeners.remove(0))
 }
 
-/// The requests in `input`; or, where there are none, the one that `wrap` makes of it.
-fn answer<E: Exchange>(
-    mut input: impl Read,
-    exchange: &E,
-    wrap: impl Fn(Vec<u8>) -> Request,
-    origin: &Arc<Origin>,
-    books: &ListenerBooks,
-    output: &mut Output,
-) -> io::Result<()> {
-    let clock = Clock::start();
-    let mut bytes = Vec::new();
-    input.read_to_end(&mut bytes)?;
-    let requests = decode::requests(&bytes).unwrap_or_else(|| vec![wrap(bytes)]);
-    for request in requests {
-        let shown = format!("{} {:.24}", request.head.method, request.head.target);
-        let take = &mut |batch| output.write(&batch);
-        let (response, aside) = decode::answer(exchange, request, origin.clone(), books, clock.now(), take);
-        let words = aside.unwrap_or_else(|| String::from_utf8_lossy(&response.body).trim_end().to_owned());
-        say(format_args!("{shown}: {}, {words}", response.status));
-    }
-    output.check()
+/// What became of a file's bytes.
+fn sum_up(name: &str, books: &ListenerBooks) {
+    let account = books.account();
+    say(format_args!(
+        "{name}: {} bytes = {} decoded + {} lost; {}",
+        account.bytes_in,
+        account.bytes_decoded,
+        account.lost(),
+        counted(account.events(), "event")
+    ));
 }
 
 /// A bundle that is not wrapped in a request, as if it had been uploaded.
@@ -147,10 +212,14 @@ fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     Ok(if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path)?) })
 }
 
-fn drive<S: Session>(mut input: impl Read, mut offline: Offline<S>, output: &mut Output) -> io::Result<()> {
-    let clock = Clock::start();
+fn feed<S: Session>(
+    mut input: impl Read,
+    offline: &mut Offline<S>,
+    clock: Clock,
+    output: &mut Output,
+) -> io::Result<()> {
     let mut piece = vec![0; PIECE_BYTES];
-    loop {
+    while !output.is_closed {
         let bytes = match input.read(&mut piece) {
             Ok(0) => break,
             Ok(bytes) => bytes,
@@ -160,12 +229,8 @@ fn drive<S: Session>(mut input: impl Read, mut offline: Offline<S>, output: &mut
         offline.feed(&piece[..bytes], clock.now(), &mut |batch| output.write(&batch));
         // Where the bytes come from a live source, so do the events.
         output.flush()?;
-        if output.is_closed {
-            return Ok(());
-        }
     }
-    offline.finish(End::Closed, clock.now(), &mut |batch| output.write(&batch));
-    output.check()
+    Ok(())
 }
 
 /// Encoded events on their way to stdout.

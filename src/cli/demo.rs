@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkKind};
 use crate::event::Kind;
 use crate::pipeline::ledger::Accounts;
-use crate::protocol::{Protocol, datadog, endless};
+use crate::protocol::{Protocol, bytefrog, datadog, endless};
 use crate::server::Server;
-use crate::simulate::{self, Amount, Plan, Sent, datadog::Dialect, endless::Version};
+use crate::simulate::{self, Amount, Plan, Sent};
 use crate::sink::encode::Format;
 use crate::transport::options::HttpOptions;
 
@@ -62,10 +62,9 @@ fn config(protocols: &[Protocol], format: Format) -> Result<Config, Failure> {
 fn listener(protocol: Protocol) -> Result<ListenerConfig, Failure> {
     let options = match protocol {
         Protocol::Datadog => ProtocolOptions::Datadog(datadog::Options::default()),
+        Protocol::Bytefrog => ProtocolOptions::Bytefrog(bytefrog::Options::default()),
         Protocol::Endless => ProtocolOptions::Endless(endless::Options::default(), http()),
-        Protocol::Rbkit | Protocol::Bytefrog | Protocol::Zico => {
-            return Err(Failure::Misused(protocol.not_spoken()));
-        }
+        Protocol::Rbkit | Protocol::Zico => return Err(Failure::Misused(protocol.not_spoken())),
     };
     Ok(ListenerConfig {
         name: "demo".to_owned(),
@@ -96,7 +95,7 @@ async fn show(config: Config, arguments: &Arguments) -> Result<(Accounts, Vec<Se
             connections: 1,
             seed: 1,
         };
-        agents.spawn(simulate::run(agent(bound.protocol, Dialect::Exact, Version::V3)?, plan, pending()));
+        agents.spawn(simulate::run(agent(bound.protocol)?, plan, pending()));
     }
     let mut sent = Vec::new();
     loop {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::protocol::Protocol;
-use crate::simulate::{self, Agent, Amount, Plan, datadog, endless};
+use crate::simulate::{self, Agent, Amount, Plan, bytefrog, datadog, endless};
 
 use super::{Failure, NamedProtocol, block_on, duration, say};
 
@@ -17,7 +17,8 @@ use super::{Failure, NamedProtocol, block_on, duration, say};
 Examples:
   tributary simulate datadog --to 127.0.0.1:8136 --count 1000000
   tributary simulate datadog --to 127.0.0.1:8136 --for 1m --rate 5000 --connections 20 --seed 7
-  tributary simulate endless --version 2 --to 127.0.0.1:8080 --count 10000")]
+  tributary simulate bytefrog --to 127.0.0.1:8765 --protocol-version 1 --threads 16 --for 10s
+  tributary simulate endless --to 127.0.0.1:8080 --protocol-version 2 --count 10000")]
 pub(super) struct Arguments {
     /// What the agents speak
     protocol: NamedProtocol,
@@ -42,9 +43,21 @@ pub(super) struct Arguments {
     /// datadog: how lists are laid out, as `list_layout` of the listener
     #[arg(long, value_name = "LAYOUT", default_value = "exact")]
     list_layout: Layout,
-    /// endless: the protocol version that the machines speak, 2 or 3
-    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u8).range(2..=3))]
-    version: u8,
+    /// Which version of the protocol the agents speak: bytefrog 1 to 4 [default: 4], endless 2 or 3 [default: 3]
+    #[arg(long, alias = "version", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
+    protocol_version: Option<u8>,
+    /// bytefrog: threads of each traced program
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: u16,
+    /// bytefrog: the project that the agents belong to, from version 4 on; 0: none
+    #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true)]
+    project_id: i32,
+    /// bytefrog: numbers in order and names before they are used, as real agents never send them
+    #[arg(long)]
+    in_order: bool,
+    /// bytefrog: one buffer in so many is lost, which leaves a gap in the numbers; 0: none
+    #[arg(long, value_name = "N", default_value = "0")]
+    gaps: u32,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -56,12 +69,26 @@ enum Layout {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let dialect = match arguments.list_layout {
-        Layout::Exact => datadog::Dialect::Exact,
-        Layout::Padded32 => datadog::Dialect::Padded32,
+    let agent = match arguments.protocol.0 {
+        Protocol::Datadog => Agent::Datadog(match arguments.list_layout {
+            Layout::Exact => datadog::Dialect::Exact,
+            Layout::Padded32 => datadog::Dialect::Padded32,
+        }),
+        Protocol::Bytefrog => Agent::Bytefrog(bytefrog::Options {
+            version: arguments.protocol_version.unwrap_or(bytefrog::Options::default().version),
+            threads: arguments.threads,
+            project: arguments.project_id,
+            in_order: arguments.in_order,
+            gaps: arguments.gaps,
+            ..Default::default()
+        }),
+        Protocol::Endless => Agent::Endless(match arguments.protocol_version {
+            None | Some(3) => endless::Version::V3,
+            Some(2) => endless::Version::V2,
+            Some(_) => return Err(Failure::Misused("--protocol-version: agents of endless speak 2 or 3".to_owned())),
+        }),
+        other => agent(other)?,
     };
-    let version = if arguments.version == 2 { endless::Version::V2 } else { endless::Version::V3 };
-    let agent = agent(arguments.protocol.spoken()?, dialect, version)?;
     let plan = Plan {
         to: arguments.to,
         amount: arguments.time.map_or(Amount::Events(arguments.count), Amount::For),
@@ -74,15 +101,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The simulated agent of a protocol.
-pub(super) fn agent(
-    protocol: Protocol,
-    dialect: datadog::Dialect,
-    version: endless::Version,
-) -> Result<Agent, Failure> {
+/// The simulated agent of a protocol, as it is by default.
+pub(super) fn agent(protocol: Protocol) -> Result<Agent, Failure> {
     match protocol {
-        Protocol::Datadog => Ok(Agent::Datadog(dialect)),
-        Protocol::Endless => Ok(Agent::Endless(version)),
-        Protocol::Rbkit | Protocol::Bytefrog | Protocol::Zico => Err(Failure::Misused(protocol.not_spoken())),
+        Protocol::Datadog => Ok(Agent::Datadog(datadog::Dialect::default())),
+        Protocol::Bytefrog => Ok(Agent::Bytefrog(bytefrog::Options::default())),
+        Protocol::Endless => Ok(Agent::Endless(endless::Version::default())),
+        Protocol::Rbkit | Protocol::Zico => Err(Failure::Misused(protocol.not_spoken())),
     }
 }

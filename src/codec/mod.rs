@@ -3,5 +3,6 @@
 pub mod gvariant;
 pub mod inflate;
 pub mod lru;
+pub mod mutf8;
 pub mod reader;
 pub mod text;

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::section::Section;
 use super::{Names, check_name};
-use crate::protocol::{Protocol, datadog, endless};
+use crate::protocol::{Protocol, bytefrog, datadog, endless};
 use crate::transport::options::{HttpOptions, ListenerOptions};
 
 /// One listener.
@@ -23,6 +23,8 @@ pub struct ListenerConfig {
 /// A protocol that is spoken, and its options.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ProtocolOptions {
+    /// Bytefrog and Code Pulse agents.
+    Bytefrog(bytefrog::Options),
     /// Datadog-style binary spans.
     Datadog(datadog::Options),
     /// Endless OS metrics, over HTTP.
@@ -33,6 +35,7 @@ impl ProtocolOptions {
     /// Which protocol it is.
     pub fn protocol(&self) -> Protocol {
         match self {
+            ProtocolOptions::Bytefrog(_) => Protocol::Bytefrog,
             ProtocolOptions::Datadog(_) => Protocol::Datadog,
             ProtocolOptions::Endless(..) => Protocol::Endless,
         }
@@ -41,11 +44,12 @@ impl ProtocolOptions {
     /// Reads the options of `protocol`. None when this build does not speak it.
     fn read(protocol: Protocol, section: &mut Section<'_>) -> Option<Self> {
         match protocol {
+            Protocol::Bytefrog => Some(ProtocolOptions::Bytefrog(bytefrog::Options::read(section))),
             Protocol::Datadog => Some(ProtocolOptions::Datadog(datadog::Options::read(section))),
             Protocol::Endless => {
                 Some(ProtocolOptions::Endless(endless::Options::read(section), HttpOptions::read(section)))
             }
-            Protocol::Rbkit | Protocol::Bytefrog | Protocol::Zico => None,
+            Protocol::Rbkit | Protocol::Zico => None,
         }
     }
 }
@@ -75,7 +79,7 @@ fn listener(name: &str, section: &mut Section<'_>, taken: &mut Names<SocketAddr>
     {
         section.error("listen", format!("listener `{other}` listens on {listen} already"), None);
     }
-    let options = ListenerOptions::read(section);
+    let options = ListenerOptions::read(section, ListenerOptions::of(protocol));
     let Some(protocol) = protocol.and_then(|protocol| ProtocolOptions::read(protocol, section)) else {
         section.accept_other_keys();
         return None;

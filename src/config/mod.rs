@@ -152,6 +152,9 @@ protocol = "datadog"
 [listeners.desktops]
 protocol = "endless"
 
+[listeners.java]
+protocol = "bytefrog"
+
 [sinks.console]
 type = "stdout"
 "#;

@@ -82,6 +82,16 @@ impl Section<'_> {
 
     /// A list of texts; empty by default.
     pub fn list_of_text(&mut self, key: &str) -> Vec<String> {
+        self.list_of_text_or(key, &[])
+    }
+
+    /// The same with a default.
+    pub fn list_of_text_or(&mut self, key: &str, default: &[String]) -> Vec<String> {
+        if !self.has(key) {
+            let shown: Vec<_> = default.iter().map(|text| toml_text(text)).collect();
+            self.record(key, Some(format!("[{}]", shown.join(", "))));
+            return default.to_vec();
+        }
         self.list(key, read_text, |text| toml_text(text))
     }
 

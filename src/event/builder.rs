@@ -176,11 +176,18 @@ impl BatchBuilder {
 
     /// Writes a loss event. Sessions call `Output::loss`, which also keeps the byte count.
     pub fn loss(&mut self, header: Header, loss: Loss<'_>) {
+        self.loss_with(header, loss, &[]);
+    }
+
+    /// The same, with attributes whose values were made for this batch.
+    pub fn loss_with(&mut self, header: Header, loss: Loss<'_>, attributes: &[(Key, Value)]) {
         let detail = self.push_text(loss.detail);
         self.expanded += loss.detail.len();
         let excerpt = self.push_bytes(&loss.excerpt[..loss.excerpt.len().min(Loss::EXCERPT)]);
         let Loss { reason, bytes, events, .. } = loss;
-        self.event(header).end(Data::Loss { reason, bytes, events, detail, excerpt });
+        let mut event = self.event(header);
+        attributes.iter().for_each(|(key, value)| event.attribute(*key, *value));
+        event.end(Data::Loss { reason, bytes, events, detail, excerpt });
     }
 
     fn current_origin(&mut self) -> u32 {

@@ -25,6 +25,8 @@ pub const TEXT_TRUNCATED: Name = Name("tributary.text.truncated");
 pub const TIME_BASIS: Name = Name("tributary.time.basis");
 /// Value of [`TIME_BASIS`]: our clock at the moment of reading.
 pub const TIME_BASIS_RECEIVED: &str = "received";
+/// Value of [`TIME_BASIS`]: the peer's offset on a base that we measured.
+pub const TIME_BASIS_PEER_RELATIVE: &str = "peer_relative";
 
 /// Name of loss events that no protocol names otherwise.
 pub const LOSS: Name = Name("tributary.loss");
@@ -38,6 +40,124 @@ pub const OS_VERSION: Name = Name("os.version");
 pub const TRACE_ID: Name = Name("trace_id");
 /// The span an event belongs to, where it stands in attributes.
 pub const SPAN_ID: Name = Name("span_id");
+/// A function's full name, e.g. `pkg.Class.method`.
+pub const CODE_FUNCTION_NAME: Name = Name("code.function.name");
+/// A line of source.
+pub const CODE_LINE_NUMBER: Name = Name("code.line.number");
+/// A column of source.
+pub const CODE_COLUMN_NUMBER: Name = Name("code.column.number");
+/// A thread's id.
+pub const THREAD_ID: Name = Name("thread.id");
+/// A thread's name.
+pub const THREAD_NAME: Name = Name("thread.name");
+/// An exception's type.
+pub const EXCEPTION_TYPE: Name = Name("exception.type");
+
+// Bytefrog.
+/// The hello of a control connection.
+pub const BYTEFROG_AGENT_CONNECTED: Name = Name("bytefrog.agent.connected");
+/// A control connection has ended unannounced.
+pub const BYTEFROG_AGENT_DISCONNECTED: Name = Name("bytefrog.agent.disconnected");
+/// Heartbeats are missing.
+pub const BYTEFROG_AGENT_UNHEALTHY: Name = Name("bytefrog.agent.unhealthy");
+/// Heartbeats have come again.
+pub const BYTEFROG_AGENT_RECOVERED: Name = Name("bytefrog.agent.recovered");
+/// An error that the agent reports.
+pub const BYTEFROG_AGENT_ERROR: Name = Name("bytefrog.agent.error");
+/// A heartbeat.
+pub const BYTEFROG_HEARTBEAT: Name = Name("bytefrog.heartbeat");
+/// A class was instrumented.
+pub const BYTEFROG_CLASS_TRANSFORMED: Name = Name("bytefrog.class.transformed");
+/// A class was left as it is.
+pub const BYTEFROG_CLASS_IGNORED: Name = Name("bytefrog.class.ignored");
+/// A class could not be instrumented.
+pub const BYTEFROG_CLASS_TRANSFORM_FAILED: Name = Name("bytefrog.class.transform_failed");
+/// A class's name, as sent.
+pub const BYTEFROG_CLASS_NAME: Name = Name("bytefrog.class.name");
+/// The agent was suspended.
+pub const BYTEFROG_DATA_BREAK: Name = Name("bytefrog.data_break");
+/// A method was entered.
+pub const BYTEFROG_METHOD_ENTRY: Name = Name("bytefrog.method.entry");
+/// A method was left.
+pub const BYTEFROG_METHOD_EXIT: Name = Name("bytefrog.method.exit");
+/// A line was executed.
+pub const BYTEFROG_METHOD_VISIT: Name = Name("bytefrog.method.visit");
+/// A `throw` statement was executed.
+pub const BYTEFROG_EXCEPTION_THROWN: Name = Name("bytefrog.exception.thrown");
+/// A method was left by an exception.
+pub const BYTEFROG_EXCEPTION_BUBBLED: Name = Name("bytefrog.exception.bubbled");
+/// A marker of the application.
+pub const BYTEFROG_MARKER: Name = Name("bytefrog.marker");
+/// A thread's name from a time on.
+pub const BYTEFROG_THREAD_NAMED: Name = Name("bytefrog.thread.named");
+/// A method id's signature.
+pub const BYTEFROG_METHOD_MAPPED: Name = Name("bytefrog.method.mapped");
+/// An exception id's type.
+pub const BYTEFROG_EXCEPTION_MAPPED: Name = Name("bytefrog.exception.mapped");
+/// A source location id's lines.
+pub const BYTEFROG_SOURCE_LOCATION_MAPPED: Name = Name("bytefrog.source_location.mapped");
+/// How many source locations a method has.
+pub const BYTEFROG_SOURCE_LOCATION_COUNTED: Name = Name("bytefrog.source_location.counted");
+/// The end of a run.
+pub const BYTEFROG_RUN_ENDED: Name = Name("bytefrog.run.ended");
+/// The run's id on the wire.
+pub const BYTEFROG_RUN_ID: Name = Name("bytefrog.run.id");
+/// The version of the hello.
+pub const BYTEFROG_PROTOCOL_VERSION: Name = Name("bytefrog.protocol.version");
+/// The project of a project hello.
+pub const BYTEFROG_PROJECT_ID: Name = Name("bytefrog.project.id");
+/// What an agent is doing.
+pub const BYTEFROG_MODE: Name = Name("bytefrog.mode");
+/// The byte of an unknown mode.
+pub const BYTEFROG_MODE_VALUE: Name = Name("bytefrog.mode.value");
+/// Buffers that the agent has to send.
+pub const BYTEFROG_BUFFERS_READABLE: Name = Name("bytefrog.buffers.readable");
+/// The number that a data break names.
+pub const BYTEFROG_SEQUENCE: Name = Name("bytefrog.sequence");
+/// The first number of a gap.
+pub const BYTEFROG_SEQUENCE_FIRST: Name = Name("bytefrog.sequence.first");
+/// The last number of a gap.
+pub const BYTEFROG_SEQUENCE_LAST: Name = Name("bytefrog.sequence.last");
+/// A method's id.
+pub const BYTEFROG_METHOD_ID: Name = Name("bytefrog.method.id");
+/// A method's descriptor.
+pub const BYTEFROG_METHOD_DESCRIPTOR: Name = Name("bytefrog.method.descriptor");
+/// A method's access flags.
+pub const BYTEFROG_METHOD_ACCESS: Name = Name("bytefrog.method.access");
+/// An exception's id.
+pub const BYTEFROG_EXCEPTION_ID: Name = Name("bytefrog.exception.id");
+/// A source location's id.
+pub const BYTEFROG_SOURCE_LOCATION_ID: Name = Name("bytefrog.source_location.id");
+/// Source locations of a method.
+pub const BYTEFROG_SOURCE_LOCATION_COUNT: Name = Name("bytefrog.source_location.count");
+/// Whether a method was left by an exception.
+pub const BYTEFROG_EXIT_THREW: Name = Name("bytefrog.exit.threw");
+/// The last line of a source location.
+pub const BYTEFROG_LINE_END: Name = Name("bytefrog.line.end");
+/// The last column of a source location.
+pub const BYTEFROG_COLUMN_END: Name = Name("bytefrog.column.end");
+/// A marker's key.
+pub const BYTEFROG_MARKER_KEY: Name = Name("bytefrog.marker.key");
+/// A marker's value.
+pub const BYTEFROG_MARKER_VALUE: Name = Name("bytefrog.marker.value");
+/// The agent's own time, in milliseconds.
+pub const BYTEFROG_TIME_RELATIVE_MS: Name = Name("bytefrog.time.relative_ms");
+/// Sequenced events of a run.
+pub const BYTEFROG_RUN_EVENTS: Name = Name("bytefrog.run.events");
+/// Gaps of a run.
+pub const BYTEFROG_RUN_GAPS: Name = Name("bytefrog.run.gaps");
+/// How long a run took, in milliseconds.
+pub const BYTEFROG_RUN_DURATION_MS: Name = Name("bytefrog.run.duration_ms");
+/// How a run ended.
+pub const BYTEFROG_RUN_OUTCOME: Name = Name("bytefrog.run.outcome");
+/// Raw id of a method that never got its signature.
+pub const BYTEFROG_UNRESOLVED_METHOD: Name = Name("bytefrog.unresolved.method");
+/// Raw id of an exception that never got its type.
+pub const BYTEFROG_UNRESOLVED_EXCEPTION: Name = Name("bytefrog.unresolved.exception");
+/// Raw id of a source location that never got its lines.
+pub const BYTEFROG_UNRESOLVED_SOURCE_LOCATION: Name = Name("bytefrog.unresolved.source_location");
+/// Raw id of a thread that never got its name.
+pub const BYTEFROG_UNRESOLVED_THREAD: Name = Name("bytefrog.unresolved.thread");
 
 // Datadog-style binary spans.
 /// The process object.

@@ -1,8 +1,11 @@
 //! A lane: the bounded way from the connections to one sink.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::timeout;
 
 use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, UnixNanos, semconv};
 use crate::sink::{Kinds, Selection};
@@ -48,6 +51,8 @@ pub(super) struct Lane {
     parcels: mpsc::Sender<Parcel>,
     room: Arc<Semaphore>,
     room_permits: u32,
+    /// Somebody has lost patience with this lane, and there was no room since.
+    is_jammed: Arc<AtomicBool>,
     books: Arc<LaneBooks>,
 }
 
@@ -78,6 +83,7 @@ impl Lane {
             parcels,
             room: Arc::new(Semaphore::new(permits)),
             room_permits: permits as u32,
+            is_jammed: Arc::default(),
             books: books.clone(),
         };
         (lane, receiver, books)
@@ -85,7 +91,12 @@ impl Lane {
 
     /// Claims the sink for the batch and puts it into the lane if there is room; else gives the claim back, for
     /// [`Lane::wait`] or to be shed.
-    pub(super) fn offer(&self, batch: &Arc<Batch>, answer: Option<&mpsc::UnboundedSender<Verdict>>) -> Option<Ticket> {
+    pub(super) fn offer(
+        &self,
+        batch: &Arc<Batch>,
+        answer: Option<&mpsc::UnboundedSender<Verdict>>,
+        has_patience: bool,
+    ) -> Option<Ticket> {
         let origin = batch.origin();
         let protocols = &self.options.protocols;
         if !protocols.is_empty() && !protocols.iter().any(|p| origin.is_some_and(|o| o.protocol == p.as_str())) {
@@ -96,29 +107,49 @@ impl Lane {
             return None;
         }
         let ticket = Ticket::new(self.books.clone(), origin.cloned(), events, answer.cloned());
-        let Ok(room) = self.room.clone().try_acquire_many_owned(self.weight(batch)) else { return self.full(ticket) };
+        let Ok(room) = self.room.clone().try_acquire_many_owned(self.weight(batch)) else {
+            return self.full(ticket, has_patience);
+        };
         match self.parcels.try_reserve() {
             Ok(place) => {
+                self.is_jammed.store(false, Ordering::Relaxed);
                 place.send(Parcel { batch: batch.clone(), ticket, _room: room });
                 None
             }
-            Err(mpsc::error::TrySendError::Full(())) => self.full(ticket),
+            Err(mpsc::error::TrySendError::Full(())) => self.full(ticket, has_patience),
             // The sink is gone: the ticket says so.
             Err(mpsc::error::TrySendError::Closed(())) => None,
         }
     }
 
     /// Puts a batch into the lane when there is room.
-    pub(super) async fn wait(&self, batch: Arc<Batch>, ticket: Ticket) {
-        let Ok(room) = self.room.clone().acquire_many_owned(self.weight(&batch)).await else { return };
-        // If the sink is gone, the ticket in the returned parcel says so.
-        let _ = self.parcels.send(Parcel { batch, ticket, _room: room }).await;
+    /// Puts a batch into the lane when there is room. Sheds it when there is none for as long as `patience`.
+    pub(super) async fn wait(&self, batch: Arc<Batch>, ticket: Ticket, patience: Option<Duration>) {
+        let place = async {
+            let room = self.room.clone().acquire_many_owned(self.weight(&batch)).await.ok()?;
+            Some((room, self.parcels.reserve().await.ok()?))
+        };
+        let place = match patience {
+            Some(patience) => timeout(patience, place).await,
+            None => Ok(place.await),
+        };
+        match place {
+            Ok(Some((room, place))) => place.send(Parcel { batch, ticket, _room: room }),
+            // The sink is gone: the ticket says so.
+            Ok(None) => {}
+            Err(_) => {
+                self.is_jammed.store(true, Ordering::Relaxed);
+                ticket.shed();
+            }
+        }
     }
 
-    fn full(&self, ticket: Ticket) -> Option<Ticket> {
+    fn full(&self, ticket: Ticket, has_patience: bool) -> Option<Ticket> {
+        // Who has lost patience once does not wait again until there is room.
+        let is_jammed = has_patience && self.is_jammed.load(Ordering::Relaxed);
         match self.options.when_full {
-            WhenFull::Block => Some(ticket),
-            WhenFull::Shed => {
+            WhenFull::Block if !is_jammed => Some(ticket),
+            WhenFull::Block | WhenFull::Shed => {
                 ticket.shed();
                 None
             }
@@ -176,7 +207,7 @@ impl Debt {
             let header = Header::observed_at(semconv::LOSS, now, Position::default());
             let (reason, events) = (*reason, *events);
             let detail = match reason {
-                Reason::Shed => "the lane of this sink was full (when_full = \"shed\")",
+                Reason::Shed => "the lane of this sink was full",
                 _ => "this sink failed while it had them",
             };
             builder.loss(header, Loss { reason, bytes: 0, events: Some(events), detail, excerpt: &[] });

@@ -11,6 +11,7 @@ pub mod options;
 mod worker;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -28,9 +29,16 @@ use options::LaneOptions;
 #[derive(Clone, Debug, Default)]
 pub struct Sender {
     lanes: Arc<[Lane]>,
+    patience: Option<Duration>,
 }
 
 impl Sender {
+    /// A sender that waits for a full lane so long and no longer, and then sheds until there is room again. For peers
+    /// that waiting would harm.
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Sender { patience: Some(patience), ..self }
+    }
+
     /// Hands a batch to every sink that takes it; waits while a lane that blocks is full.
     ///
     /// Dropped while waiting, the batch counts as failed where it did not get in.
@@ -54,18 +62,18 @@ impl Sender {
 
     /// First offers the batch to every lane, so that a full one delays no other; then waits for those together.
     async fn hand_over(&self, batch: Arc<Batch>, answer: Option<mpsc::UnboundedSender<Verdict>>) {
-        let offer = |lane| Some((lane, Lane::offer(lane, &batch, answer.as_ref())?));
+        let offer = |lane| Some((lane, Lane::offer(lane, &batch, answer.as_ref(), self.patience.is_some())?));
         let mut full: Vec<_> = self.lanes.iter().filter_map(offer).collect();
         if full.len() == 1
             && let Some((lane, ticket)) = full.pop()
         {
-            return lane.wait(batch, ticket).await;
+            return lane.wait(batch, ticket, self.patience).await;
         }
         // Dropped while waiting, the set drops its tasks, and they their tickets.
         let mut waiting = JoinSet::new();
         for (lane, ticket) in full {
-            let (lane, batch) = (lane.clone(), batch.clone());
-            waiting.spawn(async move { lane.wait(batch, ticket).await });
+            let (lane, batch, patience) = (lane.clone(), batch.clone(), self.patience);
+            waiting.spawn(async move { lane.wait(batch, ticket, patience).await });
         }
         while waiting.join_next().await.is_some() {}
     }
@@ -146,7 +154,10 @@ impl Sinks {
 
     /// All sinks are there: the sender for the connections, and what remains to be waited for.
     pub fn start(self) -> (Sender, Workers) {
-        (Sender { lanes: self.lanes.into() }, Workers { workers: self.workers, reopen: self.reopen, abort: self.abort })
+        (
+            Sender { lanes: self.lanes.into(), patience: None },
+            Workers { workers: self.workers, reopen: self.reopen, abort: self.abort },
+        )
     }
 }
 

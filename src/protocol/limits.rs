@@ -69,59 +69,21 @@ impl Drop for MemoryLease {
     }
 }
 
-/// A token bucket over *output* bytes that *input* bytes fill.
-///
-/// Some wires let four kilobytes name a text of 64 KiB five hundred times. Honest traffic expands a few times over and
-/// never notices this limit; a peer that lives on expansion is slowed to `rate`.
-#[derive(Clone, Copy, Debug)]
-pub struct Credit {
-    /// Output bytes that one input byte earns.
-    pub ratio: u64,
-    /// The most credit that can be saved up, in output bytes; also the credit at the start.
-    pub burst: u64,
-    /// Output bytes earned per second, whatever comes in.
-    pub rate: u64,
-    balance: i128,
-    last: Option<Duration>,
-}
-
-impl Credit {
-    /// A full bucket.
-    pub fn new(ratio: u64, burst: u64, rate: u64) -> Self {
-        Credit { ratio, burst, rate: rate.max(1), balance: i128::from(burst), last: None }
-    }
-
-    /// Books `received` input bytes and `expanded` output bytes at `elapsed`. `Some`: the credit is used up; wait
-    /// this long before taking more input.
-    pub fn spend(&mut self, received: u64, expanded: u64, elapsed: Duration) -> Option<Duration> {
-        let since = elapsed.saturating_sub(self.last.unwrap_or(elapsed));
-        self.last = Some(elapsed);
-        let earned = i128::from(received) * i128::from(self.ratio)
-            + i128::from(self.rate) * i128::try_from(since.as_micros()).unwrap_or(i128::MAX >> 64) / 1_000_000;
-        self.balance = (self.balance + earned - i128::from(expanded)).min(i128::from(self.burst));
-        if self.balance >= 0 {
-            return None;
-        }
-        let micros = -self.balance * 1_000_000 / i128::from(self.rate);
-        Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
-    }
-}
-
 /// Limits of output bytes by input bytes. A peer that has spent its credit is not lost, only read more slowly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Amplification {
-    /// Output bytes that each input byte earns. 64. At least 1.
+    /// Output bytes that each input byte earns. At least 1.
     pub ratio: u64,
-    /// The most credit that can be saved up, in output bytes; also the credit at the start. 16 MiB. At least 64 KiB.
+    /// The most credit that can be saved up, in output bytes; also the credit at the start. At
+    /// least 64 KiB.
     pub burst: u64,
-    /// Output bytes earned per second, whatever comes in. 4 MiB. At least 1 KiB.
+    /// Output bytes earned per second, whatever comes in. At least 1 KiB.
     pub rate: u64,
 }
 
 impl Amplification {
-    /// Reads the options; what is wrong is told to the section.
-    pub fn read(section: &mut Section<'_>) -> Self {
-        let default = Amplification::default();
+    /// Reads the limits; what is wrong is told to the section.
+    pub fn read(section: &mut Section<'_>, default: Amplification) -> Self {
         Amplification {
             ratio: section.count("ratio", default.ratio, 1..=1_000_000),
             burst: section.size("burst", default.burst, 64 << 10..=1 << 40),
@@ -130,9 +92,37 @@ impl Amplification {
     }
 }
 
-impl Default for Amplification {
-    fn default() -> Self {
-        Amplification { ratio: 64, burst: 16 << 20, rate: 4 << 20 }
+/// A token bucket over *output* bytes that *input* bytes fill.
+///
+/// Some wires let four kilobytes name a text of 64 KiB five hundred times. Honest traffic expands a few times over and
+/// never notices this limit; a peer that lives on expansion is slowed to `rate`.
+#[derive(Clone, Copy, Debug)]
+pub struct Credit {
+    limits: Amplification,
+    balance: i128,
+    last: Option<Duration>,
+}
+
+impl Credit {
+    /// A full bucket.
+    pub fn new(limits: Amplification) -> Self {
+        Credit { limits, balance: i128::from(limits.burst), last: None }
+    }
+
+    /// Books `received` input bytes and `expanded` output bytes at `elapsed`. `Some`: the credit is used up; wait
+    /// this long before taking more input.
+    pub fn spend(&mut self, received: u64, expanded: u64, elapsed: Duration) -> Option<Duration> {
+        let Amplification { ratio, burst, rate } = self.limits;
+        let since = elapsed.saturating_sub(self.last.unwrap_or(elapsed));
+        self.last = Some(elapsed);
+        let earned = i128::from(received) * i128::from(ratio)
+            + i128::from(rate) * i128::try_from(since.as_micros()).unwrap_or(i128::MAX >> 64) / 1_000_000;
+        self.balance = (self.balance + earned - i128::from(expanded)).min(i128::from(burst));
+        if self.balance >= 0 {
+            return None;
+        }
+        let micros = -self.balance * 1_000_000 / i128::from(rate.max(1));
+        Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
     }
 }
 
@@ -157,11 +147,11 @@ mod tests {
 
     #[test]
     fn honest_expansion_is_never_held_and_amplification_is_slowed_to_the_rate() {
-        let mut honest = Credit::new(64, 1_000, 100);
+        let mut honest = Credit::new(Amplification { ratio: 64, burst: 1_000, rate: 100 });
         for second in 0..100 {
             assert_eq!(honest.spend(1_000, 10_000, Duration::from_secs(second)), None);
         }
-        let mut hostile = Credit::new(64, 1_000, 100);
+        let mut hostile = Credit::new(Amplification { ratio: 64, burst: 1_000, rate: 100 });
         assert_eq!(hostile.spend(0, 1_000, Duration::ZERO), None);
         assert_eq!(hostile.spend(1, 64 + 500, Duration::ZERO), Some(Duration::from_secs(5)));
         assert_eq!(hostile.spend(0, 0, Duration::from_secs(5)), None);

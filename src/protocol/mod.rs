@@ -4,17 +4,20 @@
 //! the offline decoder, and so do the tests, with the same code. A protocol is one folder and one variant of
 //! [`Protocol`].
 
+pub mod bytefrog;
 pub mod datadog;
 pub mod endless;
 mod exchange;
+mod fault;
 mod limits;
 
 use std::fmt;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
 
-use crate::event::{BatchBuilder, Header, Loss, Reason, UnixNanos};
+use crate::event::{BatchBuilder, Header, Key, Loss, Reason, UnixNanos, Value};
 
 pub use exchange::{Admission, Exchange, Fate, Head, Request, Response, Work};
 pub use limits::{Amplification, Credit, MemoryBudget, MemoryLease};
@@ -48,7 +51,7 @@ impl Protocol {
 
     /// Whether this build speaks it.
     pub fn is_spoken(self) -> bool {
-        matches!(self, Protocol::Datadog | Protocol::Endless)
+        matches!(self, Protocol::Bytefrog | Protocol::Datadog | Protocol::Endless)
     }
 
     /// The protocols that this build speaks.
@@ -104,6 +107,12 @@ pub trait Session: Send + 'static {
     /// The moment of `poll_timeout` has passed.
     fn handle_timeout(&mut self, _now: Now, _out: &mut Output) -> Flow {
         Flow::Continue
+    }
+
+    /// Whether somebody else wants something of this connection, who will wake it through the context when that
+    /// changes. Then [`Session::handle_timeout`] is called, as when time is up.
+    fn poll_wake(&mut self, _context: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
     }
 
     /// The collector is stopping and `finish` will follow: say to the peer what the protocol wants said.
@@ -207,10 +216,15 @@ impl Output {
         }
     }
 
-    /// Writes a loss event and books its bytes. The only way to report lost bytes.
+    /// Writes a loss event and books its bytes. With [`Output::loss_with`] the only way to report lost bytes.
     pub fn loss(&mut self, header: Header, loss: Loss<'_>) {
+        self.loss_with(header, loss, &[]);
+    }
+
+    /// The same, with attributes whose values were made for this batch.
+    pub fn loss_with(&mut self, header: Header, loss: Loss<'_>, attributes: &[(Key, Value)]) {
         self.lost_bytes[loss.reason.index()] += loss.bytes;
-        self.batch.loss(header, loss);
+        self.batch.loss_with(header, loss, attributes);
     }
 
     /// What was received as `from` bytes is decoded as `to` bytes: from here on those count.

@@ -3,6 +3,7 @@
 //! Nothing here uses the decoders, on purpose: two pieces of code written apart check each other. An agent counts what
 //! it sends in the events that the daemon makes of it, so that the receiving side can be held against it.
 
+pub mod bytefrog;
 pub mod datadog;
 pub mod endless;
 mod http;
@@ -31,6 +32,8 @@ use tcp::{Connection, Outcome};
 pub enum Agent {
     /// Tracers that send Datadog-style binary spans over TCP.
     Datadog(datadog::Dialect),
+    /// Java agents of Bytefrog and Code Pulse.
+    Bytefrog(bytefrog::Options),
     /// Machines that upload Endless OS metrics over HTTP.
     Endless(endless::Version),
 }
@@ -40,6 +43,7 @@ impl Agent {
     pub fn protocol(self) -> Protocol {
         match self {
             Agent::Datadog(_) => Protocol::Datadog,
+            Agent::Bytefrog(_) => Protocol::Bytefrog,
             Agent::Endless(_) => Protocol::Endless,
         }
     }
@@ -55,6 +59,7 @@ pub struct Plan {
     /// Events per second over all connections together, on average since the start; `None`: as fast as it goes.
     pub rate: Option<u64>,
     /// How many connections send at once. Each is an agent of its own; one that would get no event is not opened.
+    /// `bytefrog` agents open as many more as they are told.
     pub connections: usize,
     /// Decides about everything that is sent, but for times and what follows from them.
     pub seed: u64,
@@ -63,7 +68,8 @@ pub struct Plan {
 /// How much is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Amount {
-    /// Exactly so many events, over all connections together.
+    /// Exactly so many events, over all connections together. For `bytefrog`: those of the traced program; what the
+    /// agents tell of themselves comes on top.
     Events(u64),
     /// As many as the time allows, from the moment of the call.
     For(Duration),
@@ -92,12 +98,13 @@ pub struct Sent {
     pub protocol: &'static str,
     /// Objects on the wire, definitions included.
     pub messages: u64,
-    /// Events that the daemon makes of them. For `datadog`: one per connection, trace object and span. For `endless`: one
-    /// per singular and aggregate event and per element of a sequence.
+    /// Events that the daemon makes of them. For `datadog`: one per connection, trace object and span. For `bytefrog`:
+    /// one per hello, heartbeat, class, numbered message and end of a run. For `endless`: one per singular and aggregate
+    /// event and per element of a sequence.
     pub events: u64,
     /// Bytes, without those of TCP.
     pub bytes: u64,
-    /// From the call until the last byte was with the system, in seconds.
+    /// From the call until the last byte was with the system, in seconds; for `bytefrog` the last one of the data.
     pub seconds: f64,
 }
 
@@ -122,12 +129,16 @@ impl fmt::Display for Sent {
 /// connection closed.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] for a plan without connections or with a rate of 0. Otherwise the first connection
+/// [`io::ErrorKind::InvalidInput`] for a plan without connections or with a rate of 0, or for impossible options of an
+/// agent. A [`bytefrog::Harm`] that a collector would have done to a real agent. Otherwise the first connection
 /// that could not be opened, or broke, or was not read from for five seconds after everything was to stop: the error
 /// names it and says how much had been sent over all connections. The others finish what they were sending.
 pub async fn run(agent: Agent, plan: Plan, stop: impl Future<Output = ()>) -> io::Result<Sent> {
     if plan.connections == 0 || plan.rate == Some(0) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a simulation takes a connection and a rate above 0"));
+    }
+    if let Agent::Bytefrog(options) = agent {
+        options.check()?;
     }
     let start = Instant::now();
     let halt = CancellationToken::new();
@@ -173,13 +184,19 @@ fn spawn_connections(agent: Agent, plan: Plan, start: Instant, halt: &Cancellati
     let pace = Pace::new(plan.rate, shares.len() as u64);
     let mut tasks = JoinSet::new();
     for (number, events) in shares {
-        let connection = Connection { number, to: plan.to, events, pace, start, halt: halt.clone() };
+        let Plan { to, seed, .. } = plan;
+        let halt = halt.clone();
         match agent {
             Agent::Datadog(dialect) => {
-                tasks.spawn(connection.run(move |now| datadog::Tracer::new(plan.seed, number, now, dialect)));
+                let connection = Connection { number, to, events, pace, start, halt };
+                tasks.spawn(connection.run(move |now| datadog::Tracer::new(seed, number, now, dialect)));
+            }
+            Agent::Bytefrog(options) => {
+                tasks.spawn(bytefrog::Agent { number, seed, to, options, events, pace, start, halt }.run());
             }
             Agent::Endless(version) => {
-                tasks.spawn(http::run(connection, move |now| endless::Machine::new(plan.seed, number, now, version)));
+                let connection = Connection { number, to, events, pace, start, halt };
+                tasks.spawn(http::run(connection, move |now| endless::Machine::new(seed, number, now, version)));
             }
         }
     }

@@ -113,10 +113,7 @@ impl Connection {
         let mut rest = chunk.as_slice();
         let written = tokio::select! {
             written = stream.write_all_buf(&mut rest) => written,
-            () = self.out_of_patience() => Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                format!("everything is to stop, but the collector has not read for {} s", LAST_WRITE.as_secs()),
-            )),
+            error = out_of_patience(&self.halt, Duration::ZERO) => Err(error),
         };
         outcome.bytes += (chunk.len() - rest.len()) as u64;
         outcome.finished = Instant::now();
@@ -125,16 +122,20 @@ impl Connection {
         chunk.clear();
         Ok(())
     }
+}
 
-    async fn out_of_patience(&self) {
-        self.halt.cancelled().await;
-        tokio::time::sleep(LAST_WRITE).await;
-    }
+/// The error of an agent that is to stop and still cannot write; ready when it has tried for long enough, besides the
+/// time `waiting` that it waits of its own accord.
+pub(super) async fn out_of_patience(halt: &CancellationToken, waiting: Duration) -> io::Error {
+    halt.cancelled().await;
+    tokio::time::sleep(LAST_WRITE + waiting).await;
+    let text = format!("everything is to stop, but the collector has not read for {} s", LAST_WRITE.as_secs());
+    io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
 /// Says that nothing more comes, and waits for the collector to close as well: one that broke off before it had read
 /// everything shows only here. One that just keeps the connection is not held against it.
-async fn close(mut stream: TcpStream) -> io::Result<()> {
+pub(super) async fn close(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     let mut nowhere = tokio::io::sink();
     let rest = tokio::io::copy(&mut stream, &mut nowhere);

@@ -1,5 +1,6 @@
 //! One connection: reads, drives its session, hands over what comes out, and keeps its books to the last byte.
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -265,10 +266,12 @@ impl<S: Session> Connection<S> {
             let has_spare_memory = self.input.is_empty() && self.input.capacity() > 0;
             let quiet = has_spare_memory.then(|| self.now().elapsed + QUIET);
             let until = due.iter().map(|(at, _)| *at).chain(quiet).min().map(|at| self.around.clock.instant(at));
+            let (stream, session) = (&self.stream, &mut self.session);
             tokio::select! {
                 biased;
                 () = self.around.stop.cancelled() => return None,
-                _ = self.stream.readable() => return None,
+                () = poll_fn(|context| session.poll_wake(context)) => return self.time_is_up(Due::Session).await,
+                _ = stream.readable() => return None,
                 () = sleep_until(until.unwrap_or_else(tokio::time::Instant::now)), if until.is_some() => {}
             }
             match due {

@@ -85,7 +85,7 @@ struct Conversation<E> {
 
 /// Serves one connection to its end.
 async fn converse<E: Exchange>(arrival: Arrival, http: Arc<Http<E>>) {
-    let Arrival { stream, origin, around, opened } = arrival;
+    let Arrival { stream, origin, around, opened, .. } = arrival;
     let watch = Watch::new(around.clock, opened);
     let io = TokioIo::new(Watched { stream, watch: watch.clone() });
     let mut builder = http1::Builder::new();

@@ -6,14 +6,16 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::config::{LONGEST, Section};
+use crate::protocol::Protocol;
 
 /// Options of every listener. Times are measured per connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListenerOptions {
-    /// Connections open at once; further peers wait in the system's queue. 1024. At least 1.
+    /// Connections open at once; further peers wait in the system's queue. 1024 (bytefrog: 16,384). At
+    /// least 1.
     pub max_connections: usize,
     /// Connections open at once from one address. A number, at least 1, holds for every address. Not set (None):
-    /// 64, and no limit for loopback, where a relay may speak for many.
+    /// 64, and no limit for loopback, where a relay may speak for many. (bytefrog: 16,384.)
     pub max_connections_per_address: Option<usize>,
     /// The longest message taken, in bytes; a longer one ends the connection as soon as its length is known. 16 MiB.
     /// 1 KiB to 1 GiB.
@@ -26,7 +28,7 @@ pub struct ListenerOptions {
     /// Bytes per second at which a long message must at least arrive: once begun, it has `message_timeout` plus the
     /// time that its bytes take at this rate. 1 KiB. 0: it has `message_timeout` alone.
     pub min_message_rate: u64,
-    /// How long a peer may be silent between messages. 10 min. Zero: for ever.
+    /// How long a peer may be silent between messages. 10 min (bytefrog: zero). Zero: for ever.
     pub idle_timeout: Duration,
     /// TCP keepalive: after this much silence the system asks whether the peer is still there. 60 s, in whole
     /// seconds, at most 9 h. Zero: off.
@@ -57,13 +59,29 @@ pub struct TlsOptions {
 }
 
 impl ListenerOptions {
-    /// Reads the options; what is wrong is told to the section.
-    pub fn read(section: &mut Section<'_>) -> Self {
+    /// The defaults of a protocol's listeners.
+    pub fn of(protocol: Option<Protocol>) -> Self {
         let default = ListenerOptions::default();
+        match protocol {
+            // Who is turned away, or cut off while its tracing is suspended, takes the traced program down with it.
+            Some(Protocol::Bytefrog) => ListenerOptions {
+                max_connections: 16_384,
+                max_connections_per_address: Some(16_384),
+                idle_timeout: Duration::ZERO,
+                ..default
+            },
+            _ => default,
+        }
+    }
+
+    /// Reads the options; what is wrong is told to the section.
+    pub fn read(section: &mut Section<'_>, default: ListenerOptions) -> Self {
         let moment = Duration::from_millis(1);
         let options = ListenerOptions {
             max_connections: section.count("max_connections", default.max_connections, 1..=1_000_000),
-            max_connections_per_address: section.optional_count("max_connections_per_address", 1..=1_000_000),
+            max_connections_per_address: section
+                .optional_count("max_connections_per_address", 1..=1_000_000)
+                .or(default.max_connections_per_address),
             max_message_bytes: section.size("max_message_bytes", default.max_message_bytes, 1 << 10..=1 << 30),
             handshake_timeout: section.duration("handshake_timeout", default.handshake_timeout, moment..=LONGEST),
             message_timeout: section.duration("message_timeout", default.message_timeout, moment..=LONGEST),

@@ -54,6 +54,7 @@ pub struct Listener {
 /// A connection that has been let in.
 pub(super) struct Arrival {
     pub(super) stream: Stream,
+    pub(super) peer: SocketAddr,
     pub(super) origin: Arc<Origin>,
     pub(super) around: Surroundings,
     /// When it was accepted.
@@ -86,18 +87,18 @@ impl Listener {
     }
 
     /// Accepts connections until `stop` is cancelled; each is served by a task of its own, tracked by `tasks`, with a
-    /// session from `make`. A task that has not finished by itself when `abort` is cancelled is given up.
+    /// session that `make` makes for its peer. A task that has not finished by itself when `abort` is cancelled is given up.
     pub async fn serve<S: Session>(
         self,
-        make: impl Fn() -> S + Send + Sync + 'static,
+        make: impl Fn(SocketAddr) -> S + Send + Sync + 'static,
         sender: Sender,
         clock: Clock,
         tasks: TaskTracker,
         stop: CancellationToken,
         abort: CancellationToken,
     ) {
-        let serve = move |Arrival { stream, origin, around, opened }| {
-            Connection::new(stream, make(), origin, around, opened).serve()
+        let serve = move |Arrival { stream, peer, origin, around, opened }| {
+            Connection::new(stream, make(peer), origin, around, opened).serve()
         };
         self.accept(serve, sender, clock, tasks, stop, abort).await;
     }
@@ -170,7 +171,7 @@ impl Listener {
                 let opened = around.clock.now().elapsed;
                 if let Some(stream) = secure(stream, tls, &origin, &around, opened).await {
                     debug!("connection opened");
-                    arrive(Arrival { stream, origin, around, opened }).await;
+                    arrive(Arrival { stream, peer, origin, around, opened }).await;
                 }
             };
             let abort = abort.clone();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::codec::text::cut_bytes;
 use crate::event::{Loss, Reason, semconv};
+use crate::protocol::fault::Fault;
 use crate::protocol::{Awaiting, Credit, End, Flow, MemoryBudget, Now, Output, Progress, Session};
 
 use super::Options;
@@ -55,21 +56,10 @@ struct LongString {
     kept: Vec<u8>,
 }
 
-/// Bytes that no event will stand for, and why. Told once, at the end, so that what is told does not depend on how
-/// the stream was cut.
-#[derive(Debug)]
-struct Fault {
-    reason: Reason,
-    offset: u64,
-    bytes: u64,
-    detail: String,
-    excerpt: Vec<u8>,
-}
-
 impl DatadogSession {
     /// A session at the start of a connection. `max_string_bytes` is the listener's `max_message_bytes`.
     pub fn new(options: Options, max_string_bytes: u64, emit_definitions: bool, memory: &Arc<MemoryBudget>) -> Self {
-        let amplification = options.amplification;
+        let credit = Credit::new(options.amplification);
         DatadogSession {
             wire: WireLimits {
                 max_string_bytes,
@@ -82,7 +72,7 @@ impl DatadogSession {
             begun: false,
             last_input: Duration::ZERO,
             assembler: Assembler::new(options, emit_definitions, memory),
-            credit: Credit::new(amplification.ratio, amplification.burst, amplification.rate),
+            credit,
         }
     }
 }
@@ -109,10 +99,7 @@ impl Session for DatadogSession {
             return Flow::Again;
         }
         if let Phase::Finished(Some(fault)) = std::mem::replace(&mut self.phase, Phase::Finished(None)) {
-            let Fault { reason, offset, bytes, detail, excerpt } = &fault;
-            let place = Place { offset: *offset, size: *bytes, now };
-            let loss = Loss { reason: *reason, bytes: *bytes, events: None, detail, excerpt };
-            out.loss(place.header(semconv::LOSS, None), loss);
+            fault.tell(now, out);
         }
         let events = self.assembler.take_unresolved_events();
         if events > 0 {
@@ -243,14 +230,16 @@ impl DatadogSession {
             }
             Phase::LongString(LongString { id, offset, head_bytes, len, received, kept }) => {
                 let detail = format!("string.characters: {received} of {len} bytes are here, and {}", end.as_str());
-                let bytes = head_bytes + u64::from(received) + rest.len() as u64;
-                let mut excerpt = [&[0xDD, 6][..], &id.0, &len.to_be_bytes(), &kept].concat();
-                excerpt.truncate(Loss::EXCERPT);
-                Some(Fault { reason, offset, bytes, detail, excerpt })
+                let mut fault = Fault::new(reason, offset, detail);
+                let shown = [&[0xDD, 6][..], &id.0, &len.to_be_bytes(), &kept].concat();
+                fault.count(&shown);
+                fault.count_unseen(head_bytes + u64::from(received) - shown.len() as u64);
+                fault.count(rest);
+                Some(fault)
             }
             _ if !rest.is_empty() => {
                 let detail = format!("{} bytes of an object are here, and {}", rest.len(), end.as_str());
-                let mut fault = Fault { reason, offset: self.offset, bytes: 0, detail, excerpt: Vec::new() };
+                let mut fault = Fault::new(reason, self.offset, detail);
                 fault.count(rest);
                 Some(fault)
             }
@@ -273,7 +262,7 @@ impl DatadogSession {
             _ => "",
         };
         let detail = format!("at {}: {error}{looks_like}", self.offset + error.offset as u64);
-        Fault { reason, offset: self.offset, bytes: 0, detail, excerpt: Vec::new() }
+        Fault::new(reason, self.offset, detail)
     }
 
     /// When the open record counts as complete though nothing follows it (reading 16). While an object is half here,
@@ -281,14 +270,5 @@ impl DatadogSession {
     fn idle_deadline(&self) -> Option<Duration> {
         let idle = matches!(self.phase, Phase::Objects) && !self.begun && self.assembler.has_open();
         idle.then(|| self.last_input + self.span_idle)
-    }
-}
-
-impl Fault {
-    /// More bytes that are lost with it.
-    fn count(&mut self, bytes: &[u8]) {
-        self.bytes += bytes.len() as u64;
-        let room = Loss::EXCERPT - self.excerpt.len();
-        self.excerpt.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 }

@@ -20,7 +20,7 @@ pub struct Options {
     pub max_channel_bytes: u64,
     /// What is remembered so that a repeated upload is recognised.
     pub dedup: Dedup,
-    /// How much output a bundle may cause per byte that was transmitted.
+    /// How much output an upload may cause per byte that was transmitted. 256; 16 MiB; 4 MiB.
     pub amplification: Amplification,
 }
 
@@ -46,7 +46,8 @@ impl Options {
             max_payload_bytes: section.size("max_payload_bytes", default.max_payload_bytes, 1 << 10..=64 << 20),
             max_channel_bytes: section.size("max_channel_bytes", default.max_channel_bytes, 1 << 10..=16 << 20),
             dedup: section.section("dedup", Dedup::read),
-            amplification: section.section("amplification", Amplification::read),
+            amplification: section
+                .section("amplification", |section| Amplification::read(section, default.amplification)),
         };
         let is_path = options.path_prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
         if !options.path_prefix.is_empty() && (!options.path_prefix.starts_with('/') || !is_path) {
@@ -76,7 +77,7 @@ impl Default for Options {
             max_payload_bytes: 1 << 20,
             max_channel_bytes: 64 << 10,
             dedup: Dedup::default(),
-            amplification: Amplification::default(),
+            amplification: Amplification { ratio: 256, burst: 16 << 20, rate: 4 << 20 },
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct EndlessWork {
     inflated: Option<Vec<u8>>,
     lease: MemoryLease,
     credit: Credit,
+    /// Bytes transmitted that have not earned output yet. They do as output is made: a bucket holds only so much.
+    unearned: u64,
     /// When all of it was here.
     received: Option<UnixNanos>,
     /// Why the request is to be kept.
@@ -57,10 +59,10 @@ impl fmt::Debug for Hash {
 
 impl EndlessWork {
     pub(super) fn new(request: Request, target: Target, encoding: Encoding, shared: Arc<Shared>) -> Self {
-        let amplification = shared.options.amplification;
         EndlessWork {
             lease: shared.budget.lease(),
-            credit: Credit::new(amplification.ratio, amplification.burst, amplification.rate),
+            credit: Credit::new(shared.options.amplification),
+            unearned: request.body.len() as u64,
             shared,
             request,
             target,
@@ -82,7 +84,7 @@ impl Work for EndlessWork {
     fn proceed(&mut self, now: Now, out: &mut Output) -> Flow {
         let _ = self.received.get_or_insert(now.unix);
         match replace(&mut self.stage, Stage::Done(None)) {
-            Stage::Start(encoding) => self.start(encoding, now, out),
+            Stage::Start(encoding) => self.start(encoding, out),
             Stage::Inflating(gunzip) => self.inflate(gunzip, out),
             Stage::Hashing { hash, at } => self.hash(hash, at, now, out),
             Stage::Reading(reading) => self.read_on(reading, now, out),
@@ -116,9 +118,7 @@ impl Drop for EndlessWork {
 }
 
 impl EndlessWork {
-    fn start(&mut self, encoding: Encoding, now: Now, out: &mut Output) {
-        // What earns output is what was transmitted.
-        let _ = self.credit.spend(self.request.body.len() as u64, 0, now.elapsed);
+    fn start(&mut self, encoding: Encoding, out: &mut Output) {
         let origin = out.batch.origin().with_version(self.target.version.as_str());
         out.batch.set_origin(origin.into());
         match encoding {
@@ -198,7 +198,10 @@ impl EndlessWork {
         let before = out.batch.total_expanded_bytes();
         let body = self.inflated.as_deref().unwrap_or(&self.request.body);
         let told = reading.proceed(body, now, &self.shared, out);
-        out.hold = self.credit.spend(0, out.batch.total_expanded_bytes() - before, now.elapsed);
+        let expanded = out.batch.total_expanded_bytes() - before;
+        let earning = expanded.div_ceil(self.shared.options.amplification.ratio).min(self.unearned);
+        self.unearned -= earning;
+        out.hold = self.credit.spend(earning, expanded, now.elapsed);
         match told {
             Told::More => self.stage = Stage::Reading(reading),
             Told::All { lost, events, fault } => {

@@ -19,11 +19,12 @@ use super::Counts;
 use super::rng::Rng;
 
 /// Which protocol version an agent speaks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Version {
     /// Systems from 2.1.5 to 3.9: machine and user ids, sequences, payloads wrapped twice.
     V2,
     /// Systems from 4.0 on.
+    #[default]
     V3,
 }
 

@@ -1,0 +1,354 @@
+//! What a run has told about its ids: methods, exceptions, source locations, and the names of its threads over time.
+//!
+//! It belongs to the run and not to a connection: a mapping may come on another connection than the events that use
+//! it, and after them (field notes, section 1.7).
+
+use hashbrown::HashMap;
+
+use crate::codec::mutf8::{self, Repair};
+use crate::event::Interned;
+
+/// Ids below this one are found without hashing.
+const DIRECT_IDS: u32 = 1 << 16;
+/// What an entry costs beside its text, roughly.
+const ENTRY_BYTES: usize = 128;
+/// Names that one thread may have; of more, the earliest is forgotten.
+const MAX_THREAD_NAMES: usize = 1024;
+
+/// Limits of a run's dictionary.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DictionaryLimits {
+    /// Mappings kept. 1,000,000. At least 1.
+    pub entries: usize,
+    /// Bytes of all of them. 64 MiB. At least 64 KiB.
+    pub bytes: u64,
+}
+
+/// An id that an event uses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Id {
+    Method(u32),
+    Exception(u32),
+    SourceLocation(u32),
+    Thread(u16),
+}
+
+/// A text of the peer's, ready to be written into batches.
+#[derive(Debug)]
+pub(super) struct Name {
+    pub text: Box<str>,
+    /// Something in it became U+FFFD.
+    pub is_repaired: bool,
+    /// Where it stands in the batch being written.
+    pub memo: Interned,
+}
+
+impl Name {
+    /// The name in these bytes (rule 22).
+    pub(super) fn read(bytes: &[u8]) -> Name {
+        let (text, repair) = mutf8::read(bytes);
+        Name { text: text.into(), is_repaired: repair != Repair::None, memo: Interned::default() }
+    }
+}
+
+/// What a method id stands for.
+#[derive(Debug)]
+pub(super) struct Method {
+    /// `pkg.Class.method`, or the whole signature where it has another form.
+    pub function: Name,
+    /// The access flags of a signature of the known form.
+    pub access: Option<u64>,
+    /// Its descriptor, e.g. `([Ljava/lang/String;)V`.
+    pub descriptor: Option<Box<str>>,
+}
+
+impl Method {
+    /// Takes `pkg/Class.method;<flags>;<descriptor>` apart (section 2, "Signatures").
+    pub(super) fn read(signature: &[u8]) -> Method {
+        let Name { text, is_repaired, .. } = Name::read(signature);
+        let mut parts = text.splitn(3, ';');
+        if let (Some(name), Some(flags), Some(descriptor)) = (parts.next(), parts.next(), parts.next())
+            && let Ok(access) = flags.parse::<u32>()
+        {
+            let text = name.replace('/', ".").into();
+            let function = Name { text, is_repaired, memo: Interned::default() };
+            return Method { function, access: Some(access.into()), descriptor: Some(descriptor.into()) };
+        }
+        let function = Name { text, is_repaired, memo: Interned::default() };
+        Method { function, access: None, descriptor: None }
+    }
+
+    fn bytes(&self) -> usize {
+        self.function.text.len() + self.descriptor.as_ref().map_or(0, |descriptor| descriptor.len())
+    }
+}
+
+/// Lines of a source location; -1 stands for unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Location {
+    pub lines: (i32, i32),
+}
+
+/// The names of one thread, by the time from which they hold (rule 21). Never empty.
+#[derive(Debug)]
+pub(super) struct Thread {
+    names: Vec<(u32, Name)>,
+}
+
+impl Thread {
+    /// The name at `time`; before the first, the first.
+    pub(super) fn name_at(&mut self, time: u32) -> &mut Name {
+        let after = match &self.names[..] {
+            [_] => 1,
+            names => names.partition_point(|(from, _)| *from <= time),
+        };
+        &mut self.names[after.saturating_sub(1)].1
+    }
+
+    /// The name that had to go for it.
+    fn add(&mut self, from: u32, name: Name) -> Option<Name> {
+        let place = self.names.partition_point(|(known, _)| *known <= from);
+        self.names.insert(place, (from, name));
+        (self.names.len() > MAX_THREAD_NAMES).then(|| self.names.remove(0).1)
+    }
+}
+
+/// Everything that a run has told about its ids.
+#[derive(Debug)]
+pub(super) struct Dictionary {
+    limits: DictionaryLimits,
+    methods: Table<Method>,
+    exceptions: Table<Name>,
+    locations: Table<Location>,
+    threads: Table<Thread>,
+    entries: usize,
+    bytes: usize,
+}
+
+impl Dictionary {
+    /// An empty dictionary.
+    pub(super) fn new(limits: DictionaryLimits) -> Self {
+        Dictionary {
+            limits,
+            methods: Table::default(),
+            exceptions: Table::default(),
+            locations: Table::default(),
+            threads: Table::default(),
+            entries: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Bytes of memory, roughly.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes
+            + self.methods.memory_bytes()
+            + self.exceptions.memory_bytes()
+            + self.locations.memory_bytes()
+            + self.threads.memory_bytes()
+    }
+
+    /// Whether the id can be resolved.
+    pub(super) fn knows(&self, id: Id) -> bool {
+        match id {
+            Id::Method(id) => self.methods.place(id).is_some(),
+            Id::Exception(id) => self.exceptions.place(id).is_some(),
+            Id::SourceLocation(id) => self.locations.place(id).is_some(),
+            Id::Thread(id) => self.threads.place(id.into()).is_some(),
+        }
+    }
+
+    pub(super) fn method(&mut self, id: u32) -> Option<&mut Method> {
+        self.methods.get(id)
+    }
+
+    pub(super) fn exception(&mut self, id: u32) -> Option<&mut Name> {
+        self.exceptions.get(id)
+    }
+
+    pub(super) fn location(&mut self, id: u32) -> Option<Location> {
+        self.locations.get(id).copied()
+    }
+
+    pub(super) fn thread(&mut self, id: u16) -> Option<&mut Thread> {
+        self.threads.get(id.into())
+    }
+
+    /// Maps a method; of an id mapped twice the last stands. `false`, as for the others: there is no room for it.
+    pub(super) fn map_method(&mut self, id: u32, signature: &[u8]) -> bool {
+        if !self.has_room(signature.len()) {
+            return false;
+        }
+        let method = Method::read(signature);
+        self.count(method.bytes());
+        if let Some(old) = self.methods.insert(id, method) {
+            self.discount(old.bytes());
+        }
+        true
+    }
+
+    /// Maps an exception's type.
+    pub(super) fn map_exception(&mut self, id: u32, name: &[u8]) -> bool {
+        if !self.has_room(name.len()) {
+            return false;
+        }
+        let name = Name::read(name);
+        self.count(name.text.len());
+        if let Some(old) = self.exceptions.insert(id, name) {
+            self.discount(old.text.len());
+        }
+        true
+    }
+
+    /// Maps a source location.
+    pub(super) fn map_location(&mut self, id: u32, lines: (i32, i32)) -> bool {
+        if !self.has_room(0) {
+            return false;
+        }
+        self.count(0);
+        if self.locations.insert(id, Location { lines }).is_some() {
+            self.discount(0);
+        }
+        true
+    }
+
+    /// Names a thread from `time` on.
+    pub(super) fn name_thread(&mut self, id: u16, time: u32, name: &[u8]) -> bool {
+        if !self.has_room(name.len()) {
+            return false;
+        }
+        let name = Name::read(name);
+        self.count(name.text.len());
+        let forgotten = match self.threads.get(id.into()) {
+            Some(thread) => thread.add(time, name),
+            None => {
+                self.threads.insert(id.into(), Thread { names: vec![(time, name)] });
+                None
+            }
+        };
+        if let Some(name) = forgotten {
+            self.discount(name.text.len());
+        }
+        true
+    }
+
+    fn has_room(&self, text: usize) -> bool {
+        // Each of three bytes may become one U+FFFD of three.
+        let bytes = self.memory_bytes() + 3 * text + ENTRY_BYTES;
+        self.entries < self.limits.entries && bytes as u64 <= self.limits.bytes
+    }
+
+    fn count(&mut self, text: usize) {
+        self.entries += 1;
+        self.bytes += text + ENTRY_BYTES;
+    }
+
+    fn discount(&mut self, text: usize) {
+        self.entries -= 1;
+        self.bytes -= text + ENTRY_BYTES;
+    }
+}
+
+/// Entries by id: small ids, which agents count up from 0, are found directly.
+#[derive(Debug)]
+struct Table<T> {
+    entries: Vec<T>,
+    /// One more than the place in `entries`; 0: none.
+    direct: Vec<u32>,
+    hashed: HashMap<u32, u32, foldhash::fast::RandomState>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Table { entries: Vec::new(), direct: Vec::new(), hashed: HashMap::default() }
+    }
+}
+
+impl<T> Table<T> {
+    fn place(&self, id: u32) -> Option<usize> {
+        let place = if id < DIRECT_IDS {
+            self.direct.get(id as usize).copied().unwrap_or(0)
+        } else {
+            self.hashed.get(&id).copied().unwrap_or(0)
+        };
+        (place as usize).checked_sub(1)
+    }
+
+    fn get(&mut self, id: u32) -> Option<&mut T> {
+        let place = self.place(id)?;
+        self.entries.get_mut(place)
+    }
+
+    /// The entry that was there before.
+    fn insert(&mut self, id: u32, entry: T) -> Option<T> {
+        if let Some(known) = self.get(id) {
+            return Some(std::mem::replace(known, entry));
+        }
+        self.entries.push(entry);
+        let place = u32::try_from(self.entries.len()).unwrap_or(0);
+        if id < DIRECT_IDS {
+            let room = self.direct.len().max(id as usize + 1);
+            self.direct.resize(room, 0);
+            self.direct[id as usize] = place;
+        } else {
+            self.hashed.insert(id, place);
+        }
+        None
+    }
+
+    /// Beside the entries, which are counted one by one.
+    fn memory_bytes(&self) -> usize {
+        self.direct.capacity() * 4 + self.hashed.capacity() * 9
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dictionary() -> Dictionary {
+        Dictionary::new(DictionaryLimits { entries: 100, bytes: 1 << 20 })
+    }
+
+    #[test]
+    fn a_signature_is_taken_apart_and_another_form_is_kept_whole() {
+        let mut dictionary = dictionary();
+        assert!(dictionary.map_method(1, b"demo/Tracee.main;9;([Ljava/lang/String;)V"));
+        let method = dictionary.method(1).unwrap();
+        assert_eq!(&*method.function.text, "demo.Tracee.main");
+        assert_eq!((method.access, method.descriptor.as_deref()), (Some(9), Some("([Ljava/lang/String;)V")));
+        for odd in ["main", "a/b;x;()V", "a/b;9", ""] {
+            assert!(dictionary.map_method(70_000, odd.as_bytes()));
+            let method = dictionary.method(70_000).unwrap();
+            assert_eq!((&*method.function.text, method.access, &method.descriptor), (odd, None, &None));
+        }
+    }
+
+    #[test]
+    fn a_thread_has_the_name_of_its_time_whatever_order_they_came_in() {
+        let mut dictionary = dictionary();
+        for (time, name) in [(50, "after"), (2, "before"), (70, "last")] {
+            assert!(dictionary.name_thread(5, time, name.as_bytes()));
+        }
+        let thread = dictionary.thread(5).unwrap();
+        let names: Vec<_> =
+            [0, 2, 49, 50, 69, 70, u32::MAX].iter().map(|time| thread.name_at(*time).text.to_string()).collect();
+        assert_eq!(names, ["before", "before", "before", "after", "after", "last", "last"]);
+    }
+
+    #[test]
+    fn the_limits_hold_and_redefinition_costs_nothing() {
+        let mut dictionary = dictionary();
+        for _ in 0..1000 {
+            assert!(dictionary.map_method(7, b"a/B.c;1;()V"));
+        }
+        for id in 0..99 {
+            assert!(dictionary.map_exception(id, b"x"));
+        }
+        assert!(!dictionary.map_exception(99, b"x"));
+        assert!(!dictionary.knows(Id::Exception(99)));
+        let mut small = Dictionary::new(DictionaryLimits { entries: 100, bytes: 64 << 10 });
+        assert!(!small.map_method(1, &[b'x'; 65_535]));
+        assert!(small.map_method(1, &[b'x'; 10_000]));
+    }
+}

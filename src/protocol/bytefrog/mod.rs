@@ -1,0 +1,23 @@
+//! Bytefrog and Code Pulse agents: method calls of Java programs, protocol versions 1 to 4, over TCP.
+//!
+//! Numbers of sections and rules in comments are those of the protocol notes, which `docs/protocols/bytefrog.md` retells
+//! for operators: section 1.4 lists what harms the traced program, a *rule* is what a collector must do.
+
+mod agent;
+mod calls;
+pub mod configuration;
+mod dictionary;
+mod hq;
+mod normalize;
+mod options;
+mod queue;
+mod run;
+mod sequence;
+mod session;
+mod wire;
+
+pub use agent::{Command, Mode, Refusal};
+pub use dictionary::DictionaryLimits;
+pub use hq::{AgentStatus, Hq};
+pub use options::*;
+pub use session::BytefrogSession;

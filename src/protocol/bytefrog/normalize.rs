@@ -1,0 +1,457 @@
+//! Messages → events, as `docs/event-model.md` lists them.
+
+use crate::event::{
+    EventBuilder, Header, Interned, Key, Loss, Name, Position, Reason, Severity, SpanData, Status, UnixNanos, Value,
+    semconv as names,
+};
+use crate::protocol::{Now, Output};
+
+use super::agent::Mode;
+use super::calls::{Frame, SpanIds};
+use super::dictionary::{Dictionary, Name as Text};
+use super::queue::{Event, Marker};
+use super::sequence::{Hole, wrapped};
+use super::wire::{Call, ClassFate, NO_LINE, What};
+
+/// Where a message stood on its connection, and when it was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub offset: u64,
+    pub length: u64,
+    pub now: Now,
+}
+
+impl Place {
+    fn header(&self, name: Name, sequence: Option<u64>) -> Header {
+        let position = Position { sequence, offset: self.offset, length: self.length };
+        Header::observed_at(name, self.now.unix, position)
+    }
+}
+
+/// A log event that has no clock of its own.
+fn untimed<'a>(out: &'a mut Output, name: Name, place: Place) -> EventBuilder<'a> {
+    let mut event = out.batch.event(place.header(name, None));
+    event.text(names::TIME_BASIS, names::TIME_BASIS_RECEIVED);
+    event
+}
+
+/// The hello of a control connection.
+pub(super) fn connected(out: &mut Output, place: Place) {
+    untimed(out, names::BYTEFROG_AGENT_CONNECTED, place).log(Severity::Info, None);
+}
+
+/// A heartbeat.
+pub(super) fn heartbeat(out: &mut Output, mode: Mode, buffers: u16, place: Place) {
+    let mut event = untimed(out, names::BYTEFROG_HEARTBEAT, place);
+    event.text(names::BYTEFROG_MODE, mode.as_str());
+    if let Mode::Unknown(byte) = mode {
+        event.attribute(names::BYTEFROG_MODE_VALUE, u64::from(byte));
+    }
+    event.attribute(names::BYTEFROG_BUFFERS_READABLE, u64::from(buffers));
+    event.log(Severity::Info, None);
+}
+
+/// What became of a class.
+pub(super) fn class(out: &mut Output, fate: ClassFate, name: &[u8], place: Place) {
+    let (kind, severity) = match fate {
+        ClassFate::Transformed => (names::BYTEFROG_CLASS_TRANSFORMED, Severity::Info),
+        ClassFate::Ignored => (names::BYTEFROG_CLASS_IGNORED, Severity::Info),
+        ClassFate::Failed => (names::BYTEFROG_CLASS_TRANSFORM_FAILED, Severity::Warn),
+    };
+    let name = Text::read(name);
+    let mut event = untimed(out, kind, place);
+    event.text(names::BYTEFROG_CLASS_NAME, &name.text);
+    mark_repaired(&mut event, name.is_repaired);
+    event.log(severity, None);
+}
+
+/// The agent's error.
+pub(super) fn error(out: &mut Output, text: &[u8], place: Place) {
+    let text = Text::read(text);
+    let mut event = untimed(out, names::BYTEFROG_AGENT_ERROR, place);
+    mark_repaired(&mut event, text.is_repaired);
+    let body = event.batch().push_text(&text.text);
+    event.log(Severity::Error, Some(body.into()));
+}
+
+/// News of an agent's health or end.
+pub(super) fn agent_is(out: &mut Output, name: Name, mode: Mode, severity: Severity, place: Place) {
+    let mut event = untimed(out, name, place);
+    event.text(names::BYTEFROG_MODE, mode.as_str());
+    event.log(severity, None);
+}
+
+/// A data break: events before this number were dropped by the agent, how many it does not say.
+pub(super) fn data_break(out: &mut Output, sequence: u32, place: Place) {
+    let detail = "the agent was suspended: events before this number were dropped";
+    let loss = Loss { reason: Reason::Gap, bytes: 0, events: None, detail, excerpt: &[] };
+    let basis = out.batch.push_text(names::TIME_BASIS_RECEIVED);
+    let attributes = [
+        (Key::from(names::TIME_BASIS), Value::from(basis)),
+        (names::BYTEFROG_SEQUENCE.into(), u64::from(sequence).into()),
+    ];
+    out.loss_with(place.header(names::BYTEFROG_DATA_BREAK, None), loss, &attributes);
+}
+
+/// Numbers that did not come: `missing` of those from the first to the last.
+pub(super) fn gap(out: &mut Output, hole: Hole, missing: u64, detail: &str, now: Now) {
+    let loss = Loss { reason: Reason::Gap, bytes: 0, events: Some(missing), detail, excerpt: &[] };
+    let attributes = [
+        (Key::from(names::BYTEFROG_SEQUENCE_FIRST), Value::from(wrapped(hole.first))),
+        (names::BYTEFROG_SEQUENCE_LAST.into(), wrapped(hole.last).into()),
+    ];
+    out.loss_with(Header::observed_at(names::LOSS, now.unix, Position::default()), loss, &attributes);
+}
+
+/// A number that has come before.
+pub(super) fn repeated(out: &mut Output, sequence: u32, message: &[u8], place: Place) {
+    let detail = format!("number {sequence} has come before; this one is dropped");
+    let loss = Loss {
+        reason: Reason::Duplicate,
+        bytes: message.len() as u64,
+        events: Some(1),
+        detail: &detail,
+        excerpt: message,
+    };
+    out.loss(place.header(names::LOSS, Some(sequence.into())), loss);
+}
+
+/// The end of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RunEnd {
+    pub events: u64,
+    pub gaps: u64,
+    pub duration: std::time::Duration,
+    pub outcome: &'static str,
+}
+
+/// Tells the end of a run.
+pub(super) fn run_ended(out: &mut Output, end: RunEnd, now: Now) {
+    let place = Place { offset: 0, length: 0, now };
+    let mut event = untimed(out, names::BYTEFROG_RUN_ENDED, place);
+    event.attribute(names::BYTEFROG_RUN_EVENTS, end.events);
+    event.attribute(names::BYTEFROG_RUN_GAPS, end.gaps);
+    event.attribute(names::BYTEFROG_RUN_DURATION_MS, u64::try_from(end.duration.as_millis()).unwrap_or(u64::MAX));
+    event.text(names::BYTEFROG_RUN_OUTCOME, end.outcome);
+    event.log(Severity::Info, None);
+}
+
+/// A definition, where the listener emits them.
+pub(super) enum Definition<'a> {
+    Thread { thread: u16, time: u32, at: UnixNanos, name: &'a [u8] },
+    Method { method: u32, signature: &'a [u8] },
+    Exception { exception: u32, name: &'a [u8] },
+    SourceLocation { location: u32, method: u32, lines: (i32, i32), characters: (i16, i16) },
+    SourceLocationCount { method: u32, count: u32 },
+}
+
+/// Tells a definition.
+pub(super) fn definition(out: &mut Output, definition: Definition<'_>, place: Place) {
+    let event = match definition {
+        Definition::Thread { thread, time, at, name } => {
+            let name = Text::read(name);
+            let header = Header { time: Some(at), ..place.header(names::BYTEFROG_THREAD_NAMED, None) };
+            let mut event = out.batch.event(header);
+            event.attribute(names::THREAD_ID, u64::from(thread));
+            event.text(names::THREAD_NAME, &name.text);
+            event.attribute(names::BYTEFROG_TIME_RELATIVE_MS, u64::from(time));
+            event.text(names::TIME_BASIS, names::TIME_BASIS_PEER_RELATIVE);
+            mark_repaired(&mut event, name.is_repaired);
+            event
+        }
+        Definition::Method { method, signature } => {
+            let read = super::dictionary::Method::read(signature);
+            let mut event = untimed(out, names::BYTEFROG_METHOD_MAPPED, place);
+            event.text(names::CODE_FUNCTION_NAME, &read.function.text);
+            event.attribute(names::BYTEFROG_METHOD_ID, u64::from(method));
+            describe(&mut event, read.access, read.descriptor.as_deref());
+            mark_repaired(&mut event, read.function.is_repaired);
+            event
+        }
+        Definition::Exception { exception, name } => {
+            let name = Text::read(name);
+            let mut event = untimed(out, names::BYTEFROG_EXCEPTION_MAPPED, place);
+            event.text(names::EXCEPTION_TYPE, &name.text);
+            event.attribute(names::BYTEFROG_EXCEPTION_ID, u64::from(exception));
+            mark_repaired(&mut event, name.is_repaired);
+            event
+        }
+        Definition::SourceLocation { location, method, lines, characters } => {
+            let mut event = untimed(out, names::BYTEFROG_SOURCE_LOCATION_MAPPED, place);
+            event.attribute(names::BYTEFROG_SOURCE_LOCATION_ID, u64::from(location));
+            event.attribute(names::BYTEFROG_METHOD_ID, u64::from(method));
+            add_lines(&mut event, lines);
+            let (start, end) = characters;
+            add_known(&mut event, names::CODE_COLUMN_NUMBER, start.into());
+            add_known(&mut event, names::BYTEFROG_COLUMN_END, end.into());
+            event
+        }
+        Definition::SourceLocationCount { method, count } => {
+            let mut event = untimed(out, names::BYTEFROG_SOURCE_LOCATION_COUNTED, place);
+            event.attribute(names::BYTEFROG_METHOD_ID, u64::from(method));
+            event.attribute(names::BYTEFROG_SOURCE_LOCATION_COUNT, u64::from(count));
+            event
+        }
+    };
+    event.log(Severity::Debug, None);
+}
+
+/// What the events of a run are written with.
+#[derive(Debug)]
+pub(super) struct Writer {
+    basis: Interned,
+    /// Whether threads have names in this version.
+    names_threads: bool,
+    /// Events that went out with raw ids (rule 20).
+    pub unresolved: u64,
+}
+
+impl Writer {
+    /// A writer for a version whose threads have names, or have not.
+    pub(super) fn new(names_threads: bool) -> Self {
+        Writer { basis: Interned::default(), names_threads, unresolved: 0 }
+    }
+
+    /// An event of a thread, at `time`; `ids` where it belongs to a span.
+    pub(super) fn call(
+        &mut self,
+        out: &mut Output,
+        event: &Event,
+        call: &Call,
+        time: UnixNanos,
+        ids: Option<SpanIds>,
+        dictionary: &mut Dictionary,
+    ) {
+        let name = match call.what {
+            What::Entry => names::BYTEFROG_METHOD_ENTRY,
+            What::ExitAtLine(_) | What::Exit { .. } => names::BYTEFROG_METHOD_EXIT,
+            What::Thrown { .. } => names::BYTEFROG_EXCEPTION_THROWN,
+            What::Bubbled { .. } => names::BYTEFROG_EXCEPTION_BUBBLED,
+            What::Visit { .. } => names::BYTEFROG_METHOD_VISIT,
+        };
+        let header = header(name, event, time);
+        let mut writing = Writing::new(self, out, header, dictionary);
+        writing.method(call.method, false);
+        writing.thread(call.thread, call.time);
+        match call.what {
+            What::Entry => {}
+            What::ExitAtLine(line) => writing.line(line),
+            What::Exit { threw } => writing.event.attribute(names::BYTEFROG_EXIT_THREW, threw),
+            What::Thrown { exception, line } => {
+                writing.exception(exception);
+                writing.line(line);
+            }
+            What::Bubbled { exception } => writing.exception(exception),
+            What::Visit { location } => writing.location(location),
+        }
+        if let Some(SpanIds { trace, span }) = ids {
+            writing.hex(names::TRACE_ID, &trace.to_string());
+            writing.hex(names::SPAN_ID, &span.to_string());
+        }
+        writing.end(call.time).log(Severity::Info, None);
+    }
+
+    /// A marker, at `time`.
+    pub(super) fn marker(&mut self, out: &mut Output, event: &Event, marker: &Marker, time: UnixNanos) {
+        let basis = out.batch.intern(&mut self.basis, names::TIME_BASIS_PEER_RELATIVE);
+        let mut builder = out.batch.event(header(names::BYTEFROG_MARKER, event, time));
+        builder.text(names::BYTEFROG_MARKER_KEY, &marker.key);
+        builder.text(names::BYTEFROG_MARKER_VALUE, &marker.value);
+        builder.attribute(names::BYTEFROG_TIME_RELATIVE_MS, u64::from(marker.time));
+        builder.attribute(names::TIME_BASIS, basis);
+        mark_repaired(&mut builder, marker.is_repaired);
+        builder.log(Severity::Info, None);
+    }
+
+    /// A call that began at `start`. With `exit`, the event that closed it; without, its end is unknown.
+    pub(super) fn span(
+        &mut self,
+        out: &mut Output,
+        frame: &Frame,
+        start: UnixNanos,
+        exit: Option<(&Event, &Call)>,
+        dictionary: &mut Dictionary,
+    ) {
+        let method = dictionary.method(frame.method);
+        let name = match method {
+            Some(method) => out.batch.intern(&mut method.function.memo, &method.function.text),
+            None => out.batch.push_text(&format!("method#{}", frame.method)),
+        };
+        let position = match exit {
+            Some((exit, _)) => position(exit),
+            None => {
+                let sequence = Some(wrapped(frame.number));
+                Position { sequence, offset: frame.offset, length: frame.length.into() }
+            }
+        };
+        let observed = exit.map_or(frame.observed, |(exit, _)| exit.observed);
+        let header = Header { name: name.into(), time: Some(start), observed, position };
+        let mut writing = Writing::new(self, out, header, dictionary);
+        writing.method(frame.method, true);
+        writing.thread(frame.thread, frame.time);
+        let mut status = Status::Unset;
+        match exit.map(|(_, call)| call.what) {
+            Some(What::ExitAtLine(line)) => writing.line(line),
+            Some(What::Exit { threw: true }) => status = Status::Error,
+            Some(What::Bubbled { exception }) => {
+                status = Status::Error;
+                writing.exception(exception);
+            }
+            _ => {}
+        }
+        // An agent's clock may step back; then nobody knows how long the call took.
+        let milliseconds = exit.and_then(|(_, call)| call.time.checked_sub(frame.time));
+        if milliseconds.is_none() {
+            let end = writing.event.batch().push_text("end");
+            let incomplete = writing.event.batch().array(&[end.into()]);
+            writing.event.attribute(names::INCOMPLETE, incomplete);
+        }
+        let duration_nanos = milliseconds.map(|milliseconds| u64::from(milliseconds) * 1_000_000);
+        let SpanIds { trace: trace_id, span: span_id } = frame.ids;
+        let end = duration_nanos.and_then(|nanos| start.0.checked_add(nanos)).map(UnixNanos);
+        writing.end(frame.time).span(SpanData { trace_id, span_id, parent: frame.parent, end, duration_nanos, status });
+    }
+}
+
+/// An event of a thread being written.
+struct Writing<'a> {
+    event: EventBuilder<'a>,
+    dictionary: &'a mut Dictionary,
+    basis: &'a mut Interned,
+    names_threads: bool,
+    unresolved_events: &'a mut u64,
+    is_repaired: bool,
+    is_unresolved: bool,
+}
+
+impl<'a> Writing<'a> {
+    fn new(writer: &'a mut Writer, out: &'a mut Output, header: Header, dictionary: &'a mut Dictionary) -> Self {
+        Writing {
+            event: out.batch.event(header),
+            dictionary,
+            basis: &mut writer.basis,
+            names_threads: writer.names_threads,
+            unresolved_events: &mut writer.unresolved,
+            is_repaired: false,
+            is_unresolved: false,
+        }
+    }
+
+    /// The method's name; on spans also what else its signature says.
+    fn method(&mut self, id: u32, with_signature: bool) {
+        match self.dictionary.method(id) {
+            Some(method) => {
+                let function = &mut method.function;
+                self.is_repaired |= function.is_repaired;
+                let name = self.event.batch().intern(&mut function.memo, &function.text);
+                self.event.attribute(names::CODE_FUNCTION_NAME, name);
+                self.event.attribute(names::BYTEFROG_METHOD_ID, u64::from(id));
+                if with_signature {
+                    describe(&mut self.event, method.access, method.descriptor.as_deref());
+                }
+            }
+            None => {
+                self.event.attribute(names::BYTEFROG_METHOD_ID, u64::from(id));
+                self.unresolved(names::BYTEFROG_UNRESOLVED_METHOD, id);
+            }
+        }
+    }
+
+    /// The thread's name at that time of the agent (rule 21).
+    fn thread(&mut self, id: u16, time: u32) {
+        self.event.attribute(names::THREAD_ID, u64::from(id));
+        match self.dictionary.thread(id) {
+            Some(thread) => {
+                let name = thread.name_at(time);
+                self.is_repaired |= name.is_repaired;
+                let text = self.event.batch().intern(&mut name.memo, &name.text);
+                self.event.attribute(names::THREAD_NAME, text);
+            }
+            None if self.names_threads => self.unresolved(names::BYTEFROG_UNRESOLVED_THREAD, id.into()),
+            None => {}
+        }
+    }
+
+    fn exception(&mut self, id: u32) {
+        match self.dictionary.exception(id) {
+            Some(name) => {
+                self.is_repaired |= name.is_repaired;
+                let text = self.event.batch().intern(&mut name.memo, &name.text);
+                self.event.attribute(names::EXCEPTION_TYPE, text);
+                self.event.attribute(names::BYTEFROG_EXCEPTION_ID, u64::from(id));
+            }
+            None => {
+                self.event.attribute(names::BYTEFROG_EXCEPTION_ID, u64::from(id));
+                self.unresolved(names::BYTEFROG_UNRESOLVED_EXCEPTION, id);
+            }
+        }
+    }
+
+    fn location(&mut self, id: u32) {
+        match self.dictionary.location(id) {
+            Some(location) => add_lines(&mut self.event, location.lines),
+            None => self.unresolved(names::BYTEFROG_UNRESOLVED_SOURCE_LOCATION, id),
+        }
+        self.event.attribute(names::BYTEFROG_SOURCE_LOCATION_ID, u64::from(id));
+    }
+
+    fn line(&mut self, line: u16) {
+        if line != NO_LINE {
+            self.event.attribute(names::CODE_LINE_NUMBER, u64::from(line));
+        }
+    }
+
+    fn hex(&mut self, key: Name, text: &str) {
+        self.event.text(key, text);
+    }
+
+    fn unresolved(&mut self, key: Name, id: u32) {
+        self.is_unresolved = true;
+        self.event.attribute(key, u64::from(id));
+    }
+
+    /// What every timed event ends with.
+    fn end(mut self, time: u32) -> EventBuilder<'a> {
+        let basis = self.event.batch().intern(self.basis, names::TIME_BASIS_PEER_RELATIVE);
+        self.event.attribute(names::BYTEFROG_TIME_RELATIVE_MS, u64::from(time));
+        self.event.attribute(names::TIME_BASIS, basis);
+        mark_repaired(&mut self.event, self.is_repaired);
+        *self.unresolved_events += u64::from(self.is_unresolved);
+        self.event
+    }
+}
+
+fn header(name: Name, event: &Event, time: UnixNanos) -> Header {
+    Header { name: name.into(), time: Some(time), observed: event.observed, position: position(event) }
+}
+
+fn position(event: &Event) -> Position {
+    Position { sequence: Some(wrapped(event.number)), offset: event.offset, length: event.length.into() }
+}
+
+fn describe(event: &mut EventBuilder<'_>, access: Option<u64>, descriptor: Option<&str>) {
+    if let Some(descriptor) = descriptor {
+        event.text(names::BYTEFROG_METHOD_DESCRIPTOR, descriptor);
+    }
+    if let Some(access) = access {
+        event.attribute(names::BYTEFROG_METHOD_ACCESS, access);
+    }
+}
+
+fn add_lines(event: &mut EventBuilder<'_>, (start, end): (i32, i32)) {
+    add_known(event, names::CODE_LINE_NUMBER, start);
+    add_known(event, names::BYTEFROG_LINE_END, end);
+}
+
+/// -1 stands for unknown (rule 24).
+fn add_known(event: &mut EventBuilder<'_>, key: Name, number: i32) {
+    if number != -1 {
+        event.attribute(key, i64::from(number));
+    }
+}
+
+fn mark_repaired(event: &mut EventBuilder<'_>, is_repaired: bool) {
+    if is_repaired {
+        event.attribute(names::TEXT_REPAIRED, true);
+    }
+}

@@ -1,0 +1,252 @@
+//! Bytes → borrowed messages, and the few messages of ours. Layouts: field notes, section 2; big-endian throughout.
+//!
+//! Nothing here allocates. No message of an agent is longer than 131,083 bytes, because no length field has more
+//! than 16 bits.
+
+use bytes::{BufMut, BytesMut};
+
+use crate::codec::reader::{DecodeError, DecodeErrorKind, Reader};
+
+/// Protocol version, 1 to 4: it fixes the layout of everything behind the hello.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Version(u8);
+
+impl Version {
+    /// A version that some agent speaks; `None` for others.
+    pub(super) fn new(version: u8) -> Option<Version> {
+        matches!(version, 1..=4).then_some(Version(version))
+    }
+
+    /// The number.
+    pub(super) fn number(self) -> u8 {
+        self.0
+    }
+
+    /// The number as text.
+    pub(super) fn as_str(self) -> &'static str {
+        ["1", "2", "3", "4"][usize::from(self.0 - 1)]
+    }
+
+    /// Whether agents of this version name their threads. Later ones may, but none does (rule 12).
+    pub(super) fn names_threads(self) -> bool {
+        self.0 <= 2
+    }
+}
+
+/// How a connection begins (rule 1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Opening {
+    /// `hello` or `project hello`: a control connection.
+    Hello { version: Version, project: Option<i32> },
+    /// `data hello`.
+    DataHello { run: u8 },
+}
+
+/// A message on a control connection, after the hello.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Control<'a> {
+    Heartbeat { mode: u8, buffers: u16 },
+    DataBreak { sequence: u32 },
+    Class { fate: ClassFate, name: &'a [u8] },
+    Error { text: &'a [u8] },
+}
+
+/// What the agent did with a class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ClassFate {
+    Transformed,
+    Ignored,
+    Failed,
+}
+
+/// A message on a data connection, after the hello.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Data<'a> {
+    ThreadName { thread: u16, time: u32, name: &'a [u8] },
+    Method { method: u32, signature: &'a [u8] },
+    Exception { exception: u32, name: &'a [u8] },
+    SourceLocation { location: u32, method: u32, lines: (i32, i32), characters: (i16, i16) },
+    SourceLocationCount { method: u32, count: u32 },
+    Call(Call),
+    Marker { time: u32, sequence: u32, key: &'a [u8], value: &'a [u8] },
+}
+
+/// An event of a thread: entry, exit, exception, bubble or visit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Call {
+    pub what: What,
+    /// Milliseconds on the agent's clock (section 1.8).
+    pub time: u32,
+    pub sequence: u32,
+    pub method: u32,
+    pub thread: u16,
+}
+
+/// What happened in a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum What {
+    Entry,
+    /// Version 1: the line, 65535 when unknown.
+    ExitAtLine(u16),
+    /// Versions 2 to 4: whether an exception left the method.
+    Exit {
+        threw: bool,
+    },
+    /// A `throw` statement; not an exit (rule 23).
+    Thrown {
+        exception: u32,
+        line: u16,
+    },
+    /// An exit by exception.
+    Bubbled {
+        exception: u32,
+    },
+    /// A line executed in the call that has just been closed.
+    Visit {
+        location: u32,
+    },
+}
+
+/// The line number that stands for "unknown" (rule 24).
+pub(super) const NO_LINE: u16 = 0xFFFF;
+
+/// Reads the opening. `Ok(None)`: not all of it is here.
+///
+/// # Errors
+/// The first byte begins nothing that an agent sends, or the version is none that we know.
+pub(super) fn opening(input: &[u8]) -> Result<Option<(Opening, usize)>, DecodeError> {
+    let [kind, rest @ ..] = input else { return Ok(None) };
+    let size = match kind {
+        0 | 30 => 2,
+        16 => 6,
+        found => {
+            let expected = "0 (hello), 16 (project hello) or 30 (data hello)";
+            return Err(invalid("type", 0, *found, expected));
+        }
+    };
+    let Some(&second) = rest.first() else { return Ok(None) };
+    let is_known = Version::new(second).is_some() && (*kind != 16 || second == 4);
+    if *kind != 30 && !is_known {
+        let expected = if *kind == 16 { "version 4" } else { "versions 1 to 4" };
+        let kind = DecodeErrorKind::Unsupported { found: u64::from(second), expected };
+        return Err(DecodeError { field: "hello.version", offset: 1, kind });
+    }
+    if input.len() < size {
+        return Ok(None);
+    }
+    let opening = match (kind, Version::new(second)) {
+        (30, _) | (_, None) => Opening::DataHello { run: second },
+        (16, Some(version)) => {
+            let mut reader = Reader::new(&input[2..]);
+            Opening::Hello { version, project: Some(reader.u32("project_hello.project")?.cast_signed()) }
+        }
+        (_, Some(version)) => Opening::Hello { version, project: None },
+    };
+    Ok(Some((opening, size)))
+}
+
+/// Reads a message of a control connection. `Ok(None)`: not all of it is here.
+///
+/// # Errors
+/// A type that agents do not send there.
+pub(super) fn control(input: &[u8]) -> Result<Option<(Control<'_>, usize)>, DecodeError> {
+    let Some(&kind) = input.first() else { return Ok(None) };
+    let message = match kind {
+        8 => input.get(..4).map(|m| (Control::Heartbeat { mode: m[1], buffers: u16_at(m, 2) }, 4)),
+        9 => input.get(..5).map(|m| (Control::DataBreak { sequence: u32_at(m, 1) }, 5)),
+        40 => text_at(input, 1).map(|(name, end)| (Control::Class { fate: ClassFate::Transformed, name }, end)),
+        41 => text_at(input, 1).map(|(name, end)| (Control::Class { fate: ClassFate::Ignored, name }, end)),
+        42 => text_at(input, 1).map(|(name, end)| (Control::Class { fate: ClassFate::Failed, name }, end)),
+        99 => text_at(input, 1).map(|(text, end)| (Control::Error { text }, end)),
+        found => return Err(unknown(found, "8, 9, 40, 41, 42 or 99 on a control connection")),
+    };
+    Ok(message)
+}
+
+/// Reads a message of a data connection. `Ok(None)`: not all of it is here.
+///
+/// # Errors
+/// A type that agents of this version do not send there.
+pub(super) fn data(input: &[u8], version: Version) -> Result<Option<(Data<'_>, usize)>, DecodeError> {
+    let Some(&kind) = input.first() else { return Ok(None) };
+    let message = match kind {
+        20 => input.get(..15).map(|m| (call(m, What::Entry, 13), 15)),
+        21 if version.0 == 1 => input.get(..17).map(|m| (call(m, What::ExitAtLine(u16_at(m, 13)), 15), 17)),
+        21 => input.get(..16).map(|m| (call(m, What::Exit { threw: m[13] != 0 }, 14), 16)),
+        22 => input.get(..21).map(|m| {
+            let what = What::Thrown { exception: u32_at(m, 13), line: u16_at(m, 17) };
+            (call(m, what, 19), 21)
+        }),
+        23 => input.get(..19).map(|m| (call(m, What::Bubbled { exception: u32_at(m, 13) }, 17), 19)),
+        14 if version.0 >= 3 => input.get(..19).map(|m| (call(m, What::Visit { location: u32_at(m, 13) }, 17), 19)),
+        10 => text_at(input, 7)
+            .map(|(name, end)| (Data::ThreadName { thread: u16_at(input, 1), time: u32_at(input, 3), name }, end)),
+        11 => text_at(input, 5).map(|(signature, end)| (Data::Method { method: u32_at(input, 1), signature }, end)),
+        12 => text_at(input, 5).map(|(name, end)| (Data::Exception { exception: u32_at(input, 1), name }, end)),
+        13 if version.0 >= 3 => input.get(..21).map(|m| {
+            let lines = (u32_at(m, 9).cast_signed(), u32_at(m, 13).cast_signed());
+            let characters = (u16_at(m, 17).cast_signed(), u16_at(m, 19).cast_signed());
+            (Data::SourceLocation { location: u32_at(m, 1), method: u32_at(m, 5), lines, characters }, 21)
+        }),
+        15 if version.0 >= 3 => {
+            input.get(..9).map(|m| (Data::SourceLocationCount { method: u32_at(m, 1), count: u32_at(m, 5) }, 9))
+        }
+        50 => text_at(input, 9).and_then(|(key, middle)| {
+            let (value, end) = text_at(input, middle)?;
+            Some((Data::Marker { time: u32_at(input, 1), sequence: u32_at(input, 5), key, value }, end))
+        }),
+        found if version.0 >= 3 => return Err(unknown(found, "10 to 15, 20 to 23 or 50 on a data connection")),
+        found => return Err(unknown(found, "10 to 12, 20 to 23 or 50 on a data connection of this version")),
+    };
+    Ok(message)
+}
+
+/// The size of a data hello.
+pub(super) const DATA_HELLO_BYTES: u64 = 2;
+/// Our answer to a data hello.
+pub(super) const DATA_HELLO_REPLY: u8 = 31;
+
+/// Writes an `error` message; what does not fit 65,535 bytes is cut. The text is ASCII.
+pub(super) fn write_error(text: &str, out: &mut BytesMut) {
+    let text = crate::codec::text::cut(text, usize::from(u16::MAX));
+    out.put_u8(99);
+    out.put_u16(u16::try_from(text.len()).unwrap_or(u16::MAX));
+    out.put_slice(text.as_bytes());
+}
+
+/// The four fields that every call has, the thread standing at `thread`.
+fn call(message: &[u8], what: What, thread: usize) -> Data<'static> {
+    Data::Call(Call {
+        what,
+        time: u32_at(message, 1),
+        sequence: u32_at(message, 5),
+        method: u32_at(message, 9),
+        thread: u16_at(message, thread),
+    })
+}
+
+/// The text whose length stands at `at`, and the offset behind it. `None`: not all of it is here.
+fn text_at(input: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    let length = input.get(at..at + 2)?;
+    let end = at + 2 + usize::from(u16::from_be_bytes([length[0], length[1]]));
+    Some((input.get(at + 2..end)?, end))
+}
+
+/// Callers have checked that the field is there.
+fn u16_at(message: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([message[at], message[at + 1]])
+}
+
+/// Callers have checked that the field is there.
+fn u32_at(message: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([message[at], message[at + 1], message[at + 2], message[at + 3]])
+}
+
+fn unknown(found: u8, expected: &'static str) -> DecodeError {
+    let kind = DecodeErrorKind::Unsupported { found: u64::from(found), expected };
+    DecodeError { field: "type", offset: 0, kind }
+}
+
+fn invalid(field: &'static str, offset: usize, found: u8, expected: &'static str) -> DecodeError {
+    DecodeError { field, offset, kind: DecodeErrorKind::Invalid { found: u64::from(found), expected } }
+}

@@ -1,0 +1,43 @@
+//! Bytes that no event will stand for, and why.
+
+use crate::event::{Header, Loss, Position, Reason, semconv};
+
+use super::{Now, Output};
+
+/// What has ended a connection. Told once, at its end, so that what is told does not depend on how the stream was cut.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) reason: Reason,
+    /// Offset of the message at fault in the peer's stream.
+    pub(super) offset: u64,
+    bytes: u64,
+    pub(super) detail: String,
+    excerpt: Vec<u8>,
+}
+
+impl Fault {
+    /// A fault that has cost no byte yet.
+    pub(super) fn new(reason: Reason, offset: u64, detail: String) -> Self {
+        Fault { reason, offset, bytes: 0, detail, excerpt: Vec::new() }
+    }
+
+    /// More bytes that are lost with it.
+    pub(super) fn count(&mut self, bytes: &[u8]) {
+        let room = Loss::EXCERPT - self.excerpt.len();
+        self.excerpt.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        self.bytes += bytes.len() as u64;
+    }
+
+    /// More bytes that are lost with it, of which nothing is kept but their number.
+    pub(super) fn count_unseen(&mut self, bytes: u64) {
+        self.bytes += bytes;
+    }
+
+    /// Tells it.
+    pub(super) fn tell(&self, now: Now, out: &mut Output) {
+        let Fault { reason, offset, bytes, detail, excerpt } = self;
+        let position = Position { sequence: None, offset: *offset, length: *bytes };
+        let loss = Loss { reason: *reason, bytes: *bytes, events: None, detail, excerpt };
+        out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);
+    }
+}

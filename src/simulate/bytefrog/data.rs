@@ -1,0 +1,145 @@
+//! The data connections of an agent, and what sends over them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::super::{Counts, tcp};
+use super::buffers::Buffer;
+use super::harm::Harm;
+use super::tally::Tally;
+use super::wire;
+
+/// Opens data connections of `run`, one after the other.
+pub(super) async fn open(
+    to: SocketAddr,
+    run: u8,
+    count: i32,
+    patience: Duration,
+    tally: &Tally,
+) -> io::Result<Vec<TcpStream>> {
+    let mut streams = Vec::new();
+    for number in 0..count {
+        let mut stream = TcpStream::connect(to).await?;
+        stream.set_nodelay(true)?;
+        let hello = wire::data_hello(run);
+        stream.write_all(&hello).await?;
+        tally.sent(Counts { messages: 1, events: 0 }, hello.len());
+        if number + 1 == count {
+            tally.greet();
+        }
+        let answer = timeout(patience, stream.read_u8())
+            .await
+            .map_err(|_| Harm::Hang(format!("data connection {number} got no answer within {patience:?}")))?;
+        match answer {
+            Ok(wire::DATA_HELLO_REPLY) => streams.push(stream),
+            Ok(99) => {
+                let text = refusal(&mut stream).await.unwrap_or_default();
+                return Err(Harm::TraceDies(format!("data connection {number} was refused: {text}")).into());
+            }
+            Ok(other) => {
+                return Err(Harm::TraceDies(format!("data connection {number} was answered with {other}")).into());
+            }
+            Err(error) => return Err(Harm::TraceDies(format!("data connection {number} was refused: {error}")).into()),
+        }
+    }
+    Ok(streams)
+}
+
+/// The text of an error message, whose type has been read.
+async fn refusal(stream: &mut TcpStream) -> io::Result<String> {
+    let length = stream.read_u16().await?;
+    let mut text = vec![0; usize::from(length)];
+    stream.read_exact(&mut text).await?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// What sends full buffers: whichever connection is free takes the next one.
+pub(super) struct Senders {
+    queue: mpsc::UnboundedSender<Buffer>,
+    sent: mpsc::UnboundedReceiver<Buffer>,
+    tasks: JoinSet<io::Result<TcpStream>>,
+    /// Connections that carry nothing.
+    silent: Vec<TcpStream>,
+    tally: Arc<Tally>,
+}
+
+impl Senders {
+    /// Sends over all of `streams`, or over the first one only.
+    pub(super) fn new(mut streams: Vec<TcpStream>, only_the_first: bool, tally: &Arc<Tally>) -> Self {
+        let silent = if only_the_first { streams.split_off(1) } else { Vec::new() };
+        let (queue, full) = mpsc::unbounded_channel();
+        let (back, sent) = mpsc::unbounded_channel();
+        let full = Arc::new(Mutex::new(full));
+        let mut tasks = JoinSet::new();
+        for stream in streams {
+            tasks.spawn(send(stream, Arc::clone(&full), back.clone(), Arc::clone(tally)));
+        }
+        Senders { queue, sent, tasks, silent, tally: Arc::clone(tally) }
+    }
+
+    /// Hands over a buffer. There are no more of them than the agent's memory holds.
+    pub(super) fn queue(&self, buffer: Buffer) {
+        self.tally.queue();
+        // Fails once all connections are broken, which is told at the end.
+        let _ = self.queue.send(buffer);
+    }
+
+    /// A buffer that was sent, if there is one.
+    pub(super) fn try_sent(&mut self) -> Option<Buffer> {
+        self.sent.try_recv().ok()
+    }
+
+    /// Waits for a buffer to be sent; `None` when all connections are broken.
+    pub(super) async fn sent(&mut self) -> Option<Buffer> {
+        self.sent.recv().await
+    }
+
+    /// Waits until all has been sent. Answers the connections, which are still open.
+    pub(super) async fn finish(self) -> io::Result<Vec<TcpStream>> {
+        let Senders { queue, sent, mut tasks, mut silent, .. } = self;
+        drop((queue, sent));
+        let mut fault = None;
+        while let Some(stream) = tasks.join_next().await {
+            match stream.map_err(io::Error::other).flatten() {
+                Ok(stream) => silent.push(stream),
+                Err(error) => fault = Some(error),
+            }
+        }
+        fault.map_or(Ok(silent), Err)
+    }
+}
+
+/// Closes connections, and waits for the collector to close them too.
+pub(super) async fn close(streams: Vec<TcpStream>) -> io::Result<()> {
+    let mut closing: JoinSet<_> = streams.into_iter().map(tcp::close).collect();
+    while let Some(closed) = closing.join_next().await {
+        closed.map_err(io::Error::other)??;
+    }
+    Ok(())
+}
+
+async fn send(
+    mut stream: TcpStream,
+    full: Arc<Mutex<mpsc::UnboundedReceiver<Buffer>>>,
+    back: mpsc::UnboundedSender<Buffer>,
+    tally: Arc<Tally>,
+) -> io::Result<TcpStream> {
+    loop {
+        let buffer = full.lock().await.recv().await;
+        let Some(buffer) = buffer else { return Ok(stream) };
+        let written = stream.write_all(&buffer.bytes).await;
+        tally.unqueue();
+        written?;
+        tally.sent(buffer.counts, buffer.bytes.len());
+        // Nobody wants it back once the program has ended.
+        let _ = back.send(buffer);
+    }
+}

@@ -1,0 +1,74 @@
+//! A Java agent that tells method calls: the traffic of a small web shop, in protocol versions 1 to 4.
+//!
+//! It behaves as the original agents do where that matters to a collector: it dials, says hello, waits for the
+//! configuration and for `start`, opens as many data connections as it was told and obeys commands. Threads of the
+//! traced program share buffers, so that numbers come in no order and names after the events that need them.
+//! "Section" numbers are those of the protocol notes.
+//!
+//! Where a collector does what harms a real program ([`Harm`]), the agent says so and fails.
+
+mod agent;
+mod buffers;
+mod configuration;
+mod control;
+mod data;
+mod harm;
+mod json;
+mod modes;
+mod program;
+mod shop;
+mod tally;
+mod thread;
+mod trace;
+mod wire;
+
+use std::io;
+use std::time::Duration;
+
+pub use agent::{Remarks, run_alone};
+pub use buffers::Buffer;
+pub use configuration::Configuration;
+pub use harm::Harm;
+pub use program::Program;
+
+pub(super) use agent::Agent;
+
+/// How an agent behaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The protocol version: 1 to 4.
+    pub version: u8,
+    /// Threads of the traced program, 1 to 65535.
+    pub threads: u16,
+    /// The project that a version 4 agent belongs to; 0: none.
+    pub project: i32,
+    /// Numbers in order and names before they are used, all over the first data connection. Real agents do neither.
+    pub in_order: bool,
+    /// One buffer in so many is lost with all its events, as when a write fails in a real agent; 0: none.
+    pub gaps: u32,
+    /// How long the agent waits for what a real one waits for without limit: the configuration, `start`, and the
+    /// answer to a data hello.
+    pub patience: Duration,
+}
+
+impl Default for Options {
+    /// A version 4 agent of four threads.
+    fn default() -> Self {
+        Options { version: 4, threads: 4, project: 0, in_order: false, gaps: 0, patience: Duration::from_secs(60) }
+    }
+}
+
+impl Options {
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] where a value is out of its bounds.
+    pub(super) fn check(&self) -> io::Result<()> {
+        let fault = match self {
+            Options { version: 1..=4, threads: 1.., project: 0, .. } => return Ok(()),
+            Options { version: 4, threads: 1.., .. } => return Ok(()),
+            Options { version: 1..=3, threads: 1.., .. } => "only agents of version 4 belong to a project",
+            Options { threads: 0, .. } => "a program takes a thread",
+            Options { version, .. } => &format!("there are agents of version 1 to 4, and none of {version}"),
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidInput, fault))
+    }
+}

@@ -1,0 +1,291 @@
+//! What commands do to an agent, harm included.
+
+use super::harm::Harm;
+
+/// A mode, as heartbeats tell it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Mode {
+    Initializing = b'I',
+    Tracing = b'T',
+    Paused = b'P',
+    Suspended = b'S',
+    ShuttingDown = b'X',
+}
+
+/// What a collector can say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Command {
+    Configuration(Vec<u8>),
+    Start,
+    Stop,
+    Pause,
+    Unpause,
+    Suspend,
+    Unsuspend,
+    Error(String),
+    /// A message of no type that agents know.
+    Unknown(u8),
+}
+
+/// What the program is to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Gate {
+    /// Run, and be told about.
+    Open,
+    /// Stand still at the next call.
+    Shut,
+    /// Run, and not be told about.
+    Unseen,
+    /// Run on for itself: nothing is told any more.
+    End,
+}
+
+/// An agent's state as far as commands matter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Modes {
+    pub(super) mode: Mode,
+    pub(super) gate: Gate,
+    configured: bool,
+    started: bool,
+    /// Whether all data connections have said hello, and a heartbeat has gone out since `start` (rule 8). Which of the
+    /// two was first a collector cannot see: they take different connections.
+    settled: bool,
+}
+
+impl Modes {
+    pub(super) fn new() -> Self {
+        Modes { mode: Mode::Initializing, gate: Gate::Open, configured: false, started: false, settled: false }
+    }
+
+    pub(super) fn is_started(&self) -> bool {
+        self.started
+    }
+
+    /// All data connections have said hello, and a heartbeat has gone out since `start`.
+    pub(super) fn settle(&mut self) {
+        self.settled = true;
+    }
+
+    /// The program has ended, or tracing has.
+    pub(super) fn end(&mut self) {
+        self.mode = Mode::ShuttingDown;
+        self.gate = Gate::End;
+    }
+
+    /// Does what a command says.
+    pub(super) fn obey(&mut self, command: &Command) -> Result<(), Harm> {
+        if !self.configured {
+            return self.handshake(command);
+        }
+        match (self.mode, self.started) {
+            (Mode::ShuttingDown, _) => after_the_end(command),
+            (_, false) => self.before_start(command),
+            (_, true) => self.running(command),
+        }
+    }
+
+    fn handshake(&mut self, command: &Command) -> Result<(), Harm> {
+        match command {
+            Command::Configuration(_) => {
+                self.configured = true;
+                Ok(())
+            }
+            Command::Error(text) => Err(Harm::Abort(format!("the hello was answered with an error: {text}"))),
+            other => Err(Harm::Abort(format!("the hello was answered with {}", other.name()))),
+        }
+    }
+
+    fn before_start(&mut self, command: &Command) -> Result<(), Harm> {
+        match (command, self.mode) {
+            (Command::Configuration(_), Mode::Initializing) => {}
+            (Command::Start, mode) => {
+                self.started = true;
+                // Suspended before: heartbeats say so, and everything is told all the same.
+                if mode == Mode::Initializing {
+                    self.mode = Mode::Tracing;
+                }
+            }
+            (Command::Suspend, Mode::Initializing) => self.mode = Mode::Suspended,
+            (Command::Unsuspend, Mode::Suspended) => self.mode = Mode::Initializing,
+            (Command::Stop, _) => return Err(Harm::Hang("stop came before start".to_owned())),
+            (other, _) => return Err(Harm::NeverRun(format!("{} came before start", other.name()))),
+        }
+        Ok(())
+    }
+
+    fn running(&mut self, command: &Command) -> Result<(), Harm> {
+        let is_early = !self.settled;
+        let (mode, gate) = match (command, self.mode) {
+            (Command::Stop, _) if is_early => {
+                return Err(Harm::ControlLost("stop came right after start, and would be ignored".to_owned()));
+            }
+            (Command::Suspend, _) if is_early => {
+                return Err(Harm::ControlLost("suspend came right after start, and kills the controller".to_owned()));
+            }
+            (Command::Pause | Command::Unpause | Command::Unsuspend, _) if is_early => {
+                return Err(Harm::ControlLost(format!("{} came before the agent had settled", command.name())));
+            }
+            (Command::Stop, _) => (Mode::ShuttingDown, Gate::End),
+            (Command::Pause, Mode::Tracing) => (Mode::Paused, Gate::Shut),
+            (Command::Unpause, Mode::Paused) => (Mode::Tracing, Gate::Open),
+            (Command::Suspend, Mode::Tracing) => (Mode::Suspended, Gate::Unseen),
+            (Command::Unsuspend, Mode::Suspended) => (Mode::Tracing, Gate::Open),
+            (Command::Error(text), _) => return Err(Harm::TraceDies(format!("received error from HQ: {text}"))),
+            (other, mode) => return Err(Harm::TraceDies(format!("{} came in mode {mode:?}", other.name()))),
+        };
+        (self.mode, self.gate) = (mode, gate);
+        Ok(())
+    }
+}
+
+/// Commands cross the last heartbeats: that is nobody's fault. What is wrong at any time still is.
+fn after_the_end(command: &Command) -> Result<(), Harm> {
+    match command {
+        Command::Configuration(_) | Command::Unknown(_) | Command::Start => {
+            Err(Harm::TraceDies(format!("{} came in mode ShuttingDown", command.name())))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Command {
+    /// The command in words.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Command::Configuration(_) => "a configuration".to_owned(),
+            Command::Start => "start".to_owned(),
+            Command::Stop => "stop".to_owned(),
+            Command::Pause => "pause".to_owned(),
+            Command::Unpause => "unpause".to_owned(),
+            Command::Suspend => "suspend".to_owned(),
+            Command::Unsuspend => "unsuspend".to_owned(),
+            Command::Error(text) => format!("an error ({text})"),
+            Command::Unknown(kind) => format!("a message of the unknown type {kind}"),
+        }
+    }
+
+    /// The command at the front of `bytes` and its length; `None` while it is not whole.
+    pub(super) fn read(version: u8, bytes: &[u8]) -> Option<(Command, usize)> {
+        let command = match *bytes.first()? {
+            1 => {
+                let head = if version == 1 { 5 } else { 3 };
+                let body = with_length(bytes, head)?;
+                return Some((Command::Configuration(body.to_vec()), head + body.len()));
+            }
+            99 => {
+                let text = with_length(bytes, 3)?;
+                return Some((Command::Error(String::from_utf8_lossy(text).into_owned()), 3 + text.len()));
+            }
+            2 => Command::Start,
+            3 => Command::Stop,
+            4 => Command::Pause,
+            5 => Command::Unpause,
+            6 => Command::Suspend,
+            7 => Command::Unsuspend,
+            unknown => Command::Unknown(unknown),
+        };
+        Some((command, 1))
+    }
+}
+
+/// The body behind a type and a length that end at `head`.
+fn with_length(bytes: &[u8], head: usize) -> Option<&[u8]> {
+    let length = bytes.get(1..head)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+    bytes.get(head..)?.get(..length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started() -> Modes {
+        let mut modes = Modes::new();
+        modes.obey(&Command::Configuration(Vec::new())).unwrap();
+        modes.obey(&Command::Start).unwrap();
+        modes
+    }
+
+    fn settled(commands: &[Command]) -> Result<Mode, Harm> {
+        let mut modes = started();
+        modes.settle();
+        commands.iter().try_for_each(|command| modes.obey(command))?;
+        Ok(modes.mode)
+    }
+
+    fn unstarted(commands: &[Command]) -> Result<Mode, Harm> {
+        let mut modes = Modes::new();
+        modes.obey(&Command::Configuration(Vec::new()))?;
+        commands.iter().try_for_each(|command| modes.obey(command))?;
+        Ok(modes.mode)
+    }
+
+    #[test]
+    fn modes_change_as_in_real_agents() {
+        use Command::*;
+        assert_eq!(settled(&[]), Ok(Mode::Tracing));
+        assert_eq!(settled(&[Suspend, Unsuspend, Pause]), Ok(Mode::Paused));
+        assert_eq!(settled(&[Pause, Unpause, Suspend]), Ok(Mode::Suspended));
+        assert_eq!(settled(&[Pause, Stop, Unpause, Stop]), Ok(Mode::ShuttingDown));
+    }
+
+    #[test]
+    fn commands_in_the_wrong_mode_kill_the_trace() {
+        use Command::*;
+        for commands in [
+            vec![Pause, Pause],
+            vec![Suspend, Suspend],
+            vec![Suspend, Pause],
+            vec![Pause, Unsuspend],
+            vec![Unpause],
+            vec![Unsuspend],
+            vec![Start],
+            vec![Configuration(Vec::new())],
+            vec![Unknown(77)],
+            vec![Error("no".to_owned())],
+        ] {
+            assert!(matches!(settled(&commands), Err(Harm::TraceDies(_))), "{commands:?}");
+        }
+    }
+
+    #[test]
+    fn commands_before_start_keep_the_program_from_running() {
+        use Command::*;
+        assert!(matches!(unstarted(&[Stop]), Err(Harm::Hang(_))));
+        for command in [Pause, Unpause, Unsuspend, Error("no".to_owned()), Unknown(31)] {
+            assert!(matches!(unstarted(&[command]), Err(Harm::NeverRun(_))));
+        }
+        assert_eq!(unstarted(&[Configuration(Vec::new())]), Ok(Mode::Initializing));
+        assert!(matches!(Modes::new().obey(&Start), Err(Harm::Abort(_))));
+        assert!(matches!(Modes::new().obey(&Error("no".to_owned())), Err(Harm::Abort(_))));
+    }
+
+    #[test]
+    fn a_suspend_before_start_is_told_and_has_no_effect() {
+        let mut modes = Modes::new();
+        for command in [Command::Configuration(Vec::new()), Command::Suspend, Command::Start] {
+            modes.obey(&command).unwrap();
+        }
+        assert_eq!((modes.mode, modes.gate), (Mode::Suspended, Gate::Open));
+    }
+
+    #[test]
+    fn commands_right_after_start_are_lost() {
+        use Command::*;
+        for command in [Stop, Suspend, Pause, Unpause, Unsuspend] {
+            assert!(matches!(started().obey(&command), Err(Harm::ControlLost(_))));
+        }
+    }
+
+    #[test]
+    fn a_command_is_read_once_it_is_whole() {
+        let message = [1, 0, 2, b'{', b'}', 2];
+        for length in 0..5 {
+            assert_eq!(Command::read(4, &message[..length]), None);
+        }
+        assert_eq!(Command::read(4, &message), Some((Command::Configuration(b"{}".to_vec()), 5)));
+        assert_eq!(Command::read(1, &[1, 0, 0, 0, 1, 9]), Some((Command::Configuration(vec![9]), 6)));
+        assert_eq!(Command::read(4, &[99, 0, 2, b'n', b'o']), Some((Command::Error("no".to_owned()), 5)));
+        assert_eq!(Command::read(4, &[77, 0]), Some((Command::Unknown(77), 1)));
+    }
+}

@@ -1,0 +1,263 @@
+//! Events against expectations. Every difference is told, so that one run shows them all.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use serde_json::Value;
+use tributary::event::Reason;
+use tributary::pipeline::ledger::ListenerAccount;
+
+use super::contract::{Expected, ExpectedLoss, ExpectedRun, HEALTH, Want};
+use super::recording::Recording;
+use super::replay::Replayed;
+
+/// What is wrong, each with its place.
+#[derive(Default)]
+pub struct Problems {
+    context: String,
+    found: Vec<String>,
+}
+
+impl Problems {
+    /// From here on, problems are those of this recording.
+    pub fn with(&mut self, context: impl Into<String>) -> &mut Self {
+        self.context = context.into();
+        self
+    }
+
+    pub fn add(&mut self, problem: impl Display) {
+        self.found.push(format!("{}: {problem}", self.context));
+    }
+
+    pub fn check(&mut self, holds: bool, problem: impl FnOnce() -> String) {
+        if !holds {
+            self.add(problem());
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.found.len()
+    }
+
+    /// Fails with the first of them, if there are any.
+    pub fn assert_none(self) {
+        let shown = self
+            .found
+            .iter()
+            .take(std::env::var("SHOW").map_or(40, |show| show.parse().unwrap()))
+            .cloned()
+            .collect::<Vec<_>>()
+            .join("\n");
+        assert!(self.found.is_empty(), "{} problems:\n{shown}\n", self.found.len());
+    }
+}
+
+impl Want {
+    /// Whether this value, or its absence, is what is wanted.
+    pub fn is_met(&self, value: Option<&Value>) -> bool {
+        match (self, value) {
+            (Want::Maybe(_), None) => true,
+            (_, None) => false,
+            (Want::Is(want), Some(value)) => want == value,
+            (Want::In(wants), Some(value)) => wants.contains(value),
+            (Want::Repaired, Some(value)) => value.as_str().is_some_and(|text| text.contains('\u{fffd}')),
+            (Want::Hex, Some(value)) => {
+                value.as_str().is_some_and(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit()))
+            }
+            (Want::Maybe(want), value) => want.is_met(value),
+        }
+    }
+}
+
+/// Compares everything that a daemon wrote for one replayed recording.
+pub fn check(
+    problems: &mut Problems,
+    recording: &Recording,
+    replayed: &Replayed,
+    events: &[Value],
+    expected: &[Expected],
+) {
+    let mut messages: BTreeMap<(usize, u64), Vec<&Value>> = BTreeMap::new();
+    for event in events.iter().filter(|event| !is_of_run(event)) {
+        let peer = replayed.peers.iter().position(|peer| event["origin"]["peer"] == **peer);
+        match (peer, event["origin"]["offset"].as_u64()) {
+            (Some(stream), Some(offset)) => messages.entry((stream, offset)).or_default().push(event),
+            _ => problems.add(format_args!("an event of nobody: {event}")),
+        }
+    }
+    for want in expected {
+        let at = format!("{}+{} {}", recording.streams[want.stream].name, want.offset, want.name);
+        let found = messages.entry((want.stream, want.offset)).or_default();
+        match found.iter().position(|event| event["kind"] == want.kind && event["name"] == want.name) {
+            Some(index) => {
+                let event = found.remove(index);
+                check_event(problems, &at, want, event);
+                if want.loss.is_none() {
+                    check_resource(problems, &at, recording, replayed, event);
+                }
+            }
+            None => problems
+                .add(format_args!("{at}: missing; there is {}", Value::from_iter(found.iter().copied().cloned()))),
+        }
+    }
+    for ((stream, offset), events) in messages {
+        for event in events {
+            problems.add(format_args!("{}+{offset}: not expected: {event}", recording.streams[stream].name));
+        }
+    }
+}
+
+/// One event against its message.
+pub fn check_event(problems: &mut Problems, at: &str, want: &Expected, event: &Value) {
+    let origin = &event["origin"];
+    if want.kind == "log" {
+        problems.check(event["severity"] == want.severity, || format!("{at}: severity {}", event["severity"]));
+    }
+    let place = (origin["offset"].as_u64(), origin["length"].as_u64());
+    let is_there = place == (Some(want.offset), Some(want.length));
+    problems.check(is_there || want.loss.is_some(), || format!("{at}: place {place:?}, not of {} bytes", want.length));
+    if let (Some(sequence), None) = (want.sequence, &want.loss) {
+        let got = origin["sequence"].as_u64();
+        problems.check(got == Some(sequence.into()), || format!("{at}: sequence {got:?}, not {sequence}"));
+    }
+    check_attributes(problems, at, want, &event["attributes"]);
+    match (&want.body, event.get("body")) {
+        (None, None) => {}
+        (Some(body), got) if body.is_met(got) => {}
+        (body, got) => problems.add(format_args!("{at}: body {got:?}, not {body:?}")),
+    }
+    check_time(problems, at, want, event);
+    if let Some(loss) = &want.loss {
+        check_loss(problems, at, loss, &event["loss"]);
+    }
+}
+
+pub fn check_attributes(problems: &mut Problems, at: &str, want: &Expected, attributes: &Value) {
+    for (key, want) in &want.attributes {
+        let got = attributes.get(key);
+        problems.check(want.is_met(got), || format!("{at}: {key} is {got:?}, not {want:?}"));
+    }
+    let more =
+        attributes.as_object().into_iter().flatten().filter(|(key, _)| !want.attributes.contains_key(key.as_str()));
+    for (key, value) in more.filter(|_| !want.may_have_more) {
+        problems.add(format_args!("{at}: not expected: {key} = {value}"));
+    }
+}
+
+/// A time that the peer tells lies on a base that cannot be later than any arrival allows.
+fn check_time(problems: &mut Problems, at: &str, want: &Expected, event: &Value) {
+    let [time, observed] = ["time", "observed_time"].map(|key| event[key].as_str().unwrap_or_default().to_owned());
+    let is_right = match want.relative_millis {
+        _ if want.loss.is_some() => true,
+        // The base is learnt from events, so a name that is played back sooner than it was recorded may lie ahead.
+        Some(_) if want.name == "bytefrog.thread.named" => !time.is_empty(),
+        // A file has no arrival that could tell the base.
+        Some(_) if event["origin"]["listener"] == "decode" => !time.is_empty(),
+        // Times all over 32 bits have no base that would suit them all.
+        Some(_) if problems.context.ends_with("-synthetic") => !time.is_empty(),
+        Some(_) => !time.is_empty() && time <= observed,
+        None => time == observed,
+    };
+    problems.check(is_right, || format!("{at}: time {time}, observed {observed}"));
+}
+
+fn check_loss(problems: &mut Problems, at: &str, want: &ExpectedLoss, loss: &Value) {
+    let reason = loss["reason"].as_str().unwrap_or_default();
+    problems.check(want.reasons.contains(&reason), || format!("{at}: reason {reason}, not {:?}", want.reasons));
+    problems.check(loss["bytes"] == want.bytes, || format!("{at}: {} bytes lost, not {}", loss["bytes"], want.bytes));
+    if want.events.is_some() {
+        let events = loss["events"].as_u64();
+        problems.check(events == want.events, || format!("{at}: {events:?} events lost, not {:?}", want.events));
+    }
+    let lost: String = want.lost.iter().take(64).map(|byte| format!("{byte:02x}")).collect();
+    let excerpt = loss["excerpt"].as_str().unwrap_or_default();
+    let is_right = lost.starts_with(excerpt) && (excerpt.is_empty() == lost.is_empty());
+    problems.check(is_right, || format!("{at}: excerpt {excerpt} of {lost}"));
+    problems.check(loss["detail"].is_string(), || format!("{at}: no detail"));
+}
+
+/// Who is speaking. Numbers may be written as such or as text.
+fn check_resource(problems: &mut Problems, at: &str, recording: &Recording, replayed: &Replayed, event: &Value) {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let hello = &recording.streams[0].messages[0];
+    let mut want = vec![
+        ("bytefrog.run.id", replayed.run.unwrap().to_string()),
+        ("bytefrog.protocol.version", recording.version().unwrap().to_string()),
+    ];
+    want.extend(hello.number("project_id").map(|project| ("bytefrog.project.id", project.to_string())));
+    let resource = event["resource"].as_object();
+    for (key, want) in &want {
+        let got = resource.and_then(|resource| resource.get(*key)).map(text);
+        problems.check(got.as_ref() == Some(want), || format!("{at}: resource {key} is {got:?}, not {want}"));
+    }
+    let is_listed = |key: &str| want.iter().any(|(listed, _)| *listed == key);
+    for (key, value) in resource.into_iter().flatten().filter(|(key, _)| !is_listed(key)) {
+        problems.add(format_args!("{at}: not expected: resource {key} = {value}"));
+    }
+    let version = text(&event["origin"]["version"]);
+    problems.check(version == want[1].1, || format!("{at}: origin.version is {version}"));
+    let (protocol, listener) = (&event["origin"]["protocol"], &event["origin"]["listener"]);
+    let is_named = listener == "test" || listener == "decode";
+    problems.check(protocol == "bytefrog" && is_named, || format!("{at}: of {protocol}, {listener}"));
+}
+
+/// Whether an event is told of the run rather than of a message.
+pub fn is_of_run(event: &Value) -> bool {
+    let name = event["name"].as_str().unwrap_or_default();
+    let is_run_loss =
+        name == "tributary.loss" && (event["loss"]["reason"] == "gap" || event["loss"]["reason"] == "unresolved");
+    name == "bytefrog.run.ended" || HEALTH.contains(&name) || is_run_loss
+}
+
+/// What the run says of itself: its end, its gaps, and how many events went out with raw ids.
+pub fn check_run(problems: &mut Problems, has_run: bool, events: &[Value], want: &ExpectedRun) {
+    let ended: Vec<_> = events.iter().filter(|event| event["name"] == "bytefrog.run.ended").collect();
+    problems.check(ended.len() == usize::from(has_run), || format!("{} ends of runs", ended.len()));
+    for end in ended {
+        let attribute = |key: &str| end["attributes"][key].as_u64();
+        let got = (attribute("bytefrog.run.events"), attribute("bytefrog.run.gaps"));
+        let wanted = (Some(want.sequenced), Some(want.gaps.len() as u64));
+        problems.check(got == wanted, || format!("run.ended has (events, gaps) {got:?}, not {wanted:?}"));
+        problems.check(attribute("bytefrog.run.duration_ms").is_some(), || format!("no duration: {end}"));
+        problems.check(end["severity"] == "INFO", || format!("severity of {end}"));
+    }
+    let losses = |reason: &str| {
+        let is_of_run = |event: &&Value| event["name"] == "tributary.loss" && event["loss"]["reason"] == reason;
+        events.iter().filter(is_of_run).collect::<Vec<_>>()
+    };
+    let mut gaps = Vec::new();
+    for loss in losses("gap") {
+        let number = |key: &str| loss["attributes"][key].as_u64().unwrap_or(u64::MAX);
+        let (first, last) = (number("bytefrog.sequence.first"), number("bytefrog.sequence.last"));
+        gaps.push((first as u32, last as u32));
+        let is_counted = loss["loss"]["bytes"] == 0
+            && loss["loss"]["events"].as_u64() == last.checked_sub(first).map(|more| more + 1);
+        problems.check(is_counted, || format!("the figures of {loss}"));
+    }
+    gaps.sort_unstable();
+    problems.check(gaps == want.gaps, || format!("gaps {gaps:?}, not {:?}", want.gaps));
+    let is_unresolved = |event: &&Value| {
+        let mut keys = event["attributes"].as_object().into_iter().flatten();
+        keys.any(|(key, _)| key.starts_with("bytefrog.unresolved."))
+    };
+    let unresolved = events.iter().filter(is_unresolved).count() as u64;
+    let told: u64 = losses("unresolved").iter().map(|loss| loss["loss"]["events"].as_u64().unwrap_or_default()).sum();
+    problems.check(told == unresolved, || format!("{unresolved} events have raw ids, losses tell of {told}"));
+}
+
+/// Received bytes are decoded or lost, and lost for the reasons that the losses name.
+pub fn check_books(problems: &mut Problems, books: &ListenerAccount, bytes_sent: u64, expected: &[Expected]) {
+    problems.check(books.bytes_in == bytes_sent, || format!("{} bytes in, not {bytes_sent}", books.bytes_in));
+    let sum = books.bytes_decoded + books.lost();
+    problems.check(sum == bytes_sent, || format!("{sum} bytes are decoded or lost, not {bytes_sent}"));
+    let lost: u64 = expected.iter().filter_map(|event| event.loss.as_ref()).map(|loss| loss.bytes).sum();
+    let by_reason: Vec<_> =
+        Reason::ALL.iter().map(|reason| (reason.as_str(), books.bytes_lost[reason.index()])).collect();
+    problems.check(books.lost() == lost, || format!("{} bytes lost, not {lost}: {by_reason:?}", books.lost()));
+    for (reason, bytes) in by_reason {
+        let losses =
+            expected.iter().filter_map(|event| event.loss.as_ref()).filter(|loss| loss.reasons.contains(&reason));
+        let most: u64 = losses.map(|loss| loss.bytes).sum();
+        problems.check(bytes <= most, || format!("{bytes} bytes lost as {reason}, not {most}"));
+    }
+}
