@@ -149,11 +149,11 @@ const BUILTIN: &str = r#"
 [listeners.spans]
 protocol = "datadog"
 
-[listeners.desktops]
-protocol = "endless"
-
 [listeners.java]
 protocol = "bytefrog"
+
+[listeners.desktops]
+protocol = "endless"
 
 [sinks.console]
 type = "stdout"
