@@ -176,8 +176,8 @@ impl Gunzip {
 
     fn trailer(&mut self, input: &[u8]) -> Result<(), InflateError> {
         let trailer = input[self.at..].first_chunk::<TRAILER_BYTES>().ok_or(InflateError::Truncated)?;
-        let [crc, size] =
-            [trailer[..4].as_array(), trailer[4..].as_array()].map(|half| half.copied().unwrap_or_default());
+        let [a, b, c, d, size @ ..] = *trailer;
+        let crc = [a, b, c, d];
         if u32::from_le_bytes(crc) != self.crc.sum() || u32::from_le_bytes(size) != self.crc.amount() {
             return Err(self.corrupt("a checksum or length that does not match the data"));
         }

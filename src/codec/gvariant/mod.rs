@@ -310,7 +310,7 @@ impl<'a> Elements<'a> {
     ///
     /// # Errors
     /// Padding that is not zero, or an end before its start or in the table.
-    pub fn next(&mut self) -> Result<Option<Slice<'a>>, DecodeError> {
+    pub fn read(&mut self) -> Result<Option<Slice<'a>>, DecodeError> {
         if self.is_empty() {
             return Ok(None);
         }
@@ -327,9 +327,9 @@ impl<'a> Elements<'a> {
     /// Looks at the place of every element, and at nothing in them.
     ///
     /// # Errors
-    /// As [`Elements::next`].
+    /// As [`Elements::read`].
     pub fn check(mut self) -> Result<(), DecodeError> {
-        while self.next()?.is_some() {}
+        while self.read()?.is_some() {}
         Ok(())
     }
 }

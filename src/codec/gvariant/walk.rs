@@ -213,7 +213,7 @@ impl<'a, V: Visitor<'a>> Walk<'_, V> {
         let size = child.size as usize;
         if size == 0 {
             let mut elements = Elements::new(slice, usize::from(child.alignment), "gvariant.array")?;
-            while let Some(element) = elements.next()? {
+            while let Some(element) = elements.read()? {
                 self.value(index + 1, element, depth + 1)?;
             }
         } else if slice.len().is_multiple_of(size) {

@@ -346,7 +346,7 @@ pub(super) fn resource(head: &BundleHead<'_>, version: Version, layout: Layout) 
     add(semconv::ENDLESS_LIVE, ResourceValue::Bool(channel.is_live));
     let mut site = channel.site;
     let mut values: Vec<(&str, &str)> = Vec::new();
-    while let Ok(Some(entry)) = site.next() {
+    while let Ok(Some(entry)) = site.read() {
         values.extend(site_entry(entry).ok());
     }
     // Of a repeated key the last wins, also when that takes the value away (rule 18).

@@ -150,7 +150,7 @@ impl Reading {
                 if out.batch.is_full() {
                     return Told::More;
                 }
-                let event = events.next();
+                let event = events.read();
                 self.place = Some(events.place());
                 // The framing has been checked with the bundle.
                 let Ok(Some(event)) = event else { break };
@@ -200,7 +200,7 @@ impl Reading {
                 count += events.len() as u64;
                 continue;
             }
-            while let Ok(Some(event)) = events.next() {
+            while let Ok(Some(event)) = events.read() {
                 count += wire::sequence(event, self.layout).map_or(1, |sequence| sequence.items.len() as u64);
             }
         }
@@ -266,7 +266,7 @@ impl Reading {
         }
         let mut fault = None;
         let mut items = sequence.items;
-        while let Some(item) = items.next()? {
+        while let Some(item) = items.read()? {
             let (_, payload) = wire::item(item)?;
             fault = fault.or(payload::check(payload, ITEM_PAYLOAD_DEPTH, &mut self.room).err());
         }
@@ -293,7 +293,7 @@ impl Reading {
             items.resume(place);
         }
         while !out.batch.is_full() {
-            let Ok(Some(item)) = items.next() else {
+            let Ok(Some(item)) = items.read() else {
                 self.sequence = None;
                 return true;
             };

@@ -207,7 +207,7 @@ fn channel<'a>(members: &mut Tuple<'a>, layout: Layout) -> Result<Channel<'a>, D
     let entries = members.variable(1, "site")?;
     let site = Elements::new(entries, 1, "site")?;
     let mut unread = site;
-    while let Some(entry) = unread.next()? {
+    while let Some(entry) = unread.read()? {
         site_entry(entry)?;
     }
     let (is_dual_boot, is_live) = if layout == Layout::V3 {
@@ -348,7 +348,7 @@ pub fn sequence(event: Slice<'_>, layout: Layout) -> Result<Sequence<'_>, Decode
     let head = event_head(&mut members, layout)?;
     let items = Elements::new(members.last(EVENT_ALIGNMENT, "event.items")?, EVENT_ALIGNMENT, "event.items")?;
     let mut unread = items;
-    while let Some(slice) = unread.next()? {
+    while let Some(slice) = unread.read()? {
         item(slice)?;
     }
     Ok(Sequence { head, items })
