@@ -1,24 +1,18 @@
 //! Decoding and normalizing: wire bytes → batches, no encoding, no I/O. Report: bytes of the wire and events per second.
-//!
-//! GVariant stands next to two libraries, over the same recorded bundle of 5,000 events: our strict check, and our whole
-//! way from the compressed request to batches, against their way to values.
 
 #![allow(missing_docs)]
 
-use std::collections::HashMap;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use tributary::codec::gvariant::{Scratch, Skip, Slice, walk_type};
-use tributary::codec::inflate::Gunzip;
-use tributary::decode::{self, Offline};
+use tributary::decode::Offline;
 use tributary::event::{Origin, UnixNanos};
 use tributary::pipeline::ledger::ListenerBooks;
-use tributary::protocol::datadog::{DatadogSession, Options};
-use tributary::protocol::endless::{self, EndlessExchange};
-use tributary::protocol::{End, MemoryBudget, Now, Protocol, Request};
+use tributary::protocol::bytefrog::{self, Calls, Hq, Order};
+use tributary::protocol::datadog::{self, DatadogSession};
+use tributary::protocol::{End, MemoryBudget, Now, Protocol, Session};
 use tributary::simulate::datadog::{Dialect, Tracer};
 
 const EVENTS: u64 = 20_000;
@@ -35,103 +29,81 @@ fn datadog_wire() -> Vec<u8> {
     wire
 }
 
-fn decode_spans(wire: &[u8]) -> u64 {
-    let books = ListenerBooks::new("bench".into(), Protocol::Datadog);
-    let origin = Arc::new(Origin::new("datadog", "bench".into(), "bench".into(), 1));
-    let session = DatadogSession::new(Options::default(), 16 << 20, false, &MemoryBudget::new(256 << 20));
-    let now = Now { unix: UnixNanos(1_795_176_900_000_000_000), elapsed: Duration::ZERO };
+/// The data connection of an agent: entries and exits of 16 methods in 4 threads, nested to a depth of 8.
+fn bytefrog_wire(version: u8) -> Vec<u8> {
+    let mut wire = vec![30, 0];
+    let mut name = |head: &[u8], text: String| {
+        wire.extend_from_slice(head);
+        wire.extend_from_slice(&(text.len() as u16).to_be_bytes());
+        wire.extend_from_slice(text.as_bytes());
+    };
+    for method in 0..16u8 {
+        name(&[11, 0, 0, 0, method], format!("com/example/shop/checkout/Cart.method{method};1;(ILjava/lang/String;)V"));
+    }
+    for thread in 0..4u8 {
+        name(&[10, 0, thread, 0, 0, 0, 0], format!("http-worker-{thread}"));
+    }
+    for number in 0..EVENTS as u32 {
+        let (step, thread) = (number / 4 % 16, (number % 4) as u16);
+        let method = step.min(15 - step) + u32::from(thread);
+        let head = [number / 1000, number, method].map(u32::to_be_bytes).concat();
+        wire.push(if step < 8 { 20 } else { 21 });
+        wire.extend_from_slice(&head);
+        match version {
+            _ if step < 8 => {}
+            1 => wire.extend_from_slice(&77u16.to_be_bytes()),
+            _ => wire.push(0),
+        }
+        wire.extend_from_slice(&thread.to_be_bytes());
+    }
+    wire
+}
+
+const NOW: Now = Now { unix: UnixNanos(1_795_176_900_000_000_000), elapsed: Duration::ZERO };
+
+/// Events of one connection.
+fn decode(session: impl Session, protocol: Protocol, wire: &[u8]) -> u64 {
+    let books = ListenerBooks::new("bench".into(), protocol);
+    let origin = Arc::new(Origin::new(protocol.as_str(), "bench".into(), "bench".into(), 1));
     let mut offline = Offline::new(session, origin, books.clone());
     for piece in wire.chunks(PIECE_BYTES) {
-        offline.feed(piece, now, &mut |batch| drop(black_box(batch)));
+        offline.feed(piece, NOW, &mut |batch| drop(black_box(batch)));
     }
-    offline.finish(End::Closed, now, &mut |batch| drop(black_box(batch)));
+    offline.finish(End::Closed, NOW, &mut |batch| drop(black_box(batch)));
     books.account().events()
 }
 
-fn datadog(criterion: &mut Criterion) {
-    let wire = datadog_wire();
-    assert_eq!(decode_spans(&wire), EVENTS);
+fn decode_datadog(wire: &[u8]) -> u64 {
+    let options = datadog::Options::default();
+    decode(DatadogSession::new(options, 16 << 20, false, &MemoryBudget::new(256 << 20)), Protocol::Datadog, wire)
+}
+
+fn decode_bytefrog(version: u8, options: &bytefrog::Options, wire: &[u8]) -> u64 {
+    let hq = Hq::offline(options.clone(), false, MemoryBudget::new(256 << 20), Some(version));
+    decode(hq.session(None), Protocol::Bytefrog, wire)
+}
+
+fn all(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("decode");
     group.sample_size(20).measurement_time(Duration::from_secs(3));
-    group.throughput(Throughput::ElementsAndBytes { elements: EVENTS, bytes: wire.len() as u64 });
-    group.bench_function("datadog spans", |bencher| bencher.iter(|| decode_spans(black_box(&wire))));
+    let spans = datadog_wire();
+    assert_eq!(decode_datadog(&spans), EVENTS);
+    group.throughput(Throughput::ElementsAndBytes { elements: EVENTS, bytes: spans.len() as u64 });
+    group.bench_function("datadog spans", |bencher| bencher.iter(|| decode_datadog(black_box(&spans))));
+    for (name, version, calls, order) in [
+        ("bytefrog calls, version 1", 1, Calls::Events, Order::Received),
+        ("bytefrog calls, version 4", 4, Calls::Events, Order::Received),
+        ("bytefrog calls, version 4, in order", 4, Calls::Events, Order::Sequence),
+        ("bytefrog calls as spans, version 4", 4, Calls::Spans, Order::Sequence),
+    ] {
+        let options = bytefrog::Options { calls, order, ..Default::default() };
+        let wire = bytefrog_wire(version);
+        assert!(decode_bytefrog(version, &options, &wire) > EVENTS / 2);
+        group.throughput(Throughput::ElementsAndBytes { elements: EVENTS, bytes: wire.len() as u64 });
+        group.bench_function(name, |bencher| bencher.iter(|| decode_bytefrog(version, &options, black_box(&wire))));
+    }
     group.finish();
 }
 
-/// The recorded upload of 5,000 events, as it was on the wire.
-const BULK: &[u8] = include_bytes!("../tests/data/endless/real-v3-bulk-5000/request.http");
-const BULK_EVENTS: u64 = 5_000;
-const BUNDLE_TYPE: &str = "(xxsa{ss}ya(aysxmv)a(ayssumv))";
-
-/// A bundle as a library for GVariant has it.
-type Bundle<'a, V> = (
-    i64,
-    i64,
-    &'a str,
-    HashMap<&'a str, &'a str>,
-    u8,
-    Vec<(Vec<u8>, &'a str, i64, Option<V>)>,
-    Vec<(Vec<u8>, &'a str, &'a str, u32, Option<V>)>,
-);
-
-fn upload() -> Request {
-    decode::requests(BULK).unwrap_or_default().remove(0)
-}
-
-fn bundle() -> Vec<u8> {
-    let body = upload().body;
-    let mut gunzip = Gunzip::new(1 << 20);
-    while let Ok(false) = gunzip.step(&body) {}
-    gunzip.into_output()
-}
-
-fn check(bundle: &[u8]) -> bool {
-    walk_type(BUNDLE_TYPE, Slice::new(bundle), 0, &mut Scratch::default(), &mut Skip).is_ok()
-}
-
-fn zvariant_events(bundle: &[u8]) -> usize {
-    #[expect(deprecated, reason = "what replaces it is measured too")]
-    let context = zvariant::serialized::Context::new_gvariant(zvariant::LE, 0);
-    let data = zvariant::serialized::Data::new(bundle, context);
-    data.deserialize::<Bundle<'_, zvariant::Value<'_>>>().map_or(0, |(bundle, _)| bundle.5.len())
-}
-
-fn zgvariant_events(bundle: &[u8]) -> usize {
-    let context = zgvariant::serialized::Context::new(zgvariant::LE, 0);
-    let data = zgvariant::serialized::Data::new(bundle, context);
-    data.deserialize::<Bundle<'_, zgvariant::Variant<'_>>>().map_or(0, |(bundle, _)| bundle.5.len())
-}
-
-fn put(request: Request) -> u64 {
-    let options = endless::Options { dedup: endless::Dedup { entries: 0, ..Default::default() }, ..Default::default() };
-    let exchange = EndlessExchange::new(options, &MemoryBudget::new(256 << 20));
-    let books = ListenerBooks::new("bench".into(), Protocol::Endless);
-    let origin = Arc::new(Origin::new("endless", "bench".into(), "bench".into(), 1));
-    let now = Now { unix: UnixNanos(1_795_176_900_000_000_000), elapsed: Duration::ZERO };
-    decode::answer(&exchange, request, origin, &books, now, &mut |batch| drop(black_box(batch)));
-    books.account().events()
-}
-
-fn endless(criterion: &mut Criterion) {
-    let (request, bundle) = (upload(), bundle());
-    let plain = {
-        let mut head = request.head.clone();
-        head.headers.clear();
-        Request { head, body: bundle.clone().into(), number: 1 }
-    };
-    assert!(check(&bundle));
-    assert_eq!((put(request.clone()), put(plain.clone())), (BULK_EVENTS, BULK_EVENTS));
-    assert_eq!([zvariant_events(&bundle), zgvariant_events(&bundle)], [BULK_EVENTS as usize; 2]);
-    let mut group = criterion.benchmark_group("gvariant");
-    group.sample_size(20).measurement_time(Duration::from_secs(3));
-    group.throughput(Throughput::ElementsAndBytes { elements: BULK_EVENTS, bytes: bundle.len() as u64 });
-    group.bench_function("our strict check", |bencher| bencher.iter(|| check(black_box(&bundle))));
-    group.bench_function("zvariant, to values", |bencher| bencher.iter(|| zvariant_events(black_box(&bundle))));
-    group.bench_function("zgvariant, to values", |bencher| bencher.iter(|| zgvariant_events(black_box(&bundle))));
-    group.bench_function("plain upload to batches", |bencher| bencher.iter(|| put(black_box(plain.clone()))));
-    group.bench_function("gzip upload to batches", |bencher| bencher.iter(|| put(black_box(request.clone()))));
-    group.finish();
-}
-
-criterion_group!(benches, datadog, endless);
+criterion_group!(benches, all);
 criterion_main!(benches);

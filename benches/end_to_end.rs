@@ -21,8 +21,20 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// One file, without rotation and fsync.
 const FILE_SINK: &str = "type = \"file\"\npath = \"out/events.ndjson\"\nrotate_bytes = \"0\"\nrotate_interval = \"0s\"\n\
                          fsync = \"never\"";
-/// About as much as an event takes in that file.
-const BYTES_PER_EVENT: u64 = 900;
+/// What agents of each protocol are simulated, and about as many bytes as one of their events takes in that file.
+const LOADS: [Load; 3] = [
+    Load { name: "datadog", agent: &["datadog"], options: "", bytes_per_event: 900 },
+    Load { name: "bytefrog v1", agent: &["bytefrog", "--protocol-version", "1"], options: "", bytes_per_event: 600 },
+    Load { name: "bytefrog v4", agent: &["bytefrog", "--protocol-version", "4"], options: "", bytes_per_event: 600 },
+];
+
+/// Agents, and the options of their listener.
+struct Load {
+    name: &'static str,
+    agent: &'static [&'static str],
+    options: &'static str,
+    bytes_per_event: u64,
+}
 
 /// What one run of one row cost.
 struct Run {
@@ -37,28 +49,31 @@ fn main() {
     let numbers: Vec<u64> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     let events = numbers.first().copied().unwrap_or(1_000_000);
     let repetitions = numbers.get(1).copied().unwrap_or(3) as usize;
-    println!("{events} simulated spans a run, {repetitions} interleaved repetitions; medians (lowest–highest)\n");
-    let (mut discard, mut file, mut raw) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..repetitions {
-        discard.push(daemon("type = \"discard\"", events));
-        // A virtual machine may have to ask its host for every page that it has not used lately, at several times the
-        // cost of the copy. So each run that writes finds as much memory freshly freed as the other.
-        raw_copy(events * BYTES_PER_EVENT);
-        let to_file = daemon(FILE_SINK, events);
-        raw_copy(events * BYTES_PER_EVENT);
-        raw.push(raw_copy(to_file.bytes_out));
-        file.push(to_file);
-    }
+    println!("{events} simulated events a run, {repetitions} interleaved repetitions; medians (lowest–highest)\n");
     println!(
         "{:<24} {:>12} {:>9} {:>9} {:>28} {:>9}",
         "row", "events/s", "MB/s in", "MB/s out", "CPU s per million", "peak MiB"
     );
-    for (name, runs) in
-        [("datadog -> discard", &discard), ("datadog -> file", &file), ("raw copy, same bytes out", &raw)]
-    {
+    LOADS.iter().for_each(|load| measure(load, events, repetitions));
+}
+
+fn measure(load: &Load, events: u64, repetitions: usize) {
+    let (mut discard, mut file, mut raw) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..repetitions {
+        discard.push(daemon(load, "type = \"discard\"", events));
+        // A virtual machine may have to ask its host for every page that it has not used lately, at several times the
+        // cost of the copy. So each run that writes finds as much memory freshly freed as the other.
+        raw_copy(events * load.bytes_per_event);
+        let to_file = daemon(load, FILE_SINK, events);
+        raw_copy(events * load.bytes_per_event);
+        raw.push(raw_copy(to_file.bytes_out));
+        file.push(to_file);
+    }
+    for (to, runs) in [(" -> discard", &discard), (" -> file", &file), (", raw copy", &raw)] {
         let per_million = spread(runs, |run| run.cpu_seconds / (events as f64 / 1e6));
         println!(
-            "{name:<24} {:>12.0} {:>9.0} {:>9.0} {:>28} {:>9.1}",
+            "{:<24} {:>12.0} {:>9.0} {:>9.0} {:>28} {:>9.1}",
+            format!("{}{to}", load.name),
             events as f64 / median(runs, |run| run.seconds),
             median(runs, |run| run.bytes_in as f64 / 1e6 / run.seconds),
             median(runs, |run| run.bytes_out as f64 / 1e6 / run.seconds),
@@ -67,7 +82,7 @@ fn main() {
         );
     }
     let ratio = median(&file, |run| run.cpu_seconds) / median(&raw, |run| run.cpu_seconds);
-    println!("\ndatadog -> file costs {ratio:.2} times the raw copy");
+    println!("{} -> file costs {ratio:.2} times the raw copy\n", load.name);
 }
 
 fn median(runs: &[Run], figure: impl Fn(&Run) -> f64) -> f64 {
@@ -83,10 +98,12 @@ fn spread(runs: &[Run], figure: impl Fn(&Run) -> f64) -> String {
 }
 
 /// Runs the daemon with one sink, sends it everything, and stops it.
-fn daemon(sink: &str, events: u64) -> Run {
+fn daemon(load: &Load, sink: &str, events: u64) -> Run {
     let directory = tempfile::tempdir().unwrap();
     let address = free_address();
-    let config = format!("[listeners.bench]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n[sinks.out]\n{sink}\n");
+    let Load { agent, options, .. } = load;
+    let listener = format!("protocol = \"{}\"\nlisten = \"{address}\"\n{options}", agent[0]);
+    let config = format!("[listeners.bench]\n{listener}\n[sinks.out]\n{sink}\n");
     fs::write(directory.path().join("tributary.toml"), config).unwrap();
     let mut daemon = Command::new(TRIBUTARY)
         .arg("run")
@@ -101,7 +118,9 @@ fn daemon(sink: &str, events: u64) -> Run {
     let cpu_before = cpu_seconds(&daemon);
     let began = Instant::now();
     let sent = Command::new(TRIBUTARY)
-        .args(["simulate", "datadog", "--to", &address.to_string(), "--count", &events.to_string()])
+        .arg("simulate")
+        .args(*agent)
+        .args(["--to", &address.to_string(), "--count", &events.to_string()])
         .output()
         .unwrap();
     // The agent waits until the daemon has read to the end and closed; what lanes still hold is soon written.
@@ -116,10 +135,13 @@ fn daemon(sink: &str, events: u64) -> Run {
     let mut books = String::new();
     daemon.stderr.take().unwrap().read_to_string(&mut books).unwrap();
     assert!(daemon.wait().unwrap().success(), "{books}");
-    let expected = format!("{events} events = {events} written + 0 shed + 0 failed");
-    assert!(books.contains(&expected), "not everything arrived:\n{books}");
     let sent = String::from_utf8(sent.stderr).unwrap();
-    let bytes_in = sent.split("\"bytes\":").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
+    let number = |key: &str| -> u64 {
+        sent.split(&format!("\"{key}\":")).nth(1).unwrap().split(',').next().unwrap().parse().unwrap()
+    };
+    let (events, bytes_in) = (number("events"), number("bytes"));
+    let expected = format!("{events} events = {events} written + 0 shed + 0 failed");
+    assert!(books.contains(&expected), "not everything arrived:\n{books}\n{sent}");
     let bytes_out = fs::metadata(directory.path().join("out/events.ndjson")).map_or(0, |file| file.len());
     Run { seconds, cpu_seconds: cpu - cpu_before, peak_mib, bytes_in, bytes_out }
 }

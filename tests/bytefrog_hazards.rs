@@ -225,6 +225,19 @@ async fn live_runs_have_numbers_of_their_own_that_java_reads_as_they_are() {
     assert_eq!(next.configuration.run, gone.configuration.run, "the only number that is free");
 }
 
+/// A data connection of the run before may still be on its way.
+#[tokio::test]
+async fn the_number_of_a_run_that_has_ended_is_not_used_again_at_once() {
+    let daemon = daemon("").await;
+    let mut seen = BTreeSet::new();
+    for _ in 0..100 {
+        let mut agent = Agent::connect(&daemon.server, 1).await;
+        assert!(seen.insert(agent.configuration.run), "{} again, after {seen:?}", agent.configuration.run);
+        agent.control.end().await;
+        agent.control.until_closed().await;
+    }
+}
+
 /// A refusal of any kind would abort its program, and without a data connection the program would hang.
 #[tokio::test]
 async fn an_agent_that_is_one_too_many_is_configured_started_and_stopped_not_refused() {

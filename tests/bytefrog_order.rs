@@ -178,6 +178,22 @@ async fn a_number_that_never_comes_holds_the_others_up_for_the_window_only() {
 }
 
 #[tokio::test]
+async fn a_number_that_comes_after_its_gap_was_told_is_an_event_all_the_same() {
+    for order in ["received", "sequence"] {
+        let daemon = daemon(&format!("order = \"{order}\"\nreorder_window = \"100ms\"")).await;
+        let (agent, mut data) = named(&daemon).await;
+        data.send(&[wire::entry(1, 0, 1, 0), wire::exit(1, 3, 2, 1, 0)].concat()).await;
+        daemon.until("the gap is told", |events| events.iter().any(|event| event["loss"]["reason"] == "gap")).await;
+        data.send(&wire::marker(2, 1, "late", "")).await;
+        daemon.until_named("bytefrog.marker").await;
+        end(&daemon, agent, data).await;
+        let stopped = daemon.stop().await;
+        let books = &stopped.accounts.listeners[0];
+        assert_eq!((books.lost(), books.warnings.get("number_after_its_gap")), (0, Some(&1)), "in order {order}");
+    }
+}
+
+#[tokio::test]
 async fn a_gap_that_a_data_break_explains_is_not_told_again() {
     let daemon = daemon("").await;
     let (mut agent, mut data) = named(&daemon).await;

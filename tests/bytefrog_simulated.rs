@@ -56,12 +56,12 @@ async fn all_versions_and_orders_add_up_and_every_name_is_there() {
         for listener in
             ["", "order = \"sequence\"", "data_connections = 3", "data_connections = 3\norder = \"sequence\""]
         {
-            let (sent, _, stopped) = traced(options(version), 10_000, listener).await;
+            let (sent, _, stopped) = traced(options(version), 3_000, listener).await;
             assert_adds_up(&sent, &stopped);
             let events = &stopped.events;
             assert!(live::losses(events).is_empty(), "version {version}, {listener}");
             let entries = named(events, "bytefrog.method.entry");
-            assert!(entries.len() > 2_000);
+            assert!(entries.len() > 600);
             let is_named = |entry: &&Value| {
                 let thread = version > 2 || !text(entry, "thread.name").is_empty();
                 thread && text(entry, "code.function.name").contains('.')
@@ -69,7 +69,7 @@ async fn all_versions_and_orders_add_up_and_every_name_is_there() {
             assert!(entries.iter().all(is_named), "version {version}, {listener}");
             let ended = named(events, "bytefrog.run.ended");
             assert_eq!(ended.len(), 1);
-            assert_eq!(ended[0]["attributes"]["bytefrog.run.events"], 10_000);
+            assert_eq!(ended[0]["attributes"]["bytefrog.run.events"], 3_000);
             if listener.contains("sequence") {
                 let numbers = events.iter().filter(|event| !event["attributes"]["thread.id"].is_null());
                 let numbers: Vec<_> = numbers.map(|event| event["origin"]["sequence"].as_u64().unwrap()).collect();
@@ -82,7 +82,7 @@ async fn all_versions_and_orders_add_up_and_every_name_is_there() {
 #[tokio::test]
 async fn each_call_becomes_one_span() {
     for version in 1..=4 {
-        let (_, _, stopped) = traced(options(version), 10_000, "calls = \"both\"\ndata_connections = 2").await;
+        let (_, _, stopped) = traced(options(version), 3_000, "calls = \"both\"\ndata_connections = 2").await;
         let events = &stopped.events;
         let entries = named(events, "bytefrog.method.entry").len();
         let spans: HashSet<_> = events.iter().filter(|event| event["kind"] == "span").collect();
@@ -97,7 +97,7 @@ async fn each_call_becomes_one_span() {
 async fn lost_buffers_are_told_as_gaps_of_their_size() {
     for order in ["received", "sequence"] {
         let gaps = Options { gaps: 5, in_order: true, ..options(2) };
-        let (sent, remarks, stopped) = traced(gaps, 50_000, &format!("order = \"{order}\"")).await;
+        let (sent, remarks, stopped) = traced(gaps, 20_000, &format!("order = \"{order}\"")).await;
         assert_adds_up(&sent, &stopped);
         let losses = live::losses(&stopped.events);
         assert!(losses.iter().all(|loss| loss["reason"] == "gap" || loss["reason"] == "unresolved"), "{losses:?}");
@@ -224,7 +224,7 @@ async fn one_agent_more_than_run_ids_comes_to_no_harm() {
     let mut agents = JoinSet::new();
     for number in 0..128 {
         let version = 1 + (number % 4) as u8;
-        agents.spawn(async move { run_alone(to, options(version), number, 500, pending()).await.0 });
+        agents.spawn(async move { run_alone(to, options(version), number, 50, pending()).await.0 });
     }
     let sent: Vec<_> = within("all end", agents.join_all()).await.into_iter().collect::<Result<_, _>>().unwrap();
     daemon.until_all_closed().await;

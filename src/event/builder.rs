@@ -136,15 +136,19 @@ impl BatchBuilder {
     }
 
     /// Copies a text into the arena unless `memo` says that this batch has it.
+    #[inline]
     pub fn intern(&mut self, memo: &mut Interned, text: &str) -> Text {
         match memo.text {
             Some(text) if memo.batch == self.id => text,
-            _ => {
-                let text = self.push_text(text);
-                *memo = Interned { batch: self.id, text: Some(text) };
-                text
-            }
+            _ => self.intern_anew(memo, text),
         }
+    }
+
+    #[cold]
+    fn intern_anew(&mut self, memo: &mut Interned, text: &str) -> Text {
+        let text = self.push_text(text);
+        *memo = Interned { batch: self.id, text: Some(text) };
+        text
     }
 
     /// Bytes as a value.
@@ -230,6 +234,7 @@ pub struct EventBuilder<'a> {
 
 impl EventBuilder<'_> {
     /// Adds an attribute. The caller sees to it that no key repeats.
+    #[inline]
     pub fn attribute(&mut self, key: impl Into<Key>, value: impl Into<Value>) {
         let (key, value) = (key.into(), value.into());
         self.batch.expanded += key.len() + 6 + output_bytes(value);

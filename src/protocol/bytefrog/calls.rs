@@ -164,6 +164,7 @@ mod tests {
             observed: UnixNanos(0),
             arrived: Duration::ZERO,
             is_late: false,
+            has_waited: false,
         };
         calls.open(&event, method, thread, 0)
     }

@@ -33,6 +33,8 @@ pub(super) struct Event {
     pub arrived: Duration,
     /// Its turn had passed when it came: it takes no part in calls.
     pub is_late: bool,
+    /// It has waited for an id in vain, and waits for no other.
+    pub has_waited: bool,
 }
 
 /// What an event says.
@@ -129,7 +131,8 @@ impl Waiting {
     pub(super) fn give_up(&mut self) -> Option<Vec<Event>> {
         self.deadline()?;
         let (id, _) = self.due.pop_front()?;
-        let events = self.resolve(id);
+        let mut events = self.resolve(id);
+        events.iter_mut().for_each(|event| event.has_waited = true);
         self.despair(id);
         Some(events)
     }

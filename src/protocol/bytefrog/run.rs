@@ -212,7 +212,7 @@ impl Run {
         let Some(number) = self.number(call.sequence, arrival, out) else { return };
         let event = arrival.event(Body::Call(call), number);
         if self.turns.is_none() && self.rename_wait().is_zero() && self.missing(&event).is_none() {
-            self.emit(event, out);
+            self.emit(&event, out);
         } else {
             self.accept(event);
         }
@@ -360,10 +360,10 @@ impl Run {
     fn release(&mut self, event: Event, now: Now, out: &mut Output) {
         let may_wait = self.turns.is_none() && self.phase == Phase::Open && !self.is_short_of_memory;
         match self.missing(&event) {
-            Some(id) if may_wait => {
+            Some(id) if may_wait && !event.has_waited => {
                 self.waiting.push(id, event, now.elapsed + self.options.unresolved_wait);
             }
-            _ => self.emit(event, out),
+            _ => self.emit(&event, out),
         }
     }
 
@@ -398,19 +398,19 @@ impl Run {
     }
 
     /// Writes an event, or makes a span of it.
-    fn emit(&mut self, event: Event, out: &mut Output) {
+    fn emit(&mut self, event: &Event, out: &mut Output) {
         self.speak_for(event.source, out);
         let time = self.clock.time(event.time());
         let call = match &event.body {
             Body::Call(call) => *call,
-            Body::Marker(marker) => return self.writer.marker(out, &event, marker, time),
+            Body::Marker(marker) => return self.writer.marker(out, event, marker, time),
         };
         let mut ids = None;
         if let Some(calls) = self.open_calls.as_mut().filter(|_| !event.is_late) {
             let only_spans = self.options.calls == Calls::Spans;
             match call.what {
                 What::Entry => {
-                    ids = calls.open(&event, call.method, call.thread, call.time);
+                    ids = calls.open(event, call.method, call.thread, call.time);
                     if ids.is_some() && only_spans {
                         return;
                     }
@@ -418,7 +418,7 @@ impl Run {
                 What::Exit { .. } | What::ExitAtLine(_) | What::Bubbled { .. } => {
                     if let Some(frame) = calls.close(call.method, call.thread) {
                         ids = Some(frame.ids);
-                        self.tell_span(&frame, Some((&event, &call)), out);
+                        self.tell_span(&frame, Some((event, &call)), out);
                         if only_spans {
                             return;
                         }
@@ -428,7 +428,7 @@ impl Run {
                 What::Visit { .. } => ids = calls.closed(call.thread),
             }
         }
-        self.writer.call(out, &event, &call, time, ids, &mut self.dictionary);
+        self.writer.call(out, event, &call, time, ids, &mut self.dictionary);
     }
 
     fn tell_span(&mut self, frame: &Frame, exit: Option<(&Event, &Call)>, out: &mut Output) {
@@ -519,7 +519,7 @@ impl Arrival<'_> {
     fn event(self, body: Body, number: u64) -> Event {
         let Arrival { message, source, offset, now } = self;
         let (length, observed, arrived) = (message.len() as u32, now.unix, now.elapsed);
-        Event { body, number, source, length, offset, observed, arrived, is_late: false }
+        Event { body, number, source, length, offset, observed, arrived, is_late: false, has_waited: false }
     }
 }
 

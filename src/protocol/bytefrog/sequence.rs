@@ -160,11 +160,20 @@ impl Sequence {
             // Agents repeat nothing (section 1.7): what may be new is not dropped.
             return if self.forgotten.is_some_and(|last| number <= last) { Seen::Late(number) } else { Seen::Repeated };
         };
+        // What is left of the hole stays in its place, so that the oldest stands first.
         let hole = self.given_up[place];
-        self.given_up.remove(place);
-        let before = (hole.first < number).then(|| Hole { first: hole.first, last: number - 1 });
-        let after = (number < hole.last).then(|| Hole { first: number + 1, last: hole.last });
-        self.given_up.extend(before.into_iter().chain(after));
+        let before = Hole { last: number - 1, ..hole };
+        let after = Hole { first: number + 1, ..hole };
+        match (hole.first < number, number < hole.last) {
+            (true, true) => {
+                self.given_up[place] = after;
+                self.given_up.insert(place, before);
+                self.forget();
+            }
+            (true, false) => self.given_up[place] = before,
+            (false, true) => self.given_up[place] = after,
+            (false, false) => drop(self.given_up.remove(place)),
+        }
         Seen::Late(number)
     }
 
@@ -267,12 +276,17 @@ impl Sequence {
     }
 
     fn remember(&mut self, hole: Hole) -> Hole {
-        if self.given_up.len() >= REMEMBERED_HOLES {
+        self.given_up.push_back(hole);
+        self.forget();
+        hole
+    }
+
+    /// Late numbers that split holes cannot make them grow without end.
+    fn forget(&mut self) {
+        while self.given_up.len() > REMEMBERED_HOLES {
             let oldest = self.given_up.pop_front();
             self.forgotten = self.forgotten.max(oldest.map(|hole| hole.last));
         }
-        self.given_up.push_back(hole);
-        hole
     }
 
     /// Bytes of memory.
@@ -372,6 +386,19 @@ mod tests {
         assert_eq!(gaps(&mut jumped), [(0, 999_999)]);
         assert!(!jumped.has_jumped());
         assert!(matches!(jumped.see(1_000_064), Seen::New(_)));
+    }
+
+    #[test]
+    fn late_numbers_that_split_a_hole_again_and_again_are_told_apart_and_leave_no_crumbs() {
+        let mut sequence = Sequence::new(1 << 20);
+        sequence.see(1_000_000);
+        assert_eq!(gaps(&mut sequence), [(0, 999_999)]);
+        for number in (1..1_000_000).step_by(2) {
+            assert!(matches!(sequence.see(number), Seen::Late(_)), "{number}");
+            assert!(sequence.given_up.len() <= REMEMBERED_HOLES);
+        }
+        assert_eq!(sequence.see(999_999), Seen::Repeated);
+        assert!(matches!(sequence.see(999_998), Seen::Late(_)));
     }
 
     #[test]

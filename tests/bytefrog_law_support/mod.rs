@@ -1,0 +1,166 @@
+//! Whole runs without sockets: their connections, driven as a transport would drive them, on a clock that the test moves.
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+pub mod conversation;
+pub mod law;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tributary::decode::Offline;
+use tributary::event::{Batch, Origin, UnixNanos};
+use tributary::pipeline::ledger::{ListenerAccount, ListenerBooks};
+use tributary::protocol::bytefrog::{BytefrogSession, Hq};
+use tributary::protocol::{End, Now, Protocol};
+use tributary::sink::encode::{Encoder, Format};
+
+/// 2026-11-20T12:15:00Z, when every test begins.
+const START: u64 = 1_795_176_900_000_000_000;
+
+/// The connections of a run, by number, and every line that came of them.
+pub struct Run {
+    pub hq: Hq,
+    connections: Vec<Connection>,
+    elapsed: Duration,
+    lines: Vec<u8>,
+    events: u64,
+    keeps_lines: bool,
+}
+
+struct Connection {
+    session: Option<Offline<BytefrogSession>>,
+    books: Arc<ListenerBooks>,
+}
+
+/// What is left of a run.
+#[derive(Debug)]
+pub struct Finished {
+    pub text: String,
+    /// The books of each connection.
+    pub accounts: Vec<ListenerAccount>,
+}
+
+impl Run {
+    pub fn new(hq: Hq) -> Run {
+        Run { hq, connections: Vec::new(), elapsed: Duration::ZERO, lines: Vec::new(), events: 0, keeps_lines: true }
+    }
+
+    /// The same, counting events only.
+    pub fn counting(hq: Hq) -> Run {
+        Run { keeps_lines: false, ..Run::new(hq) }
+    }
+
+    /// Another connection: its number. All come from one address.
+    pub fn connect(&mut self) -> usize {
+        let number = self.connections.len();
+        let books = ListenerBooks::new("test".into(), Protocol::Bytefrog);
+        let origin = Arc::new(Origin::new("bytefrog", "test".into(), "test".into(), number as u64));
+        let session = Some(Offline::new(self.hq.session(None), origin, books.clone()));
+        self.connections.push(Connection { session, books });
+        number
+    }
+
+    /// A connection that says this.
+    pub fn open(&mut self, bytes: &[u8]) -> usize {
+        let number = self.connect();
+        self.feed(number, bytes);
+        number
+    }
+
+    fn now(&self) -> Now {
+        Now { unix: UnixNanos(START + self.elapsed.as_nanos() as u64), elapsed: self.elapsed }
+    }
+
+    pub fn feed(&mut self, connection: usize, bytes: &[u8]) {
+        let now = self.now();
+        let Run { connections, lines, events, keeps_lines, .. } = self;
+        let session = connections[connection].session.as_mut().unwrap();
+        session.feed(bytes, now, &mut |batch| take(&batch, lines, events, *keeps_lines));
+    }
+
+    /// Time passes for every connection.
+    pub fn pass(&mut self, time: Duration) {
+        self.elapsed += time;
+        let now = self.now();
+        let Run { connections, lines, events, keeps_lines, .. } = self;
+        for session in connections.iter_mut().filter_map(|connection| connection.session.as_mut()) {
+            session.pass_time(now, &mut |batch| take(&batch, lines, events, *keeps_lines));
+        }
+    }
+
+    pub fn finish(&mut self, connection: usize, end: End) {
+        let now = self.now();
+        let Run { connections, lines, events, keeps_lines, .. } = self;
+        let connection = &mut connections[connection];
+        let session = connection.session.take().unwrap();
+        session.finish(end, now, &mut |batch| take(&batch, lines, events, *keeps_lines));
+        let account = connection.books.account();
+        assert_eq!(account.buffered(), 0, "decoded + lost = received");
+    }
+
+    /// It is gone in the middle of something: nobody says goodbye.
+    pub fn drop(&mut self, connection: usize) {
+        self.connections[connection].session = None;
+    }
+
+    /// How many there have been.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    pub fn is_open(&self, connection: usize) -> bool {
+        self.connections[connection].session.is_some()
+    }
+
+    pub fn account(&self, connection: usize) -> ListenerAccount {
+        self.connections[connection].books.account()
+    }
+
+    /// Events of every kind so far.
+    pub fn count(&self) -> u64 {
+        self.events
+    }
+
+    pub fn events(&self) -> Vec<Value> {
+        let text = std::str::from_utf8(&self.lines).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    pub fn named(&self, name: &str) -> Vec<Value> {
+        self.events().into_iter().filter(|event| event["name"] == name).collect()
+    }
+
+    /// Everything that still is there ends, the last connection first.
+    pub fn end(mut self) -> Finished {
+        for connection in (0..self.connections.len()).rev() {
+            if self.is_open(connection) {
+                self.finish(connection, End::Closed);
+            }
+        }
+        let accounts = self.connections.iter().map(|connection| connection.books.account()).collect();
+        Finished { text: String::from_utf8(self.lines).unwrap(), accounts }
+    }
+}
+
+impl Finished {
+    pub fn events(&self) -> Vec<Value> {
+        self.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    pub fn named(&self, name: &str) -> Vec<Value> {
+        self.events().into_iter().filter(|event| event["name"] == name).collect()
+    }
+
+    pub fn warnings(&self, code: &str) -> u64 {
+        self.accounts.iter().filter_map(|account| account.warnings.get(code)).sum()
+    }
+}
+
+fn take(batch: &Batch, lines: &mut Vec<u8>, events: &mut u64, keeps_lines: bool) {
+    *events += batch.len() as u64;
+    if keeps_lines {
+        let mut encoder = Encoder::new(Format::Json);
+        batch.events().for_each(|event| encoder.encode(event, lines));
+    }
+}
