@@ -78,7 +78,7 @@ async fn every_recorded_request_about_http_is_answered_as_agents_need_it() {
         match case.action.as_str() {
             // The bundles of versions 1 and 2 have a sequence without items in them.
             "deliver" => {
-                assert!(events > 0 && losses == usize::from(case.name == "v2-ok") && files == 0, "{}", case.name)
+                assert!(events > 0 && losses == usize::from(case.name == "v2-ok") && files == 0, "{}", case.name);
             }
             "quarantine" => assert!(events == 0 && losses == 1 && files == 1, "{}", case.name),
             // What is answered 200 and not delivered is kept all the same: nothing is lost silently.

@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod endless_support;
-#[allow(dead_code)]
 mod hostile_support;
 mod live;
 
