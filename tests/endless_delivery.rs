@@ -222,6 +222,24 @@ async fn a_quarantine_that_cannot_keep_is_a_503() {
 }
 
 #[tokio::test]
+async fn what_was_written_of_a_bundle_that_could_not_be_kept_is_not_written_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let taken = directory.path().join("test");
+    std::fs::write(&taken, "").unwrap();
+    let daemon = Daemon::start(&listener(directory.path(), "")).await;
+    assert_eq!(put(&daemon.server, &case("bad-bool-2").request).await.status, 503);
+    std::fs::remove_file(&taken).unwrap();
+    assert_eq!(put(&daemon.server, &case("bad-string-interior-nul").request).await.status, 200);
+    assert_eq!(put(&daemon.server, &case("bad-bool-2").request).await.status, 200);
+    assert_eq!(quarantined(directory.path()).len(), 2, "both are kept in the end");
+    let stopped = daemon.stop().await;
+    // The two bundles have three good events of four in common with each other, and all of them with themselves.
+    let ids = |event: &&Value| event["kind"] != "loss";
+    assert!(stopped.events.iter().filter(ids).count() < 8, "{:#?}", stopped.events);
+    assert!(!duplicates(&stopped.events).is_empty());
+}
+
+#[tokio::test]
 async fn without_a_quarantine_what_cannot_be_read_is_told_and_taken() {
     let directory = tempfile::tempdir().unwrap();
     let toml = listener(Path::new(""), "");

@@ -44,7 +44,9 @@ pub trait Work: Send + 'static {
 pub enum Fate {
     /// Every sink that takes them has them, and what was to be kept is kept.
     Delivered,
-    /// Some sink has not, or what was to be kept is not.
+    /// Every sink has them, but the request, which was to be kept, is not.
+    Unkept,
+    /// Some sink has them not.
     Failed,
 }
 

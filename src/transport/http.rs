@@ -100,7 +100,7 @@ async fn converse<E: Exchange>(arrival: Arrival, http: Arc<Http<E>>) {
     let mut connection = pin!(builder.serve_connection(io, service));
     let (origin, around) = ending;
     let mut stopped = pin!(around.stop.cancelled());
-    let mut is_stopping = false;
+    let mut last_moment = None;
     let mut alarm = pin!(sleep_until(Instant::now()));
     // hyper polls our stream and our requests, which move the deadline; so it is looked at after every poll.
     let ended = poll_fn(|context| {
@@ -108,12 +108,12 @@ async fn converse<E: Exchange>(arrival: Arrival, http: Arc<Http<E>>) {
             if let Poll::Ready(result) = connection.as_mut().poll(context) {
                 return Poll::Ready(Some(result));
             }
-            if !is_stopping && stopped.as_mut().poll(context).is_ready() {
-                is_stopping = true;
+            if last_moment.is_none() && stopped.as_mut().poll(context).is_ready() {
+                last_moment = Some(Instant::now() + around.options.close_linger);
                 connection.as_mut().graceful_shutdown();
                 continue;
             }
-            let Some(deadline) = watching.deadline(&around.options) else { return Poll::Pending };
+            let Some(deadline) = watching.deadline(&around.options, last_moment) else { return Poll::Pending };
             if alarm.deadline() != deadline {
                 alarm.as_mut().reset(deadline);
             }
@@ -148,7 +148,8 @@ impl<E: Exchange> Conversation<E> {
         let (parts, incoming) = request.into_parts();
         let head = Head {
             method: parts.method.as_str().to_owned(),
-            target: parts.uri.to_string(),
+            // Proxies name the host as well.
+            target: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
             headers: headers(&parts.headers),
         };
         let is_expecting = parts.headers.contains_key(EXPECT);
@@ -246,7 +247,11 @@ impl<W: Work> Job<W> {
         }
         let is_kept = self.set_aside().await;
         let is_written = delivery.verdict().await == Verdict::Written;
-        let fate = if is_kept && is_written { Fate::Delivered } else { Fate::Failed };
+        let fate = match (is_written, is_kept) {
+            (true, true) => Fate::Delivered,
+            (true, false) => Fate::Unkept,
+            (false, _) => Fate::Failed,
+        };
         self.work.conclude(fate, self.around.clock.now())
     }
 

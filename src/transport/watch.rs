@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
 
 use super::clock::Clock;
 use super::options::ListenerOptions;
@@ -54,16 +55,18 @@ impl Watch {
         self.set(|phase| if let Phase::Idle(_) = phase { Phase::Head(now) } else { phase });
     }
 
-    /// When the connection is to be given up, unless something happens.
-    pub(super) fn deadline(&self, options: &ListenerOptions) -> Option<tokio::time::Instant> {
+    /// When the connection is to be given up, unless something happens. `last_moment`: a stopping daemon waits until
+    /// then for a head.
+    pub(super) fn deadline(&self, options: &ListenerOptions, last_moment: Option<Instant>) -> Option<Instant> {
         let at = match *self.phase.lock().unwrap_or_else(PoisonError::into_inner) {
             Phase::First(since) => since + options.handshake_timeout,
-            Phase::Idle(_) if options.idle_timeout.is_zero() => return None,
+            Phase::Idle(_) if options.idle_timeout.is_zero() => return last_moment,
             Phase::Idle(since) => since + options.idle_timeout,
             Phase::Head(since) => since + options.message_timeout,
             Phase::Busy => return None,
         };
-        Some(self.clock.instant(at))
+        let at = self.clock.instant(at);
+        Some(last_moment.map_or(at, |last_moment| at.min(last_moment)))
     }
 
     fn set(&self, next: impl FnOnce(Phase) -> Phase) {

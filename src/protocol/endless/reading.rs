@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::codec::gvariant::{Elements, Place, Slice};
 use crate::codec::reader::DecodeError;
 use crate::event::{Header, Loss, Position, Reason, Resource, UnixNanos, semconv};
-use crate::protocol::{Now, Output, Request};
+use crate::protocol::{Fate, Now, Output, Request};
 
 use super::dedup::{Fingerprint, Memory, Seen};
 use super::exchange::Shared;
@@ -64,8 +64,10 @@ struct Repeats {
     speaker: Fingerprint,
     /// The step of the clock's origin, where it is needed to tell speakers apart.
     origin: Option<i128>,
-    /// What is to be remembered once it is delivered.
+    /// What is to be remembered once it is delivered …
     fresh: Vec<Fingerprint>,
+    /// … and that only if the bundle was kept as well, for something in it cannot be read.
+    faulty: Vec<Fingerprint>,
     events: u64,
     bytes: u64,
 }
@@ -171,17 +173,25 @@ impl Reading {
     }
 
     /// The fate of the events is known.
-    pub(super) fn conclude(&mut self, is_delivered: bool, now: Duration, memory: &Memory) {
+    pub(super) fn conclude(&mut self, fate: Fate, now: Duration, memory: &Memory) {
         let Some([bundle, ..]) = self.repeats.bundle.take() else { return };
-        let fresh = std::mem::take(&mut self.repeats.fresh);
-        memory.end(bundle, if is_delivered { &fresh } else { &[] }, now);
+        let mut delivered = std::mem::take(&mut self.repeats.fresh);
+        match fate {
+            Fate::Delivered => {
+                delivered.append(&mut self.repeats.faulty);
+                delivered.push(bundle);
+            }
+            // It is to come again, for what could not be read in it.
+            Fate::Unkept => {}
+            Fate::Failed => delivered.clear(),
+        }
+        memory.end(bundle, &delivered, now);
     }
 
     fn begin(&mut self, body: &[u8], now: Now, memory: &Memory) -> Option<Told> {
         let bundle = self.repeats.bundle?;
         let seen = memory.begin(&bundle, now.elapsed);
         if seen == Seen::New {
-            self.repeats.fresh.push(bundle[0]);
             return None;
         }
         // Somebody else's: not ours to end.
@@ -217,6 +227,7 @@ impl Reading {
     }
 
     fn event(&mut self, slice: Slice<'_>, kind: Section, shared: &Shared, out: &mut Output) {
+        let (faults, known) = (self.faults, self.repeats.fresh.len());
         if self.repeats.is_repeat(slice, kind, shared) {
             let events = match kind {
                 Section::Sequence => wire::sequence(slice, self.layout).map_or(1, |one| one.items.len() as u64),
@@ -235,6 +246,10 @@ impl Reading {
             let detail = format!("{}, at {}: {fault}", kind.as_str(), fault.offset);
             let events = (kind != Section::Sequence).then_some(1);
             self.lose(slice, slice.len(), Reason::Malformed, events, &detail, out);
+        }
+        if self.faults > faults {
+            let faulty = self.repeats.fresh.split_off(known);
+            self.repeats.faulty.extend(faulty);
         }
     }
 
@@ -390,8 +405,16 @@ impl Repeats {
         let is_empty = bundle.sections.iter().all(|section| section.is_empty());
         // An empty bundle is a heartbeat, and may come as often as it likes (rule 20).
         let is_on = memory.is_on() && !is_empty;
-        let mut repeats =
-            Repeats { is_on, bundle: None, speaker: 0, origin: None, fresh: Vec::new(), events: 0, bytes: 0 };
+        let mut repeats = Repeats {
+            is_on,
+            bundle: None,
+            speaker: 0,
+            origin: None,
+            fresh: Vec::new(),
+            faulty: Vec::new(),
+            events: 0,
+            bytes: 0,
+        };
         if !is_on {
             return repeats;
         }

@@ -99,11 +99,11 @@ impl Work for EndlessWork {
 
     fn conclude(mut self, fate: Fate, now: Now) -> Response {
         if let Stage::Done(Some(reading)) = &mut self.stage {
-            reading.conclude(fate == Fate::Delivered, now.elapsed, &self.shared.memory);
+            reading.conclude(fate, now.elapsed, &self.shared.memory);
         }
         match fate {
             Fate::Delivered => self.answer.clone(),
-            Fate::Failed => Response::unavailable("the events cannot be stored just now; send them again"),
+            Fate::Unkept | Fate::Failed => Response::unavailable("the bundle cannot be stored just now; send it again"),
         }
     }
 }
@@ -112,7 +112,7 @@ impl Drop for EndlessWork {
     /// A bundle whose fate nobody has told is not being delivered any more.
     fn drop(&mut self) {
         if let Stage::Reading(reading) | Stage::Done(Some(reading)) = &mut self.stage {
-            reading.conclude(false, Default::default(), &self.shared.memory);
+            reading.conclude(Fate::Failed, Default::default(), &self.shared.memory);
         }
     }
 }
