@@ -331,3 +331,20 @@ fn bundle(events: &[Vec<u8>], seconds: i64) -> Vec<u8> {
     body.extend_from_slice(&[end, 24, 24]);
     body
 }
+
+#[tokio::test]
+async fn a_kept_request_decodes_offline_as_of_when_it_came() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&listener(directory.path(), "")).await;
+    assert_eq!(put(&daemon.server, &case("bad-bool-2").request).await.status, 200);
+    let live = daemon.stop().await.events;
+    let file = std::fs::read_dir(directory.path().join("test")).unwrap().next().unwrap().unwrap().path();
+    let ended = tokio::task::spawn_blocking(move || live::binary::run(&["decode", "endless", file.to_str().unwrap()]));
+    let ended = ended.await.unwrap();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let shown = |events: &[Value]| -> Vec<(Value, Value)> {
+        events.iter().map(|event| (event["attributes"].clone(), event["body"].clone())).collect()
+    };
+    assert_eq!(shown(&ended.events()), shown(&live));
+    assert_eq!(ended.events()[0]["time"], live[0]["time"], "the clock is judged by the time of then");
+}

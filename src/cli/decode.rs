@@ -5,9 +5,11 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::decode::{self, Offline};
-use crate::event::{Batch, Origin, write_hex};
+use crate::event::{Batch, Origin, UnixNanos, write_hex};
 use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
@@ -16,6 +18,7 @@ use crate::protocol::{End, Exchange, Head, MemoryBudget, Protocol, Request, Sess
 use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
 use crate::transport::options::ListenerOptions;
+use crate::transport::quarantine::RECEIVED_HEADER;
 
 use super::{Failure, NamedProtocol, OutputFormat, counted, quiet, say};
 
@@ -131,8 +134,14 @@ impl Decoder<'_> {
             read.map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
             for request in decode::requests(&bytes).unwrap_or_else(|| vec![wrap(bytes)]) {
                 let shown = format!("{} {:.24}", request.head.method, request.head.target);
+                let mut now = self.clock.now();
+                // The quarantine says when it was: some clocks are judged by that.
+                let received = request.head.header(RECEIVED_HEADER).and_then(|time| time.parse::<Timestamp>().ok());
+                if let Some(received) = received.and_then(|time| u64::try_from(time.as_nanosecond()).ok()) {
+                    now.unix = UnixNanos(received);
+                }
                 let take = &mut |batch| self.output.write(&batch);
-                let (answer, aside) = decode::answer(exchange, request, origin.clone(), &books, self.clock.now(), take);
+                let (answer, aside) = decode::answer(exchange, request, origin.clone(), &books, now, take);
                 let words = aside.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim_end().to_owned());
                 say(format_args!("{name}: {shown}: {}, {words}", answer.status));
             }

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
-use crate::event::{BatchBuilder, Loss, Origin, Reason};
+use crate::event::{BatchBuilder, Loss, Origin, Reason, UnixNanos};
 use crate::pipeline::{Sender, Verdict};
 use crate::protocol::{Admission, Exchange, Fate, Flow, Head, MemoryBudget, Output, Request, Response, Work};
 
@@ -227,8 +227,10 @@ struct Job<W> {
 impl<W: Work> Job<W> {
     async fn run(mut self) -> Response {
         let delivery = self.around.sender.delivery();
+        let received = self.around.clock.now();
+        let mut now = received;
         loop {
-            let flow = self.work.proceed(self.around.clock.now(), &mut self.out);
+            let flow = self.work.proceed(now, &mut self.out);
             self.undecided.settle(&mut self.out);
             if !self.out.batch.is_empty() {
                 let batch = self.out.batch.take();
@@ -244,8 +246,9 @@ impl<W: Work> Job<W> {
                 }
                 None => tokio::task::yield_now().await,
             }
+            now = self.around.clock.now();
         }
-        let is_kept = self.set_aside().await;
+        let is_kept = self.set_aside(received.unix).await;
         let is_written = delivery.verdict().await == Verdict::Written;
         let fate = match (is_written, is_kept) {
             (true, true) => Fate::Delivered,
@@ -256,10 +259,10 @@ impl<W: Work> Job<W> {
     }
 
     /// Keeps the request if it must be. `false`: it could not.
-    async fn set_aside(&mut self) -> bool {
+    async fn set_aside(&mut self, received: UnixNanos) -> bool {
         let (Some(reason), Some(quarantine)) = (self.work.aside(), &self.quarantine) else { return true };
         let record = Record {
-            at: self.around.clock.now().unix,
+            at: received,
             origin: self.origin.clone(),
             reason: reason.to_owned(),
             request: self.request.clone(),

@@ -18,6 +18,8 @@ use crate::protocol::Request;
 
 use super::options::QuarantineOptions;
 
+/// Says when a request was received.
+pub const RECEIVED_HEADER: &str = "x-tributary-received";
 /// Ends the names of files that are complete.
 const SUFFIX: &str = "http";
 /// Headers that say how the body came over the connection; the file says it in its own way.
@@ -43,7 +45,7 @@ struct Kept {
 /// A request to be kept.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// When it was decided.
+    /// When it was received.
     pub at: UnixNanos,
     /// Where it came from.
     pub origin: Arc<Origin>,
@@ -151,7 +153,7 @@ fn head(record: &Record) -> Vec<u8> {
     }
     let plain: String = reason.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect();
     let ours = format!(
-        "content-length: {}\r\nx-tributary-reason: {plain}\r\nx-tributary-received: {time}\r\nx-tributary-peer: {}\r\n\
+        "content-length: {}\r\nx-tributary-reason: {plain}\r\n{RECEIVED_HEADER}: {time}\r\nx-tributary-peer: {}\r\n\
          x-tributary-listener: {}\r\n\r\n",
         request.body.len(),
         origin.peer,
