@@ -64,9 +64,24 @@ impl Visitor<'_> for Skip {
 }
 
 /// Memory that walks use again and again: the types being walked.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Scratch {
     nodes: Vec<Node>,
+    most_type_bytes: usize,
+}
+
+impl Scratch {
+    /// Of walks in which a longer type string than this is a fault: each of its bytes may take 16 bytes of memory.
+    pub fn for_types_of(most_type_bytes: usize) -> Self {
+        Scratch { nodes: Vec::new(), most_type_bytes }
+    }
+}
+
+impl Default for Scratch {
+    /// Types may be as long as they like.
+    fn default() -> Self {
+        Scratch::for_types_of(usize::MAX)
+    }
 }
 
 /// Walks the value of type `text` (one complete type) in `slice`, which stands `depth` levels below the outermost value.
@@ -97,7 +112,7 @@ pub fn walk<'a>(
     scratch.nodes.clear();
     // A type string may be as long as the value; what one value needed is not kept for ever.
     scratch.nodes.shrink_to(KEPT_NODES);
-    Walk { nodes: &mut scratch.nodes, visitor }.typed(text, slice, depth)
+    Walk { nodes: &mut scratch.nodes, most_type_bytes: scratch.most_type_bytes, visitor }.typed(text, slice, depth)
 }
 
 /// Type nodes whose memory is kept from value to value.
@@ -118,6 +133,7 @@ pub fn unwrap_variant(slice: Slice<'_>) -> Result<(Slice<'_>, Slice<'_>), Decode
 
 struct Walk<'w, V> {
     nodes: &'w mut Vec<Node>,
+    most_type_bytes: usize,
     visitor: &'w mut V,
 }
 
@@ -125,6 +141,14 @@ impl<'a, V: Visitor<'a>> Walk<'_, V> {
     /// A value whose type is yet to be read.
     fn typed(&mut self, text: Slice<'_>, slice: Slice<'a>, depth: usize) -> Result<(), DecodeError> {
         let mark = self.nodes.len();
+        if text.len() > self.most_type_bytes {
+            return Err(slice.fault(
+                "gvariant.type",
+                0,
+                text.len() as u64,
+                "a type string within the limit for values",
+            ));
+        }
         types::parse(text, self.nodes)?;
         let levels = usize::from(self.nodes[mark].levels);
         if depth + levels > MAX_DEPTH {

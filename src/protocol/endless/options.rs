@@ -14,7 +14,8 @@ pub struct Options {
     pub max_body_bytes: u64,
     /// The largest bundle, after decompression. 32 MiB: three times what an agent can have stored. 1 KiB to 1 GiB.
     pub max_inflated_bytes: u64,
-    /// The largest payload that is shown; the event of a larger one goes out without it. 1 MiB. 1 KiB to 64 MiB.
+    /// The largest payload that is shown; the event of a larger one goes out without it. 256 KiB: agents drop events of
+    /// more than 100 kB. 1 KiB to 64 MiB.
     pub max_payload_bytes: u64,
     /// The largest image id and site together, which every event of a bundle repeats. 64 KiB. 1 KiB to 16 MiB.
     pub max_channel_bytes: u64,
@@ -74,7 +75,7 @@ impl Default for Options {
             path_prefix: String::new(),
             max_body_bytes: 16 << 20,
             max_inflated_bytes: 32 << 20,
-            max_payload_bytes: 1 << 20,
+            max_payload_bytes: 256 << 10,
             max_channel_bytes: 64 << 10,
             dedup: Dedup::default(),
             amplification: Amplification { ratio: 256, burst: 16 << 20, rate: 4 << 20 },

@@ -76,12 +76,14 @@ pub(super) fn read<'a>(
     render(variant, depth + 1, room, batch).map(Some).map_err(PayloadFault::Malformed)
 }
 
-/// Looks whether a payload, as for [`read`] but of any size, is in normal form.
+/// Looks whether a payload, as for [`read`], is in normal form. One over the limit is not looked at.
 ///
 /// # Errors
 /// It is not.
-pub(super) fn check(maybe: Slice<'_>, depth: usize, room: &mut Workroom) -> Result<(), DecodeError> {
-    let Some(variant) = maybe.maybe("event.payload")? else { return Ok(()) };
+pub(super) fn check(maybe: Slice<'_>, depth: usize, limit: u64, room: &mut Workroom) -> Result<(), DecodeError> {
+    let Some(variant) = maybe.maybe("event.payload")?.filter(|variant| variant.len() as u64 <= limit) else {
+        return Ok(());
+    };
     let (content, text, depth) = unwrap(variant, depth + 1)?;
     gvariant::walk(text, content, depth, &mut room.scratch, &mut Skip)
 }

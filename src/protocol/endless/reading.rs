@@ -240,7 +240,7 @@ impl Reading {
         let read = match kind {
             Section::Singular => self.singular(slice, shared, out),
             Section::Aggregate => self.aggregate(slice, shared, out),
-            Section::Sequence => self.open_sequence(slice, out),
+            Section::Sequence => self.open_sequence(slice, shared, out),
         };
         if let Err(fault) = read {
             let detail = format!("{}, at {}: {fault}", kind.as_str(), fault.offset);
@@ -270,7 +270,7 @@ impl Reading {
     }
 
     /// Looks at a whole sequence before any of its elements goes out.
-    fn open_sequence(&mut self, slice: Slice<'_>, out: &mut Output) -> Result<(), DecodeError> {
+    fn open_sequence(&mut self, slice: Slice<'_>, shared: &Shared, out: &mut Output) -> Result<(), DecodeError> {
         let sequence = wire::sequence(slice, self.layout)?;
         if sequence.items.is_empty() {
             let id = normalize::event_id(sequence.head.id);
@@ -283,7 +283,8 @@ impl Reading {
         let mut items = sequence.items;
         while let Some(item) = items.read()? {
             let (_, payload) = wire::item(item)?;
-            fault = fault.or(payload::check(payload, ITEM_PAYLOAD_DEPTH, &mut self.room).err());
+            let limit = shared.options.max_payload_bytes;
+            fault = fault.or(payload::check(payload, ITEM_PAYLOAD_DEPTH, limit, &mut self.room).err());
         }
         if let Some(fault) = fault {
             let detail = format!("payload in an event sequence, at {}: {fault}", fault.offset);

@@ -221,12 +221,14 @@ fn channel<'a>(members: &mut Tuple<'a>, layout: Layout) -> Result<Channel<'a>, D
 }
 
 fn flag(members: &mut Tuple<'_>, field: &'static str) -> Result<bool, DecodeError> {
-    match members.array(field)? {
+    let byte = members.fixed(1, 1, field)?;
+    match byte.bytes() {
         [0] => Ok(false),
         [1] => Ok(true),
-        [other] => {
-            let kind = DecodeErrorKind::Invalid { found: u64::from(other), expected: "0 or 1" };
-            Err(DecodeError { field, offset: 0, kind })
+        other => {
+            let found = other.first().map_or(0, |byte| u64::from(*byte));
+            let kind = DecodeErrorKind::Invalid { found, expected: "0 or 1" };
+            Err(DecodeError { field, offset: byte.offset(), kind })
         }
     }
 }

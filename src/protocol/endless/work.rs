@@ -178,7 +178,7 @@ impl EndlessWork {
         let (layout, bundle) = match wire::bundle(body, shipped) {
             Ok(bundle) => (shipped, bundle),
             // The draft counts only where all of it is in order: nothing is salvaged from what nobody sends.
-            Err(fault) => match draft(body, self.target.version) {
+            Err(fault) => match draft(body, self.target.version, self.shared.options.max_payload_bytes) {
                 Some(bundle) => (Layout::V3Draft, bundle),
                 None => return self.accept_whole(Reason::Malformed, &format!("at {}: {fault}", fault.offset), out),
             },
@@ -263,9 +263,10 @@ impl EndlessWork {
 }
 
 /// The bundle in a body that is one of the draft from end to end.
-fn draft(body: &[u8], version: Version) -> Option<Bundle<'_>> {
+fn draft(body: &[u8], version: Version, max_payload_bytes: u64) -> Option<Bundle<'_>> {
     let whole = Slice::new(body);
     let layout = Layout::V3Draft;
-    let is_normal = || gvariant::walk_type(layout.type_string(), whole, 0, &mut Scratch::default(), &mut Skip).is_ok();
+    let mut scratch = Scratch::for_types_of(usize::try_from(max_payload_bytes).unwrap_or(usize::MAX));
+    let mut is_normal = || gvariant::walk_type(layout.type_string(), whole, 0, &mut scratch, &mut Skip).is_ok();
     (version == Version::V3 && is_normal()).then(|| wire::bundle(body, layout).ok())?
 }
