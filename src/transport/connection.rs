@@ -66,7 +66,7 @@ impl Surroundings {
 
 /// A connection and its session.
 #[derive(Debug)]
-pub(super) struct Connection<S> {
+pub(super) struct Connection<S: Session> {
     stream: Stream,
     session: S,
     input: BytesMut,
@@ -82,6 +82,8 @@ pub(super) struct Connection<S> {
     last_read: Duration,
     /// Offset of the message that is half here, and when it began.
     rest: Option<(u64, Duration)>,
+    /// The session has nothing more to say.
+    is_spent: bool,
 }
 
 /// What the time was up for.
@@ -107,6 +109,7 @@ impl<S: Session> Connection<S> {
             opened,
             last_read: opened,
             rest: None,
+            is_spent: false,
         }
     }
 
@@ -120,6 +123,7 @@ impl<S: Session> Connection<S> {
             rest = &[];
             self.hand_over().await;
         }
+        self.is_spent = true;
         self.hand_over().await;
         debug!(received = self.received, end = end.as_str(), "connection ended");
     }
@@ -390,30 +394,56 @@ impl<S: Session> Connection<S> {
         }
     }
 
+    /// Hands batches over after the connection has gone.
+    fn send_detached(&self, batches: Vec<Batch>) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let sender = self.around.sender.clone();
+        let send = async move {
+            for batch in batches {
+                sender.send(batch).await;
+            }
+        };
+        self.around.tasks.spawn_on(send, &runtime);
+    }
+
     fn now(&self) -> Now {
         self.around.clock.now()
     }
 }
 
-impl<S> Drop for Connection<S> {
+impl<S: Session> Drop for Connection<S> {
     /// Whatever ends a connection without `finish` (a panic of ours, or the end of the grace period), its bytes are
     /// not forgotten.
     fn drop(&mut self) {
         // Events that are still here were left behind by a panic in the session, and maybe half made. They never go out,
         // so what they were made of is lost with the rest.
-        let settled = if self.out.batch.is_empty() { self.around.books.settle(&mut self.out) } else { 0 };
+        let mut settled = if self.out.batch.is_empty() { self.around.books.settle(&mut self.out) } else { 0 };
+        // What a session still holds of messages that are decoded goes out now.
+        let mut last_words = Vec::new();
+        if !std::thread::panicking() && !self.is_spent {
+            let now = self.now();
+            let mut flow = Flow::Again;
+            while flow == Flow::Again {
+                flow = self.session.finish(&[], End::Stopped, now, &mut self.out);
+                settled += self.around.books.settle(&mut self.out);
+                if !self.out.batch.is_empty() {
+                    let batch = self.out.batch.take();
+                    self.around.books.handed_over(&batch);
+                    last_words.push(batch);
+                }
+            }
+        }
+        if !last_words.is_empty() {
+            self.send_detached(last_words);
+        }
         let undecided = self.undecided.saturating_sub(settled);
         if undecided == 0 {
             return;
         }
         let what = if std::thread::panicking() { "a bug of ours" } else { "no time was left" };
         error!(bytes = undecided, "a connection was given up: {what}");
-        let sender = self.around.sender.clone();
         let detail = format!("the connection was given up: {what}");
         let loss = Loss { reason: Reason::Failed, bytes: undecided, events: None, detail: &detail, excerpt: &[] };
-        let batch = self.around.loss(self.out.batch.origin(), self.received - undecided, loss);
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            self.around.tasks.spawn_on(async move { sender.send(batch).await }, &runtime);
-        }
+        self.send_detached(vec![self.around.loss(self.out.batch.origin(), self.received - undecided, loss)]);
     }
 }

@@ -22,8 +22,8 @@ pub struct ListenerOptions {
     pub max_message_bytes: u64,
     /// How long the first message may take, the TLS handshake included. 5 s. At least 1 ms.
     pub handshake_timeout: Duration,
-    /// How long a message may take once it has begun, besides what `min_message_rate` grants its bytes. 30 s. At
-    /// least 1 ms.
+    /// How long a message may take once it has begun, besides what `min_message_rate` grants its bytes. 30 s
+    /// (bytefrog: 10 min, for a program may be halted inside one). At least 1 ms.
     pub message_timeout: Duration,
     /// Bytes per second at which a long message must at least arrive: once begun, it has `message_timeout` plus the
     /// time that its bytes take at this rate. 1 KiB. 0: it has `message_timeout` alone.
@@ -67,6 +67,7 @@ impl ListenerOptions {
             Some(Protocol::Bytefrog) => ListenerOptions {
                 max_connections: 16_384,
                 max_connections_per_address: Some(16_384),
+                message_timeout: Duration::from_secs(600),
                 idle_timeout: Duration::ZERO,
                 ..default
             },

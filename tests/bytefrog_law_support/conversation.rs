@@ -17,6 +17,7 @@ pub struct Conversation {
     /// Whole messages, hellos first, in the order in which they arrive: connection and bytes.
     pub messages: Vec<(usize, Vec<u8>)>,
     pub has_breaks: bool,
+    pub has_renames: bool,
 }
 
 impl Conversation {
@@ -79,7 +80,7 @@ fn tale() -> impl Strategy<Value = Tale> {
         2 => (0u32..3).prop_map(Numbered::Visit),
         1 => (0usize..20).prop_map(Numbered::Marker),
     ];
-    let gap = prop_oneof![8 => 1u32..6, 2 => 50u32..3000, 1 => 60_000u32..200_000, 1 => Just(1 << 30)];
+    let gap = prop_oneof![8 => 1u32..6, 2 => 50u32..3000, 1 => 60_000u32..200_000, 1 => Just(1 << 24)];
     prop_oneof![
         60 => numbered.prop_map(Tale::Numbered),
         1 => (1u16..300).prop_map(Tale::Flood),
@@ -104,7 +105,7 @@ pub fn conversation() -> impl Strategy<Value = Conversation> {
     (1u8..=4, 0usize..5, first, any::<bool>(), vec(told, 0..120)).prop_map(|(version, data, first, may_break, told)| {
         let mut writer = Writer { version, number: first, time: 0, numbered: Vec::new() };
         let mut arriving = Vec::new();
-        let mut has_breaks = false;
+        let (mut has_breaks, mut has_renames) = (false, false);
         for (tale, about, passed, connection, delay) in told {
             writer.time += passed;
             let is_control = matches!(tale, Tale::Break | Tale::Heartbeat(_) | Tale::Class | Tale::Error);
@@ -112,6 +113,7 @@ pub fn conversation() -> impl Strategy<Value = Conversation> {
                 continue;
             }
             has_breaks |= matches!(tale, Tale::Break);
+            has_renames |= matches!(tale, Tale::Rename(..));
             let connection = if is_control { 0 } else { 1 + usize::from(connection) % data };
             let at = arriving.len() + usize::from(delay);
             arriving.extend(writer.write(&tale, about).into_iter().map(|bytes| (at, (connection, bytes))));
@@ -122,7 +124,7 @@ pub fn conversation() -> impl Strategy<Value = Conversation> {
             _ => (connection, wire::data_hello(0)),
         });
         let messages = hellos.chain(arriving.into_iter().map(|(_, message)| message)).collect();
-        Conversation { version, data, messages, has_breaks }
+        Conversation { version, data, messages, has_breaks, has_renames }
     })
 }
 

@@ -11,6 +11,9 @@ use crate::event::{SpanId, TraceId, UnixNanos};
 
 use super::queue::Event;
 
+/// Of this many calls the innermost of a method is simply searched.
+const SHALLOW: usize = 64;
+
 /// A call that has begun.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
@@ -40,6 +43,8 @@ struct Stack {
     frames: Vec<Frame>,
     /// The call that was closed last: visits belong to it (section 2).
     closed: Option<SpanIds>,
+    /// How often each method stands on a deep stack, once an exit has been looked for in its depths.
+    deep: Option<HashMap<u32, u32, foldhash::fast::RandomState>>,
 }
 
 /// The open calls of a run.
@@ -49,6 +54,8 @@ pub(super) struct OpenCalls {
     key: u64,
     threads: HashMap<u16, Stack, foldhash::fast::RandomState>,
     len: usize,
+    /// Frames that the stacks have room for.
+    room: usize,
     max: usize,
     /// Calls whose exit will not be seen, outermost last.
     abandoned: VecDeque<Frame>,
@@ -57,12 +64,13 @@ pub(super) struct OpenCalls {
 impl OpenCalls {
     /// No call yet, and never more than `max` open. `key` tells runs apart.
     pub(super) fn new(key: u64, max: usize) -> Self {
-        OpenCalls { key, threads: HashMap::default(), len: 0, max, abandoned: VecDeque::new() }
+        OpenCalls { key, threads: HashMap::default(), len: 0, room: 0, max, abandoned: VecDeque::new() }
     }
 
     /// Bytes of memory, roughly.
     pub(super) fn memory_bytes(&self) -> usize {
-        (self.len + self.abandoned.len()) * size_of::<Frame>() + self.threads.capacity() * size_of::<(u16, Stack)>()
+        let frames = (self.room + self.abandoned.len()) * size_of::<Frame>();
+        frames + self.len * size_of::<(u32, u32)>() + self.threads.capacity() * size_of::<(u16, Stack)>()
     }
 
     /// A call begins: its ids. `None`: too many are open.
@@ -78,7 +86,9 @@ impl OpenCalls {
         };
         let ids = SpanIds { trace, span };
         let Event { number, source, length, offset, observed, .. } = *event;
-        stack.frames.push(Frame { method, thread, time, number, source, length, offset, observed, ids, parent });
+        let room = stack.frames.capacity();
+        stack.push(Frame { method, thread, time, number, source, length, offset, observed, ids, parent });
+        self.room += stack.frames.capacity() - room;
         self.len += 1;
         Some(ids)
     }
@@ -86,11 +96,15 @@ impl OpenCalls {
     /// A call ends: the innermost one of this method. Calls within it whose exit has not been seen are abandoned.
     pub(super) fn close(&mut self, method: u32, thread: u16) -> Option<Frame> {
         let stack = self.threads.get_mut(&thread)?;
-        let place = stack.frames.iter().rposition(|frame| frame.method == method)?;
+        let place = stack.innermost(method)?;
+        let room = stack.frames.capacity();
         self.len -= stack.frames.len() - place;
-        self.abandoned.extend(stack.frames.drain(place + 1..).rev());
-        let frame = stack.frames.pop()?;
+        while stack.frames.len() > place + 1 {
+            self.abandoned.extend(stack.pop());
+        }
+        let frame = stack.pop()?;
         stack.closed = Some(frame.ids);
+        self.room -= room - stack.frames.capacity();
         Some(frame)
     }
 
@@ -109,12 +123,16 @@ impl OpenCalls {
         let mut stacks: Vec<_> = self.threads.drain().collect();
         stacks.sort_unstable_by_key(|(thread, _)| *thread);
         self.abandoned.extend(stacks.into_iter().flat_map(|(_, stack)| stack.frames.into_iter().rev()));
-        self.len = 0;
+        (self.len, self.room) = (0, 0);
     }
 
     /// The next abandoned call.
     pub(super) fn take_abandoned(&mut self) -> Option<Frame> {
-        self.abandoned.pop_front()
+        let frame = self.abandoned.pop_front();
+        if self.abandoned.is_empty() {
+            self.abandoned = VecDeque::new();
+        }
+        frame
     }
 
     /// Whether some are to be told.
@@ -125,6 +143,54 @@ impl OpenCalls {
     fn span_id(&self, number: u64) -> SpanId {
         // Zero stands for no span.
         SpanId(mix(self.key ^ number).max(1).to_be_bytes())
+    }
+}
+
+impl Stack {
+    fn push(&mut self, frame: Frame) {
+        if let Some(deep) = &mut self.deep {
+            *deep.entry(frame.method).or_default() += 1;
+        }
+        self.frames.push(frame);
+    }
+
+    fn pop(&mut self) -> Option<Frame> {
+        let frame = self.frames.pop()?;
+        if let Some(deep) = &mut self.deep
+            && let Some(count) = deep.get_mut(&frame.method)
+        {
+            *count -= 1;
+            if *count == 0 {
+                deep.remove(&frame.method);
+            }
+        }
+        let (len, room) = (self.frames.len(), self.frames.capacity());
+        if len <= SHALLOW {
+            self.deep = None;
+        }
+        // A thread that was deep once does not keep the room for it.
+        if room > 4 && len <= room / 4 {
+            self.frames.shrink_to(room / 2);
+        }
+        Some(frame)
+    }
+
+    /// The place of the innermost call of a method. Whatever an agent asks for, no deep stack is searched in vain.
+    fn innermost(&mut self, method: u32) -> Option<usize> {
+        let shallow = self.frames.len().saturating_sub(SHALLOW);
+        let search = |frames: &[Frame]| frames.iter().rposition(|frame| frame.method == method);
+        if let Some(place) = search(&self.frames[shallow..]) {
+            return Some(shallow + place);
+        }
+        if shallow == 0 {
+            return None;
+        }
+        let deep = self.deep.get_or_insert_with(|| {
+            let mut deep = HashMap::default();
+            self.frames.iter().for_each(|frame| *deep.entry(frame.method).or_default() += 1);
+            deep
+        });
+        if deep.contains_key(&method) { search(&self.frames) } else { None }
     }
 }
 
@@ -197,6 +263,24 @@ mod tests {
         let abandoned: Vec<_> = std::iter::from_fn(|| calls.take_abandoned()).map(|frame| frame.number).collect();
         assert_eq!(abandoned, [3, 2, 0]);
         assert_eq!(calls.current(0), None);
+    }
+
+    #[test]
+    fn a_thread_that_was_deep_once_does_not_keep_the_memory_and_its_depths_are_not_forgotten() {
+        let mut calls = OpenCalls::new(1, 100_000);
+        for number in 0..1000 {
+            enter(&mut calls, number, number as u32, 0).unwrap();
+        }
+        assert!(calls.close(5000, 0).is_none());
+        assert_eq!(calls.close(900, 0).unwrap().number, 900);
+        assert_eq!(std::iter::from_fn(|| calls.take_abandoned()).count(), 99);
+        assert!(calls.close(900, 0).is_none());
+        assert_eq!(calls.close(3, 0).unwrap().number, 3);
+        assert_eq!(std::iter::from_fn(|| calls.take_abandoned()).count(), 896);
+        enter(&mut calls, 2000, 5000, 0).unwrap();
+        assert_eq!(calls.close(5000, 0).unwrap().number, 2000);
+        let room: usize = calls.threads.values().map(|stack| stack.frames.capacity()).sum();
+        assert!(room == calls.room && room <= 16, "{room}, and {} counted", calls.room);
     }
 
     #[test]

@@ -167,7 +167,6 @@ impl Hq {
         let is_live = self.is_live();
         // Run ids are used again; a capture that is read again gives the same spans.
         let key = mix(mix(runs.opened << 8 | u64::from(id)) ^ if is_live { now.unix.0 } else { 0 });
-        let address = address.filter(|_| !is_spare);
         let opening = Opening { id, version, project, address, now, key, is_live };
         let run = Arc::new(Mutex::new(Run::new(opening, options.clone(), memory.lease())));
         let exclusions = if is_spare { vec![EVERYTHING.to_owned()] } else { options.exclusions_for(version.number()) };
@@ -186,6 +185,7 @@ impl Hq {
             let _ = nothing.write(version.number(), reply);
         }
         let mut begun = lock(&run);
+        begun.admit();
         let agent = &mut begun.agent;
         match options.start {
             _ if is_spare => agent.wish = Some(Command::Stop),
@@ -204,7 +204,7 @@ impl Hq {
         run
     }
 
-    /// The run that a data connection belongs to.
+    /// The run that a data connection belongs to, which is admitted to it.
     ///
     /// # Errors
     /// Why it belongs to none.
@@ -215,7 +215,11 @@ impl Hq {
         if id == SPARE {
             // Which of them it is cannot be known, and does not matter, for they trace nothing: likely the latest.
             let spare: Vec<_> = self.runs().spare.iter().rev().filter_map(Weak::upgrade).collect();
-            return spare.into_iter().find(|run| lock(run).agent.data_hello()).ok_or(Unwelcome::Unknown);
+            let takes_it = |run: &Arc<Mutex<Run>>| {
+                let mut open = lock(run);
+                open.address == address && take_in(&mut open)
+            };
+            return spare.into_iter().find(takes_it).ok_or(Unwelcome::Unknown);
         }
         let run = self.runs().live.get(usize::from(id)).cloned().flatten().ok_or(Unwelcome::Unknown)?;
         let mut open = lock(&run);
@@ -225,7 +229,7 @@ impl Hq {
         if open.address != address {
             return Err(Unwelcome::Stranger);
         }
-        if !open.agent.data_hello() {
+        if !take_in(&mut open) {
             return Err(Unwelcome::TooMany);
         }
         drop(open);
@@ -236,7 +240,10 @@ impl Hq {
     fn find_offline(&self, offline: Offline, now: Now) -> Result<Arc<Mutex<Run>>, Unwelcome> {
         let latest = self.runs().live.iter().flatten().next_back().cloned();
         if let Some(run) = latest {
-            lock(&run).agent.data_hello();
+            let mut open = lock(&run);
+            open.agent.data_hello();
+            open.admit();
+            drop(open);
             return Ok(run);
         }
         let version = offline.version.ok_or(Unwelcome::NoVersion)?;
@@ -273,6 +280,15 @@ impl Runs {
 /// A run, even if a session has panicked with it: its other connections go on.
 pub(super) fn lock(run: &Mutex<Run>) -> MutexGuard<'_, Run> {
     run.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Admits a data connection, while the run is not over and has not all of them.
+fn take_in(run: &mut Run) -> bool {
+    let is_welcome = !run.is_over() && run.agent.data_hello();
+    if is_welcome {
+        run.admit();
+    }
+    is_welcome
 }
 
 fn status(run: &Run) -> AgentStatus {

@@ -14,6 +14,8 @@ use crate::event::UnixNanos;
 use super::dictionary::{Dictionary, Id};
 use super::wire::{Call, What};
 
+/// Events so many numbers ahead have a place of their own. One message makes no more places than that.
+const MAX_NEAR: u64 = 8192;
 /// Ids that were waited for in vain, and are not waited for again. More of them are waited for each time.
 const MAX_HOPELESS: usize = 65_536;
 
@@ -51,6 +53,13 @@ pub(super) struct Marker {
     pub key: Box<str>,
     pub value: Box<str>,
     pub is_repaired: bool,
+}
+
+impl Marker {
+    /// Bytes of memory, roughly.
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of::<Marker>() + self.key.len() + self.value.len()
+    }
 }
 
 impl Event {
@@ -98,7 +107,8 @@ impl Waiting {
     /// Keeps an event until its id is mapped, at most until `due`.
     pub(super) fn push(&mut self, id: Id, event: Event, due: Duration) {
         self.len += 1;
-        let events = self.events.entry(id).or_default();
+        // Most ids are waited for by one event.
+        let events = self.events.entry(id).or_insert_with(|| Vec::with_capacity(1));
         if events.is_empty() {
             self.due.push_back((id, due));
         }
@@ -160,11 +170,16 @@ pub(super) struct Turns {
 impl Turns {
     /// No events; those up to `max_ahead` numbers from the one whose turn it is have a place of their own.
     pub(super) fn new(max_ahead: u64) -> Self {
-        Turns { events: VecDeque::new(), next: 0, far: BTreeMap::new(), max_ahead, len: 0 }
+        Turns { events: VecDeque::new(), next: 0, far: BTreeMap::new(), max_ahead: max_ahead.min(MAX_NEAR), len: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Bytes of memory, roughly.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.events.capacity() * size_of::<Option<Event>>() + self.far.len() * (size_of::<Event>() + 32)
     }
 
     /// The number whose turn it is.

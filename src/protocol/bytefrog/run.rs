@@ -60,6 +60,10 @@ pub(super) struct Run {
     /// Events whose turn it is, or for whom a name has come.
     ready: VecDeque<Event>,
     writer: Writer,
+    /// Bytes of the messages that have gone out as events.
+    pub written_bytes: u64,
+    /// Bytes of the texts of markers that have not gone out.
+    marker_bytes: usize,
     memory: MemoryLease,
     /// The memory of the process is used up: nothing waits, no name is kept.
     is_short_of_memory: bool,
@@ -126,6 +130,8 @@ impl Run {
             open_calls: (options.calls != Calls::Events).then(|| OpenCalls::new(key, options.max_open_calls)),
             ready: VecDeque::new(),
             writer: Writer::new(version.names_threads()),
+            written_bytes: 0,
+            marker_bytes: 0,
             memory,
             is_short_of_memory: false,
             events: 0,
@@ -137,9 +143,13 @@ impl Run {
         }
     }
 
-    /// A connection joins: its number among the run's.
-    pub(super) fn join(&mut self, origin: Arc<Origin>) -> u16 {
+    /// Makes room for a connection, which has to [`Run::join`] and [`Run::leave`]. Until it has left, the run goes on.
+    pub(super) fn admit(&mut self) {
         self.members += 1;
+    }
+
+    /// A connection that was admitted joins: its number among the run's.
+    pub(super) fn join(&mut self, origin: Arc<Origin>) -> u16 {
         self.sources.push(origin);
         u16::try_from(self.sources.len() - 1).unwrap_or(u16::MAX)
     }
@@ -186,7 +196,9 @@ impl Run {
     /// Bytes of the run are about to be decoded.
     pub(super) fn at(&mut self, now: Now) {
         self.clock.now(now);
-        let events = self.held() * (size_of::<Event>() + 16);
+        let queued = (self.settling.len() + self.waiting.len()) * (size_of::<Event>() + 16);
+        let turns = self.turns.as_ref().map_or(0, Turns::memory_bytes);
+        let events = queued + turns + self.marker_bytes;
         let calls = self.open_calls.as_ref().map_or(0, OpenCalls::memory_bytes);
         let bytes = self.dictionary.memory_bytes() + events + calls + self.sequence.memory_bytes();
         self.is_short_of_memory = !self.memory.hold(bytes as u64);
@@ -210,19 +222,15 @@ impl Run {
     pub(super) fn call(&mut self, call: Call, arrival: Arrival<'_>, out: &mut Output) {
         self.clock.see(call.time);
         let Some(number) = self.number(call.sequence, arrival, out) else { return };
-        let event = arrival.event(Body::Call(call), number);
-        if self.turns.is_none() && self.rename_wait().is_zero() && self.missing(&event).is_none() {
-            self.emit(&event, out);
-        } else {
-            self.accept(event);
-        }
+        self.accept(arrival.event(Body::Call(call), number), arrival.now, out);
     }
 
     /// A marker.
     pub(super) fn marker(&mut self, sequence: u32, marker: Marker, arrival: Arrival<'_>, out: &mut Output) {
         self.clock.see(marker.time);
         let Some(number) = self.number(sequence, arrival, out) else { return };
-        self.accept(arrival.event(Body::Marker(Box::new(marker)), number));
+        self.marker_bytes += marker.memory_bytes();
+        self.accept(arrival.event(Body::Marker(Box::new(marker)), number), arrival.now, out);
     }
 
     /// An id has been mapped: who waited for it goes on.
@@ -346,22 +354,24 @@ impl Run {
         Some(number)
     }
 
-    fn accept(&mut self, event: Event) {
-        match &mut self.turns {
-            Some(turns) => {
-                let late = turns.push(event, self.sequence.start());
-                self.ready.extend(late.map(|event| Event { is_late: true, ..event }));
-            }
-            None => self.settling.push_back(event),
+    fn accept(&mut self, event: Event, now: Now, out: &mut Output) {
+        if let Some(turns) = &mut self.turns {
+            let late = turns.push(event, self.sequence.start());
+            self.ready.extend(late.map(|event| Event { is_late: true, ..event }));
+        } else if self.rename_wait().is_zero() {
+            self.release(event, now, out);
+        } else {
+            self.settling.push_back(event);
         }
     }
 
     /// An event goes out, unless it has still to wait for a name: in order, it has done so before its turn.
     fn release(&mut self, event: Event, now: Now, out: &mut Output) {
+        let wait = self.options.unresolved_wait;
         let may_wait = self.turns.is_none() && self.phase == Phase::Open && !self.is_short_of_memory;
         match self.missing(&event) {
-            Some(id) if may_wait && !event.has_waited => {
-                self.waiting.push(id, event, now.elapsed + self.options.unresolved_wait);
+            Some(id) if may_wait && !wait.is_zero() && !event.has_waited => {
+                self.waiting.push(id, event, now.elapsed + wait);
             }
             _ => self.emit(&event, out),
         }
@@ -400,17 +410,23 @@ impl Run {
     /// Writes an event, or makes a span of it.
     fn emit(&mut self, event: &Event, out: &mut Output) {
         self.speak_for(event.source, out);
+        self.written_bytes += u64::from(event.length);
         let time = self.clock.time(event.time());
         let call = match &event.body {
             Body::Call(call) => *call,
-            Body::Marker(marker) => return self.writer.marker(out, event, marker, time),
+            Body::Marker(marker) => {
+                self.marker_bytes -= marker.memory_bytes();
+                return self.writer.marker(out, event, marker, time);
+            }
         };
         let mut ids = None;
         if let Some(calls) = self.open_calls.as_mut().filter(|_| !event.is_late) {
             let only_spans = self.options.calls == Calls::Spans;
             match call.what {
                 What::Entry => {
-                    ids = calls.open(event, call.method, call.thread, call.time);
+                    if !self.is_short_of_memory {
+                        ids = calls.open(event, call.method, call.thread, call.time);
+                    }
                     if ids.is_some() && only_spans {
                         return;
                     }
@@ -559,8 +575,9 @@ impl AgentClock {
             u64::try_from(time.wrapping_sub(self.age_ms as u32).cast_signed()).unwrap_or(0)
         };
         if ahead > 0 && self.is_live {
-            self.age_ms += ahead;
-            self.base = Some(UnixNanos(self.now.0.saturating_sub(self.age_ms * 1_000_000)));
+            // No agent began before 1970, whatever it says.
+            self.age_ms = (self.age_ms + ahead).min(self.now.0 / 1_000_000);
+            self.base = Some(UnixNanos(self.now.0 - self.age_ms * 1_000_000));
         }
     }
 

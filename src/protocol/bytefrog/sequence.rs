@@ -122,7 +122,7 @@ impl Sequence {
         self.end = start;
         self.words.push_back((1 << (start - self.base)) - 1);
         // None of the numbers before has come either.
-        self.given_up.push_back(Hole { first: start - self.max_ahead, last: start - 1 });
+        self.given_up.push_back(Hole { first: start - ZERO / 2, last: start - 1 });
     }
 
     fn set(&mut self, number: u64) -> Seen {

@@ -38,6 +38,8 @@ pub struct BytefrogSession {
     /// When the run has to be looked at though nothing arrives.
     due: Option<Duration>,
     credit: Credit,
+    /// Bytes of messages that went out in this call, whenever they came.
+    written: u64,
 }
 
 #[derive(Debug)]
@@ -81,7 +83,7 @@ impl BytefrogSession {
     /// A session at the start of a connection.
     pub(super) fn new(hq: Hq, address: Option<IpAddr>) -> Self {
         let credit = Credit::new(hq.options().amplification);
-        BytefrogSession { hq, address, phase: Phase::Opening, offset: 0, begun: false, due: None, credit }
+        BytefrogSession { hq, address, phase: Phase::Opening, offset: 0, begun: false, due: None, credit, written: 0 }
     }
 }
 
@@ -128,7 +130,8 @@ impl Session for BytefrogSession {
         };
         self.begun = flow == Flow::Continue && consumed < input.len();
         let expanded = out.batch.total_expanded_bytes() - expanded;
-        out.hold = self.credit.spend(consumed as u64, expanded, now.elapsed);
+        let written = std::mem::take(&mut self.written);
+        out.hold = self.credit.spend(written.max(consumed as u64), expanded, now.elapsed);
         Progress { consumed, flow }
     }
 
@@ -176,16 +179,23 @@ impl Session for BytefrogSession {
                     return Flow::Continue;
                 }
                 wire::write_error(&stranger.fault.detail, &mut out.reply);
+                if let Phase::Unwelcome(stranger) = std::mem::replace(&mut self.phase, Phase::Finished) {
+                    self.phase = Phase::Broken(stranger.fault, None);
+                }
                 Flow::Close
             }
             Phase::Control(member) | Phase::Data(member) => {
                 let mut run = lock(&member.run);
                 run.at(now);
+                let (expanded, written) = (out.batch.total_expanded_bytes(), run.written_bytes);
                 if member.is_control {
                     member.attend(&mut run, self.offset, now, out);
                 }
                 let is_done = run.pump(now, out);
                 run.speak_for(member.source, out);
+                let (expanded, written) = (out.batch.total_expanded_bytes() - expanded, run.written_bytes - written);
+                // Who has caused too much waits before the next message.
+                self.credit.spend(written, expanded, now.elapsed);
                 self.due = next_look(&mut run, now);
                 if is_done { Flow::Continue } else { Flow::Again }
             }
@@ -268,6 +278,7 @@ impl BytefrogSession {
         let emit_definitions = self.hq.emit_definitions();
         let mut run = lock(&member.run);
         run.at(now);
+        let written = run.written_bytes;
         let mut at = 0;
         let result = loop {
             if out.batch.is_full() || run.is_behind() {
@@ -294,6 +305,7 @@ impl BytefrogSession {
             member.attend(&mut run, self.offset + at as u64, now, out);
         }
         run.speak_for(member.source, out);
+        self.written += run.written_bytes - written;
         self.due = next_look(&mut run, now);
         match result {
             Ok(Progress { consumed, flow: Flow::Continue }) if !is_done => Ok(Progress { consumed, flow: Flow::Again }),

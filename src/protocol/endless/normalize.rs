@@ -187,7 +187,10 @@ fn lookup(head: &EventHead<'_>, out: &mut Output) -> Option<&'static Known> {
 }
 
 fn head_attributes(event: &mut EventBuilder<'_>, head: &EventHead<'_>, known: Option<&Known>) {
-    event.text(semconv::ENDLESS_EVENT_ID, &event_id(head.id));
+    match <&[u8; 16]>::try_from(head.id) {
+        Ok(id) => event.text(semconv::ENDLESS_EVENT_ID, str::from_utf8(&uuid(id)).unwrap_or_default()),
+        Err(_) => event.text(semconv::ENDLESS_EVENT_ID, &hex(head.id)),
+    }
     if let Some(known) = known {
         event.text(semconv::ENDLESS_EVENT_NAME, known.name);
     }
@@ -261,16 +264,24 @@ fn marks(event: &mut EventBuilder<'_>, shown: &Shown<'_>, element: Option<Elemen
     }
 }
 
-/// A UUID in its usual form; what is not of 16 bytes, in hex.
-pub(super) fn event_id(id: &[u8]) -> String {
-    let hex = hex(id);
-    if id.len() != 16 {
-        return hex;
+/// A UUID in its usual form.
+fn uuid(id: &[u8; 16]) -> [u8; 36] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = [b'-'; 36];
+    let mut at = 0;
+    for (index, byte) in id.iter().enumerate() {
+        if [4, 6, 8, 10].contains(&index) {
+            at += 1;
+        }
+        text[at] = DIGITS[usize::from(byte >> 4)];
+        text[at + 1] = DIGITS[usize::from(byte & 15)];
+        at += 2;
     }
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+    text
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes in hex.
+pub(super) fn hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len());
     let _ = write_hex(&mut text, bytes);
     text

@@ -54,6 +54,7 @@ pub(super) enum PayloadFault {
 #[derive(Debug, Default)]
 pub(super) struct Workroom {
     scratch: Scratch,
+    values: Vec<Value>,
 }
 
 /// Reads the payload in `maybe`, a maybe of a variant that stands `depth` levels below the bundle. `None`: there is
@@ -117,8 +118,9 @@ fn render<'a>(
     batch: &mut BatchBuilder,
 ) -> Result<Payload<'a>, DecodeError> {
     let (content, text, depth) = unwrap(variant, depth)?;
-    let mut rendering = Rendering { batch, done: Vec::new(), open: Vec::new(), parts: Parts::None };
-    gvariant::walk(text, content, depth, &mut room.scratch, &mut rendering)?;
+    let Workroom { scratch, values } = room;
+    let mut rendering = Rendering { batch, values, done: Vec::new(), open: Vec::new(), parts: Parts::None };
+    gvariant::walk(text, content, depth, scratch, &mut rendering)?;
     let value = rendering.done.pop().map_or(Value::Null, Rendered::value);
     // A type that could be walked is of ASCII letters and brackets.
     let payload_type = str::from_utf8(text.bytes()).unwrap_or_default();
@@ -128,6 +130,8 @@ fn render<'a>(
 /// Makes values of what a walk tells.
 struct Rendering<'a, 'b> {
     batch: &'b mut BatchBuilder,
+    /// Where the content of one container is put together.
+    values: &'b mut Vec<Value>,
     /// Values that are complete and whose containers are not.
     done: Vec<Rendered<'a>>,
     /// Containers that are not complete, and where in `done` their content starts.
@@ -192,11 +196,12 @@ impl<'a> Visitor<'a> for Rendering<'a, '_> {
                 Rendered::Value(self.batch.map(&members))
             }
             Container::Tuple | Container::Entry | Container::Array | Container::Dict { .. } => {
-                let values: Vec<_> = content.iter().map(|part| part.value()).collect();
+                self.values.clear();
+                self.values.extend(content.iter().map(|part| part.value()));
                 if is_outermost && container == Container::Tuple {
                     self.parts = Parts::Members(content.to_vec());
                 }
-                Rendered::Value(self.batch.array(&values))
+                Rendered::Value(self.batch.array(self.values))
             }
         };
         self.done.truncate(start);

@@ -273,7 +273,7 @@ impl Reading {
     fn open_sequence(&mut self, slice: Slice<'_>, shared: &Shared, out: &mut Output) -> Result<(), DecodeError> {
         let sequence = wire::sequence(slice, self.layout)?;
         if sequence.items.is_empty() {
-            let id = normalize::event_id(sequence.head.id);
+            let id = normalize::hex(sequence.head.id);
             let detail = format!("event sequence {id}, at {}: it has no items", slice.offset());
             // It can be read, and says nothing: no reason to keep the bundle.
             self.report(slice, slice.len(), Reason::Malformed, Some(1), &detail, out);

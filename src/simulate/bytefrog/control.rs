@@ -45,8 +45,6 @@ pub(super) struct Control {
     /// Reads that the message at the front of `input` has taken.
     reads: u32,
     next_heartbeat: Option<Instant>,
-    /// Whether a heartbeat has gone out since `start`.
-    start_told: bool,
     /// When the mode became X.
     ended: Option<Instant>,
     /// Whether a heartbeat has said so.
@@ -85,7 +83,6 @@ impl Control {
             half_since: None,
             reads: 0,
             next_heartbeat: None,
-            start_told: false,
             ended: None,
             end_told: false,
             closed: false,
@@ -197,7 +194,7 @@ impl Control {
 
     async fn obey_all(&mut self) -> io::Result<()> {
         self.reads += 1;
-        if self.start_told && self.tally.has_greeted() {
+        if self.tally.has_greeted() {
             self.modes.settle();
         }
         while let Some((command, length)) = Command::read(self.options.version, &self.input) {
@@ -253,8 +250,6 @@ impl Control {
 
     async fn heartbeat(&mut self) -> io::Result<()> {
         let message = wire::heartbeat(self.modes.mode as u8, self.tally.readable_buffers());
-        // Before the write: the collector may answer it at once.
-        self.start_told |= self.modes.is_started();
         self.end_told |= self.modes.mode == Mode::ShuttingDown;
         self.next_heartbeat = Some(Instant::now() + self.interval());
         self.write(&message, Counts { messages: 1, events: 1 }).await

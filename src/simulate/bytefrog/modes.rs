@@ -48,8 +48,8 @@ pub(super) struct Modes {
     pub(super) gate: Gate,
     configured: bool,
     started: bool,
-    /// Whether all data connections have said hello, and a heartbeat has gone out since `start` (rule 8). Which of the
-    /// two was first a collector cannot see: they take different connections.
+    /// Whether all data connections have said hello. Rule 8 asks collectors to wait for a heartbeat besides; but one that
+    /// was sent before the last hello may be read after it, since they take different connections.
     settled: bool,
 }
 
@@ -62,7 +62,7 @@ impl Modes {
         self.started
     }
 
-    /// All data connections have said hello, and a heartbeat has gone out since `start`.
+    /// All data connections have said hello.
     pub(super) fn settle(&mut self) {
         self.settled = true;
     }
