@@ -22,10 +22,23 @@ const TICKS_PER_SECOND: f64 = 100.0;
 const FILE_SINK: &str = "type = \"file\"\npath = \"out/events.ndjson\"\nrotate_bytes = \"0\"\nrotate_interval = \"0s\"\n\
                          fsync = \"never\"";
 /// What agents of each protocol are simulated, and about as many bytes as one of their events takes in that file.
-const LOADS: [Load; 3] = [
+const LOADS: [Load; 5] = [
     Load { name: "datadog", agent: &["datadog"], options: "", bytes_per_event: 900 },
     Load { name: "bytefrog v1", agent: &["bytefrog", "--protocol-version", "1"], options: "", bytes_per_event: 600 },
     Load { name: "bytefrog v4", agent: &["bytefrog", "--protocol-version", "4"], options: "", bytes_per_event: 600 },
+    // Requests wait for their answers, so that several connections are needed to keep the daemon busy; 500 events each.
+    Load {
+        name: "endless v2",
+        agent: &["endless", "--protocol-version", "2", "--connections", "4"],
+        options: "",
+        bytes_per_event: 700,
+    },
+    Load {
+        name: "endless v3",
+        agent: &["endless", "--protocol-version", "3", "--connections", "4"],
+        options: "",
+        bytes_per_event: 1000,
+    },
 ];
 
 /// Agents, and the options of their listener.

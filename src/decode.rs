@@ -1,14 +1,14 @@
-//! Offline decoding: the sessions of the daemon, driven over bytes from anywhere instead of a socket.
+//! Offline decoding: the sessions and exchanges of the daemon, driven over bytes from anywhere instead of a socket.
 //!
 //! The same code as on a live connection, so a capture decodes to the same events, losses included.
 
 use std::sync::Arc;
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 
-use crate::event::{Batch, BatchBuilder, Origin};
+use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
 use crate::pipeline::ledger::ListenerBooks;
-use crate::protocol::{End, Flow, Now, Output, Session};
+use crate::protocol::{Admission, End, Exchange, Fate, Flow, Head, Now, Output, Request, Response, Session, Work};
 
 /// One recorded connection being decoded.
 #[derive(Debug)]
@@ -69,4 +69,88 @@ impl<S: Session> Offline<S> {
             take(batch);
         }
     }
+}
+
+/// One recorded request on its way through an exchange: the answer that the daemon would give if the sinks took its
+/// events, and why it would be kept aside.
+pub fn answer<E: Exchange>(
+    exchange: &E,
+    request: Request,
+    origin: Arc<Origin>,
+    books: &ListenerBooks,
+    now: Now,
+    take: &mut impl FnMut(Batch),
+) -> (Response, Option<String>) {
+    let mut out = Output::new(BatchBuilder::new(origin));
+    let bytes = request.body.len() as u64;
+    books.received(bytes);
+    let refusal = match exchange.admit(&request.head, now) {
+        Admission::Take { max_body_bytes, .. } if bytes <= max_body_bytes => None,
+        Admission::Take { key, .. } => {
+            Some((Response::text(413, format!("the body is over its limit ({key})")), Reason::TooLarge))
+        }
+        Admission::Answer(response, reason) => Some((response, reason)),
+    };
+    let hand_over = |out: &mut Output, take: &mut dyn FnMut(Batch)| {
+        books.settle(out);
+        if !out.batch.is_empty() {
+            let batch = out.batch.take();
+            books.handed_over(&batch);
+            take(batch);
+        }
+    };
+    if let Some((response, reason)) = refusal {
+        if bytes > 0 {
+            let position = Position { sequence: Some(request.number), offset: 0, length: bytes };
+            let detail = format!("the request was refused: {}", String::from_utf8_lossy(&response.body).trim_end());
+            let loss = Loss { reason, bytes, events: None, detail: &detail, excerpt: &request.body };
+            out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);
+            hand_over(&mut out, take);
+        }
+        return (response, None);
+    }
+    let mut work = exchange.work(request, now);
+    loop {
+        let flow = work.proceed(now, &mut out);
+        hand_over(&mut out, take);
+        if flow != Flow::Again {
+            break;
+        }
+    }
+    let aside = work.aside().map(str::to_owned);
+    (work.conclude(Fate::Delivered, now), aside)
+}
+
+/// The requests that a connection carried, as their bytes were; `None` when the bytes do not begin with one. A body has
+/// the length that its head says, or else all that is left.
+pub fn requests(mut bytes: &[u8]) -> Option<Vec<Request>> {
+    let mut requests = Vec::new();
+    while !bytes.is_empty() {
+        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
+        let head = head(&bytes[..end])?;
+        let rest = &bytes[end + 4..];
+        let declared = head.header("content-length").and_then(|length| length.parse::<usize>().ok());
+        let has_no_body = ["GET", "HEAD", "DELETE"].contains(&head.method.as_str());
+        let length = declared.unwrap_or(if has_no_body { 0 } else { rest.len() }).min(rest.len());
+        let (body, rest) = rest.split_at(length);
+        let number = requests.len() as u64 + 1;
+        requests.push(Request { head, body: Bytes::copy_from_slice(body), number });
+        bytes = rest;
+    }
+    Some(requests).filter(|requests| !requests.is_empty())
+}
+
+fn head(bytes: &[u8]) -> Option<Head> {
+    let mut lines = bytes.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let mut words = str::from_utf8(lines.next()?).ok()?.split(' ');
+    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+    if !version.starts_with("HTTP/1.") || !method.bytes().all(|byte| byte.is_ascii_uppercase()) {
+        return None;
+    }
+    let header = |line: &[u8]| {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let name = str::from_utf8(&line[..colon]).ok()?.to_ascii_lowercase();
+        Some((name, line[colon + 1..].trim_ascii().to_vec()))
+    };
+    Some(Head { method: method.to_owned(), target: target.to_owned(), headers: lines.filter_map(header).collect() })
 }

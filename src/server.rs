@@ -22,6 +22,7 @@ use crate::pipeline::ledger::{Accounts, Ledger};
 use crate::pipeline::{Sender, Sinks, Workers};
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
+use crate::protocol::endless::EndlessExchange;
 use crate::protocol::{MemoryBudget, Protocol};
 use crate::sink::discard::Discard;
 use crate::sink::file::File;
@@ -193,6 +194,10 @@ impl Server {
             ProtocolOptions::Datadog(options) => {
                 let make = move |_| DatadogSession::new(options.clone(), max_message_bytes, emit_definitions, &memory);
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
+            }
+            ProtocolOptions::Endless(options, http) => {
+                let exchange = EndlessExchange::new(options, &memory);
+                tokio::spawn(listener.serve_http(exchange, http, memory, sender, clock, tasks, stop, abort))
             }
         };
         self.listeners.push(serving);

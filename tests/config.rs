@@ -7,10 +7,10 @@ use tributary::config::{Config, Loaded, ProtocolOptions, SinkKind};
 use tributary::event::Kind;
 use tributary::pipeline::options::{LaneOptions, OnFailure, WhenFull};
 use tributary::protocol::datadog::{self, ListLayout, StringCache};
-use tributary::protocol::{Amplification, Protocol};
+use tributary::protocol::{Amplification, Protocol, endless};
 use tributary::sink::encode::Format;
 use tributary::sink::file;
-use tributary::transport::options::{ListenerOptions, TlsOptions};
+use tributary::transport::options::{HttpOptions, ListenerOptions, QuarantineOptions, TlsOptions};
 
 const REFERENCE: &str = include_str!("../config/tributary.toml");
 const MINIMAL: &str = include_str!("../config/minimal.toml");
@@ -127,6 +127,31 @@ ratio = 18
 burst = "19MiB"
 rate = "20MiB"
 "#;
+
+#[test]
+fn every_option_of_an_http_listener_is_taken_from_the_file() {
+    let text = "[listeners.all]\nprotocol = \"endless\"\nmax_requests = 1\nmax_head_bytes = \"9KiB\"\n\
+                delivery_timeout = \"2s\"\nquarantine = { dir = \"q\", max_bytes = \"3MiB\" }\npath_prefix = \"/p/\"\n\
+                max_body_bytes = \"4KiB\"\nmax_inflated_bytes = \"5KiB\"\nmax_payload_bytes = \"6KiB\"\n\
+                max_channel_bytes = \"7KiB\"\ndedup = { time = \"8s\", entries = 9 }\n\
+                amplification = { ratio = 10, burst = \"11MiB\", rate = \"12MiB\" }\n";
+    let endless = endless::Options {
+        path_prefix: "/p".into(),
+        max_body_bytes: 4 << 10,
+        max_inflated_bytes: 5 << 10,
+        max_payload_bytes: 6 << 10,
+        max_channel_bytes: 7 << 10,
+        dedup: endless::Dedup { time: Duration::from_secs(8), entries: 9 },
+        amplification: Amplification { ratio: 10, burst: 11 << 20, rate: 12 << 20 },
+    };
+    let http = HttpOptions {
+        max_requests: 1,
+        max_head_bytes: 9 << 10,
+        delivery_timeout: Duration::from_secs(2),
+        quarantine: QuarantineOptions { dir: "q".into(), max_bytes: 3 << 20 },
+    };
+    assert_eq!(read(text).config.listeners[0].protocol, ProtocolOptions::Endless(endless, http));
+}
 
 #[test]
 fn every_option_of_a_sink_is_taken_from_the_file() {

@@ -150,10 +150,10 @@ fn a_listener_says_what_it_speaks_and_this_build_speaks_it() {
     let text = "[listeners.a]\nlisten = \"127.0.0.1:1\"\n[listeners.b]\nprotocol = \"zico\"\nkeys_file = \"k\"\n\
                 [listeners.c]\nprotocol = \"datadgo\"\n[listeners.d]\nprotocol = \"statsd\"\nmax_connections = 0\n";
     let expected = [
-        "1:12: [listeners.a] needs the key `protocol`; write protocol = \"bytefrog\" or \"datadog\"",
-        "4:12: protocol `zico` is not built yet; this version speaks: bytefrog, datadog",
+        "1:12: [listeners.a] needs the key `protocol`; write protocol = \"bytefrog\", \"datadog\" or \"endless\"",
+        "4:12: protocol `zico` is not built yet; this version speaks: bytefrog, datadog, endless",
         "7:12: `protocol` cannot be \"datadgo\"; did you mean \"datadog\"?",
-        "9:12: `protocol` cannot be \"statsd\"; \"bytefrog\" or \"datadog\"",
+        "9:12: `protocol` cannot be \"statsd\"; \"bytefrog\", \"datadog\" or \"endless\"",
         "10:19: `max_connections` is out of range; allowed: 1 to 1000000",
     ];
     assert_eq!(summary(text), expected);
@@ -168,7 +168,7 @@ fn a_sink_says_its_type_and_the_options_of_other_types_are_unknown_to_it() {
         "4:8: `type` cannot be \"flie\"; did you mean \"file\"?",
         "7:1: unknown key `format` in [sinks.c]; what can stand here: type, buffer_batches, buffer_bytes, when_full, \
          on_failure, protocols, kinds",
-        "10:14: an element of `protocols` cannot be \"zico\"; \"bytefrog\" or \"datadog\"",
+        "10:14: an element of `protocols` cannot be \"zico\"; \"bytefrog\", \"datadog\" or \"endless\"",
         "11:10: an element of `kinds` cannot be \"spans\"; did you mean \"span\"?",
     ];
     assert_eq!(summary(text), expected);
@@ -253,4 +253,15 @@ fn no_truncation_or_changed_byte_of_a_file_makes_the_reader_panic() {
             let _ = Config::parse("t.toml", &changed).map_err(|errors| errors.to_string());
         }
     }
+}
+
+#[test]
+fn a_path_prefix_that_is_no_path_is_told() {
+    let text = "[listeners.a]\nprotocol = \"endless\"\npath_prefix = \"metrics\"\ndedup.entries = -1\nquarantine.max_bytes = 1\n";
+    let expected = [
+        "3:15: `path_prefix` is not a path; for example \"/metrics\"",
+        "4:17: `entries` is out of range; allowed: 0 to 100000000",
+        "5:24: `max_bytes` is out of range; allowed: 1MiB to 1048576GiB",
+    ];
+    assert_eq!(summary(text), expected);
 }

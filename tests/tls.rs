@@ -223,3 +223,30 @@ async fn a_certificate_that_is_not_there_is_named_at_the_start() {
     let error = tributary::server::Server::start(&live::config(&toml)).await.err().unwrap().to_string();
     assert!(error.starts_with("cannot start listener test on ") && error.contains("/nowhere/cert.pem"), "{error}");
 }
+
+#[tokio::test]
+async fn an_http_listener_speaks_tls_too() {
+    let world = World::new();
+    let toml = "[listeners.test]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
+    let daemon = Daemon::start(&format!("{toml}{}", world.tls("tls.client_ca = \"CA\""))).await;
+    let request = fs::read("tests/data/endless/v3-mixed/request.http").unwrap();
+    let mut stream = world.connect(&daemon, Some(&world.client)).await.unwrap();
+    for _ in 0..2 {
+        stream.write_all(&request).await.unwrap();
+        let mut status = [0; 15];
+        within("the answer", stream.read_exact(&mut status)).await.unwrap();
+        assert_eq!(&status, b"HTTP/1.1 200 OK");
+        let mut rest = Vec::new();
+        while !rest.ends_with(b"\r\n\r\n") {
+            rest.push(stream.read_u8().await.unwrap());
+        }
+        let length = std::str::from_utf8(&rest).unwrap().to_lowercase();
+        let length: usize = length.split("content-length: ").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
+        stream.read_exact(&mut vec![0; length]).await.unwrap();
+    }
+    // Plain bytes never reach HTTP.
+    send_all(daemon.connect().await, b"GET / HTTP/1.1\r\n\r\n").await;
+    let stopped = daemon.stop().await;
+    let reasons: Vec<_> = losses(&stopped.events).iter().map(|loss| loss["reason"].clone()).collect();
+    assert_eq!(reasons, [json!("duplicate"), json!("malformed")]);
+}

@@ -5,16 +5,20 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
-use crate::decode::Offline;
-use crate::event::{Batch, Origin};
+use crate::decode::{self, Offline};
+use crate::event::{Batch, Origin, UnixNanos, write_hex};
 use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
-use crate::protocol::{End, MemoryBudget, Protocol, Session};
+use crate::protocol::endless::EndlessExchange;
+use crate::protocol::{End, Exchange, Head, MemoryBudget, Protocol, Request, Session};
 use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
 use crate::transport::options::ListenerOptions;
+use crate::transport::quarantine::RECEIVED_HEADER;
 
 use super::{Failure, NamedProtocol, OutputFormat, counted, quiet, say};
 
@@ -26,7 +30,8 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// Each file is what one connection received, from its first byte to its end. Bytes that are no events become loss
 /// events, here as there; they are no failure.
 ///
-/// Of bytefrog, all files are the connections of one run: control first, then data.
+/// Of bytefrog, all files are the connections of one run: control first, then data. Of endless, a file holds HTTP
+/// requests, or one bundle without any.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -34,7 +39,9 @@ Examples:
   nc -l 8136 | tributary decode datadog --format text
   tributary decode datadog --option list_layout=padded32 capture.bin
   tributary decode bytefrog --option calls=spans control.bin data-0.bin data-1.bin
-  tributary decode bytefrog --bytefrog-version 1 data-0.bin")]
+  tributary decode bytefrog --bytefrog-version 1 data-0.bin
+  tributary decode endless quarantine/desktops/*.http
+  tributary decode endless --endless-version 2 bundle.bin")]
 pub(super) struct Arguments {
     /// What the bytes speak
     protocol: NamedProtocol,
@@ -47,6 +54,9 @@ pub(super) struct Arguments {
     /// The version of bytefrog data files without a control file, 1 to 4
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=4))]
     bytefrog_version: Option<u8>,
+    /// The version of an endless bundle without an HTTP request around it, 0 to 3
+    #[arg(long, value_name = "NUMBER", default_value = "3", value_parser = clap::value_parser!(u8).range(0..=3))]
+    endless_version: u8,
     /// How events are written
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     format: OutputFormat,
@@ -68,6 +78,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         ProtocolOptions::Datadog(own) => {
             decoder.one_by_one(|| DatadogSession::new(own.clone(), max_message_bytes, emit_definitions, &memory))
+        }
+        ProtocolOptions::Endless(own, _) => {
+            let version = arguments.endless_version;
+            decoder.requests(&EndlessExchange::new(own, &memory), |bundle| upload(version, bundle))
         }
     }
 }
@@ -109,6 +123,37 @@ impl Decoder<'_> {
         read.into_iter().try_for_each(|decoded| self.finish(decoded))
     }
 
+    /// Requests, each file's in their order; what is none is made one by `wrap`.
+    fn requests<E: Exchange>(&mut self, exchange: &E, wrap: impl Fn(Vec<u8>) -> Request) -> Result<(), Failure> {
+        for (number, file) in (1..).zip(self.files) {
+            let books = ListenerBooks::new("decode".into(), self.protocol);
+            let name: Arc<str> = file.display().to_string().into();
+            let origin = Arc::new(Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number));
+            let mut bytes = Vec::new();
+            let read = open(file).and_then(|mut input| input.read_to_end(&mut bytes));
+            read.map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
+            for request in decode::requests(&bytes).unwrap_or_else(|| vec![wrap(bytes)]) {
+                let shown = format!("{} {:.24}", request.head.method, request.head.target);
+                let mut now = self.clock.now();
+                // The quarantine says when it was: some clocks are judged by that.
+                let received = request.head.header(RECEIVED_HEADER).and_then(|time| time.parse::<Timestamp>().ok());
+                if let Some(received) = received.and_then(|time| u64::try_from(time.as_nanosecond()).ok()) {
+                    now.unix = UnixNanos(received);
+                }
+                let take = &mut |batch| self.output.write(&batch);
+                let (answer, aside) = decode::answer(exchange, request, origin.clone(), &books, now, take);
+                let words = aside.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim_end().to_owned());
+                say(format_args!("{name}: {shown}: {}, {words}", answer.status));
+            }
+            self.output.flush()?;
+            if self.output.is_closed {
+                return Ok(());
+            }
+            sum_up(&name, &books);
+        }
+        Ok(())
+    }
+
     fn read<S: Session>(&mut self, number: u64, file: &Path, session: S) -> Result<Decoded<S>, Failure> {
         let books = ListenerBooks::new("decode".into(), self.protocol);
         let name: Arc<str> = file.display().to_string().into();
@@ -126,14 +171,7 @@ impl Decoder<'_> {
         }
         offline.finish(End::Closed, self.clock.now(), &mut |batch| self.output.write(&batch));
         self.output.flush()?;
-        let account = books.account();
-        say(format_args!(
-            "{name}: {} bytes = {} decoded + {} lost; {}",
-            account.bytes_in,
-            account.bytes_decoded,
-            account.lost(),
-            counted(account.events(), "event")
-        ));
+        sum_up(&name, &books);
         Ok(())
     }
 }
@@ -157,6 +195,26 @@ fn listener(protocol: &str, options: &[String]) -> Result<ListenerConfig, Failur
         return Err(Failure::Misused("an --option may only set keys of one listener".to_owned()));
     }
     Ok(listeners.remove(0))
+}
+
+/// What became of a file's bytes.
+fn sum_up(name: &str, books: &ListenerBooks) {
+    let account = books.account();
+    say(format_args!(
+        "{name}: {} bytes = {} decoded + {} lost; {}",
+        account.bytes_in,
+        account.bytes_decoded,
+        account.lost(),
+        counted(account.events(), "event")
+    ));
+}
+
+/// A bundle that is not wrapped in a request, as if it had been uploaded.
+fn upload(version: u8, bundle: Vec<u8>) -> Request {
+    let hash = ring::digest::digest(&ring::digest::SHA512, &bundle);
+    let mut target = format!("/{version}/");
+    let _ = write_hex(&mut target, hash.as_ref());
+    Request { head: Head { method: "PUT".to_owned(), target, headers: Vec::new() }, body: bundle.into(), number: 1 }
 }
 
 fn open(path: &Path) -> io::Result<Box<dyn Read>> {

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkKind};
 use crate::event::Kind;
 use crate::pipeline::ledger::Accounts;
-use crate::protocol::{Protocol, bytefrog, datadog};
+use crate::protocol::{Protocol, bytefrog, datadog, endless};
 use crate::server::Server;
 use crate::simulate::{self, Amount, Plan, Sent};
 use crate::sink::encode::Format;
+use crate::transport::options::HttpOptions;
 
 use super::simulate::agent;
 use super::{Failure, NamedProtocol, OutputFormat, block_on, duration, run, say};
@@ -62,7 +63,8 @@ fn listener(protocol: Protocol) -> Result<ListenerConfig, Failure> {
     let options = match protocol {
         Protocol::Datadog => ProtocolOptions::Datadog(datadog::Options::default()),
         Protocol::Bytefrog => ProtocolOptions::Bytefrog(bytefrog::Options::default()),
-        Protocol::Rbkit | Protocol::Endless | Protocol::Zico => return Err(Failure::Misused(protocol.not_spoken())),
+        Protocol::Endless => ProtocolOptions::Endless(endless::Options::default(), http()),
+        Protocol::Rbkit | Protocol::Zico => return Err(Failure::Misused(protocol.not_spoken())),
     };
     Ok(ListenerConfig {
         name: "demo".to_owned(),
@@ -70,6 +72,13 @@ fn listener(protocol: Protocol) -> Result<ListenerConfig, Failure> {
         options: Default::default(),
         protocol: options,
     })
+}
+
+/// A demonstration leaves no files behind.
+fn http() -> HttpOptions {
+    let mut options = HttpOptions::default();
+    options.quarantine.dir = Default::default();
+    options
 }
 
 /// The books, what each agent sent, and the seconds that it took.

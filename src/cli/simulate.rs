@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::protocol::Protocol;
-use crate::simulate::{self, Agent, Amount, Plan, bytefrog, datadog};
+use crate::simulate::{self, Agent, Amount, Plan, bytefrog, datadog, endless};
 
 use super::{Failure, NamedProtocol, block_on, duration, say};
 
@@ -17,7 +17,8 @@ use super::{Failure, NamedProtocol, block_on, duration, say};
 Examples:
   tributary simulate datadog --to 127.0.0.1:8136 --count 1000000
   tributary simulate datadog --to 127.0.0.1:8136 --for 1m --rate 5000 --connections 20 --seed 7
-  tributary simulate bytefrog --to 127.0.0.1:8765 --protocol-version 1 --threads 16 --for 10s")]
+  tributary simulate bytefrog --to 127.0.0.1:8765 --protocol-version 1 --threads 16 --for 10s
+  tributary simulate endless --to 127.0.0.1:8080 --protocol-version 2 --count 10000")]
 pub(super) struct Arguments {
     /// What the agents speak
     protocol: NamedProtocol,
@@ -42,9 +43,9 @@ pub(super) struct Arguments {
     /// datadog: how lists are laid out, as `list_layout` of the listener
     #[arg(long, value_name = "LAYOUT", default_value = "exact")]
     list_layout: Layout,
-    /// bytefrog: which version of the protocol the agents speak
-    #[arg(long, alias = "version", value_name = "N", default_value = "4", value_parser = clap::value_parser!(u8).range(1..=4))]
-    protocol_version: u8,
+    /// Which version of the protocol the agents speak: bytefrog 1 to 4 [default: 4], endless 2 or 3 [default: 3]
+    #[arg(long, alias = "version", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
+    protocol_version: Option<u8>,
     /// bytefrog: threads of each traced program
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
@@ -74,12 +75,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             Layout::Padded32 => datadog::Dialect::Padded32,
         }),
         Protocol::Bytefrog => Agent::Bytefrog(bytefrog::Options {
-            version: arguments.protocol_version,
+            version: arguments.protocol_version.unwrap_or(bytefrog::Options::default().version),
             threads: arguments.threads,
             project: arguments.project_id,
             in_order: arguments.in_order,
             gaps: arguments.gaps,
             ..Default::default()
+        }),
+        Protocol::Endless => Agent::Endless(match arguments.protocol_version {
+            None | Some(3) => endless::Version::V3,
+            Some(2) => endless::Version::V2,
+            Some(_) => return Err(Failure::Misused("--protocol-version: agents of endless speak 2 or 3".to_owned())),
         }),
         other => agent(other)?,
     };
@@ -100,6 +106,7 @@ pub(super) fn agent(protocol: Protocol) -> Result<Agent, Failure> {
     match protocol {
         Protocol::Datadog => Ok(Agent::Datadog(datadog::Dialect::default())),
         Protocol::Bytefrog => Ok(Agent::Bytefrog(bytefrog::Options::default())),
-        Protocol::Rbkit | Protocol::Endless | Protocol::Zico => Err(Failure::Misused(protocol.not_spoken())),
+        Protocol::Endless => Ok(Agent::Endless(endless::Version::default())),
+        Protocol::Rbkit | Protocol::Zico => Err(Failure::Misused(protocol.not_spoken())),
     }
 }

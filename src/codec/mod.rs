@@ -1,5 +1,7 @@
 //! FLOOR 1 — bytes, knowing no protocol: bounded readers that name what they could not read.
 
+pub mod gvariant;
+pub mod inflate;
 pub mod lru;
 pub mod mutf8;
 pub mod reader;

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::section::Section;
 use super::{Names, check_name};
-use crate::protocol::{Protocol, bytefrog, datadog};
-use crate::transport::options::ListenerOptions;
+use crate::protocol::{Protocol, bytefrog, datadog, endless};
+use crate::transport::options::{HttpOptions, ListenerOptions};
 
 /// One listener.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +27,8 @@ pub enum ProtocolOptions {
     Bytefrog(bytefrog::Options),
     /// Datadog-style binary spans.
     Datadog(datadog::Options),
+    /// Endless OS metrics, over HTTP.
+    Endless(endless::Options, HttpOptions),
 }
 
 impl ProtocolOptions {
@@ -35,6 +37,7 @@ impl ProtocolOptions {
         match self {
             ProtocolOptions::Bytefrog(_) => Protocol::Bytefrog,
             ProtocolOptions::Datadog(_) => Protocol::Datadog,
+            ProtocolOptions::Endless(..) => Protocol::Endless,
         }
     }
 
@@ -43,7 +46,10 @@ impl ProtocolOptions {
         match protocol {
             Protocol::Bytefrog => Some(ProtocolOptions::Bytefrog(bytefrog::Options::read(section))),
             Protocol::Datadog => Some(ProtocolOptions::Datadog(datadog::Options::read(section))),
-            Protocol::Rbkit | Protocol::Endless | Protocol::Zico => None,
+            Protocol::Endless => {
+                Some(ProtocolOptions::Endless(endless::Options::read(section), HttpOptions::read(section)))
+            }
+            Protocol::Rbkit | Protocol::Zico => None,
         }
     }
 }

@@ -152,6 +152,9 @@ protocol = "datadog"
 [listeners.java]
 protocol = "bytefrog"
 
+[listeners.desktops]
+protocol = "endless"
+
 [sinks.console]
 type = "stdout"
 "#;

@@ -160,7 +160,7 @@ impl BatchBuilder {
     pub fn array(&mut self, items: &[Value]) -> Value {
         let start = self.batch.values.len();
         self.batch.values.extend_from_slice(items);
-        self.expanded += items.len() * 8;
+        self.expanded += items.iter().map(|item| output_bytes(*item)).sum::<usize>();
         Value::Array(Span32::new(start, self.batch.values.len()))
     }
 
@@ -168,7 +168,7 @@ impl BatchBuilder {
     pub fn map(&mut self, members: &[(Key, Value)]) -> Value {
         let start = self.batch.members.len();
         self.batch.members.extend_from_slice(members);
-        self.expanded += members.len() * 16;
+        self.expanded += members.iter().map(|(key, value)| key.len() + 6 + output_bytes(*value)).sum::<usize>();
         Value::Map(Span32::new(start, self.batch.members.len()))
     }
 
@@ -218,6 +218,11 @@ impl BatchBuilder {
     }
 }
 
+/// What a value costs in output, roughly, beside what it holds: arrays, maps and bytes were counted when they were made.
+fn output_bytes(value: Value) -> usize {
+    if let Value::Text(text) = value { text.len() } else { 8 }
+}
+
 /// An event being written: attributes first, then one of the ending calls, which say what kind it is.
 #[derive(Debug)]
 #[must_use = "an event that is not ended never was"]
@@ -232,7 +237,7 @@ impl EventBuilder<'_> {
     #[inline]
     pub fn attribute(&mut self, key: impl Into<Key>, value: impl Into<Value>) {
         let (key, value) = (key.into(), value.into());
-        self.batch.expanded += key.len() + 6 + if let Value::Text(text) = value { text.len() } else { 8 };
+        self.batch.expanded += key.len() + 6 + output_bytes(value);
         self.batch.batch.attributes.push((key, value));
     }
 
@@ -249,6 +254,7 @@ impl EventBuilder<'_> {
 
     /// Ends a log event.
     pub fn log(self, severity: Severity, body: Option<Value>) {
+        self.batch.expanded += body.map_or(0, output_bytes);
         self.end(Data::Log { severity, body });
     }
 

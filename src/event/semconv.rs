@@ -34,6 +34,8 @@ pub const LOSS: Name = Name("tributary.loss");
 // OpenTelemetry.
 /// The logical name of the service.
 pub const SERVICE_NAME: Name = Name("service.name");
+/// The version of the operating system.
+pub const OS_VERSION: Name = Name("os.version");
 /// The trace an event belongs to, where it stands in attributes.
 pub const TRACE_ID: Name = Name("trace_id");
 /// The span an event belongs to, where it stands in attributes.
@@ -208,6 +210,62 @@ pub const DATADOG_UNRESOLVED_SERVICE: Name = Name("datadog.unresolved.service");
 pub const DATADOG_UNRESOLVED_META: Name = Name("datadog.unresolved.meta");
 /// Raw ids in metrics that never got their text.
 pub const DATADOG_UNRESOLVED_METRICS: Name = Name("datadog.unresolved.metrics");
+
+// Endless.
+/// A singular event.
+pub const ENDLESS_EVENT: Name = Name("endless.event");
+/// An aggregate event.
+pub const ENDLESS_AGGREGATE: Name = Name("endless.aggregate");
+/// One element of an event sequence.
+pub const ENDLESS_SEQUENCE: Name = Name("endless.sequence");
+/// The event's id: a UUID, or hex where it is not of 16 bytes.
+pub const ENDLESS_EVENT_ID: Name = Name("endless.event.id");
+/// What Endless OS calls the event.
+pub const ENDLESS_EVENT_NAME: Name = Name("endless.event.name");
+/// The unix user id.
+pub const ENDLESS_USER_ID: Name = Name("endless.user.id");
+/// The payload of an aggregate.
+pub const ENDLESS_PAYLOAD: Name = Name("endless.payload");
+/// Raw bytes of a payload that cannot be read.
+pub const ENDLESS_PAYLOAD_BASE64: Name = Name("endless.payload_base64");
+/// The payload's innermost type.
+pub const ENDLESS_PAYLOAD_TYPE: Name = Name("endless.payload.type");
+/// The types that the registry has for the payload, where it is of another.
+pub const ENDLESS_PAYLOAD_EXPECTED: Name = Name("endless.payload.expected");
+/// The named fields of the payload.
+pub const ENDLESS_FIELDS: Name = Name("endless.fields");
+/// The day or month of an aggregate, as text.
+pub const ENDLESS_PERIOD: Name = Name("endless.period");
+/// Which element of its sequence it is, from 0.
+pub const ENDLESS_SEQUENCE_INDEX: Name = Name("endless.sequence.index");
+/// How many elements its sequence has.
+pub const ENDLESS_SEQUENCE_LENGTH: Name = Name("endless.sequence.length");
+/// The version of the protocol.
+pub const ENDLESS_PROTOCOL_VERSION: Name = Name("endless.protocol.version");
+/// How often the agent had sent a bundle before.
+pub const ENDLESS_SEND_NUMBER: Name = Name("endless.send_number");
+/// The machine, in hex.
+pub const ENDLESS_MACHINE_ID: Name = Name("endless.machine.id");
+/// The image id.
+pub const ENDLESS_IMAGE: Name = Name("endless.image");
+/// Part of the image id: the product.
+pub const ENDLESS_IMAGE_PRODUCT: Name = Name("endless.image.product");
+/// Part of the image id: the branch.
+pub const ENDLESS_IMAGE_BRANCH: Name = Name("endless.image.branch");
+/// Part of the image id: the architecture.
+pub const ENDLESS_IMAGE_ARCHITECTURE: Name = Name("endless.image.architecture");
+/// Part of the image id: the platform.
+pub const ENDLESS_IMAGE_PLATFORM: Name = Name("endless.image.platform");
+/// Part of the image id: when it was built.
+pub const ENDLESS_IMAGE_BUILT: Name = Name("endless.image.built");
+/// Part of the image id: the personality.
+pub const ENDLESS_IMAGE_PERSONALITY: Name = Name("endless.image.personality");
+/// Prefix of the site's values.
+pub const ENDLESS_SITE: Name = Name("endless.site.");
+/// Whether another system is installed beside.
+pub const ENDLESS_DUALBOOT: Name = Name("endless.dualboot");
+/// Whether it runs from a removable disk.
+pub const ENDLESS_LIVE: Name = Name("endless.live");
 
 #[cfg(test)]
 mod tests {

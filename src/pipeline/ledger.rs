@@ -52,10 +52,13 @@ impl ListenerBooks {
     pub fn settle(&self, out: &mut Output) -> u64 {
         let decoded = std::mem::take(&mut out.decoded_bytes);
         self.bytes_decoded.fetch_add(decoded, Relaxed);
-        let mut settled = decoded;
+        // What inflating adds was received too; what it takes away (little, of bodies that hardly compress) was not.
+        let inflated = std::mem::take(&mut out.inflated_bytes);
+        self.bytes_in.fetch_add(inflated as u64, Relaxed);
+        let mut settled = decoded.wrapping_sub(inflated as u64);
         for (total, lost) in self.bytes_lost.iter().zip(&mut out.lost_bytes) {
             if *lost > 0 {
-                settled += *lost;
+                settled = settled.wrapping_add(*lost);
                 total.fetch_add(std::mem::take(lost), Relaxed);
             }
         }

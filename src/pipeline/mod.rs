@@ -49,13 +49,15 @@ impl Sender {
     /// Hands a batch over like [`Sender::send`], then waits for what becomes of it: the worst verdict of all sinks.
     /// A batch that no sink takes counts as written.
     pub async fn deliver(&self, batch: Batch) -> Verdict {
-        let (answer, mut verdicts) = mpsc::unbounded_channel();
-        self.hand_over(Arc::new(batch), Some(answer)).await;
-        let mut worst = Verdict::Written;
-        while let Some(verdict) = verdicts.recv().await {
-            worst = worst.max(verdict);
-        }
-        worst
+        let delivery = self.delivery();
+        delivery.send(batch).await;
+        delivery.verdict().await
+    }
+
+    /// Begins a delivery of several batches that are answered for together.
+    pub fn delivery(&self) -> Delivery {
+        let (answer, verdicts) = mpsc::unbounded_channel();
+        Delivery { sender: self.clone(), answer, verdicts }
     }
 
     /// First offers the batch to every lane, so that a full one delays no other; then waits for those together.
@@ -74,6 +76,32 @@ impl Sender {
             waiting.spawn(async move { lane.wait(batch, ticket, patience).await });
         }
         while waiting.join_next().await.is_some() {}
+    }
+}
+
+/// Batches on their way whose fate somebody waits for.
+#[derive(Debug)]
+pub struct Delivery {
+    sender: Sender,
+    answer: mpsc::UnboundedSender<Verdict>,
+    verdicts: mpsc::UnboundedReceiver<Verdict>,
+}
+
+impl Delivery {
+    /// Hands a further batch over, like [`Sender::send`].
+    pub async fn send(&self, batch: Batch) {
+        self.sender.hand_over(Arc::new(batch), Some(self.answer.clone())).await;
+    }
+
+    /// Waits for what becomes of all of them: the worst verdict of all sinks. What no sink takes counts as written.
+    pub async fn verdict(self) -> Verdict {
+        let Delivery { answer, mut verdicts, .. } = self;
+        drop(answer);
+        let mut worst = Verdict::Written;
+        while let Some(verdict) = verdicts.recv().await {
+            worst = worst.max(verdict);
+        }
+        worst
     }
 }
 

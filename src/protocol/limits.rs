@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::config::Section;
 
-/// Memory for what peers make us remember (dictionaries, waiting records), shared by every session of the process.
+/// Memory for what peers make us remember (dictionaries, waiting records, requests on their way), shared by every
+/// session of the process.
 #[derive(Debug)]
 pub struct MemoryBudget {
     limit: u64,

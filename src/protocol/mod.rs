@@ -1,10 +1,13 @@
 //! FLOOR 2 — protocols as pure state machines: bytes and time in, events and replies out.
 //!
-//! No socket, task, clock or random number here or below. A transport drives a [`Session`]; so does the offline
-//! decoder, and so do the tests, with the same code. A protocol is one folder and one variant of [`Protocol`].
+//! No socket, task, clock or random number here or below. A transport drives a [`Session`] or an [`Exchange`]; so does
+//! the offline decoder, and so do the tests, with the same code. A protocol is one folder and one variant of
+//! [`Protocol`].
 
 pub mod bytefrog;
 pub mod datadog;
+pub mod endless;
+mod exchange;
 mod fault;
 mod limits;
 
@@ -16,6 +19,7 @@ use bytes::BytesMut;
 
 use crate::event::{BatchBuilder, Header, Key, Loss, Reason, UnixNanos, Value};
 
+pub use exchange::{Admission, Exchange, Fate, Head, Request, Response, Work};
 pub use limits::{Amplification, Credit, MemoryBudget, MemoryLease};
 
 /// The protocols of the house. Closed on purpose: a new one is a variant here, and the compiler lists the rest.
@@ -47,7 +51,7 @@ impl Protocol {
 
     /// Whether this build speaks it.
     pub fn is_spoken(self) -> bool {
-        matches!(self, Protocol::Bytefrog | Protocol::Datadog)
+        matches!(self, Protocol::Bytefrog | Protocol::Datadog | Protocol::Endless)
     }
 
     /// The protocols that this build speaks.
@@ -190,6 +194,8 @@ pub struct Output {
     pub decoded_bytes: u64,
     /// Bytes reported lost, by reason, since the driver last took the numbers.
     pub lost_bytes: [u64; Reason::ALL.len()],
+    /// By how many bytes inflating made more of what was received, since the driver last took the number.
+    pub inflated_bytes: i64,
     /// Oddities that are no loss, by code, since the driver last took them.
     pub warnings: Vec<(&'static str, u64)>,
     /// How long to wait before reading on: the peer made us expand more than its credit.
@@ -204,6 +210,7 @@ impl Output {
             reply: BytesMut::new(),
             decoded_bytes: 0,
             lost_bytes: [0; Reason::ALL.len()],
+            inflated_bytes: 0,
             warnings: Vec::new(),
             hold: None,
         }
@@ -218,6 +225,12 @@ impl Output {
     pub fn loss_with(&mut self, header: Header, loss: Loss<'_>, attributes: &[(Key, Value)]) {
         self.lost_bytes[loss.reason.index()] += loss.bytes;
         self.batch.loss_with(header, loss, attributes);
+    }
+
+    /// What was received as `from` bytes is decoded as `to` bytes: from here on those count.
+    pub fn inflated(&mut self, from: u64, to: u64) {
+        // Both are bounded by limits far below 2^63.
+        self.inflated_bytes += (to as i64).wrapping_sub(from as i64);
     }
 
     /// Counts an oddity that is no loss.

@@ -5,6 +5,8 @@
 
 pub mod bytefrog;
 pub mod datadog;
+pub mod endless;
+mod http;
 mod pace;
 mod rng;
 mod tcp;
@@ -32,6 +34,8 @@ pub enum Agent {
     Datadog(datadog::Dialect),
     /// Java agents of Bytefrog and Code Pulse.
     Bytefrog(bytefrog::Options),
+    /// Machines that upload Endless OS metrics over HTTP.
+    Endless(endless::Version),
 }
 
 impl Agent {
@@ -40,6 +44,7 @@ impl Agent {
         match self {
             Agent::Datadog(_) => Protocol::Datadog,
             Agent::Bytefrog(_) => Protocol::Bytefrog,
+            Agent::Endless(_) => Protocol::Endless,
         }
     }
 }
@@ -73,7 +78,7 @@ pub enum Amount {
 /// Objects of the protocol, and the events that the daemon makes of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Objects on the wire, definitions included.
+    /// Objects on the wire, definitions included; of HTTP, requests.
     pub messages: u64,
     /// Events; definitions are none.
     pub events: u64,
@@ -94,7 +99,8 @@ pub struct Sent {
     /// Objects on the wire, definitions included.
     pub messages: u64,
     /// Events that the daemon makes of them. For `datadog`: one per connection, trace object and span. For `bytefrog`:
-    /// one per hello, heartbeat, class, numbered message and end of a run.
+    /// one per hello, heartbeat, class, numbered message and end of a run. For `endless`: one per singular and aggregate
+    /// event and per element of a sequence.
     pub events: u64,
     /// Bytes, without those of TCP.
     pub bytes: u64,
@@ -187,6 +193,10 @@ fn spawn_connections(agent: Agent, plan: Plan, start: Instant, halt: &Cancellati
             }
             Agent::Bytefrog(options) => {
                 tasks.spawn(bytefrog::Agent { number, seed, to, options, events, pace, start, halt }.run());
+            }
+            Agent::Endless(version) => {
+                let connection = Connection { number, to, events, pace, start, halt };
+                tasks.spawn(http::run(connection, move |now| endless::Machine::new(seed, number, now, version)));
             }
         }
     }

@@ -142,7 +142,7 @@ pub(super) async fn close(mut stream: TcpStream) -> io::Result<()> {
     tokio::time::timeout(LAST_CLOSE, rest).await.unwrap_or(Ok(0)).map(drop)
 }
 
-fn unix_nanos() -> u64 {
+pub(super) fn unix_nanos() -> u64 {
     // A clock before 1970 is as wrong as 1970 itself.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

@@ -47,6 +47,8 @@ pub(super) struct Surroundings {
     pub(super) tasks: TaskTracker,
     /// Cancelled when the daemon stops.
     pub(super) stop: CancellationToken,
+    /// Cancelled when what has not finished by itself is given up.
+    pub(super) abort: CancellationToken,
 }
 
 impl Surroundings {

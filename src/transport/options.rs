@@ -135,4 +135,70 @@ impl TlsOptions {
     }
 }
 
+/// Options of listeners that speak HTTP, besides those of every listener.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HttpOptions {
+    /// Requests that are decoded and delivered at once; further ones wait, as long as `delivery_timeout`. 64. At least
+    /// 1.
+    pub max_requests: usize,
+    /// The longest head of a request, in bytes. 16 KiB. 8 KiB to 1 MiB.
+    pub max_head_bytes: usize,
+    /// How long a peer waits for its answer while sinks do not take its events; then it is told to come again. 30 s. At
+    /// least 1 ms.
+    pub delivery_timeout: Duration,
+    /// Where requests are kept that arrived and cannot be read.
+    pub quarantine: QuarantineOptions,
+}
+
+/// Where requests are kept that arrived and cannot be read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuarantineOptions {
+    /// The directory; each listener has one of its own in it, by its name. Relative to the working directory, made when
+    /// it is first needed. "quarantine". Empty: nothing is kept.
+    pub dir: PathBuf,
+    /// Bytes of all that one listener keeps; the oldest goes first. 256 MiB. At least 1 MiB.
+    pub max_bytes: u64,
+}
+
+impl HttpOptions {
+    /// Reads the options; what is wrong is told to the section.
+    pub fn read(section: &mut Section<'_>) -> Self {
+        let default = HttpOptions::default();
+        let moment = Duration::from_millis(1);
+        HttpOptions {
+            max_requests: section.count("max_requests", default.max_requests, 1..=100_000),
+            max_head_bytes: section.size("max_head_bytes", default.max_head_bytes, 8 << 10..=1 << 20),
+            delivery_timeout: section.duration("delivery_timeout", default.delivery_timeout, moment..=LONGEST),
+            quarantine: section.section("quarantine", QuarantineOptions::read),
+        }
+    }
+}
+
+impl QuarantineOptions {
+    fn read(section: &mut Section<'_>) -> Self {
+        let default = QuarantineOptions::default();
+        QuarantineOptions {
+            dir: section.text("dir", &default.dir.to_string_lossy()).into(),
+            max_bytes: section.size("max_bytes", default.max_bytes, 1 << 20..=1 << 50),
+        }
+    }
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        HttpOptions {
+            max_requests: 64,
+            max_head_bytes: 16 << 10,
+            delivery_timeout: Duration::from_secs(30),
+            quarantine: QuarantineOptions::default(),
+        }
+    }
+}
+
+impl Default for QuarantineOptions {
+    fn default() -> Self {
+        QuarantineOptions { dir: "quarantine".into(), max_bytes: 256 << 20 }
+    }
+}
+
 const HOUR: Duration = Duration::from_secs(3600);

@@ -51,6 +51,16 @@ pub struct Listener {
     tls: Option<TlsAcceptor>,
 }
 
+/// A connection that has been let in.
+pub(super) struct Arrival {
+    pub(super) stream: Stream,
+    pub(super) peer: SocketAddr,
+    pub(super) origin: Arc<Origin>,
+    pub(super) around: Surroundings,
+    /// When it was accepted.
+    pub(super) opened: Duration,
+}
+
 impl Listener {
     /// Binds the address and reads the TLS files.
     ///
@@ -87,9 +97,33 @@ impl Listener {
         stop: CancellationToken,
         abort: CancellationToken,
     ) {
+        let serve = move |Arrival { stream, peer, origin, around, opened }| {
+            Connection::new(stream, make(peer), origin, around, opened).serve()
+        };
+        self.accept(serve, sender, clock, tasks, stop, abort).await;
+    }
+
+    /// The same with whatever `serve` makes of a connection once it is let in, and TLS spoken.
+    pub(super) async fn accept<F: Future<Output = ()> + Send + 'static>(
+        self,
+        serve: impl Fn(Arrival) -> F + Send + Sync + 'static,
+        sender: Sender,
+        clock: Clock,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+        abort: CancellationToken,
+    ) {
         let Listener { name, protocol, options, books, socket, tls } = self;
-        let around =
-            Surroundings { options: options.clone(), sender, books, clock, tasks: tasks.clone(), stop: stop.clone() };
+        let around = Surroundings {
+            options: options.clone(),
+            sender,
+            books,
+            clock,
+            tasks: tasks.clone(),
+            stop: stop.clone(),
+            abort: abort.clone(),
+        };
+        let arrive = Arc::new(serve);
         let door = Arc::new(Door::new(&options));
         let permits = Arc::new(Semaphore::new(options.max_connections));
         let mut wait = ACCEPT_RETRY.0;
@@ -130,15 +164,14 @@ impl Listener {
             let span = debug_span!("connection", protocol = protocol.as_str(), %peer, connection = number);
             let origin = Arc::new(Origin::new(protocol.as_str(), name.clone(), peer.to_string().into(), number));
             let open = around.books.connection();
-            let session = make(peer);
-            let (around, tls) = (around.clone(), tls.clone());
+            let (around, tls, arrive) = (around.clone(), tls.clone(), arrive.clone());
             let serve = async move {
                 let _places = (permit, place, open);
                 set_options(&stream, &around.options);
                 let opened = around.clock.now().elapsed;
                 if let Some(stream) = secure(stream, tls, &origin, &around, opened).await {
                     debug!("connection opened");
-                    Connection::new(stream, session, origin, around, opened).serve().await;
+                    arrive(Arrival { stream, peer, origin, around, opened }).await;
                 }
             };
             let abort = abort.clone();

@@ -1,0 +1,261 @@
+//! gzip → bytes, in steps, with a hard cap on what comes out.
+//!
+//! Whoever holds the input decides when to go on: a step does a bounded amount of work. Members that follow one another
+//! are one stream, and zero bytes after the last one are padding, as gzip itself has it; anything else there is a fault.
+
+use std::fmt;
+
+use flate2::{Crc, Decompress, FlushDecompress, Status};
+
+/// The most that one step produces.
+pub const STEP_BYTES: usize = 256 * 1024;
+/// Room that a step has at least.
+const LEAST_ROOM_BYTES: usize = 4 * 1024;
+
+/// Why a stream cannot be inflated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InflateError {
+    /// It breaks its format.
+    Corrupt {
+        /// Offset in the compressed bytes, roughly.
+        offset: usize,
+        /// What is wrong there.
+        what: &'static str,
+    },
+    /// It ends inside a member.
+    Truncated,
+    /// More comes out than is allowed.
+    TooLarge {
+        /// The limit in bytes.
+        limit: usize,
+    },
+}
+
+impl fmt::Display for InflateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InflateError::Corrupt { offset, what } => write!(f, "gzip, at {offset}: {what}"),
+            InflateError::Truncated => f.write_str("gzip: the stream ends inside a member"),
+            InflateError::TooLarge { limit } => write!(f, "gzip: more than {limit} bytes come out"),
+        }
+    }
+}
+
+impl std::error::Error for InflateError {}
+
+/// Inflates one gzip stream.
+#[derive(Debug)]
+pub struct Gunzip {
+    inflater: Decompress,
+    crc: Crc,
+    phase: Phase,
+    /// Input bytes that are done with.
+    at: usize,
+    output: Vec<u8>,
+    limit: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// At the start of a member. Before the first there must be one.
+    Header {
+        is_first: bool,
+    },
+    Data,
+    Done,
+}
+
+const MAGIC: [u8; 3] = [0x1F, 0x8B, 8];
+const HEADER_BYTES: usize = 10;
+const TRAILER_BYTES: usize = 8;
+const FLAG_HEADER_CRC: u8 = 2;
+const FLAG_EXTRA: u8 = 4;
+const FLAG_NAME: u8 = 8;
+const FLAG_COMMENT: u8 = 16;
+const FLAGS_RESERVED: u8 = 0xE0;
+
+impl Gunzip {
+    /// Of a stream from which at most `limit` bytes may come.
+    pub fn new(limit: usize) -> Self {
+        Gunzip {
+            inflater: Decompress::new(false),
+            crc: Crc::new(),
+            phase: Phase::Header { is_first: true },
+            at: 0,
+            output: Vec::new(),
+            limit,
+        }
+    }
+
+    /// Memory that the output takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.output.capacity()
+    }
+
+    /// What has come out.
+    pub fn into_output(self) -> Vec<u8> {
+        self.output
+    }
+
+    /// Goes a step further. `input` is the whole stream, the same with every call. Answers `true` at its end.
+    ///
+    /// # Errors
+    /// The stream is at fault, or passes the limit; it cannot be gone on with then.
+    pub fn step(&mut self, input: &[u8]) -> Result<bool, InflateError> {
+        match self.phase {
+            Phase::Header { is_first } => self.header(input, is_first)?,
+            Phase::Data => self.data(input)?,
+            Phase::Done => {}
+        }
+        Ok(self.phase == Phase::Done)
+    }
+
+    fn header(&mut self, input: &[u8], is_first: bool) -> Result<(), InflateError> {
+        let rest = &input[self.at..];
+        if !is_first && rest.iter().all(|byte| *byte == 0) {
+            self.phase = Phase::Done;
+            return Ok(());
+        }
+        if !rest.iter().zip(&MAGIC).all(|(found, expected)| found == expected) {
+            return Err(self.corrupt(if is_first { "no gzip stream" } else { "neither a member nor padding" }));
+        }
+        let Some(&[_, _, _, flags, ..]) = rest.first_chunk::<HEADER_BYTES>() else {
+            return Err(InflateError::Truncated);
+        };
+        if flags & FLAGS_RESERVED != 0 {
+            return Err(self.corrupt("flags that gzip does not have"));
+        }
+        let mut size = HEADER_BYTES;
+        if flags & FLAG_EXTRA != 0 {
+            let length = rest[size..].first_chunk().ok_or(InflateError::Truncated)?;
+            size += 2 + usize::from(u16::from_le_bytes(*length));
+        }
+        for flag in [FLAG_NAME, FLAG_COMMENT] {
+            if flags & flag != 0 {
+                let text = rest.get(size..).ok_or(InflateError::Truncated)?;
+                size += text.iter().position(|byte| *byte == 0).ok_or(InflateError::Truncated)? + 1;
+            }
+        }
+        if flags & FLAG_HEADER_CRC != 0 {
+            size += 2;
+        }
+        if size > rest.len() {
+            return Err(InflateError::Truncated);
+        }
+        self.at += size;
+        self.inflater.reset(false);
+        self.crc.reset();
+        self.phase = Phase::Data;
+        Ok(())
+    }
+
+    fn data(&mut self, input: &[u8]) -> Result<(), InflateError> {
+        let before = self.output.len();
+        // Little for little streams, since many may be on their way at once. One byte more than allowed, so that a
+        // stream of exactly the limit can end.
+        let room = before.max(4 * input.len()).clamp(LEAST_ROOM_BYTES, STEP_BYTES);
+        let room = room.min((self.limit - before).saturating_add(1));
+        self.output.resize(before + room, 0);
+        let (read, written) = (self.inflater.total_in(), self.inflater.total_out());
+        let result = self.inflater.decompress(&input[self.at..], &mut self.output[before..], FlushDecompress::None);
+        let read = (self.inflater.total_in() - read) as usize;
+        let written = (self.inflater.total_out() - written) as usize;
+        self.at += read;
+        self.output.truncate(before + written);
+        self.crc.update(&self.output[before..]);
+        let status = result.map_err(|_| self.corrupt("data that deflate does not write"))?;
+        if self.output.len() > self.limit {
+            return Err(InflateError::TooLarge { limit: self.limit });
+        }
+        match status {
+            Status::StreamEnd => self.trailer(input),
+            _ if read == 0 && written == 0 => Err(InflateError::Truncated),
+            _ => Ok(()),
+        }
+    }
+
+    fn trailer(&mut self, input: &[u8]) -> Result<(), InflateError> {
+        let trailer = input[self.at..].first_chunk::<TRAILER_BYTES>().ok_or(InflateError::Truncated)?;
+        let [a, b, c, d, size @ ..] = *trailer;
+        let crc = [a, b, c, d];
+        if u32::from_le_bytes(crc) != self.crc.sum() || u32::from_le_bytes(size) != self.crc.amount() {
+            return Err(self.corrupt("a checksum or length that does not match the data"));
+        }
+        self.at += TRAILER_BYTES;
+        self.phase = Phase::Header { is_first: false };
+        Ok(())
+    }
+
+    fn corrupt(&self, what: &'static str) -> InflateError {
+        InflateError::Corrupt { offset: self.at, what }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn inflate(input: &[u8], limit: usize) -> Result<Vec<u8>, InflateError> {
+        let mut gunzip = Gunzip::new(limit);
+        while !gunzip.step(input)? {
+            assert!(gunzip.memory_bytes() <= 2 * (limit + STEP_BYTES));
+        }
+        Ok(gunzip.into_output())
+    }
+
+    #[test]
+    fn members_are_one_stream_and_zero_bytes_after_them_are_padding() {
+        let stream = [gzip(b"one "), gzip(b""), gzip(b"two"), vec![0; 20]].concat();
+        assert_eq!(inflate(&stream, 7), Ok(b"one two".to_vec()));
+        let stream = [gzip(b"one"), b"junk".to_vec()].concat();
+        assert_eq!(
+            inflate(&stream, 99),
+            Err(InflateError::Corrupt { offset: stream.len() - 4, what: "neither a member nor padding" })
+        );
+    }
+
+    #[test]
+    fn a_stream_may_fill_the_limit_and_not_pass_it() {
+        let bytes = vec![7; 3 * STEP_BYTES + 5];
+        assert_eq!(inflate(&gzip(&bytes), bytes.len()), Ok(bytes.clone()));
+        let limit = bytes.len() - 1;
+        assert_eq!(inflate(&gzip(&bytes), limit), Err(InflateError::TooLarge { limit }));
+    }
+
+    #[test]
+    fn optional_parts_of_the_header_are_passed_over() {
+        let plain = gzip(b"text");
+        let mut stream = plain[..HEADER_BYTES].to_vec();
+        stream[3] = FLAG_EXTRA | FLAG_NAME | FLAG_COMMENT | FLAG_HEADER_CRC;
+        stream.extend_from_slice(&[3, 0, 1, 2, 3]);
+        stream.extend_from_slice(b"name\0comment\0\x12\x34");
+        stream.extend_from_slice(&plain[HEADER_BYTES..]);
+        assert_eq!(inflate(&stream, 99), Ok(b"text".to_vec()));
+        for end in 0..stream.len() {
+            assert_eq!(inflate(&stream[..end], 99), Err(InflateError::Truncated), "{end}");
+        }
+    }
+
+    #[test]
+    fn every_damaged_bit_that_matters_is_found_and_none_panics() {
+        let stream = gzip(b"a text that compresses a little, a little");
+        for bit in 0..stream.len() * 8 {
+            let mut damaged = stream.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            // Time, extra flags and system of the header say nothing about the data, nor does the flag for text.
+            let is_idle = (4 * 8..HEADER_BYTES * 8).contains(&bit) || bit == 3 * 8;
+            assert_eq!(inflate(&damaged, 999).is_ok(), is_idle, "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! Bytes → borrowed bundles and events. Layouts: section 2.1 of the field notes; framing: section 2.2.
+//!
+//! Reading a bundle looks at its head and at the place of every event, so that a fault there refuses the whole. What is
+//! inside an event is read event by event, and a payload is left for later: a fault costs what it is in (section 3).
+
+use crate::codec::gvariant::{Elements, Slice, Tuple};
+use crate::codec::reader::{DecodeError, DecodeErrorKind};
+
+/// The protocol version of a request's path.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[allow(missing_docs)]
+pub enum Version {
+    V0,
+    V1,
+    V2,
+    V3,
+}
+
+impl Version {
+    /// The version that a segment of a path names.
+    pub fn by_name(name: &str) -> Option<Version> {
+        match name {
+            "0" => Some(Version::V0),
+            "1" => Some(Version::V1),
+            "2" => Some(Version::V2),
+            "3" => Some(Version::V3),
+            _ => None,
+        }
+    }
+
+    /// The layout that agents of this version send.
+    pub fn layout(self) -> Layout {
+        match self {
+            Version::V0 | Version::V1 => Layout::V0,
+            Version::V2 => Layout::V2,
+            Version::V3 => Layout::V3,
+        }
+    }
+
+    /// The version as it stands in paths.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Version::V0 => "0",
+            Version::V1 => "1",
+            Version::V2 => "2",
+            Version::V3 => "3",
+        }
+    }
+}
+
+/// How a bundle is laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Layout {
+    /// Versions 0 and 1.
+    V0,
+    /// The same with a send number before it.
+    V2,
+    /// Version 3 as it shipped.
+    V3,
+    /// Version 3 as the specification drafts it in one place; no agent is known to have sent it.
+    V3Draft,
+}
+
+impl Layout {
+    /// The type of a whole bundle.
+    pub fn type_string(self) -> &'static str {
+        match self {
+            Layout::V0 => "(xxaya(uayxmv)a(uayxxmv)a(uaya(xmv)))",
+            Layout::V2 => "(ixxaya(uayxmv)a(uayxxmv)a(uaya(xmv)))",
+            Layout::V3 => "(xxsa{ss}ya(aysxmv)a(ayssumv))",
+            Layout::V3Draft => "(isa{ss}bba(aysxmv)a(aysyxxmv))",
+        }
+    }
+
+    /// Whether events name a user, and no version of the system.
+    pub fn has_users(self) -> bool {
+        matches!(self, Layout::V0 | Layout::V2)
+    }
+
+    /// Bytes at the front that every attempt to send writes anew (rule 21).
+    pub fn stamp_bytes(self) -> usize {
+        match self {
+            Layout::V0 | Layout::V3 => 16,
+            Layout::V2 => 24,
+            Layout::V3Draft => 0,
+        }
+    }
+}
+
+/// A bundle whose head, and whose events' places, are in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Bundle<'a> {
+    /// What stands before the events.
+    pub head: BundleHead<'a>,
+    /// The arrays of events, in the order of [`Section`].
+    pub sections: [Slice<'a>; 3],
+}
+
+/// What stands before the events of a bundle.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BundleHead<'a> {
+    /// Counts attempts to send (version 2).
+    pub send_number: Option<i32>,
+    /// The agent's running clock and its calendar clock when it sent, both in nanoseconds; none in the draft.
+    pub clocks: Option<Clocks>,
+    /// 16 bytes that stand for the machine, unless they are fewer or more (versions 0 to 2).
+    pub machine_id: Option<&'a [u8]>,
+    /// What version 3 has in place of the machine id.
+    pub channel: Option<Channel<'a>>,
+}
+
+/// The two clocks of an agent, at the same moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Clocks {
+    /// Nanoseconds on a clock that never steps, goes on over reboots, and may be negative.
+    pub relative: i64,
+    /// Nanoseconds since 1970.
+    pub absolute: i64,
+}
+
+/// What kind of installation speaks.
+#[derive(Clone, Copy, Debug)]
+pub struct Channel<'a> {
+    /// The image id.
+    pub image: &'a str,
+    /// The place it stands at: entries for [`site_entry`].
+    pub site: Elements<'a>,
+    /// Bytes of `site`.
+    pub site_bytes: usize,
+    /// Whether another system is installed beside.
+    pub is_dual_boot: bool,
+    /// Whether it runs from a removable disk.
+    pub is_live: bool,
+}
+
+/// The kinds of events, in the order of a bundle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Section {
+    Singular,
+    Aggregate,
+    Sequence,
+}
+
+impl Section {
+    /// In the order of a bundle.
+    pub const ALL: [Section; 3] = [Section::Singular, Section::Aggregate, Section::Sequence];
+
+    /// The name in the protocol's own words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Section::Singular => "singular event",
+            Section::Aggregate => "aggregate event",
+            Section::Sequence => "event sequence",
+        }
+    }
+}
+
+/// Events are aligned to this.
+const EVENT_ALIGNMENT: usize = 8;
+
+/// Reads a bundle.
+///
+/// # Errors
+/// The fault that refuses it as a whole.
+pub fn bundle(body: &[u8], layout: Layout) -> Result<Bundle<'_>, DecodeError> {
+    let whole = Slice::new(body);
+    let mut members = Tuple::new(whole, 3, "bundle")?;
+    let mut head = BundleHead::default();
+    if matches!(layout, Layout::V2 | Layout::V3Draft) {
+        head.send_number = Some(i32::from_le_bytes(members.array("send_number")?));
+    }
+    if layout != Layout::V3Draft {
+        let relative = i64::from_le_bytes(members.array("relative_timestamp")?);
+        let absolute = i64::from_le_bytes(members.array("absolute_timestamp")?);
+        head.clocks = Some(Clocks { relative, absolute });
+    }
+    if layout.has_users() {
+        head.machine_id = Some(members.variable(1, "machine_id")?.bytes());
+    } else {
+        head.channel = Some(channel(&mut members, layout)?);
+    }
+    let singular = members.variable(EVENT_ALIGNMENT, "singular_events")?;
+    let (aggregate, sequence) = if layout.has_users() {
+        let aggregate = members.variable(EVENT_ALIGNMENT, "aggregate_events")?;
+        (aggregate, members.last(EVENT_ALIGNMENT, "event_sequences")?)
+    } else {
+        (members.last(EVENT_ALIGNMENT, "aggregate_events")?, Slice::new(&[]))
+    };
+    let sections = [singular, aggregate, sequence];
+    for (section, kind) in sections.into_iter().zip(Section::ALL) {
+        events(section, kind)?.check()?;
+    }
+    Ok(Bundle { head, sections })
+}
+
+/// The events of one kind, in the bytes that [`Bundle::sections`] has for it.
+///
+/// # Errors
+/// Their framing is at fault; not in a bundle that [`bundle`] has read.
+pub fn events(section: Slice<'_>, kind: Section) -> Result<Elements<'_>, DecodeError> {
+    Elements::new(section, EVENT_ALIGNMENT, kind.as_str())
+}
+
+fn channel<'a>(members: &mut Tuple<'a>, layout: Layout) -> Result<Channel<'a>, DecodeError> {
+    let image = members.variable(1, "image")?.string("image")?;
+    let entries = members.variable(1, "site")?;
+    let site = Elements::new(entries, 1, "site")?;
+    let mut unread = site;
+    while let Some(entry) = unread.read()? {
+        site_entry(entry)?;
+    }
+    let (is_dual_boot, is_live) = if layout == Layout::V3 {
+        // Bits 2 to 7 mean nothing (rule 19).
+        let [flags] = members.array("flags")?;
+        (flags & 1 != 0, flags & 2 != 0)
+    } else {
+        (flag(members, "dual_boot")?, flag(members, "live")?)
+    };
+    Ok(Channel { image, site, site_bytes: entries.len(), is_dual_boot, is_live })
+}
+
+fn flag(members: &mut Tuple<'_>, field: &'static str) -> Result<bool, DecodeError> {
+    let byte = members.fixed(1, 1, field)?;
+    match byte.bytes() {
+        [0] => Ok(false),
+        [1] => Ok(true),
+        other => {
+            let found = other.first().map_or(0, |byte| u64::from(*byte));
+            let kind = DecodeErrorKind::Invalid { found, expected: "0 or 1" };
+            Err(DecodeError { field, offset: byte.offset(), kind })
+        }
+    }
+}
+
+/// Key and value of one entry of a site.
+///
+/// # Errors
+/// It is not in normal form.
+pub fn site_entry(entry: Slice<'_>) -> Result<(&str, &str), DecodeError> {
+    let mut members = Tuple::new(entry, 1, "site")?;
+    let key = members.variable(1, "site.key")?.string("site.key")?;
+    Ok((key, members.last(1, "site.value")?.string("site.value")?))
+}
+
+/// What events of every kind have.
+#[derive(Clone, Copy, Debug)]
+pub struct EventHead<'a> {
+    /// 16 bytes of a UUID, unless they are fewer or more (rule 14).
+    pub id: &'a [u8],
+    /// The unix user (versions 0 to 2).
+    pub user_id: Option<u32>,
+    /// The version of the system (version 3).
+    pub os_version: Option<&'a str>,
+}
+
+/// Something that happened once.
+#[derive(Clone, Copy, Debug)]
+pub struct Singular<'a> {
+    /// What all events have.
+    pub head: EventHead<'a>,
+    /// When, on the clock of [`Clocks::relative`].
+    pub relative: i64,
+    /// Its payload, a maybe of a variant.
+    pub payload: Slice<'a>,
+}
+
+/// Something that was counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Aggregate<'a> {
+    /// What all events have.
+    pub head: EventHead<'a>,
+    /// When.
+    pub when: When<'a>,
+    /// How often; for some events how many seconds. Zero and less are legal.
+    pub count: i64,
+    /// Its payload, a maybe of a variant.
+    pub payload: Slice<'a>,
+}
+
+/// What an aggregate says of its time.
+#[derive(Clone, Copy, Debug)]
+pub enum When<'a> {
+    /// On the clock of [`Clocks::relative`] (versions 0 to 2).
+    Relative(i64),
+    /// The day or month, as text (version 3).
+    Period(&'a str),
+    /// The letter of a length and the nanoseconds since 1970 of the start (the draft).
+    Started(u8, i64),
+}
+
+/// Something that went on for a while (versions 0 to 2).
+#[derive(Clone, Copy, Debug)]
+pub struct Sequence<'a> {
+    /// What all events have.
+    pub head: EventHead<'a>,
+    /// Its items, for [`item`]; their places are in order.
+    pub items: Elements<'a>,
+}
+
+/// Reads a singular event.
+///
+/// # Errors
+/// The fault that costs this event.
+pub fn singular(event: Slice<'_>, layout: Layout) -> Result<Singular<'_>, DecodeError> {
+    let mut members = Tuple::new(event, if layout.has_users() { 1 } else { 2 }, "event")?;
+    let head = event_head(&mut members, layout)?;
+    let relative = i64::from_le_bytes(members.array("event.relative_timestamp")?);
+    Ok(Singular { head, relative, payload: members.last(8, "event.payload")? })
+}
+
+/// Reads an aggregate event.
+///
+/// # Errors
+/// The fault that costs this event.
+pub fn aggregate(event: Slice<'_>, layout: Layout) -> Result<Aggregate<'_>, DecodeError> {
+    let offsets = match layout {
+        Layout::V0 | Layout::V2 => 1,
+        Layout::V3Draft => 2,
+        Layout::V3 => 3,
+    };
+    let mut members = Tuple::new(event, offsets, "event")?;
+    let head = event_head(&mut members, layout)?;
+    let (count, when) = match layout {
+        Layout::V0 | Layout::V2 => {
+            // The count first (section 2.1), though the draft of these versions has it second.
+            let count = i64::from_le_bytes(members.array("event.count")?);
+            (count, When::Relative(i64::from_le_bytes(members.array("event.relative_timestamp")?)))
+        }
+        Layout::V3 => {
+            let period = members.variable(1, "event.period")?.string("event.period")?;
+            let count = u32::from_le_bytes(members.array("event.count")?);
+            (i64::from(count), When::Period(period))
+        }
+        Layout::V3Draft => {
+            let [period] = members.array("event.period")?;
+            let start = i64::from_le_bytes(members.array("event.timestamp")?);
+            (i64::from_le_bytes(members.array("event.count")?), When::Started(period, start))
+        }
+    };
+    Ok(Aggregate { head, when, count, payload: members.last(8, "event.payload")? })
+}
+
+/// Reads an event sequence.
+///
+/// # Errors
+/// The fault that costs this sequence.
+pub fn sequence(event: Slice<'_>, layout: Layout) -> Result<Sequence<'_>, DecodeError> {
+    let mut members = Tuple::new(event, 1, "event")?;
+    let head = event_head(&mut members, layout)?;
+    let items = Elements::new(members.last(EVENT_ALIGNMENT, "event.items")?, EVENT_ALIGNMENT, "event.items")?;
+    let mut unread = items;
+    while let Some(slice) = unread.read()? {
+        item(slice)?;
+    }
+    Ok(Sequence { head, items })
+}
+
+/// Time and payload of one item of a sequence.
+///
+/// # Errors
+/// It is not in normal form.
+pub fn item(item: Slice<'_>) -> Result<(i64, Slice<'_>), DecodeError> {
+    let mut members = Tuple::new(item, 0, "event.item")?;
+    let relative = i64::from_le_bytes(members.array("event.item.relative_timestamp")?);
+    Ok((relative, members.last(8, "event.item.payload")?))
+}
+
+fn event_head<'a>(members: &mut Tuple<'a>, layout: Layout) -> Result<EventHead<'a>, DecodeError> {
+    let user_id = match layout.has_users() {
+        true => Some(u32::from_le_bytes(members.array("event.user_id")?)),
+        false => None,
+    };
+    let id = members.variable(1, "event.id")?.bytes();
+    let os_version = match layout.has_users() {
+        true => None,
+        false => Some(members.variable(1, "event.os_version")?.string("event.os_version")?),
+    };
+    Ok(EventHead { id, user_id, os_version })
+}

@@ -1,0 +1,200 @@
+//! A machine with Endless OS on it: what its agent gathers over a while, and uploads as a bundle.
+//!
+//! Bundles are written by a library that shares no code with our reader. Events come in the proportions of a desktop
+//! that somebody uses: programs opened and refused, updates, now and then a start of the system, and what was counted
+//! the days before. Some are of ids that nobody knows.
+
+mod events;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use ring::digest::{SHA512, digest};
+use zgvariant::serialized::{Context, Data};
+use zgvariant::{LE, Variant, to_bytes};
+
+use super::Counts;
+use super::rng::Rng;
+
+/// Which protocol version an agent speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Version {
+    /// Systems from 2.1.5 to 3.9: machine and user ids, sequences, payloads wrapped twice.
+    V2,
+    /// Systems from 4.0 on.
+    #[default]
+    V3,
+}
+
+/// One bundle, ready to be sent.
+#[derive(Debug)]
+pub struct Upload {
+    /// The uncompressed bundle.
+    pub bundle: Vec<u8>,
+    /// What it holds, in requests and in the events that the daemon makes of it.
+    pub counts: Counts,
+}
+
+/// One machine.
+///
+/// Equal arguments give equal bundles, on every machine.
+#[derive(Debug)]
+pub struct Machine {
+    rng: Rng,
+    version: Version,
+    machine_id: [u8; 16],
+    /// What the agent's running clock is behind the calendar.
+    behind_nanos: i64,
+    /// When the last event happened, on the calendar.
+    last_nanos: i64,
+    now_nanos: i64,
+    send_number: i32,
+    /// Aggregates that were sent; none is like another.
+    counted: u32,
+}
+
+/// One event in so many is an aggregate (version 3), or a sequence of two elements (version 2).
+const RARE: u64 = 20;
+
+type Singular2 = (u32, Vec<u8>, i64, Option<Variant<'static>>);
+type Aggregate2 = (u32, Vec<u8>, i64, i64, Option<Variant<'static>>);
+type Sequence2 = (u32, Vec<u8>, Vec<(i64, Option<Variant<'static>>)>);
+type Singular3 = (Vec<u8>, String, i64, Option<Variant<'static>>);
+type Aggregate3 = (Vec<u8>, String, String, u32, Option<Variant<'static>>);
+
+const OS_VERSION: &str = "6.0.4";
+const IMAGE: &str = "eos-eos6.0-amd64-amd64.240115-103012.base";
+
+impl Machine {
+    /// A machine that has sent nothing yet. `seed` and `connection` (its number in a run) decide about everything but the
+    /// time; `now_unix_nanos` is when it starts.
+    pub fn new(seed: u64, connection: u64, now_unix_nanos: u64, version: Version) -> Self {
+        let mut rng = Rng::new(seed, connection);
+        let machine_id = events::bytes16(&mut rng);
+        let now_nanos = i64::try_from(now_unix_nanos).unwrap_or(i64::MAX);
+        // It has run for up to a year, in all.
+        let behind_nanos = now_nanos.saturating_sub(rng.below(365 * 86_400 * 1_000_000_000) as i64);
+        Machine { rng, version, machine_id, behind_nanos, last_nanos: now_nanos, now_nanos, send_number: 0, counted: 0 }
+    }
+
+    /// It is now so late; a clock that goes back is not followed.
+    pub fn set_clock(&mut self, unix_nanos: u64) {
+        self.now_nanos = self.now_nanos.max(i64::try_from(unix_nanos).unwrap_or(i64::MAX));
+    }
+
+    /// A bundle of so many events.
+    ///
+    /// # Errors
+    /// Those of the library that writes it.
+    pub fn upload(&mut self, events: u64) -> io::Result<Upload> {
+        let bundle = match self.version {
+            Version::V2 => self.version2(events)?,
+            Version::V3 => self.version3(events)?,
+        };
+        self.send_number = self.send_number.wrapping_add(1);
+        Ok(Upload { bundle, counts: Counts { messages: 1, events } })
+    }
+
+    /// The request that carries a bundle, as the agent sends it.
+    ///
+    /// # Errors
+    /// Those of the compression.
+    pub fn request(&self, upload: &Upload, host: &str) -> io::Result<Vec<u8>> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&upload.bundle)?;
+        let body = encoder.finish()?;
+        let version = if self.version == Version::V2 { 2 } else { 3 };
+        let mut hash = String::with_capacity(128);
+        for byte in digest(&SHA512, &upload.bundle).as_ref() {
+            hash.push_str(&format!("{byte:02x}"));
+        }
+        let head = format!(
+            "PUT /{version}/{hash} HTTP/1.1\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n\
+             Accept-Encoding: gzip, deflate\r\nConnection: Keep-Alive\r\nHost: {host}\r\n\
+             X-Endless-Content-Encoding: gzip\r\n\r\n",
+            body.len()
+        );
+        Ok([head.as_bytes(), &body].concat())
+    }
+
+    fn version3(&mut self, events: u64) -> io::Result<Vec<u8>> {
+        let (mut singular, mut aggregate): (Vec<Singular3>, Vec<Aggregate3>) = Default::default();
+        for _ in 0..events {
+            if self.rng.one_in(RARE) {
+                aggregate.push(self.aggregate3());
+            } else {
+                let (id, payload) = events::singular3(&mut self.rng);
+                singular.push((id, OS_VERSION.to_owned(), self.next_moment(), payload));
+            }
+        }
+        let site = BTreeMap::from([("city", "Guatemala"), ("facility", "Escuela Central"), ("id", "site-42")]);
+        let flags = u8::from(self.machine_id[0] & 7 == 0);
+        let (relative, absolute) = self.clocks();
+        let bundle = (relative, absolute, IMAGE, site, flags, singular, aggregate);
+        written(to_bytes(Context::new(LE, 0), &bundle))
+    }
+
+    fn aggregate3(&mut self) -> Aggregate3 {
+        self.counted = self.counted.wrapping_add(1);
+        // Yesterday, the day before, and so on: a day is told once.
+        let day = jiff::Timestamp::from_nanosecond(i128::from(self.now_nanos)).unwrap_or_default();
+        let back = jiff::Span::new().days(1 + i64::from(self.counted % 3650));
+        let date = day.to_zoned(jiff::tz::TimeZone::UTC).date().saturating_sub(back);
+        let (id, payload) = events::aggregate3(&mut self.rng);
+        (id, OS_VERSION.to_owned(), date.to_string(), self.counted, payload)
+    }
+
+    fn version2(&mut self, events: u64) -> io::Result<Vec<u8>> {
+        let (mut singular, mut aggregate, mut sequence): (Vec<Singular2>, Vec<Aggregate2>, Vec<Sequence2>) =
+            Default::default();
+        const USER: u32 = 1000;
+        let mut left = events;
+        while left > 0 {
+            if left >= 2 && self.rng.one_in(RARE) {
+                let (id, payload) = events::sequence2(&mut self.rng);
+                let items = vec![(self.next_moment(), Some(payload)), (self.next_moment(), None)];
+                sequence.push((USER, id, items));
+                left -= 2;
+            } else if self.rng.one_in(RARE) {
+                let (id, payload) = events::aggregate2(&mut self.rng);
+                let count = self.rng.below(100) as i64;
+                aggregate.push((USER, id, count, self.next_moment(), Some(twice(payload))));
+                left -= 1;
+            } else {
+                let (id, payload) = events::singular2(&mut self.rng);
+                singular.push((USER, id, self.next_moment(), payload.map(twice)));
+                left -= 1;
+            }
+        }
+        let (relative, absolute) = self.clocks();
+        let id = self.machine_id.to_vec();
+        let bundle = (self.send_number, relative, absolute, id, singular, aggregate, sequence);
+        written(to_bytes(Context::new(LE, 0), &bundle))
+    }
+
+    /// When the next event happened, on the running clock: after the last, and not after now.
+    fn next_moment(&mut self) -> i64 {
+        let room = u64::try_from(self.now_nanos - self.last_nanos).unwrap_or(0);
+        let step = 1 + self.rng.below(room.min(1_000_000)) as i64;
+        self.last_nanos = self.last_nanos.saturating_add(step);
+        self.last_nanos.saturating_sub(self.behind_nanos)
+    }
+
+    /// The running clock and the calendar.
+    fn clocks(&mut self) -> (i64, i64) {
+        self.now_nanos = self.now_nanos.max(self.last_nanos);
+        (self.now_nanos.saturating_sub(self.behind_nanos), self.now_nanos)
+    }
+}
+
+/// Agents of version 2 wrap payloads twice.
+fn twice(payload: Variant<'static>) -> Variant<'static> {
+    Variant::Variant(Box::new(payload))
+}
+
+/// The bundle that the library has written.
+fn written(data: zgvariant::Result<Data<'static>>) -> io::Result<Vec<u8>> {
+    Ok(data.map_err(io::Error::other)?.bytes().to_vec())
+}

@@ -1,0 +1,103 @@
+//! One simulated connection over HTTP: uploads at its pace, each answered before the next.
+
+use std::io;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::{Duration, Instant, MissedTickBehavior};
+
+use super::Counts;
+use super::endless::Machine;
+use super::pace::SLICE;
+use super::tcp::{Connection, Outcome, unix_nanos};
+
+/// So many events are in a bundle at most.
+const MOST_EVENTS: u64 = 500;
+/// So often a bundle is sent that the collector cannot take just now, as agents do.
+const ATTEMPTS: u32 = 8;
+/// How long an answer may take. Longer than the collector itself waits for its sinks.
+const LAST_ANSWER: Duration = Duration::from_secs(60);
+
+/// Does what `connection` says. `machine` makes the machine, given the time in nanoseconds since 1970.
+pub(super) async fn run(connection: Connection, machine: impl FnOnce(u64) -> Machine) -> Outcome {
+    let mut outcome = Outcome { counts: Counts::default(), bytes: 0, finished: Instant::now(), fault: None };
+    if let Err(error) = converse(&connection, machine, &mut outcome).await {
+        let text = format!("connection {} to {}: {error}", connection.number, connection.to);
+        outcome.fault = Some(io::Error::new(error.kind(), text));
+    }
+    outcome
+}
+
+async fn converse(
+    connection: &Connection,
+    machine: impl FnOnce(u64) -> Machine,
+    outcome: &mut Outcome,
+) -> io::Result<()> {
+    let stream = tokio::select! {
+        stream = TcpStream::connect(connection.to) => stream?,
+        () = connection.halt.cancelled() => return Ok(()),
+    };
+    stream.set_nodelay(true)?;
+    let mut stream = BufReader::new(stream);
+    let mut slices = tokio::time::interval(SLICE);
+    slices.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut machine = machine(unix_nanos());
+    let host = connection.to.to_string();
+    while outcome.counts.events < connection.events && !connection.halt.is_cancelled() {
+        let due = connection.pace.due(connection.start.elapsed()).min(connection.events);
+        if outcome.counts.events >= due {
+            tokio::select! {
+                _ = slices.tick() => {}
+                () = connection.halt.cancelled() => {}
+            }
+            continue;
+        }
+        machine.set_clock(unix_nanos());
+        let upload = machine.upload((due - outcome.counts.events).min(MOST_EVENTS))?;
+        let request = machine.request(&upload, &host)?;
+        deliver(&mut stream, &request, outcome).await?;
+        outcome.counts += upload.counts;
+    }
+    stream.shutdown().await
+}
+
+/// Sends a request until it is taken.
+async fn deliver(stream: &mut BufReader<TcpStream>, request: &[u8], outcome: &mut Outcome) -> io::Result<()> {
+    for attempt in 1..=ATTEMPTS {
+        stream.write_all(request).await?;
+        outcome.bytes += request.len() as u64;
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the collector does not answer");
+        let status = tokio::time::timeout(LAST_ANSWER, answer(stream)).await.map_err(late)??;
+        outcome.finished = Instant::now();
+        match status {
+            200..=299 => return Ok(()),
+            503 if attempt < ATTEMPTS => tokio::time::sleep(Duration::from_millis(100) * attempt).await,
+            _ => return Err(io::Error::other(format!("the collector answers {status}"))),
+        }
+    }
+    Ok(())
+}
+
+/// Reads an answer to its end; its status.
+async fn answer(stream: &mut BufReader<TcpStream>) -> io::Result<u16> {
+    let (mut status, mut length) = (None, 0);
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if stream.read_line(&mut line).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let text = line.trim_end();
+        match (status, text.split_once(':')) {
+            (None, _) => status = Some(text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)),
+            (Some(_), Some((name, value))) if name.eq_ignore_ascii_case("content-length") => {
+                length = value.trim().parse().unwrap_or(0);
+            }
+            (Some(status), None) if text.is_empty() => {
+                tokio::io::copy(&mut stream.take(length), &mut tokio::io::sink()).await?;
+                return Ok(status);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! HTTP/1.1 listeners: hyper reads heads and frames bodies; who comes in, how long everything may take, what the sinks
+//! say and what is answered is ours.
+//!
+//! A request is answered when every sink that takes its events has them. It is worked on by a task of its own, so a peer
+//! that has gone (or was told to come again, because the sinks took too long) does not undo what was begun.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::{Body, Incoming};
+use hyper::header::{CONTENT_LENGTH, EXPECT};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{HeaderMap, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, error};
+
+use crate::event::{BatchBuilder, Loss, Origin, Reason, UnixNanos};
+use crate::pipeline::{Sender, Verdict};
+use crate::protocol::{Admission, Exchange, Fate, Flow, Head, MemoryBudget, Output, Request, Response, Work};
+
+use super::clock::Clock;
+use super::connection::Surroundings;
+use super::gathering::{Gathered, Undecided, drain, gather, too_large};
+use super::options::HttpOptions;
+use super::quarantine::{Quarantine, Record};
+use super::tcp::{Arrival, Listener};
+use super::watch::{Watch, Watched};
+
+impl Listener {
+    /// Accepts connections like [`Listener::serve`], and answers their requests with `exchange`. Bodies on their way
+    /// take their memory from `budget`.
+    #[expect(clippy::too_many_arguments, reason = "those of `serve`, and two more")]
+    pub async fn serve_http<E: Exchange>(
+        self,
+        exchange: E,
+        options: HttpOptions,
+        budget: Arc<MemoryBudget>,
+        sender: Sender,
+        clock: Clock,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+        abort: CancellationToken,
+    ) {
+        let http = Arc::new(Http {
+            exchange,
+            places: Arc::new(Semaphore::new(options.max_requests)),
+            quarantine: Quarantine::new(&options.quarantine, &self.name).map(Arc::new),
+            options,
+            budget,
+        });
+        let serve = move |arrival| converse(arrival, http.clone());
+        self.accept(serve, sender, clock, tasks, stop, abort).await;
+    }
+}
+
+/// What all connections of a listener share.
+struct Http<E> {
+    exchange: E,
+    options: HttpOptions,
+    /// For requests that are decoded and delivered.
+    places: Arc<Semaphore>,
+    budget: Arc<MemoryBudget>,
+    quarantine: Option<Arc<Quarantine>>,
+}
+
+/// What all requests of a connection share.
+struct Conversation<E> {
+    http: Arc<Http<E>>,
+    origin: Arc<Origin>,
+    around: Surroundings,
+    watch: Arc<Watch>,
+    requests: AtomicU64,
+}
+
+/// Serves one connection to its end.
+async fn converse<E: Exchange>(arrival: Arrival, http: Arc<Http<E>>) {
+    let Arrival { stream, origin, around, opened, .. } = arrival;
+    let watch = Watch::new(around.clock, opened);
+    let io = TokioIo::new(Watched { stream, watch: watch.clone() });
+    let mut builder = http1::Builder::new();
+    // A peer that has sent its last request may close its side before it reads the answer.
+    builder.half_close(true).max_buf_size(http.options.max_head_bytes);
+    let (ending, watching) = ((origin.clone(), around.clone()), watch.clone());
+    let conversation = Arc::new(Conversation { http, origin, around, watch, requests: AtomicU64::new(0) });
+    let service = service_fn(move |request| {
+        let conversation = conversation.clone();
+        async move { Ok::<_, Infallible>(conversation.answer(request).await) }
+    });
+    let mut connection = pin!(builder.serve_connection(io, service));
+    let (origin, around) = ending;
+    let mut stopped = pin!(around.stop.cancelled());
+    let mut last_moment = None;
+    let mut alarm = pin!(sleep_until(Instant::now()));
+    // hyper polls our stream and our requests, which move the deadline; so it is looked at after every poll.
+    let ended = poll_fn(|context| {
+        loop {
+            if let Poll::Ready(result) = connection.as_mut().poll(context) {
+                return Poll::Ready(Some(result));
+            }
+            if last_moment.is_none() && stopped.as_mut().poll(context).is_ready() {
+                last_moment = Some(Instant::now() + around.options.close_linger);
+                connection.as_mut().graceful_shutdown();
+                continue;
+            }
+            let Some(deadline) = watching.deadline(&around.options, last_moment) else { return Poll::Pending };
+            if alarm.deadline() != deadline {
+                alarm.as_mut().reset(deadline);
+            }
+            return alarm.as_mut().poll(context).map(|()| None);
+        }
+    })
+    .await;
+    match ended {
+        None => debug!("a time limit passed"),
+        Some(Ok(())) => debug!("connection ended"),
+        Some(Err(error)) if error.is_parse() => {
+            // Heads are no part of the books, so no byte is missing in them.
+            let detail = format!("the peer does not speak HTTP as we know it: {error}");
+            let loss = Loss { reason: Reason::Malformed, bytes: 0, events: None, detail: &detail, excerpt: &[] };
+            around.sender.send(around.loss(&origin, 0, loss)).await;
+        }
+        Some(Err(error)) => debug!(%error, "connection broke"),
+    }
+}
+
+impl<E: Exchange> Conversation<E> {
+    async fn answer(&self, request: hyper::Request<Incoming>) -> hyper::Response<Full<Bytes>> {
+        self.watch.request();
+        let response = self.respond(request).await;
+        self.watch.answer();
+        debug!(status = response.status, "answered");
+        to_hyper(response)
+    }
+
+    async fn respond(&self, request: hyper::Request<Incoming>) -> Response {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        let (parts, incoming) = request.into_parts();
+        let head = Head {
+            method: parts.method.as_str().to_owned(),
+            // Proxies name the host as well.
+            target: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
+            headers: headers(&parts.headers),
+        };
+        let is_expecting = parts.headers.contains_key(EXPECT);
+        let undecided = Undecided::new(self.around.clone(), self.origin.clone());
+        let limit = match self.http.exchange.admit(&head, self.around.clock.now()) {
+            Admission::Take { max_body_bytes, key } => (max_body_bytes, key),
+            Admission::Answer(response, reason) => {
+                if !incoming.is_end_stream() {
+                    let why = format!("{} {:.200}, {}", head.method, head.target, response.status);
+                    drain(incoming, is_expecting, reason, &why, undecided).await;
+                }
+                return response;
+            }
+        };
+        let declared = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        if declared.is_some_and(|declared| declared > limit.0) {
+            let response = too_large(limit.0, limit.1);
+            let why = String::from_utf8_lossy(&response.body).trim_end().to_owned();
+            drain(incoming, is_expecting, Reason::TooLarge, &why, undecided).await;
+            return response;
+        }
+        match gather(incoming, limit, self.http.budget.lease(), undecided).await {
+            Ok(gathered) => self.deliver(head, number, gathered).await,
+            Err(response) => response,
+        }
+    }
+
+    /// Has a whole request worked on, and waits for its fate for as long as it may take.
+    async fn deliver(&self, head: Head, number: u64, gathered: Gathered) -> Response {
+        let Gathered { body, lease, mut undecided } = gathered;
+        let until = Instant::now() + self.http.options.delivery_timeout;
+        let Ok(Ok(place)) = tokio::time::timeout_at(until, self.http.places.clone().acquire_owned()).await else {
+            let why = "too many requests are on their way (max_requests)";
+            undecided.lose(Reason::Failed, why, &body).await;
+            return Response::unavailable(why);
+        };
+        let request = Request { head, body, number };
+        let job = Job {
+            work: self.http.exchange.work(request.clone(), self.around.clock.now()),
+            out: Output::new(BatchBuilder::new(self.origin.clone())),
+            request,
+            undecided,
+            around: self.around.clone(),
+            origin: self.origin.clone(),
+            quarantine: self.http.quarantine.clone(),
+            _place: place,
+        };
+        let abort = self.around.abort.clone();
+        let task = self.around.tasks.spawn(async move {
+            let response = abort.run_until_cancelled_owned(job.run()).await;
+            drop(lease);
+            response
+        });
+        match tokio::time::timeout_at(until, task).await {
+            Ok(Ok(Some(response))) => response,
+            // A panic has told its loss; a stopping daemon has no time left.
+            Ok(_) => Response::unavailable("the collector cannot take this just now"),
+            Err(_) => Response::unavailable("storing the events takes longer than usual; send them again"),
+        }
+    }
+}
+
+/// A request being worked on.
+struct Job<W> {
+    work: W,
+    out: Output,
+    request: Request,
+    undecided: Undecided,
+    around: Surroundings,
+    origin: Arc<Origin>,
+    quarantine: Option<Arc<Quarantine>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl<W: Work> Job<W> {
+    async fn run(mut self) -> Response {
+        let delivery = self.around.sender.delivery();
+        let received = self.around.clock.now();
+        let mut now = received;
+        loop {
+            let flow = self.work.proceed(now, &mut self.out);
+            self.undecided.settle(&mut self.out);
+            if !self.out.batch.is_empty() {
+                let batch = self.out.batch.take();
+                self.around.books.handed_over(&batch);
+                delivery.send(batch).await;
+            }
+            if flow != Flow::Again {
+                break;
+            }
+            match self.out.hold.take() {
+                Some(hold) => {
+                    let _ = timeout(hold, self.around.stop.cancelled()).await;
+                }
+                None => tokio::task::yield_now().await,
+            }
+            now = self.around.clock.now();
+        }
+        let is_kept = self.set_aside(received.unix).await;
+        let is_written = delivery.verdict().await == Verdict::Written;
+        let fate = match (is_written, is_kept) {
+            (true, true) => Fate::Delivered,
+            (true, false) => Fate::Unkept,
+            (false, _) => Fate::Failed,
+        };
+        self.work.conclude(fate, self.around.clock.now())
+    }
+
+    /// Keeps the request if it must be. `false`: it could not.
+    async fn set_aside(&mut self, received: UnixNanos) -> bool {
+        let (Some(reason), Some(quarantine)) = (self.work.aside(), &self.quarantine) else { return true };
+        let record = Record {
+            at: received,
+            origin: self.origin.clone(),
+            reason: reason.to_owned(),
+            request: self.request.clone(),
+        };
+        match quarantine.keep(record).await {
+            Ok(()) => true,
+            Err(error) => {
+                error!(listener = &*self.origin.listener, %error, "cannot keep a request that cannot be read");
+                false
+            }
+        }
+    }
+}
+
+fn headers(map: &HeaderMap) -> Vec<(String, Vec<u8>)> {
+    map.iter().map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect()
+}
+
+fn to_hyper(response: Response) -> hyper::Response<Full<Bytes>> {
+    let mut answer = hyper::Response::new(Full::new(Bytes::from(response.body.into_owned())));
+    *answer.status_mut() = StatusCode::from_u16(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in response.headers {
+        if let Ok(value) = value.parse() {
+            answer.headers_mut().insert(name, value);
+        }
+    }
+    answer
+}

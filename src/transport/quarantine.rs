@@ -1,0 +1,217 @@
+//! The quarantine: requests that arrived and cannot be read, kept whole in files until somebody looks at them.
+//!
+//! A file is the request as HTTP has it, head and body as transmitted, so it can be sent again or decoded offline. What
+//! the collector has to say stands in further headers of the same file. The oldest files make room for new ones.
+
+use std::collections::VecDeque;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::task::spawn_blocking;
+use tracing::warn;
+
+use crate::event::{Origin, UnixNanos};
+use crate::protocol::Request;
+
+use super::options::QuarantineOptions;
+
+/// Says when a request was received.
+pub const RECEIVED_HEADER: &str = "x-tributary-received";
+/// Ends the names of files that are complete.
+const SUFFIX: &str = "http";
+/// Headers that say how the body came over the connection; the file says it in its own way.
+const TRANSPORT_HEADERS: [&str; 3] = ["content-length", "transfer-encoding", "expect"];
+
+/// What one listener keeps.
+#[derive(Debug)]
+pub struct Quarantine {
+    dir: PathBuf,
+    max_bytes: u64,
+    kept: Arc<Mutex<Option<Kept>>>,
+}
+
+/// The files that are there, oldest first.
+#[derive(Debug, Default)]
+struct Kept {
+    files: VecDeque<(PathBuf, u64)>,
+    bytes: u64,
+    /// Tells files of the same moment apart.
+    count: u64,
+}
+
+/// A request to be kept.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// When it was received.
+    pub at: UnixNanos,
+    /// Where it came from.
+    pub origin: Arc<Origin>,
+    /// Why it cannot be read: one sentence.
+    pub reason: String,
+    /// The request.
+    pub request: Request,
+}
+
+impl Quarantine {
+    /// Of the listener of this name. `None`: nothing is to be kept.
+    pub fn new(options: &QuarantineOptions, listener: &str) -> Option<Self> {
+        let is_on = !options.dir.as_os_str().is_empty();
+        let (dir, max_bytes) = (options.dir.join(listener), options.max_bytes);
+        is_on.then(|| Quarantine { dir, max_bytes, kept: Arc::default() })
+    }
+
+    /// Keeps a request: when this answers, it is on the disk.
+    ///
+    /// # Errors
+    /// It is larger than all that may be kept, or those of the system.
+    pub async fn keep(&self, record: Record) -> io::Result<()> {
+        let (dir, max_bytes, kept) = (self.dir.clone(), self.max_bytes, self.kept.clone());
+        let job = move || {
+            // One at a time: so the books about the directory are true, and the disk is not asked for more than it can.
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            match &mut *kept {
+                Some(kept) => kept.keep(&dir, max_bytes, &record),
+                unread => unread.insert(Kept::read(&dir)?).keep(&dir, max_bytes, &record),
+            }
+        };
+        spawn_blocking(job).await.map_err(io::Error::other)?
+    }
+}
+
+impl Kept {
+    /// What an earlier run has left in the directory, which is made if it is not there.
+    fn read(dir: &Path) -> io::Result<Kept> {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let mut files = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.path().extension().is_some_and(|suffix| suffix == SUFFIX) {
+                files.push((entry.path(), entry.metadata()?.len()));
+            }
+        }
+        // Names begin with the time.
+        files.sort();
+        let bytes = files.iter().map(|(_, bytes)| bytes).sum();
+        Ok(Kept { files: files.into(), bytes, count: 0 })
+    }
+
+    fn keep(&mut self, dir: &Path, max_bytes: u64, record: &Record) -> io::Result<()> {
+        let head = head(record);
+        let size = (head.len() + record.request.body.len()) as u64;
+        if size > max_bytes {
+            let why = format!("a request of {size} bytes is over all that may be kept (quarantine.max_bytes)");
+            return Err(io::Error::other(why));
+        }
+        while self.bytes + size > max_bytes
+            && let Some((path, bytes)) = self.files.pop_front()
+        {
+            warn!(file = %path.display(), "the quarantine is full (quarantine.max_bytes): its oldest request goes");
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                // Somebody may have taken it out already.
+                _ => self.bytes -= bytes,
+            }
+        }
+        self.count += 1;
+        let path = dir.join(format!("{:020}-{:06}.{SUFFIX}", record.at.0, self.count));
+        write(&path, &[head.as_slice(), &record.request.body])?;
+        self.files.push_back((path, size));
+        self.bytes += size;
+        Ok(())
+    }
+}
+
+/// Writes a file so that it is there whole or not at all.
+fn write(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
+    let unfinished = path.with_extension("part");
+    let written = (|| {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+        parts.iter().try_for_each(|part| file.write_all(part))?;
+        file.sync_all()?;
+        fs::rename(&unfinished, path)?;
+        File::open(path.parent().unwrap_or(path))?.sync_all()
+    })();
+    if written.is_err() {
+        // What is half there is of no use; that it cannot be removed changes nothing.
+        let _ = fs::remove_file(&unfinished);
+    }
+    written
+}
+
+/// The head of the file.
+fn head(record: &Record) -> Vec<u8> {
+    let Record { at, origin, reason, request } = record;
+    let time = jiff::Timestamp::from_nanosecond(i128::from(at.0)).unwrap_or_default();
+    let mut head = format!("{} {} HTTP/1.1\r\n", request.head.method, request.head.target).into_bytes();
+    for (name, value) in &request.head.headers {
+        if !TRANSPORT_HEADERS.contains(&name.as_str()) {
+            head.extend_from_slice(&[name.as_bytes(), b": ", value, b"\r\n"].concat());
+        }
+    }
+    let plain: String = reason.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect();
+    let ours = format!(
+        "content-length: {}\r\nx-tributary-reason: {plain}\r\n{RECEIVED_HEADER}: {time}\r\nx-tributary-peer: {}\r\n\
+         x-tributary-listener: {}\r\n\r\n",
+        request.body.len(),
+        origin.peer,
+        origin.listener,
+    );
+    head.extend_from_slice(ours.as_bytes());
+    head
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Head;
+
+    fn record(at: u64, body: Vec<u8>) -> Record {
+        let headers = vec![("content-length".to_owned(), b"1".to_vec()), ("host".to_owned(), b"h".to_vec())];
+        let head = Head { method: "PUT".into(), target: "/3/ab?c".into(), headers };
+        let origin = Arc::new(Origin::new("endless", "test".into(), "192.0.2.1:9".into(), 1));
+        let request = Request { head, body: body.into(), number: 1 };
+        Record { at: UnixNanos(at), origin, reason: "bad\r\nbytes".into(), request }
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(dir).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_is_the_request_with_the_reason_among_its_headers() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut kept = Kept::read(dir.path()).unwrap();
+        kept.keep(dir.path(), 1 << 20, &record(1_000_000_000, b"body".to_vec())).unwrap();
+        let [name] = names(dir.path()).try_into().unwrap();
+        assert_eq!(name, "00000000001000000000-000001.http");
+        let text = fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!(
+            text,
+            "PUT /3/ab?c HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\nx-tributary-reason: bad??bytes\r\n\
+             x-tributary-received: 1970-01-01T00:00:01Z\r\nx-tributary-peer: 192.0.2.1:9\r\n\
+             x-tributary-listener: test\r\n\r\nbody"
+        );
+    }
+
+    #[test]
+    fn the_oldest_make_room_also_those_of_an_earlier_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let limit = 3000;
+        let mut kept = Kept::read(dir.path()).unwrap();
+        for at in 1..=3 {
+            kept.keep(dir.path(), limit, &record(at, vec![0; 1000])).unwrap();
+        }
+        assert_eq!(names(dir.path()).len(), 2);
+        let mut kept = Kept::read(dir.path()).unwrap();
+        kept.keep(dir.path(), limit, &record(4, vec![0; 2500])).unwrap();
+        assert_eq!(names(dir.path()), ["00000000000000000004-000001.http"]);
+        assert!(kept.keep(dir.path(), limit, &record(5, vec![0; 3000])).is_err());
+        assert_eq!(names(dir.path()).len(), 1, "what is too large takes nobody's place");
+    }
+}
