@@ -245,6 +245,8 @@ impl Agent {
         self.has_reported = true;
         self.last_heartbeat = elapsed;
         self.has_shut_down |= mode == Mode::ShuttingDown;
+        // One that was on its way before the last data hello may deceive us: then only `stop` can follow, which such an
+        // agent ignores, for everything else needs a mode.
         self.is_settled |= self.is_started && self.data_hellos >= self.data_connections;
         self.mode = mode;
         if self.obeying.is_some_and(|(command, _)| command.leads_to() == mode) {

@@ -4,7 +4,9 @@
 //! for operators: section 1.4 lists what harms the traced program, a *rule* is what a collector must do.
 
 mod agent;
+mod breaks;
 mod calls;
+mod clock;
 pub mod configuration;
 mod dictionary;
 mod hq;

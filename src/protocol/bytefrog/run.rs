@@ -14,7 +14,9 @@ use crate::event::{Origin, Position, Resource, ResourceValue, UnixNanos, semconv
 use crate::protocol::{MemoryLease, Now, Output};
 
 use super::agent::{Agent, Command, Refusal};
+use super::breaks::Breaks;
 use super::calls::{Frame, OpenCalls};
+use super::clock::AgentClock;
 use super::dictionary::{Dictionary, Id};
 use super::normalize::{self, RunEnd, Writer};
 use super::options::{Calls, Options};
@@ -22,12 +24,8 @@ use super::queue::{Body, Event, Marker, Turns, Waiting};
 use super::sequence::{Hole, Seen, Sequence};
 use super::wire::{Call, Version, What};
 
-/// Breaks that are remembered to explain gaps.
-const MAX_BREAKS: usize = 64;
 /// Gaps that are told one by one each time that some are given up; the rest is told together.
 const MAX_GAPS_AT_ONCE: u32 = 64;
-/// A run whose agent is that old has had its clock of 32 bits nearly run round (section 1.8).
-const HALF_ROUND_MS: u64 = 1 << 31;
 
 /// What all connections of a run share.
 #[derive(Debug)]
@@ -536,95 +534,5 @@ impl Arrival<'_> {
         let Arrival { message, source, offset, now } = self;
         let (length, observed, arrived) = (message.len() as u32, now.unix, now.elapsed);
         Event { body, number, source, length, offset, observed, arrived, is_late: false, has_waited: false }
-    }
-}
-
-/// The agent's clock: milliseconds since a moment that it never tells (section 1.8).
-#[derive(Debug)]
-struct AgentClock {
-    is_live: bool,
-    base: Option<UnixNanos>,
-    now: UnixNanos,
-    elapsed: Duration,
-    /// Milliseconds from the base until now.
-    age_ms: u64,
-}
-
-impl AgentClock {
-    fn new(is_live: bool) -> Self {
-        AgentClock { is_live, base: None, now: UnixNanos(0), elapsed: Duration::ZERO, age_ms: 0 }
-    }
-
-    fn now(&mut self, now: Now) {
-        self.now = now.unix;
-        self.elapsed = now.elapsed;
-        self.age_ms = self.base.map_or(0, |base| self.now.0.saturating_sub(base.0) / 1_000_000);
-    }
-
-    /// The base is not later than now.
-    fn see_base(&mut self, now: Now) {
-        self.base.get_or_insert(now.unix);
-        self.now(now);
-    }
-
-    /// Something of this time has arrived now: so the base is not later than that long ago.
-    fn see(&mut self, time: u32) {
-        let ahead = if self.age_ms < HALF_ROUND_MS {
-            u64::from(time).saturating_sub(self.age_ms)
-        } else {
-            u64::try_from(time.wrapping_sub(self.age_ms as u32).cast_signed()).unwrap_or(0)
-        };
-        if ahead > 0 && self.is_live {
-            // No agent began before 1970, whatever it says.
-            self.age_ms = (self.age_ms + ahead).min(self.now.0 / 1_000_000);
-            self.base = Some(UnixNanos(self.now.0 - self.age_ms * 1_000_000));
-        }
-    }
-
-    /// When that was: of all the moments that these 32 bits stand for, the latest that is not to come.
-    fn time(&self, time: u32) -> UnixNanos {
-        let base = self.base.map_or(self.now.0, |base| base.0);
-        let ago = (self.age_ms as u32).wrapping_sub(time);
-        let time = self.age_ms.checked_sub(ago.into()).unwrap_or(time.into());
-        UnixNanos(base.saturating_add(time * 1_000_000))
-    }
-}
-
-/// The data breaks of a run: numbers that only go up.
-#[derive(Debug, Default)]
-struct Breaks {
-    last: Option<u64>,
-    /// Those that delivery has not reached.
-    ahead: VecDeque<u64>,
-    /// The latest ones.
-    known: VecDeque<u64>,
-}
-
-impl Breaks {
-    /// `false`: it goes back.
-    fn add(&mut self, number: u64) -> bool {
-        if self.last.is_some_and(|last| number <= last) {
-            return false;
-        }
-        self.last = Some(number);
-        for breaks in [&mut self.ahead, &mut self.known] {
-            if breaks.len() >= MAX_BREAKS {
-                breaks.pop_front();
-            }
-            breaks.push_back(number);
-        }
-        true
-    }
-
-    /// Delivery has reached this number: whether a break was on the way.
-    fn reach(&mut self, number: u64) -> bool {
-        let passed = self.ahead.iter().take_while(|ahead| **ahead <= number).count();
-        self.ahead.drain(..passed);
-        passed > 0
-    }
-
-    /// Whether a hole is one that a break tells of: the break stands in it or right behind it.
-    fn explain(&self, hole: Hole) -> bool {
-        self.known.iter().any(|number| hole.first <= *number && *number <= hole.last + 1)
     }
 }
