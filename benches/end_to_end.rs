@@ -1,6 +1,6 @@
 //! The whole daemon: `simulate` → `run` → a sink, next to a raw TCP → file copy of as many bytes in the same run.
 //!
-//! `cargo bench --bench end_to_end [-- EVENTS [REPETITIONS]]` prints a table. CPU seconds are user + system of the
+//! `cargo bench --bench end_to_end [-- [PROTOCOL] EVENTS [REPETITIONS]]` prints a table. CPU seconds are user + system of the
 //! daemon's own process, from /proc; machines differ, so read the ratio to the raw copy. Nothing is asserted but that
 //! every event arrives.
 
@@ -67,7 +67,10 @@ fn main() {
         "{:<24} {:>12} {:>9} {:>9} {:>28} {:>9}",
         "row", "events/s", "MB/s in", "MB/s out", "CPU s per million", "peak MiB"
     );
-    LOADS.iter().for_each(|load| measure(load, events, repetitions));
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| word.parse::<u64>().is_err()).collect();
+    let named = |load: &&Load| words.iter().any(|word| load.name.starts_with(word.as_str()));
+    let is_any_named = LOADS.iter().any(|load| named(&load));
+    LOADS.iter().filter(|load| !is_any_named || named(load)).for_each(|load| measure(load, events, repetitions));
 }
 
 fn measure(load: &Load, events: u64, repetitions: usize) {
