@@ -95,10 +95,11 @@ async fn connections_that_break_off_anywhere_end_their_runs_and_nothing_is_owed(
         agent.control.until_closed().await;
     }
     daemon.until_all_closed().await;
-    daemon.until("every run ends", |events| {
-        events.iter().filter(|event| event["name"] == "bytefrog.run.ended").count() == 4
-    })
-    .await;
+    daemon
+        .until("every run ends", |events| {
+            events.iter().filter(|event| event["name"] == "bytefrog.run.ended").count() == 4
+        })
+        .await;
     serves_an_agent(&daemon).await;
     let events = daemon.stop().await.events;
     let of = |name: &str| events.iter().filter(|event| event["name"] == name).count();
