@@ -171,8 +171,6 @@ pub(super) struct Agent {
     data_hellos: usize,
     /// A heartbeat has come after the last data hello that we wait for (rule 8).
     is_settled: bool,
-    /// At the last heartbeat, all data connections were open.
-    has_opened: bool,
     mode: Mode,
     is_started: bool,
     has_control: bool,
@@ -194,7 +192,6 @@ impl Agent {
             data_connections,
             data_hellos: 0,
             is_settled: false,
-            has_opened: false,
             mode: Mode::Initializing,
             is_started: false,
             has_control: true,
@@ -248,10 +245,9 @@ impl Agent {
         self.has_reported = true;
         self.last_heartbeat = elapsed;
         self.has_shut_down |= mode == Mode::ShuttingDown;
-        let has_opened = self.is_started && self.data_hellos >= self.data_connections;
-        // One that was on its way already when the last data hello came still says that it initializes.
-        self.is_settled |= has_opened && (mode != Mode::Initializing || self.has_opened);
-        self.has_opened = has_opened;
+        // One that was on its way before the last data hello may deceive us: then only `stop` can follow, which such an
+        // agent ignores, for everything else needs a mode.
+        self.is_settled |= self.is_started && self.data_hellos >= self.data_connections;
         self.mode = mode;
         if self.obeying.is_some_and(|(command, _)| command.leads_to() == mode) {
             self.obeying = None;
