@@ -14,8 +14,10 @@ use crate::event::UnixNanos;
 use super::dictionary::{Dictionary, Id};
 use super::wire::{Call, What};
 
-/// Events so many numbers ahead have a place of their own. One message makes no more places than that.
+/// Events so many numbers ahead may have a place of their own …
 const MAX_NEAR: u64 = 8192;
+/// … and no event makes more empty places than that before its own: they are passed one by one.
+const MAX_EMPTY: u64 = 512;
 /// Ids that were waited for in vain, and are not waited for again. More of them are waited for each time.
 const MAX_HOPELESS: usize = 65_536;
 
@@ -194,7 +196,7 @@ impl Turns {
             return Some(event);
         }
         self.len += 1;
-        if event.number - self.next < self.max_ahead {
+        if self.is_near(event.number) {
             self.place(event);
         } else {
             self.far.insert(event.number, event);
@@ -227,12 +229,16 @@ impl Turns {
 
     /// Gives their places to the events that are not far ahead any more.
     fn draw_near(&mut self) {
-        while let Some(entry) = self.far.first_entry()
-            && *entry.key() - self.next < self.max_ahead
+        while let Some((number, _)) = self.far.first_key_value()
+            && self.is_near(*number)
+            && let Some((_, event)) = self.far.pop_first()
         {
-            let event = entry.remove();
             self.place(event);
         }
+    }
+
+    fn is_near(&self, number: u64) -> bool {
+        number - self.next < self.max_ahead.min(self.events.len() as u64 + MAX_EMPTY)
     }
 
     fn place(&mut self, event: Event) {
