@@ -255,7 +255,10 @@ proptest! {
             return Ok(());
         }
         same(&sorted(&whole.text), &sorted(&cut.text))?;
-        same(&numbered(&whole.text), &numbered(&cut.text))?;
+        if whole.warnings("number_after_its_gap") == 0 {
+            // Whose turn has passed goes out at once, whatever of those before it has been written.
+            same(&numbered(&whole.text), &numbered(&cut.text))?;
+        }
     }
 
     #[test]

@@ -122,7 +122,6 @@ impl Lane {
         }
     }
 
-    /// Puts a batch into the lane when there is room.
     /// Puts a batch into the lane when there is room. Sheds it when there is none for as long as `patience`.
     pub(super) async fn wait(&self, batch: Arc<Batch>, ticket: Ticket, patience: Option<Duration>) {
         let place = async {
