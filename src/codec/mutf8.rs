@@ -49,7 +49,7 @@ pub fn write(text: &str, out: &mut BytesMut) {
     out.put_slice(rest.as_bytes());
 }
 
-/// The bytes that [`write`] appends.
+/// The bytes that [`write()`] appends.
 pub fn encoded_len(text: &str) -> usize {
     let longer = |byte| match byte {
         0 => 1,
