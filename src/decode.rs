@@ -62,12 +62,17 @@ impl<S: Session> Offline<S> {
     }
 
     fn hand_over(&mut self, take: &mut impl FnMut(Batch)) {
-        self.books.settle(&mut self.out);
-        if !self.out.batch.is_empty() {
-            let batch = self.out.batch.take();
-            self.books.handed_over(&batch);
-            take(batch);
-        }
+        hand_over(&mut self.out, &self.books, take);
+    }
+}
+
+/// Books what was decided, and gives its events away.
+fn hand_over(out: &mut Output, books: &ListenerBooks, take: &mut impl FnMut(Batch)) {
+    books.settle(out);
+    if !out.batch.is_empty() {
+        let batch = out.batch.take();
+        books.handed_over(&batch);
+        take(batch);
     }
 }
 
@@ -91,28 +96,20 @@ pub fn answer<E: Exchange>(
         }
         Admission::Answer(response, reason) => Some((response, reason)),
     };
-    let hand_over = |out: &mut Output, take: &mut dyn FnMut(Batch)| {
-        books.settle(out);
-        if !out.batch.is_empty() {
-            let batch = out.batch.take();
-            books.handed_over(&batch);
-            take(batch);
-        }
-    };
     if let Some((response, reason)) = refusal {
         if bytes > 0 {
             let position = Position { sequence: Some(request.number), offset: 0, length: bytes };
             let detail = format!("the request was refused: {}", String::from_utf8_lossy(&response.body).trim_end());
             let loss = Loss { reason, bytes, events: None, detail: &detail, excerpt: &request.body };
             out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);
-            hand_over(&mut out, take);
+            hand_over(&mut out, books, take);
         }
         return (response, None);
     }
     let mut work = exchange.work(request, now);
     loop {
         let flow = work.proceed(now, &mut out);
-        hand_over(&mut out, take);
+        hand_over(&mut out, books, take);
         if flow != Flow::Again {
             break;
         }

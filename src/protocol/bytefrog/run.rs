@@ -377,10 +377,9 @@ impl Run {
 
     /// In order: the event whose turn it is, once its waits are over.
     fn take_turn(&mut self, is_over: bool, now: Now) -> bool {
+        let (rename_wait, names_threads) = (self.rename_wait(), self.version.names_threads());
         let Some(turns) = &mut self.turns else { return false };
         let Some(event) = turns.front(self.sequence.next()) else { return false };
-        let names_threads = self.version.names_threads();
-        let rename_wait = if names_threads { self.options.rename_wait } else { Duration::ZERO };
         if !is_over && event.arrived + rename_wait > now.elapsed {
             return false;
         }
@@ -391,11 +390,7 @@ impl Run {
             self.waiting.despair(id);
         }
         let Some(event) = turns.pop() else { return false };
-        if self.breaks.reach(event.number)
-            && let Some(calls) = &mut self.open_calls
-        {
-            calls.abandon_all();
-        }
+        self.clear_stacks(event.number);
         // What the break has closed goes out first.
         self.ready.push_back(event);
         true
@@ -451,6 +446,7 @@ impl Run {
         self.writer.span(out, frame, start, exit, &mut self.dictionary);
     }
 
+    /// Delivery has reached this number: a break on the way ends every open call.
     fn clear_stacks(&mut self, number: u64) {
         if self.breaks.reach(number)
             && let Some(calls) = &mut self.open_calls

@@ -290,7 +290,7 @@ impl BytefrogSession {
             let rest = &input[at..];
             let offset = self.offset + at as u64;
             let size = if member.is_control {
-                control(&mut run, member, rest, offset, now, out)
+                control(&mut run, rest, offset, now, out)
             } else {
                 data(&mut run, member.source, emit_definitions, rest, offset, now, out)
             };
@@ -308,10 +308,8 @@ impl BytefrogSession {
         self.written += run.written_bytes - written;
         self.due = next_look(&mut run, now);
         match result {
-            Ok(Progress { consumed, flow: Flow::Continue }) if !is_done => Ok(Progress { consumed, flow: Flow::Again }),
-            // All that is here has been used: the caller need not ask again.
-            Ok(Progress { consumed, flow }) => Ok(Progress { consumed, flow }),
-            Err(error) => Err(error),
+            Ok(Progress { consumed, .. }) if !is_done => Ok(Progress { consumed, flow: Flow::Again }),
+            result => result,
         }
     }
 
@@ -332,12 +330,13 @@ impl BytefrogSession {
         let member = match std::mem::replace(&mut self.phase, Phase::Finished) {
             Phase::Control(member) => {
                 // An error would end a program that has not been let run (section 1.4).
-                let words = lock(&member.run).agent.farewell(now.elapsed);
-                if words.first() == Some(&super::agent::Command::Start.message()) {
-                    out.reply.put_slice(&words);
-                } else {
+                let mut run = lock(&member.run);
+                if run.agent.is_started() {
                     wire::write_error(&detail, &mut out.reply);
+                } else {
+                    out.reply.put_slice(&run.agent.farewell(now.elapsed));
                 }
+                drop(run);
                 Some(member)
             }
             Phase::Data(member) => Some(member),
@@ -437,14 +436,7 @@ fn next_look(run: &mut Run, now: Now) -> Option<Duration> {
 }
 
 /// One message of a control connection: its size. `None`: not all of it is here.
-fn control(
-    run: &mut Run,
-    member: &Member,
-    input: &[u8],
-    offset: u64,
-    now: Now,
-    out: &mut Output,
-) -> Result<Option<usize>, DecodeError> {
+fn control(run: &mut Run, input: &[u8], offset: u64, now: Now, out: &mut Output) -> Result<Option<usize>, DecodeError> {
     let Some((message, size)) = wire::control(input)? else { return Ok(None) };
     let place = Place { offset, length: size as u64, now };
     match message {
@@ -471,7 +463,6 @@ fn control(
             normalize::error(out, text, place);
         }
     }
-    member.attend(run, offset, now, out);
     out.decoded_bytes += size as u64;
     Ok(Some(size))
 }
