@@ -6,3 +6,4 @@ pub mod lru;
 pub mod mutf8;
 pub mod reader;
 pub mod text;
+pub mod zmtp;
