@@ -7,3 +7,4 @@ pub mod msgpack;
 pub mod mutf8;
 pub mod reader;
 pub mod text;
+pub mod zmtp;
