@@ -150,8 +150,8 @@ fn a_listener_says_what_it_speaks_and_this_build_speaks_it() {
     let text = "[listeners.a]\nlisten = \"127.0.0.1:1\"\n[listeners.b]\nprotocol = \"zico\"\nkeys_file = \"k\"\n\
                 [listeners.c]\nprotocol = \"datadgo\"\n[listeners.d]\nprotocol = \"statsd\"\nmax_connections = 0\n";
     let expected = [
-        "1:12: [listeners.a] needs the key `protocol`; write protocol = \"bytefrog\", \"datadog\" or \"endless\"",
-        "4:12: protocol `zico` is not built yet; this version speaks: bytefrog, datadog, endless",
+        "1:12: [listeners.a] needs the key `protocol`; write protocol = \"rbkit\", \"bytefrog\", \"datadog\" or \"endless\"",
+        "4:12: protocol `zico` is not built yet; this version speaks: rbkit, bytefrog, datadog, endless",
         "7:12: `protocol` cannot be \"datadgo\"; did you mean \"datadog\"?",
         "9:12: `protocol` cannot be \"statsd\"; \"bytefrog\", \"datadog\" or \"endless\"",
         "10:19: `max_connections` is out of range; allowed: 1 to 1000000",

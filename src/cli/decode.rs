@@ -14,6 +14,7 @@ use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
+use crate::protocol::rbkit::{Agent, AgentOptions, Channel, Player};
 use crate::protocol::{End, Exchange, Head, MemoryBudget, Protocol, Request, Session};
 use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
@@ -31,7 +32,8 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// events, here as there; they are no failure.
 ///
 /// Of bytefrog, all files are the connections of one run: control first, then data. Of endless, a file holds HTTP
-/// requests, or one bundle without any.
+/// requests, or one bundle without any. Of rbkit, all files are one conversation in its order: each the body of one message
+/// or reply, or all that one connection received.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -41,7 +43,8 @@ Examples:
   tributary decode bytefrog --option calls=spans control.bin data-0.bin data-1.bin
   tributary decode bytefrog --bytefrog-version 1 data-0.bin
   tributary decode endless quarantine/desktops/*.http
-  tributary decode endless --endless-version 2 bundle.bin")]
+  tributary decode endless --endless-version 2 bundle.bin
+  tributary decode rbkit 001-rep.msgpack 002-pub.msgpack")]
 pub(super) struct Arguments {
     /// What the bytes speak
     protocol: NamedProtocol,
@@ -57,9 +60,28 @@ pub(super) struct Arguments {
     /// The version of an endless bundle without an HTTP request around it, 0 to 3
     #[arg(long, value_name = "NUMBER", default_value = "3", value_parser = clap::value_parser!(u8).range(0..=3))]
     endless_version: u8,
+    /// Which socket rbkit messages came from, where their form does not tell
+    #[arg(long, value_name = "CHANNEL")]
+    channel: Option<ChannelName>,
     /// How events are written
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     format: OutputFormat,
+}
+
+/// A socket of an rbkit agent.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum ChannelName {
+    Pub,
+    Rep,
+}
+
+impl From<ChannelName> for Channel {
+    fn from(name: ChannelName) -> Self {
+        match name {
+            ChannelName::Pub => Channel::Pub,
+            ChannelName::Rep => Channel::Rep,
+        }
+    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -78,6 +100,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         ProtocolOptions::Datadog(own) => {
             decoder.one_by_one(|| DatadogSession::new(own.clone(), max_message_bytes, emit_definitions, &memory))
+        }
+        ProtocolOptions::Rbkit(own) => {
+            let (agent, own) = (Agent::new(AgentOptions::default()), Arc::new(own));
+            let channel = arguments.channel.map(Into::into);
+            decoder.recordings(|bytes, is_last| {
+                Player::new(agent.clone(), own.clone(), max_message_bytes, bytes, channel, is_last)
+            })
         }
         ProtocolOptions::Endless(own, _) => {
             let version = arguments.endless_version;
@@ -154,13 +183,42 @@ impl Decoder<'_> {
         Ok(())
     }
 
+    /// Recordings of one conversation with a process, each taken up where the one before ended.
+    fn recordings(&mut self, play: impl Fn(&[u8], bool) -> Player) -> Result<(), Failure> {
+        for (number, file) in (1..).zip(self.files) {
+            let mut bytes = Vec::new();
+            let read = open(file).and_then(|mut input| input.read_to_end(&mut bytes));
+            read.map_err(|error| Failure::Failed(format!("{}: {error}", file.display())))?;
+            let decoded = match play(&bytes, number == self.files.len() as u64) {
+                Player::Pub(session) => self.read_from(number, file, *session, &bytes[..]).and_then(|it| self.finish(it)),
+                Player::Rep(session) => self.read_from(number, file, *session, &bytes[..]).and_then(|it| self.finish(it)),
+            };
+            decoded?;
+            if self.output.is_closed {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn read<S: Session>(&mut self, number: u64, file: &Path, session: S) -> Result<Decoded<S>, Failure> {
+        let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", file.display()));
+        self.read_from(number, file, session, open(file).map_err(failed)?)
+    }
+
+    fn read_from<S: Session>(
+        &mut self,
+        number: u64,
+        file: &Path,
+        session: S,
+        input: impl Read,
+    ) -> Result<Decoded<S>, Failure> {
         let books = ListenerBooks::new("decode".into(), self.protocol);
         let name: Arc<str> = file.display().to_string().into();
         let origin = Arc::new(Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number));
         let mut offline = Offline::new(session, origin, books.clone());
         let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
-        feed(open(file).map_err(failed)?, &mut offline, self.clock, &mut self.output).map_err(failed)?;
+        feed(input, &mut offline, self.clock, &mut self.output).map_err(failed)?;
         Ok(Decoded { name, offline, books })
     }
 
