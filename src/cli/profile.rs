@@ -3,6 +3,7 @@
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use super::decode::Input;
 use super::{Failure, counted, quiet, say};
 use crate::event::Batch;
 use crate::profile::compare::Comparison;
@@ -13,6 +14,7 @@ use crate::profile::{Counted, Item, flamegraph};
 use crate::protocol::Protocol;
 
 #[derive(Debug, clap::Args)]
+#[group(id = "profile")]
 #[command(next_help_heading = "Profiles, of rbkit")]
 pub(super) struct Arguments {
     /// Show a profile instead of events. Files may be event files of a sink too, rotated and compressed ones included
@@ -48,9 +50,7 @@ enum Samples {
 }
 
 /// Decodes captures, giving each batch away.
-pub(super) trait Decode {
-    fn decode(&self, files: &[PathBuf], take: &mut dyn FnMut(&Batch)) -> Result<(), Failure>;
-}
+type Decode<'a> = dyn Fn(Vec<Input>, &mut dyn FnMut(&Batch)) -> Result<(), Failure> + 'a;
 
 impl Arguments {
     /// Whether a profile is wanted instead of events.
@@ -72,21 +72,21 @@ impl Arguments {
     }
 
     /// Writes the profile to stdout.
-    pub(super) fn run(&self, files: &[PathBuf], decoder: &impl Decode) -> Result<(), Failure> {
+    pub(super) fn run(&self, files: &[PathBuf], decode: &Decode<'_>) -> Result<(), Failure> {
         let mut out = BufWriter::new(io::stdout().lock());
         let stdin = [PathBuf::from("-")];
         let files_or_stdin = if files.is_empty() { &stdin[..] } else { files };
         let result = match (&self.compare, self.form) {
             (Some(two), _) => {
-                let [before, after] = self.two(two, files, decoder)?;
+                let [before, after] = self.two(two, files, decode)?;
                 Comparison::new(&before, &after).write(&mut out)
             }
             (None, Some(Form::Heap)) => {
                 let wanted = self.dump.map_or(Wanted::LastWhole, Wanted::Number);
-                heap(wanted, false, files_or_stdin, decoder)?.write(&mut out)
+                heap(wanted, false, files_or_stdin, decode)?.write(&mut out)
             }
             (None, form) => {
-                let (stacks, counted) = stacks(self.sample, files_or_stdin, decoder)?;
+                let (stacks, counted) = stacks(self.sample, files_or_stdin, decode)?;
                 match form {
                     Some(Form::Flamegraph) => {
                         let title = format!("rbkit: {}", words(counted));
@@ -100,55 +100,52 @@ impl Arguments {
     }
 
     /// The dumps to be compared: of two files, or by their numbers in one input.
-    fn two(&self, two: &[PathBuf], files: &[PathBuf], decoder: &impl Decode) -> Result<[Heap; 2], Failure> {
+    fn two(&self, two: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Result<[Heap; 2], Failure> {
         let [a, b] = two else { return Err(Failure::Misused("--compare takes A and B".to_owned())) };
         if files.is_empty() {
-            let of = |file: &PathBuf| heap(Wanted::LastWhole, true, std::slice::from_ref(file), decoder);
+            let of = |file: &PathBuf| heap(Wanted::LastWhole, true, std::slice::from_ref(file), decode);
             return Ok([of(a)?, of(b)?]);
         }
         if files.iter().any(|file| file == Path::new("-")) {
             return Err(Failure::Misused("stdin can be read once only: --compare A B - is not possible".to_owned()));
         }
-        let of = |number: &PathBuf| {
-            let number = number.to_str().and_then(|text| text.parse().ok());
-            let words = "--compare A B FILE: A and B are numbers of dumps";
-            let number = number.ok_or_else(|| Failure::Misused(words.to_owned()))?;
-            heap(Wanted::Number(number), true, files, decoder)
+        let number = |text: &PathBuf| {
+            let number = text.to_str().and_then(|text| text.parse().ok());
+            number.ok_or_else(|| Failure::Misused("--compare A B FILE: A and B are numbers of dumps".to_owned()))
         };
+        let (a, b) = (number(a)?, number(b)?);
+        let of = |number| heap(Wanted::Number(number), true, files, decode);
         Ok([of(a)?, of(b)?])
     }
 }
 
-/// Gives what the files have for a profile to `take`, each file's in its order.
-fn read(files: &[PathBuf], decoder: &impl Decode, mut take: impl FnMut(Item<'_>)) -> Result<(), Failure> {
-    for file in files {
-        let name = file.display();
+/// Gives what the files have for a profile to `take`: event files in their order, then captures in theirs.
+fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(Item<'_>)) -> Result<(), Failure> {
+    let mut captures = Vec::new();
+    for path in files {
+        let name = path.display();
         let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
-        // What is no event file is opened again by the decoder; stdin keeps what it has been asked for so far.
-        match EventFile::open(super::decode::open(file).map_err(failed)?).map_err(failed)? {
-            Some(events) => {
+        let mut input = Input::new(path);
+        match EventFile::open(input.open().map_err(failed)?).map_err(failed)? {
+            Ok(events) => {
                 let lines = events.read(&mut take).map_err(failed)?;
                 if let Some(first) = lines.first_skipped {
                     let skipped = counted(lines.skipped, "line");
                     say(format_args!("{name}: {skipped} could not be read, the first of them line {first}"));
                 }
             }
-            None => {
-                let file = std::slice::from_ref(file);
-                decoder.decode(file, &mut |batch| events::items(batch).for_each(&mut take))?;
-            }
+            Err(opened) => captures.push(Input { opened: Some(opened), ..input }),
         }
     }
-    Ok(())
+    if captures.is_empty() {
+        return Ok(());
+    }
+    decode(captures, &mut |batch| events::items(batch).for_each(&mut take))
 }
 
-fn stacks(
-    samples: Option<Samples>,
-    files: &[PathBuf],
-    decoder: &impl Decode,
-) -> Result<(Stacks, Counted), Failure> {
+fn stacks(samples: Option<Samples>, files: &[PathBuf], decode: &Decode<'_>) -> Result<(Stacks, Counted), Failure> {
     let (mut cpu, mut allocations) = (Stacks::default(), Stacks::default());
-    read(files, decoder, |item| {
+    read(files, decode, |item| {
         if let Item::Sample(sample) = item {
             let stacks = match sample.counted {
                 Counted::Cpu => &mut cpu,
@@ -187,9 +184,9 @@ fn words(counted: Counted) -> &'static str {
     }
 }
 
-fn heap(wanted: Wanted, keeps_objects: bool, files: &[PathBuf], decoder: &impl Decode) -> Result<Heap, Failure> {
+fn heap(wanted: Wanted, keeps_objects: bool, files: &[PathBuf], decode: &Decode<'_>) -> Result<Heap, Failure> {
     let mut dumps = Dumps::new(wanted, keeps_objects);
-    read(files, decoder, |item| match item {
+    read(files, decode, |item| match item {
         Item::Object(object) => dumps.object(&object),
         Item::DumpEnd(dump) => dumps.end(&dump),
         Item::Sample(_) => {}

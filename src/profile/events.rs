@@ -8,13 +8,23 @@ use lz4_flex::frame::FrameDecoder;
 use serde::Deserialize;
 
 use super::{Counted, Dump, Frame, Item, Object, Sample, Site};
-use crate::event::{Batch, DataView, EventView, Number, Resource, ResourceValue, SampleView, ValueView};
+use crate::event::{
+    Batch, DataView, EventView, Number, Resource, ResourceValue, SampleView, ValueView, semconv as names,
+};
 
 const CPU: &str = "cpu";
 const ALLOCATIONS: &str = "alloc_objects";
-const HEAP_OBJECT: &str = "rbkit.heap.object";
-const HEAP_DUMP: &str = "rbkit.heap.dump";
-const PID: &str = "process.pid";
+const HEAP_OBJECT: &str = names::RBKIT_HEAP_OBJECT.as_str();
+const HEAP_DUMP: &str = names::RBKIT_HEAP_DUMP.as_str();
+const PID: &str = names::PROCESS_PID.as_str();
+const OBJECT_ID: &str = names::RBKIT_OBJECT_ID.as_str();
+const CLASS: &str = names::RBKIT_CLASS_NAME.as_str();
+const REFERENCES: &str = names::RBKIT_OBJECT_REFERENCES.as_str();
+const FILE: &str = names::CODE_FILE_PATH.as_str();
+const LINE: &str = names::CODE_LINE_NUMBER.as_str();
+const SIZE: &str = names::RBKIT_OBJECT_SIZE.as_str();
+const DUMP_ID: &str = names::RBKIT_DUMP_ID.as_str();
+const OBJECT_COUNT: &str = names::RBKIT_DUMP_OBJECT_COUNT.as_str();
 
 /// A line of an event file that is longer is passed over. An object with a million references is a third of it.
 const MAX_LINE_BYTES: usize = 64 << 20;
@@ -68,14 +78,14 @@ fn object(event: EventView<'_>) -> Object<'_> {
     let mut object = Object { dump, id: 0, class: None, site: Site::default(), size: None, references: 0 };
     for (key, value) in event.attributes() {
         match (key.text, value) {
-            ("rbkit.object.id", ValueView::U64(id)) => object.id = id,
-            ("rbkit.class.name", ValueView::Text(class)) => object.class = Some(class.text.into()),
-            ("rbkit.object.references", ValueView::Array(ids)) => object.references = ids.count() as u64,
-            ("code.file.path", ValueView::Text(file)) => object.site.file = Some(file.text.into()),
-            ("code.line.number", ValueView::U64(line)) => object.site.line = Some(line),
-            ("rbkit.object.size", ValueView::U64(size)) => object.size = Some(size),
-            ("rbkit.dump.id", ValueView::U64(id)) => object.dump.id = id,
-            ("rbkit.dump.object_count", ValueView::U64(count)) => object.dump.object_count = Some(count),
+            (OBJECT_ID, ValueView::U64(id)) => object.id = id,
+            (CLASS, ValueView::Text(class)) => object.class = Some(class.text.into()),
+            (REFERENCES, ValueView::Array(ids)) => object.references = ids.count() as u64,
+            (FILE, ValueView::Text(file)) => object.site.file = Some(file.text.into()),
+            (LINE, ValueView::U64(line)) => object.site.line = Some(line),
+            (SIZE, ValueView::U64(size)) => object.size = Some(size),
+            (DUMP_ID, ValueView::U64(id)) => object.dump.id = id,
+            (OBJECT_COUNT, ValueView::U64(count)) => object.dump.object_count = Some(count),
             _ => {}
         }
     }
@@ -91,7 +101,7 @@ fn pid(resource: &Resource) -> Option<u64> {
 }
 
 /// A file of events, seen through its compression.
-pub struct EventFile<'a>(Box<dyn BufRead + 'a>);
+pub struct EventFile(Box<dyn BufRead>);
 
 /// What was read of an event file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,21 +114,21 @@ pub struct Lines {
     pub first_skipped: Option<u64>,
 }
 
-impl<'a> EventFile<'a> {
-    /// An event file begins with `{`, or is compressed as the file sink compresses. Anything else, and what is empty, is
-    /// handed back: wire bytes begin otherwise.
+impl EventFile {
+    /// An event file begins with `{`, or with the first byte of gzip or LZ4 when the file sink has compressed it. Wire
+    /// bytes begin with none of these; they are handed back.
     ///
     /// # Errors
     /// The input cannot be read.
-    pub fn open(input: impl Read + 'a) -> io::Result<Result<EventFile<'a>, Box<dyn BufRead + 'a>>> {
+    pub fn open(input: impl Read + 'static) -> io::Result<Result<EventFile, Box<dyn Read>>> {
         let mut input = BufReader::with_capacity(256 * 1024, input);
-        let is_event_file = |file: Box<dyn BufRead + 'a>| Ok(Ok(EventFile(file)));
-        match input.fill_buf()? {
-            [b'{', ..] => is_event_file(Box::new(input)),
-            [0x1F, 0x8B, ..] => is_event_file(Box::new(BufReader::new(MultiGzDecoder::new(input)))),
-            [0x04, 0x22, 0x4D, 0x18, ..] => is_event_file(Box::new(BufReader::new(FrameDecoder::new(input)))),
-            _ => Ok(Err(Box::new(input))),
-        }
+        let file: Box<dyn BufRead> = match input.fill_buf()?.first() {
+            Some(b'{') => Box::new(input),
+            Some(0x1F) => Box::new(BufReader::new(MultiGzDecoder::new(input))),
+            Some(0x04) => Box::new(BufReader::new(FrameDecoder::new(input))),
+            _ => return Ok(Err(Box::new(input))),
+        };
+        Ok(Ok(EventFile(file)))
     }
 
     /// Reads the file to its end.
@@ -130,10 +140,7 @@ impl<'a> EventFile<'a> {
         let mut line = Vec::new();
         loop {
             line.clear();
-            let is_whole = match read_line(&mut *self.0, &mut line)? {
-                None => return Ok(lines),
-                Some(is_whole) => is_whole,
-            };
+            let Some(is_whole) = read_line(&mut *self.0, &mut line)? else { return Ok(lines) };
             lines.read += 1;
             match if is_whole { parse(&line) } else { Err(()) } {
                 Ok(Some(item)) => take(item),

@@ -175,3 +175,48 @@ impl Stacks {
         (own, is_shown)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Site;
+    use super::*;
+
+    fn sample(frames: &[&'static str], value: u64) -> Sample<'static> {
+        let frame = |name: &&'static str| Frame { function: Some((*name).into()), site: Site::default() };
+        let frames = frames.iter().map(frame).collect();
+        Sample { counted: Counted::Cpu, value, frames, site: Site::default(), class: None }
+    }
+
+    fn folded(stacks: &Stacks, least_parts: Option<u64>) -> String {
+        let mut out = Vec::new();
+        stacks.write_folded(least_parts, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn what_is_too_small_is_added_to_its_callers_and_the_sum_stays() {
+        let mut stacks = Stacks::default();
+        for (frames, value) in
+            [(&["b", "a"][..], 89), (&["c", "a"], 4), (&["d", "c", "a"], 5), (&["e", "d", "c", "a"], 1), (&["f"], 1)]
+        {
+            stacks.add(&sample(frames, value));
+        }
+        assert_eq!(stacks.total(), 100);
+        assert_eq!(folded(&stacks, None), "a;b 89\na;c 4\na;c;d 5\na;c;d;e 1\nf 1\n");
+        assert_eq!(folded(&stacks, Some(100)), folded(&stacks, None));
+        assert_eq!(folded(&stacks, Some(20)), "a;b 89\na;c 4\na;c;d 6\n(others) 1\n");
+        assert_eq!(folded(&stacks, Some(10)), "a;b 89\na;c 10\n(others) 1\n");
+        assert_eq!(folded(&stacks, Some(1)), "(others) 100\n");
+    }
+
+    #[test]
+    fn sums_saturate_and_recursion_is_no_matter() {
+        let mut stacks = Stacks::default();
+        stacks.add(&sample(&["a", "a", "a"], u64::MAX));
+        stacks.add(&sample(&["a", "a", "a"], 1));
+        stacks.add(&sample(&["a"], 0));
+        assert_eq!((stacks.total(), stacks.samples(), stacks.cut()), (u64::MAX, 3, 0));
+        assert_eq!(folded(&stacks, None), format!("a;a;a {}\n", u64::MAX));
+        assert_eq!(folded(&stacks, Some(10)), folded(&stacks, None));
+    }
+}

@@ -29,9 +29,9 @@ pub(super) fn class(class: Option<&str>) -> Cow<'_, str> {
     if class.is_empty() { Cow::Borrowed("(empty)") } else { class }
 }
 
-/// `file:line`, or what there is of it. `None` when there is neither.
+/// `file:line`, or what there is of it. `None` when there is neither. Line 0 is none: Ruby has it for functions in C.
 pub(super) fn site(file: Option<&str>, line: Option<u64>) -> Option<String> {
-    match (file.map(shown), line) {
+    match (file.map(shown), line.filter(|line| *line != 0)) {
         (None, None) => None,
         (Some(file), None) => Some(file.into_owned()),
         (file, Some(line)) => Some(format!("{}:{line}", file.unwrap_or(Cow::Borrowed("(no file)")))),
@@ -86,7 +86,7 @@ mod tests {
             frame(&Frame { function: function.map(Into::into), site: Site { file: file.map(Into::into), line } })
         };
         assert_eq!(named(Some("A#b"), Some("/a.rb"), Some(7)), "A#b (/a.rb:7)");
-        assert_eq!(named(Some("A#b"), Some("<cfunc>"), None), "A#b (<cfunc>)");
+        assert_eq!(named(Some("A#b"), Some("<cfunc>"), Some(0)), "A#b (<cfunc>)");
         assert_eq!(named(Some("A#b"), None, Some(7)), "A#b ((no file):7)");
         assert_eq!(named(Some("A;b"), None, None), "A:b");
         assert_eq!(named(None, Some("/a;b.rb"), Some(7)), "(/a:b.rb:7)");
