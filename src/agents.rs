@@ -57,9 +57,12 @@ impl Processes {
         let agent = self.agents.get(number).ok_or(rbkit::Refusal::NotConnected)?;
         let (answer, answered) = oneshot::channel();
         // Who has stopped waiting need not be told.
-        agent.command(command, Box::new(|result| {
-            let _ = answer.send(result);
-        }));
+        agent.command(
+            command,
+            Box::new(|result| {
+                let _ = answer.send(result);
+            }),
+        );
         answered.await.unwrap_or(Err(rbkit::Refusal::NotAnswered))
     }
 }

@@ -245,8 +245,16 @@ impl Server {
     ) {
         let reconnect = (options.reconnect.min, options.reconnect.max);
         let (tasks, tokens) = (self.connections.clone(), (self.stop.clone(), self.abort.clone()));
-        let dialer =
-            Dialer::new(&config.name, Protocol::Rbkit, reconnect, config.options.clone(), books, hand_over, tasks, tokens);
+        let dialer = Dialer::new(
+            &config.name,
+            Protocol::Rbkit,
+            reconnect,
+            config.options.clone(),
+            books,
+            hand_over,
+            tasks,
+            tokens,
+        );
         let agents: Vec<_> = options.agents.iter().cloned().map(Agent::new).collect();
         let max_message_bytes = config.options.max_message_bytes;
         for agent in &agents {
@@ -275,7 +283,10 @@ impl Entrance {
     fn open(config: &ListenerConfig) -> Result<Entrance, StartError> {
         let ListenerConfig { name, listen, options, protocol } = config;
         let Some(listen) = listen else {
-            return Ok(Entrance { listener: None, books: ListenerBooks::new(name.as_str().into(), protocol.protocol()) });
+            return Ok(Entrance {
+                listener: None,
+                books: ListenerBooks::new(name.as_str().into(), protocol.protocol()),
+            });
         };
         let listener = Listener::bind(name, protocol.protocol(), *listen, options.clone())
             .map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })?;

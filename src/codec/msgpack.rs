@@ -250,7 +250,8 @@ mod tests {
         let minus = [Value::Negative(-1); 4];
         let rest = [Value::Unsigned(7), Value::Unsigned(u64::MAX), Value::Float(1.5), Value::Float(1.5)];
         let texts = [Value::Text(b"x"); 4];
-        let others = [Value::Binary(b"x"), Value::Extension(9, b"x"), Value::Nil, Value::Bool(false), Value::Bool(true)];
+        let others =
+            [Value::Binary(b"x"), Value::Extension(9, b"x"), Value::Nil, Value::Bool(false), Value::Bool(true)];
         let empty = [Value::Array(0), Value::Map(0), Value::Array(0), Value::Map(0)];
         let expected: Vec<_> = [&seven[..], &minus, &rest, &texts, &others, &empty].concat();
         assert_eq!(all(&bytes).unwrap(), expected);
@@ -258,7 +259,9 @@ mod tests {
 
     #[test]
     fn what_the_message_cannot_hold_is_refused_at_once_even_while_it_arrives() {
-        for huge in [&[0xdd, 0xff, 0xff, 0xff, 0xff][..], &[0xdf, 0xff, 0xff, 0xff, 0xff], &[0xdb, 0xff, 0xff, 0xff, 0xff]] {
+        for huge in
+            [&[0xdd, 0xff, 0xff, 0xff, 0xff][..], &[0xdf, 0xff, 0xff, 0xff, 0xff], &[0xdb, 0xff, 0xff, 0xff, 0xff]]
+        {
             let mut reader = Reader::new(huge, 1_000_000);
             let error = reader.next("payload").unwrap_err();
             assert!(!reader.may_wait(&error), "{error}");

@@ -272,12 +272,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    fn child<'b>(
-        &'b mut self,
-        key: &str,
-        found: Option<(&'b DeTable<'b>, Range<usize>)>,
-        unset: bool,
-    ) -> Section<'b> {
+    fn child<'b>(&'b mut self, key: &str, found: Option<(&'b DeTable<'b>, Range<usize>)>, unset: bool) -> Section<'b> {
         let (table, span) = found.unzip();
         let (header, prefix) = match self.header.as_str() {
             "" => (quoted(key), String::new()),

@@ -351,7 +351,8 @@ fn read_host(value: &DeValue<'_>) -> Result<String, Fault> {
     let text = read_text(value)?;
     let is_one = text.rsplit_once(':').is_some_and(|(host, port)| {
         let is_address = text.parse::<SocketAddr>().is_ok();
-        let is_name = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        let is_name =
+            !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
         port.parse::<u16>().is_ok_and(|port| port != 0) && (is_address || is_name)
     });
     if is_one {

@@ -9,7 +9,7 @@ pub struct Name(pub(super) &'static str);
 
 impl Name {
     /// The name itself.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         self.0
     }
 }

@@ -186,8 +186,7 @@ impl Control {
 
     fn reply(&mut self, body: &[u8], now: Now, out: &mut Output) {
         self.replies += 1;
-        let place =
-            Place { sequence: Some(self.replies), offset: self.offset, length: body.len() as u64, now };
+        let place = Place { sequence: Some(self.replies), offset: self.offset, length: body.len() as u64, now };
         let Some(request) = self.request.take() else {
             if !self.is_offline {
                 let mut fault = Fault::new(Reason::Malformed, self.offset, "a reply to no request".to_owned());
@@ -285,8 +284,7 @@ impl Control {
             Command::StopCpuProfiling => state.started.retain(|profile| *profile != Profile::Cpu),
             _ => {}
         }
-        let limit =
-            if command.is_slow() { self.options.slow_request_timeout } else { self.options.request_timeout };
+        let limit = if command.is_slow() { self.options.slow_request_timeout } else { self.options.request_timeout };
         zmtp::request(command.as_str(), &mut out.reply);
         self.request = Some(Request { command, order, until: now.elapsed + limit, settles: state.asked });
     }
@@ -421,9 +419,8 @@ impl Session for Control {
     fn poll_wake(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut state = self.agent.state();
         state.control = Some(context.waker().clone());
-        let is_wanted = state.asked > state.answered
-            || (state.is_due && state.is_subscribed)
-            || !state.commands.is_empty();
+        let is_wanted =
+            state.asked > state.answered || (state.is_due && state.is_subscribed) || !state.commands.is_empty();
         drop(state);
         let is_ready = self.is_idle() && self.stops_until.is_none() && is_wanted;
         if is_ready { Poll::Ready(()) } else { Poll::Pending }

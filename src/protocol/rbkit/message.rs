@@ -173,7 +173,8 @@ impl Message {
         let mut fault = match self.state {
             State::Waste(fault) => fault,
             _ => {
-                let detail = format!("the message ends {} bytes early: {why}", self.left.saturating_sub(rest.len() as u64));
+                let detail =
+                    format!("the message ends {} bytes early: {why}", self.left.saturating_sub(rest.len() as u64));
                 Fault::new(Reason::Truncated, self.start, detail)
             }
         };
@@ -215,7 +216,9 @@ impl Message {
         let head = Head::read(reader, pairs)?;
         let family = match head.kind {
             Some(Type::Number(number)) => Family::of_collection(number),
-            Some(kind @ Type::Name(_)) if kind.kind(Family::Master) == Some(Kind::Collection) => Some(around.agent.family()),
+            Some(kind @ Type::Name(_)) if kind.kind(Family::Master) == Some(Kind::Collection) => {
+                Some(around.agent.family())
+            }
             _ => None,
         };
         let Some(family) = family else {
@@ -416,7 +419,12 @@ impl Message {
         Ok(bytes.len())
     }
 
-    fn stat(&mut self, whole: Reader<'_>, around: &mut Surroundings<'_>, out: &mut Output) -> Result<usize, DecodeError> {
+    fn stat(
+        &mut self,
+        whole: Reader<'_>,
+        around: &mut Surroundings<'_>,
+        out: &mut Output,
+    ) -> Result<usize, DecodeError> {
         let State::Stats { left, after, time } = &mut self.state else { return Ok(0) };
         if *left == 0 {
             self.state = State::EventPairs(*after);
@@ -436,7 +444,14 @@ impl Message {
             _ => false,
         };
         if !is_number {
-            normalize::lost(out, Reason::Malformed, bytes, Some(1), "a statistic that is not a text to a number", place);
+            normalize::lost(
+                out,
+                Reason::Malformed,
+                bytes,
+                Some(1),
+                "a statistic that is not a text to a number",
+                place,
+            );
         }
         Ok(bytes.len())
     }
@@ -453,7 +468,8 @@ impl Message {
         let payload = head.payload.ok_or_else(|| malformed(()))?;
         let (frames, mut marks) = (&mut around.scratch.frames, (false, false));
         frames.clear();
-        let thread = read_frames(payload.reader, around.options.max_frames, frames, &mut marks, out).map_err(|_| malformed(()))?;
+        let thread = read_frames(payload.reader, around.options.max_frames, frames, &mut marks, out)
+            .map_err(|_| malformed(()))?;
         normalize::cpu_sample(out, frames, thread, marks, head.time, self.place(0, end, around.now));
         Ok(end)
     }

@@ -3,8 +3,8 @@
 use crate::codec::msgpack::Value as Wire;
 use crate::codec::text::repair;
 use crate::event::{
-    BatchBuilder, EventBuilder, Frame, Header, Key, Loss, MetricData, MetricType, Name, Number, Position, Reason, SampleData,
-    Severity, Temporality, Text, UnixNanos, Value, semconv as names,
+    BatchBuilder, EventBuilder, Frame, Header, Key, Loss, MetricData, MetricType, Name, Number, Position, Reason,
+    SampleData, Severity, Temporality, Text, UnixNanos, Value, semconv as names,
 };
 use crate::protocol::{Now, Output};
 
@@ -68,10 +68,8 @@ pub(super) fn noticed(out: &mut Output, name: Name, severity: Severity, body: Op
 /// A process introduces itself. The released gem listens on every interface, without asking who is there (rule 28).
 pub(super) fn handshake(out: &mut Output, handshake: &Handshake, time: Option<f64>, place: Place) {
     let mut event = place.event(out, names::RBKIT_HANDSHAKE, time);
-    let flags = [
-        (names::RBKIT_MEMORY_PROFILE, handshake.memory_profile),
-        (names::RBKIT_CPU_PROFILE, handshake.cpu_profile),
-    ];
+    let flags =
+        [(names::RBKIT_MEMORY_PROFILE, handshake.memory_profile), (names::RBKIT_CPU_PROFILE, handshake.cpu_profile)];
     for (name, flag) in flags {
         if let Some(flag) = flag {
             event.attribute(name, flag);
@@ -167,13 +165,7 @@ pub(super) fn dump_incomplete(out: &mut Output, dump: DumpOf, missing: u64, why:
 }
 
 /// Messages or objects that the peer has sent and we have not got.
-pub(super) fn gap(
-    out: &mut Output,
-    missing: u64,
-    detail: &str,
-    attributes: &[(Key, Value)],
-    place: Place,
-) {
+pub(super) fn gap(out: &mut Output, missing: u64, detail: &str, attributes: &[(Key, Value)], place: Place) {
     let loss = Loss { reason: Reason::Gap, bytes: 0, events: Some(missing), detail, excerpt: &[] };
     out.loss_with(place.header(names::LOSS), loss, attributes);
 }
@@ -212,7 +204,8 @@ pub(super) fn gc_stat(out: &mut Output, key: &[u8], value: Wire<'_>, time: Optio
         out.batch.push_parts(&[names::RBKIT_GC.as_str(), &plain])
     };
     let nanos = time.and_then(nanos);
-    let header = Header { name: name.into(), time: Some(nanos.unwrap_or(place.now.unix)), ..place.header(names::RBKIT_GC) };
+    let header =
+        Header { name: name.into(), time: Some(nanos.unwrap_or(place.now.unix)), ..place.header(names::RBKIT_GC) };
     let mut event = out.batch.event(header);
     if nanos.is_none() {
         event.text(names::TIME_BASIS, names::TIME_BASIS_RECEIVED);

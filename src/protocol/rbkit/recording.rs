@@ -58,9 +58,9 @@ fn socket(bytes: &[u8]) -> Channel {
     let head = &bytes[..bytes.len().min(4096)];
     let at = head.windows(NAME.len()).position(|window| window.eq_ignore_ascii_case(NAME));
     let value = at.and_then(|at| head.get(at + NAME.len() + 4..)).unwrap_or_default();
-    let replies = [&b"REP"[..], b"ROUTER"].iter().any(|name| {
-        value.get(..name.len()).is_some_and(|value| value.eq_ignore_ascii_case(name))
-    });
+    let replies = [&b"REP"[..], b"ROUTER"]
+        .iter()
+        .any(|name| value.get(..name.len()).is_some_and(|value| value.eq_ignore_ascii_case(name)));
     if replies { Channel::Rep } else { Channel::Pub }
 }
 

@@ -165,7 +165,9 @@ impl Snapshot {
                 (Part::Count, Wire::Unsigned(count)) => self.count = count,
                 // The document has one id here, agents a map from ids to counts.
                 (Part::Stacks, Wire::Unsigned(id)) => stack = Some(id),
-                (Part::Stacks, Wire::Map(count)) => (self.stacks_left, self.stacks_at) = (count, start + value.offset()),
+                (Part::Stacks, Wire::Map(count)) => {
+                    (self.stacks_left, self.stacks_at) = (count, start + value.offset())
+                }
                 _ => {}
             }
         }

@@ -294,7 +294,8 @@ impl Session for Subscription {
             };
             message.cut_short(rest, end.as_str(), &mut around, out);
         } else if !rest.is_empty() {
-            let mut fault = Fault::new(Reason::Truncated, self.offset, format!("the stream ends here: {}", end.as_str()));
+            let mut fault =
+                Fault::new(Reason::Truncated, self.offset, format!("the stream ends here: {}", end.as_str()));
             fault.count(rest);
             fault.tell(now, out);
         }
