@@ -6,6 +6,7 @@ mod check;
 mod decode;
 mod demo;
 mod log;
+mod profile;
 mod run;
 mod simulate;
 

@@ -3,6 +3,8 @@
 pub mod gvariant;
 pub mod inflate;
 pub mod lru;
+pub mod msgpack;
 pub mod mutf8;
 pub mod reader;
 pub mod text;
+pub mod zmtp;
