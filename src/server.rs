@@ -13,9 +13,11 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::warn;
 
+use crate::admin::options::AdminOptions;
+use crate::admin::{Endpoint, Subject};
 use crate::agents::{Headquarters, Processes};
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
 use crate::pipeline::ledger::{Accounts, Ledger, ListenerBooks};
@@ -44,6 +46,7 @@ pub struct Server {
     grace: Duration,
     headquarters: Vec<(String, Headquarters)>,
     processes: Vec<(String, Processes)>,
+    admin: Option<(SocketAddr, AbortOnDropHandle<()>)>,
     listeners: Vec<JoinHandle<()>>,
     connections: TaskTracker,
     sender: Sender,
@@ -96,6 +99,7 @@ impl Server {
     pub async fn start_with(config: &Config, add_sinks: impl FnOnce(&mut Sinks)) -> Result<Server, StartError> {
         let listeners: Vec<_> =
             config.listeners.iter().map(|config| Ok((Entrance::open(config)?, config))).collect::<Result<_, _>>()?;
+        let admin = open_admin(&config.admin).await?;
         let stop = CancellationToken::new();
         let mut sinks = Sinks::new(stop.clone());
         config.sinks.iter().for_each(|sink| add_sink(&mut sinks, sink));
@@ -109,6 +113,7 @@ impl Server {
             grace: config.limits.shutdown_grace,
             headquarters: Vec::new(),
             processes: Vec::new(),
+            admin: None,
             listeners: Vec::new(),
             connections: TaskTracker::new(),
             sender,
@@ -120,6 +125,17 @@ impl Server {
         let clock = Clock::start();
         for (entrance, config) in listeners {
             server.serve(entrance, config, &memory, clock);
+        }
+        if let Some((endpoint, address)) = admin {
+            let subject = Subject {
+                ledger: server.ledger.clone(),
+                memory,
+                headquarters: server.headquarters.clone(),
+                processes: server.processes.clone(),
+                stall_time: config.admin.stall_time,
+                stop: server.stop.clone(),
+            };
+            server.admin = Some((address, endpoint.serve(subject)));
         }
         Ok(server)
     }
@@ -142,6 +158,11 @@ impl Server {
     /// The processes of an `rbkit` listener of this name, to be looked at and commanded.
     pub fn rbkit(&self, listener: &str) -> Option<&Processes> {
         self.processes.iter().find(|(name, _)| name == listener).map(|(_, processes)| processes)
+    }
+
+    /// Where the admin endpoint listens, if there is one.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(|(address, _)| *address)
     }
 
     /// The processes that are dialled, by listener.
@@ -292,6 +313,20 @@ impl Entrance {
             .map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })?;
         let books = listener.books.clone();
         Ok(Entrance { listener: Some(listener), books })
+    }
+}
+
+/// Binds the admin endpoint, if there is to be one. A second daemon on a machine does without it, unless it is told an
+/// address of its own.
+async fn open_admin(options: &AdminOptions) -> Result<Option<(Endpoint, SocketAddr)>, StartError> {
+    let Some(listen) = options.listen else { return Ok(None) };
+    match Endpoint::bind(options, listen).await.and_then(|endpoint| Ok((endpoint.address()?, endpoint))) {
+        Ok((address, endpoint)) => Ok(Some((endpoint, address))),
+        Err(error) if options.is_default && error.kind() == io::ErrorKind::AddrInUse => {
+            warn!("there is no admin endpoint: {listen} is in use; [admin] listen sets another address");
+            Ok(None)
+        }
+        Err(source) => Err(StartError { part: format!("the admin endpoint on {listen}"), source }),
     }
 }
 

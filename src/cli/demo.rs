@@ -54,6 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// A loopback listener per protocol, on ports that the system chooses, and stdout.
 fn config(protocols: &[Protocol], format: Format) -> Result<Config, Failure> {
     let mut config = Config::builtin();
+    config.admin.listen = None;
     config.listeners = protocols.iter().map(|protocol| listener(*protocol)).collect::<Result<_, _>>()?;
     for sink in &mut config.sinks {
         sink.kind = SinkKind::Stdout { format };
