@@ -1,6 +1,9 @@
 //! What can be asked of connected agents, and told them, while the daemon runs.
 
+use tokio::sync::oneshot;
+
 use crate::protocol::bytefrog::{AgentStatus, Command, Hq, Refusal};
+use crate::protocol::rbkit;
 use crate::transport::clock::Clock;
 
 /// The agents of one `bytefrog` listener.
@@ -26,5 +29,37 @@ impl Headquarters {
     /// It would harm the traced program in the agent's present state, or nobody would hear it; the refusal says which.
     pub fn command(&self, run: u8, command: Command) -> Result<(), Refusal> {
         self.hq.command(run, command, self.clock.now().elapsed)
+    }
+}
+
+/// The processes of one `rbkit` listener that are dialled.
+#[derive(Clone, Debug)]
+pub struct Processes {
+    agents: Vec<rbkit::Agent>,
+}
+
+impl Processes {
+    pub(crate) fn new(agents: Vec<rbkit::Agent>) -> Self {
+        Processes { agents }
+    }
+
+    /// The processes, in the order of the configuration.
+    pub fn agents(&self) -> Vec<rbkit::AgentStatus> {
+        self.agents.iter().map(rbkit::Agent::status).collect()
+    }
+
+    /// Sends a command to the process of this number in the configuration, from 0, and waits for its answer: which says
+    /// that it was received, and no more.
+    ///
+    /// # Errors
+    /// There is no such process, it does not answer, or it would not understand; the refusal says which.
+    pub async fn command(&self, number: usize, command: rbkit::Command) -> Result<(), rbkit::Refusal> {
+        let agent = self.agents.get(number).ok_or(rbkit::Refusal::NotConnected)?;
+        let (answer, answered) = oneshot::channel();
+        // Who has stopped waiting need not be told.
+        agent.command(command, Box::new(|result| {
+            let _ = answer.send(result);
+        }));
+        answered.await.unwrap_or(Err(rbkit::Refusal::NotAnswered))
     }
 }

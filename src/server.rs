@@ -16,20 +16,22 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
-use crate::agents::Headquarters;
+use crate::agents::{Headquarters, Processes};
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
-use crate::pipeline::ledger::{Accounts, Ledger};
+use crate::pipeline::ledger::{Accounts, Ledger, ListenerBooks};
 use crate::pipeline::{Sender, Sinks, Workers};
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
-use crate::protocol::{MemoryBudget, Protocol};
+use crate::protocol::rbkit::{Agent, AgentOptions, AgentStatus, Control, Subscription};
+use crate::protocol::{MemoryBudget, Protocol, rbkit};
 use crate::sink::discard::Discard;
 use crate::sink::file::File;
 use crate::sink::stdout::Stdout;
 use crate::sink::{SinkError, SinkFault};
 use crate::transport::clock::Clock;
 use crate::transport::tcp::Listener;
+use crate::transport::zmq::Dialer;
 
 /// However the grace period was spent, sinks have this long (or as long as it was) to write what they hold.
 const LAST_TURN: Duration = Duration::from_secs(1);
@@ -41,6 +43,7 @@ pub struct Server {
     ledger: Ledger,
     grace: Duration,
     headquarters: Vec<(String, Headquarters)>,
+    processes: Vec<(String, Processes)>,
     listeners: Vec<JoinHandle<()>>,
     connections: TaskTracker,
     sender: Sender,
@@ -92,12 +95,12 @@ impl Server {
     /// As for [`Server::start`].
     pub async fn start_with(config: &Config, add_sinks: impl FnOnce(&mut Sinks)) -> Result<Server, StartError> {
         let listeners: Vec<_> =
-            config.listeners.iter().map(|listener| Ok((bind(listener)?, listener))).collect::<Result<_, _>>()?;
+            config.listeners.iter().map(|config| Ok((Entrance::open(config)?, config))).collect::<Result<_, _>>()?;
         let stop = CancellationToken::new();
         let mut sinks = Sinks::new(stop.clone());
         config.sinks.iter().for_each(|sink| add_sink(&mut sinks, sink));
         add_sinks(&mut sinks);
-        let listener_books = listeners.iter().map(|(listener, _)| listener.books.clone()).collect();
+        let listener_books = listeners.iter().map(|(entrance, _)| entrance.books.clone()).collect();
         let ledger = Ledger::new(listener_books, sinks.books().to_vec());
         let (sender, workers) = sinks.start();
         let mut server = Server {
@@ -105,6 +108,7 @@ impl Server {
             ledger,
             grace: config.limits.shutdown_grace,
             headquarters: Vec::new(),
+            processes: Vec::new(),
             listeners: Vec::new(),
             connections: TaskTracker::new(),
             sender,
@@ -114,8 +118,8 @@ impl Server {
         };
         let memory = MemoryBudget::new(config.limits.memory_bytes);
         let clock = Clock::start();
-        for (listener, config) in listeners {
-            server.serve(listener, config, &memory, clock);
+        for (entrance, config) in listeners {
+            server.serve(entrance, config, &memory, clock);
         }
         Ok(server)
     }
@@ -133,6 +137,16 @@ impl Server {
     /// The agents of a `bytefrog` listener of this name, to be looked at and commanded.
     pub fn bytefrog(&self, listener: &str) -> Option<&Headquarters> {
         self.headquarters.iter().find(|(name, _)| name == listener).map(|(_, headquarters)| headquarters)
+    }
+
+    /// The processes of an `rbkit` listener of this name, to be looked at and commanded.
+    pub fn rbkit(&self, listener: &str) -> Option<&Processes> {
+        self.processes.iter().find(|(name, _)| name == listener).map(|(_, processes)| processes)
+    }
+
+    /// The processes that are dialled, by listener.
+    pub fn dialled(&self) -> impl Iterator<Item = (&str, Vec<AgentStatus>)> {
+        self.processes.iter().map(|(name, processes)| (name.as_str(), processes.agents()))
     }
 
     /// The books, which stay readable after the daemon has stopped.
@@ -175,39 +189,99 @@ impl Server {
         self.ledger.accounts()
     }
 
-    fn serve(&mut self, listener: Listener, config: &ListenerConfig, memory: &Arc<MemoryBudget>, clock: Clock) {
-        let address = listener.address().unwrap_or(config.listen);
-        self.addresses.push(Bound { name: config.name.clone(), protocol: listener.protocol, address });
+    fn serve(&mut self, entrance: Entrance, config: &ListenerConfig, memory: &Arc<MemoryBudget>, clock: Clock) {
+        let Entrance { listener, books } = entrance;
+        if let Some(listener) = &listener
+            && let Some(address) = listener.address().ok().or(config.listen)
+        {
+            self.addresses.push(Bound { name: config.name.clone(), protocol: listener.protocol, address });
+        }
         let surroundings =
             (self.sender.clone(), clock, self.connections.clone(), self.stop.clone(), self.abort.clone());
         let (sender, clock, tasks, stop, abort) = surroundings;
         let (max_message_bytes, emit_definitions) = (config.options.max_message_bytes, config.options.emit_definitions);
         let memory = memory.clone();
-        let serving = match config.protocol.clone() {
-            ProtocolOptions::Bytefrog(options) => {
+        let serving = match (config.protocol.clone(), listener) {
+            (ProtocolOptions::Bytefrog(options), Some(listener)) => {
                 let sender = sender.with_patience(options.max_stall);
                 let hq = Hq::new(options, emit_definitions, memory);
                 self.headquarters.push((config.name.clone(), Headquarters::new(hq.clone(), clock)));
                 let make = move |peer: SocketAddr| hq.session(Some(peer.ip()));
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
             }
-            ProtocolOptions::Datadog(options) => {
+            (ProtocolOptions::Datadog(options), Some(listener)) => {
                 let make = move |_| DatadogSession::new(options.clone(), max_message_bytes, emit_definitions, &memory);
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
             }
-            ProtocolOptions::Endless(options, http) => {
+            (ProtocolOptions::Endless(options, http), Some(listener)) => {
                 let exchange = EndlessExchange::new(options, &memory);
                 tokio::spawn(listener.serve_http(exchange, http, memory, sender, clock, tasks, stop, abort))
             }
+            (ProtocolOptions::Rbkit(options), listener) => {
+                let sender = sender.with_patience(options.max_stall);
+                let options = Arc::new(options);
+                self.dial(config, &options, books, (sender.clone(), clock));
+                let Some(listener) = listener else { return };
+                // Who connects to us publishes, and cannot be asked who it is.
+                let make = move |_| {
+                    let agent = Agent::new(AgentOptions::default());
+                    Subscription::new(agent, options.clone(), max_message_bytes)
+                };
+                tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
+            }
+            // Every other protocol's listener has been bound.
+            (_, None) => return,
         };
         self.listeners.push(serving);
     }
+
+    /// Keeps the connections of an `rbkit` listener to its processes.
+    fn dial(
+        &mut self,
+        config: &ListenerConfig,
+        options: &Arc<rbkit::Options>,
+        books: Arc<ListenerBooks>,
+        hand_over: (Sender, Clock),
+    ) {
+        let reconnect = (options.reconnect.min, options.reconnect.max);
+        let (tasks, tokens) = (self.connections.clone(), (self.stop.clone(), self.abort.clone()));
+        let dialer =
+            Dialer::new(&config.name, Protocol::Rbkit, reconnect, config.options.clone(), books, hand_over, tasks, tokens);
+        let agents: Vec<_> = options.agents.iter().cloned().map(Agent::new).collect();
+        let max_message_bytes = config.options.max_message_bytes;
+        for agent in &agents {
+            if let Some(address) = agent.options().request.clone() {
+                let (agent, options) = (agent.clone(), options.clone());
+                let make = move || Control::new(agent.clone(), options.clone());
+                self.listeners.push(tokio::spawn(dialer.clone().keep(address, make)));
+            }
+            if let Some(address) = agent.options().publish.clone() {
+                let (agent, options) = (agent.clone(), options.clone());
+                let make = move || Subscription::new(agent.clone(), options.clone(), max_message_bytes);
+                self.listeners.push(tokio::spawn(dialer.clone().keep(address, make)));
+            }
+        }
+        self.processes.push((config.name.clone(), Processes::new(agents)));
+    }
 }
 
-fn bind(config: &ListenerConfig) -> Result<Listener, StartError> {
-    let ListenerConfig { name, listen, options, protocol } = config;
-    Listener::bind(name, protocol.protocol(), *listen, options.clone())
-        .map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })
+/// Where a listener's connections come from: a bound address, or none where it is we who dial.
+struct Entrance {
+    listener: Option<Listener>,
+    books: Arc<ListenerBooks>,
+}
+
+impl Entrance {
+    fn open(config: &ListenerConfig) -> Result<Entrance, StartError> {
+        let ListenerConfig { name, listen, options, protocol } = config;
+        let Some(listen) = listen else {
+            return Ok(Entrance { listener: None, books: ListenerBooks::new(name.as_str().into(), protocol.protocol()) });
+        };
+        let listener = Listener::bind(name, protocol.protocol(), *listen, options.clone())
+            .map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })?;
+        let books = listener.books.clone();
+        Ok(Entrance { listener: Some(listener), books })
+    }
 }
 
 fn add_sink(sinks: &mut Sinks, config: &SinkConfig) {

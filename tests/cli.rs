@@ -234,7 +234,7 @@ fn decode_ends_quietly_when_its_reader_has_seen_enough() {
 
 #[test]
 fn a_protocol_that_is_not_built_yet_is_one_clear_line() {
-    let line = "tributary: protocol `zico` is not built yet; this version speaks: bytefrog, datadog, endless\n";
+    let line = "tributary: protocol `zico` is not built yet; this version speaks: rbkit, bytefrog, datadog, endless\n";
     let to = "127.0.0.1:1";
     for arguments in [&["decode", "zico"][..], &["demo", "--protocol", "zico"], &["simulate", "zico", "--to", to]] {
         let ended = run(arguments);

@@ -27,7 +27,7 @@ fn an_empty_file_means_what_is_built_in() {
     assert_eq!(config.limits.shutdown_grace, Duration::from_secs(10));
     let listener = &config.listeners[0];
     assert_eq!(listener.name, "spans");
-    assert_eq!(listener.listen, SocketAddr::from(([127, 0, 0, 1], 8136)));
+    assert_eq!(listener.listen, Some(SocketAddr::from(([127, 0, 0, 1], 8136))));
     assert_eq!(listener.options, ListenerOptions::default());
     assert_eq!(listener.protocol, ProtocolOptions::Datadog(datadog::Options::default()));
     let [sink] = config.sinks.as_slice() else { panic!("one sink") };
@@ -41,7 +41,7 @@ fn every_spoken_protocol_has_a_built_in_listener_on_loopback() {
     let config = Config::builtin();
     let has = |protocol| config.listeners.iter().filter(|listener| listener.protocol.protocol() == protocol).count();
     assert!(Protocol::spoken().all(|protocol| has(protocol) == 1));
-    assert!(config.listeners.iter().all(|listener| listener.listen.ip().is_loopback()));
+    assert!(config.listeners.iter().filter_map(|listener| listener.listen).all(|listen| listen.ip().is_loopback()));
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn listeners_and_sinks_keep_the_order_of_the_file() {
 fn every_option_of_a_listener_is_taken_from_the_file() {
     let config = read(LISTENER).config;
     let listener = &config.listeners[0];
-    assert_eq!(listener.listen, "[::1]:9000".parse().unwrap());
+    assert_eq!(listener.listen, Some("[::1]:9000".parse().unwrap()));
     let tls =
         TlsOptions { cert: "c.pem".into(), key: "k.pem".into(), client_ca: Some("a.pem".into()), allow_plain: true };
     let options = ListenerOptions {

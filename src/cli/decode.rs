@@ -15,6 +15,7 @@ use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
+use crate::protocol::rbkit::{Agent, AgentOptions, Channel, Player};
 use crate::protocol::{End, Exchange, Head, MemoryBudget, Protocol, Request, Session};
 use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
@@ -32,7 +33,8 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// events, here as there; they are no failure.
 ///
 /// Of bytefrog, all files are the connections of one run: control first, then data. Of endless, a file holds HTTP
-/// requests, or one bundle without any.
+/// requests, or one bundle without any. Of rbkit, all files are one conversation in its order: each the body of one message
+/// or reply, or all that one connection received.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -43,6 +45,7 @@ Examples:
   tributary decode bytefrog --bytefrog-version 1 data-0.bin
   tributary decode endless quarantine/desktops/*.http
   tributary decode endless --endless-version 2 bundle.bin
+  tributary decode rbkit 001-rep.msgpack 002-pub.msgpack
   tributary decode rbkit --as flamegraph events.ndjson > cpu.svg
   tributary decode rbkit --compare 1 2 events.ndjson")]
 pub(super) struct Arguments {
@@ -60,6 +63,9 @@ pub(super) struct Arguments {
     /// The version of an endless bundle without an HTTP request around it, 0 to 3
     #[arg(long, value_name = "NUMBER", default_value = "3", value_parser = clap::value_parser!(u8).range(0..=3))]
     endless_version: u8,
+    /// Which socket rbkit messages came from, where their form does not tell
+    #[arg(long, value_name = "CHANNEL")]
+    channel: Option<ChannelName>,
     /// How events are written
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     format: OutputFormat,
@@ -84,6 +90,22 @@ impl Input {
             Some(opened) => Ok(opened),
             None if self.path == Path::new("-") => Ok(Box::new(io::stdin())),
             None => Ok(Box::new(File::open(&self.path)?)),
+        }
+    }
+}
+
+/// A socket of an rbkit agent.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum ChannelName {
+    Pub,
+    Rep,
+}
+
+impl From<ChannelName> for Channel {
+    fn from(name: ChannelName) -> Self {
+        match name {
+            ChannelName::Pub => Channel::Pub,
+            ChannelName::Rep => Channel::Rep,
         }
     }
 }
@@ -113,6 +135,13 @@ fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Resul
         }
         ProtocolOptions::Datadog(own) => {
             decoder.one_by_one(|| DatadogSession::new(own.clone(), max_message_bytes, emit_definitions, &memory))
+        }
+        ProtocolOptions::Rbkit(own) => {
+            let (agent, own) = (Agent::new(AgentOptions::default()), Arc::new(own));
+            let channel = arguments.channel.map(Into::into);
+            decoder.recordings(|bytes, is_last| {
+                Player::new(agent.clone(), own.clone(), max_message_bytes, bytes, channel, is_last)
+            })
         }
         ProtocolOptions::Endless(own, _) => {
             let version = arguments.endless_version;
@@ -185,6 +214,27 @@ impl Decoder<'_> {
                 return Ok(());
             }
             sum_up(&name, &books);
+        }
+        Ok(())
+    }
+
+    /// Recordings of one conversation with a process, each taken up where the one before ended.
+    fn recordings(&mut self, play: impl Fn(&[u8], bool) -> Player) -> Result<(), Failure> {
+        let files = mem::take(&mut self.files);
+        let last = files.len() as u64;
+        for (number, mut file) in (1..).zip(files) {
+            let mut bytes = Vec::new();
+            let read = file.open().and_then(|mut input| input.read_to_end(&mut bytes));
+            read.map_err(|error| Failure::Failed(format!("{}: {error}", file.path.display())))?;
+            let player = play(&bytes, number == last);
+            file.opened = Some(Box::new(io::Cursor::new(bytes)));
+            match player {
+                Player::Pub(session) => self.read(number, file, *session).and_then(|decoded| self.finish(decoded))?,
+                Player::Rep(session) => self.read(number, file, *session).and_then(|decoded| self.finish(decoded))?,
+            }
+            if self.output.is_closed() {
+                break;
+            }
         }
         Ok(())
     }

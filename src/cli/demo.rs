@@ -41,7 +41,9 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let named: Vec<Protocol> = arguments.protocol.iter().map(|name| name.spoken()).collect::<Result<_, _>>()?;
-    let is_wanted = |protocol: &Protocol| named.is_empty() || named.contains(protocol);
+    let is_wanted = |protocol: &Protocol| {
+        if named.is_empty() { *protocol != Protocol::Rbkit } else { named.contains(protocol) }
+    };
     let protocols: Vec<Protocol> = Protocol::spoken().filter(is_wanted).collect();
     let config = config(&protocols, arguments.format.into())?;
     let (accounts, sent, seconds) = block_on(show(config, arguments))??;
@@ -68,7 +70,7 @@ fn listener(protocol: Protocol) -> Result<ListenerConfig, Failure> {
     };
     Ok(ListenerConfig {
         name: "demo".to_owned(),
-        listen: ([127, 0, 0, 1], 0).into(),
+        listen: Some(([127, 0, 0, 1], 0).into()),
         options: Default::default(),
         protocol: options,
     })

@@ -56,6 +56,12 @@ async fn serve(config: Config) -> Result<Accounts, Failure> {
     for bound in server.addresses() {
         info!("listener {} ({}) on {}", bound.name, bound.protocol, bound.address);
     }
+    for (name, agents) in server.dialled() {
+        for agent in agents {
+            let sockets: Vec<_> = [agent.publish, agent.request].into_iter().flatten().collect();
+            info!("listener {name} (rbkit) dials {}", sockets.join(" and "));
+        }
+    }
     for sink in &config.sinks {
         info!("sink {}: {}", sink.name, sink.kind);
     }

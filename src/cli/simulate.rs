@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::protocol::Protocol;
-use crate::simulate::{self, Agent, Amount, Plan, bytefrog, datadog, endless};
+use crate::simulate::{self, Agent, Amount, Plan, bytefrog, datadog, endless, rbkit};
 
 use super::{Failure, NamedProtocol, block_on, duration, say};
 
@@ -18,13 +18,14 @@ Examples:
   tributary simulate datadog --to 127.0.0.1:8136 --count 1000000
   tributary simulate datadog --to 127.0.0.1:8136 --for 1m --rate 5000 --connections 20 --seed 7
   tributary simulate bytefrog --to 127.0.0.1:8765 --protocol-version 1 --threads 16 --for 10s
-  tributary simulate endless --to 127.0.0.1:8080 --protocol-version 2 --count 10000")]
+  tributary simulate endless --to 127.0.0.1:8080 --protocol-version 2 --count 10000
+  tributary simulate rbkit --publish 127.0.0.1:5555 --request 127.0.0.1:5556 --rate 1000 --for 1m")]
 pub(super) struct Arguments {
     /// What the agents speak
     protocol: NamedProtocol,
-    /// Where they connect
+    /// Where they connect; all but rbkit, to which the collector connects
     #[arg(long, value_name = "ADDRESS")]
-    to: SocketAddr,
+    to: Option<SocketAddr>,
     /// How many events they send in all
     #[arg(long, value_name = "N", default_value = "1000", conflicts_with = "time")]
     count: u64,
@@ -58,6 +59,18 @@ pub(super) struct Arguments {
     /// bytefrog: one buffer in so many is lost, which leaves a gap in the numbers; 0: none
     #[arg(long, value_name = "N", default_value = "0")]
     gaps: u32,
+    /// rbkit: where it publishes; port 0: any, which is told on stderr
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5555")]
+    publish: SocketAddr,
+    /// rbkit: where it takes requests; port 0: any, which is told on stderr
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5556")]
+    request: SocketAddr,
+    /// rbkit: v0.1.10, master-2.1, master-2.1-raw or spec-2.1
+    #[arg(long, value_name = "DIALECT", default_value = rbkit::Dialect::default().as_str())]
+    dialect: rbkit::Dialect,
+    /// rbkit: objects of a heap dump
+    #[arg(long, value_name = "N", default_value = "2000")]
+    heap_objects: u32,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -70,6 +83,7 @@ enum Layout {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let agent = match arguments.protocol.0 {
+        Protocol::Rbkit => return ruby(arguments),
         Protocol::Datadog => Agent::Datadog(match arguments.list_layout {
             Layout::Exact => datadog::Dialect::Exact,
             Layout::Padded32 => datadog::Dialect::Padded32,
@@ -89,9 +103,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }),
         other => agent(other)?,
     };
+    let missing = || Failure::Misused("--to ADDRESS is missing: where the agents connect".to_owned());
     let plan = Plan {
-        to: arguments.to,
-        amount: arguments.time.map_or(Amount::Events(arguments.count), Amount::For),
+        to: arguments.to.ok_or_else(missing)?,
+        amount: arguments.amount(),
         rate: arguments.rate,
         connections: arguments.connections as usize,
         seed: arguments.seed,
@@ -99,6 +114,34 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let sent = block_on(simulate::run(agent, plan, pending()))??;
     say(sent.to_json());
     Ok(())
+}
+
+/// A Ruby process: it waits for collectors, and so do we.
+fn ruby(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.to.is_some() || arguments.connections != 1 {
+        let text = "rbkit: collectors connect to one agent, at --publish and --request; no --to, no --connections";
+        return Err(Failure::Misused(text.to_owned()));
+    }
+    let Arguments { publish, request, dialect, heap_objects, rate, seed, .. } = *arguments;
+    let options = rbkit::Options { publish, request, dialect, heap_objects };
+    let plan = rbkit::Plan { amount: arguments.amount(), rate, seed };
+    let report = block_on(async {
+        let process = rbkit::Process::bind(options).await?;
+        let rbkit::Options { publish, request, .. } = process.options();
+        say(format_args!("rbkit publishes on {publish} and takes requests on {request}"));
+        process.run(plan, pending()).await
+    })??;
+    say(report.to_json());
+    match report.remarks.faults() {
+        0 => Ok(()),
+        faults => Err(Failure::Failed(format!("the collector did {faults} times what none should do"))),
+    }
+}
+
+impl Arguments {
+    fn amount(&self) -> Amount {
+        self.time.map_or(Amount::Events(self.count), Amount::For)
+    }
 }
 
 /// The simulated agent of a protocol, as it is by default.

@@ -156,6 +156,11 @@ impl Peer {
         self.phase == Phase::Traffic
     }
 
+    /// Whether the last frame was the last of its message, or none has come.
+    pub fn is_between_messages(&self) -> bool {
+        self.frames == 0
+    }
+
     /// Reads what stands at the front of `input`. What we owe the peer for it, READY or PONG, is appended to `reply`:
     /// at most 27 bytes a step. After [`Step::More`] the same call may be repeated with more bytes.
     ///

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::section::Section;
 use super::{Names, check_name};
-use crate::protocol::{Protocol, bytefrog, datadog, endless};
+use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit};
 use crate::transport::options::{HttpOptions, ListenerOptions};
 
 /// One listener.
@@ -12,8 +12,9 @@ use crate::transport::options::{HttpOptions, ListenerOptions};
 pub struct ListenerConfig {
     /// The operator's name for it; it appears in `origin.listener`. 1 to 64 of `A-Z a-z 0-9 _ -`.
     pub name: String,
-    /// The address that it binds. Port 0: one that the system chooses. Default: loopback, the port that agents use.
-    pub listen: SocketAddr,
+    /// The address that it binds. Port 0: one that the system chooses. Default: loopback, the port that agents use; of
+    /// rbkit, whose processes are dialled, none.
+    pub listen: Option<SocketAddr>,
     /// What every listener takes.
     pub options: ListenerOptions,
     /// The protocol, with what listeners of that protocol take.
@@ -29,6 +30,8 @@ pub enum ProtocolOptions {
     Datadog(datadog::Options),
     /// Endless OS metrics, over HTTP.
     Endless(endless::Options, HttpOptions),
+    /// Ruby processes, which are dialled.
+    Rbkit(rbkit::Options),
 }
 
 impl ProtocolOptions {
@@ -38,6 +41,7 @@ impl ProtocolOptions {
             ProtocolOptions::Bytefrog(_) => Protocol::Bytefrog,
             ProtocolOptions::Datadog(_) => Protocol::Datadog,
             ProtocolOptions::Endless(..) => Protocol::Endless,
+            ProtocolOptions::Rbkit(_) => Protocol::Rbkit,
         }
     }
 
@@ -49,7 +53,8 @@ impl ProtocolOptions {
             Protocol::Endless => {
                 Some(ProtocolOptions::Endless(endless::Options::read(section), HttpOptions::read(section)))
             }
-            Protocol::Rbkit | Protocol::Zico => None,
+            Protocol::Rbkit => Some(ProtocolOptions::Rbkit(rbkit::Options::read(section))),
+            Protocol::Zico => None,
         }
     }
 }
@@ -73,23 +78,34 @@ fn listener(name: &str, section: &mut Section<'_>, taken: &mut Names<SocketAddr>
         }
         _ => section.required_choice("protocol", &spoken),
     };
-    let listen = section.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, protocol.map_or(0, default_port))));
-    if listen.port() != 0
-        && let Some(other) = taken.claim(listen, name)
-    {
-        section.error("listen", format!("listener `{other}` listens on {listen} already"), None);
-    }
+    let listen = match protocol {
+        Some(Protocol::Rbkit) => None,
+        _ => {
+            let port = protocol.map_or(0, default_port);
+            Some(section.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, port))))
+        }
+    };
     let options = ListenerOptions::read(section, ListenerOptions::of(protocol));
     let Some(protocol) = protocol.and_then(|protocol| ProtocolOptions::read(protocol, section)) else {
         section.accept_other_keys();
         return None;
     };
+    let (key, listen) = match &protocol {
+        ProtocolOptions::Rbkit(options) => ("listen_publish", options.listen_publish),
+        _ => ("listen", listen),
+    };
+    if let Some(listen) = listen.filter(|listen| listen.port() != 0)
+        && let Some(other) = taken.claim(listen, name)
+    {
+        section.error(key, format!("listener `{other}` listens on {listen} already"), None);
+    }
     Some(ListenerConfig { name: name.to_owned(), listen, options, protocol })
 }
 
 /// The port that the agents of a protocol connect to unless told otherwise.
 fn default_port(protocol: Protocol) -> u16 {
     match protocol {
+        // Nobody connects; the port is that of the processes themselves.
         Protocol::Rbkit => 5555,
         Protocol::Bytefrog => 8765,
         Protocol::Datadog => 8136,

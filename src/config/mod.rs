@@ -155,6 +155,9 @@ protocol = "bytefrog"
 [listeners.desktops]
 protocol = "endless"
 
+[listeners.ruby]
+protocol = "rbkit"
+
 [sinks.console]
 type = "stdout"
 "#;

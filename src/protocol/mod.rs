@@ -10,6 +10,7 @@ pub mod endless;
 mod exchange;
 mod fault;
 mod limits;
+pub mod rbkit;
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -51,7 +52,7 @@ impl Protocol {
 
     /// Whether this build speaks it.
     pub fn is_spoken(self) -> bool {
-        matches!(self, Protocol::Bytefrog | Protocol::Datadog | Protocol::Endless)
+        matches!(self, Protocol::Bytefrog | Protocol::Datadog | Protocol::Endless | Protocol::Rbkit)
     }
 
     /// The protocols that this build speaks.
@@ -115,8 +116,11 @@ pub trait Session: Send + 'static {
         Poll::Pending
     }
 
-    /// The collector is stopping and `finish` will follow: say to the peer what the protocol wants said.
-    fn shutdown(&mut self, _now: Now, _out: &mut Output) {}
+    /// The collector is stopping: say to the peer what the protocol wants said. [`Flow::Continue`]: the session is told
+    /// what the peer answers, and closes by itself, in a bounded time. Otherwise `finish` follows.
+    fn shutdown(&mut self, _now: Now, _out: &mut Output) -> Flow {
+        Flow::Close
+    }
 }
 
 /// What a call to [`Session::receive`] did.

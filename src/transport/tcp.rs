@@ -37,6 +37,11 @@ const TLS_FIRST_BYTE: u8 = 0x16;
 /// Counts connections over the life of the process.
 static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 
+/// The number of the next connection.
+pub(super) fn next_connection() -> u64 {
+    NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed)
+}
+
 /// A listener that is bound and not yet serving.
 pub struct Listener {
     /// The operator's name for it.
@@ -98,7 +103,10 @@ impl Listener {
         abort: CancellationToken,
     ) {
         let serve = move |Arrival { stream, peer, origin, around, opened }| {
-            Connection::new(stream, make(peer), origin, around, opened).serve()
+            let connection = Connection::new(stream, make(peer), origin, around, opened);
+            async move {
+                connection.serve().await;
+            }
         };
         self.accept(serve, sender, clock, tasks, stop, abort).await;
     }
@@ -160,7 +168,7 @@ impl Listener {
                     continue;
                 }
             };
-            let number = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
+            let number = next_connection();
             let span = debug_span!("connection", protocol = protocol.as_str(), %peer, connection = number);
             let origin = Arc::new(Origin::new(protocol.as_str(), name.clone(), peer.to_string().into(), number));
             let open = around.books.connection();
@@ -190,7 +198,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-fn set_options(stream: &TcpStream, options: &ListenerOptions) {
+pub(super) fn set_options(stream: &TcpStream, options: &ListenerOptions) {
     let mut result = stream.set_nodelay(true);
     if !options.keepalive.is_zero() {
         let keepalive = TcpKeepalive::new()

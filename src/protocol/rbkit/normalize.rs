@@ -8,6 +8,7 @@ use crate::event::{
 };
 use crate::protocol::{Now, Output};
 
+use super::handshake::Handshake;
 use super::wire::{Object, StackFrame};
 
 /// Where a message or a part of it stood, and when it was read.
@@ -64,6 +65,28 @@ pub(super) fn noticed(out: &mut Output, name: Name, severity: Severity, body: Op
     event.log(severity, body);
 }
 
+/// A process introduces itself. The released gem listens on every interface, without asking who is there (rule 28).
+pub(super) fn handshake(out: &mut Output, handshake: &Handshake, time: Option<f64>, place: Place) {
+    let mut event = place.event(out, names::RBKIT_HANDSHAKE, time);
+    let flags = [
+        (names::RBKIT_MEMORY_PROFILE, handshake.memory_profile),
+        (names::RBKIT_CPU_PROFILE, handshake.cpu_profile),
+    ];
+    for (name, flag) in flags {
+        if let Some(flag) = flag {
+            event.attribute(name, flag);
+        }
+    }
+    let texts = [(names::RBKIT_CPU_PROFILE_CLOCK, &handshake.clock), (names::RBKIT_CPU_PROFILE_MODE, &handshake.mode)];
+    for (name, text) in texts {
+        if let Some(text) = text {
+            event.text(name, text);
+        }
+    }
+    mark_repaired(&mut event, handshake.is_repaired);
+    event.log(Severity::Info, None);
+}
+
 /// An object that was created or destroyed.
 pub(super) fn object_is(out: &mut Output, name: Name, id: u64, class: Option<&[u8]>, time: Option<f64>, place: Place) {
     let mut event = place.event(out, name, time);
@@ -107,10 +130,10 @@ pub(super) fn heap_object(
         is_incomplete = references.len() < list.count as usize;
         if list.count > max_references {
             let mut reader = list.reader;
-            (0..max_references).for_each(|_| drop(reader.skip("reference")));
-            let kept = reader.offset();
-            (max_references..list.count).for_each(|_| drop(reader.skip("reference")));
-            cut = (reader.offset() - kept) as u64;
+            let mut skip = |count| (0..count).try_for_each(|_| reader.skip("reference")).map(|()| reader.offset());
+            if let (Ok(kept), Ok(end)) = (skip(max_references), skip(list.count - max_references)) {
+                cut = (end - kept) as u64;
+            }
         }
         let list = event.batch().array(references);
         event.attribute(names::RBKIT_OBJECT_REFERENCES, list);

@@ -19,6 +19,8 @@ use super::wire::{KEY_ALLOCATIONS, KEY_COUNT, KEY_STACKTRACE, StackFrame, wrong}
 #[derive(Debug)]
 pub(super) struct Snapshot {
     time: Option<f64>,
+    /// Bytes of it that were told lost.
+    pub(super) lost: u64,
     /// Where the frames of each stack are.
     stacks: HashMap<u64, usize>,
     /// Where to go on.
@@ -53,6 +55,7 @@ impl Snapshot {
         };
         let mut snapshot = Snapshot {
             time,
+            lost: 0,
             stacks: HashMap::new(),
             at: start,
             files_left: 0,
@@ -72,7 +75,7 @@ impl Snapshot {
                         (snapshot.files_left, snapshot.at) = (count, files.offset());
                     }
                 }
-                Part::Other => {}
+                Part::Count | Part::Other => {}
             }
             payload.skip("payload value")?;
         }

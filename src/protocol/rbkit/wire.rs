@@ -122,16 +122,16 @@ pub(super) struct Head<'a> {
     /// Key 11.
     pub(super) total: Option<u64>,
     /// Key 2: where the payload begins, and the pairs that follow it.
-    pub(super) payload: Option<Payload>,
+    pub(super) payload: Option<Payload<'a>>,
     /// Where the map ends, if it has no payload.
     pub(super) end: usize,
 }
 
 /// Where a payload stands.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Payload {
-    /// Offset of its first byte.
-    pub(super) start: usize,
+pub(super) struct Payload<'a> {
+    /// In front of its first byte.
+    pub(super) reader: Reader<'a>,
     /// Pairs of the map behind it.
     pub(super) after: u32,
 }
@@ -164,7 +164,7 @@ impl<'a> Head<'a> {
                 KEY_CORRELATION => head.correlation = read_unsigned(&mut reader, "correlation_id")?,
                 KEY_TOTAL => head.total = read_unsigned(&mut reader, "complete_message_count")?,
                 KEY_PAYLOAD => {
-                    head.payload = Some(Payload { start: reader.offset(), after });
+                    head.payload = Some(Payload { reader, after });
                     if after == 0 {
                         return Ok(head);
                     }
