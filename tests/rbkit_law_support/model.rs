@@ -1,6 +1,7 @@
 //! What agents publish, as random messages in every dialect, with the events that must come of them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use proptest::collection::vec;
 use proptest::option;
@@ -66,7 +67,10 @@ pub enum Event {
     Stats(Vec<(String, Stat)>),
     Dump(Vec<Object>),
     Cpu(Vec<Frame>),
-    Snapshot { stacks: Vec<Vec<Frame>>, files: Vec<(Text, Vec<Site>)> },
+    Snapshot {
+        stacks: Vec<Vec<Frame>>,
+        files: Vec<(Text, Vec<Site>)>,
+    },
     /// What costs its own bytes and nothing else.
     Odd(Odd),
 }
@@ -89,7 +93,7 @@ pub enum Odd {
     PayloadOfTheWrongType,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Message {
     pub events: Vec<Event>,
     /// Pairs that nobody knows, in front of or behind the payload, at every level.
@@ -98,6 +102,15 @@ pub struct Message {
     pub is_long: bool,
     /// A command goes before it.
     pub command: Option<&'static [u8]>,
+}
+
+/// Its bytes: what a reader would print anyway, and shorter.
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let body = self.write(Dialect::Spec, 0, &mut 0);
+        write!(f, "{} events, as spec: ", self.events.len())?;
+        body.iter().take(300).try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
 }
 
 fn text() -> impl Strategy<Value = Text> {
@@ -113,32 +126,34 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn frames() -> impl Strategy<Value = Vec<Frame>> {
-    let frame = (option::of(text()), text(), text(), 0..3000u64)
-        .prop_map(|(method, label, file, line)| Frame { method, label, file, line });
+    let frame = (option::of(text()), text(), text(), 0..3000u64).prop_map(|(method, label, file, line)| Frame {
+        method,
+        label,
+        file,
+        line,
+    });
     vec(frame, 0..6)
 }
 
 fn object() -> impl Strategy<Value = Object> {
     let known = (option::of(text()), vec(number(), 0..6), option::of(text()));
-    (number(), known, option::of(number()), option::of(number())).prop_map(
-        |(id, (class, references, file), line, size)| Object { id, class, references, file, line, size },
-    )
+    (number(), known, option::of(number()), option::of(number()))
+        .prop_map(|(id, (class, references, file), line, size)| Object { id, class, references, file, line, size })
 }
 
 fn snapshot() -> impl Strategy<Value = Event> {
     let stack = option::of(vec((0..5usize, 1..9u64), 0..4));
-    let site = ((0..999u64, text(), 0..999u64), 0..30u64, stack)
-        .prop_map(|(signature, count, stacks)| Site { signature, count, stacks });
+    let site = ((0..999u64, text(), 0..999u64), 0..30u64, stack).prop_map(|(signature, count, stacks)| Site {
+        signature,
+        count,
+        stacks,
+    });
     (vec(frames(), 0..5), vec((text(), vec(site, 0..4)), 0..3))
         .prop_map(|(stacks, files)| Event::Snapshot { stacks, files })
 }
 
 pub fn event() -> impl Strategy<Value = Event> {
-    let stat = prop_oneof![
-        number().prop_map(Stat::Number),
-        Just(Stat::Missing),
-        number().prop_map(Stat::Decimal),
-    ];
+    let stat = prop_oneof![number().prop_map(Stat::Number), Just(Stat::Missing), number().prop_map(Stat::Decimal),];
     prop_oneof![
         4 => (number(), option::of(text())).prop_map(|(id, class)| Event::Created(id, class)),
         3 => number().prop_map(Event::Destroyed),
@@ -191,8 +206,7 @@ pub struct Written {
 }
 
 pub fn write(dialect: Dialect, messages: &[Message]) -> Written {
-    let mut written =
-        Written { stream: hello("PUB"), bodies: Vec::new(), names: BTreeMap::new(), has_odd: false };
+    let mut written = Written { stream: hello("PUB"), bodies: Vec::new(), names: BTreeMap::new(), has_odd: false };
     let mut dumps = 0;
     for (counter, message) in messages.iter().enumerate() {
         written.stream.extend_from_slice(message.command.unwrap_or_default());
@@ -263,7 +277,7 @@ impl Event {
             Event::Cpu(_) => 9,
             Event::Snapshot { .. } => 1,
         };
-        let kind = if dialect == Dialect::Spec { master - 1 } else { master };
+        let kind = if dialect == Dialect::Spec { master.max(1) - 1 } else { master };
         let has_payload = !matches!(self, Event::Gc(_));
         let is_split = matches!(self, Event::Dump(_)) && dialect != Dialect::Released;
         let strange = usize::from(message.has_strange_pairs);
