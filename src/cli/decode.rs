@@ -1,6 +1,5 @@
 //! `tributary decode`: recorded wire bytes → the events that the daemon would write.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::mem;
@@ -222,22 +221,17 @@ impl Decoder<'_> {
 
     /// Recordings of one conversation with a process, each taken up where the one before ended.
     fn recordings(&mut self, play: impl Fn(&[u8], bool) -> Player) -> Result<(), Failure> {
-        let mut files: VecDeque<_> = (1..).zip(take(&mut self.files)).collect();
-        while let Some((number, mut file)) = files.pop_front() {
+        let files = take(&mut self.files);
+        let last = files.len() as u64;
+        for (number, mut file) in (1..).zip(files) {
             let mut bytes = Vec::new();
             let read = file.open().and_then(|mut input| input.read_to_end(&mut bytes));
             read.map_err(|error| Failure::Failed(format!("{}: {error}", file.path.display())))?;
-            let player = play(&bytes, files.is_empty());
+            let player = play(&bytes, number == last);
             file.opened = Some(Box::new(io::Cursor::new(bytes)));
             match player {
-                Player::Pub(session) => {
-                    let decoded = self.read(number, file, *session)?;
-                    self.finish(decoded)?;
-                }
-                Player::Rep(session) => {
-                    let decoded = self.read(number, file, *session)?;
-                    self.finish(decoded)?;
-                }
+                Player::Pub(session) => self.read(number, file, *session).and_then(|decoded| self.finish(decoded))?,
+                Player::Rep(session) => self.read(number, file, *session).and_then(|decoded| self.finish(decoded))?,
             }
             if self.output.is_closed() {
                 break;

@@ -34,6 +34,8 @@ pub struct Subscription {
     fault: Option<Fault>,
     /// Reading on makes sense from so many bytes of input on.
     enough: usize,
+    /// At the end of the connection, what of its last bytes is not worked off yet.
+    tail: Vec<u8>,
     dumps: Dumps,
     scratch: Scratch,
     /// The introduction that the batch knows.
@@ -76,6 +78,7 @@ impl Subscription {
             multipart: None,
             fault: None,
             enough: 0,
+            tail: Vec::new(),
             dumps,
             scratch: Scratch::default(),
             introductions: 0,
@@ -128,6 +131,8 @@ impl Subscription {
     /// Something of the message under way. None: more of it is needed.
     fn read_message(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
         let mut message = self.message.take()?;
+        // A part over the limit is none, however much of it is here.
+        let rest = &rest[..rest.len().min(usize::try_from(self.max_message_bytes).unwrap_or(usize::MAX))];
         let has_all = rest.len() as u64 >= message.left();
         if rest.len() < self.enough && !has_all {
             self.message = Some(message);
@@ -277,6 +282,16 @@ impl Session for Subscription {
     }
 
     fn finish(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) -> Flow {
+        self.tail.extend_from_slice(rest);
+        let tail = std::mem::take(&mut self.tail);
+        // What has waited for more may be whole in part.
+        self.enough = 0;
+        let Progress { consumed, flow } = self.decode(&tail, now, out);
+        if flow == Flow::Again {
+            self.tail = tail[consumed..].to_vec();
+            return Flow::Again;
+        }
+        let rest = &tail[consumed..];
         if self.stage == Stage::Subscribed {
             self.agent.unsubscribed();
         }
