@@ -289,7 +289,7 @@ impl Agent {
         drop(state);
         if missing > 0 && is_same {
             let detail = format!("messages {} to {} have not come", last + 1, counter - 1);
-            normalize::gap(out, missing, &detail, &[], place);
+            normalize::gap(out, None, &detail, &[], place);
             dumps.close("messages are missing", place, out);
         }
     }

@@ -161,12 +161,12 @@ pub(super) fn dump_complete(out: &mut Output, dump: DumpOf, place: Place) {
 pub(super) fn dump_incomplete(out: &mut Output, dump: DumpOf, missing: u64, why: &str, place: Place) {
     let count = dump.objects.unwrap_or_default();
     let detail = format!("{missing} of the {count} objects of heap dump {} are missing: {why}", dump.id);
-    gap(out, missing, &detail, &[(names::RBKIT_DUMP_ID.into(), dump.id.into())], place);
+    gap(out, Some(missing), &detail, &[(names::RBKIT_DUMP_ID.into(), dump.id.into())], place);
 }
 
-/// Messages or objects that the peer has sent and we have not got.
-pub(super) fn gap(out: &mut Output, missing: u64, detail: &str, attributes: &[(Key, Value)], place: Place) {
-    let loss = Loss { reason: Reason::Gap, bytes: 0, events: Some(missing), detail, excerpt: &[] };
+/// Messages or objects that the peer has sent and we have not got. How many events messages had is not known.
+pub(super) fn gap(out: &mut Output, events: Option<u64>, detail: &str, attributes: &[(Key, Value)], place: Place) {
+    let loss = Loss { reason: Reason::Gap, bytes: 0, events, detail, excerpt: &[] };
     out.loss_with(place.header(names::LOSS), loss, attributes);
 }
 
