@@ -25,4 +25,5 @@ pub mod protocol;
 pub mod server;
 pub mod simulate;
 pub mod sink;
+pub mod store;
 pub mod transport;

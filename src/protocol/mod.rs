@@ -10,6 +10,7 @@ pub mod endless;
 mod exchange;
 mod fault;
 mod limits;
+pub mod zico;
 
 use std::fmt;
 use std::task::{Context, Poll};
