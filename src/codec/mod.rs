@@ -4,6 +4,7 @@ pub mod base64;
 pub mod gvariant;
 pub mod inflate;
 pub mod lru;
+pub mod lz4;
 pub mod mutf8;
 pub mod reader;
 pub mod text;
