@@ -79,7 +79,7 @@ impl Jvm {
         // nanoTime counts from the start of the machine, say.
         let behind_nanos = now_unix_nanos.saturating_sub(1 + rng.below(30 * 86_400 * 1_000_000_000));
         // The documented form has one tracer.
-        let is_streaming = dialect == Dialect::Doc || dialect == Dialect::Gen1 && connection % 2 == 0;
+        let is_streaming = dialect == Dialect::Doc || dialect == Dialect::Gen1 && connection.is_multiple_of(2);
         Jvm { rng, dialect, is_streaming, behind_nanos, symbols: Symbols::default(), forms: 0 }
     }
 
