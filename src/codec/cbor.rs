@@ -105,6 +105,11 @@ impl<'a> Reader<'a> {
         self.at
     }
 
+    /// All the bytes, which offsets count in.
+    pub fn whole(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// The bytes not yet read.
     #[inline]
     pub fn rest(&self) -> &'a [u8] {
@@ -115,6 +120,13 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn is_at_end(&self) -> bool {
         self.at >= self.bytes.len()
+    }
+
+    /// The same, so many bytes on: for whoever has looked at [`Reader::rest`].
+    #[inline]
+    #[must_use]
+    pub fn advanced(self, bytes: usize) -> Self {
+        Reader { bytes: self.bytes, at: (self.at + bytes).min(self.bytes.len()) }
     }
 
     /// The next item.

@@ -135,6 +135,14 @@ impl BatchBuilder {
         Text::new(start, self.batch.text.len() - start, plain)
     }
 
+    /// Copies a text of this batch with a suffix behind it.
+    pub fn push_joined(&mut self, text: Text, suffix: &str) -> Text {
+        let start = self.batch.text.len();
+        self.batch.text.extend_from_within(text.range());
+        self.batch.text.push_str(suffix);
+        Text::new(start, self.batch.text.len() - start, text.is_plain() && is_plain(suffix))
+    }
+
     /// Copies a text into the arena unless `memo` says that this batch has it.
     #[inline]
     pub fn intern(&mut self, memo: &mut Interned, text: &str) -> Text {
