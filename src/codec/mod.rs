@@ -2,9 +2,11 @@
 
 pub mod base64;
 pub mod cbor;
+pub mod edn;
 pub mod gvariant;
 pub mod inflate;
 pub mod lru;
+pub mod lz4;
 pub mod mutf8;
 pub mod reader;
 pub mod text;
