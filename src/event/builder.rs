@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::batch::{Batch, Data, Event, Frame, Header, Key, MetricData, SampleData, Span32, SpanData, Text, Value};
 use super::batch::{index32, is_plain};
-use super::{Loss, Origin, Resource, Severity};
+use super::{Kind, Loss, Origin, Resource, Severity};
 
 /// A batch is full at this many events …
 const FULL_EVENTS: usize = 1024;
@@ -81,6 +81,11 @@ impl BatchBuilder {
     /// Whether the batch should go out before another message is decoded.
     pub fn is_full(&self) -> bool {
         self.batch.events.len() >= FULL_EVENTS || self.expanded >= FULL_EXPANDED_BYTES
+    }
+
+    /// Events of one kind that are in the batch.
+    pub fn count(&self, kind: Kind) -> u64 {
+        self.batch.count(kind)
     }
 
     /// Whether there is nothing to take.

@@ -13,13 +13,13 @@ const ENTRY_BYTES: usize = 128;
 
 /// Limits of one session's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SymbolLimits {
+pub(super) struct SymbolLimits {
     /// Strings and methods together.
-    pub entries: usize,
+    pub(super) entries: usize,
     /// Bytes of all of them.
-    pub bytes: usize,
+    pub(super) bytes: usize,
     /// Bytes of one text; a longer one is cut.
-    pub text: usize,
+    pub(super) text: usize,
 }
 
 /// The definitions of one session.

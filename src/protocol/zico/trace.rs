@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 
 use crate::codec::cbor::Reader;
 use crate::event::{Loss, Position, Reason, SpanId, TraceId, UnixNanos, semconv};
@@ -187,6 +187,8 @@ pub(super) enum TraceFault {
     Wire(WireError),
     /// What is open takes more memory than it may.
     TooMuchOpen { offset: usize, limit: usize },
+    /// No memory is left for it just now.
+    NoMemory { offset: usize },
 }
 
 impl BodyState {
