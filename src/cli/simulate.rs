@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::protocol::Protocol;
-use crate::simulate::{self, Agent, Amount, Plan, bytefrog, datadog, endless};
+use crate::simulate::{self, Agent, Amount, Plan, bytefrog, datadog, endless, zico};
 
 use super::{Failure, NamedProtocol, block_on, duration, say};
 
@@ -18,7 +18,8 @@ Examples:
   tributary simulate datadog --to 127.0.0.1:8136 --count 1000000
   tributary simulate datadog --to 127.0.0.1:8136 --for 1m --rate 5000 --connections 20 --seed 7
   tributary simulate bytefrog --to 127.0.0.1:8765 --protocol-version 1 --threads 16 --for 10s
-  tributary simulate endless --to 127.0.0.1:8080 --protocol-version 2 --count 10000")]
+  tributary simulate endless --to 127.0.0.1:8080 --protocol-version 2 --count 10000
+  tributary simulate zico --to 127.0.0.1:8640 --dialect gen1 --connections 2")]
 pub(super) struct Arguments {
     /// What the agents speak
     protocol: NamedProtocol,
@@ -46,6 +47,9 @@ pub(super) struct Arguments {
     /// Which version of the protocol the agents speak: bytefrog 1 to 4 [default: 4], endless 2 or 3 [default: 3]
     #[arg(long, alias = "version", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     protocol_version: Option<u8>,
+    /// zico: which form of the protocol the agents speak
+    #[arg(long, value_name = "DIALECT", default_value = "gen2")]
+    dialect: Dialect,
     /// bytefrog: threads of each traced program
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
@@ -68,6 +72,16 @@ enum Layout {
     Padded32,
 }
 
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Dialect {
+    /// As the specification has it
+    Doc,
+    /// Agents up to 1.90.6
+    Gen1,
+    /// Agents from 1.90.7 on
+    Gen2,
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let agent = match arguments.protocol.0 {
         Protocol::Datadog => Agent::Datadog(match arguments.list_layout {
@@ -86,6 +100,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             None | Some(3) => endless::Version::V3,
             Some(2) => endless::Version::V2,
             Some(_) => return Err(Failure::Misused("--protocol-version: agents of endless speak 2 or 3".to_owned())),
+        }),
+        Protocol::Zico => Agent::Zico(match arguments.dialect {
+            Dialect::Doc => zico::Dialect::Doc,
+            Dialect::Gen1 => zico::Dialect::Gen1,
+            Dialect::Gen2 => zico::Dialect::Gen2,
         }),
         other => agent(other)?,
     };
@@ -107,6 +126,7 @@ pub(super) fn agent(protocol: Protocol) -> Result<Agent, Failure> {
         Protocol::Datadog => Ok(Agent::Datadog(datadog::Dialect::default())),
         Protocol::Bytefrog => Ok(Agent::Bytefrog(bytefrog::Options::default())),
         Protocol::Endless => Ok(Agent::Endless(endless::Version::default())),
-        Protocol::Rbkit | Protocol::Zico => Err(Failure::Misused(protocol.not_spoken())),
+        Protocol::Zico => Ok(Agent::Zico(zico::Dialect::default())),
+        Protocol::Rbkit => Err(Failure::Misused(protocol.not_spoken())),
     }
 }
