@@ -23,11 +23,14 @@ use crate::pipeline::{Sender, Sinks, Workers};
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
+use crate::protocol::zico::ZicoExchange;
+use crate::protocol::zico::agents::{Agents, Recorded};
 use crate::protocol::{MemoryBudget, Protocol};
 use crate::sink::discard::Discard;
 use crate::sink::file::File;
 use crate::sink::stdout::Stdout;
 use crate::sink::{SinkError, SinkFault};
+use crate::store::Store;
 use crate::transport::clock::Clock;
 use crate::transport::tcp::Listener;
 
@@ -91,13 +94,16 @@ impl Server {
     /// # Errors
     /// As for [`Server::start`].
     pub async fn start_with(config: &Config, add_sinks: impl FnOnce(&mut Sinks)) -> Result<Server, StartError> {
-        let listeners: Vec<_> =
-            config.listeners.iter().map(|listener| Ok((bind(listener)?, listener))).collect::<Result<_, _>>()?;
+        let listeners: Vec<_> = config
+            .listeners
+            .iter()
+            .map(|listener| Ok((bind(listener)?, agents(listener)?, listener)))
+            .collect::<Result<_, _>>()?;
         let stop = CancellationToken::new();
         let mut sinks = Sinks::new(stop.clone());
         config.sinks.iter().for_each(|sink| add_sink(&mut sinks, sink));
         add_sinks(&mut sinks);
-        let listener_books = listeners.iter().map(|(listener, _)| listener.books.clone()).collect();
+        let listener_books = listeners.iter().map(|(listener, ..)| listener.books.clone()).collect();
         let ledger = Ledger::new(listener_books, sinks.books().to_vec());
         let (sender, workers) = sinks.start();
         let mut server = Server {
@@ -114,8 +120,8 @@ impl Server {
         };
         let memory = MemoryBudget::new(config.limits.memory_bytes);
         let clock = Clock::start();
-        for (listener, config) in listeners {
-            server.serve(listener, config, &memory, clock);
+        for (listener, agents, config) in listeners {
+            server.serve(listener, agents, config, &memory, clock);
         }
         Ok(server)
     }
@@ -175,7 +181,14 @@ impl Server {
         self.ledger.accounts()
     }
 
-    fn serve(&mut self, listener: Listener, config: &ListenerConfig, memory: &Arc<MemoryBudget>, clock: Clock) {
+    fn serve(
+        &mut self,
+        listener: Listener,
+        agents: Option<Arc<dyn Agents>>,
+        config: &ListenerConfig,
+        memory: &Arc<MemoryBudget>,
+        clock: Clock,
+    ) {
         let address = listener.address().unwrap_or(config.listen);
         self.addresses.push(Bound { name: config.name.clone(), protocol: listener.protocol, address });
         let surroundings =
@@ -199,6 +212,13 @@ impl Server {
                 let exchange = EndlessExchange::new(options, &memory);
                 tokio::spawn(listener.serve_http(exchange, http, memory, sender, clock, tasks, stop, abort))
             }
+            ProtocolOptions::Zico(options, store, http) => {
+                // There is a store for every listener whose agents register.
+                let agents = agents.unwrap_or_else(|| Arc::new(Recorded::new()));
+                let timeout = store.session_timeout;
+                let exchange = ZicoExchange::new(options, timeout, agents, emit_definitions, &memory);
+                tokio::spawn(listener.serve_http(exchange, http, memory, sender, clock, tasks, stop, abort))
+            }
         };
         self.listeners.push(serving);
     }
@@ -208,6 +228,15 @@ fn bind(config: &ListenerConfig) -> Result<Listener, StartError> {
     let ListenerConfig { name, listen, options, protocol } = config;
     Listener::bind(name, protocol.protocol(), *listen, options.clone())
         .map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })
+}
+
+/// Opens the store of a listener whose agents register.
+fn agents(config: &ListenerConfig) -> Result<Option<Arc<dyn Agents>>, StartError> {
+    let ProtocolOptions::Zico(_, options, _) = &config.protocol else { return Ok(None) };
+    let part = || format!("the agents of listener {}", config.name);
+    let store = Store::open(options, &config.name)
+        .map_err(|error| StartError { part: part(), source: io::Error::other(error) })?;
+    Ok(Some(Arc::new(store)))
 }
 
 fn add_sink(sinks: &mut Sinks, config: &SinkConfig) {

@@ -1,6 +1,7 @@
 //! FLOOR 1 — bytes, knowing no protocol: bounded readers that name what they could not read.
 
 pub mod base64;
+pub mod cbor;
 pub mod edn;
 pub mod gvariant;
 pub mod inflate;

@@ -4,7 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::section::Section;
 use super::{Names, check_name};
-use crate::protocol::{Protocol, bytefrog, datadog, endless};
+use crate::protocol::{Protocol, bytefrog, datadog, endless, zico};
+use crate::store::StoreOptions;
 use crate::transport::options::{HttpOptions, ListenerOptions};
 
 /// One listener.
@@ -29,6 +30,8 @@ pub enum ProtocolOptions {
     Datadog(datadog::Options),
     /// Endless OS metrics, over HTTP.
     Endless(endless::Options, HttpOptions),
+    /// Zorka agents, over HTTP.
+    Zico(zico::Options, StoreOptions, HttpOptions),
 }
 
 impl ProtocolOptions {
@@ -38,6 +41,7 @@ impl ProtocolOptions {
             ProtocolOptions::Bytefrog(_) => Protocol::Bytefrog,
             ProtocolOptions::Datadog(_) => Protocol::Datadog,
             ProtocolOptions::Endless(..) => Protocol::Endless,
+            ProtocolOptions::Zico(..) => Protocol::Zico,
         }
     }
 
@@ -49,7 +53,12 @@ impl ProtocolOptions {
             Protocol::Endless => {
                 Some(ProtocolOptions::Endless(endless::Options::read(section), HttpOptions::read(section)))
             }
-            Protocol::Rbkit | Protocol::Zico => None,
+            Protocol::Zico => Some(ProtocolOptions::Zico(
+                zico::Options::read(section),
+                StoreOptions::read(section),
+                HttpOptions::read(section),
+            )),
+            Protocol::Rbkit => None,
         }
     }
 }

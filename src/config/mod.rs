@@ -155,6 +155,9 @@ protocol = "bytefrog"
 [listeners.desktops]
 protocol = "endless"
 
+[listeners.zorka]
+protocol = "zico"
+
 [sinks.console]
 type = "stdout"
 "#;

@@ -52,7 +52,7 @@ impl Protocol {
 
     /// Whether this build speaks it.
     pub fn is_spoken(self) -> bool {
-        matches!(self, Protocol::Bytefrog | Protocol::Datadog | Protocol::Endless)
+        matches!(self, Protocol::Bytefrog | Protocol::Datadog | Protocol::Endless | Protocol::Zico)
     }
 
     /// The protocols that this build speaks.

@@ -4,4 +4,21 @@
 //! retells for operators.
 
 pub mod agents;
+mod clock;
+mod definitions;
+mod delivered;
+mod exchange;
 pub mod forms;
+mod ids;
+mod normalize;
+mod options;
+mod sessions;
+mod symbols;
+mod trace;
+mod value;
+pub mod wire;
+mod work;
+
+pub use exchange::ZicoExchange;
+pub use options::Options;
+pub use work::ZicoWork;
