@@ -34,13 +34,15 @@ fn named(events: &[Value], name: &str) -> usize {
 /// What holds for every dialect: spans form trees, and everything is named.
 fn check_spans(events: &[Value]) {
     let spans: Vec<&Value> = events.iter().filter(|event| event["kind"] == "span").collect();
-    let ids: BTreeSet<_> =
-        spans.iter().map(|span| (span["trace_id"].as_str(), span["span_id"].as_str().unwrap())).collect();
+    let ids: BTreeSet<_> = spans
+        .iter()
+        .map(|span| (span["span"]["trace_id"].as_str(), span["span"]["span_id"].as_str().unwrap()))
+        .collect();
     assert_eq!(ids.len(), spans.len(), "no span is like another");
-    let roots = spans.iter().filter(|span| span["parent_span_id"].is_null()).count();
+    let roots = spans.iter().filter(|span| span["span"]["parent_span_id"].is_null()).count();
     for span in &spans {
-        let parent = span["parent_span_id"].as_str();
-        assert!(parent.is_none_or(|parent| ids.contains(&(span["trace_id"].as_str(), parent))), "{span}");
+        let parent = span["span"]["parent_span_id"].as_str();
+        assert!(parent.is_none_or(|parent| ids.contains(&(span["span"]["trace_id"].as_str(), parent))), "{span}");
         assert!(!span["name"].as_str().unwrap().contains('#'), "{span}");
         assert!(span["attributes"].get("tributary.incomplete").is_none(), "{span}");
         assert!(span["attributes"]["zico.calls"].as_u64().unwrap() >= 1);

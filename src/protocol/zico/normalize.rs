@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::codec::cbor::{CborError, Item, Reader};
 use crate::codec::text::{cut, repair};
 use crate::event::{
-    EventBuilder, Header, Key, Name as EventName, Position, Resource, ResourceValue, Severity, SpanData, SpanId, Status,
-    TraceId, UnixNanos, Value, semconv as names, write_hex,
+    EventBuilder, Header, Key, Name as EventName, Position, Resource, ResourceValue, Severity, SpanData, SpanId,
+    Status, TraceId, UnixNanos, Value, semconv as names, write_hex,
 };
 use crate::protocol::Output;
 

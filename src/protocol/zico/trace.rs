@@ -186,9 +186,14 @@ struct Orphans {
 pub(super) enum TraceFault {
     Wire(WireError),
     /// What is open takes more memory than it may.
-    TooMuchOpen { offset: usize, limit: usize },
+    TooMuchOpen {
+        offset: usize,
+        limit: usize,
+    },
     /// No memory is left for it just now.
-    NoMemory { offset: usize },
+    NoMemory {
+        offset: usize,
+    },
 }
 
 impl BodyState {
@@ -443,14 +448,7 @@ impl Trace {
 
     /// Attributes belong to the innermost record, or to the enclosing top that they name, its own included; to the
     /// innermost record after all if there is none (section 3).
-    fn keep(
-        &mut self,
-        attributes: Attributes,
-        start: usize,
-        state: &mut BodyState,
-        body: &[u8],
-        out: &mut Output,
-    ) {
+    fn keep(&mut self, attributes: Attributes, start: usize, state: &mut BodyState, body: &[u8], out: &mut Output) {
         let place = match attributes.upward {
             None => None,
             Some(0) => self.tops.last().copied(),

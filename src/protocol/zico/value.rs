@@ -106,11 +106,7 @@ impl Writer {
     ///
     /// # Errors
     /// The bytes were not checked before.
-    pub(super) fn value(
-        &mut self,
-        reader: &mut Reader<'_>,
-        place: &mut Place<'_, '_>,
-    ) -> Result<Value, CborError> {
+    pub(super) fn value(&mut self, reader: &mut Reader<'_>, place: &mut Place<'_, '_>) -> Result<Value, CborError> {
         debug_assert!(self.open.is_empty());
         loop {
             let mut value = self.scalar(reader, place)?;
