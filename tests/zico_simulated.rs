@@ -95,3 +95,42 @@ async fn the_smallest_counts_are_exact_too() {
         }
     }
 }
+
+/// A restart of the daemon, seen by an agent that goes on.
+async fn survive(dialect: Dialect) {
+    let dir = tempfile::tempdir().unwrap();
+    let kept = format!("{LISTENER}state_dir = \"{}\"\n", dir.path().display());
+    let first = Daemon::start(&kept).await;
+    let to = first.server.address().unwrap();
+    let plan = Plan { to, amount: Amount::Events(3000), rate: Some(2000), connections: 2, seed: 9 };
+    let agents = tokio::spawn(run(Agent::Zico(dialect), plan, pending()));
+    first.until_books("there are events", |books| books.events() > 300).await;
+    let first = first.stop().await;
+    let second = Daemon::start(&kept.replace("127.0.0.1:0", &to.to_string())).await;
+    let sent = within("the agents", agents).await.unwrap().unwrap();
+    let second = second.stop().await;
+    let counted = [&first, &second].map(|stopped| {
+        let account = &stopped.accounts.listeners[0];
+        account.events() - account.count(Kind::Loss)
+    });
+    assert_eq!(counted[0] + counted[1], sent.events, "{counted:?}");
+    assert!(counted[0] > 300 && counted[1] > 300, "{counted:?}");
+    for loss in losses(&[first.events, second.events].concat()) {
+        assert_eq!(loss["reason"], "unauthorized", "{loss}");
+    }
+}
+
+#[tokio::test]
+async fn agents_of_gen2_go_on_with_a_daemon_that_was_restarted() {
+    survive(Dialect::Gen2).await;
+}
+
+#[tokio::test]
+async fn agents_of_gen1_go_on_with_a_daemon_that_was_restarted_on_its_store() {
+    survive(Dialect::Gen1).await;
+}
+
+#[tokio::test]
+async fn agents_of_the_documented_form_go_on_with_a_daemon_that_was_restarted_on_its_store() {
+    survive(Dialect::Doc).await;
+}
