@@ -22,7 +22,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 const FILE_SINK: &str = "type = \"file\"\npath = \"out/events.ndjson\"\nrotate_bytes = \"0\"\nrotate_interval = \"0s\"\n\
                          fsync = \"never\"";
 /// What agents of each protocol are simulated, and about as many bytes as one of their events takes in that file.
-const LOADS: [Load; 5] = [
+const LOADS: [Load; 7] = [
     Load { name: "datadog", agent: &["datadog"], options: "", bytes_per_event: 900 },
     Load { name: "bytefrog v1", agent: &["bytefrog", "--protocol-version", "1"], options: "", bytes_per_event: 600 },
     Load { name: "bytefrog v4", agent: &["bytefrog", "--protocol-version", "4"], options: "", bytes_per_event: 600 },
@@ -38,6 +38,19 @@ const LOADS: [Load; 5] = [
         agent: &["endless", "--protocol-version", "3", "--connections", "4"],
         options: "",
         bytes_per_event: 1000,
+    },
+    // A trace of some forty records with each request.
+    Load {
+        name: "zico gen1",
+        agent: &["zico", "--dialect", "gen1", "--connections", "4"],
+        options: "",
+        bytes_per_event: 900,
+    },
+    Load {
+        name: "zico gen2",
+        agent: &["zico", "--dialect", "gen2", "--connections", "4"],
+        options: "",
+        bytes_per_event: 900,
     },
 ];
 

@@ -26,11 +26,14 @@ use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
 use crate::protocol::rbkit::{Agent, AgentOptions, AgentStatus, Control, Subscription};
+use crate::protocol::zico::ZicoExchange;
+use crate::protocol::zico::agents::{Agents, Recorded};
 use crate::protocol::{MemoryBudget, Protocol, rbkit};
 use crate::sink::discard::Discard;
 use crate::sink::file::File;
 use crate::sink::stdout::Stdout;
 use crate::sink::{SinkError, SinkFault};
+use crate::store::Store;
 use crate::transport::clock::Clock;
 use crate::transport::tcp::Listener;
 use crate::transport::zmq::Dialer;
@@ -211,7 +214,7 @@ impl Server {
     }
 
     fn serve(&mut self, entrance: Entrance, config: &ListenerConfig, memory: &Arc<MemoryBudget>, clock: Clock) {
-        let Entrance { listener, books } = entrance;
+        let Entrance { listener, agents, books } = entrance;
         if let Some(listener) = &listener
             && let Some(address) = listener.address().ok().or(config.listen)
         {
@@ -249,6 +252,13 @@ impl Server {
                     Subscription::new(agent, options.clone(), max_message_bytes)
                 };
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
+            }
+            (ProtocolOptions::Zico(options, store, http), Some(listener)) => {
+                // There is a store for every listener whose agents register.
+                let agents = agents.unwrap_or_else(|| Arc::new(Recorded::new()));
+                let timeout = store.session_timeout;
+                let exchange = ZicoExchange::new(options, timeout, agents, emit_definitions, &memory);
+                tokio::spawn(listener.serve_http(exchange, http, memory, sender, clock, tasks, stop, abort))
             }
             // Every other protocol's listener has been bound.
             (_, None) => return,
@@ -297,6 +307,8 @@ impl Server {
 /// Where a listener's connections come from: a bound address, or none where it is we who dial.
 struct Entrance {
     listener: Option<Listener>,
+    /// Who has registered, where agents do.
+    agents: Option<Arc<dyn Agents>>,
     books: Arc<ListenerBooks>,
 }
 
@@ -306,13 +318,14 @@ impl Entrance {
         let Some(listen) = listen else {
             return Ok(Entrance {
                 listener: None,
+                agents: None,
                 books: ListenerBooks::new(name.as_str().into(), protocol.protocol()),
             });
         };
         let listener = Listener::bind(name, protocol.protocol(), *listen, options.clone())
             .map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })?;
         let books = listener.books.clone();
-        Ok(Entrance { listener: Some(listener), books })
+        Ok(Entrance { listener: Some(listener), agents: agents(config)?, books })
     }
 }
 
@@ -328,6 +341,15 @@ async fn open_admin(options: &AdminOptions) -> Result<Option<(Endpoint, SocketAd
         }
         Err(source) => Err(StartError { part: format!("the admin endpoint on {listen}"), source }),
     }
+}
+
+/// Opens the store of a listener whose agents register.
+fn agents(config: &ListenerConfig) -> Result<Option<Arc<dyn Agents>>, StartError> {
+    let ProtocolOptions::Zico(_, options, _) = &config.protocol else { return Ok(None) };
+    let part = || format!("the agents of listener {}", config.name);
+    let store = Store::open(options, &config.name)
+        .map_err(|error| StartError { part: part(), source: io::Error::other(error) })?;
+    Ok(Some(Arc::new(store)))
 }
 
 fn add_sink(sinks: &mut Sinks, config: &SinkConfig) {

@@ -163,6 +163,9 @@ protocol = "endless"
 [listeners.ruby]
 protocol = "rbkit"
 
+[listeners.zorka]
+protocol = "zico"
+
 [sinks.console]
 type = "stdout"
 "#;
