@@ -239,7 +239,8 @@ fn upload(version: u8, bundle: Vec<u8>) -> Request {
 /// A body of gen1 or gen2 that is not wrapped in a request, as if it had been posted: all of them in one session.
 fn submitted(body: Vec<u8>) -> Request {
     let is_text = body.first().is_some_and(|byte| *byte < 0x80);
-    let start = if is_text { base64::decode(&body[..body.len().min(64) / 4 * 4]).unwrap_or_default() } else { Vec::new() };
+    let start =
+        if is_text { base64::decode(&body[..body.len().min(64) / 4 * 4]).unwrap_or_default() } else { Vec::new() };
     let shown = if is_text { &start } else { &body };
     let (carries, path) = match wire::carries(shown) {
         Carries::Definitions => (Carries::Definitions, "/agent/submit/agd"),

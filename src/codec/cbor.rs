@@ -493,7 +493,8 @@ mod tests {
         for (bytes, item) in items {
             assert_eq!(Reader::new(&hex(bytes)).item(), Ok(item), "{bytes}");
         }
-        for bytes in ["5f42010243030405ff", "7f657374726561646d696e67ff", "9f018202039f0405ffff", "bf61610161629f0203ffff"]
+        for bytes in
+            ["5f42010243030405ff", "7f657374726561646d696e67ff", "9f018202039f0405ffff", "bf61610161629f0203ffff"]
         {
             let bytes = hex(bytes);
             let mut reader = Reader::new(&bytes);

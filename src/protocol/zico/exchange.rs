@@ -191,10 +191,7 @@ impl Shared {
     }
 
     pub(super) fn open_limits(&self) -> OpenLimits {
-        OpenLimits {
-            record_bytes: bytes(self.options.max_record_bytes),
-            bytes: bytes(self.options.max_open_bytes),
-        }
+        OpenLimits { record_bytes: bytes(self.options.max_record_bytes), bytes: bytes(self.options.max_open_bytes) }
     }
 }
 

@@ -59,7 +59,8 @@ mod tests {
         assert_eq!(shown(&long.to_uppercase()).as_deref(), Some(long));
         assert_eq!(shown(" 1a4e2451-9af5-1247-249a-70e975bbfafe ").as_deref(), Some(long));
         assert_eq!(shown("00c0ffee00c0ffee").as_deref(), Some("000000000000000000c0ffee00c0ffee"));
-        for text in ["", "hello", "0", "00000000000000000000000000000000", &long[1..], "1a4e24519af51247249a70e975bbfafg"]
+        for text in
+            ["", "hello", "0", "00000000000000000000000000000000", &long[1..], "1a4e24519af51247249a70e975bbfafg"]
         {
             assert_eq!(shown(text), None, "{text}");
         }

@@ -186,9 +186,14 @@ struct Orphans {
 pub(super) enum TraceFault {
     Wire(WireError),
     /// What is open takes more memory than it may.
-    TooMuchOpen { offset: usize, limit: usize },
+    TooMuchOpen {
+        offset: usize,
+        limit: usize,
+    },
     /// No memory is left for it just now.
-    NoMemory { offset: usize },
+    NoMemory {
+        offset: usize,
+    },
 }
 
 impl BodyState {
@@ -303,7 +308,7 @@ impl Trace {
                 }
                 self.open(prolog, order, start);
             } else {
-                self.apply(entry, start, &mut reader, symbols, delivered, state, out);
+                self.apply(entry, start, reader, symbols, delivered, state, out);
             }
             state.at = reader.offset();
         }
@@ -388,7 +393,7 @@ impl Trace {
         &mut self,
         entry: Entry,
         start: usize,
-        reader: &mut Reader<'_>,
+        reader: Reader<'_>,
         symbols: &mut Symbols<'_>,
         delivered: &Delivered,
         state: &mut BodyState,
@@ -399,19 +404,13 @@ impl Trace {
         let (index, trace_id) = (self.opened.wrapping_sub(1), self.id);
         let Some(record) = self.records.last_mut() else {
             let is_epilog = matches!(entry, Entry::Epilog(_));
-            // An end without a record brings its break along.
-            if is_epilog && !is_gen2 {
-                reader.take(0xFF);
-            }
             return state.orphan(start, reader.offset(), is_epilog, body, out);
         };
         match entry {
             Entry::Epilog(epilog) => {
                 record.epilog = Some(epilog);
-                if is_gen2 || reader.take(0xFF) {
-                    state.at = reader.offset();
-                    self.close(body, symbols, state, out);
-                }
+                state.at = reader.offset();
+                self.close(body, symbols, state, out);
             }
             // Rule 21.
             Entry::Break if is_gen2 => state.orphan(start, reader.offset(), false, body, out),
@@ -427,7 +426,7 @@ impl Trace {
             }
             Entry::Flags(flags) => record.own_flags = Some(flags),
             Entry::Attributes(attributes) => self.keep(attributes, start, state, body, out),
-            Entry::Begin(begin) => self.begin(begin, *reader, delivered, state),
+            Entry::Begin(begin) => self.begin(begin, reader, delivered, state),
             Entry::Exception(range) => self.exception(range, start, symbols, state, body, out),
             Entry::Reference(id) => {
                 let span = self.thrown_in(state.context.position(start, reader.offset()));
@@ -443,14 +442,7 @@ impl Trace {
 
     /// Attributes belong to the innermost record, or to the enclosing top that they name, its own included; to the
     /// innermost record after all if there is none (section 3).
-    fn keep(
-        &mut self,
-        attributes: Attributes,
-        start: usize,
-        state: &mut BodyState,
-        body: &[u8],
-        out: &mut Output,
-    ) {
+    fn keep(&mut self, attributes: Attributes, start: usize, state: &mut BodyState, body: &[u8], out: &mut Output) {
         let place = match attributes.upward {
             None => None,
             Some(0) => self.tops.last().copied(),

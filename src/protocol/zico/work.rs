@@ -479,13 +479,7 @@ enum Told {
 }
 
 impl Reading {
-    fn proceed(
-        &mut self,
-        body: &[u8],
-        session: &mut Session,
-        mut host: Option<&mut Table>,
-        out: &mut Output,
-    ) -> Told {
+    fn proceed(&mut self, body: &[u8], session: &mut Session, mut host: Option<&mut Table>, out: &mut Output) -> Told {
         if !self.is_flushing {
             let symbols = &mut Symbols { own: &mut session.table, host: host.as_deref_mut() };
             match self.trace.read(body, symbols, &session.delivered, &mut self.state, out) {
