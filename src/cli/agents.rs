@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::config::ProtocolOptions;
 use crate::event::UnixNanos;
 use crate::protocol::zico::agents::Counters;
 use crate::sink::encode::push_word;
 use crate::store::{self, Known, StoreError, StoreOptions};
 use crate::transport::clock::unix_now;
 
+use super::run;
 use super::{Failure, OutputFormat, counted, print, say};
 
 /// See who has registered with the daemon, and forget agents
@@ -53,9 +55,12 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Place {
-    /// The directory in which agents are kept
+    /// The configuration whose listeners are meant [default: as for `run`]
+    #[arg(long, value_name = "FILE", conflicts_with = "state_dir")]
+    config: Option<PathBuf>,
+    /// The directory in which agents are kept, instead of what a configuration says
     #[arg(long, value_name = "DIR")]
-    state_dir: PathBuf,
+    state_dir: Option<PathBuf>,
 }
 
 /// The file of a listener.
@@ -78,12 +83,46 @@ impl From<StoreError> for Failure {
     }
 }
 
-/// The files that are meant.
+/// The files that are meant, one per listener.
 fn kept(place: &Place) -> Result<Vec<Kept>, Failure> {
-    let session_timeout = StoreOptions::default().session_timeout;
-    let unreadable = |error| Failure::Failed(format!("{}: {error}", place.state_dir.display()));
+    match &place.state_dir {
+        Some(dir) => in_directory(dir),
+        None => configured(place.config.clone()),
+    }
+}
+
+fn configured(config: Option<PathBuf>) -> Result<Vec<Kept>, Failure> {
+    let (source, loaded) = run::load(config)?;
     let mut kept = Vec::new();
-    for entry in std::fs::read_dir(&place.state_dir).map_err(unreadable)? {
+    for listener in &loaded.config.listeners {
+        if let ProtocolOptions::Zico(_, StoreOptions { state_dir: Some(dir), session_timeout, .. }, _) =
+            &listener.protocol
+        {
+            let path = store::path(dir, &listener.name);
+            // Before the daemon has run for the first time there is nobody.
+            if path.exists() {
+                kept.push(Kept { listener: listener.name.clone(), path, session_timeout: *session_timeout });
+            } else {
+                say(format_args!(
+                    "listener {}: nobody has registered ({} is not there)",
+                    listener.name,
+                    path.display()
+                ));
+            }
+        }
+    }
+    if kept.is_empty() {
+        let why = "no listener with agents that are kept; `state_dir` says where a zico listener keeps them";
+        return Err(Failure::Failed(format!("{source}: {why}")));
+    }
+    Ok(kept)
+}
+
+fn in_directory(dir: &Path) -> Result<Vec<Kept>, Failure> {
+    let session_timeout = StoreOptions::default().session_timeout;
+    let unreadable = |error| Failure::Failed(format!("{}: {error}", dir.display()));
+    let mut kept = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
         if let (Some("db"), Some(listener)) = (text(path.extension()), text(path.file_stem())) {
             kept.push(Kept { listener: listener.to_owned(), session_timeout, path });

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkKind};
 use crate::event::Kind;
 use crate::pipeline::ledger::Accounts;
-use crate::protocol::{Protocol, bytefrog, datadog, endless};
+use crate::protocol::{Protocol, bytefrog, datadog, endless, zico};
 use crate::server::Server;
 use crate::simulate::{self, Amount, Plan, Sent};
 use crate::sink::encode::Format;
+use crate::store::StoreOptions;
 use crate::transport::options::HttpOptions;
 
 use super::simulate::agent;
@@ -64,7 +65,8 @@ fn listener(protocol: Protocol) -> Result<ListenerConfig, Failure> {
         Protocol::Datadog => ProtocolOptions::Datadog(datadog::Options::default()),
         Protocol::Bytefrog => ProtocolOptions::Bytefrog(bytefrog::Options::default()),
         Protocol::Endless => ProtocolOptions::Endless(endless::Options::default(), http()),
-        Protocol::Rbkit | Protocol::Zico => return Err(Failure::Misused(protocol.not_spoken())),
+        Protocol::Zico => ProtocolOptions::Zico(zico::Options::default(), StoreOptions::default(), http()),
+        Protocol::Rbkit => return Err(Failure::Misused(protocol.not_spoken())),
     };
     Ok(ListenerConfig {
         name: "demo".to_owned(),

@@ -8,7 +8,7 @@ use crate::event::{Header, Loss, Position, Reason, semconv};
 use crate::protocol::{Admission, Exchange, Flow, Head, MemoryBudget, Now, Output, Request, Response};
 
 use super::Options;
-use super::agents::{Agents, Recorded, Refusal};
+use super::agents::{Agent, Agents, Recorded, Refusal};
 use super::normalize::Context;
 use super::sessions::{Key, Sessions, Slot, bytes};
 use super::symbols::{SymbolLimits, Symbols, Table};
@@ -46,6 +46,14 @@ pub(super) enum Route {
     Session,
     Submit(Carries),
     Form,
+}
+
+/// The session that a request names.
+struct Named {
+    key: Key,
+    agent: Option<Arc<Agent>>,
+    /// None: it may begin.
+    slot: Option<Arc<Slot>>,
 }
 
 impl ZicoExchange {
@@ -123,7 +131,7 @@ impl Exchange for ZicoExchange {
                 key: "max_registration_bytes",
                 is_secret: true,
             },
-            Route::Submit(carries) => match self.shared.find(head, carries, now) {
+            Route::Submit(carries) => match self.shared.look_up(head, carries, now) {
                 Ok(_) => self.take_body(),
                 Err(refusal) => Admission::Answer(refused(&refusal), Reason::Unauthorized),
             },
@@ -161,28 +169,36 @@ impl Shared {
     /// # Errors
     /// It names none, or one that is not known here: its agent is to begin anew.
     pub(super) fn find(&self, head: &Head, carries: Carries, now: Now) -> Result<(Arc<Slot>, bool), Refusal> {
+        let Named { key, agent, slot } = self.look_up(head, carries, now)?;
+        let found = match slot {
+            Some(slot) => (slot, false),
+            None => self.sessions.find_or_open(key, agent.clone(), now.elapsed),
+        };
+        if let Some(agent) = agent {
+            found.0.lock().belongs_to(&agent);
+        }
+        Ok(found)
+    }
+
+    /// The session that the head of a request names. Opens none: a body may never come.
+    fn look_up(&self, head: &Head, carries: Carries, now: Now) -> Result<Named, Refusal> {
         if let Some(own) = head.header("x-zorka-session-id") {
             let key = Key::Own(name(own)?);
-            let resets = carries == Carries::Definitions && is_reset(head);
-            return match self.sessions.find(&key, now.elapsed) {
-                Some(slot) => Ok((slot, false)),
-                None if resets || self.is_recorded => Ok(self.sessions.find_or_open(key, None, now.elapsed)),
-                None => Err(UNKNOWN),
-            };
+            let slot = self.sessions.find(&key, now.elapsed);
+            let may_begin = self.is_recorded || carries == Carries::Definitions && is_reset(head);
+            return if slot.is_some() || may_begin { Ok(Named { key, agent: None, slot }) } else { Err(UNKNOWN) };
         }
         let opened = head.header("x-zorka-session-uuid").ok_or(Refusal::Denied("the request names no session"))?;
         let opened = name(opened)?;
         let agent = head.header("x-zorka-agent-uuid").or_else(|| head.header("x-zorka-agent-id"));
         let agent = self.agents.session(&opened, agent, now.unix)?;
         let key = Key::Opened(opened);
-        let found = match self.sessions.find(&key, now.elapsed) {
-            Some(slot) => (slot, false),
-            // What it defined was forgotten, with a restart maybe, so it is not the session that its agent thinks it is.
-            None if !self.is_recorded => return Err(UNKNOWN),
-            None => self.sessions.find_or_open(key, Some(agent.clone()), now.elapsed),
-        };
-        found.0.lock().belongs_to(&agent);
-        Ok(found)
+        let slot = self.sessions.find(&key, now.elapsed);
+        // What it defined was forgotten, with a restart maybe, so it is not the session that its agent thinks it is.
+        if slot.is_none() && !self.is_recorded {
+            return Err(UNKNOWN);
+        }
+        Ok(Named { key, agent: Some(agent), slot })
     }
 
     /// What a host has sent in forms, if it did.

@@ -100,7 +100,6 @@ impl Agent {
             return Ok(false);
         }
         self.open_session().await?;
-        self.outcome.counts.events += 1;
         Ok(true)
     }
 
@@ -114,6 +113,8 @@ impl Agent {
         let session = reply.get("session").and_then(Value::as_str);
         let none = || io::Error::other("the collector opens a session without an id");
         session.ok_or_else(none)?.clone_into(&mut self.session);
+        // The collector notes that it was opened, or reset.
+        self.outcome.counts.events += 1;
         Ok(())
     }
 
@@ -139,7 +140,7 @@ impl Agent {
             if !bodies.symbols.is_empty() {
                 failed = self.symbols(&bodies.symbols, is_reset).await;
                 if failed.is_none() && std::mem::take(&mut is_reset) {
-                    // The collector notes that a session was opened, or reset.
+                    // As for the other dialects.
                     self.outcome.counts.events += 1;
                     self.is_open = true;
                 }
