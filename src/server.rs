@@ -13,9 +13,11 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::warn;
 
+use crate::admin::options::AdminOptions;
+use crate::admin::{Endpoint, Subject};
 use crate::agents::{Headquarters, Processes};
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
 use crate::pipeline::ledger::{Accounts, Ledger, ListenerBooks};
@@ -24,11 +26,14 @@ use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
 use crate::protocol::rbkit::{Agent, AgentOptions, AgentStatus, Control, Subscription};
+use crate::protocol::zico::ZicoExchange;
+use crate::protocol::zico::agents::{Agents, Recorded};
 use crate::protocol::{MemoryBudget, Protocol, rbkit};
 use crate::sink::discard::Discard;
 use crate::sink::file::File;
 use crate::sink::stdout::Stdout;
 use crate::sink::{SinkError, SinkFault};
+use crate::store::Store;
 use crate::transport::clock::Clock;
 use crate::transport::tcp::Listener;
 use crate::transport::zmq::Dialer;
@@ -44,6 +49,7 @@ pub struct Server {
     grace: Duration,
     headquarters: Vec<(String, Headquarters)>,
     processes: Vec<(String, Processes)>,
+    admin: Option<(SocketAddr, AbortOnDropHandle<()>)>,
     listeners: Vec<JoinHandle<()>>,
     connections: TaskTracker,
     sender: Sender,
@@ -96,6 +102,7 @@ impl Server {
     pub async fn start_with(config: &Config, add_sinks: impl FnOnce(&mut Sinks)) -> Result<Server, StartError> {
         let listeners: Vec<_> =
             config.listeners.iter().map(|config| Ok((Entrance::open(config)?, config))).collect::<Result<_, _>>()?;
+        let admin = open_admin(&config.admin).await?;
         let stop = CancellationToken::new();
         let mut sinks = Sinks::new(stop.clone());
         config.sinks.iter().for_each(|sink| add_sink(&mut sinks, sink));
@@ -109,6 +116,7 @@ impl Server {
             grace: config.limits.shutdown_grace,
             headquarters: Vec::new(),
             processes: Vec::new(),
+            admin: None,
             listeners: Vec::new(),
             connections: TaskTracker::new(),
             sender,
@@ -120,6 +128,17 @@ impl Server {
         let clock = Clock::start();
         for (entrance, config) in listeners {
             server.serve(entrance, config, &memory, clock);
+        }
+        if let Some((endpoint, address)) = admin {
+            let subject = Subject {
+                ledger: server.ledger.clone(),
+                memory,
+                headquarters: server.headquarters.clone(),
+                processes: server.processes.clone(),
+                stall_time: config.admin.stall_time,
+                stop: server.stop.clone(),
+            };
+            server.admin = Some((address, endpoint.serve(subject)));
         }
         Ok(server)
     }
@@ -142,6 +161,11 @@ impl Server {
     /// The processes of an `rbkit` listener of this name, to be looked at and commanded.
     pub fn rbkit(&self, listener: &str) -> Option<&Processes> {
         self.processes.iter().find(|(name, _)| name == listener).map(|(_, processes)| processes)
+    }
+
+    /// Where the admin endpoint listens, if there is one.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(|(address, _)| *address)
     }
 
     /// The processes that are dialled, by listener.
@@ -190,7 +214,7 @@ impl Server {
     }
 
     fn serve(&mut self, entrance: Entrance, config: &ListenerConfig, memory: &Arc<MemoryBudget>, clock: Clock) {
-        let Entrance { listener, books } = entrance;
+        let Entrance { listener, agents, books } = entrance;
         if let Some(listener) = &listener
             && let Some(address) = listener.address().ok().or(config.listen)
         {
@@ -228,6 +252,13 @@ impl Server {
                     Subscription::new(agent, options.clone(), max_message_bytes)
                 };
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
+            }
+            (ProtocolOptions::Zico(options, store, http), Some(listener)) => {
+                // There is a store for every listener whose agents register.
+                let agents = agents.unwrap_or_else(|| Arc::new(Recorded::new()));
+                let timeout = store.session_timeout;
+                let exchange = ZicoExchange::new(options, timeout, agents, emit_definitions, &memory);
+                tokio::spawn(listener.serve_http(exchange, http, memory, sender, clock, tasks, stop, abort))
             }
             // Every other protocol's listener has been bound.
             (_, None) => return,
@@ -276,6 +307,8 @@ impl Server {
 /// Where a listener's connections come from: a bound address, or none where it is we who dial.
 struct Entrance {
     listener: Option<Listener>,
+    /// Who has registered, where agents do.
+    agents: Option<Arc<dyn Agents>>,
     books: Arc<ListenerBooks>,
 }
 
@@ -285,14 +318,38 @@ impl Entrance {
         let Some(listen) = listen else {
             return Ok(Entrance {
                 listener: None,
+                agents: None,
                 books: ListenerBooks::new(name.as_str().into(), protocol.protocol()),
             });
         };
         let listener = Listener::bind(name, protocol.protocol(), *listen, options.clone())
             .map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })?;
         let books = listener.books.clone();
-        Ok(Entrance { listener: Some(listener), books })
+        Ok(Entrance { listener: Some(listener), agents: agents(config)?, books })
     }
+}
+
+/// Binds the admin endpoint, if there is to be one. A second daemon on a machine does without it, unless it is told an
+/// address of its own.
+async fn open_admin(options: &AdminOptions) -> Result<Option<(Endpoint, SocketAddr)>, StartError> {
+    let Some(listen) = options.listen else { return Ok(None) };
+    match Endpoint::bind(options, listen).await.and_then(|endpoint| Ok((endpoint.address()?, endpoint))) {
+        Ok((address, endpoint)) => Ok(Some((endpoint, address))),
+        Err(error) if options.is_default && error.kind() == io::ErrorKind::AddrInUse => {
+            warn!("there is no admin endpoint: {listen} is in use; [admin] listen sets another address");
+            Ok(None)
+        }
+        Err(source) => Err(StartError { part: format!("the admin endpoint on {listen}"), source }),
+    }
+}
+
+/// Opens the store of a listener whose agents register.
+fn agents(config: &ListenerConfig) -> Result<Option<Arc<dyn Agents>>, StartError> {
+    let ProtocolOptions::Zico(_, options, _) = &config.protocol else { return Ok(None) };
+    let part = || format!("the agents of listener {}", config.name);
+    let store = Store::open(options, &config.name)
+        .map_err(|error| StartError { part: part(), source: io::Error::other(error) })?;
+    Ok(Some(Arc::new(store)))
 }
 
 fn add_sink(sinks: &mut Sinks, config: &SinkConfig) {

@@ -205,11 +205,11 @@ fn a_name_that_would_need_quoting_elsewhere_is_refused() {
 
 #[test]
 fn tables_that_are_none_or_empty_or_unknown_say_how_they_are_written() {
-    let text = "sinks = \"stdout\"\n[listners.a]\nprotocol = \"datadog\"\n[admin]\n[listeners]\n";
+    let text = "sinks = \"stdout\"\n[listners.a]\nprotocol = \"datadog\"\n[adnim]\n[listeners]\n";
     let expected = [
         "1:9: `sinks` must be a table, not a string; for example [sinks]",
         "2:2: unknown key `listners` in the file; did you mean `listeners`?",
-        "4:2: unknown key `admin` in the file; what can stand here: limits, listeners, sinks",
+        "4:2: unknown key `adnim` in the file; did you mean `admin`?",
         "5:2: [listeners] is empty; write [listeners.NAME], or leave [listeners] out for what is built in",
     ];
     assert_eq!(summary(text), expected);

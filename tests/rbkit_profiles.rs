@@ -1,4 +1,4 @@
-//! Profiles of event files: folded stacks, flame graphs, heap tables and comparisons, counted by hand or by the test
+//! Profiles of event files and recordings: folded stacks, flame graphs, heap tables and comparisons, counted by hand or by the test
 //! itself from the recordings' independent decodes.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed; the lint knows only test functions")]
 
@@ -203,9 +203,21 @@ fn folded_stacks_of_a_small_file_are_these() {
 
 /// What a frame of the recordings is called.
 fn frame_name(label: &Value, file: &Value, line: &Value) -> String {
-    match (line.as_u64(), file.as_str().unwrap()) {
-        (Some(0), file) => format!("{} ({file})", label.as_str().unwrap()),
-        (line, file) => format!("{} ({file}:{})", label.as_str().unwrap(), line.unwrap()),
+    let site = match (line.as_u64(), file.as_str().unwrap()) {
+        (Some(0), file) => format!("({file})"),
+        (line, file) => format!("({file}:{})", line.unwrap()),
+    };
+    label.as_str().map_or(site.clone(), |label| format!("{label} {site}"))
+}
+
+/// A text, or what is left of one that is no UTF-8: then the decode has its bytes in hex.
+fn repaired(text: &Value) -> String {
+    let bytes = |hex: &str| -> Vec<u8> {
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    };
+    match text["bytes"].as_str() {
+        Some(hex) => String::from_utf8_lossy(&bytes(hex)).into_owned(),
+        None => text.as_str().unwrap().to_owned(),
     }
 }
 
@@ -243,6 +255,40 @@ fn folded_stacks_of_recordings_are_what_counting_gives() {
         let (events, stacks) = recorded_cpu(name);
         assert_eq!(stacks.values().sum::<u64>(), samples, "{name}");
         assert_eq!(parse_folded(&shown(&["--as", "folded"], &events)), stacks, "{name}");
+        assert_eq!(parse_folded(&shown_of_recording(&["--as", "folded"], name)), stacks, "{name}");
+    }
+}
+
+#[test]
+fn allocations_of_recordings_are_what_counting_gives() {
+    for name in ["spec-2.1-snapshots", "spec-2.1-dump-then-stop"] {
+        let mut stacks: BTreeMap<String, u64> = BTreeMap::new();
+        let messages = expected(name);
+        let events = messages.iter().flat_map(|message| message["events"].as_array().into_iter().flatten());
+        for event in events.filter(|event| event["e"] == "allocation_snapshot") {
+            let frames = |id: &Value| {
+                let all = event["stacktraces"].as_array().unwrap();
+                let stack = all.iter().find(|stack| stack["id"] == *id).unwrap();
+                let frame = |row: &Value| frame_name(&row[0], &row[1], &row[2]);
+                let frames: Vec<String> = stack["frames"].as_array().unwrap().iter().rev().map(frame).collect();
+                frames.join(";") + ";"
+            };
+            for site in event["allocations"].as_array().unwrap() {
+                let class = site["type"].as_str().unwrap();
+                let leaf = format!("({}:{});{class}", repaired(&site["file"]), site["line"]);
+                let mut left = site["count"].as_u64().unwrap();
+                for pair in site["stacktraces"].as_array().into_iter().flatten() {
+                    left -= pair[1].as_u64().unwrap();
+                    *stacks.entry(frames(&pair[0]) + &leaf).or_default() += pair[1].as_u64().unwrap();
+                }
+                if left > 0 {
+                    *stacks.entry(leaf).or_default() += left;
+                }
+            }
+        }
+        assert!(stacks.len() > 90 && stacks.keys().any(|stack| stack.matches(';').count() > 3), "{name}");
+        let folded = shown_of_recording(&["--as", "folded", "--sample", "allocations"], name);
+        assert_eq!(parse_folded(&folded), stacks, "{name}");
     }
 }
 
@@ -332,6 +378,17 @@ count   share    bytes  references  class       site
     assert_eq!(ended.stderr, "dump 1 of process 71 at 127.0.0.1:5555: 8 objects\n");
 }
 
+/// The profile of the recording itself: of its messages and replies in their order.
+fn shown_of_recording(arguments: &[&str], name: &str) -> String {
+    let files = fs::read_dir(session(name)).unwrap().map(|file| file.unwrap().path().display().to_string());
+    let mut files: Vec<String> = files.filter(|file| file.ends_with(".msgpack")).collect();
+    files.sort();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    let ended = run(&[&["decode", "rbkit"], arguments, &files].concat());
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    ended.stdout
+}
+
 /// The objects of a recording's dump.
 fn recorded_objects(name: &str) -> Vec<(u64, String, Option<String>, Option<u64>, Option<u64>, u64)> {
     let files = fs::read_dir(session(name)).unwrap().map(|file| file.unwrap().path());
@@ -375,6 +432,7 @@ fn heaps_of_recordings_are_what_counting_gives() {
             rows.push((*id, Some(class.as_str()), file.as_deref(), *line, *size, *references));
         }
         let table = shown(&["--as", "heap"], &dump(3, 71, &rows));
+        assert_eq!(shown_of_recording(&["--as", "heap"], name), table, "{name}");
         let mut last = u64::MAX;
         let mut shown = BTreeMap::new();
         let lines: Vec<&str> = table.lines().collect();

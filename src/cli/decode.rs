@@ -1,6 +1,5 @@
 //! `tributary decode`: recorded wire bytes → the events that the daemon would write.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::mem;
@@ -10,6 +9,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::codec::base64;
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::decode::{self, Offline};
 use crate::event::{Batch, Origin, UnixNanos, write_hex};
@@ -18,6 +18,8 @@ use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
 use crate::protocol::rbkit::{Agent, AgentOptions, Channel, Player};
+use crate::protocol::zico::ZicoExchange;
+use crate::protocol::zico::wire::{self, Carries, Dialect};
 use crate::protocol::{End, Exchange, Head, MemoryBudget, Protocol, Request, Session};
 use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
@@ -145,6 +147,11 @@ fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Resul
                 Player::new(agent.clone(), own.clone(), max_message_bytes, bytes, channel, is_last)
             })
         }
+        ProtocolOptions::Zico(own, ..) => {
+            let exchange = ZicoExchange::recorded(own, emit_definitions, &memory);
+            decoder.requests(&exchange, submitted)?;
+            decoder.rest(&exchange)
+        }
         ProtocolOptions::Endless(own, _) => {
             let version = arguments.endless_version;
             decoder.requests(&EndlessExchange::new(own, &memory), |bundle| upload(version, bundle))
@@ -222,28 +229,34 @@ impl Decoder<'_> {
 
     /// Recordings of one conversation with a process, each taken up where the one before ended.
     fn recordings(&mut self, play: impl Fn(&[u8], bool) -> Player) -> Result<(), Failure> {
-        let mut files: VecDeque<_> = (1..).zip(take(&mut self.files)).collect();
-        while let Some((number, mut file)) = files.pop_front() {
+        let files = take(&mut self.files);
+        let last = files.len() as u64;
+        for (number, mut file) in (1..).zip(files) {
             let mut bytes = Vec::new();
             let read = file.open().and_then(|mut input| input.read_to_end(&mut bytes));
             read.map_err(|error| Failure::Failed(format!("{}: {error}", file.path.display())))?;
-            let player = play(&bytes, files.is_empty());
+            let player = play(&bytes, number == last);
             file.opened = Some(Box::new(io::Cursor::new(bytes)));
             match player {
-                Player::Pub(session) => {
-                    let decoded = self.read(number, file, *session)?;
-                    self.finish(decoded)?;
-                }
-                Player::Rep(session) => {
-                    let decoded = self.read(number, file, *session)?;
-                    self.finish(decoded)?;
-                }
+                Player::Pub(session) => self.read(number, file, *session).and_then(|decoded| self.finish(decoded))?,
+                Player::Rep(session) => self.read(number, file, *session).and_then(|decoded| self.finish(decoded))?,
             }
             if self.output.is_closed() {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// What an exchange still waits with when its last request is decoded.
+    fn rest<E: Exchange>(&mut self, exchange: &E) -> Result<(), Failure> {
+        if self.output.is_closed() {
+            return Ok(());
+        }
+        let books = ListenerBooks::new("decode".into(), self.protocol);
+        let origin = Arc::new(Origin::new(self.protocol.as_str(), "decode".into(), "".into(), 0));
+        decode::finish(exchange, origin, &books, self.clock.now(), &mut |batch| self.output.write(&batch));
+        Ok(self.output.flush()?)
     }
 
     fn read<S: Session>(&mut self, number: u64, mut file: Input, session: S) -> Result<Decoded<S>, Failure> {
@@ -307,6 +320,25 @@ fn upload(version: u8, bundle: Vec<u8>) -> Request {
     let mut target = format!("/{version}/");
     let _ = write_hex(&mut target, hash.as_ref());
     Request { head: Head { method: "PUT".to_owned(), target, headers: Vec::new() }, body: bundle.into(), number: 1 }
+}
+
+/// A body of gen1 or gen2 that is not wrapped in a request, as if it had been posted: all of them in one session.
+fn submitted(body: Vec<u8>) -> Request {
+    let is_text = body.first().is_some_and(|byte| *byte < 0x80);
+    let start =
+        if is_text { base64::decode(&body[..body.len().min(64) / 4 * 4]).unwrap_or_default() } else { Vec::new() };
+    let shown = if is_text { &start } else { &body };
+    let (carries, path) = match wire::carries(shown) {
+        Carries::Definitions => (Carries::Definitions, "/agent/submit/agd"),
+        Carries::Trace => (Carries::Trace, "/agent/submit/trc"),
+    };
+    let header = match wire::detect(shown, carries) {
+        Some(Dialect::Gen2) => "x-zorka-session-id",
+        _ => "x-zorka-session-uuid",
+    };
+    let headers = vec![(header.to_owned(), b"decode".to_vec())];
+    let head = Head { method: "POST".to_owned(), target: path.to_owned(), headers };
+    Request { head, body: body.into(), number: 1 }
 }
 
 fn feed<S: Session>(

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkKind};
 use crate::event::Kind;
 use crate::pipeline::ledger::Accounts;
-use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit};
+use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
 use crate::server::Server;
 use crate::simulate::rbkit::Process;
 use crate::simulate::{self, Amount, Plan, Sent};
 use crate::sink::encode::Format;
+use crate::store::StoreOptions;
 use crate::transport::options::HttpOptions;
 
 use super::simulate::agent;
@@ -51,16 +52,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// A loopback listener per protocol, on ports that the system chooses, and stdout. `ruby` is where the daemon connects
 /// instead.
-fn config(protocols: &[Protocol], ruby: Option<simulate::rbkit::Options>, format: Format) -> Result<Config, Failure> {
+fn config(protocols: &[Protocol], ruby: Option<simulate::rbkit::Options>, format: Format) -> Config {
     let mut config = Config::builtin();
-    config.listeners = protocols.iter().map(|protocol| listener(*protocol, ruby)).collect::<Result<_, _>>()?;
+    config.admin.listen = None;
+    config.listeners = protocols.iter().map(|protocol| listener(*protocol, ruby)).collect();
     for sink in &mut config.sinks {
         sink.kind = SinkKind::Stdout { format };
     }
-    Ok(config)
+    config
 }
 
-fn listener(protocol: Protocol, ruby: Option<simulate::rbkit::Options>) -> Result<ListenerConfig, Failure> {
+fn listener(protocol: Protocol, ruby: Option<simulate::rbkit::Options>) -> ListenerConfig {
     let options = match protocol {
         Protocol::Rbkit => ProtocolOptions::Rbkit(rbkit::Options {
             agents: ruby.into_iter().map(dialled).collect(),
@@ -69,14 +71,14 @@ fn listener(protocol: Protocol, ruby: Option<simulate::rbkit::Options>) -> Resul
         Protocol::Datadog => ProtocolOptions::Datadog(datadog::Options::default()),
         Protocol::Bytefrog => ProtocolOptions::Bytefrog(bytefrog::Options::default()),
         Protocol::Endless => ProtocolOptions::Endless(endless::Options::default(), http()),
-        Protocol::Zico => return Err(Failure::Misused(protocol.not_spoken())),
+        Protocol::Zico => ProtocolOptions::Zico(zico::Options::default(), StoreOptions::default(), http()),
     };
-    Ok(ListenerConfig {
+    ListenerConfig {
         name: "demo".to_owned(),
         listen: (protocol != Protocol::Rbkit).then_some(([127, 0, 0, 1], 0).into()),
         options: Default::default(),
         protocol: options,
-    })
+    }
 }
 
 /// The simulated Ruby process, asked for everything.
@@ -104,7 +106,7 @@ async fn show(protocols: &[Protocol], arguments: &Arguments) -> Result<(Accounts
         let options = simulate::rbkit::Options { publish: any, request: any, ..Default::default() };
         ruby = Some(Process::bind(options).await?);
     }
-    let config = config(protocols, ruby.as_ref().map(Process::options), arguments.format.into())?;
+    let config = config(protocols, ruby.as_ref().map(Process::options), arguments.format.into());
     let server = Server::start(&config).await.map_err(|error| Failure::Failed(error.to_string()))?;
     let began = Instant::now();
     let mut agents = tokio::task::JoinSet::new();

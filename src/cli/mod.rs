@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 done, 1 failed (or a decoded event could not be given to a sink), 2 misused.
 
+mod agents;
 mod check;
 mod decode;
 mod demo;
@@ -47,6 +48,7 @@ enum Command {
     Check(check::Arguments),
     Decode(decode::Arguments),
     Simulate(simulate::Arguments),
+    Agents(agents::Arguments),
     /// Print shell completions
     #[command(after_help = "Example:\n  tributary completions bash > /etc/bash_completion.d/tributary")]
     Completions {
@@ -82,6 +84,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Agents(arguments) => agents::run(&arguments),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "tributary", &mut script);

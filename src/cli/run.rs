@@ -56,6 +56,9 @@ async fn serve(config: Config) -> Result<Accounts, Failure> {
     for bound in server.addresses() {
         info!("listener {} ({}) on {}", bound.name, bound.protocol, bound.address);
     }
+    if let Some(address) = server.admin_address() {
+        info!("admin endpoint on {address}");
+    }
     for (name, agents) in server.dialled() {
         for agent in agents {
             let sockets: Vec<_> = [agent.publish, agent.request].into_iter().flatten().collect();

@@ -4,7 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::section::Section;
 use super::{Names, check_name};
-use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit};
+use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
+use crate::store::StoreOptions;
 use crate::transport::options::{HttpOptions, ListenerOptions};
 
 /// One listener.
@@ -32,6 +33,8 @@ pub enum ProtocolOptions {
     Endless(endless::Options, HttpOptions),
     /// Ruby processes, which are dialled.
     Rbkit(rbkit::Options),
+    /// Zorka agents, over HTTP.
+    Zico(zico::Options, StoreOptions, HttpOptions),
 }
 
 impl ProtocolOptions {
@@ -42,6 +45,7 @@ impl ProtocolOptions {
             ProtocolOptions::Datadog(_) => Protocol::Datadog,
             ProtocolOptions::Endless(..) => Protocol::Endless,
             ProtocolOptions::Rbkit(_) => Protocol::Rbkit,
+            ProtocolOptions::Zico(..) => Protocol::Zico,
         }
     }
 
@@ -54,7 +58,11 @@ impl ProtocolOptions {
                 Some(ProtocolOptions::Endless(endless::Options::read(section), HttpOptions::read(section)))
             }
             Protocol::Rbkit => Some(ProtocolOptions::Rbkit(rbkit::Options::read(section))),
-            Protocol::Zico => None,
+            Protocol::Zico => Some(ProtocolOptions::Zico(
+                zico::Options::read(section),
+                StoreOptions::read(section),
+                HttpOptions::read(section),
+            )),
         }
     }
 }

@@ -95,6 +95,16 @@ impl Section<'_> {
         self.optional(key, read_address, |address| toml_text(&address.to_string()))
     }
 
+    /// An IP address with a port, or an empty text for none.
+    pub fn address_or_none(&mut self, key: &str, default: SocketAddr) -> Option<SocketAddr> {
+        let read = |value: &DeValue<'_>| match value.as_str() {
+            Some("") => Ok(None),
+            _ => read_address(value).map(Some),
+        };
+        let show = |address: &Option<SocketAddr>| toml_text(&address.map_or_else(String::new, |one| one.to_string()));
+        self.with_default(key, Some(default), read, show)
+    }
+
     /// An IP address with a port.
     pub fn address(&mut self, key: &str, default: SocketAddr) -> SocketAddr {
         self.with_default(key, default, read_address, |address| toml_text(&address.to_string()))

@@ -11,6 +11,7 @@ mod exchange;
 mod fault;
 mod limits;
 pub mod rbkit;
+pub mod zico;
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -52,7 +53,7 @@ impl Protocol {
 
     /// Whether this build speaks it.
     pub fn is_spoken(self) -> bool {
-        matches!(self, Protocol::Bytefrog | Protocol::Datadog | Protocol::Endless | Protocol::Rbkit)
+        true
     }
 
     /// The protocols that this build speaks.

@@ -111,6 +111,11 @@ impl Listener {
         self.accept(serve, sender, clock, tasks, stop, abort).await;
     }
 
+    /// Where things come from that no connection brought.
+    pub(super) fn origin(&self) -> Origin {
+        Origin::new(self.protocol.as_str(), self.name.clone(), "".into(), 0)
+    }
+
     /// The same with whatever `serve` makes of a connection once it is let in, and TLS spoken.
     pub(super) async fn accept<F: Future<Output = ()> + Send + 'static>(
         self,

@@ -171,7 +171,7 @@ impl Message {
     /// The connection has ended inside the message: of its rest, `rest` is here.
     pub(super) fn cut_short(self, rest: &[u8], why: &str, around: &mut Surroundings<'_>, out: &mut Output) {
         let mut fault = match self.state {
-            State::Waste(fault) => fault,
+            State::Waste(fault) if fault.has_bytes() || !rest.is_empty() => fault,
             _ => {
                 let detail =
                     format!("the message ends {} bytes early: {why}", self.left.saturating_sub(rest.len() as u64));

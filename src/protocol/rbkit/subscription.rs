@@ -34,6 +34,8 @@ pub struct Subscription {
     fault: Option<Fault>,
     /// Reading on makes sense from so many bytes of input on.
     enough: usize,
+    /// At the end of the connection, what of its last bytes is not worked off yet.
+    tail: Vec<u8>,
     dumps: Dumps,
     scratch: Scratch,
     /// The introduction that the batch knows.
@@ -77,6 +79,7 @@ impl Subscription {
             multipart: None,
             fault: None,
             enough: 0,
+            tail: Vec::new(),
             dumps,
             scratch: Scratch::default(),
             introductions: 0,
@@ -128,12 +131,16 @@ impl Subscription {
 
     /// Something of the message under way. None: more of it is needed.
     fn read_message(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
-        let mut message = self.message.take()?;
+        // In place, for this is done once per event: a message is too large to be moved about.
+        let message = self.message.as_mut()?;
+        // A part over the limit is none, however much of it is here.
+        let limit = usize::try_from(self.max_message_bytes).unwrap_or(usize::MAX);
+        let rest = &rest[..rest.len().min(limit)];
         let has_all = rest.len() as u64 >= message.left();
         if rest.len() < self.enough && !has_all {
-            self.message = Some(message);
             return None;
         }
+        self.enough = 0;
         let mut around = Surroundings {
             options: &self.options,
             agent: &self.agent,
@@ -141,23 +148,19 @@ impl Subscription {
             scratch: &mut self.scratch,
             now,
         };
-        let step = message.step(rest, &mut around, out);
-        self.enough = 0;
-        match step {
-            Step::Taken(taken) => {
-                self.message = Some(message);
-                Some(taken)
+        match message.step(rest, &mut around, out) {
+            Step::Taken(taken) => Some(taken),
+            Step::Done => {
+                self.message = None;
+                Some(0)
             }
-            Step::Done => Some(0),
-            Step::More if rest.len() as u64 >= self.max_message_bytes => {
+            Step::More if rest.len() >= limit => {
                 message.too_large(self.max_message_bytes);
-                self.message = Some(message);
                 Some(0)
             }
             Step::More => {
                 // A part that arrives in many pieces is not begun anew with each of them.
-                self.enough = (rest.len() * 2).min(usize::try_from(self.max_message_bytes).unwrap_or(usize::MAX));
-                self.message = Some(message);
+                self.enough = (rest.len() * 2).min(limit);
                 None
             }
         }
@@ -278,6 +281,16 @@ impl Session for Subscription {
     }
 
     fn finish(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) -> Flow {
+        self.tail.extend_from_slice(rest);
+        let tail = std::mem::take(&mut self.tail);
+        // What has waited for more may be whole in part.
+        self.enough = 0;
+        let Progress { consumed, flow } = self.decode(&tail, now, out);
+        if flow == Flow::Again {
+            self.tail = tail[consumed..].to_vec();
+            return Flow::Again;
+        }
+        let rest = &tail[consumed..];
         if self.stage == Stage::Subscribed {
             self.agent.unsubscribed();
         }
