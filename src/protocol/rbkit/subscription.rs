@@ -66,6 +66,7 @@ impl Subscription {
         let dumps = std::mem::take(&mut agent.state().dumps);
         let limits = Limits {
             max_message_bytes: max_frame_bytes,
+            message_key: "max_frame_bytes",
             max_frames: MAX_MESSAGE_FRAMES,
             max_command_bytes: MAX_COMMAND_BYTES,
         };
