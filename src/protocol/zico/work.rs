@@ -418,7 +418,7 @@ impl ZicoWork {
     /// Everything of a trace's body was looked at.
     fn end(&mut self, mut state: BodyState, fault: Option<TraceFault>, out: &mut Output) {
         let body = self.unpacked.as_deref().unwrap_or(&self.request.body);
-        state.tell_orphans(body, out);
+        state.tell(body, out);
         state.tell_unresolved(out);
         if let Some(fault) = fault {
             let (reason, offset, detail) = fault.told();
