@@ -130,7 +130,7 @@ impl Workroom {
             }
         }
         if let Some(id) = method.unresolved {
-            event.attribute(names::ZICO_UNRESOLVED_METHOD, id);
+            event.attribute(names::ZICO_UNRESOLVED_METHOD, signed(id));
         }
         let is_unresolved = self.marks(&mut event) || method.unresolved.is_some();
         let is_backward = duration.is_none() && start.is_some() && stop.is_some();
@@ -181,7 +181,7 @@ impl Workroom {
                 MethodTexts { name, function, signature: signature.map(Value::from), unresolved: None }
             }
             _ => {
-                let name = out.batch.push_text(&format!("method#{id}"));
+                let name = out.batch.push_text(&format!("method#{}", id as i64));
                 MethodTexts { unresolved: Some(id), ..MethodTexts::named(name.into()) }
             }
         }
@@ -339,7 +339,7 @@ impl Workroom {
         }
         self.writer.unresolved.sort_unstable();
         self.writer.unresolved.dedup();
-        let ids: Vec<Value> = self.writer.unresolved.drain(..).map(Value::from).collect();
+        let ids: Vec<Value> = self.writer.unresolved.drain(..).map(signed).collect();
         let ids = event.batch().array(&ids);
         event.attribute(names::ZICO_UNRESOLVED_SYMBOLS, ids);
         true
@@ -414,7 +414,7 @@ fn is_failed(record: &Record, dialect: Dialect) -> bool {
         }
 }
 
-/// Ids of exceptions are hash codes of 32 bits, which are shown as they are, or negative numbers.
+/// Ids are shown as they were sent, or as the negative numbers that they may be.
 fn signed(id: u64) -> Value {
     if id >> 63 == 1 { Value::I64(id as i64) } else { id.into() }
 }

@@ -217,7 +217,8 @@ impl Symbols<'_> {
 
 /// What stands for a string that is not defined (rule 17).
 pub(super) fn placeholder(id: u64) -> String {
-    format!("symbol#{id}")
+    // Ids are 64 bits; of those that no agent would give, most were sent as negative numbers.
+    format!("symbol#{}", id as i64)
 }
 
 #[cfg(test)]

@@ -335,7 +335,7 @@ impl Trace {
                 }
                 self.open(prolog, order, start);
             } else {
-                self.apply(entry, start, &mut reader, symbols, delivered, state, out);
+                self.apply(entry, start, reader, symbols, delivered, state, out);
             }
             state.at = reader.offset();
         }
@@ -420,7 +420,7 @@ impl Trace {
         &mut self,
         entry: Entry,
         start: usize,
-        reader: &mut Reader<'_>,
+        reader: Reader<'_>,
         symbols: &mut Symbols<'_>,
         delivered: &Delivered,
         state: &mut BodyState,
@@ -431,19 +431,13 @@ impl Trace {
         let (index, trace_id) = (self.opened.wrapping_sub(1), self.id);
         let Some(record) = self.records.last_mut() else {
             let is_epilog = matches!(entry, Entry::Epilog(_));
-            // An end without a record brings its break along.
-            if is_epilog && !is_gen2 {
-                reader.take(0xFF);
-            }
             return state.orphan(start, reader.offset(), is_epilog, body, out);
         };
         match entry {
             Entry::Epilog(epilog) => {
                 record.epilog = Some(epilog);
-                if is_gen2 || reader.take(0xFF) {
-                    state.at = reader.offset();
-                    self.close(body, symbols, state, out);
-                }
+                state.at = reader.offset();
+                self.close(body, symbols, state, out);
             }
             // Rule 21.
             Entry::Break if is_gen2 => state.orphan(start, reader.offset(), false, body, out),
@@ -459,7 +453,7 @@ impl Trace {
             }
             Entry::Flags(flags) => record.own_flags = Some(flags),
             Entry::Attributes(attributes) => self.keep(attributes, start, state, body, out),
-            Entry::Begin(begin) => self.begin(begin, *reader, delivered, state),
+            Entry::Begin(begin) => self.begin(begin, reader, delivered, state),
             Entry::Exception(range) => self.exception(range, start, symbols, state, body, out),
             Entry::Reference(id) => {
                 let span = self.thrown_in(state.context.position(start, reader.offset()));

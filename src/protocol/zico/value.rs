@@ -150,7 +150,7 @@ impl Writer {
         let (kind, left) = match reader.item()? {
             Item::Array(left) => (Container::Array, left),
             Item::Map(left) => (Container::Map(None), left),
-            Item::Tag(REFERENCE) if place.dialect != Dialect::Gen2 => match reader.unsigned() {
+            Item::Tag(REFERENCE) if place.dialect != Dialect::Gen2 => match wire::integer(reader) {
                 Ok(id) => return Ok(Some(self.symbol(id, place).1.into())),
                 Err(_) => (Container::Tag(REFERENCE), Some(1)),
             },
@@ -367,7 +367,7 @@ pub(super) fn settle(
         let start = reader.offset();
         if let Item::Tag(REFERENCE) = reader.item()?
             && dialect != Dialect::Gen2
-            && let Ok(id) = reader.unsigned()
+            && let Ok(id) = wire::integer(&mut reader)
         {
             write_symbol(id, symbols, &mut settled);
             continue;

@@ -16,6 +16,8 @@ const TIME_BITS: u32 = 40;
 /// The tag of a string reference in doc and gen1.
 const REFERENCE: u64 = 6;
 const BREAK: u8 = 0xFF;
+const FALSE: u8 = 0xF4;
+const TRUE: u8 = 0xF5;
 
 /// Which of the three dialects a body is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,16 +163,16 @@ pub fn definition<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Defin
         Ok(match (dialect, tag) {
             (Dialect::Doc, 0x0D) | (Dialect::Gen1, 1) => {
                 reader.array(3..=3, "an array of id, text and type")?;
-                let (id, text) = (reader.unsigned()?, text(reader)?);
-                Definition::String { id, text, kind: Some(reader.unsigned()?) }
+                let (id, text) = (unsigned(reader)?, text(reader)?);
+                Definition::String { id, text, kind: Some(unsigned(reader)?) }
             }
             (Dialect::Gen2, 1) => {
                 reader.array(2..=2, "an array of id and text")?;
-                Definition::String { id: reader.unsigned()?, text: text(reader)?, kind: None }
+                Definition::String { id: unsigned(reader)?, text: text(reader)?, kind: None }
             }
             (Dialect::Doc, 0x0E) | (Dialect::Gen1 | Dialect::Gen2, 2) => {
                 reader.array(4..=4, "an array of id, class, method and signature")?;
-                let id = reader.unsigned()?;
+                let id = unsigned(reader)?;
                 Definition::Method { id, parts: [symbol(reader)?, symbol(reader)?, symbol(reader)?] }
             }
             (Dialect::Doc, 0x0F) | (Dialect::Gen1, 3) => {
@@ -192,9 +194,9 @@ pub enum Entry {
     Open(Option<Prolog>),
     /// The prolog of the record that was opened last (gen1).
     Prolog(Prolog),
-    /// The end of a record's time. `ff` follows, except in gen2, where it is part of this.
+    /// The end of a record, and the `ff` behind it.
     Epilog(Epilog),
-    /// `ff`.
+    /// `ff` without an epilog before it.
     Break,
     /// The record is the top of a trace.
     Begin(Begin),
@@ -316,10 +318,10 @@ fn gen1_entry(reader: &mut Reader<'_>, dialect: Dialect, order: &mut Order) -> R
         (Dialect::Doc, 0x0D) => Entry::Epilog(epilog(reader, *order)?),
         (Dialect::Gen1, 0x0C) => Entry::Epilog(epilog(reader, Order::Big)?),
         (Dialect::Gen1, 0x0D) => Entry::Epilog(epilog(reader, Order::Little)?),
-        (_, 0x0F) => Entry::Flags(reader.unsigned()?),
+        (_, 0x0F) => Entry::Flags(unsigned(reader)?),
         (_, 0x21) => {
             reader.array(2..=2, "an array of clock and type")?;
-            let clock = reader.integer_bits()? as i64;
+            let clock = integer(reader)? as i64;
             Entry::Begin(Begin { clock, trace_type: symbol(reader)?, span: 0, parent: 0 })
         }
         // The map of tag 0x0e is written to stores only; who sends it means attributes.
@@ -334,7 +336,7 @@ fn gen1_entry(reader: &mut Reader<'_>, dialect: Dialect, order: &mut Order) -> R
             exception(reader, dialect)?;
             Entry::Exception(start..reader.offset())
         }
-        (_, 0x23) => Entry::Reference(reader.integer_bits()?),
+        (_, 0x23) => Entry::Reference(integer(reader)?),
         _ => return Err(WireErrorKind::Tag(tag)),
     })
 }
@@ -344,25 +346,21 @@ fn gen2_entry(reader: &mut Reader<'_>) -> Result<Entry, WireErrorKind> {
     Ok(match tag {
         3 => {
             array_to_break(reader)?;
-            Entry::Open(Some(Prolog { start: reader.integer_bits()?, method: reader.integer_bits()? }))
+            Entry::Open(Some(Prolog { start: integer(reader)?, method: integer(reader)? }))
         }
         4 => {
             let length = reader.array(2..=3, "an array of stop, calls and maybe flags")?;
-            let (stop, calls) = (reader.integer_bits()?, reader.integer_bits()?);
-            let flags = if length == 3 { Some(reader.integer_bits()?) } else { None };
-            let offset = reader.offset();
-            if !reader.take(BREAK) {
-                let fault = if reader.is_at_end() { Fault::End } else { Fault::Expected("a break behind the end") };
-                return Err(CborError { offset, fault }.into());
-            }
+            let (stop, calls) = (integer(reader)?, integer(reader)?);
+            let flags = if length == 3 { Some(integer(reader)?) } else { None };
+            end_of_record(reader)?;
             Entry::Epilog(Epilog { stop, calls, flags })
         }
         5 => {
             let length = reader.array(2..=4, "an array of clock, type, and maybe span and parent")?;
-            let clock = reader.integer_bits()? as i64;
+            let clock = integer(reader)? as i64;
             let trace_type = symbol(reader)?;
-            let span = if length > 2 { reader.integer_bits()? } else { 0 };
-            let parent = if length > 3 { reader.integer_bits()? } else { 0 };
+            let span = if length > 2 { integer(reader)? } else { 0 };
+            let parent = if length > 3 { integer(reader)? } else { 0 };
             Entry::Begin(Begin { clock, trace_type, span, parent })
         }
         6 => {
@@ -378,7 +376,7 @@ fn gen2_entry(reader: &mut Reader<'_>) -> Result<Entry, WireErrorKind> {
             exception(reader, Dialect::Gen2)?;
             Entry::Exception(start..reader.offset())
         }
-        8 => Entry::Reference(reader.integer_bits()?),
+        8 => Entry::Reference(integer(reader)?),
         _ => return Err(WireErrorKind::Tag(tag)),
     })
 }
@@ -409,7 +407,7 @@ pub struct Exception<'a> {
 pub fn exception<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Exception<'a>, CborError> {
     let most = if dialect == Dialect::Gen2 { 6 } else { 5 };
     let length = reader.array(5..=most, "an array of id, class, message, cause and stack")?;
-    let id = reader.integer_bits()?;
+    let id = integer(reader)?;
     let class = name(reader, true)?;
     let message = name(reader, false)?;
     let cause = match reader.rest() {
@@ -417,7 +415,7 @@ pub fn exception<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Except
             reader.take(0xF6);
             0
         }
-        _ => reader.integer_bits()?,
+        _ => integer(reader)?,
     };
     let before = *reader;
     let frames = match reader.item()? {
@@ -455,7 +453,7 @@ pub struct Frame<'a> {
 pub fn frame<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, CborError> {
     reader.array(4..=4, "an array of class, method, file and line")?;
     let names = [name(reader, true)?, name(reader, true)?, name(reader, true)?];
-    Ok(Frame { names, line: reader.integer_bits()? as i64 })
+    Ok(Frame { names, line: integer(reader)? as i64 })
 }
 
 /// Whether another element follows in a container of so many that are `left`, or up to a break, which is taken.
@@ -495,7 +493,7 @@ pub fn name<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<Name<'a>, Cbor
     let before = *reader;
     Ok(match reader.item()? {
         Item::Null | Item::Undefined => Name::None,
-        Item::Tag(REFERENCE) => Name::Symbol(reader.unsigned()?),
+        Item::Tag(REFERENCE) => Name::Symbol(integer(reader)?),
         Item::Unsigned(id) if is_bare => Name::Symbol(id),
         Item::Text(text) => Name::Text(Cow::Borrowed(text)),
         Item::Pieces(true) => {
@@ -554,12 +552,34 @@ pub fn string<'a>(reader: &mut Reader<'a>, is_text: bool) -> Result<Cow<'a, [u8]
     }
 }
 
+/// An integer from 0 on. A truth value counts as one: damage that can be read over costs no record.
+fn unsigned(reader: &mut Reader<'_>) -> Result<u64, CborError> {
+    match reader.rest() {
+        [byte @ (FALSE | TRUE), ..] => {
+            reader.take(*byte);
+            Ok(u64::from(*byte == TRUE))
+        }
+        _ => reader.unsigned(),
+    }
+}
+
+/// An integer as 64 bits; likewise.
+///
+/// # Errors
+/// It is none.
+pub fn integer(reader: &mut Reader<'_>) -> Result<u64, CborError> {
+    match reader.rest() {
+        [FALSE | TRUE, ..] => unsigned(reader),
+        _ => reader.integer_bits(),
+    }
+}
+
 /// The id of a string, tagged or not.
 fn symbol(reader: &mut Reader<'_>) -> Result<u64, CborError> {
     if !reader.take(0xC0 + REFERENCE as u8) && reader.rest().starts_with(&[0xD8, REFERENCE as u8]) {
         *reader = reader.advanced(2);
     }
-    reader.unsigned()
+    integer(reader)
 }
 
 fn map(reader: &mut Reader<'_>, upward: Option<u64>) -> Result<Attributes, CborError> {
@@ -607,7 +627,18 @@ fn epilog(reader: &mut Reader<'_>, order: Order) -> Result<Epilog, CborError> {
         _ => return Err(CborError { offset, fault: Fault::Expected("a byte string of 8 or 16") }),
     };
     let stop = word & ((1 << TIME_BITS) - 1);
+    end_of_record(reader)?;
     Ok(Epilog { stop, calls: long_calls.unwrap_or(word >> TIME_BITS), flags: None })
+}
+
+/// The break behind an epilog, without which that is none.
+fn end_of_record(reader: &mut Reader<'_>) -> Result<(), CborError> {
+    let offset = reader.offset();
+    match reader.take(BREAK) {
+        true => Ok(()),
+        false if reader.is_at_end() => Err(CborError { offset, fault: Fault::End }),
+        false => Err(CborError { offset, fault: Fault::Expected("a break behind the end") }),
+    }
 }
 
 fn word_of(bytes: &[u8], order: Order) -> u64 {
