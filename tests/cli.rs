@@ -234,9 +234,13 @@ fn decode_ends_quietly_when_its_reader_has_seen_enough() {
 
 #[test]
 fn a_protocol_that_is_not_built_yet_is_one_clear_line() {
+<<<<<<< HEAD
     let line = "tributary: protocol `zico` is not built yet; this version speaks: rbkit, bytefrog, datadog, endless\n";
+=======
+    let line = "tributary: protocol `rbkit` is not built yet; this version speaks: bytefrog, datadog, endless, zico\n";
+>>>>>>> zagents
     let to = "127.0.0.1:1";
-    for arguments in [&["decode", "zico"][..], &["demo", "--protocol", "zico"], &["simulate", "zico", "--to", to]] {
+    for arguments in [&["decode", "rbkit"][..], &["demo", "--protocol", "rbkit"], &["simulate", "rbkit", "--to", to]] {
         let ended = run(arguments);
         assert_eq!((ended.code, &*ended.stderr, &*ended.stdout), (Some(2), line, ""), "{arguments:?}");
     }

@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_trace_id_has_16_or_32_digits_with_or_without_hyphens() {
-        let shown = |text| trace_id(text).map(|id| id.to_string());
+        let shown = |text: &str| trace_id(text).map(|id| id.to_string());
         let long = "1a4e24519af51247249a70e975bbfafe";
         assert_eq!(shown(long).as_deref(), Some(long));
         let upper = long.to_uppercase();
