@@ -150,17 +150,10 @@ fn a_listener_says_what_it_speaks_and_this_build_speaks_it() {
     let text = "[listeners.a]\nlisten = \"127.0.0.1:1\"\n[listeners.b]\nprotocol = \"rbkit\"\nagents = \"k\"\n\
                 [listeners.c]\nprotocol = \"datadgo\"\n[listeners.d]\nprotocol = \"statsd\"\nmax_connections = 0\n";
     let expected = [
-<<<<<<< HEAD
-        "1:12: [listeners.a] needs the key `protocol`; write protocol = \"rbkit\", \"bytefrog\", \"datadog\" or \"endless\"",
-        "4:12: protocol `zico` is not built yet; this version speaks: rbkit, bytefrog, datadog, endless",
+        "1:12: [listeners.a] needs the key `protocol`; write protocol = \"rbkit\", \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",
+        "5:10: `agents` must be a list of tables, not a string; for example agents = [{ publish = \"127.0.0.1:5555\", request = \"127.0.0.1:5556\" }]",
         "7:12: `protocol` cannot be \"datadgo\"; did you mean \"datadog\"?",
-        "9:12: `protocol` cannot be \"statsd\"; \"rbkit\", \"bytefrog\", \"datadog\" or \"endless\"",
-=======
-        "1:12: [listeners.a] needs the key `protocol`; write protocol = \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",
-        "4:12: protocol `rbkit` is not built yet; this version speaks: bytefrog, datadog, endless, zico",
-        "7:12: `protocol` cannot be \"datadgo\"; did you mean \"datadog\"?",
-        "9:12: `protocol` cannot be \"statsd\"; \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",
->>>>>>> zagents
+        "9:12: `protocol` cannot be \"statsd\"; \"rbkit\", \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",
         "10:19: `max_connections` is out of range; allowed: 1 to 1000000",
     ];
     assert_eq!(summary(text), expected);
@@ -175,11 +168,7 @@ fn a_sink_says_its_type_and_the_options_of_other_types_are_unknown_to_it() {
         "4:8: `type` cannot be \"flie\"; did you mean \"file\"?",
         "7:1: unknown key `format` in [sinks.c]; what can stand here: type, buffer_batches, buffer_bytes, when_full, \
          on_failure, protocols, kinds",
-<<<<<<< HEAD
         "10:14: an element of `protocols` cannot be \"zico\"; \"rbkit\", \"bytefrog\", \"datadog\" or \"endless\"",
-=======
-        "10:14: an element of `protocols` cannot be \"rbkit\"; \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",
->>>>>>> zagents
         "11:10: an element of `kinds` cannot be \"spans\"; did you mean \"span\"?",
     ];
     assert_eq!(summary(text), expected);
