@@ -160,11 +160,11 @@ protocol = "bytefrog"
 [listeners.desktops]
 protocol = "endless"
 
-[listeners.ruby]
-protocol = "rbkit"
-
 [listeners.zorka]
 protocol = "zico"
+
+[listeners.ruby]
+protocol = "rbkit"
 
 [sinks.console]
 type = "stdout"
