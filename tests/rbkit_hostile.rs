@@ -145,14 +145,15 @@ async fn what_is_long_in_a_message_is_not_gathered_beyond_its_limit() {
     let event = |number: u8| [&[0x91, 0x83, 0, number, 1, 0xcb][..], &[0; 8], &[2]].concat();
     let count = |marker: u8| [&[marker][..], &(200_u32 << 20).to_be_bytes()].concat();
     let object = [0x82, 3, 1, 5, 0x90];
-    for (what, begin, filler) in [
-        ("a class name", [&event(0)[..], &[0x82, 3, 1, 4], &count(0xdb)].concat(), vec![b'a'; 1 << 16]),
-        ("references", [&event(5)[..], &[0x91, 0x82, 3, 1, 5], &count(0xdd)].concat(), vec![7; 1 << 16]),
-        ("a stack", [&event(9)[..], &count(0xdd)].concat(), [0x81, 13, 0xa1, b'f'].repeat(1 << 14)),
-        ("a dump", [&event(5)[..], &count(0xdd)].concat(), object.repeat(1 << 14)),
-        ("events", count(0xdd), wire::gc_start().repeat(1 << 12)),
-        ("an unknown value", [&[0x91, 0x84, 0x63][..], &count(0xdb)].concat(), vec![b'a'; 1 << 16]),
-        ("statistics", [&event(6)[..], &count(0xdf)].concat(), [0xa1, b'k', 1].repeat(1 << 14)),
+    // What becomes an event each makes much work of few bytes.
+    for (what, begin, filler, enough) in [
+        ("a class name", [&event(0)[..], &[0x82, 3, 1, 4], &count(0xdb)].concat(), vec![b'a'; 1 << 16], 24),
+        ("references", [&event(5)[..], &[0x91, 0x82, 3, 1, 5], &count(0xdd)].concat(), vec![7; 1 << 16], 24),
+        ("a stack", [&event(9)[..], &count(0xdd)].concat(), [0x81, 13, 0xa1, b'f'].repeat(1 << 14), 24),
+        ("a dump", [&event(5)[..], &count(0xdd)].concat(), object.repeat(1 << 14), 3),
+        ("events", count(0xdd), wire::gc_start().repeat(1 << 12), 4),
+        ("an unknown value", [&[0x91, 0x84, 0x63][..], &count(0xdb)].concat(), vec![b'a'; 1 << 16], 24),
+        ("statistics", [&event(6)[..], &count(0xdf)].concat(), [0xa1, b'k', 1].repeat(1 << 14), 3),
     ] {
         let begin = stream(&[&wire::long_head(0, 255 * MIB)[..], head, &begin].concat());
         let again = begin.len();
@@ -168,8 +169,8 @@ async fn what_is_long_in_a_message_is_not_gathered_beyond_its_limit() {
         let agent = format!("{{ publish = \"{}\" }}", raw.address);
         let toml = format!("{}\n[sinks.out]\ntype = \"discard\"\n", listener(&[agent], "max_message_bytes = \"1MiB\""));
         let server = tributary::server::Server::start(&live::config(&toml)).await.unwrap();
-        until(&format!("{what}: 24 MiB are read, or it is closed"), || {
-            (live::books(&server).bytes_in >= 24 * MIB || raw.closed() > 0).then_some(())
+        until(&format!("{what}: {enough} MiB are read, or it is closed"), || {
+            (live::books(&server).bytes_in >= enough * MIB || raw.closed() > 0).then_some(())
         })
         .await;
         let used = process_memory("VmRSS").saturating_sub(memory);
