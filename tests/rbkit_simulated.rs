@@ -7,6 +7,7 @@ mod rbkit_support;
 use std::future::pending;
 use std::net::SocketAddr;
 
+use live::binary::{Binary, run, tributary};
 use live::{Daemon, Stopped, within};
 use rbkit_support::compare::named;
 use rbkit_support::{listener, wire};
@@ -187,4 +188,32 @@ async fn a_process_notices_what_no_collector_should_do() {
     let several = [wire::frame(wire::MORE, b""), wire::frame(wire::MORE, b"handshake\0junk"), wire::frame(0, b"more")];
     let several = complained(&several.concat(), 1).await;
     assert_eq!((several.requests.len(), several.faults()), (1, 0), "{several:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_says_where_it_is_bound_and_what_it_has_sent() {
+    let arguments =
+        ["simulate", "rbkit", "--publish", ANY, "--request", ANY, "--count", "1500", "--dialect", "spec-2.1"];
+    let binary = Binary::start(tributary(&arguments));
+    let line = binary.until_stderr("rbkit publishes on ");
+    let mut addresses = line.split(' ').filter(|word| word.starts_with("127.0.0.1:"));
+    let [publish, request] = [(), ()].map(|()| addresses.next().unwrap());
+    let agent = format!("{{ publish = \"{publish}\", request = \"{request}\", enable = [\"memory_profile\"] }}");
+    let daemon = Daemon::start(&listener(&[agent], "")).await;
+    let ended = tokio::task::spawn_blocking(|| binary.end()).await.unwrap();
+    daemon.until_all_closed().await;
+    let stopped = daemon.stop().await;
+    let sent = ended.sent();
+    assert_eq!((&sent["protocol"], &sent["events"]), (&"rbkit".into(), &stopped.events.len().into()));
+    assert_eq!(sent["bytes"], stopped.accounts.listeners[0].bytes_in);
+    assert_eq!(sent["requests"]["start_memory_profile"], 1);
+    assert!(sent["faults"].as_object().unwrap().values().all(|faults| faults == 0), "{sent}");
+}
+
+#[test]
+fn options_that_make_no_sense_are_misuse() {
+    for arguments in [&["--to", "127.0.0.1:1"][..], &["--connections", "2"], &["--dialect", "master"]] {
+        let ended = run(&[&["simulate", "rbkit"][..], arguments].concat());
+        assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.stderr);
+    }
 }
