@@ -76,6 +76,30 @@ fn a_stack_of_useless_bytes_is_not_read_again_for_each_of_its_samples() {
 }
 
 #[test]
+fn more_stacks_than_any_agent_has_are_not_all_remembered() {
+    let mut pack = Pack::new(Texts::Raw);
+    pack.raw(&[0x83, 0, 6, 9, 0, 2, 0x91, 0x82, 0, 0, 2, 0x82, 16]);
+    pack.map(1_000_000);
+    for id in 0..1_000_000 {
+        pack.uint(id);
+        pack.raw(&[0x91, 0x81, 12, 0xA1, b'm']);
+    }
+    pack.raw(&[18, 0x81, 0xA1, b'f', 0x81]);
+    pack.text(b"7 String 40");
+    pack.raw(&[0x81, 16, 0x82]);
+    for id in [5, 999_999] {
+        pack.uint(id);
+        pack.uint(1);
+    }
+    let events = heard(pack.bytes).events();
+    assert_eq!(events.len(), 2);
+    assert_eq!(events[0]["sample"]["frames"][0]["function"], "m");
+    assert!(events[0]["attributes"].get("tributary.incomplete").is_none());
+    assert_eq!(events[1]["sample"]["frames"].as_array().unwrap().len(), 0);
+    assert_eq!(events[1]["attributes"]["tributary.incomplete"][0], "frames");
+}
+
+#[test]
 fn a_snapshot_outside_of_collections_is_known_however_it_arrives() {
     let mut pack = Pack::new(Texts::Raw);
     pack.raw(&[0x82, 0, 0, 2]);

@@ -20,6 +20,10 @@ use super::wire::{KEY_ALLOCATIONS, KEY_COUNT, KEY_STACKTRACE, StackFrame, wrong}
 /// have the same stack, and one may be long without showing anything.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
+/// Stacks of a snapshot that are found again by their ids; agents have some hundred. The samples of further ones go
+/// without.
+const MAX_STACKS: usize = 1 << 16;
+
 /// A snapshot being worked off. All offsets are those of its event.
 #[derive(Debug)]
 pub(super) struct Snapshot {
@@ -113,7 +117,9 @@ impl Snapshot {
         for _ in 0..count {
             let mut key = stacks;
             stacks.skip("stacktrace id")?;
-            if let Wire::Unsigned(id) = key.next("stacktrace id")? {
+            if let Wire::Unsigned(id) = key.next("stacktrace id")?
+                && self.stacks.len() < MAX_STACKS
+            {
                 self.stacks.insert(id, stacks.offset());
             }
             stacks.skip("stacktrace")?;
@@ -251,6 +257,8 @@ impl Snapshot {
                 frames.push(normalize::add_frame(&mut out.batch, &frame, &mut marks.0));
             }
             marks.1 = kept.is_some_and(|kept| kept.is_cut);
+        } else {
+            marks.1 = stack.is_some() && self.stacks.len() == MAX_STACKS;
         }
         let file = self.file.clone().map(|range| &event[range]);
         let site = site(file, &event[self.signature.clone()]);
