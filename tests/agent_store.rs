@@ -249,15 +249,25 @@ fn of_too_many_keys_the_one_without_a_session_goes_and_then_the_oldest() {
 
 #[test]
 fn agents_are_bounded_in_number_and_by_address_and_old_ones_make_room() {
-    let options = StoreOptions { max_agents: 3, max_agents_per_address: 2, ..StoreOptions::default() };
+    let dir = tempfile::tempdir().unwrap();
+    let options = StoreOptions { max_agents: 3, max_agents_per_address: 2, ..in_dir(dir.path()) };
     let store = open(&options);
     let try_from = |name: &str, address: &str, now| store.register(&named(name), address, now);
-    try_from("a", "192.0.2.1", at(0)).unwrap();
-    try_from("b", "192.0.2.1", at(1)).unwrap();
+    // Who has sent something keeps its place for long.
+    let sends = |registered: Registered, now| {
+        let whom = Whom::Agent { id: registered.agent.id, session: "" };
+        store.seen(whom, Counters { requests: 1, ..Counters::default() }, now);
+    };
+    sends(try_from("a", "192.0.2.1", at(0)).unwrap(), at(0));
+    sends(try_from("b", "192.0.2.1", at(1)).unwrap(), at(1));
     let full = try_from("c", "192.0.2.1", at(2)).unwrap_err();
     assert!(full.status() == 503 && full.to_string().contains("max_agents_per_address"), "{full}");
     assert!(!try_from("a", "192.0.2.1", at(2)).unwrap().is_new, "who is known may come again");
-    try_from("c", "192.0.2.2", at(3)).unwrap();
+    sends(try_from("c", "192.0.2.2", at(3)).unwrap(), at(3));
+    // What was counted is brought into the file within a second, or at the end.
+    drop(store);
+    let store = open(&options);
+    let try_from = |name: &str, address: &str, now| store.register(&named(name), address, now);
     let full = try_from("d", "192.0.2.3", at(4)).unwrap_err();
     assert!(full.status() == 503 && full.to_string().contains("(max_agents)"), "{full}");
     // A month later `b` is the one that nobody has heard of for longest.
@@ -268,6 +278,17 @@ fn agents_are_bounded_in_number_and_by_address_and_old_ones_make_room() {
         matches!(try_from("b", "192.0.2.4", later), Err(Refusal::Full(_))),
         "it was forgotten, and there is no room"
     );
+}
+
+#[test]
+fn who_registers_and_never_sends_makes_room_when_a_session_would_be_over() {
+    let options = StoreOptions { max_agents: 2, ..StoreOptions::default() };
+    let store = open(&options);
+    for (name, second) in [("a", 0), ("b", 1), ("c", 3_601), ("d", 3_602)] {
+        assert!(register(&store, name, at(second)).is_new);
+    }
+    let full = store.register(&named("e"), ADDRESS, at(3_603)).unwrap_err();
+    assert_eq!(full.status(), 503, "{full}");
 }
 
 #[test]

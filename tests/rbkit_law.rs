@@ -4,14 +4,17 @@
 
 mod rbkit_law_support;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use rbkit_law_support::model::{Dialect, Message, published, write};
 use rbkit_law_support::pack::{Pack, Texts, frame, hello};
-use rbkit_law_support::{Heard, Setting, Side, check_law, hear};
+use rbkit_law_support::{Driven, Heard, Setting, Side, check_books, check_law, hear};
 use tributary::protocol::End;
-use tributary::protocol::rbkit::Options;
+use tributary::protocol::rbkit::{Agent, AgentOptions, Control, Options, Profile, Subscription};
 
 fn cuts_of(indexes: &[Index], length: usize) -> Vec<usize> {
     let mut cuts: Vec<usize> = indexes.iter().map(|index| index.index(length + 1)).collect();
@@ -257,6 +260,50 @@ proptest! {
         let stream = stream_of(dialect, &messages);
         let stream = &stream[..end.index(stream.len() + 1)];
         hear_alike(&setting, Side::Published, stream, &cuts_of(&cuts, stream.len()), End::Closed);
+    }
+
+    #[test]
+    fn two_connections_of_one_process_obey_the_law_whatever_it_says_when(
+        (dialect, messages) in published(),
+        steps in vec((0..4u8, any::<Index>(), handshake()), 0..30),
+        enabled in any::<bool>(),
+    ) {
+        let every = if enabled { Duration::from_secs(1) } else { Duration::ZERO };
+        let agent = Agent::new(AgentOptions {
+            publish: Some("127.0.0.1:5555".to_owned()),
+            request: Some("127.0.0.1:5556".to_owned()),
+            enable: if enabled { vec![Profile::Memory, Profile::Cpu] } else { Vec::new() },
+            snapshot_interval: every,
+            gc_interval: every,
+            ..AgentOptions::default()
+        });
+        let options = Arc::new(Options::default());
+        let stream = stream_of(dialect, &messages);
+        let mut subscription = Driven::new(Subscription::new(agent.clone(), options.clone(), 16 << 20));
+        let mut control = Driven::new(Control::new(agent, options));
+        let (mut fed, mut elapsed) = (0, Duration::ZERO);
+        subscription.pass_time(elapsed);
+        control.pass_time(elapsed);
+        control.feed(&hello("REP"), elapsed);
+        for (step, index, body) in &steps {
+            match step {
+                0 => {
+                    let end = fed + index.index(stream.len() - fed + 1);
+                    subscription.feed(&stream[fed..end], elapsed);
+                    fed = end;
+                }
+                1 => control.feed(&[frame(1, b""), frame(0, body)].concat(), elapsed),
+                2 => control.feed(&[frame(1, b""), frame(0, b"ok")].concat(), elapsed),
+                _ => {
+                    elapsed += Duration::from_millis(index.index(7000) as u64);
+                    subscription.pass_time(elapsed);
+                    control.pass_time(elapsed);
+                }
+            }
+        }
+        check_books(&control.finish(End::Closed, elapsed));
+        let heard = subscription.finish(End::Closed, elapsed);
+        check_law(&heard, &stream[..fed]);
     }
 
     #[test]

@@ -126,7 +126,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Result<(), Failure> {
-    let protocol = arguments.protocol.spoken()?;
+    let protocol = arguments.protocol.0;
     let listener = listener(protocol.as_str(), &arguments.options)?;
     let memory = MemoryBudget::new(Config::builtin().limits.memory_bytes);
     let ListenerConfig { options: ListenerOptions { max_message_bytes, emit_definitions, .. }, protocol: own, .. } =

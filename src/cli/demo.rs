@@ -33,7 +33,7 @@ pub(super) struct Arguments {
     /// Events per second and protocol
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u64).range(1..))]
     rate: u64,
-    /// Only these protocols [default: every one that this version speaks]
+    /// Only these protocols [default: every one]
     #[arg(long, value_name = "PROTOCOL")]
     protocol: Vec<NamedProtocol>,
     /// How events are written
@@ -42,9 +42,9 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let named: Vec<Protocol> = arguments.protocol.iter().map(|name| name.spoken()).collect::<Result<_, _>>()?;
+    let named: Vec<Protocol> = arguments.protocol.iter().map(|name| name.0).collect();
     let is_wanted = |protocol: &Protocol| named.is_empty() || named.contains(protocol);
-    let protocols: Vec<Protocol> = Protocol::spoken().filter(is_wanted).collect();
+    let protocols: Vec<Protocol> = Protocol::ALL.into_iter().filter(is_wanted).collect();
     let (accounts, sent, seconds) = block_on(show(&protocols, arguments))??;
     table(&accounts, &sent, seconds);
     run::verdict(&accounts)

@@ -159,6 +159,6 @@ pub(super) fn agent(protocol: Protocol) -> Result<Agent, Failure> {
         Protocol::Bytefrog => Ok(Agent::Bytefrog(bytefrog::Options::default())),
         Protocol::Endless => Ok(Agent::Endless(endless::Version::default())),
         Protocol::Zico => Ok(Agent::Zico(zico::Dialect::default())),
-        Protocol::Rbkit => Err(Failure::Misused(protocol.not_spoken())),
+        Protocol::Rbkit => Err(Failure::Misused("rbkit: the daemon connects to the agent, not the reverse".to_owned())),
     }
 }

@@ -121,11 +121,11 @@ impl<'a> Reader<'a> {
             0xc1 => return Err(invalid(field, start, first.into(), "a value; no value begins with this byte")),
             0xc2 => Value::Bool(false),
             0xc3 => Value::Bool(true),
-            0xc4 | 0xc5 | 0xc6 => {
+            0xc4..=0xc6 => {
                 let length = self.length(field, first - 0xc4)?;
                 Value::Binary(self.take(field, start, length)?)
             }
-            0xc7 | 0xc8 | 0xc9 => {
+            0xc7..=0xc9 => {
                 let length = self.length(field, first - 0xc7)?;
                 let kind = self.bytes.u8(field)?;
                 Value::Extension(kind, self.take(field, start, length)?)
@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
                 let kind = self.bytes.u8(field)?;
                 Value::Extension(kind, self.take(field, start, 1 << (first - 0xd4))?)
             }
-            0xd9 | 0xda | 0xdb => {
+            0xd9..=0xdb => {
                 let length = self.length(field, first - 0xd9)?;
                 Value::Text(self.take(field, start, length)?)
             }

@@ -1,11 +1,13 @@
 //! What profiles are made of, found among events: in batches, and in event files as the encoder for JSON writes them.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 
 use flate2::bufread::MultiGzDecoder;
 use lz4_flex::frame::FrameDecoder;
 use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 use super::{Counted, Dump, Frame, Item, Object, Sample, Site};
 use crate::event::{
@@ -221,7 +223,7 @@ struct Attributes {
     #[serde(rename = "rbkit.class.name")]
     class: Option<String>,
     #[serde(rename = "rbkit.object.references", default)]
-    references: Vec<u64>,
+    references: Count,
     #[serde(rename = "code.file.path")]
     file: Option<String>,
     #[serde(rename = "code.line.number")]
@@ -232,6 +234,34 @@ struct Attributes {
     dump: Option<u64>,
     #[serde(rename = "rbkit.dump.object_count")]
     object_count: Option<u64>,
+}
+
+/// How many elements a list has; there may be a million, which nobody wants to see.
+#[derive(Default)]
+struct Count(u64);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Count, D::Error> {
+        struct Counting;
+
+        impl<'de> Visitor<'de> for Counting {
+            type Value = Count;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Count, A::Error> {
+                let mut count = 0;
+                while list.next_element::<IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(Count(count))
+            }
+        }
+
+        deserializer.deserialize_seq(Counting)
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -275,6 +305,6 @@ fn parse(line: &[u8]) -> Result<Option<Item<'_>>, ()> {
     if name == HEAP_DUMP {
         return Ok(Some(Item::DumpEnd(dump)));
     }
-    let references = references.len() as u64;
+    let references = references.0;
     Ok(Some(Item::Object(Object { dump, id: id.ok_or(())?, class, site, size, references })))
 }

@@ -17,9 +17,9 @@ pub struct StoreOptions {
     /// How long a session lives without a request. 1 h. At least 1 s.
     pub session_timeout: Duration,
     /// Agents that are known at once. Further ones take the place of agents that nobody has heard of for
-    /// `agent_retention`, or are refused. 10,000. At least 1.
+    /// `agent_retention` (or for `session_timeout`, if they never sent a thing), or are refused. 10,000. At least 1.
     pub max_agents: usize,
-    /// Agents that have registered from one address. 1,000. At least 1.
+    /// Of them, those that have registered from one address; likewise. 1,000. At least 1.
     pub max_agents_per_address: usize,
     /// Keys of one agent that are good at once, and so its sessions; the one unused for longest makes room. 64. At
     /// least 1.

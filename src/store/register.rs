@@ -6,7 +6,7 @@ use ring::error::Unspecified;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use serde_json::{Map, Number, Value};
 
-use super::{Shared, Store, aside, keys, millis};
+use super::{Shared, Store, StoreOptions, aside, keys, millis};
 use crate::event::{ResourceValue, UnixNanos};
 use crate::protocol::zico::agents::{
     Agent, Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Whom,
@@ -147,26 +147,36 @@ impl Shared {
 
     /// Sees that one more agent may be known.
     fn make_room(&self, transaction: &Transaction<'_>, address: &str, now: i64) -> Result<(), Failure> {
-        let count = |sql: &str, parameters: &[&dyn rusqlite::ToSql]| {
-            transaction.prepare_cached(sql)?.query_row(parameters, |row| row.get::<_, i64>(0))
-        };
-        let retention = i64::try_from(self.options.agent_retention.as_millis()).unwrap_or(i64::MAX);
-        if count("SELECT count(*) FROM agents", &[])? >= self.options.max_agents as i64 {
-            let forgotten = transaction.execute(
-                "DELETE FROM agents WHERE id = (SELECT id FROM agents WHERE seen < ? ORDER BY seen LIMIT 1)",
-                [now.saturating_sub(retention)],
-            )?;
-            if forgotten == 0 {
-                let why = "as many agents are registered as may be (max_agents)";
+        let StoreOptions { max_agents, max_agents_per_address, .. } = self.options;
+        let limits = [
+            (None, max_agents, "as many agents are registered as may be (max_agents)"),
+            (
+                Some(address),
+                max_agents_per_address,
+                "as many agents have registered from this address as may (max_agents_per_address)",
+            ),
+        ];
+        for (address, limit, why) in limits {
+            let known: i64 = transaction
+                .prepare_cached("SELECT count(*) FROM agents WHERE ?1 IS NULL OR address = ?1")?
+                .query_row([address], |row| row.get(0))?;
+            if known >= limit as i64 && !self.forget_one(transaction, address, now)? {
                 return Err(Failure::Refused(Refusal::Full(why.to_owned())));
             }
         }
-        let theirs = count("SELECT count(*) FROM agents WHERE address = ?", &[&address])?;
-        if theirs >= self.options.max_agents_per_address as i64 {
-            let why = "as many agents have registered from this address as may (max_agents_per_address)";
-            return Err(Failure::Refused(Refusal::Full(why.to_owned())));
-        }
         Ok(())
+    }
+
+    /// Forgets an agent that nobody has heard of for long, or for a session's time if it has never sent a thing.
+    fn forget_one(&self, transaction: &Transaction<'_>, address: Option<&str>, now: i64) -> Result<bool, Failure> {
+        let retention = i64::try_from(self.options.agent_retention.as_millis()).unwrap_or(i64::MAX);
+        let forgotten = transaction.execute(
+            "DELETE FROM agents WHERE id = (
+                 SELECT id FROM agents WHERE (?1 IS NULL OR address = ?1)
+                 AND (seen < ?2 OR requests = 0 AND seen < ?3) ORDER BY requests > 0, seen LIMIT 1)",
+            params![address, now.saturating_sub(retention), now.saturating_sub(self.timeout())],
+        )?;
+        Ok(forgotten > 0)
     }
 
     fn opening(&self, transaction: &Transaction<'_>, asked: &Opening, now: i64) -> Result<Opened, Failure> {

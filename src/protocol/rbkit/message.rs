@@ -224,7 +224,10 @@ impl Message {
         let Some(family) = family else {
             // The document has snapshots outside of collections; agents never do.
             let is_snapshot = head.kind.and_then(|kind| kind.kind(Family::Spec)) == Some(Kind::AllocationSnapshot);
-            if is_snapshot && head.payload.is_some_and(|payload| Snapshot::is_one(payload.reader)) {
+            if is_snapshot
+                && let Some(payload) = head.payload
+                && Snapshot::is_one(payload.reader)?
+            {
                 around.agent.says(Family::Spec, out);
                 self.family = Family::Spec;
                 self.events_left = 1;
@@ -479,7 +482,7 @@ impl Message {
         let length = end_of(whole)?;
         let malformed = || Failure::Part(Reason::Malformed, "an allocation_snapshot without a map");
         let payload = head.payload.ok_or_else(malformed)?;
-        if !Snapshot::is_one(payload.reader) {
+        if !Snapshot::is_one(payload.reader)? {
             let mut payload = payload.reader;
             return match payload.next("payload")? {
                 Wire::Map(0) => Ok(Some(length)),

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
 use crate::codec::msgpack::{Reader, Value as Wire};
@@ -15,6 +16,14 @@ use crate::protocol::Output;
 use super::normalize::{self, Place, Site};
 use super::wire::{KEY_ALLOCATIONS, KEY_COUNT, KEY_STACKTRACE, StackFrame, wrong};
 
+/// Stacks that are kept as read take so many bytes at most; then they are read again when they are needed. Many samples
+/// have the same stack, and one may be long without showing anything.
+const MAX_KEPT_BYTES: usize = 4 << 20;
+
+/// Stacks of a snapshot that are found again by their ids; agents have some hundred. The samples of further ones go
+/// without.
+const MAX_STACKS: usize = 1 << 16;
+
 /// A snapshot being worked off. All offsets are those of its event.
 #[derive(Debug)]
 pub(super) struct Snapshot {
@@ -22,7 +31,10 @@ pub(super) struct Snapshot {
     /// Bytes of it that were told lost.
     pub(super) lost: u64,
     /// Where the frames of each stack are.
-    stacks: HashMap<u64, usize>,
+    stacks: HashMap<u64, usize, RandomState>,
+    /// Stacks as read, by where they are; and the memory that they take.
+    kept: HashMap<usize, Kept, RandomState>,
+    kept_bytes: usize,
     /// Where to go on.
     at: usize,
     files_left: u32,
@@ -36,15 +48,31 @@ pub(super) struct Snapshot {
     count: u64,
 }
 
+/// The frames of a stack, innermost first.
+#[derive(Debug, Default)]
+struct Kept {
+    frames: Vec<KeptFrame>,
+    is_cut: bool,
+}
+
+#[derive(Debug)]
+struct KeptFrame {
+    function: Option<Box<[u8]>>,
+    file: Option<Box<[u8]>>,
+    line: Option<u64>,
+}
+
 impl Snapshot {
     /// Whether a payload has the keys of a snapshot.
-    pub(super) fn is_one(mut payload: Reader<'_>) -> bool {
-        let Ok(Wire::Map(pairs)) = payload.next("payload") else { return false };
-        (0..pairs).any(|_| {
-            let part = part(&mut payload);
-            let _ = payload.skip("payload value");
-            matches!(part, Ok(Part::Stacks | Part::Allocations))
-        })
+    pub(super) fn is_one(mut payload: Reader<'_>) -> Result<bool, DecodeError> {
+        let Wire::Map(pairs) = payload.next("payload")? else { return Ok(false) };
+        for _ in 0..pairs {
+            if matches!(part(&mut payload)?, Part::Stacks | Part::Allocations) {
+                return Ok(true);
+            }
+            payload.skip("payload value")?;
+        }
+        Ok(false)
     }
 
     /// Finds the parts of a payload, which is here as a whole.
@@ -56,7 +84,9 @@ impl Snapshot {
         let mut snapshot = Snapshot {
             time,
             lost: 0,
-            stacks: HashMap::new(),
+            stacks: HashMap::default(),
+            kept: HashMap::default(),
+            kept_bytes: 0,
             at: start,
             files_left: 0,
             sites_left: 0,
@@ -87,7 +117,9 @@ impl Snapshot {
         for _ in 0..count {
             let mut key = stacks;
             stacks.skip("stacktrace id")?;
-            if let Wire::Unsigned(id) = key.next("stacktrace id")? {
+            if let Wire::Unsigned(id) = key.next("stacktrace id")?
+                && self.stacks.len() < MAX_STACKS
+            {
                 self.stacks.insert(id, stacks.offset());
             }
             stacks.skip("stacktrace")?;
@@ -166,7 +198,7 @@ impl Snapshot {
                 // The document has one id here, agents a map from ids to counts.
                 (Part::Stacks, Wire::Unsigned(id)) => stack = Some(id),
                 (Part::Stacks, Wire::Map(count)) => {
-                    (self.stacks_left, self.stacks_at) = (count, start + value.offset())
+                    (self.stacks_left, self.stacks_at) = (count, start + value.offset());
                 }
                 _ => {}
             }
@@ -202,55 +234,107 @@ impl Snapshot {
         Ok(())
     }
 
-    fn write(&self, event: &[u8], stack: Option<u64>, count: u64, max_frames: usize, out: &mut Output, place: Place) {
+    fn write(
+        &mut self,
+        event: &[u8],
+        stack: Option<u64>,
+        count: u64,
+        max_frames: usize,
+        out: &mut Output,
+        place: Place,
+    ) {
         let (mut frames, mut marks) = (Vec::new(), (false, false));
-        if let Some(start) = stack.and_then(|id| self.stacks.get(&id)) {
-            // A stack that cannot be read leaves the site without one.
-            let _ = read_frames(at(event, *start), max_frames, &mut frames, &mut marks, out);
+        if let Some(start) = stack.and_then(|id| self.stacks.get(&id).copied()) {
+            self.keep(event, start, max_frames);
+            let kept = self.kept.get(&start);
+            for KeptFrame { function, file, line } in kept.into_iter().flat_map(|kept| &kept.frames) {
+                let frame = StackFrame {
+                    label: function.as_deref(),
+                    file: file.as_deref(),
+                    line: *line,
+                    ..StackFrame::default()
+                };
+                frames.push(normalize::add_frame(&mut out.batch, &frame, &mut marks.0));
+            }
+            marks.1 = kept.is_some_and(|kept| kept.is_cut);
+        } else {
+            marks.1 = stack.is_some() && self.stacks.len() == MAX_STACKS;
         }
         let file = self.file.clone().map(|range| &event[range]);
         let site = site(file, &event[self.signature.clone()]);
         normalize::allocation(out, site, count, &frames, marks, self.time, place);
     }
+
+    /// Reads the stack that begins at `start`, if it is not kept.
+    fn keep(&mut self, event: &[u8], start: usize, max_frames: usize) {
+        if self.kept.contains_key(&start) {
+            return;
+        }
+        let mut kept = Kept::default();
+        let mut bytes = size_of::<(usize, Kept)>();
+        // A stack that cannot be read leaves its sites without one.
+        let _ = each_frame(at(event, start), max_frames, &mut kept.is_cut, |frame| {
+            let (function, file) = (frame.label.or(frame.method), frame.file);
+            bytes += size_of::<KeptFrame>() + function.map_or(0, <[u8]>::len) + file.map_or(0, <[u8]>::len);
+            kept.frames.push(KeptFrame {
+                function: function.map(Into::into),
+                file: file.map(Into::into),
+                line: frame.line,
+            });
+        });
+        self.kept_bytes += bytes;
+        if self.kept_bytes > MAX_KEPT_BYTES {
+            self.kept.clear();
+            self.kept_bytes = bytes;
+        }
+        self.kept.insert(start, kept);
+    }
 }
 
-/// Reads frames, innermost first, and answers the thread of the first that names one. `marks`: a text was repaired;
-/// frames were left out.
+/// Reads frames into the batch, innermost first, and answers the thread of the first that names one. `marks`: a text was
+/// repaired; frames were left out.
 pub(super) fn read_frames(
-    mut reader: Reader<'_>,
+    reader: Reader<'_>,
     max_frames: usize,
     frames: &mut Vec<Frame>,
-    marks: &mut (bool, bool),
+    (is_repaired, is_cut): &mut (bool, bool),
     out: &mut Output,
 ) -> Result<Option<u64>, DecodeError> {
+    let mut thread = None;
+    each_frame(reader, max_frames, is_cut, |frame| {
+        thread = thread.or(frame.thread);
+        frames.push(normalize::add_frame(&mut out.batch, &frame, is_repaired));
+    })?;
+    Ok(thread)
+}
+
+/// Gives the frames of a stack to `take`, innermost first; `is_cut`: some were left out.
+fn each_frame<'a>(
+    mut reader: Reader<'a>,
+    max_frames: usize,
+    is_cut: &mut bool,
+    mut take: impl FnMut(StackFrame<'a>),
+) -> Result<(), DecodeError> {
     let start = reader.offset();
     let Wire::Array(count) = reader.next("frames")? else { return Err(wrong("frames", start, "an array")) };
-    let mut thread = None;
     for number in 0..count as usize {
         if number >= max_frames {
-            marks.1 = true;
+            *is_cut = true;
             break;
         }
         let mut whole = reader;
         match reader.next("frame")? {
-            Wire::Map(pairs) => {
-                let frame = StackFrame::read(&mut reader, pairs)?;
-                thread = thread.or(frame.thread);
-                frames.push(normalize::add_frame(&mut out.batch, &frame, &mut marks.0));
-            }
+            Wire::Map(pairs) => take(StackFrame::read(&mut reader, pairs)?),
             // The document's snapshots have texts for frames.
-            Wire::Text(text) => {
-                let frame = StackFrame { label: Some(text), ..StackFrame::default() };
-                frames.push(normalize::add_frame(&mut out.batch, &frame, &mut marks.0));
-            }
+            Wire::Text(text) => take(StackFrame { label: Some(text), ..StackFrame::default() }),
             _ => {
-                marks.1 = true;
+                *is_cut = true;
                 whole.skip("frame")?;
                 reader = whole;
             }
         }
     }
-    Ok(thread)
+    Ok(())
 }
 
 /// A part of a snapshot or of a site, by the number of its key or, in documents, its name.

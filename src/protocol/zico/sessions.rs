@@ -115,7 +115,7 @@ impl Sessions {
         slot.touch(now);
         let mut live = lock(&self.live);
         if live.len() >= self.options.max_sessions {
-            self.make_room(&mut live);
+            self.make_room(&mut live, u64::MAX);
         }
         if let Some(over) = live.insert(key, slot.clone()) {
             self.retire_all(&over);
@@ -147,12 +147,16 @@ impl Sessions {
         session
     }
 
-    /// Some of the sessions that were unused for longest go: many at once, so that it is not to be done often.
-    fn make_room(&self, live: &mut HashMap<Key, Arc<Slot>>) {
+    /// Some of the sessions that were unused for longest go, if they were unused since this moment: many at once, so that it
+    /// is not to be done often.
+    fn make_room(&self, live: &mut HashMap<Key, Arc<Slot>>, unused_since: u64) {
         let mut ages: Vec<u64> = live.values().map(|slot| slot.used.load(Ordering::Relaxed)).collect();
+        if ages.is_empty() {
+            return;
+        }
         let going = live.len() / 16;
         let (_, limit, _) = ages.select_nth_unstable(going);
-        let limit = *limit;
+        let limit = unused_since.min(*limit);
         live.retain(|_, slot| {
             let stays = slot.used.load(Ordering::Relaxed) > limit;
             if !stays {
@@ -174,8 +178,16 @@ impl Sessions {
     }
 
     /// Retires what has waited long enough, and forgets sessions that are over. `None`: all of them.
+    ///
+    /// Where the process has next to no memory left, sessions that are quiet go too: their agents are told to begin anew,
+    /// and nobody goes without because somebody has filled sessions and left.
     pub(super) fn sweep(&self, now: Option<Duration>) {
         let mut live = lock(&self.live);
+        if let Some(now) = now
+            && self.budget.used() > self.budget.limit() / 10 * 9
+        {
+            self.make_room(&mut live, millis(now.saturating_sub(QUIET)));
+        }
         live.retain(|_, slot| {
             let is_over = now.is_none_or(|now| slot.is_over(now, self.timeout));
             if is_over {
@@ -287,6 +299,8 @@ impl Parked {
     }
 }
 
+/// A session that was unused for so long is quiet.
+const QUIET: Duration = Duration::from_secs(10);
 /// Attributes that an agent may say of itself.
 const MOST_SAID: usize = 64;
 /// Traces of one session that wait at once: an agent sends one after the other.

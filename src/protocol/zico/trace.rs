@@ -169,6 +169,8 @@ pub(super) struct BodyState {
     pub(super) known_trace: bool,
     /// Items that belong to no record, as long as they follow each other.
     orphans: Option<Orphans>,
+    /// Where attributes stand for which there is no room, as long as they follow each other.
+    surplus: Option<(usize, usize)>,
     /// Bytes that may yet be read ahead.
     ahead: usize,
 }
@@ -208,6 +210,7 @@ impl BodyState {
             fresh: Vec::new(),
             known_trace,
             orphans: None,
+            surplus: None,
             ahead: 2 * body_bytes,
         }
     }
@@ -229,8 +232,32 @@ impl BodyState {
         out.loss(self.context.untimed(semconv::LOSS, start, end), loss);
     }
 
-    /// Reports items that belong to no record (rule 20).
-    pub(super) fn tell_orphans(&mut self, body: &[u8], out: &mut Output) {
+    /// Reports what it has come to that is told in one for many items.
+    pub(super) fn tell(&mut self, body: &[u8], out: &mut Output) {
+        self.tell_orphans(body, out);
+        self.tell_surplus(body, out);
+    }
+
+    /// Attributes for which there is no room.
+    fn surplus(&mut self, start: usize, end: usize, body: &[u8], out: &mut Output) {
+        if self.surplus.is_some_and(|surplus| surplus.1 != start) {
+            self.tell_surplus(body, out);
+        }
+        self.surplus = Some((self.surplus.map_or(start, |surplus| surplus.0), end));
+    }
+
+    fn tell_surplus(&mut self, body: &[u8], out: &mut Output) {
+        let Some(place) = self.surplus.take() else { return };
+        let OpenLimits { record_bytes, bytes } = self.limits;
+        let detail = format!(
+            "attributes are over {record_bytes} bytes of one record (max_record_bytes), or {bytes} of all that are open \
+             (max_open_bytes)"
+        );
+        self.lose(Reason::TooLarge, place, None, &detail, body, out);
+    }
+
+    /// Items that belong to no record (rule 20).
+    fn tell_orphans(&mut self, body: &[u8], out: &mut Output) {
         let Some(Orphans { start, end, epilogs, others }) = self.orphans.take() else { return };
         let detail = format!("{epilogs} ends of records and {others} other items belong to no record that is open");
         // An end without a beginning is a record that never goes out; what a break or attribute belonged to is not known.
@@ -295,7 +322,7 @@ impl Trace {
         let mut reader = Reader::at(body, state.at);
         while !out.batch.is_full() {
             if reader.is_at_end() {
-                state.tell_orphans(body, out);
+                state.tell(body, out);
                 return Ok(true);
             }
             let start = reader.offset();
@@ -412,7 +439,8 @@ impl Trace {
                 state.at = reader.offset();
                 self.close(body, symbols, state, out);
             }
-            // Rule 21.
+            // Rule 21. Of a copy every byte is lost already.
+            Entry::Break if is_gen2 && self.copy.is_some() => {}
             Entry::Break if is_gen2 => state.orphan(start, reader.offset(), false, body, out),
             Entry::Break => {
                 state.at = reader.offset();
@@ -449,12 +477,18 @@ impl Trace {
             Some(trace_type) => self.by_type.get(&trace_type).copied(),
         };
         let place = place.map_or(self.records.len().saturating_sub(1), |place| place as usize);
+        if self.copy.is_some_and(|copy| place >= copy.top) {
+            return;
+        }
+        let is_in_copy = self.copy.is_some();
         let Some(record) = self.records.get_mut(place) else { return };
         let (bytes, limit) = (attributes.range.len(), state.limits.record_bytes);
         if record.attribute_bytes + bytes > limit || self.kept * size_of::<Kept>() > state.limits.bytes {
             record.lacks_attributes = true;
-            let detail = format!("attributes of one record are over the limit of {limit} bytes (max_record_bytes)");
-            return state.lose(Reason::TooLarge, (start, attributes.range.end), None, &detail, body, out);
+            if is_in_copy {
+                return;
+            }
+            return state.surplus(start, attributes.range.end, body, out);
         }
         record.attribute_bytes += bytes;
         record.attributes.push(Kept::Here(attributes.form, attributes.range));

@@ -324,13 +324,17 @@ impl ZicoWork {
         self.stage = match carries {
             Carries::Definitions => Stage::Definitions(Box::new(Definitions::new(context, &self.shared))),
             Carries::Trace => {
-                let reading = self.begin_trace(&mut session, context, now);
+                let mut reading = self.begin_trace(&mut session, context);
+                let agent = session.agent.clone().filter(|_| dialect == Dialect::Doc && self.route != Route::Form);
+                // Who looks through all sessions locks each of them: so they cannot be asked for from inside of one.
+                drop(session);
+                reading.host = agent.and_then(|agent| self.shared.host(&agent.uuid, now));
                 Stage::Trace(Box::new(reading))
             }
         };
     }
 
-    fn begin_trace(&self, session: &mut Session, context: Context, now: Now) -> Reading {
+    fn begin_trace(&self, session: &mut Session, context: Context) -> Reading {
         let head = &self.request.head;
         let header = head.header("x-zorka-trace-uuid").or_else(|| head.header("x-zorka-trace-id"));
         let known = header.and_then(ids::trace_id);
@@ -349,12 +353,10 @@ impl ZicoWork {
             }
             None => None,
         };
-        let uuid = session.agent.as_ref().map(|agent| agent.uuid.clone());
-        let host = uuid.filter(|_| dialect == Dialect::Doc && self.route != Route::Form);
         Reading {
             trace: resumed.unwrap_or_else(|| Trace::new(id, dialect)),
             state: BodyState::new(context, self.shared.open_limits(), self.body().len(), known.is_some()),
-            host: host.and_then(|uuid| self.shared.host(&uuid, now)),
+            host: None,
             is_flushing: false,
             fault: None,
             may_park,
@@ -418,7 +420,7 @@ impl ZicoWork {
     /// Everything of a trace's body was looked at.
     fn end(&mut self, mut state: BodyState, fault: Option<TraceFault>, out: &mut Output) {
         let body = self.unpacked.as_deref().unwrap_or(&self.request.body);
-        state.tell_orphans(body, out);
+        state.tell(body, out);
         state.tell_unresolved(out);
         if let Some(fault) = fault {
             let (reason, offset, detail) = fault.told();
