@@ -1,5 +1,7 @@
 //! What can be asked of connected agents, and told them, while the daemon runs.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use tokio::sync::oneshot;
 
 use crate::protocol::bytefrog::{AgentStatus, Command, Hq, Refusal};
@@ -64,5 +66,54 @@ impl Processes {
             }),
         );
         answered.await.unwrap_or(Err(rbkit::Refusal::NotAnswered))
+    }
+}
+
+/// The agents of all listeners. Cloned: the same directory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Directory(Arc<Mutex<Entries>>);
+
+#[derive(Debug, Default)]
+struct Entries {
+    bytefrog: Vec<(String, Headquarters)>,
+    rbkit: Vec<(String, Processes)>,
+}
+
+impl Directory {
+    pub(crate) fn add_bytefrog(&self, listener: &str, headquarters: Headquarters) {
+        self.entries().bytefrog.push((listener.to_owned(), headquarters));
+    }
+
+    pub(crate) fn add_rbkit(&self, listener: &str, processes: Processes) {
+        self.entries().rbkit.push((listener.to_owned(), processes));
+    }
+
+    /// The listener is no more.
+    pub(crate) fn remove(&self, listener: &str) {
+        let mut entries = self.entries();
+        entries.bytefrog.retain(|(name, _)| name != listener);
+        entries.rbkit.retain(|(name, _)| name != listener);
+    }
+
+    pub(crate) fn bytefrog(&self, listener: &str) -> Option<Headquarters> {
+        self.entries().bytefrog.iter().find(|(name, _)| name == listener).map(|(_, headquarters)| headquarters.clone())
+    }
+
+    pub(crate) fn rbkit(&self, listener: &str) -> Option<Processes> {
+        self.entries().rbkit.iter().find(|(name, _)| name == listener).map(|(_, processes)| processes.clone())
+    }
+
+    /// By listener.
+    pub(crate) fn headquarters(&self) -> Vec<(String, Headquarters)> {
+        self.entries().bytefrog.clone()
+    }
+
+    /// By listener.
+    pub(crate) fn processes(&self) -> Vec<(String, Processes)> {
+        self.entries().rbkit.clone()
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

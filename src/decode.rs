@@ -91,16 +91,18 @@ pub fn answer<E: Exchange>(
     books.received(bytes);
     let refusal = match exchange.admit(&request.head, now) {
         Admission::Take { max_body_bytes, .. } if bytes <= max_body_bytes => None,
-        Admission::Take { key, .. } => {
-            Some((Response::text(413, format!("the body is over its limit ({key})")), Reason::TooLarge))
+        Admission::Take { key, is_secret, .. } => {
+            let response = Response::text(413, format!("the body is over its limit ({key})"));
+            Some((response, Reason::TooLarge, is_secret))
         }
-        Admission::Answer(response, reason) => Some((response, reason)),
+        Admission::Answer(response, reason) => Some((response, reason, false)),
     };
-    if let Some((response, reason)) = refusal {
+    if let Some((response, reason, is_secret)) = refusal {
         if bytes > 0 {
             let position = Position { sequence: Some(request.number), offset: 0, length: bytes };
             let detail = format!("the request was refused: {}", String::from_utf8_lossy(&response.body).trim_end());
-            let loss = Loss { reason, bytes, events: None, detail: &detail, excerpt: &request.body };
+            let excerpt = if is_secret { &[][..] } else { &request.body };
+            let loss = Loss { reason, bytes, events: None, detail: &detail, excerpt };
             out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);
             hand_over(&mut out, books, take);
         }
@@ -116,6 +118,22 @@ pub fn answer<E: Exchange>(
     }
     let aside = work.aside().map(str::to_owned);
     (work.conclude(Fate::Delivered, now), aside)
+}
+
+/// No further request comes: what the exchange still waits with goes out.
+pub fn finish<E: Exchange>(
+    exchange: &E,
+    origin: Arc<Origin>,
+    books: &ListenerBooks,
+    now: Now,
+    take: &mut impl FnMut(Batch),
+) {
+    let mut out = Output::new(BatchBuilder::new(origin));
+    let mut flow = Flow::Again;
+    while flow == Flow::Again {
+        flow = exchange.finish(now, &mut out);
+        hand_over(&mut out, books, take);
+    }
 }
 
 /// The requests that a connection carried, as their bytes were; `None` when the bytes do not begin with one. A body has

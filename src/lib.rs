@@ -6,6 +6,7 @@
 //!   cli, server          the door, and the order in which everything starts and stops
 //!   FLOOR 4  transport   sockets, tasks, clocks: reads bytes, drives sessions, hands batches over
 //!   FLOOR 3  pipeline    lanes, workers, verdicts, the ledger        sink   encoders, files, stdout
+//!            store       registered agents, in files
 //!   FLOOR 2  protocol    sessions: bytes and time in, events and replies out; no I/O
 //!   FLOOR 1  codec       bounded readers that know no protocol
 //!   FLOOR 0  event       the normalized event model: batch arena, views, names
@@ -27,4 +28,5 @@ pub mod protocol;
 pub mod server;
 pub mod simulate;
 pub mod sink;
+pub mod store;
 pub mod transport;

@@ -7,9 +7,10 @@ use tributary::config::{Config, Loaded, ProtocolOptions, SinkKind};
 use tributary::event::Kind;
 use tributary::pipeline::options::{LaneOptions, OnFailure, WhenFull};
 use tributary::protocol::datadog::{self, ListLayout, StringCache};
-use tributary::protocol::{Amplification, Protocol, endless};
+use tributary::protocol::{Amplification, Protocol, endless, zico};
 use tributary::sink::encode::Format;
 use tributary::sink::file;
+use tributary::store::StoreOptions;
 use tributary::transport::options::{HttpOptions, ListenerOptions, QuarantineOptions, TlsOptions};
 
 const REFERENCE: &str = include_str!("../config/tributary.toml");
@@ -37,10 +38,10 @@ fn an_empty_file_means_what_is_built_in() {
 }
 
 #[test]
-fn every_spoken_protocol_has_a_built_in_listener_on_loopback() {
+fn every_protocol_has_a_built_in_listener_on_loopback() {
     let config = Config::builtin();
     let has = |protocol| config.listeners.iter().filter(|listener| listener.protocol.protocol() == protocol).count();
-    assert!(Protocol::spoken().all(|protocol| has(protocol) == 1));
+    assert!(Protocol::ALL.into_iter().all(|protocol| has(protocol) == 1));
     assert!(config.listeners.iter().filter_map(|listener| listener.listen).all(|listen| listen.ip().is_loopback()));
 }
 
@@ -154,6 +155,43 @@ fn every_option_of_an_http_listener_is_taken_from_the_file() {
 }
 
 #[test]
+fn every_option_of_a_zico_listener_is_taken_from_the_file() {
+    let text = "[listeners.all]\nprotocol = \"zico\"\nmax_body_bytes = \"1KiB\"\nmax_inflated_bytes = \"2KiB\"\n\
+                max_registration_bytes = \"3KiB\"\nmax_sessions = 4\nmax_symbols = 5\nmax_symbol_bytes = \"66KiB\"\n\
+                max_text_bytes = 70\nmax_record_bytes = \"8KiB\"\nmax_open_bytes = \"90KiB\"\ntrace_timeout = \"10s\"\n\
+                max_remembered = 11\namplification = { ratio = 12, burst = \"13MiB\", rate = \"14MiB\" }\n\
+                state_dir = \"s\"\nkeys_file = \"k\"\nsession_timeout = \"15s\"\nmax_agents = 16\n\
+                max_agents_per_address = 17\nmax_sessions_per_agent = 18\nagent_retention = \"19h\"\n";
+    let zico = zico::Options {
+        max_body_bytes: 1 << 10,
+        max_inflated_bytes: 2 << 10,
+        max_registration_bytes: 3 << 10,
+        max_sessions: 4,
+        max_symbols: 5,
+        max_symbol_bytes: 66 << 10,
+        max_text_bytes: 70,
+        max_record_bytes: 8 << 10,
+        max_open_bytes: 90 << 10,
+        trace_timeout: Duration::from_secs(10),
+        max_remembered: 11,
+        amplification: Amplification { ratio: 12, burst: 13 << 20, rate: 14 << 20 },
+    };
+    let store = StoreOptions {
+        state_dir: Some("s".into()),
+        keys_file: Some("k".into()),
+        session_timeout: Duration::from_secs(15),
+        max_agents: 16,
+        max_agents_per_address: 17,
+        max_sessions_per_agent: 18,
+        agent_retention: Duration::from_secs(19 * 3600),
+    };
+    let config = read(text).config;
+    let ProtocolOptions::Zico(found, agents, _) = &config.listeners[0].protocol else { panic!("{config:?}") };
+    assert_eq!((found, agents), (&zico, &store));
+    assert_eq!(config.listeners[0].listen.unwrap().port(), 8640);
+}
+
+#[test]
 fn every_option_of_a_sink_is_taken_from_the_file() {
     let config = read(SINKS).config;
     let options = file::Options {
@@ -234,9 +272,7 @@ fn the_effective_configuration_reads_as_itself() {
 #[test]
 fn the_effective_configuration_shows_defaults_and_what_is_not_set() {
     let effective = read("[sinks.a]\ntype = \"discard\"\nbuffer_bytes = 65536\n").effective;
-    assert!(
-        effective.starts_with("[limits]\nmemory_bytes = \"256MiB\"\nshutdown_grace = \"10s\"\n\n[admin]\n")
-    );
+    assert!(effective.starts_with("[limits]\nmemory_bytes = \"256MiB\"\nshutdown_grace = \"10s\"\n\n[admin]\n"));
     assert!(effective.contains("\nlisten = \"127.0.0.1:8136\"\n"));
     assert!(effective.contains("\nallow = []\n"));
     assert!(effective.contains("\n# tls.cert is not set\n"));

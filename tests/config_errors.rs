@@ -147,13 +147,13 @@ fn a_value_outside_its_range_says_the_range() {
 
 #[test]
 fn a_listener_says_what_it_speaks_and_this_build_speaks_it() {
-    let text = "[listeners.a]\nlisten = \"127.0.0.1:1\"\n[listeners.b]\nprotocol = \"zico\"\nkeys_file = \"k\"\n\
+    let text = "[listeners.a]\nlisten = \"127.0.0.1:1\"\n[listeners.b]\nprotocol = \"rbkit\"\nagents = \"k\"\n\
                 [listeners.c]\nprotocol = \"datadgo\"\n[listeners.d]\nprotocol = \"statsd\"\nmax_connections = 0\n";
     let expected = [
-        "1:12: [listeners.a] needs the key `protocol`; write protocol = \"rbkit\", \"bytefrog\", \"datadog\" or \"endless\"",
-        "4:12: protocol `zico` is not built yet; this version speaks: rbkit, bytefrog, datadog, endless",
+        "1:12: [listeners.a] needs the key `protocol`; write protocol = \"rbkit\", \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",
+        "5:10: `agents` must be a list of tables, not a string; for example agents = [{ publish = \"127.0.0.1:5555\", request = \"127.0.0.1:5556\" }]",
         "7:12: `protocol` cannot be \"datadgo\"; did you mean \"datadog\"?",
-        "9:12: `protocol` cannot be \"statsd\"; \"rbkit\", \"bytefrog\", \"datadog\" or \"endless\"",
+        "9:12: `protocol` cannot be \"statsd\"; \"rbkit\", \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",
         "10:19: `max_connections` is out of range; allowed: 1 to 1000000",
     ];
     assert_eq!(summary(text), expected);
@@ -162,7 +162,7 @@ fn a_listener_says_what_it_speaks_and_this_build_speaks_it() {
 #[test]
 fn a_sink_says_its_type_and_the_options_of_other_types_are_unknown_to_it() {
     let text = "[sinks.a]\nformat = \"json\"\n[sinks.b]\ntype = \"flie\"\n[sinks.c]\ntype = \"discard\"\nformat = \"json\"\n\
-                [sinks.d]\ntype = \"stdout\"\nprotocols = [\"zico\"]\nkinds = [\"spans\"]\n";
+                [sinks.d]\ntype = \"stdout\"\nprotocols = [\"rbkit\"]\nkinds = [\"spans\"]\n";
     let expected = [
         "1:8: [sinks.a] needs the key `type`; write type = \"stdout\", \"file\" or \"discard\"",
         "4:8: `type` cannot be \"flie\"; did you mean \"file\"?",

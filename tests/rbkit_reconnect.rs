@@ -212,13 +212,15 @@ async fn at_the_end_we_stop_what_we_started_and_nothing_else() {
         let start = commands.iter().position(|command| command == "start_cpu_profiling");
         assert!(clock <= start, "the clock is for the next start: {commands:?}");
         let mut wanted = started.to_vec();
-        (commands.sort(), wanted.sort_unstable());
+        commands.sort();
+        wanted.sort_unstable();
         assert_eq!(commands, wanted, "{keys}");
         daemon.stop().await;
         agent.assert_no_faults();
         let mut commands = agent.commands().split_off(started.len());
         let mut wanted = stopped.to_vec();
-        (commands.sort(), wanted.sort_unstable());
+        commands.sort();
+        wanted.sort_unstable();
         assert_eq!(commands, wanted, "{keys}");
     }
 }

@@ -97,8 +97,8 @@ async fn odd_pieces_and_single_bytes_give_the_same_events() {
 }
 
 /// The answer of an agent of this dialect.
-fn handshake_of(dialect: &str) -> Vec<u8> {
-    let session = recording::sessions().into_iter().find(|session| session.dialect == dialect).unwrap();
+fn handshake_of(sessions: &[Session], dialect: &str) -> Vec<u8> {
+    let session = sessions.iter().find(|session| session.dialect == dialect).unwrap();
     session.handshakes().next().unwrap().body.clone()
 }
 
@@ -145,10 +145,11 @@ fn check_case(problems: &mut Problems, case: &Case, events: &[Value], good: u64)
 #[tokio::test]
 async fn made_up_messages_become_what_they_say_and_the_next_one_too() {
     let mut problems = Problems::default();
+    let sessions = recording::sessions();
     for case in recording::messages() {
         problems.with(&case.name);
         let agent = Agent::bind().await;
-        agent.set_handshake(&handshake_of(&case.dialect));
+        agent.set_handshake(&handshake_of(&sessions, &case.dialect));
         let daemon = daemon_for(&agent, "").await;
         agent.until_subscribed().await;
         let next = case.message.counter().map_or(1_000_000, |counter| counter + 1);

@@ -8,7 +8,8 @@ use serde_json::Value;
 use tributary::codec::zmtp::{self, Fault, Limits, Peer, Socket, Step};
 use tributary::event::Reason;
 
-const LIMITS: Limits = Limits { max_message_bytes: 1 << 20, max_frames: 16, max_command_bytes: 4096 };
+const LIMITS: Limits =
+    Limits { max_message_bytes: 1 << 20, message_key: "key", max_frames: 16, max_command_bytes: 4096 };
 const PUB_READY: &[u8] = b"\x04\x19\x05READY\x0BSocket-Type\0\0\0\x03PUB";
 
 fn data(name: &str) -> Vec<u8> {

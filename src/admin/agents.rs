@@ -9,7 +9,7 @@ use super::{Answer, Subject, text};
 
 /// Every agent of a listener that commands agents.
 pub(super) fn list(subject: &Subject) -> Answer {
-    let programs = subject.headquarters.iter().flat_map(|(listener, headquarters)| {
+    let programs = subject.directory.headquarters().into_iter().flat_map(|(listener, headquarters)| {
         headquarters.agents().into_iter().map(move |agent| {
             json!({
                 "id": format!("{listener}:{}", agent.run),
@@ -26,7 +26,7 @@ pub(super) fn list(subject: &Subject) -> Answer {
             })
         })
     });
-    let processes = subject.processes.iter().flat_map(|(listener, processes)| {
+    let processes = subject.directory.processes().into_iter().flat_map(|(listener, processes)| {
         processes.agents().into_iter().enumerate().map(move |(number, agent)| {
             json!({
                 "id": format!("{listener}:{number}"),
@@ -51,7 +51,7 @@ pub(super) fn list(subject: &Subject) -> Answer {
 pub(super) async fn command(subject: &Subject, id: &str, command: &str) -> Answer {
     let unknown = || text(StatusCode::NOT_FOUND, "no such agent; GET /agents lists their ids");
     let Some((listener, number)) = id.rsplit_once(':') else { return unknown() };
-    if let Some((_, headquarters)) = subject.headquarters.iter().find(|(name, _)| name == listener) {
+    if let Some(headquarters) = subject.directory.bytefrog(listener) {
         let known = bytefrog::Command::ALL.into_iter().find(|known| known.as_str() == command);
         let Some(known) = known else { return no_command(bytefrog::Command::ALL.map(bytefrog::Command::as_str)) };
         let Ok(run) = number.parse() else { return unknown() };
@@ -61,7 +61,7 @@ pub(super) async fn command(subject: &Subject, id: &str, command: &str) -> Answe
             Err(refusal) => text(StatusCode::CONFLICT, &refusal.to_string()),
         };
     }
-    if let Some((_, processes)) = subject.processes.iter().find(|(name, _)| name == listener) {
+    if let Some(processes) = subject.directory.rbkit(listener) {
         let known = rbkit::Command::ALL.into_iter().find(|known| known.as_str() == command);
         let Some(known) = known else { return no_command(rbkit::Command::ALL.map(rbkit::Command::as_str)) };
         let number = number.parse().ok().filter(|number| *number < processes.agents().len());

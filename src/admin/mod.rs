@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
-use crate::agents::{Headquarters, Processes};
+use crate::agents::Directory;
 use crate::pipeline::ledger::Ledger;
 use crate::protocol::MemoryBudget;
 use crate::transport::tls;
@@ -61,8 +61,7 @@ pub(crate) struct Endpoint {
 pub(crate) struct Subject {
     pub(crate) ledger: Ledger,
     pub(crate) memory: Arc<MemoryBudget>,
-    pub(crate) headquarters: Vec<(String, Headquarters)>,
-    pub(crate) processes: Vec<(String, Processes)>,
+    pub(crate) directory: Directory,
     /// Events that no sink has taken for so long make the daemon unready.
     pub(crate) stall_time: Duration,
     /// Cancelled when the daemon stops.

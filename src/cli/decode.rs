@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::codec::base64;
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::decode::{self, Offline};
 use crate::event::{Batch, Origin, UnixNanos, write_hex};
@@ -17,6 +18,8 @@ use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
 use crate::protocol::rbkit::{Agent, AgentOptions, Channel, Player};
+use crate::protocol::zico::ZicoExchange;
+use crate::protocol::zico::wire::{self, Carries, Dialect};
 use crate::protocol::{End, Exchange, Head, MemoryBudget, Protocol, Request, Session};
 use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
@@ -123,7 +126,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Result<(), Failure> {
-    let protocol = arguments.protocol.spoken()?;
+    let protocol = arguments.protocol.0;
     let listener = listener(protocol.as_str(), &arguments.options)?;
     let memory = MemoryBudget::new(Config::builtin().limits.memory_bytes);
     let ListenerConfig { options: ListenerOptions { max_message_bytes, emit_definitions, .. }, protocol: own, .. } =
@@ -143,6 +146,11 @@ fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Resul
             decoder.recordings(|bytes, is_last| {
                 Player::new(agent.clone(), own.clone(), max_message_bytes, bytes, channel, is_last)
             })
+        }
+        ProtocolOptions::Zico(own, ..) => {
+            let exchange = ZicoExchange::recorded(own, emit_definitions, &memory);
+            decoder.requests(&exchange, submitted)?;
+            decoder.rest(&exchange)
         }
         ProtocolOptions::Endless(own, _) => {
             let version = arguments.endless_version;
@@ -240,6 +248,17 @@ impl Decoder<'_> {
         Ok(())
     }
 
+    /// What an exchange still waits with when its last request is decoded.
+    fn rest<E: Exchange>(&mut self, exchange: &E) -> Result<(), Failure> {
+        if self.output.is_closed() {
+            return Ok(());
+        }
+        let books = ListenerBooks::new("decode".into(), self.protocol);
+        let origin = Arc::new(Origin::new(self.protocol.as_str(), "decode".into(), "".into(), 0));
+        decode::finish(exchange, origin, &books, self.clock.now(), &mut |batch| self.output.write(&batch));
+        Ok(self.output.flush()?)
+    }
+
     fn read<S: Session>(&mut self, number: u64, mut file: Input, session: S) -> Result<Decoded<S>, Failure> {
         let books = ListenerBooks::new("decode".into(), self.protocol);
         let name: Arc<str> = file.path.display().to_string().into();
@@ -301,6 +320,25 @@ fn upload(version: u8, bundle: Vec<u8>) -> Request {
     let mut target = format!("/{version}/");
     let _ = write_hex(&mut target, hash.as_ref());
     Request { head: Head { method: "PUT".to_owned(), target, headers: Vec::new() }, body: bundle.into(), number: 1 }
+}
+
+/// A body of gen1 or gen2 that is not wrapped in a request, as if it had been posted: all of them in one session.
+fn submitted(body: Vec<u8>) -> Request {
+    let is_text = body.first().is_some_and(|byte| *byte < 0x80);
+    let start =
+        if is_text { base64::decode(&body[..body.len().min(64) / 4 * 4]).unwrap_or_default() } else { Vec::new() };
+    let shown = if is_text { &start } else { &body };
+    let (carries, path) = match wire::carries(shown) {
+        Carries::Definitions => (Carries::Definitions, "/agent/submit/agd"),
+        Carries::Trace => (Carries::Trace, "/agent/submit/trc"),
+    };
+    let header = match wire::detect(shown, carries) {
+        Some(Dialect::Gen2) => "x-zorka-session-id",
+        _ => "x-zorka-session-uuid",
+    };
+    let headers = vec![(header.to_owned(), b"decode".to_vec())];
+    let head = Head { method: "POST".to_owned(), target: path.to_owned(), headers };
+    Request { head, body: body.into(), number: 1 }
 }
 
 fn feed<S: Session>(

@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 done, 1 failed (or a decoded event could not be given to a sink), 2 misused.
 
+mod agents;
 mod check;
 mod decode;
 mod demo;
@@ -47,6 +48,7 @@ enum Command {
     Check(check::Arguments),
     Decode(decode::Arguments),
     Simulate(simulate::Arguments),
+    Agents(agents::Arguments),
     /// Print shell completions
     #[command(after_help = "Example:\n  tributary completions bash > /etc/bash_completion.d/tributary")]
     Completions {
@@ -82,6 +84,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Agents(arguments) => agents::run(&arguments),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "tributary", &mut script);
@@ -99,6 +102,13 @@ enum Failure {
     Failed(String),
     /// Exit code 2: arguments or configuration.
     Misused(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Failure::Failed(why) | Failure::Misused(why)) = self;
+        f.write_str(why)
+    }
 }
 
 impl Failure {
@@ -172,13 +182,6 @@ impl ValueEnum for NamedProtocol {
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
         Some(clap::builder::PossibleValue::new(self.0.as_str()))
-    }
-}
-
-impl NamedProtocol {
-    /// The protocol, if this build speaks it.
-    fn spoken(self) -> Result<Protocol, Failure> {
-        if self.0.is_spoken() { Ok(self.0) } else { Err(Failure::Misused(self.0.not_spoken())) }
     }
 }
 

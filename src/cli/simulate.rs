@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::protocol::Protocol;
-use crate::simulate::{self, Agent, Amount, Plan, bytefrog, datadog, endless, rbkit};
+use crate::simulate::{self, Agent, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
 
 use super::{Failure, NamedProtocol, block_on, duration, say};
 
@@ -19,7 +19,8 @@ Examples:
   tributary simulate datadog --to 127.0.0.1:8136 --for 1m --rate 5000 --connections 20 --seed 7
   tributary simulate bytefrog --to 127.0.0.1:8765 --protocol-version 1 --threads 16 --for 10s
   tributary simulate endless --to 127.0.0.1:8080 --protocol-version 2 --count 10000
-  tributary simulate rbkit --publish 127.0.0.1:5555 --request 127.0.0.1:5556 --rate 1000 --for 1m")]
+  tributary simulate rbkit --publish 127.0.0.1:5555 --request 127.0.0.1:5556 --rate 1000 --for 1m
+  tributary simulate zico --to 127.0.0.1:8640 --dialect gen1 --connections 2")]
 pub(super) struct Arguments {
     /// What the agents speak
     protocol: NamedProtocol,
@@ -47,6 +48,9 @@ pub(super) struct Arguments {
     /// Which version of the protocol the agents speak: bytefrog 1 to 4 [default: 4], endless 2 or 3 [default: 3]
     #[arg(long, alias = "version", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     protocol_version: Option<u8>,
+    /// rbkit: v0.1.10, master-2.1 (the default), master-2.1-raw or spec-2.1; zico: doc, gen1 or gen2 (the default)
+    #[arg(long, value_name = "DIALECT")]
+    dialect: Option<String>,
     /// bytefrog: threads of each traced program
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
@@ -65,9 +69,6 @@ pub(super) struct Arguments {
     /// rbkit: where it takes requests; port 0: any, which is told on stderr
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5556")]
     request: SocketAddr,
-    /// rbkit: v0.1.10, master-2.1, master-2.1-raw or spec-2.1
-    #[arg(long, value_name = "DIALECT", default_value = rbkit::Dialect::default().as_str())]
-    dialect: rbkit::Dialect,
     /// rbkit: objects of a heap dump
     #[arg(long, value_name = "N", default_value = "2000")]
     heap_objects: u32,
@@ -101,7 +102,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             Some(2) => endless::Version::V2,
             Some(_) => return Err(Failure::Misused("--protocol-version: agents of endless speak 2 or 3".to_owned())),
         }),
-        other => agent(other)?,
+        Protocol::Zico => Agent::Zico(match arguments.dialect.as_deref() {
+            None | Some("gen2") => zico::Dialect::Gen2,
+            Some("gen1") => zico::Dialect::Gen1,
+            Some("doc") => zico::Dialect::Doc,
+            Some(_) => return Err(Failure::Misused("--dialect: agents of zico speak doc, gen1 or gen2".to_owned())),
+        }),
     };
     let missing = || Failure::Misused("--to ADDRESS is missing: where the agents connect".to_owned());
     let plan = Plan {
@@ -122,7 +128,9 @@ fn ruby(arguments: &Arguments) -> Result<(), Failure> {
         let text = "rbkit: collectors connect to one agent, at --publish and --request; no --to, no --connections";
         return Err(Failure::Misused(text.to_owned()));
     }
-    let Arguments { publish, request, dialect, heap_objects, rate, seed, .. } = *arguments;
+    let Arguments { publish, request, heap_objects, rate, seed, .. } = *arguments;
+    let dialect = arguments.dialect.as_deref().map(str::parse::<rbkit::Dialect>).transpose();
+    let dialect = dialect.map_err(|why| Failure::Misused(format!("--dialect: {why}")))?.unwrap_or_default();
     let options = rbkit::Options { publish, request, dialect, heap_objects };
     let plan = rbkit::Plan { amount: arguments.amount(), rate, seed };
     let report = block_on(async {
@@ -150,6 +158,7 @@ pub(super) fn agent(protocol: Protocol) -> Result<Agent, Failure> {
         Protocol::Datadog => Ok(Agent::Datadog(datadog::Dialect::default())),
         Protocol::Bytefrog => Ok(Agent::Bytefrog(bytefrog::Options::default())),
         Protocol::Endless => Ok(Agent::Endless(endless::Version::default())),
-        Protocol::Rbkit | Protocol::Zico => Err(Failure::Misused(protocol.not_spoken())),
+        Protocol::Zico => Ok(Agent::Zico(zico::Dialect::default())),
+        Protocol::Rbkit => Err(Failure::Misused("rbkit: the daemon connects to the agent, not the reverse".to_owned())),
     }
 }

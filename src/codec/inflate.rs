@@ -1,7 +1,8 @@
-//! gzip → bytes, in steps, with a hard cap on what comes out.
+//! gzip, zlib and raw deflate → bytes, in steps, with a hard cap on what comes out.
 //!
-//! Whoever holds the input decides when to go on: a step does a bounded amount of work. Members that follow one another
-//! are one stream, and zero bytes after the last one are padding, as gzip itself has it; anything else there is a fault.
+//! Whoever holds the input decides when to go on: a step does a bounded amount of work. Members of gzip that follow one
+//! another are one stream, and zero bytes after the last one are padding, as gzip itself has it; anything else there is a
+//! fault. The other two end where they end.
 
 use std::fmt;
 
@@ -22,7 +23,7 @@ pub enum InflateError {
         /// What is wrong there.
         what: &'static str,
     },
-    /// It ends inside a member.
+    /// It ends before it is over.
     Truncated,
     /// More comes out than is allowed.
     TooLarge {
@@ -34,9 +35,9 @@ pub enum InflateError {
 impl fmt::Display for InflateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            InflateError::Corrupt { offset, what } => write!(f, "gzip, at {offset}: {what}"),
-            InflateError::Truncated => f.write_str("gzip: the stream ends inside a member"),
-            InflateError::TooLarge { limit } => write!(f, "gzip: more than {limit} bytes come out"),
+            InflateError::Corrupt { offset, what } => write!(f, "compressed data, at {offset}: {what}"),
+            InflateError::Truncated => f.write_str("compressed data: they end inside the stream"),
+            InflateError::TooLarge { limit } => write!(f, "compressed data: more than {limit} bytes come out"),
         }
     }
 }
@@ -46,9 +47,22 @@ impl std::error::Error for InflateError {}
 /// Inflates one gzip stream.
 #[derive(Debug)]
 pub struct Gunzip {
-    inflater: Decompress,
+    deflated: Deflated,
     crc: Crc,
     phase: Phase,
+}
+
+/// Inflates one stream of zlib or of raw deflate.
+#[derive(Debug)]
+pub struct Inflate {
+    deflated: Deflated,
+    is_done: bool,
+}
+
+/// What both are made of.
+#[derive(Debug)]
+struct Deflated {
+    inflater: Decompress,
     /// Input bytes that are done with.
     at: usize,
     output: Vec<u8>,
@@ -77,24 +91,18 @@ const FLAGS_RESERVED: u8 = 0xE0;
 impl Gunzip {
     /// Of a stream from which at most `limit` bytes may come.
     pub fn new(limit: usize) -> Self {
-        Gunzip {
-            inflater: Decompress::new(false),
-            crc: Crc::new(),
-            phase: Phase::Header { is_first: true },
-            at: 0,
-            output: Vec::new(),
-            limit,
-        }
+        let deflated = Deflated::new(false, limit);
+        Gunzip { deflated, crc: Crc::new(), phase: Phase::Header { is_first: true } }
     }
 
     /// Memory that the output takes.
     pub fn memory_bytes(&self) -> usize {
-        self.output.capacity()
+        self.deflated.output.capacity()
     }
 
     /// What has come out.
     pub fn into_output(self) -> Vec<u8> {
-        self.output
+        self.deflated.output
     }
 
     /// Goes a step further. `input` is the whole stream, the same with every call. Answers `true` at its end.
@@ -111,19 +119,23 @@ impl Gunzip {
     }
 
     fn header(&mut self, input: &[u8], is_first: bool) -> Result<(), InflateError> {
-        let rest = &input[self.at..];
+        let rest = &input[self.deflated.at..];
         if !is_first && rest.iter().all(|byte| *byte == 0) {
             self.phase = Phase::Done;
             return Ok(());
         }
         if !rest.iter().zip(&MAGIC).all(|(found, expected)| found == expected) {
-            return Err(self.corrupt(if is_first { "no gzip stream" } else { "neither a member nor padding" }));
+            return Err(self.deflated.corrupt(if is_first {
+                "no gzip stream"
+            } else {
+                "neither a member nor padding"
+            }));
         }
         let Some(&[_, _, _, flags, ..]) = rest.first_chunk::<HEADER_BYTES>() else {
             return Err(InflateError::Truncated);
         };
         if flags & FLAGS_RESERVED != 0 {
-            return Err(self.corrupt("flags that gzip does not have"));
+            return Err(self.deflated.corrupt("flags that gzip does not have"));
         }
         let mut size = HEADER_BYTES;
         if flags & FLAG_EXTRA != 0 {
@@ -142,14 +154,76 @@ impl Gunzip {
         if size > rest.len() {
             return Err(InflateError::Truncated);
         }
-        self.at += size;
-        self.inflater.reset(false);
+        self.deflated.at += size;
+        self.deflated.inflater.reset(false);
         self.crc.reset();
         self.phase = Phase::Data;
         Ok(())
     }
 
     fn data(&mut self, input: &[u8]) -> Result<(), InflateError> {
+        let before = self.deflated.output.len();
+        let is_over = self.deflated.step(input)?;
+        self.crc.update(&self.deflated.output[before..]);
+        if is_over { self.trailer(input) } else { Ok(()) }
+    }
+
+    fn trailer(&mut self, input: &[u8]) -> Result<(), InflateError> {
+        let trailer = input[self.deflated.at..].first_chunk::<TRAILER_BYTES>().ok_or(InflateError::Truncated)?;
+        let [a, b, c, d, size @ ..] = *trailer;
+        let crc = [a, b, c, d];
+        if u32::from_le_bytes(crc) != self.crc.sum() || u32::from_le_bytes(size) != self.crc.amount() {
+            return Err(self.deflated.corrupt("a checksum or length that does not match the data"));
+        }
+        self.deflated.at += TRAILER_BYTES;
+        self.phase = Phase::Header { is_first: false };
+        Ok(())
+    }
+}
+
+impl Inflate {
+    /// Of a stream of zlib from which at most `limit` bytes may come.
+    pub fn zlib(limit: usize) -> Self {
+        Inflate { deflated: Deflated::new(true, limit), is_done: false }
+    }
+
+    /// Of a stream of deflate with nothing around it.
+    pub fn raw(limit: usize) -> Self {
+        Inflate { deflated: Deflated::new(false, limit), is_done: false }
+    }
+
+    /// Memory that the output takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.deflated.output.capacity()
+    }
+
+    /// Input bytes that are done with; at the end, how long the stream was.
+    pub fn consumed(&self) -> usize {
+        self.deflated.at
+    }
+
+    /// What has come out.
+    pub fn into_output(self) -> Vec<u8> {
+        self.deflated.output
+    }
+
+    /// Goes a step further. `input` begins with the stream, the same with every call. Answers `true` at its end.
+    ///
+    /// # Errors
+    /// The stream is at fault, or passes the limit; it cannot be gone on with then.
+    pub fn step(&mut self, input: &[u8]) -> Result<bool, InflateError> {
+        self.is_done = self.is_done || self.deflated.step(input)?;
+        Ok(self.is_done)
+    }
+}
+
+impl Deflated {
+    fn new(is_zlib: bool, limit: usize) -> Self {
+        Deflated { inflater: Decompress::new(is_zlib), at: 0, output: Vec::new(), limit }
+    }
+
+    /// Answers `true` at the end.
+    fn step(&mut self, input: &[u8]) -> Result<bool, InflateError> {
         let before = self.output.len();
         // Little for little streams, since many may be on their way at once. One byte more than allowed, so that a
         // stream of exactly the limit can end.
@@ -162,28 +236,15 @@ impl Gunzip {
         let written = (self.inflater.total_out() - written) as usize;
         self.at += read;
         self.output.truncate(before + written);
-        self.crc.update(&self.output[before..]);
         let status = result.map_err(|_| self.corrupt("data that deflate does not write"))?;
         if self.output.len() > self.limit {
             return Err(InflateError::TooLarge { limit: self.limit });
         }
         match status {
-            Status::StreamEnd => self.trailer(input),
+            Status::StreamEnd => Ok(true),
             _ if read == 0 && written == 0 => Err(InflateError::Truncated),
-            _ => Ok(()),
+            _ => Ok(false),
         }
-    }
-
-    fn trailer(&mut self, input: &[u8]) -> Result<(), InflateError> {
-        let trailer = input[self.at..].first_chunk::<TRAILER_BYTES>().ok_or(InflateError::Truncated)?;
-        let [a, b, c, d, size @ ..] = *trailer;
-        let crc = [a, b, c, d];
-        if u32::from_le_bytes(crc) != self.crc.sum() || u32::from_le_bytes(size) != self.crc.amount() {
-            return Err(self.corrupt("a checksum or length that does not match the data"));
-        }
-        self.at += TRAILER_BYTES;
-        self.phase = Phase::Header { is_first: false };
-        Ok(())
     }
 
     fn corrupt(&self, what: &'static str) -> InflateError {
@@ -196,7 +257,8 @@ mod tests {
     use std::io::Write;
 
     use flate2::Compression;
-    use flate2::write::GzEncoder;
+    use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -256,6 +318,69 @@ mod tests {
             // Time, extra flags and system of the header say nothing about the data, nor does the flag for text.
             let is_idle = (4 * 8..HEADER_BYTES * 8).contains(&bit) || bit == 3 * 8;
             assert_eq!(inflate(&damaged, 999).is_ok(), is_idle, "bit {bit}");
+        }
+    }
+
+    fn unwrap(mut stream: Inflate, input: &[u8], limit: usize) -> Result<(Vec<u8>, usize), InflateError> {
+        while !stream.step(input)? {
+            assert!(stream.memory_bytes() <= 2 * (limit + STEP_BYTES));
+        }
+        let consumed = stream.consumed();
+        Ok((stream.into_output(), consumed))
+    }
+
+    fn zlib(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn raw(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn a_bomb_stops_at_the_limit() {
+        let (limit, bytes) = (1 << 20, vec![0; 20 << 20]);
+        assert_eq!(unwrap(Inflate::zlib(limit), &zlib(&bytes), limit), Err(InflateError::TooLarge { limit }));
+        assert_eq!(unwrap(Inflate::raw(limit), &raw(&bytes), limit), Err(InflateError::TooLarge { limit }));
+    }
+
+    #[test]
+    fn every_damaged_bit_of_zlib_is_found() {
+        let stream = zlib(b"a text that compresses a little, a little");
+        for bit in 0..stream.len() * 8 {
+            let mut damaged = stream.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(unwrap(Inflate::zlib(999), &damaged, 999).is_err(), "bit {bit}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_a_library_deflates_is_inflated_and_what_follows_is_left(
+            bytes in prop::collection::vec(prop_oneof![Just(b'a'), any::<u8>()], 0..3000),
+            rest in prop::collection::vec(any::<u8>(), 0..20),
+        ) {
+            for (stream, packed) in [(Inflate::zlib(bytes.len()), zlib(&bytes)), (Inflate::raw(bytes.len()), raw(&bytes))] {
+                let input = [packed.as_slice(), &rest].concat();
+                prop_assert!(unwrap(stream, &input, bytes.len()) == Ok((bytes.clone(), packed.len())));
+            }
+        }
+
+        #[test]
+        fn a_stream_that_is_cut_off_is_truncated(
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            for (stream, packed) in [(Inflate::zlib(999), zlib(&bytes)), (Inflate::raw(999), raw(&bytes))] {
+                let cut = cut.index(packed.len());
+                prop_assert!(unwrap(stream, &packed[..cut], 999) == Err(InflateError::Truncated));
+            }
         }
     }
 }

@@ -68,6 +68,33 @@ impl<'a> Reader<'a> {
         matches!(error.kind, DecodeErrorKind::Short { .. }) && self.missing > 0
     }
 
+    /// The next value if it is an integer that is not negative, and here; else nothing is read. What most values are.
+    #[inline]
+    pub fn unsigned(&mut self) -> Option<u64> {
+        let rest = self.bytes.rest();
+        let (number, size) = match *rest.first()? {
+            first @ 0x00..=0x7f => (first.into(), 1),
+            0xcc => (u64::from(*rest.get(1)?), 2),
+            0xcd => (u16::from_be_bytes(*rest[1..].first_chunk()?).into(), 3),
+            0xce => (u32::from_be_bytes(*rest[1..].first_chunk()?).into(), 5),
+            0xcf => (u64::from_be_bytes(*rest[1..].first_chunk()?), 9),
+            _ => return None,
+        };
+        self.bytes.advance(size);
+        Some(number)
+    }
+
+    /// The next value if it is a short text, and here; else nothing is read.
+    #[inline]
+    pub fn short_text(&mut self) -> Option<&'a [u8]> {
+        let rest = self.bytes.rest();
+        let first = *rest.first()?;
+        let (0xa0..=0xbf, size) = (first, 1 + usize::from(first & 0x1f)) else { return None };
+        let text = rest.get(1..size)?;
+        self.bytes.advance(size);
+        Some(text)
+    }
+
     /// The next value.
     ///
     /// # Errors

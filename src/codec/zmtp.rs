@@ -57,6 +57,8 @@ impl Socket {
 pub struct Limits {
     /// Bytes of a message: of one frame, and of all its frames together.
     pub max_message_bytes: u64,
+    /// What operators call that limit.
+    pub message_key: &'static str,
     /// Frames of a message.
     pub max_frames: u32,
     /// Bytes of a command.
@@ -234,9 +236,10 @@ impl Peer {
         let Head { flags, bytes, length } = head;
         let message_bytes = self.message_bytes.saturating_add(length);
         if message_bytes > self.limits.max_message_bytes {
-            let limit = self.limits.max_message_bytes;
+            let (limit, key) = (self.limits.max_message_bytes, self.limits.message_key);
             let what = if self.frames == 0 { "a frame" } else { "the frames of a message" };
-            return Err(too_large(1, format!("zmtp.size: {what} of {message_bytes} bytes, over the limit of {limit}")));
+            let detail = format!("zmtp.size: {what} of {message_bytes} bytes, over the limit of {limit} ({key})");
+            return Err(too_large(1, detail));
         }
         let (first, more) = (self.frames == 0, flags & MORE != 0);
         (self.frames, self.message_bytes) = if more { (self.frames + 1, message_bytes) } else { (0, 0) };

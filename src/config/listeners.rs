@@ -4,7 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::section::Section;
 use super::{Names, check_name};
-use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit};
+use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
+use crate::store::StoreOptions;
 use crate::transport::options::{HttpOptions, ListenerOptions};
 
 /// One listener.
@@ -21,7 +22,7 @@ pub struct ListenerConfig {
     pub protocol: ProtocolOptions,
 }
 
-/// A protocol that is spoken, and its options.
+/// A protocol and its options.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ProtocolOptions {
     /// Bytefrog and Code Pulse agents.
@@ -32,6 +33,8 @@ pub enum ProtocolOptions {
     Endless(endless::Options, HttpOptions),
     /// Ruby processes, which are dialled.
     Rbkit(rbkit::Options),
+    /// Zorka agents, over HTTP.
+    Zico(zico::Options, StoreOptions, HttpOptions),
 }
 
 impl ProtocolOptions {
@@ -42,19 +45,22 @@ impl ProtocolOptions {
             ProtocolOptions::Datadog(_) => Protocol::Datadog,
             ProtocolOptions::Endless(..) => Protocol::Endless,
             ProtocolOptions::Rbkit(_) => Protocol::Rbkit,
+            ProtocolOptions::Zico(..) => Protocol::Zico,
         }
     }
 
-    /// Reads the options of `protocol`. None when this build does not speak it.
-    fn read(protocol: Protocol, section: &mut Section<'_>) -> Option<Self> {
+    /// Reads the options of `protocol`.
+    fn read(protocol: Protocol, section: &mut Section<'_>) -> Self {
         match protocol {
-            Protocol::Bytefrog => Some(ProtocolOptions::Bytefrog(bytefrog::Options::read(section))),
-            Protocol::Datadog => Some(ProtocolOptions::Datadog(datadog::Options::read(section))),
-            Protocol::Endless => {
-                Some(ProtocolOptions::Endless(endless::Options::read(section), HttpOptions::read(section)))
-            }
-            Protocol::Rbkit => Some(ProtocolOptions::Rbkit(rbkit::Options::read(section))),
-            Protocol::Zico => None,
+            Protocol::Bytefrog => ProtocolOptions::Bytefrog(bytefrog::Options::read(section)),
+            Protocol::Datadog => ProtocolOptions::Datadog(datadog::Options::read(section)),
+            Protocol::Endless => ProtocolOptions::Endless(endless::Options::read(section), HttpOptions::read(section)),
+            Protocol::Rbkit => ProtocolOptions::Rbkit(rbkit::Options::read(section)),
+            Protocol::Zico => ProtocolOptions::Zico(
+                zico::Options::read(section),
+                StoreOptions::read(section),
+                HttpOptions::read(section),
+            ),
         }
     }
 }
@@ -69,15 +75,7 @@ pub(super) fn read(root: &mut Section<'_>) -> Vec<ListenerConfig> {
 /// None when the section does not say what kind of listener it is.
 fn listener(name: &str, section: &mut Section<'_>, taken: &mut Names<SocketAddr>) -> Option<ListenerConfig> {
     check_name(name, section);
-    // Only what is spoken is offered; who asks for another protocol of the house gets an answer of its own.
-    let spoken: Vec<_> = Protocol::spoken().map(|protocol| (protocol.as_str(), protocol)).collect();
-    let protocol = match section.peek("protocol").and_then(Protocol::by_name) {
-        Some(asked) if !asked.is_spoken() => {
-            section.error("protocol", asked.not_spoken(), None);
-            None
-        }
-        _ => section.required_choice("protocol", &spoken),
-    };
+    let protocol = section.required_choice("protocol", &Protocol::ALL.map(|protocol| (protocol.as_str(), protocol)));
     let listen = match protocol {
         Some(Protocol::Rbkit) => None,
         _ => {
@@ -86,7 +84,7 @@ fn listener(name: &str, section: &mut Section<'_>, taken: &mut Names<SocketAddr>
         }
     };
     let options = ListenerOptions::read(section, ListenerOptions::of(protocol));
-    let Some(protocol) = protocol.and_then(|protocol| ProtocolOptions::read(protocol, section)) else {
+    let Some(protocol) = protocol.map(|protocol| ProtocolOptions::read(protocol, section)) else {
         section.accept_other_keys();
         return None;
     };

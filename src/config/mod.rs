@@ -95,7 +95,7 @@ impl Config {
         Ok(Loaded { config, effective, options })
     }
 
-    /// What an empty file means: a loopback listener for every protocol that is spoken, and JSON lines on stdout.
+    /// What an empty file means: a loopback listener for every protocol (of rbkit, the process that is dialled), and JSON lines on stdout.
     pub fn builtin() -> Config {
         Config::parse("built in", "").expect("a test reads it").config
     }
@@ -159,6 +159,9 @@ protocol = "bytefrog"
 
 [listeners.desktops]
 protocol = "endless"
+
+[listeners.zorka]
+protocol = "zico"
 
 [listeners.ruby]
 protocol = "rbkit"

@@ -201,11 +201,6 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The string that `key` holds, for a look ahead: it is not checked, and the key stays unknown until it is read.
-    pub fn peek(&self, key: &str) -> Option<&'a str> {
-        self.table.and_then(|table| table.get(key)).and_then(|value| value.get_ref().as_str())
-    }
-
     /// Whether the file says anything of `key`.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.is_some_and(|table| table.contains_key(key))

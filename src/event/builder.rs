@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::batch::{Batch, Data, Event, Frame, Header, Key, MetricData, SampleData, Span32, SpanData, Text, Value};
 use super::batch::{index32, is_plain};
-use super::{Loss, Origin, Resource, Severity};
+use super::{Kind, Loss, Origin, Resource, Severity};
 
 /// A batch is full at this many events …
 const FULL_EVENTS: usize = 1024;
@@ -83,6 +83,11 @@ impl BatchBuilder {
         self.batch.events.len() >= FULL_EVENTS || self.expanded >= FULL_EXPANDED_BYTES
     }
 
+    /// Events of one kind that are in the batch.
+    pub fn count(&self, kind: Kind) -> u64 {
+        self.batch.count(kind)
+    }
+
     /// Whether there is nothing to take.
     pub fn is_empty(&self) -> bool {
         self.batch.is_empty()
@@ -133,6 +138,14 @@ impl BatchBuilder {
             self.batch.text.push_str(part);
         }
         Text::new(start, self.batch.text.len() - start, plain)
+    }
+
+    /// Copies a text of this batch with a suffix behind it.
+    pub fn push_joined(&mut self, text: Text, suffix: &str) -> Text {
+        let start = self.batch.text.len();
+        self.batch.text.extend_from_within(text.range());
+        self.batch.text.push_str(suffix);
+        Text::new(start, self.batch.text.len() - start, text.is_plain() && is_plain(suffix))
     }
 
     /// Copies a text into the arena unless `memo` says that this batch has it.

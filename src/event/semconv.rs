@@ -331,6 +331,70 @@ pub const ENDLESS_DUALBOOT: Name = Name("endless.dualboot");
 /// Whether it runs from a removable disk.
 pub const ENDLESS_LIVE: Name = Name("endless.live");
 
+// ZICO.
+/// A host's id.
+pub const HOST_ID: Name = Name("host.id");
+/// A host's name.
+pub const HOST_NAME: Name = Name("host.name");
+/// Where a service runs, e.g. production.
+pub const DEPLOYMENT_ENVIRONMENT_NAME: Name = Name("deployment.environment.name");
+/// An exception's message.
+pub const EXCEPTION_MESSAGE: Name = Name("exception.message");
+/// An exception's stack, as its language prints it.
+pub const EXCEPTION_STACKTRACE: Name = Name("exception.stacktrace");
+/// An agent has registered that was not known.
+pub const ZICO_AGENT_REGISTERED: Name = Name("zico.agent.registered");
+/// An agent has registered that was known.
+pub const ZICO_AGENT_SEEN: Name = Name("zico.agent.seen");
+/// A session is new.
+pub const ZICO_SESSION_OPENED: Name = Name("zico.session.opened");
+/// A session begins anew.
+pub const ZICO_SESSION_RESET: Name = Name("zico.session.reset");
+/// A session's id.
+pub const ZICO_SESSION_ID: Name = Name("zico.session.id");
+/// Prefix of what an agent says of itself.
+pub const ZICO_AGENT: Name = Name("zico.agent.");
+/// A record whose method was not told.
+pub const ZICO_RECORD: Name = Name("zico.record");
+/// The signature of a method.
+pub const ZICO_METHOD_SIGNATURE: Name = Name("zico.method.signature");
+/// Calls of methods in a record, itself included.
+pub const ZICO_CALLS: Name = Name("zico.calls");
+/// The flags of a record, or of its trace.
+pub const ZICO_FLAGS: Name = Name("zico.flags");
+/// The type of a trace.
+pub const ZICO_TRACE_TYPE: Name = Name("zico.trace.type");
+/// The span that a begin names as its parent.
+pub const ZICO_PARENT_SPAN_ID: Name = Name("zico.parent_span_id");
+/// Prefix of an attribute whose own key is one of ours.
+pub const ZICO_ATTRIBUTE: Name = Name("zico.attribute.");
+/// A record ends before it starts.
+pub const ZICO_TIME_BACKWARD: Name = Name("zico.time.backward");
+/// An exception.
+pub const ZICO_EXCEPTION: Name = Name("zico.exception");
+/// An exception's id.
+pub const ZICO_EXCEPTION_ID: Name = Name("zico.exception.id");
+/// The id of an exception's cause.
+pub const ZICO_EXCEPTION_CAUSE: Name = Name("zico.exception.cause");
+/// Whether an exception was told before.
+pub const ZICO_EXCEPTION_REF: Name = Name("zico.exception.ref");
+/// A string definition.
+pub const ZICO_STRING: Name = Name("zico.string");
+/// A string's id.
+pub const ZICO_STRING_ID: Name = Name("zico.string.id");
+/// A string's text.
+pub const ZICO_STRING_TEXT: Name = Name("zico.string.text");
+/// A string's type.
+pub const ZICO_STRING_TYPE: Name = Name("zico.string.type");
+/// A method definition.
+pub const ZICO_METHOD: Name = Name("zico.method");
+/// A method's id.
+pub const ZICO_METHOD_ID: Name = Name("zico.method.id");
+/// Raw id of a method that was not defined.
+pub const ZICO_UNRESOLVED_METHOD: Name = Name("zico.unresolved.method");
+/// Raw ids of strings that were not defined.
+pub const ZICO_UNRESOLVED_SYMBOLS: Name = Name("zico.unresolved.symbols");
+
 #[cfg(test)]
 mod tests {
     /// The names as the source spells them, so that none can be forgotten in a hand-kept list.

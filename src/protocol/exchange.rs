@@ -22,6 +22,16 @@ pub trait Exchange: Send + Sync + 'static {
 
     /// A request that was admitted is here whole.
     fn work(&self, request: Request, now: Now) -> Self::Work;
+
+    /// About a second has passed: writes what has waited long enough. [`Flow::Again`]: take the events and call again.
+    fn tick(&self, _now: Now, _out: &mut Output) -> Flow {
+        Flow::Continue
+    }
+
+    /// No request will come any more: writes what still waits. Call again while it answers [`Flow::Again`].
+    fn finish(&self, _now: Now, _out: &mut Output) -> Flow {
+        Flow::Continue
+    }
 }
 
 /// One request on its way through the decoder. Dropped before [`Work::conclude`], its events were not delivered.
@@ -94,6 +104,8 @@ pub enum Admission {
         max_body_bytes: u64,
         /// Its configuration key.
         key: &'static str,
+        /// Whether there is something in it that nobody may see: then no loss shows how it begins.
+        is_secret: bool,
     },
     /// Nothing to decode: this is the answer. Body bytes that come all the same are lost for this reason.
     Answer(Response, Reason),

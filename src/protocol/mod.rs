@@ -11,6 +11,7 @@ mod exchange;
 mod fault;
 mod limits;
 pub mod rbkit;
+pub mod zico;
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -35,7 +36,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Every protocol of the house, spoken yet or not.
+    /// Every protocol of the house.
     pub const ALL: [Protocol; 5] =
         [Protocol::Rbkit, Protocol::Bytefrog, Protocol::Datadog, Protocol::Endless, Protocol::Zico];
 
@@ -50,25 +51,9 @@ impl Protocol {
         }
     }
 
-    /// Whether this build speaks it.
-    pub fn is_spoken(self) -> bool {
-        matches!(self, Protocol::Bytefrog | Protocol::Datadog | Protocol::Endless | Protocol::Rbkit)
-    }
-
-    /// The protocols that this build speaks.
-    pub fn spoken() -> impl Iterator<Item = Protocol> {
-        Protocol::ALL.into_iter().filter(|protocol| protocol.is_spoken())
-    }
-
     /// The protocol of this name.
     pub fn by_name(name: &str) -> Option<Protocol> {
         Protocol::ALL.into_iter().find(|protocol| protocol.as_str() == name)
-    }
-
-    /// One line for whoever asks for a protocol that is not built yet.
-    pub fn not_spoken(self) -> String {
-        let spoken: Vec<_> = Protocol::spoken().map(Protocol::as_str).collect();
-        format!("protocol `{}` is not built yet; this version speaks: {}", self.as_str(), spoken.join(", "))
     }
 }
 

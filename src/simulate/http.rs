@@ -16,7 +16,7 @@ const MOST_EVENTS: u64 = 500;
 /// So often a bundle is sent that the collector cannot take just now, as agents do.
 const ATTEMPTS: u32 = 8;
 /// How long an answer may take. Longer than the collector itself waits for its sinks.
-const LAST_ANSWER: Duration = Duration::from_secs(60);
+pub(super) const LAST_ANSWER: Duration = Duration::from_secs(60);
 
 /// Does what `connection` says. `machine` makes the machine, given the time in nanoseconds since 1970.
 pub(super) async fn run(connection: Connection, machine: impl FnOnce(u64) -> Machine) -> Outcome {
@@ -67,7 +67,7 @@ async fn deliver(stream: &mut BufReader<TcpStream>, request: &[u8], outcome: &mu
         stream.write_all(request).await?;
         outcome.bytes += request.len() as u64;
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the collector does not answer");
-        let status = tokio::time::timeout(LAST_ANSWER, answer(stream)).await.map_err(late)??;
+        let (status, _) = tokio::time::timeout(LAST_ANSWER, answer(stream)).await.map_err(late)??;
         outcome.finished = Instant::now();
         match status {
             200..=299 => return Ok(()),
@@ -78,8 +78,8 @@ async fn deliver(stream: &mut BufReader<TcpStream>, request: &[u8], outcome: &mu
     Ok(())
 }
 
-/// Reads an answer to its end; its status.
-async fn answer(stream: &mut BufReader<TcpStream>) -> io::Result<u16> {
+/// Reads an answer to its end; its status and its body.
+pub(super) async fn answer(stream: &mut BufReader<TcpStream>) -> io::Result<(u16, Vec<u8>)> {
     let (mut status, mut length) = (None, 0);
     let mut line = String::new();
     loop {
@@ -94,8 +94,9 @@ async fn answer(stream: &mut BufReader<TcpStream>) -> io::Result<u16> {
                 length = value.trim().parse().unwrap_or(0);
             }
             (Some(status), None) if text.is_empty() => {
-                tokio::io::copy(&mut stream.take(length), &mut tokio::io::sink()).await?;
-                return Ok(status);
+                let mut body = Vec::new();
+                stream.take(length).read_to_end(&mut body).await?;
+                return Ok((status, body));
             }
             _ => {}
         }

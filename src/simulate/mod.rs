@@ -11,6 +11,7 @@ mod pace;
 pub mod rbkit;
 mod rng;
 mod tcp;
+pub mod zico;
 
 use std::fmt;
 use std::future::Future;
@@ -37,6 +38,8 @@ pub enum Agent {
     Bytefrog(bytefrog::Options),
     /// Machines that upload Endless OS metrics over HTTP.
     Endless(endless::Version),
+    /// Java programs with a Zorka agent.
+    Zico(zico::Dialect),
 }
 
 impl Agent {
@@ -46,6 +49,7 @@ impl Agent {
             Agent::Datadog(_) => Protocol::Datadog,
             Agent::Bytefrog(_) => Protocol::Bytefrog,
             Agent::Endless(_) => Protocol::Endless,
+            Agent::Zico(_) => Protocol::Zico,
         }
     }
 }
@@ -101,7 +105,7 @@ pub struct Sent {
     pub messages: u64,
     /// Events that the daemon makes of them. For `datadog`: one per connection, trace object and span. For `bytefrog`:
     /// one per hello, heartbeat, class, numbered message and end of a run. For `endless`: one per singular and aggregate
-    /// event and per element of a sequence.
+    /// event and per element of a sequence. For `zico`: one per registration, session, record and exception.
     pub events: u64,
     /// Bytes, without those of TCP.
     pub bytes: u64,
@@ -198,6 +202,10 @@ fn spawn_connections(agent: Agent, plan: Plan, start: Instant, halt: &Cancellati
             Agent::Endless(version) => {
                 let connection = Connection { number, to, events, pace, start, halt };
                 tasks.spawn(http::run(connection, move |now| endless::Machine::new(seed, number, now, version)));
+            }
+            Agent::Zico(dialect) => {
+                let connection = Connection { number, to, events, pace, start, halt };
+                tasks.spawn(zico::run(connection, seed, dialect));
             }
         }
     }

@@ -25,11 +25,18 @@ pub(super) struct Undecided {
     bytes: u64,
     /// Bytes received before those that are undecided.
     settled: u64,
+    /// No loss may show them.
+    is_secret: bool,
 }
 
 impl Undecided {
     pub(super) fn new(around: Surroundings, origin: Arc<Origin>) -> Self {
-        Undecided { around, origin, bytes: 0, settled: 0 }
+        Undecided { around, origin, bytes: 0, settled: 0, is_secret: false }
+    }
+
+    /// From here on no loss shows how the body begins, if that is so.
+    pub(super) fn hide(&mut self, is_secret: bool) {
+        self.is_secret = is_secret;
     }
 
     fn received(&mut self, bytes: usize) {
@@ -47,6 +54,7 @@ impl Undecided {
     /// Everything undecided is lost, and says so.
     pub(super) async fn lose(&mut self, reason: Reason, detail: &str, excerpt: &[u8]) {
         let bytes = std::mem::take(&mut self.bytes);
+        let excerpt = if self.is_secret { &[] } else { excerpt };
         let loss = Loss { reason, bytes, events: None, detail, excerpt };
         let batch = self.around.loss(&self.origin, 0, loss);
         self.around.sender.send(batch).await;

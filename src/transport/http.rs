@@ -10,6 +10,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -20,14 +21,15 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
 use crate::event::{BatchBuilder, Loss, Origin, Reason, UnixNanos};
+use crate::pipeline::ledger::ListenerBooks;
 use crate::pipeline::{Sender, Verdict};
-use crate::protocol::{Admission, Exchange, Fate, Flow, Head, MemoryBudget, Output, Request, Response, Work};
+use crate::protocol::{Admission, Exchange, Fate, Flow, Head, MemoryBudget, Now, Output, Request, Response, Work};
 
 use super::clock::Clock;
 use super::connection::Surroundings;
@@ -59,10 +61,61 @@ impl Listener {
             options,
             budget,
         });
+        let house = House {
+            http: http.clone(),
+            out: Output::new(BatchBuilder::new(Arc::new(self.origin()))),
+            books: self.books.clone(),
+            sender: sender.clone(),
+            clock,
+        };
+        let conversations = TaskTracker::new();
+        tasks.spawn(house.keep(conversations.clone(), stop.clone(), abort.clone()));
         let serve = move |arrival| converse(arrival, http.clone());
-        self.accept(serve, sender, clock, tasks, stop, abort).await;
+        self.accept(serve, sender, clock, conversations, stop, abort).await;
     }
 }
+
+/// What an exchange has to say without being asked.
+struct House<E> {
+    http: Arc<Http<E>>,
+    out: Output,
+    books: Arc<ListenerBooks>,
+    sender: Sender,
+    clock: Clock,
+}
+
+impl<E: Exchange> House<E> {
+    /// Lets the exchange do what time brings; and, when the daemon stops and its last conversation has ended, the rest.
+    async fn keep(mut self, conversations: TaskTracker, stop: CancellationToken, abort: CancellationToken) {
+        let ticking = async {
+            loop {
+                sleep(TICK).await;
+                self.told(E::tick).await;
+            }
+        };
+        let _ = stop.run_until_cancelled(ticking).await;
+        conversations.close();
+        conversations.wait().await;
+        let _ = abort.run_until_cancelled(self.told(E::finish)).await;
+    }
+
+    /// Hands over everything that the exchange has to say.
+    async fn told(&mut self, say: impl Fn(&E, Now, &mut Output) -> Flow) {
+        let mut flow = Flow::Again;
+        while flow == Flow::Again {
+            flow = say(&self.http.exchange, self.clock.now(), &mut self.out);
+            self.books.settle(&mut self.out);
+            if !self.out.batch.is_empty() {
+                let batch = self.out.batch.take();
+                self.books.handed_over(&batch);
+                self.sender.send(batch).await;
+            }
+        }
+    }
+}
+
+/// How often an exchange is told that time passes.
+const TICK: Duration = Duration::from_secs(1);
 
 /// What all connections of a listener share.
 struct Http<E> {
@@ -153,9 +206,12 @@ impl<E: Exchange> Conversation<E> {
             headers: headers(&parts.headers),
         };
         let is_expecting = parts.headers.contains_key(EXPECT);
-        let undecided = Undecided::new(self.around.clone(), self.origin.clone());
+        let mut undecided = Undecided::new(self.around.clone(), self.origin.clone());
         let limit = match self.http.exchange.admit(&head, self.around.clock.now()) {
-            Admission::Take { max_body_bytes, key } => (max_body_bytes, key),
+            Admission::Take { max_body_bytes, key, is_secret } => {
+                undecided.hide(is_secret);
+                (max_body_bytes, key)
+            }
             Admission::Answer(response, reason) => {
                 if !incoming.is_end_stream() {
                     let why = format!("{} {:.200}, {}", head.method, head.target, response.status);

@@ -77,10 +77,23 @@ impl Listener {
         address: SocketAddr,
         options: ListenerOptions,
     ) -> Result<Listener, io::Error> {
+        Listener::on(bind(address)?, name, protocol, options, ListenerBooks::new(name.into(), protocol))
+    }
+
+    /// A listener on a socket that is bound, which goes on with these books.
+    ///
+    /// # Errors
+    /// TLS cannot be set up, or the socket is none to listen on.
+    pub fn on(
+        socket: Socket,
+        name: &str,
+        protocol: Protocol,
+        options: ListenerOptions,
+        books: Arc<ListenerBooks>,
+    ) -> Result<Listener, io::Error> {
         let tls = options.tls.as_ref().map(super::tls::acceptor).transpose().map_err(io::Error::other)?;
-        let name: Arc<str> = name.into();
-        let books = ListenerBooks::new(name.clone(), protocol);
-        Ok(Listener { name, protocol, options: options.into(), books, socket: bind(address)?, tls })
+        let socket = TcpListener::from_std(socket.into())?;
+        Ok(Listener { name: name.into(), protocol, options: options.into(), books, socket, tls })
     }
 
     /// The address it is bound to, with the port that the system chose when 0 was asked for.
@@ -109,6 +122,11 @@ impl Listener {
             }
         };
         self.accept(serve, sender, clock, tasks, stop, abort).await;
+    }
+
+    /// Where things come from that no connection brought.
+    pub(super) fn origin(&self) -> Origin {
+        Origin::new(self.protocol.as_str(), self.name.clone(), "".into(), 0)
     }
 
     /// The same with whatever `serve` makes of a connection once it is let in, and TLS spoken.
@@ -188,14 +206,18 @@ impl Listener {
     }
 }
 
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+/// A socket that listens on an address.
+///
+/// # Errors
+/// Those of the system.
+pub fn bind(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     // A daemon that restarts finds its port again at once.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    Ok(socket)
 }
 
 pub(super) fn set_options(stream: &TcpStream, options: &ListenerOptions) {

@@ -196,12 +196,12 @@ fn allocations(event: &Value, log: &Expected) -> Vec<Expected> {
                 // Made-up sites have more allocations than stacks account for; the rest has none.
                 let known: u64 = counts.iter().map(|pair| pair[1].as_u64().unwrap()).sum();
                 let rest = site["count"].as_u64().unwrap().saturating_sub(known);
-                all.extend((rest > 0).then(|| one(&rest.into(), Vec::new())));
                 all.extend(counts.iter().map(|pair| {
                     let stack = stacks.iter().find(|stack| stack["id"] == pair[0]);
                     let frames = stack.map_or(&[][..], |stack| stack["frames"].as_array().unwrap());
                     one(&pair[1], frames.iter().map(|row| frame(&row[0], &row[1], &row[2])).collect())
                 }));
+                all.extend((rest > 0).then(|| one(&rest.into(), Vec::new())));
             }
         }
     }

@@ -26,8 +26,8 @@ pub enum Then {
     Listen,
     /// Closes at once.
     Close,
-    /// Says the bytes again, until the client closes.
-    Repeat,
+    /// Says the bytes from this one on again, until the client closes.
+    Repeat(usize),
 }
 
 impl Script {
@@ -94,8 +94,9 @@ async fn tell(stream: TcpStream, script: Script, told: &Told) {
     stream.set_nodelay(true).unwrap();
     let (mut reader, mut writer) = stream.into_split();
     let talk = async {
+        let mut from = 0;
         loop {
-            for piece in bytes.chunks(piece.max(1)) {
+            for piece in bytes[from..].chunks(piece.max(1)) {
                 if writer.write_all(piece).await.is_err() {
                     return;
                 }
@@ -104,8 +105,9 @@ async fn tell(stream: TcpStream, script: Script, told: &Told) {
                     tokio::time::sleep(pause).await;
                 }
             }
-            if then != Then::Repeat {
-                break;
+            match then {
+                Then::Repeat(again) => from = again,
+                _ => break,
             }
         }
         if then == Then::Listen {

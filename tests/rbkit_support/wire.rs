@@ -39,8 +39,11 @@ pub fn reply(body: &[u8]) -> Vec<u8> {
     [frame(MORE, b""), frame(0, body)].concat()
 }
 
+/// The flags and the body of a frame.
+pub type Frame = (u8, Vec<u8>);
+
 /// The first frame in `bytes` and what is behind it.
-pub fn split_frame(bytes: &[u8]) -> Option<((u8, Vec<u8>), &[u8])> {
+pub fn split_frame(bytes: &[u8]) -> Option<(Frame, &[u8])> {
     let (&flags, rest) = bytes.split_first()?;
     let (length, rest) = if flags & LONG == 0 {
         rest.split_first().map(|(length, rest)| (u64::from(*length), rest))?

@@ -72,6 +72,7 @@ impl Control {
     pub fn new(agent: Agent, options: Arc<Options>) -> Self {
         let limits = Limits {
             max_message_bytes: options.max_reply_bytes,
+            message_key: "max_reply_bytes",
             max_frames: MAX_MESSAGE_FRAMES,
             max_command_bytes: MAX_COMMAND_BYTES,
         };

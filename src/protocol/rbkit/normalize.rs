@@ -122,7 +122,7 @@ pub(super) fn heap_object(
         let mut reader = list.reader;
         for _ in 0..list.count.min(max_references) {
             // Anything but an id was passed over when the object was read, and ends the list here.
-            let Ok(Wire::Unsigned(id)) = reader.next("reference") else { break };
+            let Some(id) = reader.unsigned() else { break };
             references.push(Value::U64(id));
         }
         is_incomplete = references.len() < list.count as usize;

@@ -66,6 +66,7 @@ impl Subscription {
         let dumps = std::mem::take(&mut agent.state().dumps);
         let limits = Limits {
             max_message_bytes: max_frame_bytes,
+            message_key: "max_frame_bytes",
             max_frames: MAX_MESSAGE_FRAMES,
             max_command_bytes: MAX_COMMAND_BYTES,
         };
@@ -130,14 +131,16 @@ impl Subscription {
 
     /// Something of the message under way. None: more of it is needed.
     fn read_message(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
-        let mut message = self.message.take()?;
+        // In place, for this is done once per event: a message is too large to be moved about.
+        let message = self.message.as_mut()?;
         // A part over the limit is none, however much of it is here.
-        let rest = &rest[..rest.len().min(usize::try_from(self.max_message_bytes).unwrap_or(usize::MAX))];
+        let limit = usize::try_from(self.max_message_bytes).unwrap_or(usize::MAX);
+        let rest = &rest[..rest.len().min(limit)];
         let has_all = rest.len() as u64 >= message.left();
         if rest.len() < self.enough && !has_all {
-            self.message = Some(message);
             return None;
         }
+        self.enough = 0;
         let mut around = Surroundings {
             options: &self.options,
             agent: &self.agent,
@@ -145,23 +148,19 @@ impl Subscription {
             scratch: &mut self.scratch,
             now,
         };
-        let step = message.step(rest, &mut around, out);
-        self.enough = 0;
-        match step {
-            Step::Taken(taken) => {
-                self.message = Some(message);
-                Some(taken)
+        match message.step(rest, &mut around, out) {
+            Step::Taken(taken) => Some(taken),
+            Step::Done => {
+                self.message = None;
+                Some(0)
             }
-            Step::Done => Some(0),
-            Step::More if rest.len() as u64 >= self.max_message_bytes => {
+            Step::More if rest.len() >= limit => {
                 message.too_large(self.max_message_bytes);
-                self.message = Some(message);
                 Some(0)
             }
             Step::More => {
                 // A part that arrives in many pieces is not begun anew with each of them.
-                self.enough = (rest.len() * 2).min(usize::try_from(self.max_message_bytes).unwrap_or(usize::MAX));
-                self.message = Some(message);
+                self.enough = (rest.len() * 2).min(limit);
                 None
             }
         }

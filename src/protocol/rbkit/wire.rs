@@ -180,6 +180,9 @@ impl<'a> Head<'a> {
 
 /// The key of a pair, of those that mean something here: integers. Texts and the like are passed over (rule 6).
 pub(super) fn read_key(reader: &mut Reader<'_>) -> Result<Option<u64>, DecodeError> {
+    if let Some(key) = reader.unsigned() {
+        return Ok(Some(key));
+    }
     match reader.next("key")? {
         Value::Unsigned(key) => Ok(Some(key)),
         other => skipped(reader, other),
@@ -188,6 +191,9 @@ pub(super) fn read_key(reader: &mut Reader<'_>) -> Result<Option<u64>, DecodeErr
 
 /// An unsigned integer; None: something else stood there.
 pub(super) fn read_unsigned(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<u64>, DecodeError> {
+    if let Some(number) = reader.unsigned() {
+        return Ok(Some(number));
+    }
     match reader.next(field)? {
         Value::Unsigned(number) => Ok(Some(number)),
         other => skipped(reader, other),
@@ -196,6 +202,9 @@ pub(super) fn read_unsigned(reader: &mut Reader<'_>, field: &'static str) -> Res
 
 /// A text up to its first NUL; None: nil, or something else stood there.
 pub(super) fn read_text<'a>(reader: &mut Reader<'a>, field: &'static str) -> Result<Option<&'a [u8]>, DecodeError> {
+    if let Some(text) = reader.short_text() {
+        return Ok(Some(text));
+    }
     match reader.next(field)? {
         Value::Text(text) | Value::Binary(text) => Ok(Some(text)),
         other => skipped(reader, other),
@@ -257,7 +266,9 @@ impl<'a> Object<'a> {
                     Value::Array(count) => {
                         object.references = Some(References { count, reader: *reader });
                         for _ in 0..count {
-                            reader.skip("reference")?;
+                            if reader.unsigned().is_none() {
+                                reader.skip("reference")?;
+                            }
                         }
                     }
                     other => object.references = skipped(reader, other)?,

@@ -9,6 +9,8 @@ mod time;
 
 use crate::event::EventView;
 
+pub(crate) use terminal::push_word;
+
 /// How a sink writes events. One record per event, each ended by a line feed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Format {

@@ -1,7 +1,7 @@
 //! Peers' text on a terminal: shown, never obeyed.
 
 /// Appends a text as it is when it is one harmless word, else in quotes.
-pub(super) fn push_word(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn push_word(out: &mut Vec<u8>, text: &str) {
     let breaks_word = |c: char| matches!(c, ' ' | '=' | ',' | '[' | ']' | '{' | '}') || needs_escape(c);
     if text.is_empty() || text.contains(breaks_word) {
         push_quoted(out, text);

@@ -1,0 +1,262 @@
+//! `tributary agents`: who has registered.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::config::ProtocolOptions;
+use crate::event::UnixNanos;
+use crate::protocol::zico::agents::Counters;
+use crate::sink::encode::push_word;
+use crate::store::{self, Known, StoreError, StoreOptions};
+use crate::transport::clock::unix_now;
+
+use super::run;
+use super::{Failure, OutputFormat, counted, print, say};
+
+/// See who has registered with the daemon, and forget agents
+///
+/// Reads the files in which listeners keep their agents (`state_dir`), also while the daemon runs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tributary agents list
+  tributary agents list --state-dir /var/lib/tributary --format json | jq .name
+  tributary agents forget 6e1b5e0e-6cf5-4b0e-9d3a-5a4a0c1b7a54")]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// List agents with when they were last heard of, and what they brought
+    #[command(after_help = "Example:\n  tributary agents list --config tributary.toml --format json")]
+    List {
+        #[command(flatten)]
+        place: Place,
+        /// How they are listed
+        #[arg(long, value_name = "FORMAT", default_value = "text")]
+        format: OutputFormat,
+    },
+    /// Forget agents: their keys and sessions end at once, and they may register again
+    ///
+    /// Agents register when their JVM starts. One that is forgotten while it runs delivers nothing until then.
+    #[command(after_help = "Example:\n  tributary agents forget build-host-17")]
+    Forget {
+        #[command(flatten)]
+        place: Place,
+        /// Uuids, names or numbers of agents; sessions of agents that do not register
+        #[arg(required = true, value_name = "AGENT")]
+        agents: Vec<String>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The configuration whose listeners are meant [default: as for `run`]
+    #[arg(long, value_name = "FILE", conflicts_with = "state_dir")]
+    config: Option<PathBuf>,
+    /// The directory in which agents are kept, instead of what a configuration says
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+/// The file of a listener.
+struct Kept {
+    listener: String,
+    path: PathBuf,
+    session_timeout: Duration,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    match &arguments.command {
+        Command::List { place, format } => list(&kept(place)?, *format),
+        Command::Forget { place, agents } => forget(&kept(place)?, agents),
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Failure::Failed(error.to_string())
+    }
+}
+
+/// The files that are meant, one per listener.
+fn kept(place: &Place) -> Result<Vec<Kept>, Failure> {
+    match &place.state_dir {
+        Some(dir) => in_directory(dir),
+        None => configured(place.config.clone()),
+    }
+}
+
+fn configured(config: Option<PathBuf>) -> Result<Vec<Kept>, Failure> {
+    let (source, loaded) = run::load(config)?;
+    let mut kept = Vec::new();
+    for listener in &loaded.config.listeners {
+        if let ProtocolOptions::Zico(_, StoreOptions { state_dir: Some(dir), session_timeout, .. }, _) =
+            &listener.protocol
+        {
+            let path = store::path(dir, &listener.name);
+            // Before the daemon has run for the first time there is nobody.
+            if path.exists() {
+                kept.push(Kept { listener: listener.name.clone(), path, session_timeout: *session_timeout });
+            } else {
+                say(format_args!(
+                    "listener {}: nobody has registered ({} is not there)",
+                    listener.name,
+                    path.display()
+                ));
+            }
+        }
+    }
+    if kept.is_empty() {
+        let why = "no listener with agents that are kept; `state_dir` says where a zico listener keeps them";
+        return Err(Failure::Failed(format!("{source}: {why}")));
+    }
+    Ok(kept)
+}
+
+fn in_directory(dir: &Path) -> Result<Vec<Kept>, Failure> {
+    let session_timeout = StoreOptions::default().session_timeout;
+    let unreadable = |error| Failure::Failed(format!("{}: {error}", dir.display()));
+    let mut kept = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if let (Some("db"), Some(listener)) = (text(path.extension()), text(path.file_stem())) {
+            kept.push(Kept { listener: listener.to_owned(), session_timeout, path });
+        }
+    }
+    kept.sort_by(|one, other| one.listener.cmp(&other.listener));
+    Ok(kept)
+}
+
+fn text(part: Option<&std::ffi::OsStr>) -> Option<&str> {
+    part.and_then(std::ffi::OsStr::to_str)
+}
+
+fn list(kept: &[Kept], format: OutputFormat) -> Result<(), Failure> {
+    let mut lines = Vec::new();
+    for Kept { listener, path, session_timeout } in kept {
+        let known = store::list(path, *session_timeout, unix_now())?;
+        match format {
+            OutputFormat::Json => json_lines(listener, &known, &mut lines),
+            OutputFormat::Text => table(listener, path, &known, &mut lines),
+        }
+    }
+    print(&lines)
+}
+
+fn forget(kept: &[Kept], agents: &[String]) -> Result<(), Failure> {
+    let mut unknown = Vec::new();
+    for name in agents {
+        let mut forgotten = 0;
+        for Kept { listener, path, .. } in kept {
+            let here = store::forget(path, name)? as u64;
+            if here > 0 {
+                say(format_args!("{listener}: {name}: {} forgotten", counted(here, "agent")));
+            }
+            forgotten += here;
+        }
+        if forgotten == 0 {
+            unknown.push(name.as_str());
+        }
+    }
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Failed(format!("nobody is known as {}", unknown.join(", "))))
+}
+
+/// One object per line.
+fn json_lines(listener: &str, known: &Known, lines: &mut Vec<u8>) {
+    let mut push = |value: Value| lines.extend_from_slice(format!("{value}\n").as_bytes());
+    for agent in &known.agents {
+        push(json!({
+            "listener": listener, "id": agent.id, "uuid": agent.uuid, "name": agent.name, "app": agent.app,
+            "env": agent.env, "attrs": serde_json::from_str::<Value>(&agent.attrs).unwrap_or_default(),
+            "address": agent.address, "registered": time(agent.registered), "seen": time(agent.seen),
+            "sessions": agent.sessions, "counters": counters(&agent.counters),
+        }));
+    }
+    for stranger in &known.strangers {
+        push(json!({
+            "listener": listener, "session": stranger.session, "address": stranger.address,
+            "first": time(stranger.first), "seen": time(stranger.seen), "counters": counters(&stranger.counters),
+        }));
+    }
+}
+
+fn counters(counters: &Counters) -> Value {
+    let Counters { requests, bytes, events, losses } = counters;
+    json!({ "requests": requests, "bytes": bytes, "events": events, "losses": losses })
+}
+
+/// A table for eyes.
+fn table(listener: &str, path: &Path, known: &Known, lines: &mut Vec<u8>) {
+    let (agents, strangers) = (known.agents.len() as u64, known.strangers.len() as u64);
+    let (agents, strangers) = (counted(agents, "agent"), counted(strangers, "unregistered session"));
+    lines.extend_from_slice(format!("listener {listener}: {agents}, {strangers} ({})\n", path.display()).as_bytes());
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for agent in &known.agents {
+        let words = [&agent.name, &agent.app, &agent.env, &agent.uuid, &agent.address].map(|word| shown(word));
+        rows.push(row(&words, agent.seen, &agent.sessions.to_string(), &agent.counters));
+    }
+    for stranger in &known.strangers {
+        let words = ["-", "-", "-", &stranger.session, &stranger.address].map(shown);
+        rows.push(row(&words, stranger.seen, "-", &stranger.counters));
+    }
+    if rows.is_empty() {
+        return;
+    }
+    rows.insert(0, HEADINGS.map(str::to_owned).to_vec());
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..HEADINGS.len()).map(width).collect();
+    for row in &rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
+            // Words to the left, numbers to the right.
+            ..FIRST_NUMBER => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        let line = cells.collect::<Vec<_>>().join("  ");
+        lines.extend_from_slice(line.trim_end().as_bytes());
+        lines.push(b'\n');
+    }
+}
+
+const HEADINGS: [&str; 11] = [
+    "NAME",
+    "APP",
+    "ENV",
+    "UUID OR SESSION",
+    "ADDRESS",
+    "LAST SEEN",
+    "SESSIONS",
+    "REQUESTS",
+    "EVENTS",
+    "BYTES",
+    "LOSSES",
+];
+/// Which column holds the first number.
+const FIRST_NUMBER: usize = 6;
+
+fn row(words: &[String], seen: UnixNanos, sessions: &str, counters: &Counters) -> Vec<String> {
+    let Counters { requests, bytes, events, losses } = counters;
+    let mut row = words.to_vec();
+    row.extend([time(seen), sessions.to_owned()]);
+    row.extend([requests, events, bytes, losses].map(u64::to_string));
+    row
+}
+
+/// An agent's words on a terminal: shown, never obeyed.
+fn shown(text: &str) -> String {
+    let mut word = Vec::new();
+    push_word(&mut word, text);
+    String::from_utf8_lossy(&word).into_owned()
+}
+
+fn time(at: UnixNanos) -> String {
+    let time = jiff::Timestamp::from_nanosecond(i128::from(at.0)).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

@@ -1,0 +1,538 @@
+//! CBOR (RFC 8949) → items, one after the other: a bounded pull reader over borrowed bytes.
+//!
+//! It reads streams of items as well as documents, and whoever pulls knows where he is in them: a tag is an item of its
+//! own that means what the caller says, and depth is the caller's counter. Nothing is allocated, no declared length is
+//! believed beyond the bytes that are there, and nothing recurses.
+
+use std::fmt;
+
+/// The deepest nesting that [`Reader::skip`] can be allowed.
+pub const MOST_DEPTH: usize = 256;
+
+/// Reads items off the front of a slice. `Copy`: a copy is a bookmark.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+/// One item. A container is its head alone: what it holds comes with the next calls.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Item<'a> {
+    /// An integer from 0 on.
+    Unsigned(u64),
+    /// The integer −1 − n.
+    Negative(u64),
+    /// A byte string.
+    Bytes(&'a [u8]),
+    /// A text, which need not be UTF-8.
+    Text(&'a [u8]),
+    /// A string in pieces: definite strings of the same kind follow, then a break. `true`: of text.
+    Pieces(bool),
+    /// An array of so many items; `None`: up to a break.
+    Array(Option<u64>),
+    /// A map of so many pairs; `None`: up to a break.
+    Map(Option<u64>),
+    /// A tag on the item that follows.
+    Tag(u64),
+    /// A truth value.
+    Bool(bool),
+    /// Null.
+    Null,
+    /// Undefined.
+    Undefined,
+    /// Another simple value.
+    Simple(u8),
+    /// A number of half, single or double precision.
+    Float(f64),
+    /// The end of an indefinite container or string.
+    Break,
+}
+
+/// What cannot be read, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CborError {
+    /// Offset of the item at fault.
+    pub offset: usize,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+/// What is wrong with an item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The bytes end inside it, or declare more than is there.
+    End,
+    /// An initial byte that CBOR reserves.
+    Reserved(u8),
+    /// Another item than this was expected.
+    Expected(&'static str),
+    /// A break where none can be.
+    Break,
+    /// More than so many containers and tags in one another.
+    TooDeep(usize),
+}
+
+impl fmt::Display for CborError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at {}: ", self.offset)?;
+        match self.fault {
+            Fault::End => f.write_str("the bytes end inside an item"),
+            Fault::Reserved(byte) => write!(f, "{byte:#04x} begins no item"),
+            Fault::Expected(what) => write!(f, "expected {what}"),
+            Fault::Break => f.write_str("a break where none can be"),
+            Fault::TooDeep(limit) => write!(f, "more than {limit} containers and tags in one another"),
+        }
+    }
+}
+
+impl std::error::Error for CborError {}
+
+impl<'a> Reader<'a> {
+    /// A reader at the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Reader { bytes, at: 0 }
+    }
+
+    /// A reader of `bytes` that stands at `offset`.
+    pub fn at(bytes: &'a [u8], offset: usize) -> Self {
+        Reader { bytes, at: offset.min(bytes.len()) }
+    }
+
+    /// Offset of the next item.
+    #[inline]
+    pub fn offset(&self) -> usize {
+        self.at
+    }
+
+    /// All the bytes, which offsets count in.
+    pub fn whole(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The bytes not yet read.
+    #[inline]
+    pub fn rest(&self) -> &'a [u8] {
+        &self.bytes[self.at..]
+    }
+
+    /// Whether nothing is left.
+    #[inline]
+    pub fn is_at_end(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    /// The same, so many bytes on: for whoever has looked at [`Reader::rest`].
+    #[inline]
+    #[must_use]
+    pub fn advanced(self, bytes: usize) -> Self {
+        Reader { bytes: self.bytes, at: (self.at + bytes).min(self.bytes.len()) }
+    }
+
+    /// The next item.
+    ///
+    /// # Errors
+    /// It is cut, or CBOR has no such item. The reader stays where it was.
+    #[inline]
+    pub fn item(&mut self) -> Result<Item<'a>, CborError> {
+        let start = self.at;
+        let item = self.read();
+        if item.is_err() {
+            self.at = start;
+        }
+        item
+    }
+
+    /// Takes the next byte if it is this one: items of one byte, and the first of those that are known by it.
+    #[inline]
+    pub fn take(&mut self, byte: u8) -> bool {
+        let is_it = self.bytes.get(self.at) == Some(&byte);
+        self.at += usize::from(is_it);
+        is_it
+    }
+
+    /// An integer from 0 on.
+    ///
+    /// # Errors
+    /// Another item, or those of [`Reader::item`].
+    #[inline]
+    pub fn unsigned(&mut self) -> Result<u64, CborError> {
+        let before = *self;
+        match self.item()? {
+            Item::Unsigned(value) => Ok(value),
+            _ => Err(self.unexpected(before, "an integer from 0 on")),
+        }
+    }
+
+    /// An integer, as the 64 bits of its two's complement: a negative one and one from 2^63 on may be the same.
+    ///
+    /// # Errors
+    /// Another item, or those of [`Reader::item`].
+    #[inline]
+    pub fn integer_bits(&mut self) -> Result<u64, CborError> {
+        let before = *self;
+        match self.item()? {
+            Item::Unsigned(value) => Ok(value),
+            Item::Negative(value) => Ok(!value),
+            _ => Err(self.unexpected(before, "an integer")),
+        }
+    }
+
+    /// The head of an array whose length is declared and lies in a range.
+    ///
+    /// # Errors
+    /// Another item, another length, or those of [`Reader::item`].
+    #[inline]
+    pub fn array(&mut self, lengths: std::ops::RangeInclusive<u64>, what: &'static str) -> Result<u64, CborError> {
+        let before = *self;
+        match self.item()? {
+            Item::Array(Some(length)) if lengths.contains(&length) => Ok(length),
+            _ => Err(self.unexpected(before, what)),
+        }
+    }
+
+    /// Passes over one whole item with all that it holds: at most `max_depth` containers and tags in one another (and
+    /// never more than [`MOST_DEPTH`]).
+    ///
+    /// # Errors
+    /// Something in it is at fault. The reader stays where it was.
+    pub fn skip(&mut self, max_depth: usize) -> Result<(), CborError> {
+        let start = *self;
+        let skipped = self.pass_over(max_depth.min(MOST_DEPTH));
+        if skipped.is_err() {
+            *self = start;
+        }
+        skipped
+    }
+
+    fn pass_over(&mut self, max_depth: usize) -> Result<(), CborError> {
+        let mut open = [Open::Items(0); MOST_DEPTH];
+        let mut depth = 0;
+        loop {
+            let offset = self.at;
+            let item = self.read()?;
+            let inner = match (open[..depth].last(), item) {
+                (Some(Open::Pieces(is_text)), piece) => match (piece, is_text) {
+                    (Item::Text(_), true) | (Item::Bytes(_), false) => continue,
+                    (Item::Break, _) => None,
+                    _ => return Err(CborError { offset, fault: Fault::Expected("a piece of the string") }),
+                },
+                (Some(Open::ToBreak | Open::Key), Item::Break) => None,
+                (_, Item::Break) => return Err(CborError { offset, fault: Fault::Break }),
+                (_, Item::Tag(_)) => Some(Open::Items(1)),
+                (_, Item::Array(Some(items))) => Some(Open::Items(items)),
+                (_, Item::Map(Some(pairs))) => Some(Open::Items(pairs.saturating_mul(2))),
+                (_, Item::Array(None)) => Some(Open::ToBreak),
+                (_, Item::Map(None)) => Some(Open::Key),
+                (_, Item::Pieces(is_text)) => Some(Open::Pieces(is_text)),
+                _ => Some(Open::Items(0)),
+            };
+            match inner {
+                // A break ends what is open.
+                None => depth -= 1,
+                Some(Open::Items(0)) => {}
+                Some(inner) => {
+                    if let Open::Items(items) = inner
+                        && items > (self.bytes.len() - self.at) as u64
+                    {
+                        return Err(CborError { offset, fault: Fault::End });
+                    }
+                    if depth == max_depth {
+                        return Err(CborError { offset, fault: Fault::TooDeep(max_depth) });
+                    }
+                    open[depth] = inner;
+                    depth += 1;
+                    continue;
+                }
+            }
+            // An item is complete, and may complete those around it.
+            loop {
+                match open[..depth].last_mut() {
+                    None => return Ok(()),
+                    Some(Open::Items(left)) => {
+                        *left -= 1;
+                        if *left > 0 {
+                            break;
+                        }
+                        depth -= 1;
+                    }
+                    Some(open) => {
+                        *open = match *open {
+                            Open::Key => Open::Value,
+                            Open::Value => Open::Key,
+                            other => other,
+                        };
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn read(&mut self) -> Result<Item<'a>, CborError> {
+        let start = self.at;
+        let Some(&initial) = self.bytes.get(start) else { return Err(CborError { offset: start, fault: Fault::End }) };
+        self.at += 1;
+        let info = initial & 0x1F;
+        let argument = match info {
+            0..24 => u64::from(info),
+            24 => u64::from(self.big_endian::<1>(start)?[0]),
+            25 => u64::from(u16::from_be_bytes(self.big_endian(start)?)),
+            26 => u64::from(u32::from_be_bytes(self.big_endian(start)?)),
+            27 => u64::from_be_bytes(self.big_endian(start)?),
+            31 => return self.indefinite(initial),
+            _ => return Err(CborError { offset: start, fault: Fault::Reserved(initial) }),
+        };
+        Ok(match initial >> 5 {
+            0 => Item::Unsigned(argument),
+            1 => Item::Negative(argument),
+            2 => Item::Bytes(self.string(argument, start)?),
+            3 => Item::Text(self.string(argument, start)?),
+            4 => Item::Array(Some(argument)),
+            5 => Item::Map(Some(argument)),
+            6 => Item::Tag(argument),
+            _ => match info {
+                20 => Item::Bool(false),
+                21 => Item::Bool(true),
+                22 => Item::Null,
+                23 => Item::Undefined,
+                24 if argument < 32 => return Err(CborError { offset: start, fault: Fault::Reserved(initial) }),
+                0..=24 => Item::Simple(argument as u8),
+                25 => Item::Float(half(argument as u16)),
+                26 => Item::Float(f64::from(f32::from_bits(argument as u32))),
+                _ => Item::Float(f64::from_bits(argument)),
+            },
+        })
+    }
+
+    #[cold]
+    fn indefinite(&self, initial: u8) -> Result<Item<'a>, CborError> {
+        Ok(match initial >> 5 {
+            2 => Item::Pieces(false),
+            3 => Item::Pieces(true),
+            4 => Item::Array(None),
+            5 => Item::Map(None),
+            7 => Item::Break,
+            _ => return Err(CborError { offset: self.at - 1, fault: Fault::Reserved(initial) }),
+        })
+    }
+
+    #[inline]
+    fn big_endian<const N: usize>(&mut self, start: usize) -> Result<[u8; N], CborError> {
+        match self.bytes[self.at..].first_chunk::<N>() {
+            Some(bytes) => {
+                self.at += N;
+                Ok(*bytes)
+            }
+            None => Err(CborError { offset: start, fault: Fault::End }),
+        }
+    }
+
+    #[inline]
+    fn string(&mut self, length: u64, start: usize) -> Result<&'a [u8], CborError> {
+        let rest = &self.bytes[self.at..];
+        match usize::try_from(length).ok().and_then(|length| rest.get(..length)) {
+            Some(string) => {
+                self.at += string.len();
+                Ok(string)
+            }
+            None => Err(CborError { offset: start, fault: Fault::End }),
+        }
+    }
+
+    #[cold]
+    fn unexpected(&mut self, before: Reader<'a>, what: &'static str) -> CborError {
+        *self = before;
+        CborError { offset: before.at, fault: Fault::Expected(what) }
+    }
+}
+
+/// What is open around an item that is passed over.
+#[derive(Clone, Copy)]
+enum Open {
+    /// So many items are to come.
+    Items(u64),
+    /// Items up to a break.
+    ToBreak,
+    /// A key of a map, or the break.
+    Key,
+    /// A value of a map.
+    Value,
+    /// Pieces of a string, of text or not.
+    Pieces(bool),
+}
+
+/// A number of half precision (RFC 8949, appendix D).
+fn half(bits: u16) -> f64 {
+    let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f64::from(bits & 0x3FF));
+    let magnitude = match exponent {
+        0 => mantissa * (-24f64).exp2(),
+        31 if mantissa == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (mantissa + 1024.0) * f64::from(exponent - 25).exp2(),
+    };
+    if bits & 0x8000 == 0 { magnitude } else { -magnitude }
+}
+
+#[cfg(test)]
+mod tests {
+    use ciborium::Value;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hex(text: &str) -> Vec<u8> {
+        (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    }
+
+    /// The item at the front as ciborium's kind of value; recursion is fine for what tests make.
+    fn value(reader: &mut Reader<'_>) -> Result<Value, CborError> {
+        Ok(match reader.item()? {
+            Item::Unsigned(number) => Value::Integer(number.into()),
+            Item::Negative(number) => Value::Integer((-1 - i128::from(number)).try_into().unwrap()),
+            Item::Bytes(bytes) => Value::Bytes(bytes.to_vec()),
+            Item::Text(text) => Value::Text(String::from_utf8(text.to_vec()).unwrap()),
+            Item::Array(Some(items)) => Value::Array((0..items).map(|_| value(reader)).collect::<Result<_, _>>()?),
+            Item::Map(Some(pairs)) => {
+                Value::Map((0..pairs).map(|_| Ok((value(reader)?, value(reader)?))).collect::<Result<_, _>>()?)
+            }
+            Item::Tag(tag) => Value::Tag(tag, Box::new(value(reader)?)),
+            Item::Bool(truth) => Value::Bool(truth),
+            Item::Null => Value::Null,
+            Item::Float(number) => Value::Float(number),
+            other => panic!("ciborium does not write {other:?}"),
+        })
+    }
+
+    fn values() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            any::<u64>().prop_map(|number| Value::Integer(number.into())),
+            any::<i64>().prop_map(|number| Value::Integer(number.into())),
+            prop::collection::vec(any::<u8>(), 0..40).prop_map(Value::Bytes),
+            ".{0,40}".prop_map(Value::Text),
+            any::<bool>().prop_map(Value::Bool),
+            prop::num::f64::NORMAL.prop_map(Value::Float),
+            Just(Value::Null),
+        ];
+        leaf.prop_recursive(6, 60, 8, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..8).prop_map(Value::Array),
+                prop::collection::vec((inner.clone(), inner.clone()), 0..6).prop_map(Value::Map),
+                // Tags 2 and 3 are numbers to ciborium.
+                (4u64.., inner).prop_map(|(tag, inner)| Value::Tag(tag, Box::new(inner))),
+            ]
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_ciborium_writes_is_read_and_no_prefix_of_it_is_an_item(written in values()) {
+            let mut bytes = Vec::new();
+            ciborium::into_writer(&written, &mut bytes).unwrap();
+            let mut reader = Reader::new(&bytes);
+            prop_assert_eq!(value(&mut reader).unwrap(), written);
+            prop_assert!(reader.is_at_end());
+            let mut reader = Reader::new(&bytes);
+            prop_assert_eq!(reader.skip(64), Ok(()));
+            prop_assert!(reader.is_at_end());
+            for end in 0..bytes.len() {
+                let mut reader = Reader::new(&bytes[..end]);
+                prop_assert!(matches!(reader.skip(64), Err(CborError { fault: Fault::End, .. })), "{}", end);
+                prop_assert_eq!(reader.offset(), 0, "it stays where it was");
+            }
+        }
+
+        #[test]
+        fn any_bytes_come_to_an_end(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut reader = Reader::new(&bytes);
+            while !reader.is_at_end() {
+                let before = reader.offset();
+                if reader.skip(64).is_err() && reader.item().is_err() {
+                    break;
+                }
+                prop_assert!(reader.offset() > before);
+            }
+        }
+    }
+
+    #[test]
+    fn the_examples_of_the_standard_are_read() {
+        // RFC 8949, appendix A.
+        let numbers = [
+            ("f90000", 0.0),
+            ("f93c00", 1.0),
+            ("f97bff", 65504.0),
+            ("fa47c35000", 100_000.0),
+            ("f90001", 5.960_464_477_539_063e-8),
+            ("f90400", 0.000_061_035_156_25),
+            ("f9c400", -4.0),
+            ("fbc010666666666666", -4.1),
+            ("f97c00", f64::INFINITY),
+            ("f9fc00", f64::NEG_INFINITY),
+        ];
+        for (bytes, number) in numbers {
+            assert_eq!(Reader::new(&hex(bytes)).item(), Ok(Item::Float(number)), "{bytes}");
+        }
+        assert!(matches!(Reader::new(&hex("f97e00")).item(), Ok(Item::Float(number)) if number.is_nan()));
+        let items = [
+            ("1bffffffffffffffff", Item::Unsigned(u64::MAX)),
+            ("3bffffffffffffffff", Item::Negative(u64::MAX)),
+            ("1b000000000000000a", Item::Unsigned(10)),
+            ("f0", Item::Simple(16)),
+            ("f8ff", Item::Simple(255)),
+            ("f7", Item::Undefined),
+            ("d818", Item::Tag(24)),
+            ("5f", Item::Pieces(false)),
+            ("9f", Item::Array(None)),
+            ("bf", Item::Map(None)),
+            ("ff", Item::Break),
+        ];
+        for (bytes, item) in items {
+            assert_eq!(Reader::new(&hex(bytes)).item(), Ok(item), "{bytes}");
+        }
+        for bytes in
+            ["5f42010243030405ff", "7f657374726561646d696e67ff", "9f018202039f0405ffff", "bf61610161629f0203ffff"]
+        {
+            let bytes = hex(bytes);
+            let mut reader = Reader::new(&bytes);
+            assert_eq!(reader.skip(2), Ok(()));
+            assert!(reader.is_at_end());
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        for (bytes, offset, fault) in [
+            ("", 0, Fault::End),
+            ("1c", 0, Fault::Reserved(0x1C)),
+            ("3f", 0, Fault::Reserved(0x3F)),
+            ("f818", 0, Fault::Reserved(0xF8)),
+            ("ff", 0, Fault::Break),
+            ("8200ff", 2, Fault::Break),
+            ("bf01ff", 2, Fault::Break),
+            ("c6ff", 1, Fault::Break),
+            ("5f6161ff", 1, Fault::Expected("a piece of the string")),
+            ("5f5f4101ffff", 1, Fault::Expected("a piece of the string")),
+            ("bb7fffffffffffffff", 0, Fault::End),
+            ("8201", 0, Fault::End),
+            ("820119", 2, Fault::End),
+            ("7b4000000000000000", 0, Fault::End),
+        ] {
+            assert_eq!(Reader::new(&hex(bytes)).skip(64), Err(CborError { offset, fault }), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded_for_tags_and_containers_of_every_kind() {
+        for open in [[0x81].as_slice(), &[0xC6], &[0x9F], &[0xA1, 0], &[0xBF, 0]] {
+            let bytes = [open.repeat(20_000), vec![0]].concat();
+            let expected = CborError { offset: 64 * open.len(), fault: Fault::TooDeep(64) };
+            assert_eq!(Reader::new(&bytes).skip(64), Err(expected));
+            let bytes = [open.repeat(64), vec![0], vec![0xFF; 64]].concat();
+            assert_eq!(Reader::new(&bytes).skip(64), Ok(()));
+        }
+    }
+}

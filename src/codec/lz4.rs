@@ -1,0 +1,370 @@
+//! LZ4 → bytes, in steps, with a hard cap on what comes out: frames, the blocks of lz4-java's streams, and bare blocks
+//! with a size before them or not.
+//!
+//! No size that the input declares is ever allocated. Frames that follow one another are not joined: what stands behind
+//! the first one is left.
+
+mod block;
+mod xxh32;
+
+use block::Block;
+use xxh32::Xxh32;
+
+use super::inflate::{InflateError, STEP_BYTES};
+
+/// How LZ4 data are wrapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Layout {
+    /// The frame format: magic number 0x184D2204.
+    Frame,
+    /// A stream of lz4-java's `LZ4BlockOutputStream`.
+    Java,
+    /// A block behind its uncompressed size, as 4 bytes, the lowest first.
+    SizeLe,
+    /// The same, the highest first.
+    SizeBe,
+    /// A block, and nothing else.
+    Block,
+}
+
+/// Unpacks one stream of LZ4.
+#[derive(Debug)]
+pub struct Unlz4 {
+    layout: Layout,
+    phase: Phase,
+    /// Input bytes that are done with.
+    at: usize,
+    output: Vec<u8>,
+    limit: usize,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// At the very start.
+    Start,
+    /// Between blocks of a frame.
+    Frame(Box<Frame>),
+    /// Between blocks of lz4-java.
+    Java,
+    /// In a block.
+    Block {
+        block: Block,
+        then: Then,
+    },
+    Done,
+}
+
+/// What follows a block.
+#[derive(Debug)]
+enum Then {
+    Frame(Box<Frame>),
+    Java {
+        expected: u32,
+        /// Of the output: where the block began.
+        start: usize,
+        size: usize,
+    },
+    /// Nothing. The output must be as long as this.
+    End(Option<usize>),
+}
+
+/// What the head of a frame says.
+#[derive(Debug)]
+struct Frame {
+    is_independent: bool,
+    has_block_checksums: bool,
+    max_block_bytes: usize,
+    content_bytes: Option<u64>,
+    /// Of the content so far, where the frame has one at its end.
+    checksum: Option<Xxh32>,
+    /// Output that the checksum has seen.
+    hashed: usize,
+}
+
+const FRAME_MAGIC: [u8; 4] = 0x184D_2204u32.to_le_bytes();
+const JAVA_MAGIC: [u8; 8] = *b"LZ4Block";
+/// Magic, token, compressed size, original size, checksum.
+const JAVA_HEAD_BYTES: usize = 21;
+const JAVA_SEED: u32 = 0x9747_B28C;
+/// lz4-java keeps only so many bits.
+const JAVA_CHECKSUM_MASK: u32 = 0x0FFF_FFFF;
+/// A byte of a block gives so many bytes at most.
+const MOST_EXPANSION: usize = 255;
+
+impl Unlz4 {
+    /// Of data that nobody has said more about; at most `limit` bytes may come from them. A size in front is one only if
+    /// exactly so much comes out.
+    pub fn new(input: &[u8], limit: usize) -> Self {
+        let layout = if input.starts_with(&FRAME_MAGIC) {
+            Layout::Frame
+        } else if input.starts_with(&JAVA_MAGIC) {
+            Layout::Java
+        } else {
+            Layout::SizeLe
+        };
+        Unlz4 { layout, phase: Phase::Start, at: 0, output: Vec::new(), limit }
+    }
+
+    /// How the data are wrapped; certain at the end.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// Memory that the output takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.output.capacity()
+    }
+
+    /// Input bytes that are done with; at the end, how long the stream was.
+    pub fn consumed(&self) -> usize {
+        self.at
+    }
+
+    /// What has come out.
+    pub fn into_output(self) -> Vec<u8> {
+        self.output
+    }
+
+    /// Goes a step further. `input` is that of [`Unlz4::new`], the same with every call. Answers `true` at the end.
+    ///
+    /// # Errors
+    /// The data are at fault, or pass the limit; they cannot be gone on with then.
+    pub fn step(&mut self, input: &[u8]) -> Result<bool, InflateError> {
+        let result = match std::mem::replace(&mut self.phase, Phase::Done) {
+            Phase::Start => self.start(input),
+            Phase::Frame(frame) => self.frame_block(frame, input),
+            Phase::Java => self.java_block(input),
+            Phase::Block { block, then } => self.block(block, then, input),
+            Phase::Done => Ok(()),
+        };
+        match (result, self.layout.or_else()) {
+            (Ok(()), _) => Ok(matches!(self.phase, Phase::Done)),
+            // So it was no size.
+            (Err(_), Some(layout)) => {
+                self.output.clear();
+                (self.layout, self.phase, self.at) = (layout, Phase::Start, 0);
+                Ok(false)
+            }
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    fn start(&mut self, input: &[u8]) -> Result<(), InflateError> {
+        let sized = |size: [u8; 4], to_size: fn([u8; 4]) -> u32| {
+            let size = to_size(size) as usize;
+            // More cannot come, so it is no size: not worth a try.
+            (1..=self.limit.min(input.len().saturating_mul(MOST_EXPANSION))).contains(&size).then_some(size)
+        };
+        let head = input.first_chunk::<4>().copied();
+        let size = match self.layout {
+            Layout::Frame => return self.frame_head(input),
+            Layout::Java => {
+                self.phase = Phase::Java;
+                return Ok(());
+            }
+            Layout::SizeLe => Some(head.and_then(|head| sized(head, u32::from_le_bytes))),
+            Layout::SizeBe => Some(head.and_then(|head| sized(head, u32::from_be_bytes))),
+            Layout::Block => None,
+        };
+        if let Some(None) = size {
+            return Err(self.corrupt("no size"));
+        }
+        self.at = if size.is_some() { 4 } else { 0 };
+        let block = Block::new(self.at..input.len(), 0, size.flatten().unwrap_or(self.limit));
+        self.phase = Phase::Block { block, then: Then::End(size.flatten()) };
+        Ok(())
+    }
+
+    fn frame_head(&mut self, input: &[u8]) -> Result<(), InflateError> {
+        let mut at = FRAME_MAGIC.len();
+        let [flags, sizes] = take(input, &mut at)?;
+        if flags >> 6 != 1 || flags & 2 != 0 || sizes & 0x8F != 0 || sizes >> 4 < 4 {
+            self.at = FRAME_MAGIC.len();
+            return Err(self.corrupt("flags that a frame does not have"));
+        }
+        if flags & 1 != 0 {
+            self.at = FRAME_MAGIC.len();
+            return Err(self.corrupt("a frame that needs a dictionary"));
+        }
+        let content_bytes = if flags & 8 != 0 { Some(u64::from_le_bytes(take(input, &mut at)?)) } else { None };
+        let expected = (Xxh32::of(&input[FRAME_MAGIC.len()..at], 0) >> 8) as u8;
+        let [checksum] = take(input, &mut at)?;
+        if checksum != expected {
+            self.at = at - 1;
+            return Err(self.corrupt("a checksum that does not match the frame's head"));
+        }
+        self.at = at;
+        self.phase = Phase::Frame(Box::new(Frame {
+            is_independent: flags & 0x20 != 0,
+            has_block_checksums: flags & 0x10 != 0,
+            max_block_bytes: 1 << (8 + 2 * (sizes >> 4)),
+            content_bytes,
+            checksum: (flags & 4 != 0).then(|| Xxh32::new(0)),
+            hashed: 0,
+        }));
+        Ok(())
+    }
+
+    /// Begins the next block of a frame, or ends it.
+    fn frame_block(&mut self, mut frame: Box<Frame>, input: &[u8]) -> Result<(), InflateError> {
+        if let Some(checksum) = &mut frame.checksum {
+            // At most a block's output.
+            checksum.update(&self.output[frame.hashed..]);
+            frame.hashed = self.output.len();
+        }
+        let mut at = self.at;
+        let size = u32::from_le_bytes(take(input, &mut at)?);
+        if size == 0 {
+            return self.frame_end(*frame, at, input);
+        }
+        let (is_plain, size) = (size >> 31 == 1, (size & 0x7FFF_FFFF) as usize);
+        if size > frame.max_block_bytes {
+            return Err(self.corrupt("a block that is larger than the frame allows"));
+        }
+        let end = at + size;
+        let data = input.get(at..end).ok_or(InflateError::Truncated)?;
+        if frame.has_block_checksums {
+            let mut after = end;
+            if u32::from_le_bytes(take(input, &mut after)?) != Xxh32::of(data, 0) {
+                return Err(self.corrupt("a checksum that does not match its block"));
+            }
+        }
+        let start = if frame.is_independent { self.output.len() } else { 0 };
+        if is_plain {
+            self.plain(data)?;
+            self.at = end + if frame.has_block_checksums { 4 } else { 0 };
+            self.phase = Phase::Frame(frame);
+        } else {
+            let most = (self.output.len() + frame.max_block_bytes).min(self.limit);
+            self.phase = Phase::Block { block: Block::new(at..end, start, most), then: Then::Frame(frame) };
+        }
+        Ok(())
+    }
+
+    fn frame_end(&mut self, frame: Frame, mut at: usize, input: &[u8]) -> Result<(), InflateError> {
+        if frame.content_bytes.is_some_and(|bytes| bytes != self.output.len() as u64) {
+            return Err(self.corrupt("a content size that does not match the content"));
+        }
+        if let Some(checksum) = frame.checksum
+            && u32::from_le_bytes(take(input, &mut at)?) != checksum.finish()
+        {
+            return Err(self.corrupt("a checksum that does not match the content"));
+        }
+        self.at = at;
+        self.phase = Phase::Done;
+        Ok(())
+    }
+
+    /// Begins the next block of lz4-java, or ends the stream at an empty one.
+    fn java_block(&mut self, input: &[u8]) -> Result<(), InflateError> {
+        let mut at = self.at;
+        let magic: [u8; 8] = take(input, &mut at)?;
+        let [token] = take(input, &mut at)?;
+        let [compressed, original] = [take(input, &mut at)?, take(input, &mut at)?].map(u32::from_le_bytes);
+        let (compressed, original) = (compressed as usize, original as usize);
+        let expected = u32::from_le_bytes(take(input, &mut at)?);
+        debug_assert_eq!(at, self.at + JAVA_HEAD_BYTES);
+        if magic != JAVA_MAGIC {
+            return Err(self.corrupt("no block of lz4-java"));
+        }
+        let is_plain = match token & 0xF0 {
+            0x10 if compressed == original => true,
+            0x20 => false,
+            _ => return Err(self.corrupt("a block of a kind that lz4-java does not have")),
+        };
+        if original > 1 << (10 + (token & 0x0F)) || (original == 0) != (compressed == 0) {
+            return Err(self.corrupt("a block of impossible size"));
+        }
+        if original == 0 {
+            self.at = at;
+            return Ok(());
+        }
+        let end = at + compressed;
+        let data = input.get(at..end).ok_or(InflateError::Truncated)?;
+        let start = self.output.len();
+        let then = Then::Java { expected, start, size: original };
+        if is_plain {
+            self.plain(data)?;
+            self.at = end;
+            return self.block_end(then);
+        }
+        let most = (start + original).min(self.limit);
+        self.phase = Phase::Block { block: Block::new(at..end, start, most), then };
+        Ok(())
+    }
+
+    fn block(&mut self, mut block: Block, then: Then, input: &[u8]) -> Result<(), InflateError> {
+        let before = self.output.len();
+        match block.step(input, &mut self.output, before.saturating_add(STEP_BYTES)) {
+            Ok(false) => {
+                self.phase = Phase::Block { block, then };
+                Ok(())
+            }
+            Ok(true) => {
+                self.at = block.end() + if then.has_block_checksum() { 4 } else { 0 };
+                self.block_end(then)
+            }
+            Err(InflateError::TooLarge { limit }) if limit < self.limit => {
+                self.at = block.at();
+                Err(self.corrupt("a block that holds more than is declared"))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn block_end(&mut self, then: Then) -> Result<(), InflateError> {
+        self.phase = match then {
+            Then::Frame(frame) => Phase::Frame(frame),
+            Then::Java { expected, start, size } => {
+                let block = &self.output[start..];
+                if block.len() != size || Xxh32::of(block, JAVA_SEED) & JAVA_CHECKSUM_MASK != expected {
+                    return Err(self.corrupt("a checksum or size that does not match its block"));
+                }
+                Phase::Java
+            }
+            Then::End(Some(size)) if size != self.output.len() => return Err(self.corrupt("no size")),
+            Then::End(_) => Phase::Done,
+        };
+        Ok(())
+    }
+
+    /// Takes a block that is not compressed.
+    fn plain(&mut self, data: &[u8]) -> Result<(), InflateError> {
+        if data.len() > self.limit - self.output.len() {
+            return Err(InflateError::TooLarge { limit: self.limit });
+        }
+        self.output.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn corrupt(&self, what: &'static str) -> InflateError {
+        InflateError::Corrupt { offset: self.at, what }
+    }
+}
+
+impl Layout {
+    /// What it may be instead, when it is not this.
+    fn or_else(self) -> Option<Layout> {
+        match self {
+            Layout::SizeLe => Some(Layout::SizeBe),
+            Layout::SizeBe => Some(Layout::Block),
+            Layout::Frame | Layout::Java | Layout::Block => None,
+        }
+    }
+}
+
+impl Then {
+    fn has_block_checksum(&self) -> bool {
+        matches!(self, Then::Frame(frame) if frame.has_block_checksums)
+    }
+}
+
+/// The next bytes of `input`.
+fn take<const N: usize>(input: &[u8], at: &mut usize) -> Result<[u8; N], InflateError> {
+    let bytes = input.get(*at..).and_then(<[u8]>::first_chunk).ok_or(InflateError::Truncated)?;
+    *at += N;
+    Ok(*bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! Ids of traces and spans: the agent's where it has them, else made of what does not change when a body is read again.
+
+use ring::digest::{SHA256, digest};
+
+use crate::event::{SpanId, TraceId};
+
+use super::wire::Prolog;
+
+/// A trace's id from its header: a uuid, or 32 or 16 hex digits in upper or lower case (rule 24). `None`: unusable.
+pub(super) fn trace_id(text: &str) -> Option<TraceId> {
+    let mut id = 0u128;
+    let mut digits = 0;
+    for character in text.trim().chars().filter(|character| *character != '-') {
+        id = id << 4 | u128::from(character.to_digit(16)?);
+        digits += 1;
+    }
+    (matches!(digits, 16 | 32) && id != 0).then_some(TraceId(id.to_be_bytes()))
+}
+
+/// An id for a trace without one: the same for the same place in the same session.
+pub(super) fn made_up(session: &str, sequence: u64) -> TraceId {
+    let digest = digest(&SHA256, format!("{session}#{sequence}").as_bytes());
+    TraceId(digest.as_ref().first_chunk().copied().unwrap_or([1; 16]))
+}
+
+/// The id of the record that was opened as number `index` of its trace, from 0. Not of where it stands in a body.
+#[inline]
+pub(super) fn span_id(trace: TraceId, index: u64, prolog: Option<Prolog>) -> SpanId {
+    let trace = u128::from_be_bytes(trace.0);
+    let Prolog { start, method } = prolog.unwrap_or(Prolog { start: 0, method: 0 });
+    let parts = [(trace >> 64) as u64, trace as u64, index, start, method];
+    let id = parts.into_iter().fold(0, |mixed, part| mix(mixed ^ part));
+    SpanId(id.max(1).to_be_bytes())
+}
+
+/// The id that the agent has given (rule 28).
+pub(super) fn given(id: u64) -> Option<SpanId> {
+    (id != 0).then_some(SpanId(id.to_be_bytes()))
+}
+
+/// The step of SplitMix64: no two numbers are mixed into the same.
+#[inline]
+fn mix(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ mixed >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_id_has_16_or_32_digits_with_or_without_hyphens() {
+        let shown = |text: &str| trace_id(text).map(|id| id.to_string());
+        let long = "1a4e24519af51247249a70e975bbfafe";
+        assert_eq!(shown(long).as_deref(), Some(long));
+        let upper = long.to_uppercase();
+        assert_eq!(shown(&upper).as_deref(), Some(long));
+        assert_eq!(shown(" 1a4e2451-9af5-1247-249a-70e975bbfafe ").as_deref(), Some(long));
+        assert_eq!(shown("00c0ffee00c0ffee").as_deref(), Some("000000000000000000c0ffee00c0ffee"));
+        for text in
+            ["", "hello", "0", "00000000000000000000000000000000", &long[1..], "1a4e24519af51247249a70e975bbfafg"]
+        {
+            assert_eq!(shown(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn made_up_ids_repeat_for_the_same_place_and_for_no_other() {
+        assert_eq!(made_up("s", 1), made_up("s", 1));
+        assert_ne!(made_up("s", 1), made_up("s", 2));
+        assert_ne!(made_up("s", 1), made_up("t", 1));
+        let (trace, other) = (made_up("s", 1), made_up("s", 2));
+        let prolog = |start| Some(Prolog { start, method: 7 });
+        let ids = [
+            span_id(trace, 0, prolog(1)),
+            span_id(trace, 1, prolog(1)),
+            span_id(trace, 0, prolog(2)),
+            span_id(trace, 0, None),
+            span_id(other, 0, prolog(1)),
+        ];
+        assert_eq!(ids[0], span_id(trace, 0, prolog(1)));
+        for (index, id) in ids.iter().enumerate() {
+            assert!(!ids[index + 1..].contains(id));
+        }
+        assert_eq!(given(0), None);
+        assert_eq!(given(-5i64 as u64).unwrap().to_string(), "fffffffffffffffb");
+    }
+}

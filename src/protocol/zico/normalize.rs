@@ -1,0 +1,521 @@
+//! Records, exceptions, definitions and the life of sessions → events, as `docs/event-model.md` lists them.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use crate::codec::cbor::{CborError, Item, Reader};
+use crate::codec::text::{cut, repair};
+use crate::event::{
+    EventBuilder, Header, Key, Name as EventName, Position, Resource, ResourceValue, Severity, SpanData, SpanId,
+    Status, TraceId, UnixNanos, Value, semconv as names, write_hex,
+};
+use crate::protocol::Output;
+
+use super::agents::Agent;
+use super::clock::{self, Anchor};
+use super::symbols::{Method, Symbols, placeholder};
+use super::trace::{MethodUse, Record, TraceType};
+use super::value::{Member, Place, Writer};
+use super::wire::{self, Definition, Dialect, Exception, Form, Name};
+
+/// The flag of a record of gen1 that failed (rule 23).
+const GEN1_ERROR: u64 = 8;
+/// The flag of a trace of gen2 that failed (rule 23).
+const GEN2_ERROR: u64 = 0x1000;
+/// The line of a frame in native code.
+const NATIVE: i64 = -2;
+
+/// What the events of a body share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context {
+    pub(super) dialect: Dialect,
+    /// When the request was here.
+    pub(super) observed: UnixNanos,
+    /// The request's number on its connection.
+    pub(super) request: u64,
+}
+
+impl Context {
+    /// Where something stands in the body.
+    pub(super) fn position(&self, start: usize, end: usize) -> Position {
+        Position { sequence: Some(self.request), offset: start as u64, length: end.saturating_sub(start) as u64 }
+    }
+
+    /// Of something that has no clock of its own.
+    pub(super) fn untimed(&self, name: EventName, start: usize, end: usize) -> Header {
+        Header::observed_at(name, self.observed, self.position(start, end))
+    }
+}
+
+/// What a record is read with when it goes out.
+#[derive(Debug)]
+pub(super) struct Surroundings<'a> {
+    pub(super) trace: TraceId,
+    pub(super) parent: Option<SpanId>,
+    /// The begin of the nearest enclosing trace.
+    pub(super) anchor: Option<Anchor>,
+    pub(super) position: Position,
+    /// The body, which ranges count in.
+    pub(super) body: &'a [u8],
+}
+
+/// Room that writing needs, used again and again.
+#[derive(Debug)]
+pub(super) struct Workroom {
+    writer: Writer,
+    members: Vec<Member>,
+    /// Bytes that one event may get by symbols, and that a stack may have.
+    record_bytes: usize,
+}
+
+impl Workroom {
+    pub(super) fn new(record_bytes: usize) -> Self {
+        Workroom { writer: Writer::default(), members: Vec::new(), record_bytes }
+    }
+
+    /// Writes the span of a record. Answers whether ids in it are not defined.
+    pub(super) fn span(
+        &mut self,
+        record: &Record,
+        around: &Surroundings<'_>,
+        symbols: &mut Symbols<'_>,
+        context: &Context,
+        out: &mut Output,
+    ) -> bool {
+        let dialect = context.dialect;
+        let start = record.prolog.map(|prolog| prolog.start);
+        let method = self.method(record, symbols, out);
+        self.members.clear();
+        self.writer.credit = self.record_bytes;
+        let place = &mut Place { batch: &mut out.batch, symbols, dialect };
+        for kept in &record.attributes {
+            // What is kept was checked when it came.
+            let _ = self.writer.attributes(kept.bytes(around.body), kept.form(), &mut self.members, place);
+        }
+        if self.members.len() > 1 {
+            self.writer.keep_last(&mut self.members);
+        }
+        let trace_type = record.begin.as_ref().and_then(|begin| match &begin.trace_type {
+            TraceType::Id(0) => None,
+            TraceType::Id(id) => Some(self.writer.symbol(*id, place).1),
+            TraceType::Text(text) => Some(place.batch.push_text(text)),
+        });
+        let time = around.anchor.and_then(|anchor| anchor.time(start, dialect));
+        let stop = record.epilog.map(|epilog| epilog.stop);
+        let duration = start.zip(stop).and_then(|(start, stop)| clock::duration(start, stop, dialect));
+        let header = Header { name: method.name, time, observed: context.observed, position: around.position };
+        let mut event = out.batch.event(header);
+        if let Some(function) = method.function {
+            event.attribute(names::CODE_FUNCTION_NAME, function);
+        }
+        if let Some(signature) = method.signature {
+            event.attribute(names::ZICO_METHOD_SIGNATURE, signature);
+        }
+        if let Some(epilog) = record.epilog {
+            event.attribute(names::ZICO_CALLS, epilog.calls);
+        }
+        if let Some(flags) = record.flags() {
+            event.attribute(names::ZICO_FLAGS, flags);
+        }
+        if let Some(trace_type) = trace_type {
+            event.attribute(names::ZICO_TRACE_TYPE, trace_type);
+        }
+        if let Some(parent) = record.begin.as_ref().and_then(|begin| begin.parent) {
+            hex(&mut event, names::ZICO_PARENT_SPAN_ID, parent);
+        }
+        for member in &self.members {
+            // Null says that there is none.
+            if !matches!(member.value, Value::Null) {
+                event.attribute(member.key, member.value);
+            }
+        }
+        if let Some(id) = method.unresolved {
+            event.attribute(names::ZICO_UNRESOLVED_METHOD, signed(id));
+        }
+        let is_unresolved = self.marks(&mut event) || method.unresolved.is_some();
+        let is_backward = duration.is_none() && start.is_some() && stop.is_some();
+        if is_backward {
+            event.attribute(names::ZICO_TIME_BACKWARD, true);
+        }
+        let has_no_start = start.is_none();
+        let missing = [
+            (has_no_start, "method"),
+            (has_no_start, "start"),
+            (stop.is_none(), "end"),
+            (record.lacks_attributes, "attributes"),
+        ];
+        incomplete(&mut event, &missing);
+        let end = time.zip(duration).and_then(|(time, duration)| time.0.checked_add(duration)).map(UnixNanos);
+        event.span(SpanData {
+            trace_id: around.trace,
+            span_id: record.id,
+            parent: around.parent,
+            end,
+            duration_nanos: duration,
+            status: if is_failed(record, dialect) { Status::Error } else { Status::Unset },
+        });
+        is_unresolved
+    }
+
+    /// The texts of a record's method, in the batch.
+    #[inline]
+    fn method(&mut self, record: &Record, symbols: &mut Symbols<'_>, out: &mut Output) -> MethodTexts {
+        let mut settled;
+        let (id, known) = match (&record.method, record.prolog) {
+            (MethodUse::Settled(method), Some(prolog)) => {
+                settled = Method::clone(method);
+                (prolog.method, Some(&mut settled))
+            }
+            (MethodUse::Id, Some(prolog)) => (prolog.method, symbols.method(prolog.method)),
+            (_, None) => return MethodTexts::named(names::ZICO_RECORD.into()),
+        };
+        match known {
+            Some(method) if !method.name.is_empty() => {
+                self.writer.is_repaired |= method.is_repaired;
+                self.writer.is_cut |= method.is_cut;
+                self.writer.unresolved.extend_from_slice(&method.unresolved);
+                let name = out.batch.intern(&mut method.name_memo, &method.name);
+                let signature = (!method.signature.is_empty())
+                    .then(|| out.batch.intern(&mut method.signature_memo, &method.signature));
+                let (name, function) = (name.into(), Some(name.into()));
+                MethodTexts { name, function, signature: signature.map(Value::from), unresolved: None }
+            }
+            _ => {
+                let name = out.batch.push_text(&format!("method#{}", id as i64));
+                MethodTexts { unresolved: Some(id), ..MethodTexts::named(name.into()) }
+            }
+        }
+    }
+
+    /// Writes the log of an exception, and what is remembered of it. `None` for the part of it that nobody could read.
+    pub(super) fn exception(
+        &mut self,
+        range: &[u8],
+        span: (TraceId, SpanId, Option<UnixNanos>, Position),
+        symbols: &mut Symbols<'_>,
+        context: &Context,
+        out: &mut Output,
+    ) -> Result<Thrown, CborError> {
+        let exception = wire::exception(&mut Reader::new(range), context.dialect)?;
+        let class = self.owned(&exception.class, symbols);
+        let message = self.owned(&exception.message, symbols);
+        let stack = self.stack(&exception, class.as_deref(), message.as_deref(), symbols)?;
+        let thrown = Thrown { id: exception.id, class, message, stack };
+        self.members.clear();
+        self.writer.credit = self.record_bytes;
+        if let Some(attributes) = exception.attributes.clone() {
+            let bytes = range.get(attributes).unwrap_or_default();
+            let place = &mut Place { batch: &mut out.batch, symbols, dialect: context.dialect };
+            self.writer.attributes(bytes, Form::SymbolMap, &mut self.members, place)?;
+            self.writer.keep_last(&mut self.members);
+        }
+        self.thrown(thrown.id, Some(&thrown), false, exception.cause, span, context, out);
+        Ok(thrown)
+    }
+
+    /// Writes the log of an exception that was told before.
+    pub(super) fn reference(
+        &mut self,
+        id: u64,
+        known: Option<&Thrown>,
+        span: (TraceId, SpanId, Option<UnixNanos>, Position),
+        context: &Context,
+        out: &mut Output,
+    ) {
+        self.members.clear();
+        self.thrown(id, known, true, 0, span, context, out);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "two callers, next to it")]
+    fn thrown(
+        &mut self,
+        id: u64,
+        known: Option<&Thrown>,
+        is_reference: bool,
+        cause: u64,
+        (trace, span, time, position): (TraceId, SpanId, Option<UnixNanos>, Position),
+        context: &Context,
+        out: &mut Output,
+    ) {
+        let name = names::ZICO_EXCEPTION.into();
+        let mut event = out.batch.event(Header { name, time, observed: context.observed, position });
+        if let Some(thrown) = known {
+            if let Some(class) = &thrown.class {
+                event.text(names::EXCEPTION_TYPE, class);
+            }
+            if let Some(message) = &thrown.message {
+                event.text(names::EXCEPTION_MESSAGE, message);
+            }
+            event.text(names::EXCEPTION_STACKTRACE, &thrown.stack);
+        }
+        event.attribute(names::ZICO_EXCEPTION_ID, signed(id));
+        if cause != 0 {
+            event.attribute(names::ZICO_EXCEPTION_CAUSE, signed(cause));
+        }
+        if is_reference {
+            event.attribute(names::ZICO_EXCEPTION_REF, true);
+        }
+        event.text(names::TRACE_ID, &trace.to_string());
+        event.text(names::SPAN_ID, &span.to_string());
+        for member in &self.members {
+            if !matches!(member.value, Value::Null) {
+                event.attribute(member.key, member.value);
+            }
+        }
+        self.marks(&mut event);
+        event.log(Severity::Error, None);
+    }
+
+    /// The stack as Java prints it.
+    fn stack(
+        &mut self,
+        exception: &Exception<'_>,
+        class: Option<&str>,
+        message: Option<&str>,
+        symbols: &mut Symbols<'_>,
+    ) -> Result<String, CborError> {
+        let mut text = class.unwrap_or("null").to_owned();
+        if let Some(message) = message {
+            let _ = write!(text, ": {message}");
+        }
+        let (mut reader, mut left) = (exception.stack, exception.frames);
+        while wire::next_of(&mut reader, &mut left)? {
+            let frame = wire::frame(&mut reader)?;
+            let [class, method, file] = frame.names.each_ref().map(|name| match name {
+                // Rule 18.
+                Name::Symbol(0) => None,
+                name => self.owned(name, symbols),
+            });
+            let dot = if class.is_some() && method.is_some() { "." } else { "" };
+            let _ = write!(text, "\n\tat {}{dot}{}", class.unwrap_or_default(), method.unwrap_or_default());
+            let _ = match (file, frame.line) {
+                (_, NATIVE) => write!(text, "(Native Method)"),
+                (None, _) => write!(text, "(Unknown Source)"),
+                (Some(file), ..=0) => write!(text, "({file})"),
+                (Some(file), line) => write!(text, "({file}:{line})"),
+            };
+            // A few bytes may name long texts.
+            if text.len() > self.record_bytes {
+                text.truncate(cut(&text, self.record_bytes).len());
+                self.writer.is_cut = true;
+                break;
+            }
+        }
+        Ok(text)
+    }
+
+    fn owned(&mut self, name: &Name<'_>, symbols: &mut Symbols<'_>) -> Option<String> {
+        match name {
+            Name::None | Name::Other(..) => None,
+            Name::Symbol(id) => Some(match symbols.string(*id) {
+                Some(symbol) => {
+                    self.writer.is_repaired |= symbol.is_repaired;
+                    self.writer.is_cut |= symbol.is_cut;
+                    symbol.text.to_string()
+                }
+                None => {
+                    self.writer.unresolved.push(*id);
+                    placeholder(*id)
+                }
+            }),
+            Name::Text(bytes) => {
+                let (text, is_repaired) = repair(bytes);
+                self.writer.is_repaired |= is_repaired;
+                Some(text.into_owned())
+            }
+        }
+    }
+
+    /// What the writer has gathered: repaired text, ids that are not defined. Answers whether there were any of these.
+    fn marks(&mut self, event: &mut EventBuilder<'_>) -> bool {
+        if std::mem::take(&mut self.writer.is_repaired) {
+            event.attribute(names::TEXT_REPAIRED, true);
+        }
+        if std::mem::take(&mut self.writer.is_cut) {
+            event.attribute(names::TEXT_TRUNCATED, true);
+        }
+        if self.writer.unresolved.is_empty() {
+            return false;
+        }
+        self.writer.unresolved.sort_unstable();
+        self.writer.unresolved.dedup();
+        let ids: Vec<Value> = self.writer.unresolved.drain(..).map(signed).collect();
+        let ids = event.batch().array(&ids);
+        event.attribute(names::ZICO_UNRESOLVED_SYMBOLS, ids);
+        true
+    }
+
+    /// The text of an agent's attribute, or its value as it is.
+    pub(super) fn agent_attribute(
+        &mut self,
+        key: &Name<'_>,
+        value: &[u8],
+        symbols: &mut Symbols<'_>,
+    ) -> Option<(String, ResourceValue)> {
+        let key = self.owned(key, symbols)?;
+        let value = match Reader::new(value).item().ok()? {
+            Item::Null | Item::Undefined => return None,
+            Item::Bool(truth) => ResourceValue::Bool(truth),
+            Item::Unsigned(number) => ResourceValue::U64(number),
+            Item::Negative(number) => ResourceValue::I64(i64::try_from(number).map_or(i64::MIN, |number| !number)),
+            Item::Float(number) => ResourceValue::F64(number),
+            _ => match wire::name(&mut Reader::new(value), false) {
+                Ok(name) => ResourceValue::Text(self.owned(&name, symbols)?),
+                Err(_) => {
+                    let mut text = String::from("cbor:");
+                    let _ = write_hex(&mut text, value);
+                    ResourceValue::Text(text)
+                }
+            },
+        };
+        (self.writer.is_repaired, self.writer.is_cut) = (false, false);
+        self.writer.unresolved.clear();
+        Some((key, value))
+    }
+}
+
+/// An exception as it was told, for references to it.
+#[derive(Clone, Debug)]
+pub(super) struct Thrown {
+    pub(super) id: u64,
+    class: Option<String>,
+    message: Option<String>,
+    stack: String,
+}
+
+impl Thrown {
+    /// Memory, roughly.
+    pub(super) fn bytes(&self) -> usize {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        128 + text(&self.class) + text(&self.message) + self.stack.len()
+    }
+}
+
+/// What a method comes to in a batch.
+struct MethodTexts {
+    name: Key,
+    function: Option<Value>,
+    signature: Option<Value>,
+    unresolved: Option<u64>,
+}
+
+impl MethodTexts {
+    fn named(name: Key) -> Self {
+        MethodTexts { name, function: None, signature: None, unresolved: None }
+    }
+}
+
+fn is_failed(record: &Record, dialect: Dialect) -> bool {
+    let has = |flag| record.flags().is_some_and(|flags| flags & flag != 0);
+    record.has_thrown
+        || match dialect {
+            Dialect::Gen2 => record.begin.is_some() && has(GEN2_ERROR),
+            Dialect::Doc | Dialect::Gen1 => has(GEN1_ERROR),
+        }
+}
+
+/// Ids are shown as they were sent, or as the negative numbers that they may be.
+fn signed(id: u64) -> Value {
+    if id >> 63 == 1 { Value::I64(id as i64) } else { id.into() }
+}
+
+fn hex(event: &mut EventBuilder<'_>, key: EventName, id: SpanId) {
+    event.text(key, &id.to_string());
+}
+
+fn incomplete(event: &mut EventBuilder<'_>, parts: &[(bool, &str)]) {
+    if parts.iter().all(|(is_missing, _)| !is_missing) {
+        return;
+    }
+    let missing: Vec<Value> = parts
+        .iter()
+        .filter(|(is_missing, _)| *is_missing)
+        .map(|(_, part)| event.batch().push_text(part).into())
+        .collect();
+    let missing = event.batch().array(&missing);
+    event.attribute(names::INCOMPLETE, missing);
+}
+
+/// Writes a definition, for listeners that want to see them.
+pub(super) fn definition(
+    definition: &Definition<'_>,
+    range: (usize, usize),
+    symbols: &mut Symbols<'_>,
+    context: &Context,
+    out: &mut Output,
+) {
+    match definition {
+        Definition::String { id, text, kind } => {
+            let mut event = out.batch.event(context.untimed(names::ZICO_STRING, range.0, range.1));
+            event.attribute(names::ZICO_STRING_ID, *id);
+            let (text, is_repaired) = repair(text);
+            event.text(names::ZICO_STRING_TEXT, &text);
+            if let Some(kind) = kind {
+                event.attribute(names::ZICO_STRING_TYPE, *kind);
+            }
+            if is_repaired {
+                event.attribute(names::TEXT_REPAIRED, true);
+            }
+            received(event).log(Severity::Debug, None);
+        }
+        Definition::Method { id, .. } => {
+            let method = symbols.method(*id);
+            let mut event = out.batch.event(context.untimed(names::ZICO_METHOD, range.0, range.1));
+            event.attribute(names::ZICO_METHOD_ID, *id);
+            if let Some(method) = method {
+                if !method.name.is_empty() {
+                    event.text(names::CODE_FUNCTION_NAME, &method.name);
+                }
+                if !method.signature.is_empty() {
+                    event.text(names::ZICO_METHOD_SIGNATURE, &method.signature);
+                }
+                if !method.unresolved.is_empty() {
+                    let ids: Vec<Value> = method.unresolved.iter().map(|id| Value::from(*id)).collect();
+                    let ids = event.batch().array(&ids);
+                    event.attribute(names::ZICO_UNRESOLVED_SYMBOLS, ids);
+                }
+            }
+            received(event).log(Severity::Debug, None);
+        }
+        // It stands in the resource.
+        Definition::Attribute { .. } => {}
+    }
+}
+
+/// Writes that something happened in the life of an agent or a session.
+pub(super) fn happened(name: EventName, length: usize, context: &Context, out: &mut Output) {
+    received(out.batch.event(context.untimed(name, 0, length))).log(Severity::Info, None);
+}
+
+fn received(mut event: EventBuilder<'_>) -> EventBuilder<'_> {
+    event.text(names::TIME_BASIS, names::TIME_BASIS_RECEIVED);
+    event
+}
+
+/// Who speaks: an agent as far as it is known, its session, and what it said of itself.
+pub(super) fn resource(
+    agent: Option<&Agent>,
+    session: Option<&str>,
+    said: &[(String, ResourceValue)],
+) -> Arc<Resource> {
+    let mut attributes: Vec<(String, ResourceValue)> = Vec::new();
+    let mut add = |name: EventName, text: &str| {
+        if !text.is_empty() {
+            attributes.push((name.as_str().to_owned(), text.into()));
+        }
+    };
+    if let Some(agent) = agent {
+        add(names::HOST_ID, &agent.uuid);
+        add(names::HOST_NAME, &agent.name);
+        add(names::SERVICE_NAME, &agent.app);
+        add(names::DEPLOYMENT_ENVIRONMENT_NAME, &agent.env);
+    }
+    if let Some(session) = session {
+        add(names::ZICO_SESSION_ID, session);
+    }
+    let own = agent.map_or(&[][..], |agent| &agent.attrs);
+    for (key, value) in own.iter().chain(said) {
+        attributes.push((names::ZICO_AGENT.as_str().to_owned() + key, value.clone()));
+    }
+    Resource::new(attributes).into()
+}

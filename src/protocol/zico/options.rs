@@ -1,0 +1,87 @@
+//! What an operator can set on a `zico` listener, beside what concerns registered agents.
+
+use std::time::Duration;
+
+use crate::config::{LONGEST, Section};
+use crate::protocol::Amplification;
+
+/// Options of a `zico` listener.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// The largest body of definitions or of a trace, as transmitted. 64 MiB, as the collectors of old had it. 1 KiB to
+    /// 1 GiB.
+    pub max_body_bytes: u64,
+    /// The largest body of a form, when zlib or LZ4 is undone. 16 MiB. 1 KiB to 1 GiB.
+    pub max_inflated_bytes: u64,
+    /// The largest body of a registration or of a request for a session. 64 KiB. 1 KiB to 1 MiB.
+    pub max_registration_bytes: u64,
+    /// Sessions whose definitions are kept at once; of more, those go that were unused for longest, and their agents are
+    /// told to begin anew. 10,000. At least 1.
+    pub max_sessions: usize,
+    /// Strings and methods that one session may define. 1,000,000. At least 1.
+    pub max_symbols: usize,
+    /// Bytes of all strings of one session. 16 MiB. 64 KiB to 1 GiB.
+    pub max_symbol_bytes: u64,
+    /// The longest string that is defined; a longer one is cut. 64 KiB. 16 bytes to 1 MiB.
+    pub max_text_bytes: u64,
+    /// The largest exception, and the largest attributes of one record, as sent and with their symbols filled in. What
+    /// is over it is lost. 1 MiB. 1 KiB to 64 MiB.
+    pub max_record_bytes: u64,
+    /// Memory for the records of one session that are open. 64 MiB: more than 200,000 calls in one another. 64 KiB to
+    /// 1 GiB.
+    pub max_open_bytes: u64,
+    /// How long a trace in several parts waits for its next part; then what is open goes out as it is. 5 min. At least
+    /// 1 s.
+    pub trace_timeout: Duration,
+    /// How many traces of a session are remembered after they were delivered, so that a copy inside another trace is
+    /// recognised. Each takes about 64 bytes. 4,096. 0: none.
+    pub max_remembered: usize,
+    /// How much output a request may cause per byte that was transmitted. 512; 64 MiB; 4 MiB.
+    pub amplification: Amplification,
+}
+
+impl Options {
+    /// Reads the options; what is wrong is told to the section.
+    pub fn read(section: &mut Section<'_>) -> Self {
+        let default = Options::default();
+        let bodies = || 1 << 10..=1 << 30;
+        Options {
+            max_body_bytes: section.size("max_body_bytes", default.max_body_bytes, bodies()),
+            max_inflated_bytes: section.size("max_inflated_bytes", default.max_inflated_bytes, bodies()),
+            max_registration_bytes: section.size(
+                "max_registration_bytes",
+                default.max_registration_bytes,
+                1 << 10..=1 << 20,
+            ),
+            max_sessions: section.count("max_sessions", default.max_sessions, 1..=10_000_000),
+            max_symbols: section.count("max_symbols", default.max_symbols, 1..=100_000_000),
+            max_symbol_bytes: section.size("max_symbol_bytes", default.max_symbol_bytes, 64 << 10..=1 << 30),
+            max_text_bytes: section.size("max_text_bytes", default.max_text_bytes, 16..=1 << 20),
+            max_record_bytes: section.size("max_record_bytes", default.max_record_bytes, 1 << 10..=64 << 20),
+            max_open_bytes: section.size("max_open_bytes", default.max_open_bytes, 64 << 10..=1 << 30),
+            trace_timeout: section.duration("trace_timeout", default.trace_timeout, Duration::from_secs(1)..=LONGEST),
+            max_remembered: section.count("max_remembered", default.max_remembered, 0..=10_000_000),
+            amplification: section
+                .section("amplification", |section| Amplification::read(section, default.amplification)),
+        }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            max_body_bytes: 64 << 20,
+            max_inflated_bytes: 16 << 20,
+            max_registration_bytes: 64 << 10,
+            max_sessions: 10_000,
+            max_symbols: 1_000_000,
+            max_symbol_bytes: 16 << 20,
+            max_text_bytes: 64 << 10,
+            max_record_bytes: 1 << 20,
+            max_open_bytes: 64 << 20,
+            trace_timeout: Duration::from_secs(300),
+            max_remembered: 4_096,
+            amplification: Amplification { ratio: 512, burst: 64 << 20, rate: 4 << 20 },
+        }
+    }
+}

@@ -1,0 +1,661 @@
+//! Items of bodies → records: which are open, what belongs to which, what is left over (sections 2.3 to 2.6).
+//!
+//! Records are nested as deep as the program's calls, so those that are open stand on a stack of ours, and a record goes
+//! out as soon as it closes: a trace of any size takes the memory of its open records. Of those only places in the body
+//! are kept; what outlives its body (a trace in several parts) is copied with its symbols filled in.
+
+use std::ops::Range;
+
+use hashbrown::HashMap;
+
+use crate::codec::cbor::Reader;
+use crate::event::{Loss, Position, Reason, SpanId, TraceId, UnixNanos, semconv};
+use crate::protocol::Output;
+
+use super::clock::Anchor;
+use super::delivered::{Delivered, Fingerprint};
+use super::ids;
+use super::normalize::{Context, Surroundings, Thrown, Workroom};
+use super::symbols::{Method, Symbols};
+use super::value;
+use super::wire::{self, Attributes, Begin, Dialect, Entry, Epilog, Form, Order, Prolog, WireError};
+
+/// The flag of a record whose trace was posted by itself before (gen2, section 2.4).
+const SENT: u64 = 0x2000;
+
+/// A record that is open.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) id: SpanId,
+    pub(super) prolog: Option<Prolog>,
+    pub(super) epilog: Option<Epilog>,
+    pub(super) begin: Option<Box<Top>>,
+    pub(super) method: MethodUse,
+    pub(super) attributes: Vec<Kept>,
+    /// Bytes of its attributes.
+    attribute_bytes: usize,
+    /// Some were too many.
+    pub(super) lacks_attributes: bool,
+    /// The flags of gen1.
+    own_flags: Option<u64>,
+    /// An exception left it.
+    pub(super) has_thrown: bool,
+    /// Its id has gone out, with a child or an exception.
+    is_named: bool,
+    order: Order,
+    /// Where it begins in the body that it began in.
+    offset: usize,
+}
+
+impl Record {
+    /// Its flags, or in gen2 those of its trace.
+    pub(super) fn flags(&self) -> Option<u64> {
+        self.own_flags.or(self.epilog?.flags)
+    }
+}
+
+/// What a record is the top of.
+#[derive(Debug)]
+pub(super) struct Top {
+    anchor: Anchor,
+    type_id: u64,
+    pub(super) trace_type: TraceType,
+    /// Which record above this was the last top of this type.
+    outer: Option<u32>,
+    pub(super) parent: Option<SpanId>,
+}
+
+/// The type of a trace.
+#[derive(Debug)]
+pub(super) enum TraceType {
+    /// By its id, as long as the body is here that told it.
+    Id(u64),
+    /// As it was when that body was read.
+    Text(String),
+}
+
+/// The method of a record.
+#[derive(Debug)]
+pub(super) enum MethodUse {
+    /// That of the prolog's id.
+    Id,
+    /// As it was when the body was read that told it.
+    Settled(Box<Method>),
+}
+
+/// Attributes of a record that is open.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// In the body that is being read.
+    Here(Form, Range<usize>),
+    /// Copied.
+    Settled(Box<[u8]>),
+}
+
+impl Kept {
+    pub(super) fn bytes<'a>(&'a self, body: &'a [u8]) -> &'a [u8] {
+        match self {
+            Kept::Here(_, range) => body.get(range.clone()).unwrap_or_default(),
+            Kept::Settled(bytes) => bytes,
+        }
+    }
+
+    pub(super) fn form(&self) -> Form {
+        match self {
+            Kept::Here(form, _) => *form,
+            Kept::Settled(_) => Form::Map,
+        }
+    }
+}
+
+/// One trace, as far as it is open.
+#[derive(Debug)]
+pub(super) struct Trace {
+    pub(super) id: TraceId,
+    pub(super) dialect: Dialect,
+    records: Vec<Record>,
+    /// The tops among them, by their places.
+    tops: Vec<u32>,
+    /// The innermost top of each type.
+    by_type: HashMap<u64, u32, foldhash::quality::RandomState>,
+    /// Records opened so far.
+    opened: u64,
+    /// Attributes of open records.
+    kept: usize,
+    thrown: HashMap<u64, Thrown, foldhash::quality::RandomState>,
+    thrown_bytes: usize,
+    /// A copy of what was delivered is being passed over.
+    copy: Option<Copy>,
+    /// Vectors of records that are gone.
+    spare: Vec<Vec<Kept>>,
+}
+
+/// A copy of a trace that was delivered before.
+#[derive(Clone, Copy, Debug)]
+struct Copy {
+    /// The place of its top.
+    top: usize,
+    /// Records and exceptions of it so far.
+    events: u64,
+}
+
+/// Limits of what is open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct OpenLimits {
+    /// Bytes of attributes or of an exception that one record may have.
+    pub(super) record_bytes: usize,
+    /// Memory of all that is open.
+    pub(super) bytes: usize,
+}
+
+/// Vectors that are kept for records to come.
+const MOST_SPARE: usize = 64;
+
+/// What reading one body needs beside the trace, and what it comes to.
+#[derive(Debug)]
+pub(super) struct BodyState {
+    pub(super) context: Context,
+    pub(super) limits: OpenLimits,
+    pub(super) room: Workroom,
+    /// Offset of the next item.
+    pub(super) at: usize,
+    /// Bytes reported lost.
+    pub(super) lost: u64,
+    /// Records with ids that are not defined.
+    pub(super) unresolved: u64,
+    /// What is known of copies once this body is delivered.
+    pub(super) fresh: Vec<Fingerprint>,
+    /// The agent's trace id, where the header has one.
+    pub(super) known_trace: bool,
+    /// Items that belong to no record, as long as they follow each other.
+    orphans: Option<Orphans>,
+    /// Where attributes stand for which there is no room, as long as they follow each other.
+    surplus: Option<(usize, usize)>,
+    /// Bytes that may yet be read ahead.
+    ahead: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Orphans {
+    start: usize,
+    end: usize,
+    epilogs: u64,
+    others: u64,
+}
+
+/// Why a body is not read to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TraceFault {
+    Wire(WireError),
+    /// What is open takes more memory than it may.
+    TooMuchOpen {
+        offset: usize,
+        limit: usize,
+    },
+    /// No memory is left for it just now.
+    NoMemory {
+        offset: usize,
+    },
+}
+
+impl BodyState {
+    pub(super) fn new(context: Context, limits: OpenLimits, body_bytes: usize, known_trace: bool) -> Self {
+        BodyState {
+            context,
+            limits,
+            room: Workroom::new(limits.record_bytes),
+            at: 0,
+            lost: 0,
+            unresolved: 0,
+            fresh: Vec::new(),
+            known_trace,
+            orphans: None,
+            surplus: None,
+            ahead: 2 * body_bytes,
+        }
+    }
+
+    /// Reports something lost.
+    pub(super) fn lose(
+        &mut self,
+        reason: Reason,
+        (start, end): (usize, usize),
+        events: Option<u64>,
+        detail: &str,
+        body: &[u8],
+        out: &mut Output,
+    ) {
+        let bytes = end.saturating_sub(start) as u64;
+        self.lost += bytes;
+        let excerpt = body.get(start..end).unwrap_or_default();
+        let loss = Loss { reason, bytes, events, detail, excerpt };
+        out.loss(self.context.untimed(semconv::LOSS, start, end), loss);
+    }
+
+    /// Reports what it has come to that is told in one for many items.
+    pub(super) fn tell(&mut self, body: &[u8], out: &mut Output) {
+        self.tell_orphans(body, out);
+        self.tell_surplus(body, out);
+    }
+
+    /// Attributes for which there is no room.
+    fn surplus(&mut self, start: usize, end: usize, body: &[u8], out: &mut Output) {
+        if self.surplus.is_some_and(|surplus| surplus.1 != start) {
+            self.tell_surplus(body, out);
+        }
+        self.surplus = Some((self.surplus.map_or(start, |surplus| surplus.0), end));
+    }
+
+    fn tell_surplus(&mut self, body: &[u8], out: &mut Output) {
+        let Some(place) = self.surplus.take() else { return };
+        let OpenLimits { record_bytes, bytes } = self.limits;
+        let detail = format!(
+            "attributes are over {record_bytes} bytes of one record (max_record_bytes), or {bytes} of all that are open \
+             (max_open_bytes)"
+        );
+        self.lose(Reason::TooLarge, place, None, &detail, body, out);
+    }
+
+    /// Items that belong to no record (rule 20).
+    fn tell_orphans(&mut self, body: &[u8], out: &mut Output) {
+        let Some(Orphans { start, end, epilogs, others }) = self.orphans.take() else { return };
+        let detail = format!("{epilogs} ends of records and {others} other items belong to no record that is open");
+        // An end without a beginning is a record that never goes out; what a break or attribute belonged to is not known.
+        let events = (others == 0).then_some(epilogs);
+        self.lose(Reason::Malformed, (start, end), events, &detail, body, out);
+    }
+
+    fn orphan(&mut self, start: usize, end: usize, is_epilog: bool, body: &[u8], out: &mut Output) {
+        if self.orphans.is_some_and(|orphans| orphans.end != start) {
+            self.tell_orphans(body, out);
+        }
+        let orphans = self.orphans.get_or_insert(Orphans { start, end, epilogs: 0, others: 0 });
+        orphans.end = end;
+        orphans.epilogs += u64::from(is_epilog);
+        orphans.others += u64::from(!is_epilog);
+    }
+}
+
+impl Trace {
+    pub(super) fn new(id: TraceId, dialect: Dialect) -> Self {
+        Trace {
+            id,
+            dialect,
+            records: Vec::new(),
+            tops: Vec::new(),
+            by_type: HashMap::default(),
+            opened: 0,
+            kept: 0,
+            thrown: HashMap::default(),
+            thrown_bytes: 0,
+            copy: None,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Whether no record is open.
+    pub(super) fn is_closed(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Memory, roughly.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.records.capacity() * size_of::<Record>() + self.kept * size_of::<Kept>() + self.thrown_bytes
+    }
+
+    fn open_bytes(&self) -> usize {
+        self.records.len() * size_of::<Record>() + self.kept * size_of::<Kept>() + self.thrown_bytes
+    }
+
+    /// Reads items until the batch is full. Answers whether the body is at its end.
+    ///
+    /// # Errors
+    /// What stands at `state.at` cannot be understood, and so nothing behind it.
+    pub(super) fn read(
+        &mut self,
+        body: &[u8],
+        symbols: &mut Symbols<'_>,
+        delivered: &Delivered,
+        state: &mut BodyState,
+        out: &mut Output,
+    ) -> Result<bool, TraceFault> {
+        let mut reader = Reader::at(body, state.at);
+        while !out.batch.is_full() {
+            if reader.is_at_end() {
+                state.tell(body, out);
+                return Ok(true);
+            }
+            let start = reader.offset();
+            let mut order = self.records.last().map_or(Order::Little, |record| record.order);
+            let entry = wire::entry(&mut reader, self.dialect, &mut order).map_err(TraceFault::Wire)?;
+            if let Entry::Open(prolog) = entry {
+                let limit = state.limits.bytes;
+                if self.open_bytes() >= limit {
+                    return Err(TraceFault::TooMuchOpen { offset: start, limit });
+                }
+                self.open(prolog, order, start);
+            } else {
+                self.apply(entry, start, reader, symbols, delivered, state, out);
+            }
+            state.at = reader.offset();
+        }
+        Ok(false)
+    }
+
+    /// Lets go of open records, the innermost first, until the batch is full. Answers whether none is left.
+    pub(super) fn flush(
+        &mut self,
+        body: &[u8],
+        symbols: &mut Symbols<'_>,
+        state: &mut BodyState,
+        out: &mut Output,
+    ) -> bool {
+        while !self.records.is_empty() {
+            if out.batch.is_full() {
+                return false;
+            }
+            self.close(body, symbols, state, out);
+        }
+        true
+    }
+
+    /// Makes what is open independent of the body and of what symbols become. Answers the memory that it takes.
+    pub(super) fn settle(&mut self, body: &[u8], symbols: &mut Symbols<'_>) -> usize {
+        let mut bytes = 0;
+        for record in &mut self.records {
+            if let (MethodUse::Id, Some(prolog)) = (&record.method, record.prolog)
+                && let Some(method) = symbols.method(prolog.method)
+            {
+                record.method = MethodUse::Settled(Box::new(method.clone()));
+            }
+            if let Some(top) = &mut record.begin
+                && let TraceType::Id(id) = top.trace_type
+                && let Some(symbol) = symbols.string(id)
+            {
+                top.trace_type = TraceType::Text(symbol.text.to_string());
+            }
+            for kept in &mut record.attributes {
+                if let Kept::Here(form, range) = kept {
+                    let here = body.get(range.clone()).unwrap_or_default();
+                    // What is kept was checked when it came.
+                    let settled = value::settle(here, *form, symbols, self.dialect).unwrap_or_default();
+                    *kept = Kept::Settled(settled);
+                }
+                bytes += size_of::<Kept>() + kept.bytes(&[]).len();
+            }
+            if let MethodUse::Settled(method) = &record.method {
+                bytes += size_of::<Method>() + method.name.len() + method.signature.len();
+            }
+            record.offset = 0;
+        }
+        self.spare = Vec::new();
+        self.records.shrink_to_fit();
+        bytes + self.memory_bytes()
+    }
+
+    fn open(&mut self, prolog: Option<Prolog>, order: Order, offset: usize) {
+        if let Some(parent) = self.records.last_mut() {
+            parent.is_named = true;
+        }
+        self.records.push(Record {
+            id: ids::span_id(self.id, self.opened, prolog),
+            prolog,
+            epilog: None,
+            begin: None,
+            method: MethodUse::Id,
+            attributes: self.spare.pop().unwrap_or_default(),
+            attribute_bytes: 0,
+            lacks_attributes: false,
+            own_flags: None,
+            has_thrown: false,
+            is_named: false,
+            order,
+            offset,
+        });
+        self.opened += 1;
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "those of its one caller")]
+    fn apply(
+        &mut self,
+        entry: Entry,
+        start: usize,
+        reader: Reader<'_>,
+        symbols: &mut Symbols<'_>,
+        delivered: &Delivered,
+        state: &mut BodyState,
+        out: &mut Output,
+    ) {
+        let body = reader.whole();
+        let is_gen2 = self.dialect == Dialect::Gen2;
+        let (index, trace_id) = (self.opened.wrapping_sub(1), self.id);
+        let Some(record) = self.records.last_mut() else {
+            let is_epilog = matches!(entry, Entry::Epilog(_));
+            return state.orphan(start, reader.offset(), is_epilog, body, out);
+        };
+        match entry {
+            Entry::Epilog(epilog) => {
+                record.epilog = Some(epilog);
+                state.at = reader.offset();
+                self.close(body, symbols, state, out);
+            }
+            // Rule 21. Of a copy every byte is lost already.
+            Entry::Break if is_gen2 && self.copy.is_some() => {}
+            Entry::Break if is_gen2 => state.orphan(start, reader.offset(), false, body, out),
+            Entry::Break => {
+                state.at = reader.offset();
+                self.close(body, symbols, state, out);
+            }
+            Entry::Prolog(prolog) => {
+                record.prolog = Some(prolog);
+                if !record.is_named {
+                    record.id = ids::span_id(trace_id, index, record.prolog);
+                }
+            }
+            Entry::Flags(flags) => record.own_flags = Some(flags),
+            Entry::Attributes(attributes) => self.keep(attributes, start, state, body, out),
+            Entry::Begin(begin) => self.begin(begin, reader, delivered, state),
+            Entry::Exception(range) => self.exception(range, start, symbols, state, body, out),
+            Entry::Reference(id) => {
+                let span = self.thrown_in(state.context.position(start, reader.offset()));
+                if let Some(copy) = &mut self.copy {
+                    copy.events += 1;
+                } else if let Some(span) = span {
+                    state.room.reference(id, self.thrown.get(&id), span, &state.context, out);
+                }
+            }
+            Entry::Open(_) => {}
+        }
+    }
+
+    /// Attributes belong to the innermost record, or to the enclosing top that they name, its own included; to the
+    /// innermost record after all if there is none (section 3).
+    fn keep(&mut self, attributes: Attributes, start: usize, state: &mut BodyState, body: &[u8], out: &mut Output) {
+        let place = match attributes.upward {
+            None => None,
+            Some(0) => self.tops.last().copied(),
+            Some(trace_type) => self.by_type.get(&trace_type).copied(),
+        };
+        let place = place.map_or(self.records.len().saturating_sub(1), |place| place as usize);
+        if self.copy.is_some_and(|copy| place >= copy.top) {
+            return;
+        }
+        let is_in_copy = self.copy.is_some();
+        let Some(record) = self.records.get_mut(place) else { return };
+        let (bytes, limit) = (attributes.range.len(), state.limits.record_bytes);
+        if record.attribute_bytes + bytes > limit || self.kept * size_of::<Kept>() > state.limits.bytes {
+            record.lacks_attributes = true;
+            if is_in_copy {
+                return;
+            }
+            return state.surplus(start, attributes.range.end, body, out);
+        }
+        record.attribute_bytes += bytes;
+        record.attributes.push(Kept::Here(attributes.form, attributes.range));
+        self.kept += 1;
+    }
+
+    fn begin(&mut self, begin: Begin, reader: Reader<'_>, delivered: &Delivered, state: &mut BodyState) {
+        let place = self.records.len().saturating_sub(1);
+        // Of several begins of one record the last counts.
+        if let Some(top) = self.records.last_mut().and_then(|record| record.begin.take()) {
+            self.tops.pop();
+            self.forget(top.type_id, top.outer);
+        }
+        let Some(record) = self.records.last_mut() else { return };
+        let start = record.prolog.map(|prolog| prolog.start);
+        let place32 = u32::try_from(place).unwrap_or(u32::MAX);
+        record.begin = Some(Box::new(Top {
+            anchor: Anchor::new(begin.clock, start),
+            type_id: begin.trace_type,
+            trace_type: TraceType::Id(begin.trace_type),
+            outer: self.by_type.insert(begin.trace_type, place32),
+            parent: ids::given(begin.parent),
+        }));
+        if let Some(given) = ids::given(begin.span)
+            && !record.is_named
+        {
+            record.id = given;
+        }
+        self.tops.push(place32);
+        if self.dialect == Dialect::Gen2 && self.copy.is_none() {
+            self.look_for_copy(begin, place, start, reader, delivered, state);
+        }
+    }
+
+    /// Rule 22: agents of gen2 post a trace by itself, and then again inside every trace that encloses it.
+    fn look_for_copy(
+        &mut self,
+        begin: Begin,
+        place: usize,
+        start: Option<u64>,
+        reader: Reader<'_>,
+        delivered: &Delivered,
+        state: &mut BodyState,
+    ) {
+        let own = (state.known_trace && begin.span != 0).then(|| delivered.span(self.id, begin.span));
+        // Without a distributed context every copy has other ids, but the same moment on both clocks.
+        let moment = start.map(|start| delivered.moment(begin.clock, start));
+        let is_copy = own.is_some_and(|own| delivered.knows(own))
+            || place > 0
+                && moment.is_some_and(|moment| delivered.knows(moment))
+                && will_be_sent(reader, &mut state.ahead);
+        if is_copy {
+            self.copy = Some(Copy { top: place, events: 0 });
+            return;
+        }
+        state.fresh.extend(own);
+        if place == 0 {
+            state.fresh.extend(moment);
+        }
+    }
+
+    fn exception(
+        &mut self,
+        range: Range<usize>,
+        start: usize,
+        symbols: &mut Symbols<'_>,
+        state: &mut BodyState,
+        body: &[u8],
+        out: &mut Output,
+    ) {
+        let Some(span) = self.thrown_in(state.context.position(start, range.end)) else { return };
+        if let Some(copy) = &mut self.copy {
+            copy.events += 1;
+            return;
+        }
+        let limit = state.limits.record_bytes;
+        if range.len() > limit {
+            let detail = format!("an exception is over the limit of {limit} bytes (max_record_bytes)");
+            return state.lose(Reason::TooLarge, (start, range.end), Some(1), &detail, body, out);
+        }
+        let bytes = body.get(range).unwrap_or_default();
+        let Ok(thrown) = state.room.exception(bytes, span, symbols, &state.context, out) else { return };
+        if self.thrown_bytes + thrown.bytes() <= state.limits.bytes {
+            self.thrown_bytes += thrown.bytes();
+            if let Some(older) = self.thrown.insert(thrown.id, thrown) {
+                self.thrown_bytes -= older.bytes();
+            }
+        }
+    }
+
+    /// The innermost record, which an exception leaves: its trace and id, and when it began.
+    fn thrown_in(&mut self, position: Position) -> Option<(TraceId, SpanId, Option<UnixNanos>, Position)> {
+        let anchor = self.anchor();
+        let record = self.records.last_mut()?;
+        record.has_thrown = true;
+        record.is_named = true;
+        let start = record.prolog.map(|prolog| prolog.start);
+        let time = anchor.and_then(|anchor| anchor.time(start, self.dialect));
+        Some((self.id, record.id, time, position))
+    }
+
+    /// The begin that times are counted from: that of the innermost top.
+    fn anchor(&self) -> Option<Anchor> {
+        let top = self.records.get(*self.tops.last()? as usize)?;
+        top.begin.as_ref().map(|begin| begin.anchor)
+    }
+
+    /// Closes the innermost record: it goes out, or was a copy.
+    fn close(&mut self, body: &[u8], symbols: &mut Symbols<'_>, state: &mut BodyState, out: &mut Output) {
+        let anchor = self.anchor();
+        let Some(mut record) = self.records.pop() else { return };
+        if let Some(top) = &record.begin {
+            self.tops.pop();
+            self.forget(top.type_id, top.outer);
+        }
+        self.kept -= record.attributes.len();
+        if let Some(copy) = &mut self.copy {
+            copy.events += 1;
+            if self.records.len() == copy.top {
+                let events = Some(copy.events);
+                self.copy = None;
+                let detail = "a trace inside another one that was delivered by itself before";
+                state.lose(Reason::Duplicate, (record.offset, state.at), events, detail, body, out);
+            }
+        } else {
+            let parent = self.records.last().map(|parent| parent.id);
+            let remote = || record.begin.as_ref().and_then(|begin| begin.parent);
+            let around = Surroundings {
+                trace: self.id,
+                parent: parent.or_else(remote),
+                anchor,
+                position: state.context.position(record.offset, state.at),
+                body,
+            };
+            let is_unresolved = state.room.span(&record, &around, symbols, &state.context, out);
+            state.unresolved += u64::from(is_unresolved);
+        }
+        if record.attributes.capacity() > 0 && self.spare.len() < MOST_SPARE {
+            record.attributes.clear();
+            self.spare.push(record.attributes);
+        }
+    }
+
+    /// The innermost top of a type is none any more.
+    fn forget(&mut self, type_id: u64, outer: Option<u32>) {
+        match outer {
+            Some(outer) => self.by_type.insert(type_id, outer),
+            None => self.by_type.remove(&type_id),
+        };
+    }
+}
+
+/// Whether the flags of the record that has just begun will say that it was posted by itself. Reads ahead to its end, as
+/// long as there are bytes for that.
+fn will_be_sent(mut reader: Reader<'_>, ahead: &mut usize) -> bool {
+    let mut depth = 1u64;
+    let mut order = Order::Little;
+    loop {
+        let before = reader.offset();
+        let Ok(entry) = wire::entry(&mut reader, Dialect::Gen2, &mut order) else { return false };
+        let Some(left) = ahead.checked_sub(reader.offset() - before) else { return false };
+        *ahead = left;
+        match entry {
+            Entry::Open(_) => depth += 1,
+            Entry::Epilog(epilog) if depth == 1 => return epilog.flags.is_some_and(|flags| flags & SENT != 0),
+            Entry::Epilog(_) => depth -= 1,
+            _ => {}
+        }
+    }
+}

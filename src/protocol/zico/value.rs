@@ -1,0 +1,402 @@
+//! Values of attributes → values of events, and → bytes that mean the same without the session's symbols.
+
+use std::hash::BuildHasher;
+
+use foldhash::quality::RandomState;
+use hashbrown::HashSet;
+
+use crate::codec::cbor::{CborError, Item, Reader};
+use crate::codec::text;
+use crate::event::{BatchBuilder, Key, Text, Value, semconv, write_hex};
+
+use super::symbols::{Symbols, placeholder};
+use super::wire::{self, Dialect, Form, Name};
+
+/// The tag of a string reference in doc and gen1.
+const REFERENCE: u64 = 6;
+/// What the key of bytes ends in.
+const BASE64: &str = "_base64";
+/// Up to so many keys are compared with each other.
+const FEW_KEYS: usize = 8;
+/// Bytes that are shown of a key which is no scalar.
+const MOST_KEY_BYTES: usize = 64;
+
+/// Writes values into a batch. What is odd about them is gathered until it is taken.
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    /// Some text was repaired.
+    pub(super) is_repaired: bool,
+    /// Some text was cut, or left out because the event has so many.
+    pub(super) is_cut: bool,
+    /// Ids of strings that are not defined.
+    pub(super) unresolved: Vec<u64>,
+    /// Bytes that symbols may still bring into the event.
+    pub(super) credit: usize,
+    hasher: RandomState,
+    seen: HashSet<u64, RandomState>,
+    open: Vec<Open>,
+    items: Vec<Value>,
+    members: Vec<Member>,
+    finished: Vec<(Key, Value)>,
+}
+
+/// A key with its value, and what the key is known by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member {
+    hash: u64,
+    pub(super) key: Text,
+    pub(super) value: Value,
+}
+
+/// A container being written.
+#[derive(Debug)]
+struct Open {
+    kind: Container,
+    /// Elements to come; `None`: up to a break.
+    left: Option<u64>,
+    /// Where its own items or members begin.
+    start: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Container {
+    Array,
+    /// A map, whose next value belongs to this key.
+    Map(Option<(u64, Text)>),
+    Tag(u64),
+}
+
+/// What is needed to write the values of a body.
+pub(super) struct Place<'a, 'b> {
+    pub(super) batch: &'a mut BatchBuilder,
+    pub(super) symbols: &'a mut Symbols<'b>,
+    pub(super) dialect: Dialect,
+}
+
+impl Writer {
+    /// Adds the attributes in `bytes` to `members`.
+    ///
+    /// # Errors
+    /// The bytes were not checked before.
+    pub(super) fn attributes(
+        &mut self,
+        bytes: &[u8],
+        form: Form,
+        members: &mut Vec<Member>,
+        place: &mut Place<'_, '_>,
+    ) -> Result<(), CborError> {
+        let mut reader = Reader::new(bytes);
+        let mut left = match form {
+            Form::Pair => Some(1),
+            Form::Map | Form::SymbolMap => match reader.item()? {
+                Item::Map(pairs) => pairs,
+                _ => Some(0),
+            },
+        };
+        while wire::next_of(&mut reader, &mut left)? {
+            let key = wire::key(&mut reader, form != Form::Map)?;
+            let (hash, key) = self.key(key, bytes, place);
+            let value = self.value(&mut reader, place)?;
+            members.push(self.member(hash, key, value, place.batch));
+        }
+        Ok(())
+    }
+
+    /// Writes the next value.
+    ///
+    /// # Errors
+    /// The bytes were not checked before.
+    pub(super) fn value(&mut self, reader: &mut Reader<'_>, place: &mut Place<'_, '_>) -> Result<Value, CborError> {
+        debug_assert!(self.open.is_empty());
+        loop {
+            let mut value = self.scalar(reader, place)?;
+            // A complete value may complete what is around it; a container that is not empty waits for more.
+            loop {
+                let Some(complete) = value.take() else {
+                    value = self.close_empty(reader, place)?;
+                    if value.is_none() {
+                        break;
+                    }
+                    continue;
+                };
+                let Some(open) = self.open.last_mut() else { return Ok(complete) };
+                match &mut open.kind {
+                    Container::Array => self.items.push(complete),
+                    Container::Tag(tag) => {
+                        let tag = *tag;
+                        self.open.pop();
+                        let keys = [place.batch.push_text("tag"), place.batch.push_text("value")];
+                        value = Some(place.batch.map(&[(keys[0].into(), tag.into()), (keys[1].into(), complete)]));
+                        continue;
+                    }
+                    Container::Map(key) => {
+                        if let Some((hash, key)) = key.take() {
+                            let member = self.member(hash, key, complete, place.batch);
+                            self.members.push(member);
+                        }
+                    }
+                }
+                value = self.close_empty(reader, place)?;
+                if value.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Reads what begins the next value: the value itself, or `None` when it is a container, which is open now.
+    fn scalar(&mut self, reader: &mut Reader<'_>, place: &mut Place<'_, '_>) -> Result<Option<Value>, CborError> {
+        let before = *reader;
+        let (kind, left) = match reader.item()? {
+            Item::Array(left) => (Container::Array, left),
+            Item::Map(left) => (Container::Map(None), left),
+            Item::Tag(REFERENCE) if place.dialect != Dialect::Gen2 => match wire::integer(reader) {
+                Ok(id) => return Ok(Some(self.symbol(id, place).1.into())),
+                Err(_) => (Container::Tag(REFERENCE), Some(1)),
+            },
+            Item::Tag(tag) => (Container::Tag(tag), Some(1)),
+            item => return self.leaf(item, before, reader, place).map(Some),
+        };
+        let start = if let Container::Map(_) = kind { self.members.len() } else { self.items.len() };
+        self.open.push(Open { kind, left, start });
+        Ok(None)
+    }
+
+    fn leaf<'a>(
+        &mut self,
+        item: Item<'a>,
+        before: Reader<'a>,
+        reader: &mut Reader<'a>,
+        place: &mut Place<'_, '_>,
+    ) -> Result<Value, CborError> {
+        Ok(match item {
+            Item::Unsigned(number) => number.into(),
+            Item::Negative(number) => match i64::try_from(number) {
+                Ok(number) => Value::I64(!number),
+                Err(_) => Value::F64(-1.0 - number as f64),
+            },
+            Item::Text(bytes) => self.text(bytes, place.batch).into(),
+            Item::Bytes(bytes) => place.batch.bytes(bytes),
+            Item::Pieces(is_text) => {
+                *reader = before;
+                let joined = wire::string(reader, is_text)?;
+                if is_text { self.text(&joined, place.batch).into() } else { place.batch.bytes(&joined) }
+            }
+            Item::Bool(truth) => truth.into(),
+            Item::Float(number) => number.into(),
+            Item::Simple(number) => {
+                let key = place.batch.push_text("simple");
+                place.batch.map(&[(key.into(), u64::from(number).into())])
+            }
+            Item::Null | Item::Undefined | Item::Break => Value::Null,
+            Item::Array(_) | Item::Map(_) | Item::Tag(_) => Value::Null,
+        })
+    }
+
+    /// Goes on in the innermost container: reads the key of its next value, or closes it and answers it when there is
+    /// none.
+    fn close_empty(&mut self, reader: &mut Reader<'_>, place: &mut Place<'_, '_>) -> Result<Option<Value>, CborError> {
+        let Some(open) = self.open.last_mut() else { return Ok(None) };
+        if let Container::Tag(_) = open.kind {
+            return Ok(None);
+        }
+        let has_more = wire::next_of(reader, &mut open.left)?;
+        let start = open.start;
+        match (open.kind, has_more) {
+            (Container::Map(_), true) => {
+                let whole = reader.whole();
+                let key = wire::key(reader, false)?;
+                let key = self.key(key, whole, place);
+                if let Some(open) = self.open.last_mut() {
+                    open.kind = Container::Map(Some(key));
+                }
+                Ok(None)
+            }
+            (_, true) => Ok(None),
+            (Container::Map(_), false) => {
+                self.open.pop();
+                let mut members = self.members.split_off(start);
+                self.keep_last(&mut members);
+                let mut finished = std::mem::take(&mut self.finished);
+                finished.clear();
+                finished.extend(members.iter().map(|member| (Key::from(member.key), member.value)));
+                let value = place.batch.map(&finished);
+                self.finished = finished;
+                Ok(Some(value))
+            }
+            (_, false) => {
+                self.open.pop();
+                let value = place.batch.array(&self.items[start..]);
+                self.items.truncate(start);
+                Ok(Some(value))
+            }
+        }
+    }
+
+    /// Of repeated keys the last stays.
+    pub(super) fn keep_last(&mut self, members: &mut Vec<Member>) {
+        if members.len() <= FEW_KEYS {
+            for index in (0..members.len()).rev() {
+                if members[index + 1..].iter().any(|later| later.hash == members[index].hash) {
+                    members.remove(index);
+                }
+            }
+            return;
+        }
+        self.seen.clear();
+        members.reverse();
+        members.retain(|member| self.seen.insert(member.hash));
+        members.reverse();
+    }
+
+    /// A member; the key of bytes says so.
+    fn member(&self, hash: u64, key: Text, value: Value, batch: &mut BatchBuilder) -> Member {
+        let key = if let Value::Bytes(_) = value { batch.push_joined(key, BASE64) } else { key };
+        Member { hash, key, value }
+    }
+
+    /// A key's text, and what it is known by. `whole` is what the offsets of other keys count in.
+    fn key(&mut self, key: Name<'_>, whole: &[u8], place: &mut Place<'_, '_>) -> (u64, Text) {
+        match key {
+            Name::Symbol(id) => {
+                let (hash, text) = self.symbol(id, place);
+                let is_ours = place.symbols.string(id).is_some_and(|symbol| is_ours(&symbol.text));
+                (hash, if is_ours { self.aside(id, place) } else { text })
+            }
+            Name::Text(bytes) => {
+                let (text, is_repaired) = text::repair(&bytes);
+                self.is_repaired |= is_repaired;
+                let prefix = if is_ours(&text) { semconv::ZICO_ATTRIBUTE.as_str() } else { "" };
+                (self.hasher.hash_one(&*text), place.batch.push_parts(&[prefix, &text]))
+            }
+            Name::None => (self.hasher.hash_one("null"), place.batch.push_text("null")),
+            Name::Other(start, end) => {
+                let text = other_key(whole.get(start..end).unwrap_or_default());
+                (self.hasher.hash_one(text.as_str()), place.batch.push_text(&text))
+            }
+        }
+    }
+
+    /// The text of a symbol, and what it is known by as a key.
+    pub(super) fn symbol(&mut self, id: u64, place: &mut Place<'_, '_>) -> (u64, Text) {
+        match place.symbols.string(id) {
+            Some(symbol) => {
+                self.is_repaired |= symbol.is_repaired;
+                self.is_cut |= symbol.is_cut;
+                let hash = self.hasher.hash_one(&*symbol.text);
+                // Two bytes may name a long text.
+                match self.credit.checked_sub(symbol.text.len()) {
+                    Some(left) => {
+                        self.credit = left;
+                        (hash, place.batch.intern(&mut symbol.memo, &symbol.text))
+                    }
+                    None => {
+                        self.is_cut = true;
+                        (hash, place.batch.push_text(""))
+                    }
+                }
+            }
+            None => {
+                self.unresolved.push(id);
+                let text = placeholder(id);
+                (self.hasher.hash_one(text.as_str()), place.batch.push_text(&text))
+            }
+        }
+    }
+
+    /// The key of a symbol that is called like one of ours.
+    fn aside(&mut self, id: u64, place: &mut Place<'_, '_>) -> Text {
+        let text = place.symbols.string(id).map_or("", |symbol| &symbol.text);
+        place.batch.push_parts(&[semconv::ZICO_ATTRIBUTE.as_str(), text])
+    }
+
+    /// A text of the peer's.
+    pub(super) fn text(&mut self, bytes: &[u8], batch: &mut BatchBuilder) -> Text {
+        let (text, is_repaired) = text::repair(bytes);
+        self.is_repaired |= is_repaired;
+        batch.push_text(&text)
+    }
+}
+
+/// Whether a key of the peer's is one of those that spans have by themselves.
+fn is_ours(key: &str) -> bool {
+    let own = [semconv::CODE_FUNCTION_NAME, semconv::TRACE_ID, semconv::SPAN_ID];
+    key.starts_with("zico.")
+        || key.starts_with("tributary.")
+        || key.starts_with("exception.")
+        || own.iter().any(|name| name.as_str() == key)
+}
+
+/// A key that is no text: a scalar as people write it, anything else in hex.
+fn other_key(bytes: &[u8]) -> String {
+    match Reader::new(bytes).item() {
+        Ok(Item::Unsigned(number)) => number.to_string(),
+        Ok(Item::Negative(number)) => (-1 - i128::from(number)).to_string(),
+        Ok(Item::Bool(truth)) => truth.to_string(),
+        Ok(Item::Float(number)) => number.to_string(),
+        _ => {
+            let mut text = String::from("cbor:");
+            let _ = write_hex(&mut text, &bytes[..bytes.len().min(MOST_KEY_BYTES)]);
+            text
+        }
+    }
+}
+
+/// Attributes that stay open beyond their body: a map that means the same whatever the session's symbols become. What is
+/// not defined stays a reference.
+///
+/// # Errors
+/// The bytes were not checked before.
+pub(super) fn settle(
+    bytes: &[u8],
+    form: Form,
+    symbols: &mut Symbols<'_>,
+    dialect: Dialect,
+) -> Result<Box<[u8]>, CborError> {
+    let mut settled = Vec::with_capacity(bytes.len() + 16);
+    let mut reader = Reader::new(bytes);
+    if form == Form::Pair {
+        settled.push(0xA1);
+        if let Name::Symbol(id) = wire::name(&mut reader, true)? {
+            write_symbol(id, symbols, &mut settled);
+        } else {
+            settled.extend_from_slice(&bytes[..reader.offset()]);
+        }
+    }
+    while !reader.is_at_end() {
+        let start = reader.offset();
+        if let Item::Tag(REFERENCE) = reader.item()?
+            && dialect != Dialect::Gen2
+            && let Ok(id) = wire::integer(&mut reader)
+        {
+            write_symbol(id, symbols, &mut settled);
+            continue;
+        }
+        settled.extend_from_slice(&bytes[start..reader.offset()]);
+    }
+    Ok(settled.into())
+}
+
+fn write_symbol(id: u64, symbols: &mut Symbols<'_>, bytes: &mut Vec<u8>) {
+    match symbols.string(id) {
+        Some(symbol) => {
+            write_head(3, symbol.text.len() as u64, bytes);
+            bytes.extend_from_slice(symbol.text.as_bytes());
+        }
+        None => {
+            write_head(6, REFERENCE, bytes);
+            write_head(0, id, bytes);
+        }
+    }
+}
+
+/// The head of a CBOR item, in the width that any number fits.
+fn write_head(major: u8, argument: u64, bytes: &mut Vec<u8>) {
+    match u8::try_from(argument) {
+        Ok(small @ 0..24) => bytes.push(major << 5 | small),
+        _ => {
+            bytes.push(major << 5 | 27);
+            bytes.extend_from_slice(&argument.to_be_bytes());
+        }
+    }
+}

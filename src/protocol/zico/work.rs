@@ -1,0 +1,535 @@
+//! One request: a registration, a session, or a body that is unpacked and read in bounded steps.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::codec::base64;
+use crate::codec::inflate::InflateError;
+use crate::event::{Header, Kind, Loss, Position, Reason, UnixNanos, semconv};
+use crate::protocol::{Credit, Fate, Flow, MemoryLease, Now, Output, Request, Response, Work};
+
+use super::agents::{Counters, Refusal, Whom};
+use super::definitions::{self, Definitions};
+use super::exchange::{Route, Shared, is_reset, json, name, refused};
+use super::forms::{self, Unpacking};
+use super::ids;
+use super::normalize::{self, Context};
+use super::sessions::{Key, Parked, Session, Slot, bytes};
+use super::symbols::{Symbols, Table};
+use super::trace::{BodyState, Trace, TraceFault};
+use super::wire::{self, Carries, Dialect};
+
+/// One request on its way.
+#[derive(Debug)]
+pub struct ZicoWork {
+    shared: Arc<Shared>,
+    request: Request,
+    route: Route,
+    stage: Stage,
+    /// The body, where it is not the one that was transmitted.
+    unpacked: Option<Vec<u8>>,
+    /// Whose it is, once that is known.
+    slot: Option<Arc<Slot>>,
+    lease: MemoryLease,
+    credit: Credit,
+    /// Bytes transmitted that have not earned output yet. They do as output is made: a bucket holds only so much.
+    unearned: u64,
+    /// When all of it was here.
+    received: UnixNanos,
+    /// Who sent it.
+    peer: Arc<str>,
+    /// Traces to remember once they are delivered.
+    fresh: Vec<super::delivered::Fingerprint>,
+    counters: Counters,
+    /// Why the request is to be kept.
+    aside: Option<String>,
+    /// The answer, unless the events cannot be delivered.
+    answer: Response,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Start,
+    Unpacking(Box<Unpacking>),
+    Definitions(Box<Definitions>),
+    Trace(Box<Reading>),
+    Done,
+}
+
+/// A trace being read.
+#[derive(Debug)]
+struct Reading {
+    trace: Trace,
+    state: BodyState,
+    /// What the agent has sent in forms (doc).
+    host: Option<Arc<Slot>>,
+    /// The body is read, as far as it goes: what is open is going out, …
+    is_flushing: bool,
+    /// … and this is why the rest of it cannot be read.
+    fault: Option<TraceFault>,
+    /// Further parts may follow.
+    may_park: bool,
+}
+
+impl ZicoWork {
+    pub(super) fn new(request: Request, route: Route, now: Now, shared: Arc<Shared>) -> Self {
+        ZicoWork {
+            lease: shared.budget.lease(),
+            credit: Credit::new(shared.options.amplification),
+            unearned: request.body.len() as u64,
+            counters: Counters { requests: 1, bytes: request.body.len() as u64, ..Counters::default() },
+            shared,
+            request,
+            route,
+            stage: Stage::Start,
+            unpacked: None,
+            slot: None,
+            received: now.unix,
+            peer: "".into(),
+            fresh: Vec::new(),
+            aside: None,
+            answer: Response::empty(202),
+        }
+    }
+}
+
+impl Work for ZicoWork {
+    fn proceed(&mut self, now: Now, out: &mut Output) -> Flow {
+        let before = out.batch.total_expanded_bytes();
+        match std::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Start => self.start(now, out),
+            Stage::Unpacking(unpacking) => self.unpack(unpacking, now, out),
+            Stage::Definitions(definitions) => self.define(definitions, out),
+            Stage::Trace(reading) => self.read(reading, now, out),
+            Stage::Done => {}
+        }
+        let expanded = out.batch.total_expanded_bytes() - before;
+        let earning = expanded.div_ceil(self.shared.options.amplification.ratio).min(self.unearned);
+        self.unearned -= earning;
+        out.hold = self.credit.spend(earning, expanded, now.elapsed);
+        for kind in Kind::ALL {
+            let count = if kind == Kind::Loss { &mut self.counters.losses } else { &mut self.counters.events };
+            *count += out.batch.count(kind);
+        }
+        if let Stage::Done = self.stage { Flow::Continue } else { Flow::Again }
+    }
+
+    fn aside(&self) -> Option<&str> {
+        self.aside.as_deref()
+    }
+
+    fn conclude(self, fate: Fate, now: Now) -> Response {
+        if let Some(slot) = &self.slot {
+            let mut session = slot.lock();
+            if fate != Fate::Failed {
+                session.delivered.learn(&self.fresh);
+            }
+            let (agent, name) = (session.agent.clone(), session.name.clone());
+            drop(session);
+            let address = without_port(&self.peer);
+            match agent {
+                Some(agent) => {
+                    let whom = Whom::Agent { id: agent.id, session: &name };
+                    self.shared.agents.seen(whom, self.counters, now.unix);
+                }
+                None if !name.is_empty() => {
+                    let whom = Whom::Unregistered { session: &name, address };
+                    self.shared.agents.seen(whom, self.counters, now.unix);
+                }
+                None => {}
+            }
+        }
+        match (self.route, fate) {
+            // Who asked is registered, whether or not anybody has heard of it.
+            (Route::Register | Route::Session, _) => self.answer,
+            (_, Fate::Delivered) => self.answer,
+            // Sent again it could be read no better (rule 9).
+            (_, Fate::Unkept) => self.answer,
+            (_, Fate::Failed) => Response::unavailable("the events cannot be stored just now"),
+        }
+    }
+}
+
+impl ZicoWork {
+    fn start(&mut self, now: Now, out: &mut Output) {
+        self.peer = out.batch.origin().peer.clone();
+        match self.route {
+            Route::Register => self.register(now, out),
+            Route::Session => self.open_session(now, out),
+            Route::Submit(carries) => match self.shared.find(&self.request.head, carries, now) {
+                Ok((slot, is_new)) => self.submit(slot, is_new, carries, now, out),
+                Err(refusal) => self.refuse(&refusal, out),
+            },
+            Route::Form => self.form(now, out),
+        }
+    }
+
+    /// Section 1.1, step 1.
+    fn register(&mut self, now: Now, out: &mut Output) {
+        let content_type = self.request.head.header("content-type");
+        let asked = match forms::registration(&self.request.body, content_type) {
+            Ok(asked) => asked,
+            Err(fault) => return self.refuse(&Refusal::Invalid(fault.to_string()), out),
+        };
+        match self.shared.agents.register(&asked, without_port(&self.peer), now.unix) {
+            Ok(registered) => {
+                out.batch.set_resource(normalize::resource(Some(&registered.agent), None, &[]));
+                let happened =
+                    if registered.is_new { semconv::ZICO_AGENT_REGISTERED } else { semconv::ZICO_AGENT_SEEN };
+                normalize::happened(happened, self.request.body.len(), &self.context(Dialect::Gen1), out);
+                out.decoded_bytes += self.request.body.len() as u64;
+                let uuid = &registered.agent.uuid;
+                // Rule 1: some agents read the one, some the other.
+                let answer = json!({ "uuid": uuid, "id": uuid, "authkey": registered.authkey });
+                self.answer = json(if registered.is_new { 201 } else { 200 }, &answer);
+            }
+            Err(refusal) => self.refuse(&refusal, out),
+        }
+    }
+
+    /// Section 1.1, step 2.
+    fn open_session(&mut self, now: Now, out: &mut Output) {
+        let content_type = self.request.head.header("content-type");
+        let asked = match forms::opening(&self.request.body, content_type) {
+            Ok(asked) => asked,
+            Err(fault) => return self.refuse(&Refusal::Invalid(fault.to_string()), out),
+        };
+        let opened = match self.shared.agents.open(&asked, now.unix) {
+            Ok(opened) => opened,
+            Err(refusal) => return self.refuse(&refusal, out),
+        };
+        let Ok(key) = name(&opened.session) else {
+            return self.refuse(&Refusal::Broken("a session without a name".to_owned()), out);
+        };
+        let (slot, _) = self.shared.sessions.find_or_open(Key::Opened(key), Some(opened.agent.clone()), now.elapsed);
+        // Its agent starts anew with the trace that it is sending: no part of an older one will come.
+        self.shared.sessions.retire_all(&slot);
+        let mut session = slot.lock();
+        session.belongs_to(&opened.agent);
+        out.batch.set_resource(session.resource.clone());
+        drop(session);
+        let happened = if opened.is_new { semconv::ZICO_SESSION_OPENED } else { semconv::ZICO_SESSION_RESET };
+        normalize::happened(happened, self.request.body.len(), &self.context(Dialect::Gen1), out);
+        out.decoded_bytes += self.request.body.len() as u64;
+        self.answer = json(200, &json!({ "session": opened.session }));
+    }
+
+    /// Section 1.1, step 3; section 1.2.
+    fn submit(&mut self, slot: Arc<Slot>, is_new: bool, carries: Carries, now: Now, out: &mut Output) {
+        let is_gen2 = self.request.head.header("x-zorka-session-id").is_some();
+        let mut session = slot.lock();
+        if is_gen2 && (is_new || carries == Carries::Definitions && is_reset(&self.request.head)) {
+            // Rule 7: before the body is looked at.
+            session.reset();
+            out.batch.set_resource(session.resource.clone());
+            let happened = if is_new { semconv::ZICO_SESSION_OPENED } else { semconv::ZICO_SESSION_RESET };
+            out.batch.set_origin(out.batch.origin().with_version(Dialect::Gen2.as_str()).into());
+            normalize::happened(happened, 0, &self.context(Dialect::Gen2), out);
+        }
+        drop(session);
+        self.slot = Some(slot);
+        let body = &self.request.body;
+        match body.first() {
+            None => {}
+            // Rule 5.
+            Some(0x80..) => self.begin(carries, now, out),
+            Some(_) => {
+                if !self.lease.hold(body.len() as u64) {
+                    return self.out_of_memory(out);
+                }
+                match base64::decode(body) {
+                    Ok(decoded) => self.unpacked(decoded, now, out),
+                    Err(error) => self.lose_all(Reason::Malformed, &error.to_string(), out),
+                }
+            }
+        }
+    }
+
+    /// Section 1.4.
+    fn form(&mut self, now: Now, out: &mut Output) {
+        // Whatever comes out of base64 is shorter, and this is the only copy of it.
+        if !self.lease.hold(self.request.body.len() as u64) {
+            return self.out_of_memory(out);
+        }
+        let submission = match forms::submission(&self.request.body) {
+            Ok(submission) => submission,
+            Err(fault) => return self.lose_all(Reason::Malformed, &fault.to_string(), out),
+        };
+        let Ok(host) = name(&submission.host) else {
+            return self.lose_all(Reason::Malformed, "`host` is empty or too long", out);
+        };
+        let agent = match self.shared.agents.agent(&host) {
+            Ok(agent) => agent,
+            Err(refusal) => return self.refuse(&refusal, out),
+        };
+        let agent = agent.unwrap_or_else(|| Arc::new(definitions::stranger(&host)));
+        let (slot, _) = self.shared.sessions.find_or_open(Key::Host(host), Some(agent.clone()), now.elapsed);
+        slot.lock().belongs_to(&agent);
+        self.slot = Some(slot);
+        let limit = bytes(self.shared.options.max_inflated_bytes);
+        self.stage = Stage::Unpacking(Box::new(submission.unpack(limit)));
+    }
+
+    fn unpack(&mut self, mut unpacking: Box<Unpacking>, now: Now, out: &mut Output) {
+        match unpacking.step() {
+            Ok(false) if self.lease.hold(unpacking.memory_bytes() as u64) => self.stage = Stage::Unpacking(unpacking),
+            Ok(false) => self.out_of_memory(out),
+            Ok(true) => self.unpacked(unpacking.into_output(), now, out),
+            Err(InflateError::TooLarge { limit }) => {
+                let detail = format!("the body inflates to more than {limit} bytes (max_inflated_bytes)");
+                self.answer = Response::text(413, detail.clone());
+                self.lose_whole(Reason::TooLarge, &detail, out);
+            }
+            Err(error) => self.lose_all(Reason::Malformed, &error.to_string(), out),
+        }
+    }
+
+    /// The body is another one than was transmitted.
+    fn unpacked(&mut self, body: Vec<u8>, now: Now, out: &mut Output) {
+        out.inflated(self.request.body.len() as u64, body.len() as u64);
+        let carries = match self.route {
+            Route::Submit(carries) => carries,
+            _ => wire::carries(&body),
+        };
+        self.unpacked = Some(body);
+        self.begin(carries, now, out);
+    }
+
+    /// The body, as soon as it is unpacked.
+    fn body(&self) -> &[u8] {
+        self.unpacked.as_deref().unwrap_or(&self.request.body)
+    }
+
+    fn context(&self, dialect: Dialect) -> Context {
+        Context { dialect, observed: self.received, request: self.request.number }
+    }
+
+    /// Begins to read a body whose bytes are CBOR.
+    fn begin(&mut self, carries: Carries, now: Now, out: &mut Output) {
+        let Some(slot) = self.slot.clone() else { return };
+        let mut session = slot.lock();
+        let shown = wire::detect(self.body(), carries);
+        // Rule 6. Before any body has shown its dialect, the request does.
+        let assumed = match self.route {
+            Route::Form => Dialect::Doc,
+            _ if self.request.head.header("x-zorka-session-id").is_some() => Dialect::Gen2,
+            _ => Dialect::Gen1,
+        };
+        let dialect = shown.or(session.dialect).unwrap_or(assumed);
+        session.dialect = shown.or(session.dialect);
+        out.batch.set_origin(out.batch.origin().with_version(dialect.as_str()).into());
+        out.batch.set_resource(session.resource.clone());
+        let context = self.context(dialect);
+        self.stage = match carries {
+            Carries::Definitions => Stage::Definitions(Box::new(Definitions::new(context, &self.shared))),
+            Carries::Trace => {
+                let mut reading = self.begin_trace(&mut session, context);
+                let agent = session.agent.clone().filter(|_| dialect == Dialect::Doc && self.route != Route::Form);
+                // Who looks through all sessions locks each of them: so they cannot be asked for from inside of one.
+                drop(session);
+                reading.host = agent.and_then(|agent| self.shared.host(&agent.uuid, now));
+                Stage::Trace(Box::new(reading))
+            }
+        };
+    }
+
+    fn begin_trace(&self, session: &mut Session, context: Context) -> Reading {
+        let head = &self.request.head;
+        let header = head.header("x-zorka-trace-uuid").or_else(|| head.header("x-zorka-trace-id"));
+        let known = header.and_then(ids::trace_id);
+        let id = known.unwrap_or_else(|| {
+            session.unnamed += 1;
+            ids::made_up(&session.name, session.unnamed)
+        });
+        let dialect = context.dialect;
+        // Rule 19: agents of gen2 send every trace whole.
+        let may_park = known.is_some() && dialect != Dialect::Gen2 && self.route != Route::Form;
+        let resumed = match may_park.then(|| session.resume(id)).flatten() {
+            Some(parked) if parked.trace.dialect == dialect => Some(parked.trace),
+            Some(other) => {
+                self.shared.sessions.retire(other);
+                None
+            }
+            None => None,
+        };
+        Reading {
+            trace: resumed.unwrap_or_else(|| Trace::new(id, dialect)),
+            state: BodyState::new(context, self.shared.open_limits(), self.body().len(), known.is_some()),
+            host: None,
+            is_flushing: false,
+            fault: None,
+            may_park,
+        }
+    }
+
+    fn define(&mut self, mut definitions: Box<Definitions>, out: &mut Output) {
+        let Some(slot) = self.slot.clone() else { return };
+        let mut session = slot.lock();
+        let body = self.unpacked.as_deref().unwrap_or(&self.request.body);
+        if !definitions.proceed(body, &mut session, &self.shared, out) {
+            self.stage = Stage::Definitions(definitions);
+            return;
+        }
+        out.decoded_bytes += (body.len() as u64).saturating_sub(definitions.lost());
+        self.aside = definitions.into_fault();
+    }
+
+    fn read(&mut self, mut reading: Box<Reading>, now: Now, out: &mut Output) {
+        let Some(slot) = self.slot.clone() else { return };
+        let mut session = slot.lock();
+        let host = reading.host.clone();
+        let mut host = host.as_ref().map(|host| host.lock());
+        let host = host.as_mut().map(|host| &mut host.table);
+        let body = self.unpacked.as_deref().unwrap_or(&self.request.body);
+        match reading.proceed(body, &mut session, host, out) {
+            Told::More => {
+                let held = self.unpacked.as_ref().map_or(0, Vec::capacity) + reading.trace.memory_bytes();
+                if !self.lease.hold(held as u64) && !reading.is_flushing {
+                    reading.give_up(TraceFault::NoMemory { offset: reading.state.at });
+                }
+                self.stage = Stage::Trace(reading);
+            }
+            Told::Open { needed } if session.has_room_for(needed, &self.shared.options) => {
+                let Reading { trace, state, .. } = *reading;
+                self.park(trace, needed, &mut session, now, out);
+                self.end(state, None, out);
+            }
+            Told::Open { .. } => {
+                reading.is_flushing = true;
+                self.stage = Stage::Trace(reading);
+            }
+            Told::All => {
+                let Reading { state, fault, .. } = *reading;
+                self.end(state, fault, out);
+            }
+        }
+    }
+
+    /// Lets a trace wait for its next part.
+    fn park(&self, trace: Trace, needed: usize, session: &mut Session, now: Now, out: &Output) {
+        let (origin, resource) = (out.batch.origin().clone(), session.resource.clone());
+        let parked = Parked::new(trace, origin, resource, self.request.number, self.received);
+        if let Some(other) = session.park(parked, needed, now.elapsed) {
+            self.shared.sessions.retire(other);
+        }
+        // What is parked is bounded by itself; the budget is to know of it.
+        let _ = session.hold();
+    }
+
+    /// Everything of a trace's body was looked at.
+    fn end(&mut self, mut state: BodyState, fault: Option<TraceFault>, out: &mut Output) {
+        let body = self.unpacked.as_deref().unwrap_or(&self.request.body);
+        state.tell(body, out);
+        state.tell_unresolved(out);
+        if let Some(fault) = fault {
+            let (reason, offset, detail) = fault.told();
+            state.lose(reason, (offset, body.len()), None, &detail, body, out);
+            if let TraceFault::NoMemory { .. } = fault {
+                self.answer = Response::unavailable("the memory for requests is used up (limits.memory_bytes)");
+            } else {
+                self.aside = Some(detail);
+            }
+        }
+        out.decoded_bytes += (body.len() as u64).saturating_sub(state.lost);
+        self.fresh = state.fresh;
+    }
+
+    /// Refuses the request.
+    fn refuse(&mut self, refusal: &Refusal, out: &mut Output) {
+        self.answer = refused(refusal);
+        let reason = match refusal {
+            Refusal::Invalid(_) => Reason::Malformed,
+            Refusal::Denied(_) => Reason::Unauthorized,
+            Refusal::Full(_) => Reason::TooLarge,
+            Refusal::Broken(_) => Reason::Failed,
+        };
+        self.lose_whole(reason, &refusal.to_string(), out);
+    }
+
+    fn out_of_memory(&mut self, out: &mut Output) {
+        let detail = "the memory for requests is used up (limits.memory_bytes)";
+        self.answer = Response::unavailable(detail);
+        self.lose_whole(Reason::Failed, detail, out);
+    }
+
+    /// The body is what was sent, and a resend would not help: it is kept, and the agent may go on (rule 9).
+    fn lose_all(&mut self, reason: Reason, detail: &str, out: &mut Output) {
+        self.aside = Some(detail.to_owned());
+        self.lose_whole(reason, detail, out);
+    }
+
+    /// Reports the whole body lost. Of those with keys in them nothing is shown (rule 27).
+    fn lose_whole(&mut self, reason: Reason, detail: &str, out: &mut Output) {
+        let is_secret = matches!(self.route, Route::Register | Route::Session);
+        let bytes = self.request.body.len() as u64;
+        let excerpt = if is_secret { &[][..] } else { &self.request.body };
+        let position = Position { sequence: Some(self.request.number), offset: 0, length: bytes };
+        let loss = Loss { reason, bytes, events: None, detail, excerpt };
+        out.loss(Header::observed_at(semconv::LOSS, self.received, position), loss);
+    }
+}
+
+/// What a step of reading a trace has come to.
+enum Told {
+    /// The batch is full; call again.
+    More,
+    /// All is read, records are open, and further parts may follow. They take so much memory.
+    Open { needed: usize },
+    /// Everything has gone out.
+    All,
+}
+
+impl Reading {
+    fn proceed(&mut self, body: &[u8], session: &mut Session, mut host: Option<&mut Table>, out: &mut Output) -> Told {
+        if !self.is_flushing {
+            let symbols = &mut Symbols { own: &mut session.table, host: host.as_deref_mut() };
+            match self.trace.read(body, symbols, &session.delivered, &mut self.state, out) {
+                Ok(false) => return Told::More,
+                Ok(true) if self.may_park && !self.trace.is_closed() => {
+                    return Told::Open { needed: self.trace.settle(body, symbols) };
+                }
+                Ok(true) => self.is_flushing = true,
+                Err(fault) => self.give_up(fault),
+            }
+        }
+        let symbols = &mut Symbols { own: &mut session.table, host };
+        let is_closed = self.trace.flush(body, symbols, &mut self.state, out);
+        if is_closed { Told::All } else { Told::More }
+    }
+
+    /// The rest of the body is not read.
+    fn give_up(&mut self, fault: TraceFault) {
+        self.fault = Some(fault);
+        self.is_flushing = true;
+    }
+}
+
+impl TraceFault {
+    /// As a loss tells it: the reason, the offset from which on, and a sentence.
+    fn told(&self) -> (Reason, usize, String) {
+        match self {
+            TraceFault::Wire(error) => {
+                let reason = match error {
+                    _ if error.is_cut() => Reason::Truncated,
+                    _ if error.is_too_deep() => Reason::TooLarge,
+                    _ => Reason::Malformed,
+                };
+                (reason, error.offset, error.to_string())
+            }
+            TraceFault::TooMuchOpen { offset, limit } => {
+                let detail = format!("at {offset}: open records take the limit of {limit} bytes (max_open_bytes)");
+                (Reason::TooLarge, *offset, detail)
+            }
+            TraceFault::NoMemory { offset } => {
+                let detail = format!("at {offset}: the memory for requests is used up (limits.memory_bytes)");
+                (Reason::Failed, *offset, detail)
+            }
+        }
+    }
+}
+
+/// An address without its port.
+fn without_port(peer: &str) -> &str {
+    peer.rsplit_once(':').map_or(peer, |(address, _)| address)
+}

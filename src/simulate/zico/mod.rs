@@ -1,0 +1,166 @@
+//! A Java program with a Zorka agent in it: what its threads do becomes traces, and names are told before they are used.
+//!
+//! Three dialects, as the protocol's page tells them apart. Records come as a small shop makes them: pages, queries, a job
+//! that counts the stock, now and then an exception that passes through its callers. Inner traces are not sent twice, as
+//! agents of gen2 do: then what is sent and what comes of it are the same number.
+
+mod conversation;
+mod shop;
+mod write;
+
+use std::io::{self, Write};
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+
+use super::Counts;
+use super::rng::Rng;
+
+pub(super) use conversation::run;
+use shop::{Call, Visit};
+use write::{Symbols, Writer};
+
+/// Which form of the protocol an agent speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Dialect {
+    /// As the specification has it: symbols in forms, in each of their packings by turns. Nobody's agents.
+    Doc,
+    /// Agents from 1.90.1 to 1.90.6. Every other one is of 1.90.5 with the streaming tracer, in base64, and posts traces in
+    /// parts now and then; the others are of 1.90.6 with the local one.
+    Gen1,
+    /// Agents from 1.90.7 on.
+    #[default]
+    Gen2,
+}
+
+/// One JVM.
+///
+/// Equal arguments give equal traces, but for their times.
+#[derive(Debug)]
+pub struct Jvm {
+    rng: Rng,
+    dialect: Dialect,
+    is_streaming: bool,
+    /// What its running clock is behind the calendar.
+    behind_nanos: u64,
+    symbols: Symbols,
+    /// Symbols that were sent in forms.
+    forms: u64,
+}
+
+/// A trace that is to be sent.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    root: Call,
+    /// Records and exceptions.
+    pub events: u64,
+    /// Whether it goes in parts, where it can be cut.
+    is_cut: bool,
+    span_ids: (i64, Option<i64>),
+}
+
+/// The bodies of a trace.
+#[derive(Clone, Debug)]
+pub struct Bodies {
+    /// Definitions of what the trace names; empty if all of that was told before.
+    pub symbols: Vec<u8>,
+    /// The trace, in one part or several.
+    pub parts: Vec<Vec<u8>>,
+}
+
+/// One trace in so many goes in parts, where that is done at all.
+const CUT: u64 = 4;
+
+impl Jvm {
+    /// A program that has just started. `seed` and `connection` (its number in a run) decide about everything but the
+    /// time; `now_unix_nanos` is when it starts.
+    pub fn new(seed: u64, connection: u64, now_unix_nanos: u64, dialect: Dialect) -> Self {
+        let mut rng = Rng::new(seed, connection);
+        // nanoTime counts from the start of the machine, say.
+        let behind_nanos = now_unix_nanos.saturating_sub(1 + rng.below(30 * 86_400 * 1_000_000_000));
+        // The documented form has one tracer.
+        let is_streaming = dialect == Dialect::Doc || dialect == Dialect::Gen1 && connection.is_multiple_of(2);
+        Jvm { rng, dialect, is_streaming, behind_nanos, symbols: Symbols::default(), forms: 0 }
+    }
+
+    /// What happens next, which is over at `unix_nanos`; of `left` events at most, and at least one.
+    pub fn trace(&mut self, left: u64, unix_nanos: u64) -> Trace {
+        let left = left.max(1);
+        // The local tracer of gen1 tells no exception twice, and the text has no way to.
+        let passes = self.dialect == Dialect::Gen2 || self.dialect == Dialect::Gen1 && self.is_streaming;
+        let mut visit = Visit::new(&mut self.rng, left, passes, self.dialect != Dialect::Gen2);
+        let root = visit.call_tree(unix_nanos);
+        let events = left - visit.left;
+        let is_cut = self.dialect == Dialect::Gen1 && self.is_streaming && self.rng.one_in(CUT);
+        let parent = self.rng.one_in(3).then(|| self.rng.next() as i64);
+        Trace { root, events, is_cut, span_ids: (self.rng.next() as i64 | 1, parent) }
+    }
+
+    /// The bodies of a trace, as CBOR.
+    pub fn bodies(&mut self, trace: &Trace) -> Bodies {
+        let mut writer = Writer {
+            dialect: self.dialect,
+            is_streaming: self.is_streaming,
+            symbols: &mut self.symbols,
+            behind_nanos: self.behind_nanos,
+            span_ids: trace.span_ids,
+            cuts: Vec::new(),
+        };
+        let mut whole = Vec::new();
+        writer.trace(&trace.root, &mut whole);
+        let cuts = if trace.is_cut { std::mem::take(&mut writer.cuts) } else { Vec::new() };
+        let mut parts = Vec::new();
+        for cut in cuts.into_iter().rev() {
+            parts.push(whole.split_off(cut));
+        }
+        parts.push(whole);
+        parts.reverse();
+        Bodies { symbols: std::mem::take(&mut self.symbols.definitions), parts }
+    }
+
+    /// Something went wrong: the collector is told every name anew.
+    pub fn forget(&mut self) {
+        self.symbols.forget(self.dialect);
+    }
+
+    /// A random uuid.
+    fn uuid(&mut self) -> String {
+        let digits = format!("{:016x}{:016x}", self.rng.next(), self.rng.next());
+        format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
+    }
+
+    /// The documented form of sending symbols, each time packed in another way.
+    fn form(&mut self, host: &str, symbols: &[u8]) -> io::Result<Vec<u8>> {
+        self.forms += 1;
+        let (name, packed) = match self.forms % 3 {
+            0 => ("data", symbols.to_vec()),
+            1 => {
+                let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+                encoder.write_all(symbols)?;
+                ("zdata", encoder.finish()?)
+            }
+            _ => {
+                let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+                encoder.write_all(symbols)?;
+                ("ldata", encoder.finish().map_err(io::Error::other)?)
+            }
+        };
+        let escaped = base64(&packed).replace('+', "%2B").replace('/', "%2F").replace('=', "%3D");
+        Ok(format!("host={host}&{name}={escaped}").into_bytes())
+    }
+}
+
+/// Padded, without line breaks.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let bits = (0..3).fold(0, |bits, at| bits << 8 | u32::from(group.get(at).copied().unwrap_or(0)));
+        for digit in 0..4 {
+            let is_padding = digit > group.len();
+            let value = DIGITS[(bits >> (18 - 6 * digit)) as usize & 63];
+            text.push(char::from(if is_padding { b'=' } else { value }));
+        }
+    }
+    text
+}
