@@ -173,6 +173,12 @@ proptest! {
         let stream = &written.stream;
         let heard = hear_alike(&Setting::default(), Side::Published, stream, &cuts_of(&cuts, stream.len()), End::Closed);
         prop_assert_eq!(names(&heard), written.names);
+        // Each stands where its message stands.
+        for event in heard.events() {
+            let place = |key: &str| event["origin"][key].as_u64().unwrap() as usize;
+            let body = &written.bodies[place("sequence")];
+            prop_assert!(body.start <= place("offset") && place("offset") + place("length") <= body.end);
+        }
         prop_assert!(written.has_odd || heard.lost == 0);
     }
 
