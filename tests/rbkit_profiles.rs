@@ -562,6 +562,10 @@ B has 4 new objects, 3 replaced and 3 kept; 1 of A are gone.
     // The same dump twice: nothing came, nothing went.
     let same = run(&["decode", "rbkit", "--compare", &a, &a]);
     assert!(same.stdout.contains("B has 0 new objects, 0 replaced and 7 kept; 0 of A are gone."), "{}", same.stdout);
+    let stranger = files.file("stranger", dump(1, 71, &[of(20, STRING)]));
+    let ended = run(&["decode", "rbkit", "--compare", &a, &stranger]);
+    assert!(ended.stdout.contains("No id is in both"), "{}", ended.stdout);
+    assert!(!by_file.stdout.contains("No id is in both"));
     let other = files.file("other", dump(1, 99, &after));
     let ended = run(&["decode", "rbkit", "--compare", &a, &other]);
     assert!(ended.stdout.contains("different processes (71 and 99)"), "{}", ended.stdout);
