@@ -1,252 +1,157 @@
-//! Bodies that no agent sends, over real sockets: answered, bounded, told, and no harm to anybody else.
+//! ZICO: bodies and limits that somebody might try.
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "endless_support/http.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod http;
-mod live;
+mod zico_support;
 
-use std::future::pending;
-use std::io::Write;
+use std::time::Duration;
 
-use flate2::Compression;
-use flate2::write::{GzEncoder, ZlibEncoder};
-use http::{Reply, ask};
-use live::{Daemon, losses, within};
-use serde_json::Value;
-use tokio::net::TcpStream;
-use tributary::event::Kind;
-use tributary::simulate::zico::{Dialect, Jvm};
-use tributary::simulate::{Agent, Amount, Plan, run};
+use tributary::protocol::MemoryBudget;
+use tributary::protocol::zico::Options;
+use zico_support::cbor::{array, gen1, gen2, int, text};
+use zico_support::offline::{Answered, Offline};
 
-const LISTENER: &str = "[listeners.test]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
-/// Of gen2: a record that begins at 1, of method 1.
-const OPEN: [u8; 4] = [0xC3, 0x9F, 1, 1];
-/// It ends at 2.
-const CLOSE: [u8; 5] = [0xC4, 0x82, 2, 1, 0xFF];
-const START: u64 = 1_795_132_800_000_000_000;
+const OWN: (&str, &str) = ("X-Zorka-Session-Id", "00c0ffee12345678");
+const RESET: (&str, &str) = ("X-Zorka-Session-Reset", "true");
 
-fn post(path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
-    let head = format!("POST {path} HTTP/1.1\r\nHost: test\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
-    [head.as_bytes(), body].concat()
+fn agd(offline: &mut Offline, body: &[u8]) -> Answered {
+    offline.ask("/agent/submit/agd", &[OWN, RESET], body)
 }
 
-fn symbols(session: &str, is_reset: bool, body: &[u8]) -> Vec<u8> {
-    let headers = format!("X-Zorka-Session-Id: {session}\r\nX-Zorka-Session-Reset: {is_reset}\r\n");
-    post("/agent/submit/agd", &headers, body)
+fn trc(offline: &mut Offline, body: &[u8]) -> Answered {
+    offline.ask("/agent/submit/trc", &[OWN], body)
 }
 
-fn trace(session: &str, id: u64, body: &[u8]) -> Vec<u8> {
-    let headers = format!("X-Zorka-Session-Id: {session}\r\nX-Zorka-Trace-Id: {id:032x}\r\n");
-    post("/agent/submit/trc", &headers, body)
+fn open(options: Options) -> Offline {
+    let mut offline = Offline::new(options);
+    let definitions = [gen2::string(1, "a.B"), gen2::string(2, "run"), gen2::method(1, [1, 2, 0])].concat();
+    assert_eq!(agd(&mut offline, &definitions).status, 202);
+    offline
 }
 
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let digits = bytes.chunks(3).flat_map(|group| {
-        let bits = (0..3).fold(0u32, |bits, at| bits << 8 | u32::from(*group.get(at).unwrap_or(&0)));
-        (0..4).map(move |digit| {
-            let value = DIGITS[(bits >> (18 - 6 * digit)) as usize & 63];
-            char::from(if digit > group.len() { b'=' } else { value })
-        })
-    });
-    digits.collect()
+fn details(answer: &Answered) -> Vec<&str> {
+    answer.losses().iter().map(|loss| loss["loss"]["detail"].as_str().unwrap()).collect()
 }
 
-async fn answer(stream: &mut TcpStream, request: &[u8]) -> Reply {
-    within("an answer", ask(stream, request)).await
-}
-
-/// A daemon, a connection, and a session on it that has defined method 1.
-async fn begin(options: &str) -> (Daemon, TcpStream) {
-    let daemon = Daemon::start(&format!("{options}{LISTENER}")).await;
-    let mut stream = daemon.connect().await;
-    // Strings 1 to 3 and the method of them.
-    let definitions = b"\xC1\x82\x01\x61C\xC1\x82\x02\x61m\xC1\x82\x03\x63()V\xC2\x84\x01\x01\x02\x03";
-    assert_eq!(answer(&mut stream, &symbols("5e55", true, definitions)).await.status, 202);
-    (daemon, stream)
-}
-
-fn spans(events: &[Value]) -> impl Iterator<Item = &Value> {
-    events.iter().filter(|event| event["kind"] == "span")
-}
-
-#[tokio::test]
-async fn a_hundred_thousand_calls_in_one_another_are_so_many_spans() {
-    const DEPTH: usize = 100_000;
-    let (daemon, mut stream) = begin("").await;
-    let body = [OPEN.repeat(DEPTH), CLOSE.repeat(DEPTH)].concat();
-    assert_eq!(answer(&mut stream, &trace("5e55", 1, &body)).await.status, 202);
-    let stopped = daemon.stop().await;
-    let mut inner: Option<&str> = None;
-    let mut count = 0;
-    for span in spans(&stopped.events) {
-        let span = &span["span"];
-        // The innermost goes first, and each is the parent of the one before.
-        assert!(inner.is_none_or(|inner| span["span_id"] == inner));
-        inner = span["parent_span_id"].as_str();
-        count += 1;
-    }
-    assert_eq!((count, inner, losses(&stopped.events).len()), (DEPTH, None, 0));
-}
-
-#[tokio::test]
-async fn what_is_too_deep_too_long_or_too_much_is_one_loss_with_its_place() {
-    let (daemon, mut stream) = begin("").await;
-    let attribute = |value: &[u8]| [&OPEN, b"\xC6\x82\x01".as_slice(), value].concat();
-    let cases: [(&str, Vec<u8>); 9] = [
-        ("malformed", attribute(b"\xBB\x80\0\0\0\0\0\0\0\x01\x01")),
-        ("malformed", attribute(b"\x5B\x40\0\0\0\0\0\0\0\x01\x01")),
-        ("malformed", attribute(b"\x9B\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01")),
-        ("too_large", attribute(&[0x81; 20_000])),
-        ("too_large", attribute(&[0xC6; 20_000])),
-        ("too_large", attribute(&[0x9F; 20_000])),
-        ("too_large", [&OPEN, b"\xC6\x82\x01\x01".repeat(1_000_000).as_slice(), &CLOSE].concat()),
-        ("malformed", [OPEN.as_slice(), &CLOSE, &CLOSE.repeat(10_000)].concat()),
-        ("malformed", vec![0xFF; 100_000]),
-    ];
-    for (number, (reason, body)) in cases.iter().enumerate() {
-        let before = daemon.events().len();
-        assert_eq!(answer(&mut stream, &trace("5e55", number as u64, body)).await.status, 202);
-        let events = daemon.events().split_off(before);
-        let [loss] = losses(&events)[..] else { panic!("{number}: {:?}", losses(&events)) };
-        let is_told = loss["reason"] == *reason || loss["reason"] == "truncated" && *reason == "malformed";
-        assert!(is_told, "{number}: {loss}");
-        assert!(
-            loss["bytes"].as_u64().unwrap() > 0 && !loss["detail"].as_str().unwrap().is_empty(),
-            "{number}: {loss}"
-        );
-        // What was read before it stands.
-        assert_eq!(spans(&events).count(), usize::from(body.starts_with(&OPEN)), "{number}");
-    }
-    daemon.stop().await;
-}
-
-#[tokio::test]
-async fn bombs_are_refused_and_the_next_request_is_welcome() {
-    let (daemon, mut stream) = begin("").await;
-    let zeros = vec![0; 17 << 20];
-    let mut zlib = ZlibEncoder::new(Vec::new(), Compression::fast());
-    zlib.write_all(&zeros).unwrap();
-    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-    gzip.write_all(&zeros).unwrap();
-    let mut frame = lz4_flex::frame::FrameEncoder::new(Vec::new());
-    frame.write_all(&zeros).unwrap();
-    let block = lz4_flex::block::compress(&zeros);
-    let bombs = [
-        ("zdata", zlib.finish().unwrap()),
-        ("zdata", gzip.finish().unwrap()),
-        ("ldata", frame.finish().unwrap()),
-        ("ldata", block),
-    ];
-    for (name, bomb) in bombs {
-        let escaped = base64(&bomb).replace('+', "%2B");
-        let reply =
-            answer(&mut stream, &post("/submit/agent", "", format!("host=h&{name}={escaped}").as_bytes())).await;
-        assert_eq!(reply.status, 413, "{name}");
-        assert!(reply.body.contains("max_inflated_bytes"), "{}", reply.body);
-        let fine = [OPEN.as_slice(), &CLOSE].concat();
-        assert_eq!(answer(&mut stream, &trace("5e55", 7, &fine)).await.status, 202);
-    }
-    let stopped = daemon.stop().await;
-    assert!(losses(&stopped.events).iter().all(|loss| loss["reason"] == "too_large"));
-    assert_eq!((losses(&stopped.events).len(), spans(&stopped.events).count()), (4, 4));
-}
-
-#[tokio::test]
-async fn a_trace_cut_anywhere_is_taken_and_adds_up() {
-    let (daemon, mut stream) = begin("").await;
-    let mut jvm = Jvm::new(4, 0, START, Dialect::Gen2);
-    let told = jvm.trace(30, START + 1_000_000_000);
-    let bodies = jvm.bodies(&told);
-    assert_eq!(answer(&mut stream, &symbols("5e55", true, &bodies.symbols)).await.status, 202);
-    let [whole] = &bodies.parts[..] else { panic!("in parts") };
-    assert!(whole.len() > 500);
-    for end in 1..=whole.len() {
-        let reply = answer(&mut stream, &trace("5e55", end as u64, &whole[..end])).await;
-        assert_eq!(reply.status, 202, "{end}");
-    }
-    for end in 1..=bodies.symbols.len() {
-        assert_eq!(answer(&mut stream, &symbols("5e55", true, &bodies.symbols[..end])).await.status, 202, "{end}");
-    }
-    // Stopping looks whether decoded and lost make up all that was received.
-    let stopped = daemon.stop().await;
-    let account = &stopped.accounts.listeners[0];
-    assert_eq!(account.buffered(), 0, "{account}");
-    assert!(account.count(Kind::Loss) as usize >= whole.len() / 2);
-}
-
-#[tokio::test]
-async fn a_flood_of_sessions_costs_those_that_are_quiet_and_they_begin_anew() {
-    let daemon = Daemon::start(&format!("{LISTENER}max_sessions = 50\n")).await;
-    let mut stream = daemon.connect().await;
-    let definitions = b"\xC1\x82\x01\x61C\xC1\x82\x02\x61m\xC1\x82\x03\x63()V\xC2\x84\x01\x01\x02\x03";
-    let fine = [OPEN.as_slice(), &CLOSE].concat();
-    for session in ["60d", "9e7"] {
-        assert_eq!(answer(&mut stream, &symbols(session, true, definitions)).await.status, 202);
-    }
-    for number in 0..1000 {
-        let flood = symbols(&format!("f100d{number}"), true, definitions);
-        assert_eq!(answer(&mut stream, &flood).await.status, 202);
-        if number % 20 == 0 {
-            assert_eq!(answer(&mut stream, &trace("60d", number, &fine)).await.status, 202, "{number}");
-        }
-    }
-    let refused = answer(&mut stream, &trace("9e7", 1, &fine)).await;
-    assert_eq!(refused.status, 401);
-    assert_eq!(answer(&mut stream, &symbols("9e7", true, definitions)).await.status, 202);
-    assert_eq!(answer(&mut stream, &trace("9e7", 1, &fine)).await.status, 202);
-    let stopped = daemon.stop().await;
-    assert!(spans(&stopped.events).all(|span| span["name"] == "C.m"));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn agents_do_not_notice_what_others_send() {
-    let daemon = Daemon::start(LISTENER).await;
-    let to = daemon.server.address().unwrap();
-    let (stop, stopped) = tokio::sync::watch::channel(false);
-    let mut vandals = Vec::new();
-    for number in 0..4u64 {
-        let mut stream = daemon.connect().await;
-        let stopped = stopped.clone();
-        vandals.push(tokio::spawn(async move {
-            let session = format!("dead{number}");
-            answer(&mut stream, &symbols(&session, true, b"\xC1\x82\x01\x61x")).await;
-            let mut state = number + 1;
-            let mut next = move || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) as usize
-            };
-            const LIKELY: &[u8] =
-                b"\xC1\xC2\xC3\xC4\xC5\xC6\xC7\xC8\xC9\x9F\xFF\xD8\x82\x83\x84\x85\x1B\x48\x50\x00\x01\x61\xA1\x7F";
-            let mut sent = 0;
-            while !*stopped.borrow() {
-                let body: Vec<u8> = (0..1 + next() % 300)
-                    .map(|_| if next() % 5 == 0 { next() as u8 } else { LIKELY[next() % LIKELY.len()] })
-                    .collect();
-                // Bytes below 0x80 first would be base64.
-                let body = [OPEN.as_slice(), &body].concat();
-                let request =
-                    if sent % 3 == 0 { symbols(&session, false, &body[2..]) } else { trace(&session, sent, &body) };
-                assert!([202, 401].contains(&answer(&mut stream, &request).await.status));
-                sent += 1;
-            }
-            sent
-        }));
-    }
-    let plan = Plan { to, amount: Amount::Events(3000), rate: None, connections: 2, seed: 5 };
-    for dialect in [Dialect::Gen2, Dialect::Gen1, Dialect::Doc] {
-        assert_eq!(within("the agents", run(Agent::Zico(dialect), plan, pending())).await.unwrap().events, 3000);
-    }
-    stop.send(true).unwrap();
-    for vandal in vandals {
-        assert!(within("the others", vandal).await.unwrap() > 20);
-    }
-    let stopped = daemon.stop().await;
-    let is_vandal = |event: &&Value| {
-        let session = event["resource"]["zico.session.id"].as_str();
-        session.is_some_and(|session| session.starts_with("dead")) || event["kind"] == "loss"
+#[test]
+fn every_limit_names_its_key_when_it_is_met() {
+    let small = Options {
+        max_symbols: 5,
+        max_symbol_bytes: 64 << 10,
+        max_text_bytes: 100,
+        max_record_bytes: 1 << 10,
+        max_open_bytes: 64 << 10,
+        max_inflated_bytes: 1 << 10,
+        ..Options::default()
     };
-    assert_eq!(stopped.events.iter().filter(|event| !is_vandal(event)).count(), 9000);
+    let mut offline = open(small);
+    let many: Vec<u8> = (10..20).flat_map(|id| gen2::string(id, "text")).collect();
+    let answer = offline.ask("/agent/submit/agd", &[OWN], &many);
+    assert_eq!(details(&answer), ["no room for 8 definitions: the limit is 5 (max_symbols)"]);
+    assert_eq!((answer.status, answer.aside.is_some()), (202, false));
+    let records = gen2::open(1, 1).repeat(2000);
+    let answer = trc(&mut offline, &records);
+    assert!(details(&answer).iter().any(|detail| detail.contains("max_open_bytes")), "{:?}", details(&answer));
+    assert!(answer.spans().len() > 100);
+    let long = gen2::attribute(10, text(&"x".repeat(1100)));
+    let answer = trc(&mut offline, &[gen2::open(1, 1), long, gen2::close(2, 1, None)].concat());
+    assert!(details(&answer)[0].contains("max_record_bytes"));
+    assert_eq!(answer.spans()[0]["attributes"]["tributary.incomplete"], serde_json::json!(["attributes"]));
+    let frames = array(&vec![array(&[int(1), int(2), int(0), int(1)]); 300]);
+    let exception = zico_support::cbor::tag(7, array(&[int(1), int(1), text("m"), int(0), frames]));
+    let answer = trc(&mut offline, &[gen2::open(1, 1), exception, gen2::close(2, 1, None)].concat());
+    assert!(details(&answer)[0].contains("max_record_bytes"));
+    assert_eq!(answer.spans()[0]["span"]["status"], "error");
+    let answer = agd(&mut offline, &[gen2::string(1, &"y".repeat(101)), gen2::method(1, [1, 0, 0])].concat());
+    assert!(answer.losses().is_empty());
+    let answer = trc(&mut offline, &[gen2::open(1, 1), gen2::close(2, 1, None)].concat());
+    assert_eq!(answer.spans()[0]["name"], "y".repeat(100));
+    assert_eq!(answer.spans()[0]["attributes"]["tributary.text.truncated"], true);
+    let zeros = [&b"host=h&data="[..], &b"AAAA".repeat(400)].concat();
+    let answer = offline.ask("/submit/agent", &[], &zeros);
+    assert_eq!((answer.status, answer.aside.is_some()), (413, false));
+    assert!(details(&answer)[0].contains("max_inflated_bytes"));
+    assert_eq!(offline.books.account().buffered(), 0);
+}
+
+#[test]
+fn the_oldest_sessions_make_room_and_what_they_had_open_goes_out() {
+    let options = Options { max_sessions: 32, ..Options::default() };
+    let mut offline = Offline::recorded();
+    offline.exchange = tributary::protocol::zico::ZicoExchange::recorded(options, false, &MemoryBudget::new(1 << 28));
+    let session = |number: usize| format!("{number:032x}");
+    let trace = ("X-Zorka-Trace-UUID", "5e5e0000-0000-4000-8000-000000000006");
+    for number in 0..100 {
+        offline.elapsed += Duration::from_millis(10);
+        let name = session(number);
+        let answer = offline.ask("/agent/submit/trc", &[("X-Zorka-Session-UUID", &name), trace], &gen1::open(1, 1));
+        assert_eq!((answer.status, answer.events.len()), (202, 0));
+    }
+    let gone = offline.pass(Duration::ZERO).iter().filter(|event| event["kind"] == "span").count();
+    assert!((68..100).contains(&gone), "{gone}");
+    let rest = offline.finish().iter().filter(|event| event["kind"] == "span").count();
+    assert_eq!(gone + rest, 100);
+}
+
+#[test]
+fn memory_that_is_used_up_is_an_overload_for_traces_and_a_limit_for_definitions() {
+    let budget = MemoryBudget::new(1 << 20);
+    let mut offline = Offline::with(Options::default(), budget.clone(), false);
+    let answer = agd(&mut offline, &[gen2::string(1, "a.B"), gen2::method(1, [1, 0, 0])].concat());
+    assert_eq!(answer.status, 202);
+    let many: Vec<u8> = (10..20_000).flat_map(|id| gen2::string(id, "some text")).collect();
+    let answer = offline.ask("/agent/submit/agd", &[OWN], &many);
+    assert_eq!(answer.status, 202);
+    assert!(details(&answer)[0].contains("limits.memory_bytes"), "{:?}", details(&answer));
+    let records = [gen2::open(1, 1).repeat(50_000), gen2::close(2, 1, None).repeat(50_000)].concat();
+    let answer = trc(&mut offline, &records);
+    assert_eq!(answer.status, 503);
+    assert!(details(&answer).iter().any(|detail| detail.contains("limits.memory_bytes")));
+    assert_eq!(offline.books.account().buffered(), 0);
+    drop(offline);
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn a_body_that_refers_far_and_wide_is_read_in_one_pass() {
+    // Each record begins a trace and names a type that none has: looking for it must not walk all that are open.
+    let mut offline = open(Options::default());
+    let record = |number: i64| {
+        [
+            gen2::open(number, 1),
+            gen2::begin(1_700_000_000_000, 7, &[number]),
+            zico_support::cbor::tag(6, array(&[int(9), int(1), int(1)])),
+        ]
+        .concat()
+    };
+    let body: Vec<u8> = (1..20_000).flat_map(record).collect();
+    assert_eq!(trc(&mut offline, &body).spans().len(), 19_999);
+    // Each of them might be a copy, which only its end would tell: there is no reading ahead without a bound.
+    let once = [gen2::open(5, 1), gen2::begin(77, 7, &[]), gen2::close(6, 1, Some(0x2108))].concat();
+    assert_eq!(trc(&mut offline, &once).spans().len(), 1);
+    let nested = [gen2::open(1, 1), [gen2::open(5, 1), gen2::begin(77, 7, &[])].concat().repeat(20_000)].concat();
+    assert_eq!(trc(&mut offline, &nested).spans().len(), 20_001);
+}
+
+#[test]
+fn requests_that_make_no_sense_are_answered() {
+    let mut offline = open(Options::default());
+    for (path, headers, body, status) in [
+        ("/agent/submit/trc", vec![], &b""[..], 401),
+        ("/agent/submit/trc", vec![("X-Zorka-Session-Id", "")], b"", 401),
+        ("/agent/submit/trc", vec![("X-Zorka-Session-UUID", "nobody")], b"", 401),
+        ("/agent/register", vec![], b"", 400),
+        ("/agent/session", vec![], b"[]", 400),
+        ("/agent/register", vec![("Content-Type", "application/edn")], b"{:name", 400),
+        ("/submit/agent", vec![], b"", 202),
+        ("/submit/agent", vec![], b"host=h&data=%zz", 202),
+        ("/agent/submit/agd", vec![OWN], b"*", 202),
+        ("/agent/submit/agd", vec![OWN], b"AAA", 202),
+    ] {
+        let answer = offline.ask(path, &headers, body);
+        assert_eq!(answer.status, status, "{path} {headers:?}: {}", answer.body);
+        assert_eq!(offline.books.account().buffered(), 0);
+    }
+    let id = "x".repeat(200);
+    assert_eq!(offline.ask("/agent/submit/agd", &[("X-Zorka-Session-Id", &id), RESET], b"").status, 401);
 }

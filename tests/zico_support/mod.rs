@@ -1,6 +1,7 @@
 //! The recorded conversations, and clients that have them again.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+pub mod cbor;
 pub mod compare;
 pub mod contract;
 pub mod offline;
