@@ -2,23 +2,28 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "endless_support/http.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod http;
+#[path = "zico_support/client.rs"]
+mod client;
 mod live;
+mod zico_support;
 
 use std::future::pending;
 use std::io::Write;
+use std::time::Duration;
 
+use client::{ask, form, post};
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
-use http::{Reply, ask};
 use live::{Daemon, losses, within};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tributary::event::Kind;
+use tributary::protocol::MemoryBudget;
+use tributary::protocol::zico::Options;
 use tributary::simulate::zico::{Dialect, Jvm};
 use tributary::simulate::{Agent, Amount, Plan, run};
+use zico_support::cbor::gen2;
+use zico_support::offline::Offline;
 
 const LISTENER: &str = "[listeners.test]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
 /// Of gen2: a record that begins at 1, of method 1.
@@ -27,35 +32,14 @@ const OPEN: [u8; 4] = [0xC3, 0x9F, 1, 1];
 const CLOSE: [u8; 5] = [0xC4, 0x82, 2, 1, 0xFF];
 const START: u64 = 1_795_132_800_000_000_000;
 
-fn post(path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
-    let head = format!("POST {path} HTTP/1.1\r\nHost: test\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
-    [head.as_bytes(), body].concat()
-}
-
 fn symbols(session: &str, is_reset: bool, body: &[u8]) -> Vec<u8> {
-    let headers = format!("X-Zorka-Session-Id: {session}\r\nX-Zorka-Session-Reset: {is_reset}\r\n");
+    let headers = [("X-Zorka-Session-Id", session), ("X-Zorka-Session-Reset", if is_reset { "true" } else { "false" })];
     post("/agent/submit/agd", &headers, body)
 }
 
 fn trace(session: &str, id: u64, body: &[u8]) -> Vec<u8> {
-    let headers = format!("X-Zorka-Session-Id: {session}\r\nX-Zorka-Trace-Id: {id:032x}\r\n");
-    post("/agent/submit/trc", &headers, body)
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let digits = bytes.chunks(3).flat_map(|group| {
-        let bits = (0..3).fold(0u32, |bits, at| bits << 8 | u32::from(*group.get(at).unwrap_or(&0)));
-        (0..4).map(move |digit| {
-            let value = DIGITS[(bits >> (18 - 6 * digit)) as usize & 63];
-            char::from(if digit > group.len() { b'=' } else { value })
-        })
-    });
-    digits.collect()
-}
-
-async fn answer(stream: &mut TcpStream, request: &[u8]) -> Reply {
-    within("an answer", ask(stream, request)).await
+    let id = format!("{id:032x}");
+    post("/agent/submit/trc", &[("X-Zorka-Session-Id", session), ("X-Zorka-Trace-Id", &id)], body)
 }
 
 /// A daemon, a connection, and a session on it that has defined method 1.
@@ -64,7 +48,7 @@ async fn begin(options: &str) -> (Daemon, TcpStream) {
     let mut stream = daemon.connect().await;
     // Strings 1 to 3 and the method of them.
     let definitions = b"\xC1\x82\x01\x61C\xC1\x82\x02\x61m\xC1\x82\x03\x63()V\xC2\x84\x01\x01\x02\x03";
-    assert_eq!(answer(&mut stream, &symbols("5e55", true, definitions)).await.status, 202);
+    assert_eq!(ask(&mut stream, &symbols("5e55", true, definitions)).await.status, 202);
     (daemon, stream)
 }
 
@@ -77,7 +61,7 @@ async fn a_hundred_thousand_calls_in_one_another_are_so_many_spans() {
     const DEPTH: usize = 100_000;
     let (daemon, mut stream) = begin("").await;
     let body = [OPEN.repeat(DEPTH), CLOSE.repeat(DEPTH)].concat();
-    assert_eq!(answer(&mut stream, &trace("5e55", 1, &body)).await.status, 202);
+    assert_eq!(ask(&mut stream, &trace("5e55", 1, &body)).await.status, 202);
     let stopped = daemon.stop().await;
     let mut inner: Option<&str> = None;
     let mut count = 0;
@@ -108,7 +92,7 @@ async fn what_is_too_deep_too_long_or_too_much_is_one_loss_with_its_place() {
     ];
     for (number, (reason, body)) in cases.iter().enumerate() {
         let before = daemon.events().len();
-        assert_eq!(answer(&mut stream, &trace("5e55", number as u64, body)).await.status, 202);
+        assert_eq!(ask(&mut stream, &trace("5e55", number as u64, body)).await.status, 202);
         let events = daemon.events().split_off(before);
         let [loss] = losses(&events)[..] else { panic!("{number}: {:?}", losses(&events)) };
         let is_told = loss["reason"] == *reason || loss["reason"] == "truncated" && *reason == "malformed";
@@ -141,13 +125,11 @@ async fn bombs_are_refused_and_the_next_request_is_welcome() {
         ("ldata", block),
     ];
     for (name, bomb) in bombs {
-        let escaped = base64(&bomb).replace('+', "%2B");
-        let reply =
-            answer(&mut stream, &post("/submit/agent", "", format!("host=h&{name}={escaped}").as_bytes())).await;
+        let reply = ask(&mut stream, &form(name, &bomb)).await;
         assert_eq!(reply.status, 413, "{name}");
         assert!(reply.body.contains("max_inflated_bytes"), "{}", reply.body);
         let fine = [OPEN.as_slice(), &CLOSE].concat();
-        assert_eq!(answer(&mut stream, &trace("5e55", 7, &fine)).await.status, 202);
+        assert_eq!(ask(&mut stream, &trace("5e55", 7, &fine)).await.status, 202);
     }
     let stopped = daemon.stop().await;
     assert!(losses(&stopped.events).iter().all(|loss| loss["reason"] == "too_large"));
@@ -160,15 +142,15 @@ async fn a_trace_cut_anywhere_is_taken_and_adds_up() {
     let mut jvm = Jvm::new(4, 0, START, Dialect::Gen2);
     let told = jvm.trace(30, START + 1_000_000_000);
     let bodies = jvm.bodies(&told);
-    assert_eq!(answer(&mut stream, &symbols("5e55", true, &bodies.symbols)).await.status, 202);
+    assert_eq!(ask(&mut stream, &symbols("5e55", true, &bodies.symbols)).await.status, 202);
     let [whole] = &bodies.parts[..] else { panic!("in parts") };
     assert!(whole.len() > 500);
     for end in 1..=whole.len() {
-        let reply = answer(&mut stream, &trace("5e55", end as u64, &whole[..end])).await;
+        let reply = ask(&mut stream, &trace("5e55", end as u64, &whole[..end])).await;
         assert_eq!(reply.status, 202, "{end}");
     }
     for end in 1..=bodies.symbols.len() {
-        assert_eq!(answer(&mut stream, &symbols("5e55", true, &bodies.symbols[..end])).await.status, 202, "{end}");
+        assert_eq!(ask(&mut stream, &symbols("5e55", true, &bodies.symbols[..end])).await.status, 202, "{end}");
     }
     // Stopping looks whether decoded and lost make up all that was received.
     let stopped = daemon.stop().await;
@@ -184,19 +166,19 @@ async fn a_flood_of_sessions_costs_those_that_are_quiet_and_they_begin_anew() {
     let definitions = b"\xC1\x82\x01\x61C\xC1\x82\x02\x61m\xC1\x82\x03\x63()V\xC2\x84\x01\x01\x02\x03";
     let fine = [OPEN.as_slice(), &CLOSE].concat();
     for session in ["60d", "9e7"] {
-        assert_eq!(answer(&mut stream, &symbols(session, true, definitions)).await.status, 202);
+        assert_eq!(ask(&mut stream, &symbols(session, true, definitions)).await.status, 202);
     }
     for number in 0..1000 {
         let flood = symbols(&format!("f100d{number}"), true, definitions);
-        assert_eq!(answer(&mut stream, &flood).await.status, 202);
+        assert_eq!(ask(&mut stream, &flood).await.status, 202);
         if number % 20 == 0 {
-            assert_eq!(answer(&mut stream, &trace("60d", number, &fine)).await.status, 202, "{number}");
+            assert_eq!(ask(&mut stream, &trace("60d", number, &fine)).await.status, 202, "{number}");
         }
     }
-    let refused = answer(&mut stream, &trace("9e7", 1, &fine)).await;
+    let refused = ask(&mut stream, &trace("9e7", 1, &fine)).await;
     assert_eq!(refused.status, 401);
-    assert_eq!(answer(&mut stream, &symbols("9e7", true, definitions)).await.status, 202);
-    assert_eq!(answer(&mut stream, &trace("9e7", 1, &fine)).await.status, 202);
+    assert_eq!(ask(&mut stream, &symbols("9e7", true, definitions)).await.status, 202);
+    assert_eq!(ask(&mut stream, &trace("9e7", 1, &fine)).await.status, 202);
     let stopped = daemon.stop().await;
     assert!(spans(&stopped.events).all(|span| span["name"] == "C.m"));
 }
@@ -212,7 +194,7 @@ async fn agents_do_not_notice_what_others_send() {
         let stopped = stopped.clone();
         vandals.push(tokio::spawn(async move {
             let session = format!("dead{number}");
-            answer(&mut stream, &symbols(&session, true, b"\xC1\x82\x01\x61x")).await;
+            ask(&mut stream, &symbols(&session, true, b"\xC1\x82\x01\x61x")).await;
             let mut state = number + 1;
             let mut next = move || {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -229,7 +211,7 @@ async fn agents_do_not_notice_what_others_send() {
                 let body = [OPEN.as_slice(), &body].concat();
                 let request =
                     if sent % 3 == 0 { symbols(&session, false, &body[2..]) } else { trace(&session, sent, &body) };
-                assert!([202, 401].contains(&answer(&mut stream, &request).await.status));
+                assert!([202, 401].contains(&ask(&mut stream, &request).await.status));
                 sent += 1;
             }
             sent
@@ -249,4 +231,33 @@ async fn agents_do_not_notice_what_others_send() {
         session.is_some_and(|session| session.starts_with("dead")) || event["kind"] == "loss"
     };
     assert_eq!(stopped.events.iter().filter(|event| !is_vandal(event)).count(), 9000);
+}
+
+#[test]
+fn memory_that_somebody_has_filled_and_left_is_given_back() {
+    let budget = MemoryBudget::new(1 << 20);
+    let mut offline = Offline::with(Options::default(), budget.clone(), false);
+    let define = |offline: &mut Offline, session: u32, strings: i64| {
+        let body: Vec<u8> = (0..strings).flat_map(|id| gen2::string(id, &"x".repeat(100))).collect();
+        let name = format!("{session:016x}");
+        offline.ask("/agent/submit/agd", &[("X-Zorka-Session-Id", &name), ("X-Zorka-Session-Reset", "true")], &body)
+    };
+    offline.elapsed = Duration::from_secs(60);
+    for hoarder in 0..20 {
+        offline.elapsed += Duration::from_millis(1);
+        define(&mut offline, hoarder, 1000);
+    }
+    assert!(budget.used() > budget.limit() / 10 * 9, "{}", budget.used());
+    assert!(!define(&mut offline, 1000, 1000).losses().is_empty(), "there is no room for an honest agent");
+    // They stay while they may be in use, and no longer.
+    for _ in 0..9 {
+        offline.pass(Duration::from_secs(1));
+    }
+    assert!(budget.used() > budget.limit() / 10 * 9, "{}", budget.used());
+    for _ in 0..20 {
+        offline.pass(Duration::from_secs(1));
+    }
+    // Enough have gone, and the others stay.
+    assert!((1..=budget.limit() / 10 * 9).contains(&budget.used()), "{}", budget.used());
+    assert!(define(&mut offline, 1000, 200).losses().is_empty());
 }
