@@ -221,6 +221,35 @@ fn copies_are_counted_once_and_only_copies_of_what_was_delivered() {
 }
 
 #[test]
+fn what_is_wrong_inside_of_a_copy_is_lost_once() {
+    let mut offline = Offline::new(Options { max_record_bytes: 1 << 10, ..Options::default() });
+    gen2_agent(&mut offline);
+    let inside = [
+        vec![0xFF],
+        gen2::attribute(10, text(&"x".repeat(2000))),
+        tag(6, array(&[int(7), int(10), text(&"y".repeat(2000))])),
+        tag(7, array(&[int(1), int(1), text(&"z".repeat(2000)), int(0), array(&[])])),
+        tag(8, int(1)),
+    ];
+    let body = |inside: &[u8]| {
+        let copy = [&gen2::open(5, 1)[..], &gen2::begin(CLOCK, 8, &[55]), inside, &gen2::close(6, 1, None)].concat();
+        [gen2::open(1, 1), gen2::begin(CLOCK, 7, &[]), copy, gen2::close(9, 2, None)].concat()
+    };
+    gen2_trc(&mut offline, TRACE, &body(&[]));
+    let answer = gen2_trc(&mut offline, TRACE, &body(&inside.concat()));
+    let [loss] = answer.losses()[..] else { panic!("{:?}", answer.losses()) };
+    assert_eq!((&loss["loss"]["reason"], &loss["loss"]["events"]), (&json!("duplicate"), &json!(3)));
+    assert_eq!(answer.spans().len(), 1);
+    assert_eq!(offline.books.account().buffered(), 0);
+    // Its end is missing, and then its rest.
+    let whole = body(&inside.concat());
+    for end in 0..whole.len() {
+        gen2_trc(&mut offline, TRACE, &whole[..end]);
+        assert_eq!(offline.books.account().buffered(), 0, "{end}");
+    }
+}
+
+#[test]
 fn a_copy_in_another_session_is_none() {
     let mut offline = Offline::new(Options::default());
     let body = [gen2::open(50, 1), gen2::begin(CLOCK, 8, &[5]), gen2::close(60, 1, Some(0x2108))].concat();

@@ -439,7 +439,8 @@ impl Trace {
                 state.at = reader.offset();
                 self.close(body, symbols, state, out);
             }
-            // Rule 21.
+            // Rule 21. Of a copy every byte is lost already.
+            Entry::Break if is_gen2 && self.copy.is_some() => {}
             Entry::Break if is_gen2 => state.orphan(start, reader.offset(), false, body, out),
             Entry::Break => {
                 state.at = reader.offset();
@@ -476,10 +477,17 @@ impl Trace {
             Some(trace_type) => self.by_type.get(&trace_type).copied(),
         };
         let place = place.map_or(self.records.len().saturating_sub(1), |place| place as usize);
+        if self.copy.is_some_and(|copy| place >= copy.top) {
+            return;
+        }
+        let is_in_copy = self.copy.is_some();
         let Some(record) = self.records.get_mut(place) else { return };
         let (bytes, limit) = (attributes.range.len(), state.limits.record_bytes);
         if record.attribute_bytes + bytes > limit || self.kept * size_of::<Kept>() > state.limits.bytes {
             record.lacks_attributes = true;
+            if is_in_copy {
+                return;
+            }
             return state.surplus(start, attributes.range.end, body, out);
         }
         record.attribute_bytes += bytes;
