@@ -48,7 +48,7 @@ impl Client {
             match line.trim_end().split_once(':') {
                 _ if status == 0 => status = line.split(' ').nth(1).unwrap().parse().unwrap(),
                 Some((name, value)) if name.eq_ignore_ascii_case("content-length") => {
-                    length = value.trim().parse().unwrap()
+                    length = value.trim().parse().unwrap();
                 }
                 None => break,
                 _ => {}

@@ -40,7 +40,7 @@ enum Command {
         #[arg(long, value_name = "FORMAT", default_value = "text")]
         format: OutputFormat,
     },
-    /// Forget agents: their keys and sessions end at once, and they may register again
+    /// Forget agents: their keys and sessions end within a second, and they may register again
     ///
     /// Agents register when their JVM starts. One that is forgotten while it runs delivers nothing until then.
     #[command(after_help = "Example:\n  tributary agents forget build-host-17")]

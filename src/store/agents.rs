@@ -87,7 +87,7 @@ pub fn list(path: &Path, session_timeout: Duration, now: UnixNanos) -> Result<Kn
 }
 
 /// Forgets every agent of this uuid, name or number, and the session of this id; answers how many there were. Their keys
-/// and sessions end at once; they may register again.
+/// and sessions end, those in use within a second; they may register again.
 ///
 /// # Errors
 /// The file cannot be written, or is none of ours.

@@ -66,8 +66,10 @@ CREATE TABLE salt (bytes BLOB NOT NULL) STRICT;
 const APPLICATION: i64 = 0x5472_6962;
 /// Which `SCHEMA` it has.
 const VERSION: i64 = 1;
-/// How long it may be locked by somebody else.
+/// How long it may be locked by somebody else, when it is written.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The same when it is read, which no writer hinders: requests wait for that on the threads of everybody.
+const READING_PATIENCE: Duration = Duration::from_millis(20);
 
 /// Makes sure that no other daemon serves the agents in this file, for as long as the answer lives.
 pub(super) fn claim(path: &Path) -> Result<File, StoreError> {
@@ -116,9 +118,14 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// A further connection to a file that is open.
+/// A further connection to a file that is open, for reading.
 pub(super) fn open_again(path: &Path) -> Result<Connection, StoreError> {
-    connect(path).map_err(|error| StoreError::of(path, &error))
+    let open = || {
+        let connection = connect(path)?;
+        connection.busy_timeout(READING_PATIENCE)?;
+        Ok(connection)
+    };
+    open().map_err(|error| StoreError::of(path, &error))
 }
 
 /// A file that must be there, for looking at it and no more, or for writing, too.

@@ -1,5 +1,8 @@
 //! What changes with every request: when agents and sessions were last used, and what agents brought. Written once a
 //! second, so that a request costs no disk; a kill forgets that second and nothing else.
+//!
+//! For as long, a session that was looked up need not be looked up again. So what somebody else changes in the file, say
+//! that an agent be forgotten, is noticed within a second.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,7 +14,7 @@ use rusqlite::{Connection, TransactionBehavior, params};
 use tracing::warn;
 
 use super::{Shared, explain};
-use crate::protocol::zico::agents::{Counters, Whom};
+use crate::protocol::zico::agents::{Agent, Counters, Whom};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// So many sessions and agents each are remembered while the file cannot be written.
@@ -27,11 +30,19 @@ pub(super) struct Marks {
 
 #[derive(Debug, Default)]
 struct Pending {
-    /// When sessions were last used.
-    sessions: HashMap<String, i64>,
+    sessions: HashMap<String, Used>,
     agents: HashMap<u64, (Counters, i64)>,
     strangers: HashMap<String, (Counters, i64, String)>,
     stops: bool,
+}
+
+/// A session in use.
+#[derive(Clone, Debug)]
+struct Used {
+    /// When it was used last.
+    at: i64,
+    /// Whose it is. None: that may have changed.
+    agent: Option<Arc<Agent>>,
 }
 
 impl Marks {
@@ -39,19 +50,25 @@ impl Marks {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session was used.
-    pub(super) fn use_session(&self, session: &str, now: i64) {
+    /// The session was used, which is this agent's.
+    pub(super) fn use_session(&self, session: &str, agent: Option<Arc<Agent>>, now: i64) {
         let mut pending = self.pending();
         if let Some(used) = pending.sessions.get_mut(session) {
-            *used = now.max(*used);
+            used.at = now.max(used.at);
+            used.agent = agent.or(used.agent.take());
         } else if pending.sessions.len() < MOST_MARKS {
-            pending.sessions.insert(session.to_owned(), now);
+            pending.sessions.insert(session.to_owned(), Used { at: now, agent });
         }
     }
 
-    /// When the session was last used, if that is not in the file yet.
-    pub(super) fn used(&self, session: &str) -> Option<i64> {
-        self.pending().sessions.get(session).copied()
+    /// When the session was last used, if that is not in the file yet; and whose it is.
+    pub(super) fn used(&self, session: &str) -> Option<(i64, Option<Arc<Agent>>)> {
+        self.pending().sessions.get(session).map(|used| (used.at, used.agent.clone()))
+    }
+
+    /// Agents, their keys or sessions have changed.
+    pub(super) fn look_again(&self) {
+        self.pending().sessions.values_mut().for_each(|used| used.agent = None);
     }
 
     pub(super) fn count(&self, whom: Whom<'_>, more: Counters, now: i64) {
@@ -130,7 +147,7 @@ impl Shared {
         let result = write(&mut self.writer(), &taken, self.options.max_agents);
         if result.is_err() {
             for (session, used) in taken.sessions.drain() {
-                self.marks.use_session(&session, used);
+                self.marks.use_session(&session, None, used.at);
             }
             for (id, (counters, seen)) in taken.agents.drain() {
                 self.marks.count(Whom::Agent { id, session: "" }, counters, seen);
@@ -151,8 +168,8 @@ fn write(connection: &mut Connection, marks: &Pending, max_strangers: usize) -> 
             "UPDATE keys SET used = max(used, ?2) WHERE id = (SELECT key FROM sessions WHERE uuid = ?1)",
         )?;
         for (uuid, used) in &marks.sessions {
-            session.execute(params![uuid, used])?;
-            key.execute(params![uuid, used])?;
+            session.execute(params![uuid, used.at])?;
+            key.execute(params![uuid, used.at])?;
         }
         let mut agent = transaction.prepare_cached(
             "UPDATE agents SET seen = max(seen, ?2), requests = requests + ?3, bytes = bytes + ?4, events = events + ?5,

@@ -39,26 +39,31 @@ impl Agents for Store {
         }
         aside(|| {
             let rkey = shared.digests.digest(&asked.rkey);
-            shared.commit(|transaction| shared.registration(transaction, asked, &rkey, address, millis(now)))
+            let work =
+                |transaction: &Transaction<'_>| shared.registration(transaction, asked, &rkey, address, millis(now));
+            let registered = shared.commit(work)?;
+            // It may call itself something else now, and others may have made room.
+            shared.marks.look_again();
+            Ok(registered)
         })
     }
 
     fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, Refusal> {
         let shared = &*self.shared;
         let opened = aside(|| shared.commit(|transaction| shared.opening(transaction, asked, millis(now))))?;
-        shared.marks.use_session(&opened.session, millis(now));
+        shared.marks.use_session(&opened.session, None, millis(now));
         Ok(opened)
     }
 
     fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<Agent>, Refusal> {
-        let shared = &*self.shared;
-        let found = shared.live_session(session, millis(now)).map_err(|error| shared.failed(&error))?;
+        let (shared, now) = (&*self.shared, millis(now));
+        let found = shared.session(session, now).map_err(|error| shared.failed(&error))?;
         let found = found.ok_or(Refusal::Denied("no such session, or it is over; open another one"))?;
         if agent.is_some_and(|name| !found.is_called(name)) {
             return Err(Refusal::Denied("the session is another agent's"));
         }
-        shared.marks.use_session(session, millis(now));
-        Ok(Arc::new(found))
+        shared.marks.use_session(session, Some(found.clone()), now);
+        Ok(found)
     }
 
     fn agent(&self, name: &str) -> Result<Option<Arc<Agent>>, Refusal> {
@@ -201,19 +206,24 @@ impl Shared {
     }
 
     /// The agent of a session, if the session lives.
-    fn live_session(&self, session: &str, now: i64) -> rusqlite::Result<Option<Agent>> {
+    fn session(&self, session: &str, now: i64) -> rusqlite::Result<Option<Arc<Agent>>> {
+        if let Some((used, Some(agent))) = self.marks.used(session)
+            && used > now - self.timeout()
+        {
+            return Ok(Some(agent));
+        }
         let connection = self.reader();
         let mut statement = connection.prepare_cached(
             "SELECT agents.id, agents.uuid, name, app, env, attrs, sessions.used FROM sessions
              JOIN keys ON keys.id = sessions.key JOIN agents ON agents.id = keys.agent WHERE sessions.uuid = ?",
         )?;
         let found = statement.query_row([session], |row| Ok((agent_of(row)?, row.get::<_, i64>(6)?))).optional()?;
-        Ok(found.filter(|(_, used)| self.lives(session, *used, now)).map(|(agent, _)| agent))
+        Ok(found.filter(|(_, used)| self.lives(session, *used, now)).map(|(agent, _)| Arc::new(agent)))
     }
 
     /// Whether a session lives that the file says was used then.
     fn lives(&self, session: &str, used: i64, now: i64) -> bool {
-        self.marks.used(session).map_or(used, |marked| marked.max(used)) > now - self.timeout()
+        self.marks.used(session).map_or(used, |(marked, _)| marked.max(used)) > now - self.timeout()
     }
 
     /// How long a session lives, in milliseconds.

@@ -65,6 +65,31 @@ pub async fn ask(stream: &mut TcpStream, request: &[u8]) -> Reply {
     within("an answer", reply(stream)).await.unwrap()
 }
 
+/// Sends a request that the daemon may not want to the end; the status of the answer, if one comes before it hangs up.
+pub async fn try_ask(stream: &mut TcpStream, request: &[u8]) -> Option<u16> {
+    // What it thinks of a body it may say before all of it is sent.
+    let _ = stream.write_all(request).await;
+    within("an answer", reply(stream)).await.ok().map(|reply| reply.status)
+}
+
+/// A form with packed data of this name.
+pub fn form(name: &str, packed: &[u8]) -> Vec<u8> {
+    post("/submit/agent", &[], format!("host=h&{name}={}", base64(packed).replace('+', "%2B")).as_bytes())
+}
+
+/// Padded, without line breaks.
+pub fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digits = bytes.chunks(3).flat_map(|group| {
+        let bits = (0..3).fold(0u32, |bits, at| bits << 8 | u32::from(*group.get(at).unwrap_or(&0)));
+        (0..4).map(move |digit| {
+            let value = DIGITS[(bits >> (18 - 6 * digit)) as usize & 63];
+            char::from(if digit > group.len() { b'=' } else { value })
+        })
+    });
+    digits.collect()
+}
+
 /// The requests in a quarantine, oldest first.
 pub fn quarantined(quarantine: &std::path::Path) -> Vec<Vec<u8>> {
     let Ok(files) = std::fs::read_dir(quarantine.join("test")) else { return Vec::new() };

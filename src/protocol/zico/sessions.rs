@@ -53,7 +53,7 @@ pub(super) struct Sessions {
 #[derive(Debug)]
 pub(super) struct Slot {
     session: Mutex<Session>,
-    /// On the clock of `Now::elapsed`, in milliseconds.
+    /// On the clock of `Now::elapsed`, in microseconds.
     used: AtomicU64,
 }
 
@@ -186,7 +186,7 @@ impl Sessions {
         if let Some(now) = now
             && self.budget.used() > self.budget.limit() / 10 * 9
         {
-            self.make_room(&mut live, millis(now.saturating_sub(QUIET)));
+            self.make_room(&mut live, micros(now.saturating_sub(QUIET)));
         }
         live.retain(|_, slot| {
             let is_over = now.is_none_or(|now| slot.is_over(now, self.timeout));
@@ -216,12 +216,12 @@ impl Slot {
     }
 
     fn touch(&self, now: Duration) {
-        self.used.store(millis(now), Ordering::Relaxed);
+        self.used.store(micros(now), Ordering::Relaxed);
     }
 
     fn is_over(&self, now: Duration, timeout: Duration) -> bool {
-        let unused = millis(now).saturating_sub(self.used.load(Ordering::Relaxed));
-        unused >= millis(timeout)
+        let unused = micros(now).saturating_sub(self.used.load(Ordering::Relaxed));
+        unused >= micros(timeout)
     }
 }
 
@@ -311,8 +311,8 @@ pub(super) fn bytes(limit: u64) -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// What is behind a lock stays whole: nothing that panics changes it half-way.
