@@ -6,13 +6,15 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use tributary::decode::Offline;
+use tributary::decode::{self, Offline};
 use tributary::event::{Origin, UnixNanos};
 use tributary::pipeline::ledger::ListenerBooks;
 use tributary::protocol::bytefrog::{self, Calls, Hq, Order};
 use tributary::protocol::datadog::{self, DatadogSession};
-use tributary::protocol::{End, MemoryBudget, Now, Protocol, Session};
+use tributary::protocol::zico::{self, ZicoExchange};
+use tributary::protocol::{End, Head, MemoryBudget, Now, Protocol, Request, Session};
 use tributary::simulate::datadog::{Dialect, Tracer};
 
 const EVENTS: u64 = 20_000;
@@ -83,6 +85,73 @@ fn decode_bytefrog(version: u8, options: &bytefrog::Options, wire: &[u8]) -> u64
     decode(hq.session(None), Protocol::Bytefrog, wire)
 }
 
+/// A body of definitions, and one with so many records in traces of 40: calls to a depth of 20, some with attributes.
+fn zico_bodies(dialect: &str) -> [Vec<u8>; 2] {
+    let is_gen2 = dialect == "gen2";
+    let mut definitions = Vec::new();
+    let strings = [(1, "com.example.shop.checkout.Cart"), (2, "total"), (3, "(ILjava/lang/String;)V"), (7, "http")];
+    for (id, text) in strings.into_iter().chain([(10, "http.url"), (11, "http.status")]) {
+        definitions.extend_from_slice(&[0xC1, if is_gen2 { 0x82 } else { 0x83 }, id, 0x60 + text.len().min(23) as u8]);
+        if text.len() > 23 {
+            definitions.pop();
+            definitions.extend_from_slice(&[0x78, text.len() as u8]);
+        }
+        definitions.extend_from_slice(text.as_bytes());
+        definitions.extend_from_slice(if is_gen2 { &[] } else { &[0] });
+    }
+    definitions.extend_from_slice(&[0xC2, 0x84, 9, 1, 2, 3]);
+    let mut trace = Vec::new();
+    for number in 0..EVENTS / 20 {
+        for call in 0..20 {
+            if is_gen2 {
+                trace.extend_from_slice(b"\xc3\x9f\x1b");
+                trace.extend_from_slice(&(1_326_258_996_611 + number).to_be_bytes());
+                trace.push(9);
+            } else {
+                trace.extend_from_slice(b"\xc8\x9f\xcb\x48");
+                trace.extend_from_slice(&(9 << 40 | number).to_le_bytes());
+            }
+            if call == 0 {
+                trace.extend_from_slice(if is_gen2 { b"\xc5" } else { b"\xd8\x21" });
+                trace.extend_from_slice(b"\x82\x1b\x00\x00\x01\x8b\xcf\xe5\x68\x00\x07");
+            }
+            if call % 4 == 1 {
+                let gen1 = b"\xc9\xa2\xc6\x0a\x6c/orders/4711\xc6\x0b\x18\xc8";
+                trace.extend_from_slice(if is_gen2 {
+                    b"\xc6\x82\x0a\x6c/orders/4711\xc6\x82\x0b\x63200"
+                } else {
+                    gen1
+                });
+            }
+        }
+        for _ in 0..20 {
+            if is_gen2 {
+                trace.extend_from_slice(b"\xc4\x83\x1b");
+                trace.extend_from_slice(&(1_326_258_999_611 + number).to_be_bytes());
+                trace.extend_from_slice(b"\x01\x19\x21\x08\xff");
+            } else {
+                trace.extend_from_slice(b"\xcd\x48");
+                trace.extend_from_slice(&(1 << 40 | number + 9).to_le_bytes());
+                trace.push(0xFF);
+            }
+        }
+    }
+    [definitions, trace]
+}
+
+/// Events of a body.
+fn decode_zico(exchange: &ZicoExchange, dialect: &str, path: &str, body: &Bytes) -> u64 {
+    let books = ListenerBooks::new("bench".into(), Protocol::Zico);
+    let origin = Arc::new(Origin::new("zico", "bench".into(), "bench".into(), 1));
+    let session = if dialect == "gen2" { "x-zorka-session-id" } else { "x-zorka-session-uuid" };
+    let headers = vec![(session.to_owned(), b"00c0ffee12345678".to_vec())];
+    let head = Head { method: "POST".to_owned(), target: format!("/agent/submit/{path}"), headers };
+    let request = Request { head, body: body.clone(), number: 1 };
+    let (answer, _) = decode::answer(exchange, request, origin, &books, NOW, &mut |batch| drop(black_box(batch)));
+    assert_eq!((answer.status, books.account().lost()), (202, 0));
+    books.account().events()
+}
+
 fn all(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("decode");
     group.sample_size(20).measurement_time(Duration::from_secs(3));
@@ -101,6 +170,16 @@ fn all(criterion: &mut Criterion) {
         assert!(decode_bytefrog(version, &options, &wire) > EVENTS / 2);
         group.throughput(Throughput::ElementsAndBytes { elements: EVENTS, bytes: wire.len() as u64 });
         group.bench_function(name, |bencher| bencher.iter(|| decode_bytefrog(version, &options, black_box(&wire))));
+    }
+    for dialect in ["gen1", "gen2"] {
+        let exchange = ZicoExchange::recorded(zico::Options::default(), false, &MemoryBudget::new(256 << 20));
+        let [definitions, trace] = zico_bodies(dialect).map(Bytes::from);
+        decode_zico(&exchange, dialect, "agd", &definitions);
+        assert_eq!(decode_zico(&exchange, dialect, "trc", &trace), EVENTS);
+        group.throughput(Throughput::ElementsAndBytes { elements: EVENTS, bytes: trace.len() as u64 });
+        group.bench_function(format!("zico records, {dialect}"), |bencher| {
+            bencher.iter(|| decode_zico(&exchange, dialect, "trc", black_box(&trace)));
+        });
     }
     group.finish();
 }
