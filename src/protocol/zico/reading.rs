@@ -47,7 +47,11 @@ impl Reading {
             match self.trace.read(body, symbols, &session.delivered, &mut self.state, out) {
                 Ok(false) => return Told::More,
                 Ok(true) if self.may_park && !self.trace.is_closed() => {
-                    return Told::Open { needed: self.trace.settle(body, symbols) };
+                    let limit = self.state.limits.bytes;
+                    if let Some(needed) = self.trace.settle(body, symbols, limit) {
+                        return Told::Open { needed };
+                    }
+                    self.is_flushing = true;
                 }
                 Ok(true) => self.is_flushing = true,
                 Err(fault) => self.give_up(fault),

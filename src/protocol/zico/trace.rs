@@ -142,10 +142,14 @@ impl Trace {
         true
     }
 
-    /// Makes what is open independent of the body and of what symbols become. Answers the memory that it takes.
-    pub(super) fn settle(&mut self, body: &[u8], symbols: &mut Symbols<'_>) -> usize {
-        let mut bytes = 0;
+    /// Makes what is open independent of the body and of what symbols become. Answers the memory that it takes; `None`:
+    /// that would be more than `limit`, and some of it still needs the body.
+    pub(super) fn settle(&mut self, body: &[u8], symbols: &mut Symbols<'_>, limit: usize) -> Option<usize> {
+        let mut bytes = self.memory_bytes();
         for record in &mut self.records {
+            if bytes > limit {
+                return None;
+            }
             if let (MethodUse::Id, Some(prolog)) = (&record.method, record.prolog)
                 && let Some(method) = symbols.method(prolog.method)
             {
@@ -156,24 +160,27 @@ impl Trace {
                 && let Some(symbol) = symbols.string(id)
             {
                 top.trace_type = TraceType::Text(symbol.text.to_string());
+                bytes += symbol.text.len();
             }
             for kept in &mut record.attributes {
                 if let Kept::Here(form, range) = kept {
                     let here = body.get(range.clone()).unwrap_or_default();
+                    let most = limit.saturating_sub(bytes);
                     // What is kept was checked when it came.
-                    let settled = value::settle(here, *form, symbols, self.dialect).unwrap_or_default();
+                    let settled = value::settle(here, *form, symbols, self.dialect, most).unwrap_or_default()?;
                     *kept = Kept::Settled(settled);
                 }
-                bytes += size_of::<Kept>() + kept.bytes(&[]).len();
+                bytes += kept.bytes(&[]).len();
             }
             if let MethodUse::Settled(method) = &record.method {
                 bytes += size_of::<Method>() + method.name.len() + method.signature.len();
             }
-            record.offset = 0;
         }
+        // From here on places are those in the next body.
+        self.records.iter_mut().for_each(|record| record.offset = 0);
         self.spare = Vec::new();
         self.records.shrink_to_fit();
-        bytes + self.memory_bytes()
+        Some(bytes)
     }
 
     fn open(&mut self, prolog: Option<Prolog>, order: Order, offset: usize) {
