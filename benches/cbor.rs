@@ -36,7 +36,7 @@ fn gen1() -> Vec<u8> {
             }
             if call >= DEPTH {
                 body.extend_from_slice(b"\xcd\x48");
-                body.extend_from_slice(&(1 << 40 | trace + 9).to_le_bytes());
+                body.extend_from_slice(&((1 << 40) | (trace + 9)).to_le_bytes());
                 body.push(0xFF);
             }
         }

@@ -2,6 +2,8 @@
 
 #![allow(missing_docs)]
 
+mod rbkit_dump;
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use tributary::event::{Origin, UnixNanos};
 use tributary::pipeline::ledger::ListenerBooks;
 use tributary::protocol::bytefrog::{self, Calls, Hq, Order};
 use tributary::protocol::datadog::{self, DatadogSession};
+use tributary::protocol::rbkit;
 use tributary::protocol::zico::{self, ZicoExchange};
 use tributary::protocol::{End, Head, MemoryBudget, Now, Protocol, Request, Session};
 use tributary::simulate::datadog::{Dialect, Tracer};
@@ -58,6 +61,20 @@ fn bytefrog_wire(version: u8) -> Vec<u8> {
         }
         wire.extend_from_slice(&thread.to_be_bytes());
     }
+    wire
+}
+
+/// What a subscription receives when a heap is dumped.
+fn rbkit_wire() -> Vec<u8> {
+    let count = (rbkit_dump::OBJECTS as u32).to_be_bytes();
+    let head = [&[0x83, 0, 7, 9, 0, 2, 0x91, 0x84, 0, 5, 10, 1, 11, 0xCE][..], &count, &[2]].concat();
+    let body = [head, rbkit_dump::dump()].concat();
+    let mut wire = vec![0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0x7F, 3, 1];
+    wire.extend_from_slice(b"NULL");
+    wire.resize(64, 0);
+    wire.extend_from_slice(b"\x04\x19\x05READY\x0BSocket-Type\0\0\0\x03PUB\x02");
+    wire.extend_from_slice(&(body.len() as u64).to_be_bytes());
+    wire.extend_from_slice(&body);
     wire
 }
 
@@ -131,7 +148,7 @@ fn zico_bodies(dialect: &str) -> [Vec<u8>; 2] {
                 trace.extend_from_slice(b"\x01\x19\x21\x08\xff");
             } else {
                 trace.extend_from_slice(b"\xcd\x48");
-                trace.extend_from_slice(&(1 << 40 | number + 9).to_le_bytes());
+                trace.extend_from_slice(&((1 << 40) | (number + 9)).to_le_bytes());
                 trace.push(0xFF);
             }
         }
@@ -150,6 +167,11 @@ fn decode_zico(exchange: &ZicoExchange, dialect: &str, path: &str, body: &Bytes)
     let (answer, _) = decode::answer(exchange, request, origin, &books, NOW, &mut |batch| drop(black_box(batch)));
     assert_eq!((answer.status, books.account().lost()), (202, 0));
     books.account().events()
+}
+
+fn decode_rbkit(wire: &[u8]) -> u64 {
+    let agent = rbkit::Agent::new(rbkit::AgentOptions::default());
+    decode(rbkit::Subscription::new(agent, rbkit::Options::default().into(), 16 << 20), Protocol::Rbkit, wire)
 }
 
 fn all(criterion: &mut Criterion) {
@@ -181,6 +203,10 @@ fn all(criterion: &mut Criterion) {
             bencher.iter(|| decode_zico(&exchange, dialect, "trc", black_box(&trace)));
         });
     }
+    let dump = rbkit_wire();
+    assert_eq!(decode_rbkit(&dump), rbkit_dump::OBJECTS + 1);
+    group.throughput(Throughput::ElementsAndBytes { elements: rbkit_dump::OBJECTS, bytes: dump.len() as u64 });
+    group.bench_function("rbkit heap dump", |bencher| bencher.iter(|| decode_rbkit(black_box(&dump))));
     group.finish();
 }
 

@@ -22,7 +22,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 const FILE_SINK: &str = "type = \"file\"\npath = \"out/events.ndjson\"\nrotate_bytes = \"0\"\nrotate_interval = \"0s\"\n\
                          fsync = \"never\"";
 /// What agents of each protocol are simulated, and about as many bytes as one of their events takes in that file.
-const LOADS: [Load; 7] = [
+const LOADS: [Load; 9] = [
     Load { name: "datadog", agent: &["datadog"], options: "", bytes_per_event: 900 },
     Load { name: "bytefrog v1", agent: &["bytefrog", "--protocol-version", "1"], options: "", bytes_per_event: 600 },
     Load { name: "bytefrog v4", agent: &["bytefrog", "--protocol-version", "4"], options: "", bytes_per_event: 600 },
@@ -52,9 +52,26 @@ const LOADS: [Load; 7] = [
         options: "",
         bytes_per_event: 900,
     },
+    // Objects, and a stack with every eighth event.
+    Load {
+        name: "rbkit",
+        agent: &["rbkit"],
+        options: "enable = [\"memory_profile\", \"cpu_profile\"]",
+        bytes_per_event: 900,
+    },
+    // One heap dump, in one message. It is asked for after a second.
+    Load {
+        name: "rbkit dump",
+        agent: &["rbkit", "--heap-objects", EVENTS],
+        options: "snapshot_interval = \"1s\"",
+        bytes_per_event: 700,
+    },
 ];
 
-/// Agents, and the options of their listener.
+/// Stands for the number of events among an agent's arguments.
+const EVENTS: &str = "EVENTS";
+
+/// Agents, and the options of their listener; for `rbkit`, of the process that it dials.
 struct Load {
     name: &'static str,
     agent: &'static [&'static str],
@@ -131,7 +148,20 @@ fn daemon(load: &Load, sink: &str, events: u64) -> Run {
     let directory = tempfile::tempdir().unwrap();
     let address = free_address();
     let Load { agent, options, .. } = load;
-    let listener = format!("protocol = \"{}\"\nlisten = \"{address}\"\n{options}", agent[0]);
+    // Who binds, and who connects.
+    let is_dialled = agent[0] == "rbkit";
+    let request = free_address();
+    let to: Vec<String> = if is_dialled {
+        vec!["--publish".to_owned(), address.to_string(), "--request".to_owned(), request.to_string()]
+    } else {
+        vec!["--to".to_owned(), address.to_string()]
+    };
+    let listener = if is_dialled {
+        let agents = format!("agents = [{{ publish = \"{address}\", request = \"{request}\", {options} }}]");
+        format!("protocol = \"rbkit\"\nreconnect = {{ min = \"10ms\", max = \"50ms\" }}\n{agents}")
+    } else {
+        format!("protocol = \"{}\"\nlisten = \"{address}\"\n{options}", agent[0])
+    };
     let config = format!("[listeners.bench]\n{listener}\n[sinks.out]\n{sink}\n");
     fs::write(directory.path().join("tributary.toml"), config).unwrap();
     let mut daemon = Command::new(TRIBUTARY)
@@ -141,15 +171,16 @@ fn daemon(load: &Load, sink: &str, events: u64) -> Run {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    while TcpStream::connect(address).is_err() {
+    while !is_dialled && TcpStream::connect(address).is_err() {
         thread::sleep(Duration::from_millis(10));
     }
     let cpu_before = cpu_seconds(&daemon);
     let began = Instant::now();
     let sent = Command::new(TRIBUTARY)
         .arg("simulate")
-        .args(*agent)
-        .args(["--to", &address.to_string(), "--count", &events.to_string()])
+        .args(agent.iter().map(|argument| argument.replace(EVENTS, &events.to_string())))
+        .args(to)
+        .args(["--count", &events.to_string()])
         .output()
         .unwrap();
     // The agent waits until the daemon has read to the end and closed; what lanes still hold is soon written.

@@ -1,6 +1,11 @@
 //! What can be asked of connected agents, and told them, while the daemon runs.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
 use crate::protocol::bytefrog::{AgentStatus, Command, Hq, Refusal};
+use crate::protocol::rbkit;
 use crate::transport::clock::Clock;
 
 /// The agents of one `bytefrog` listener.
@@ -26,5 +31,89 @@ impl Headquarters {
     /// It would harm the traced program in the agent's present state, or nobody would hear it; the refusal says which.
     pub fn command(&self, run: u8, command: Command) -> Result<(), Refusal> {
         self.hq.command(run, command, self.clock.now().elapsed)
+    }
+}
+
+/// The processes of one `rbkit` listener that are dialled.
+#[derive(Clone, Debug)]
+pub struct Processes {
+    agents: Vec<rbkit::Agent>,
+}
+
+impl Processes {
+    pub(crate) fn new(agents: Vec<rbkit::Agent>) -> Self {
+        Processes { agents }
+    }
+
+    /// The processes, in the order of the configuration.
+    pub fn agents(&self) -> Vec<rbkit::AgentStatus> {
+        self.agents.iter().map(rbkit::Agent::status).collect()
+    }
+
+    /// Sends a command to the process of this number in the configuration, from 0, and waits for its answer: which says
+    /// that it was received, and no more.
+    ///
+    /// # Errors
+    /// There is no such process, it does not answer, or it would not understand; the refusal says which.
+    pub async fn command(&self, number: usize, command: rbkit::Command) -> Result<(), rbkit::Refusal> {
+        let agent = self.agents.get(number).ok_or(rbkit::Refusal::NotConnected)?;
+        let (answer, answered) = oneshot::channel();
+        // Who has stopped waiting need not be told.
+        agent.command(
+            command,
+            Box::new(|result| {
+                let _ = answer.send(result);
+            }),
+        );
+        answered.await.unwrap_or(Err(rbkit::Refusal::NotAnswered))
+    }
+}
+
+/// The agents of all listeners. Cloned: the same directory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Directory(Arc<Mutex<Entries>>);
+
+#[derive(Debug, Default)]
+struct Entries {
+    bytefrog: Vec<(String, Headquarters)>,
+    rbkit: Vec<(String, Processes)>,
+}
+
+impl Directory {
+    pub(crate) fn add_bytefrog(&self, listener: &str, headquarters: Headquarters) {
+        self.entries().bytefrog.push((listener.to_owned(), headquarters));
+    }
+
+    pub(crate) fn add_rbkit(&self, listener: &str, processes: Processes) {
+        self.entries().rbkit.push((listener.to_owned(), processes));
+    }
+
+    /// The listener is no more.
+    pub(crate) fn remove(&self, listener: &str) {
+        let mut entries = self.entries();
+        entries.bytefrog.retain(|(name, _)| name != listener);
+        entries.rbkit.retain(|(name, _)| name != listener);
+    }
+
+    pub(crate) fn bytefrog(&self, listener: &str) -> Option<Headquarters> {
+        self.entries().bytefrog.iter().find(|(name, _)| name == listener).map(|(_, headquarters)| headquarters.clone())
+    }
+
+    pub(crate) fn rbkit(&self, listener: &str) -> Option<Processes> {
+        self.entries().rbkit.iter().find(|(name, _)| name == listener).map(|(_, processes)| processes.clone())
+    }
+
+    /// By listener.
+    pub(crate) fn headquarters(&self) -> Vec<(String, Headquarters)> {
+        self.entries().bytefrog.clone()
+    }
+
+    /// By listener.
+    pub(crate) fn processes(&self) -> Vec<(String, Processes)> {
+        self.entries().rbkit.clone()
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,8 +13,9 @@
 //! ```
 //!
 //! Beside the floors: [`config`] (read by every component for itself), [`decode`] (sessions without sockets), [`agents`] (commands while the
-//! daemon runs) and [`simulate`] (shares no code with the decoders).
+//! daemon runs), [`profile`] (pictures and tables of events) and [`simulate`] (shares no code with the decoders).
 
+pub mod admin;
 pub mod agents;
 pub mod cli;
 pub mod codec;
@@ -22,6 +23,7 @@ pub mod config;
 pub mod decode;
 pub mod event;
 pub mod pipeline;
+pub mod profile;
 pub mod protocol;
 pub mod server;
 pub mod simulate;

@@ -50,7 +50,7 @@ fn demo_prints_events_and_ends_with_a_table() {
     assert!(losses(&events).is_empty());
     let head: Vec<_> = ended.line("events/s").split_whitespace().collect();
     assert_eq!(head, ["protocol", "sent", "events", "bytes", "losses", "events/s"]);
-    for protocol in Protocol::spoken().map(Protocol::as_str) {
+    for protocol in Protocol::ALL.into_iter().map(Protocol::as_str) {
         let row: Vec<_> = ended.line(&format!("{protocol:<10}")).split_whitespace().collect();
         let count = events.iter().filter(|event| event["origin"]["protocol"] == protocol).count().to_string();
         assert_eq!((row[1], row[2], row[4]), (&*count, &*count, "0"), "{}", ended.stderr);
@@ -230,16 +230,6 @@ fn decode_ends_quietly_when_its_reader_has_seen_enough() {
     let ended = decode.end();
     sender.join().unwrap();
     assert_eq!((ended.code, &*ended.stderr), (Some(0), ""));
-}
-
-#[test]
-fn a_protocol_that_is_not_built_yet_is_one_clear_line() {
-    let line = "tributary: protocol `rbkit` is not built yet; this version speaks: bytefrog, datadog, endless, zico\n";
-    let to = "127.0.0.1:1";
-    for arguments in [&["decode", "rbkit"][..], &["demo", "--protocol", "rbkit"], &["simulate", "rbkit", "--to", to]] {
-        let ended = run(arguments);
-        assert_eq!((ended.code, &*ended.stderr, &*ended.stdout), (Some(2), line, ""), "{arguments:?}");
-    }
 }
 
 #[test]

@@ -128,6 +128,27 @@ fn a_hang_up_closes_files_although_nothing_is_written() {
 }
 
 #[test]
+fn a_hang_up_takes_a_good_configuration_and_not_a_bad_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let (home, daemon) = start(&file_sink(&file("first.ndjson")), &[]);
+    let address = daemon.address("test");
+    send_span(address, "first");
+    let path = home.path().join("t.toml");
+    let good = fs::read_to_string(&path).unwrap();
+    fs::write(&path, good.replace("first.ndjson", "second.ndjson") + "[listeners.bad]\nprotocol = 7\n").unwrap();
+    daemon.signal("HUP");
+    daemon.until_stderr("everything goes on as before: the configuration is wrong");
+    fs::write(&path, good.replace("first.ndjson", "second.ndjson")).unwrap();
+    daemon.signal("HUP");
+    daemon.until_stderr("begun anew");
+    send_span(address, "second");
+    stop(daemon, "TERM");
+    assert_eq!(spans(&events_in(&file("first.ndjson"))), [("first", true)]);
+    assert_eq!(spans(&events_in(&file("second.ndjson"))), [("second", true)]);
+}
+
+#[test]
 fn a_daemon_whose_log_nobody_reads_any_more_goes_on() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("events.ndjson");

@@ -28,7 +28,7 @@ fn an_empty_file_means_what_is_built_in() {
     assert_eq!(config.limits.shutdown_grace, Duration::from_secs(10));
     let listener = &config.listeners[0];
     assert_eq!(listener.name, "spans");
-    assert_eq!(listener.listen, SocketAddr::from(([127, 0, 0, 1], 8136)));
+    assert_eq!(listener.listen, Some(SocketAddr::from(([127, 0, 0, 1], 8136))));
     assert_eq!(listener.options, ListenerOptions::default());
     assert_eq!(listener.protocol, ProtocolOptions::Datadog(datadog::Options::default()));
     let [sink] = config.sinks.as_slice() else { panic!("one sink") };
@@ -38,11 +38,11 @@ fn an_empty_file_means_what_is_built_in() {
 }
 
 #[test]
-fn every_spoken_protocol_has_a_built_in_listener_on_loopback() {
+fn every_protocol_has_a_built_in_listener_on_loopback() {
     let config = Config::builtin();
     let has = |protocol| config.listeners.iter().filter(|listener| listener.protocol.protocol() == protocol).count();
-    assert!(Protocol::spoken().all(|protocol| has(protocol) == 1));
-    assert!(config.listeners.iter().all(|listener| listener.listen.ip().is_loopback()));
+    assert!(Protocol::ALL.into_iter().all(|protocol| has(protocol) == 1));
+    assert!(config.listeners.iter().filter_map(|listener| listener.listen).all(|listen| listen.ip().is_loopback()));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn listeners_and_sinks_keep_the_order_of_the_file() {
 fn every_option_of_a_listener_is_taken_from_the_file() {
     let config = read(LISTENER).config;
     let listener = &config.listeners[0];
-    assert_eq!(listener.listen, "[::1]:9000".parse().unwrap());
+    assert_eq!(listener.listen, Some("[::1]:9000".parse().unwrap()));
     let tls =
         TlsOptions { cert: "c.pem".into(), key: "k.pem".into(), client_ca: Some("a.pem".into()), allow_plain: true };
     let options = ListenerOptions {
@@ -188,7 +188,7 @@ fn every_option_of_a_zico_listener_is_taken_from_the_file() {
     let config = read(text).config;
     let ProtocolOptions::Zico(found, agents, _) = &config.listeners[0].protocol else { panic!("{config:?}") };
     assert_eq!((found, agents), (&zico, &store));
-    assert_eq!(config.listeners[0].listen.port(), 8640);
+    assert_eq!(config.listeners[0].listen.unwrap().port(), 8640);
 }
 
 #[test]
@@ -272,9 +272,7 @@ fn the_effective_configuration_reads_as_itself() {
 #[test]
 fn the_effective_configuration_shows_defaults_and_what_is_not_set() {
     let effective = read("[sinks.a]\ntype = \"discard\"\nbuffer_bytes = 65536\n").effective;
-    assert!(
-        effective.starts_with("[limits]\nmemory_bytes = \"256MiB\"\nshutdown_grace = \"10s\"\n\n[listeners.spans]\n")
-    );
+    assert!(effective.starts_with("[limits]\nmemory_bytes = \"256MiB\"\nshutdown_grace = \"10s\"\n\n[admin]\n"));
     assert!(effective.contains("\nlisten = \"127.0.0.1:8136\"\n"));
     assert!(effective.contains("\nallow = []\n"));
     assert!(effective.contains("\n# tls.cert is not set\n"));

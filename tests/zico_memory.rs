@@ -1,6 +1,6 @@
 //! ZICO: what peers can make us hold. One test in a process of its own, so that nothing else moves the figure.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod hostile_support;
 mod zico_support;

@@ -2,6 +2,8 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
+use std::mem;
+use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +17,7 @@ use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
+use crate::protocol::rbkit::{Agent, AgentOptions, Channel, Player};
 use crate::protocol::zico::ZicoExchange;
 use crate::protocol::zico::wire::{self, Carries, Dialect};
 use crate::protocol::{End, Exchange, Head, MemoryBudget, Protocol, Request, Session};
@@ -23,7 +26,7 @@ use crate::transport::clock::Clock;
 use crate::transport::options::ListenerOptions;
 use crate::transport::quarantine::RECEIVED_HEADER;
 
-use super::{Failure, NamedProtocol, OutputFormat, counted, quiet, say};
+use super::{Failure, NamedProtocol, OutputFormat, counted, profile, quiet, say};
 
 /// Files are read in pieces of this size, as a connection might be.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -34,7 +37,8 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// events, here as there; they are no failure.
 ///
 /// Of bytefrog, all files are the connections of one run: control first, then data. Of endless, a file holds HTTP
-/// requests, or one bundle without any.
+/// requests, or one bundle without any. Of rbkit, all files are one conversation in its order: each the body of one message
+/// or reply, or all that one connection received.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -44,7 +48,10 @@ Examples:
   tributary decode bytefrog --option calls=spans control.bin data-0.bin data-1.bin
   tributary decode bytefrog --bytefrog-version 1 data-0.bin
   tributary decode endless quarantine/desktops/*.http
-  tributary decode endless --endless-version 2 bundle.bin")]
+  tributary decode endless --endless-version 2 bundle.bin
+  tributary decode rbkit 001-rep.msgpack 002-pub.msgpack
+  tributary decode rbkit --as flamegraph events.ndjson > cpu.svg
+  tributary decode rbkit --compare 1 2 events.ndjson")]
 pub(super) struct Arguments {
     /// What the bytes speak
     protocol: NamedProtocol,
@@ -60,20 +67,71 @@ pub(super) struct Arguments {
     /// The version of an endless bundle without an HTTP request around it, 0 to 3
     #[arg(long, value_name = "NUMBER", default_value = "3", value_parser = clap::value_parser!(u8).range(0..=3))]
     endless_version: u8,
+    /// Which socket rbkit messages came from, where their form does not tell
+    #[arg(long, value_name = "CHANNEL")]
+    channel: Option<ChannelName>,
     /// How events are written
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     format: OutputFormat,
+    #[command(flatten)]
+    profile: profile::Arguments,
+}
+
+/// A file to be decoded.
+pub(super) struct Input {
+    pub(super) path: PathBuf,
+    /// When somebody has looked at its beginning already.
+    pub(super) opened: Option<Box<dyn Read>>,
+}
+
+impl Input {
+    pub(super) fn new(path: &Path) -> Self {
+        Input { path: path.to_owned(), opened: None }
+    }
+
+    pub(super) fn open(&mut self) -> io::Result<Box<dyn Read>> {
+        match self.opened.take() {
+            Some(opened) => Ok(opened),
+            None if self.path == Path::new("-") => Ok(Box::new(io::stdin())),
+            None => Ok(Box::new(File::open(&self.path)?)),
+        }
+    }
+}
+
+/// A socket of an rbkit agent.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum ChannelName {
+    Pub,
+    Rep,
+}
+
+impl From<ChannelName> for Channel {
+    fn from(name: ChannelName) -> Self {
+        match name {
+            ChannelName::Pub => Channel::Pub,
+            ChannelName::Rep => Channel::Rep,
+        }
+    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let protocol = arguments.protocol.spoken()?;
-    let listener = listener(protocol.as_str(), &arguments.options)?;
+    if arguments.profile.is_wanted(arguments.protocol.0)? {
+        let decode = |files, take: &mut dyn FnMut(&Batch)| decode(arguments, files, Output::Taken(take));
+        return arguments.profile.run(&arguments.files, &decode);
+    }
     let stdin = [PathBuf::from("-")];
     let files = if arguments.files.is_empty() { &stdin[..] } else { &arguments.files };
+    let files = files.iter().map(|file| Input::new(file)).collect();
+    decode(arguments, files, Output::Written(Lines::new(arguments.format.into())))
+}
+
+fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Result<(), Failure> {
+    let protocol = arguments.protocol.0;
+    let listener = listener(protocol.as_str(), &arguments.options)?;
     let memory = MemoryBudget::new(Config::builtin().limits.memory_bytes);
     let ListenerConfig { options: ListenerOptions { max_message_bytes, emit_definitions, .. }, protocol: own, .. } =
         listener;
-    let mut decoder = Decoder { protocol, files, clock: Clock::start(), output: Output::new(arguments.format.into()) };
+    let mut decoder = Decoder { protocol, files, clock: Clock::start(), output };
     match own {
         ProtocolOptions::Bytefrog(own) => {
             let hq = Hq::offline(own, emit_definitions, memory, arguments.bytefrog_version);
@@ -81,6 +139,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         ProtocolOptions::Datadog(own) => {
             decoder.one_by_one(|| DatadogSession::new(own.clone(), max_message_bytes, emit_definitions, &memory))
+        }
+        ProtocolOptions::Rbkit(own) => {
+            let (agent, own) = (Agent::new(AgentOptions::default()), Arc::new(own));
+            let channel = arguments.channel.map(Into::into);
+            decoder.recordings(|bytes, is_last| {
+                Player::new(agent.clone(), own.clone(), max_message_bytes, bytes, channel, is_last)
+            })
         }
         ProtocolOptions::Zico(own, ..) => {
             let exchange = ZicoExchange::recorded(own, emit_definitions, &memory);
@@ -97,9 +162,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Files being decoded.
 struct Decoder<'a> {
     protocol: Protocol,
-    files: &'a [PathBuf],
+    files: Vec<Input>,
     clock: Clock,
-    output: Output,
+    output: Output<'a>,
 }
 
 /// A file that has been read.
@@ -112,10 +177,10 @@ struct Decoded<S> {
 impl Decoder<'_> {
     /// Connections that have nothing to do with each other.
     fn one_by_one<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), Failure> {
-        for (number, file) in (1..).zip(self.files) {
+        for (number, file) in (1..).zip(take(&mut self.files)) {
             let decoded = self.read(number, file, make())?;
             self.finish(decoded)?;
-            if self.output.is_closed {
+            if self.output.is_closed() {
                 break;
             }
         }
@@ -125,7 +190,7 @@ impl Decoder<'_> {
     /// Connections that live at the same time: none ends before all are read.
     fn together<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), Failure> {
         let mut read = Vec::new();
-        for (number, file) in (1..).zip(self.files) {
+        for (number, file) in (1..).zip(take(&mut self.files)) {
             read.push(self.read(number, file, make())?);
         }
         read.into_iter().try_for_each(|decoded| self.finish(decoded))
@@ -133,12 +198,12 @@ impl Decoder<'_> {
 
     /// Requests, each file's in their order; what is none is made one by `wrap`.
     fn requests<E: Exchange>(&mut self, exchange: &E, wrap: impl Fn(Vec<u8>) -> Request) -> Result<(), Failure> {
-        for (number, file) in (1..).zip(self.files) {
+        for (number, mut file) in (1..).zip(take(&mut self.files)) {
             let books = ListenerBooks::new("decode".into(), self.protocol);
-            let name: Arc<str> = file.display().to_string().into();
+            let name: Arc<str> = file.path.display().to_string().into();
             let origin = Arc::new(Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number));
             let mut bytes = Vec::new();
-            let read = open(file).and_then(|mut input| input.read_to_end(&mut bytes));
+            let read = file.open().and_then(|mut input| input.read_to_end(&mut bytes));
             read.map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
             for request in decode::requests(&bytes).unwrap_or_else(|| vec![wrap(bytes)]) {
                 let shown = format!("{} {:.24}", request.head.method, request.head.target);
@@ -154,7 +219,7 @@ impl Decoder<'_> {
                 say(format_args!("{name}: {shown}: {}, {words}", answer.status));
             }
             self.output.flush()?;
-            if self.output.is_closed {
+            if self.output.is_closed() {
                 return Ok(());
             }
             sum_up(&name, &books);
@@ -162,9 +227,30 @@ impl Decoder<'_> {
         Ok(())
     }
 
+    /// Recordings of one conversation with a process, each taken up where the one before ended.
+    fn recordings(&mut self, play: impl Fn(&[u8], bool) -> Player) -> Result<(), Failure> {
+        let files = take(&mut self.files);
+        let last = files.len() as u64;
+        for (number, mut file) in (1..).zip(files) {
+            let mut bytes = Vec::new();
+            let read = file.open().and_then(|mut input| input.read_to_end(&mut bytes));
+            read.map_err(|error| Failure::Failed(format!("{}: {error}", file.path.display())))?;
+            let player = play(&bytes, number == last);
+            file.opened = Some(Box::new(io::Cursor::new(bytes)));
+            match player {
+                Player::Pub(session) => self.read(number, file, *session).and_then(|decoded| self.finish(decoded))?,
+                Player::Rep(session) => self.read(number, file, *session).and_then(|decoded| self.finish(decoded))?,
+            }
+            if self.output.is_closed() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// What an exchange still waits with when its last request is decoded.
     fn rest<E: Exchange>(&mut self, exchange: &E) -> Result<(), Failure> {
-        if self.output.is_closed {
+        if self.output.is_closed() {
             return Ok(());
         }
         let books = ListenerBooks::new("decode".into(), self.protocol);
@@ -173,19 +259,19 @@ impl Decoder<'_> {
         Ok(self.output.flush()?)
     }
 
-    fn read<S: Session>(&mut self, number: u64, file: &Path, session: S) -> Result<Decoded<S>, Failure> {
+    fn read<S: Session>(&mut self, number: u64, mut file: Input, session: S) -> Result<Decoded<S>, Failure> {
         let books = ListenerBooks::new("decode".into(), self.protocol);
-        let name: Arc<str> = file.display().to_string().into();
+        let name: Arc<str> = file.path.display().to_string().into();
         let origin = Arc::new(Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number));
         let mut offline = Offline::new(session, origin, books.clone());
         let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
-        feed(open(file).map_err(failed)?, &mut offline, self.clock, &mut self.output).map_err(failed)?;
+        feed(file.open().map_err(failed)?, &mut offline, self.clock, &mut self.output).map_err(failed)?;
         Ok(Decoded { name, offline, books })
     }
 
     fn finish<S: Session>(&mut self, decoded: Decoded<S>) -> Result<(), Failure> {
         let Decoded { name, offline, books } = decoded;
-        if self.output.is_closed {
+        if self.output.is_closed() {
             return Ok(());
         }
         offline.finish(End::Closed, self.clock.now(), &mut |batch| self.output.write(&batch));
@@ -255,18 +341,14 @@ fn submitted(body: Vec<u8>) -> Request {
     Request { head, body: body.into(), number: 1 }
 }
 
-fn open(path: &Path) -> io::Result<Box<dyn Read>> {
-    Ok(if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path)?) })
-}
-
 fn feed<S: Session>(
     mut input: impl Read,
     offline: &mut Offline<S>,
     clock: Clock,
-    output: &mut Output,
+    output: &mut Output<'_>,
 ) -> io::Result<()> {
     let mut piece = vec![0; PIECE_BYTES];
-    while !output.is_closed {
+    while !output.is_closed() {
         let bytes = match input.read(&mut piece) {
             Ok(0) => break,
             Ok(bytes) => bytes,
@@ -280,8 +362,37 @@ fn feed<S: Session>(
     Ok(())
 }
 
+/// Where events go.
+enum Output<'a> {
+    /// To stdout.
+    Written(Lines),
+    /// To a profile.
+    Taken(&'a mut dyn FnMut(&Batch)),
+}
+
+impl Output<'_> {
+    fn write(&mut self, batch: &Batch) {
+        match self {
+            Output::Written(lines) => lines.write(batch),
+            Output::Taken(take) => take(batch),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Output::Written(lines) => lines.flush(),
+            Output::Taken(_) => Ok(()),
+        }
+    }
+
+    /// The reader has left.
+    fn is_closed(&self) -> bool {
+        matches!(self, Output::Written(lines) if lines.is_closed)
+    }
+}
+
 /// Encoded events on their way to stdout.
-struct Output {
+struct Lines {
     stdout: BufWriter<io::Stdout>,
     encoder: Encoder,
     lines: Vec<u8>,
@@ -290,9 +401,9 @@ struct Output {
     is_closed: bool,
 }
 
-impl Output {
+impl Lines {
     fn new(format: Format) -> Self {
-        Output {
+        Lines {
             stdout: BufWriter::new(io::stdout()),
             encoder: Encoder::new(format),
             lines: Vec::new(),
@@ -312,7 +423,7 @@ impl Output {
 
     /// What has become of the writes so far.
     fn check(&mut self) -> io::Result<()> {
-        let result = std::mem::replace(&mut self.result, Ok(()));
+        let result = mem::replace(&mut self.result, Ok(()));
         self.is_closed |= result.is_err();
         quiet(result)
     }

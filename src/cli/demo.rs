@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkKind};
 use crate::event::Kind;
 use crate::pipeline::ledger::Accounts;
-use crate::protocol::{Protocol, bytefrog, datadog, endless, zico};
+use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
 use crate::server::Server;
+use crate::simulate::rbkit::Process;
 use crate::simulate::{self, Amount, Plan, Sent};
 use crate::sink::encode::Format;
 use crate::store::StoreOptions;
@@ -32,7 +33,7 @@ pub(super) struct Arguments {
     /// Events per second and protocol
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u64).range(1..))]
     rate: u64,
-    /// Only these protocols [default: every one that this version speaks]
+    /// Only these protocols [default: every one]
     #[arg(long, value_name = "PROTOCOL")]
     protocol: Vec<NamedProtocol>,
     /// How events are written
@@ -41,39 +42,53 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let named: Vec<Protocol> = arguments.protocol.iter().map(|name| name.spoken()).collect::<Result<_, _>>()?;
+    let named: Vec<Protocol> = arguments.protocol.iter().map(|name| name.0).collect();
     let is_wanted = |protocol: &Protocol| named.is_empty() || named.contains(protocol);
-    let protocols: Vec<Protocol> = Protocol::spoken().filter(is_wanted).collect();
-    let config = config(&protocols, arguments.format.into())?;
-    let (accounts, sent, seconds) = block_on(show(config, arguments))??;
+    let protocols: Vec<Protocol> = Protocol::ALL.into_iter().filter(is_wanted).collect();
+    let (accounts, sent, seconds) = block_on(show(&protocols, arguments))??;
     table(&accounts, &sent, seconds);
     run::verdict(&accounts)
 }
 
-/// A loopback listener per protocol, on ports that the system chooses, and stdout.
-fn config(protocols: &[Protocol], format: Format) -> Result<Config, Failure> {
+/// A loopback listener per protocol, on ports that the system chooses, and stdout. `ruby` is where the daemon connects
+/// instead.
+fn config(protocols: &[Protocol], ruby: Option<simulate::rbkit::Options>, format: Format) -> Config {
     let mut config = Config::builtin();
-    config.listeners = protocols.iter().map(|protocol| listener(*protocol)).collect::<Result<_, _>>()?;
+    config.admin.listen = None;
+    config.listeners = protocols.iter().map(|protocol| listener(*protocol, ruby)).collect();
     for sink in &mut config.sinks {
         sink.kind = SinkKind::Stdout { format };
     }
-    Ok(config)
+    config
 }
 
-fn listener(protocol: Protocol) -> Result<ListenerConfig, Failure> {
+fn listener(protocol: Protocol, ruby: Option<simulate::rbkit::Options>) -> ListenerConfig {
     let options = match protocol {
+        Protocol::Rbkit => ProtocolOptions::Rbkit(rbkit::Options {
+            agents: ruby.into_iter().map(dialled).collect(),
+            ..Default::default()
+        }),
         Protocol::Datadog => ProtocolOptions::Datadog(datadog::Options::default()),
         Protocol::Bytefrog => ProtocolOptions::Bytefrog(bytefrog::Options::default()),
         Protocol::Endless => ProtocolOptions::Endless(endless::Options::default(), http()),
         Protocol::Zico => ProtocolOptions::Zico(zico::Options::default(), StoreOptions::default(), http()),
-        Protocol::Rbkit => return Err(Failure::Misused(protocol.not_spoken())),
     };
-    Ok(ListenerConfig {
+    ListenerConfig {
         name: "demo".to_owned(),
-        listen: ([127, 0, 0, 1], 0).into(),
+        listen: (protocol != Protocol::Rbkit).then_some(([127, 0, 0, 1], 0).into()),
         options: Default::default(),
         protocol: options,
-    })
+    }
+}
+
+/// The simulated Ruby process, asked for everything.
+fn dialled(ruby: simulate::rbkit::Options) -> rbkit::AgentOptions {
+    rbkit::AgentOptions {
+        publish: Some(ruby.publish.to_string()),
+        request: Some(ruby.request.to_string()),
+        enable: vec![rbkit::Profile::Memory, rbkit::Profile::Cpu],
+        ..Default::default()
+    }
 }
 
 /// A demonstration leaves no files behind.
@@ -84,19 +99,27 @@ fn http() -> HttpOptions {
 }
 
 /// The books, what each agent sent, and the seconds that it took.
-async fn show(config: Config, arguments: &Arguments) -> Result<(Accounts, Vec<Sent>, f64), Failure> {
+async fn show(protocols: &[Protocol], arguments: &Arguments) -> Result<(Accounts, Vec<Sent>, f64), Failure> {
+    let mut ruby = None;
+    if protocols.contains(&Protocol::Rbkit) {
+        let any = ([127, 0, 0, 1], 0).into();
+        let options = simulate::rbkit::Options { publish: any, request: any, ..Default::default() };
+        ruby = Some(Process::bind(options).await?);
+    }
+    let config = config(protocols, ruby.as_ref().map(Process::options), arguments.format.into());
     let server = Server::start(&config).await.map_err(|error| Failure::Failed(error.to_string()))?;
     let began = Instant::now();
     let mut agents = tokio::task::JoinSet::new();
+    let (amount, rate) = (Amount::For(arguments.time), Some(arguments.rate));
+    if let Some(ruby) = ruby {
+        let simulate::rbkit::Options { publish, request, .. } = ruby.options();
+        say(format_args!("rbkit: the daemon connects to a simulated agent on {publish} and {request}"));
+        let plan = simulate::rbkit::Plan { amount, rate, seed: 1 };
+        agents.spawn(async move { ruby.run(plan, pending()).await.map(|report| report.sent) });
+    }
     for bound in server.addresses() {
         say(format_args!("{} on {}: a simulated agent connects", bound.protocol, bound.address));
-        let plan = Plan {
-            to: bound.address,
-            amount: Amount::For(arguments.time),
-            rate: Some(arguments.rate),
-            connections: 1,
-            seed: 1,
-        };
+        let plan = Plan { to: bound.address, amount, rate, connections: 1, seed: 1 };
         agents.spawn(simulate::run(agent(bound.protocol)?, plan, pending()));
     }
     let mut sent = Vec::new();

@@ -7,6 +7,7 @@ mod check;
 mod decode;
 mod demo;
 mod log;
+mod profile;
 mod run;
 mod simulate;
 
@@ -103,6 +104,13 @@ enum Failure {
     Misused(String),
 }
 
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Failure::Failed(why) | Failure::Misused(why)) = self;
+        f.write_str(why)
+    }
+}
+
 impl Failure {
     /// Says why, and answers the exit code.
     fn exit(self) -> ExitCode {
@@ -174,13 +182,6 @@ impl ValueEnum for NamedProtocol {
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
         Some(clap::builder::PossibleValue::new(self.0.as_str()))
-    }
-}
-
-impl NamedProtocol {
-    /// The protocol, if this build speaks it.
-    fn spoken(self) -> Result<Protocol, Failure> {
-        if self.0.is_spoken() { Ok(self.0) } else { Err(Failure::Misused(self.0.not_spoken())) }
     }
 }
 

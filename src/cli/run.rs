@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::config::{Config, Loaded};
 use crate::pipeline::ledger::{Accounts, SinkAccount};
@@ -33,7 +33,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (source, loaded) = load(arguments.config.clone())?;
     info!("tributary {}, configuration: {source}", env!("CARGO_PKG_VERSION"));
-    let accounts = block_on(serve(loaded.config))??;
+    let accounts = block_on(serve(loaded.config, arguments.config.clone()))??;
     verdict(&accounts)
 }
 
@@ -48,25 +48,21 @@ pub(super) fn load(named: Option<PathBuf>) -> Result<(String, Loaded), Failure> 
     Ok((source, loaded))
 }
 
-async fn serve(config: Config) -> Result<Accounts, Failure> {
+async fn serve(mut config: Config, named: Option<PathBuf>) -> Result<Accounts, Failure> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    let server = Server::start(&config).await.map_err(|error| Failure::Failed(error.to_string()))?;
-    for bound in server.addresses() {
-        info!("listener {} ({}) on {}", bound.name, bound.protocol, bound.address);
-    }
-    for sink in &config.sinks {
-        info!("sink {}: {}", sink.name, sink.kind);
-    }
+    let mut server = Server::start(&config).await.map_err(|error| Failure::Failed(error.to_string()))?;
+    tell(&server, &config);
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             () = server.wants_to_stop() => break,
             _ = hang_up.recv() => {
-                info!("SIGHUP: files are opened anew");
+                reload(&mut server, &mut config, named.clone()).await;
                 server.reopen();
+                info!("SIGHUP: files are opened anew");
             }
         }
     }
@@ -80,6 +76,42 @@ async fn serve(config: Config) -> Result<Accounts, Failure> {
     accounts.listeners.iter().for_each(|listener| info!("{listener}"));
     accounts.sinks.iter().for_each(|sink| info!("{sink}"));
     Ok(accounts)
+}
+
+/// Where it listens and dials, and where events go.
+fn tell(server: &Server, config: &Config) {
+    for bound in server.addresses() {
+        info!("listener {} ({}) on {}", bound.name, bound.protocol, bound.address);
+    }
+    if let Some(address) = server.admin_address() {
+        info!("admin endpoint on {address}");
+    }
+    for (name, agents) in server.dialled() {
+        for agent in agents {
+            let sockets: Vec<_> = [agent.publish, agent.request].into_iter().flatten().collect();
+            info!("listener {name} (rbkit) dials {}", sockets.join(" and "));
+        }
+    }
+    for sink in &config.sinks {
+        info!("sink {}: {}", sink.name, sink.kind);
+    }
+}
+
+/// Reads the configuration again and goes on by it. A wrong one changes nothing.
+async fn reload(server: &mut Server, config: &mut Config, named: Option<PathBuf>) {
+    let (source, loaded) = match load(named) {
+        Ok(loaded) => loaded,
+        Err(failure) => return error!("everything goes on as before: {failure}"),
+    };
+    match server.reload(&loaded.config).await {
+        Ok(reloaded) => {
+            info!("{source}: {reloaded}");
+            reloaded.failures.iter().for_each(|failure| error!("{failure}"));
+            *config = loaded.config;
+            tell(server, config);
+        }
+        Err(failure) => error!("everything goes on as before: {failure}"),
+    }
 }
 
 fn give_up(ledger: &crate::pipeline::ledger::Ledger) -> Accounts {

@@ -7,6 +7,8 @@ pub mod gvariant;
 pub mod inflate;
 pub mod lru;
 pub mod lz4;
+pub mod msgpack;
 pub mod mutf8;
 pub mod reader;
 pub mod text;
+pub mod zmtp;

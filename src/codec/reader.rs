@@ -94,6 +94,13 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
+    /// Passes over bytes that have been looked at through [`Reader::rest`]; at most those.
+    pub fn advance(&mut self, len: usize) {
+        let (_, rest) = self.rest.split_at(len.min(self.rest.len()));
+        self.offset += self.rest.len() - rest.len();
+        self.rest = rest;
+    }
+
     /// The next `len` bytes.
     ///
     /// # Errors

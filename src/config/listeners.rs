@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::section::Section;
 use super::{Names, check_name};
-use crate::protocol::{Protocol, bytefrog, datadog, endless, zico};
+use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
 use crate::store::StoreOptions;
 use crate::transport::options::{HttpOptions, ListenerOptions};
 
@@ -13,15 +13,16 @@ use crate::transport::options::{HttpOptions, ListenerOptions};
 pub struct ListenerConfig {
     /// The operator's name for it; it appears in `origin.listener`. 1 to 64 of `A-Z a-z 0-9 _ -`.
     pub name: String,
-    /// The address that it binds. Port 0: one that the system chooses. Default: loopback, the port that agents use.
-    pub listen: SocketAddr,
+    /// The address that it binds. Port 0: one that the system chooses. Default: loopback, the port that agents use; of
+    /// rbkit, whose processes are dialled, none.
+    pub listen: Option<SocketAddr>,
     /// What every listener takes.
     pub options: ListenerOptions,
     /// The protocol, with what listeners of that protocol take.
     pub protocol: ProtocolOptions,
 }
 
-/// A protocol that is spoken, and its options.
+/// A protocol and its options.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ProtocolOptions {
     /// Bytefrog and Code Pulse agents.
@@ -30,6 +31,8 @@ pub enum ProtocolOptions {
     Datadog(datadog::Options),
     /// Endless OS metrics, over HTTP.
     Endless(endless::Options, HttpOptions),
+    /// Ruby processes, which are dialled.
+    Rbkit(rbkit::Options),
     /// Zorka agents, over HTTP.
     Zico(zico::Options, StoreOptions, HttpOptions),
 }
@@ -41,24 +44,23 @@ impl ProtocolOptions {
             ProtocolOptions::Bytefrog(_) => Protocol::Bytefrog,
             ProtocolOptions::Datadog(_) => Protocol::Datadog,
             ProtocolOptions::Endless(..) => Protocol::Endless,
+            ProtocolOptions::Rbkit(_) => Protocol::Rbkit,
             ProtocolOptions::Zico(..) => Protocol::Zico,
         }
     }
 
-    /// Reads the options of `protocol`. None when this build does not speak it.
-    fn read(protocol: Protocol, section: &mut Section<'_>) -> Option<Self> {
+    /// Reads the options of `protocol`.
+    fn read(protocol: Protocol, section: &mut Section<'_>) -> Self {
         match protocol {
-            Protocol::Bytefrog => Some(ProtocolOptions::Bytefrog(bytefrog::Options::read(section))),
-            Protocol::Datadog => Some(ProtocolOptions::Datadog(datadog::Options::read(section))),
-            Protocol::Endless => {
-                Some(ProtocolOptions::Endless(endless::Options::read(section), HttpOptions::read(section)))
-            }
-            Protocol::Zico => Some(ProtocolOptions::Zico(
+            Protocol::Bytefrog => ProtocolOptions::Bytefrog(bytefrog::Options::read(section)),
+            Protocol::Datadog => ProtocolOptions::Datadog(datadog::Options::read(section)),
+            Protocol::Endless => ProtocolOptions::Endless(endless::Options::read(section), HttpOptions::read(section)),
+            Protocol::Rbkit => ProtocolOptions::Rbkit(rbkit::Options::read(section)),
+            Protocol::Zico => ProtocolOptions::Zico(
                 zico::Options::read(section),
                 StoreOptions::read(section),
                 HttpOptions::read(section),
-            )),
-            Protocol::Rbkit => None,
+            ),
         }
     }
 }
@@ -73,32 +75,35 @@ pub(super) fn read(root: &mut Section<'_>) -> Vec<ListenerConfig> {
 /// None when the section does not say what kind of listener it is.
 fn listener(name: &str, section: &mut Section<'_>, taken: &mut Names<SocketAddr>) -> Option<ListenerConfig> {
     check_name(name, section);
-    // Only what is spoken is offered; who asks for another protocol of the house gets an answer of its own.
-    let spoken: Vec<_> = Protocol::spoken().map(|protocol| (protocol.as_str(), protocol)).collect();
-    let protocol = match section.peek("protocol").and_then(Protocol::by_name) {
-        Some(asked) if !asked.is_spoken() => {
-            section.error("protocol", asked.not_spoken(), None);
-            None
+    let protocol = section.required_choice("protocol", &Protocol::ALL.map(|protocol| (protocol.as_str(), protocol)));
+    let listen = match protocol {
+        Some(Protocol::Rbkit) => None,
+        _ => {
+            let port = protocol.map_or(0, default_port);
+            Some(section.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, port))))
         }
-        _ => section.required_choice("protocol", &spoken),
     };
-    let listen = section.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, protocol.map_or(0, default_port))));
-    if listen.port() != 0
-        && let Some(other) = taken.claim(listen, name)
-    {
-        section.error("listen", format!("listener `{other}` listens on {listen} already"), None);
-    }
     let options = ListenerOptions::read(section, ListenerOptions::of(protocol));
-    let Some(protocol) = protocol.and_then(|protocol| ProtocolOptions::read(protocol, section)) else {
+    let Some(protocol) = protocol.map(|protocol| ProtocolOptions::read(protocol, section)) else {
         section.accept_other_keys();
         return None;
     };
+    let (key, listen) = match &protocol {
+        ProtocolOptions::Rbkit(options) => ("listen_publish", options.listen_publish),
+        _ => ("listen", listen),
+    };
+    if let Some(listen) = listen.filter(|listen| listen.port() != 0)
+        && let Some(other) = taken.claim(listen, name)
+    {
+        section.error(key, format!("listener `{other}` listens on {listen} already"), None);
+    }
     Some(ListenerConfig { name: name.to_owned(), listen, options, protocol })
 }
 
 /// The port that the agents of a protocol connect to unless told otherwise.
 fn default_port(protocol: Protocol) -> u16 {
     match protocol {
+        // Nobody connects; the port is that of the processes themselves.
         Protocol::Rbkit => 5555,
         Protocol::Bytefrog => 8765,
         Protocol::Datadog => 8136,

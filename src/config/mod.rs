@@ -15,6 +15,8 @@ mod value;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::admin::options::AdminOptions;
+
 pub use diagnostic::{ConfigErrors, Diagnostic};
 pub use listeners::{ListenerConfig, ProtocolOptions};
 pub use section::Section;
@@ -27,6 +29,8 @@ pub use value::Whole;
 pub struct Config {
     /// What holds for the whole process.
     pub limits: Limits,
+    /// The operator's door into the running daemon.
+    pub admin: AdminOptions,
     /// Where agents connect, in the order of the file. Never empty.
     pub listeners: Vec<ListenerConfig>,
     /// Where events go, in the order of the file. Never empty.
@@ -78,9 +82,10 @@ impl Config {
     pub fn parse(source_name: &str, text: &str) -> Result<Loaded, ConfigErrors> {
         let (config, settings) = section::read_document(source_name, text, BUILTIN, |root| {
             let limits = root.section("limits", Limits::read);
+            let admin = root.section("admin", AdminOptions::read);
             let listeners = listeners::read(root);
             let sinks = sinks::read(root);
-            Config { limits, listeners, sinks }
+            Config { limits, admin, listeners, sinks }
         })?;
         let effective = section::render(&settings);
         let options = settings
@@ -90,7 +95,7 @@ impl Config {
         Ok(Loaded { config, effective, options })
     }
 
-    /// What an empty file means: a loopback listener for every protocol that is spoken, and JSON lines on stdout.
+    /// What an empty file means: a loopback listener for every protocol (of rbkit, the process that is dialled), and JSON lines on stdout.
     pub fn builtin() -> Config {
         Config::parse("built in", "").expect("a test reads it").config
     }
@@ -157,6 +162,9 @@ protocol = "endless"
 
 [listeners.zorka]
 protocol = "zico"
+
+[listeners.ruby]
+protocol = "rbkit"
 
 [sinks.console]
 type = "stdout"

@@ -134,6 +134,49 @@ impl<'a> Section<'a> {
         answers
     }
 
+    /// Reads the list of tables `key`; absent, that of `default`, a document with the same key.
+    pub fn tables<T>(
+        &mut self,
+        key: &str,
+        default: &'static str,
+        mut read: impl FnMut(&mut Section<'_>) -> T,
+    ) -> Vec<T> {
+        let builtin = DeTable::parse_recoverable(default).0.into_inner();
+        let found = match self.take(key) {
+            Some(found) => Some((found.get_ref(), found.span())),
+            None => builtin.get(key).map(|value| (value.get_ref(), 0..0)),
+        };
+        let (mut answers, mut shown) = (Vec::new(), Vec::new());
+        let elements = match &found {
+            Some((DeValue::Array(elements), _)) => elements.iter().collect(),
+            Some((other, span)) => {
+                let message = format!("`{key}` must be a list of tables, not {}", article(other.type_str()));
+                self.report(Some(span.clone()), message, Some(format!("for example {}", default.trim())));
+                Vec::new()
+            }
+            None => Vec::new(),
+        };
+        for element in elements {
+            let DeValue::Table(table) = element.get_ref() else {
+                let what = article(element.get_ref().type_str());
+                self.report(Some(element.span()), format!("an element of `{key}` must be a table, not {what}"), None);
+                continue;
+            };
+            let first = self.findings.settings.len();
+            answers.push(self.child(key, Some((table, element.span())), self.unset).read(&mut read));
+            // What its options are is one value here.
+            let settings = self.findings.settings.split_off(first);
+            let prefix = format!("{}{}.", self.prefix, quoted(key));
+            let pairs = settings.iter().filter_map(|setting| {
+                let value = setting.value.as_ref()?;
+                Some(format!("{} = {value}", setting.key.strip_prefix(&prefix).unwrap_or(&setting.key)))
+            });
+            shown.push(format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", ")));
+        }
+        self.record(key, Some(format!("[{}]", shown.join(", "))));
+        answers
+    }
+
     /// Reports that the value of `key` (or its absence) is wrong. `help` says what would be right.
     pub fn error(&mut self, key: &str, message: impl Into<String>, help: Option<String>) {
         let span = self.table.and_then(|table| table.get(key)).map(Spanned::span);
@@ -156,11 +199,6 @@ impl<'a> Section<'a> {
             path if path.is_empty() => "the file".to_owned(),
             path => format!("[{path}]"),
         }
-    }
-
-    /// The string that `key` holds, for a look ahead: it is not checked, and the key stays unknown until it is read.
-    pub fn peek(&self, key: &str) -> Option<&'a str> {
-        self.table.and_then(|table| table.get(key)).and_then(|value| value.get_ref().as_str())
     }
 
     /// Whether the file says anything of `key`.
@@ -229,7 +267,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    fn child(&mut self, key: &str, found: Option<(&'a DeTable<'a>, Range<usize>)>, unset: bool) -> Section<'_> {
+    fn child<'b>(&'b mut self, key: &str, found: Option<(&'b DeTable<'b>, Range<usize>)>, unset: bool) -> Section<'b> {
         let (table, span) = found.unzip();
         let (header, prefix) = match self.header.as_str() {
             "" => (quoted(key), String::new()),

@@ -53,6 +53,16 @@ impl Section<'_> {
         self.optional(key, read_text, |text| toml_text(text))
     }
 
+    /// A number of bytes that has no default.
+    pub fn optional_size<T: Whole>(&mut self, key: &str, allowed: RangeInclusive<T>) -> Option<T> {
+        self.optional(key, |value| read_size(value, &allowed), |size| toml_text(&ByteSize(size.to_u64()).to_string()))
+    }
+
+    /// A host's name or address with a port.
+    pub fn optional_host(&mut self, key: &str) -> Option<String> {
+        self.optional(key, read_host, |host| toml_text(host))
+    }
+
     /// The path of a file, as written: relative ones are relative to the working directory.
     pub fn optional_path(&mut self, key: &str) -> Option<PathBuf> {
         self.optional(key, read_path, |path| toml_text(path)).map(PathBuf::from)
@@ -73,6 +83,26 @@ impl Section<'_> {
     pub fn required_choice<T: Copy + PartialEq>(&mut self, key: &str, names: &[(&str, T)]) -> Option<T> {
         self.require(key, || format!("write {key} = {}", alternatives(names)));
         self.optional(key, |value| read_choice(value, names), |value| name_of(value, names))
+    }
+
+    /// One of `names`, if one is chosen.
+    pub fn optional_choice<T: Copy + PartialEq>(&mut self, key: &str, names: &[(&str, T)]) -> Option<T> {
+        self.optional(key, |value| read_choice(value, names), |value| name_of(value, names))
+    }
+
+    /// An IP address with a port that has no default.
+    pub fn optional_address(&mut self, key: &str) -> Option<SocketAddr> {
+        self.optional(key, read_address, |address| toml_text(&address.to_string()))
+    }
+
+    /// An IP address with a port, or an empty text for none.
+    pub fn address_or_none(&mut self, key: &str, default: SocketAddr) -> Option<SocketAddr> {
+        let read = |value: &DeValue<'_>| match value.as_str() {
+            Some("") => Ok(None),
+            _ => read_address(value).map(Some),
+        };
+        let show = |address: &Option<SocketAddr>| toml_text(&address.map_or_else(String::new, |one| one.to_string()));
+        self.with_default(key, Some(default), read, show)
     }
 
     /// An IP address with a port.
@@ -206,6 +236,15 @@ impl Whole for usize {
     }
 }
 
+impl Whole for u32 {
+    fn to_u64(self) -> u64 {
+        self.into()
+    }
+    fn from_u64(number: u64) -> Option<Self> {
+        number.try_into().ok()
+    }
+}
+
 /// What is wrong with a value.
 struct Fault {
     /// What follows the key's name.
@@ -316,6 +355,20 @@ fn read_address(value: &DeValue<'_>) -> Result<SocketAddr, Fault> {
     let text =
         value.as_str().ok_or_else(|| Fault { help: Some(help.into()), ..Fault::wrong_type("an address", value) })?;
     text.parse().map_err(|_| Fault::with_help("is not an address", help))
+}
+
+fn read_host(value: &DeValue<'_>) -> Result<String, Fault> {
+    let text = read_text(value)?;
+    let is_one = text.rsplit_once(':').is_some_and(|(host, port)| {
+        let is_address = text.parse::<SocketAddr>().is_ok();
+        let is_name =
+            !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        port.parse::<u16>().is_ok_and(|port| port != 0) && (is_address || is_name)
+    });
+    if is_one {
+        return Ok(text);
+    }
+    Err(Fault::with_help("is not a host and a port", "write a name or an address and a port, e.g. \"127.0.0.1:5555\""))
 }
 
 fn read_cidr(value: &DeValue<'_>) -> Result<IpNet, Fault> {

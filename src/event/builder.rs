@@ -285,7 +285,8 @@ impl EventBuilder<'_> {
     pub fn sample(self, data: SampleData, frames: &[Frame]) {
         let start = self.batch.batch.frames.len();
         self.batch.batch.frames.extend_from_slice(frames);
-        self.batch.expanded += frames.len() * 64;
+        let text = |text: Option<Text>| text.map_or(0, Text::len);
+        self.batch.expanded += frames.iter().map(|it| 40 + text(it.function) + text(it.file)).sum::<usize>();
         let frames = Span32::new(start, self.batch.batch.frames.len());
         self.end(Data::Sample { data, frames });
     }

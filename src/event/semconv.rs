@@ -9,7 +9,7 @@ pub struct Name(pub(super) &'static str);
 
 impl Name {
     /// The name itself.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         self.0
     }
 }
@@ -42,10 +42,20 @@ pub const TRACE_ID: Name = Name("trace_id");
 pub const SPAN_ID: Name = Name("span_id");
 /// A function's full name, e.g. `pkg.Class.method`.
 pub const CODE_FUNCTION_NAME: Name = Name("code.function.name");
+/// A file of source.
+pub const CODE_FILE_PATH: Name = Name("code.file.path");
 /// A line of source.
 pub const CODE_LINE_NUMBER: Name = Name("code.line.number");
 /// A column of source.
 pub const CODE_COLUMN_NUMBER: Name = Name("code.column.number");
+/// A process's id.
+pub const PROCESS_PID: Name = Name("process.pid");
+/// What a process runs, as it names it.
+pub const PROCESS_EXECUTABLE_NAME: Name = Name("process.executable.name");
+/// A process's working directory.
+pub const PROCESS_WORKING_DIRECTORY: Name = Name("process.working_directory");
+/// What a process runs on.
+pub const PROCESS_RUNTIME_NAME: Name = Name("process.runtime.name");
 /// A thread's id.
 pub const THREAD_ID: Name = Name("thread.id");
 /// A thread's name.
@@ -210,6 +220,60 @@ pub const DATADOG_UNRESOLVED_SERVICE: Name = Name("datadog.unresolved.service");
 pub const DATADOG_UNRESOLVED_META: Name = Name("datadog.unresolved.meta");
 /// Raw ids in metrics that never got their text.
 pub const DATADOG_UNRESOLVED_METRICS: Name = Name("datadog.unresolved.metrics");
+
+// Rbkit.
+/// A handshake reply.
+pub const RBKIT_HANDSHAKE: Name = Name("rbkit.handshake");
+/// The process was restarted.
+pub const RBKIT_AGENT_RESTARTED: Name = Name("rbkit.agent.restarted");
+/// Requests are not answered.
+pub const RBKIT_AGENT_UNHEALTHY: Name = Name("rbkit.agent.unhealthy");
+/// Requests are answered again.
+pub const RBKIT_AGENT_RECOVERED: Name = Name("rbkit.agent.recovered");
+/// An object was created.
+pub const RBKIT_OBJECT_CREATED: Name = Name("rbkit.object.created");
+/// An object was freed.
+pub const RBKIT_OBJECT_DESTROYED: Name = Name("rbkit.object.destroyed");
+/// A garbage collection begins.
+pub const RBKIT_GC_START: Name = Name("rbkit.gc.start");
+/// A garbage collection has marked.
+pub const RBKIT_GC_END_MARK: Name = Name("rbkit.gc.end_mark");
+/// A garbage collection has swept.
+pub const RBKIT_GC_END_SWEEP: Name = Name("rbkit.gc.end_sweep");
+/// Prefix of a statistic of the garbage collector.
+pub const RBKIT_GC: Name = Name("rbkit.gc.");
+/// An object of a heap dump.
+pub const RBKIT_HEAP_OBJECT: Name = Name("rbkit.heap.object");
+/// A heap dump is complete.
+pub const RBKIT_HEAP_DUMP: Name = Name("rbkit.heap.dump");
+/// A sample of the processor.
+pub const RBKIT_CPU: Name = Name("rbkit.cpu");
+/// Allocations of a site.
+pub const RBKIT_ALLOCATIONS: Name = Name("rbkit.allocations");
+/// An object's id.
+pub const RBKIT_OBJECT_ID: Name = Name("rbkit.object.id");
+/// An object's size in bytes.
+pub const RBKIT_OBJECT_SIZE: Name = Name("rbkit.object.size");
+/// Ids of the objects that an object refers to.
+pub const RBKIT_OBJECT_REFERENCES: Name = Name("rbkit.object.references");
+/// An object's class.
+pub const RBKIT_CLASS_NAME: Name = Name("rbkit.class.name");
+/// A dump's id.
+pub const RBKIT_DUMP_ID: Name = Name("rbkit.dump.id");
+/// Objects of a dump.
+pub const RBKIT_DUMP_OBJECT_COUNT: Name = Name("rbkit.dump.object_count");
+/// The version of the gem.
+pub const RBKIT_SERVER_VERSION: Name = Name("rbkit.server.version");
+/// The version of the protocol, as told.
+pub const RBKIT_PROTOCOL_VERSION: Name = Name("rbkit.protocol.version");
+/// Whether objects are traced.
+pub const RBKIT_MEMORY_PROFILE: Name = Name("rbkit.memory_profile.enabled");
+/// Whether the processor is sampled.
+pub const RBKIT_CPU_PROFILE: Name = Name("rbkit.cpu_profile.enabled");
+/// On which clock the processor is sampled.
+pub const RBKIT_CPU_PROFILE_CLOCK: Name = Name("rbkit.cpu_profile.clock");
+/// How the processor is profiled.
+pub const RBKIT_CPU_PROFILE_MODE: Name = Name("rbkit.cpu_profile.mode");
 
 // Endless.
 /// A singular event.

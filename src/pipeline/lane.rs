@@ -89,6 +89,11 @@ impl Lane {
         (lane, receiver, books)
     }
 
+    /// The sink's name.
+    pub(super) fn name(&self) -> &str {
+        self.books.sink.name()
+    }
+
     /// Claims the sink for the batch and puts it into the lane if there is room; else gives the claim back, for
     /// [`Lane::wait`] or to be shed.
     pub(super) fn offer(

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::event::{Batch, Kind, Reason};
 use crate::protocol::{Output, Protocol};
@@ -199,9 +199,12 @@ impl SinkBooks {
     }
 }
 
-/// Every listener's and every sink's books.
+/// Every listener's and every sink's books, of those too that a reload has taken away.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
+pub struct Ledger(Arc<Mutex<AllBooks>>);
+
+#[derive(Debug, Default)]
+struct AllBooks {
     listeners: Vec<Arc<ListenerBooks>>,
     sinks: Vec<Arc<SinkBooks>>,
 }
@@ -209,15 +212,37 @@ pub struct Ledger {
 impl Ledger {
     /// A ledger of these books.
     pub fn new(listeners: Vec<Arc<ListenerBooks>>, sinks: Vec<Arc<SinkBooks>>) -> Self {
-        Ledger { listeners, sinks }
+        Ledger(Arc::new(Mutex::new(AllBooks { listeners, sinks })))
+    }
+
+    /// The books of a listener of this name that speaks this protocol: those that it had before, or new ones.
+    pub fn listener(&self, name: &str, protocol: Protocol) -> Arc<ListenerBooks> {
+        let mut books = self.books();
+        let is_it = |books: &&Arc<ListenerBooks>| &*books.name == name && books.protocol == protocol;
+        if let Some(known) = books.listeners.iter().find(is_it) {
+            return known.clone();
+        }
+        let new = ListenerBooks::new(name.into(), protocol);
+        books.listeners.push(new.clone());
+        new
+    }
+
+    /// These are the sinks' books now.
+    pub fn set_sinks(&self, sinks: &[Arc<SinkBooks>]) {
+        self.books().sinks = sinks.to_vec();
     }
 
     /// The figures now.
     pub fn accounts(&self) -> Accounts {
+        let books = self.books();
         Accounts {
-            listeners: self.listeners.iter().map(|books| books.account()).collect(),
-            sinks: self.sinks.iter().map(|books| books.account()).collect(),
+            listeners: books.listeners.iter().map(|books| books.account()).collect(),
+            sinks: books.sinks.iter().map(|books| books.account()).collect(),
         }
+    }
+
+    fn books(&self) -> MutexGuard<'_, AllBooks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,11 +10,12 @@ pub mod ledger;
 pub mod options;
 mod worker;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{RwLock, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::event::Batch;
@@ -25,10 +26,13 @@ use lane::Lane;
 use ledger::SinkBooks;
 use options::LaneOptions;
 
+/// The lanes of all sinks. They are exchanged, seldom, while nobody hands anything over.
+type Lanes = RwLock<Arc<[Lane]>>;
+
 /// The connections' end of every lane.
 #[derive(Clone, Debug, Default)]
 pub struct Sender {
-    lanes: Arc<[Lane]>,
+    lanes: Arc<Lanes>,
     patience: Option<Duration>,
 }
 
@@ -62,8 +66,9 @@ impl Sender {
 
     /// First offers the batch to every lane, so that a full one delays no other; then waits for those together.
     async fn hand_over(&self, batch: Arc<Batch>, answer: Option<mpsc::UnboundedSender<Verdict>>) {
+        let lanes = self.lanes.read().await.clone();
         let offer = |lane| Some((lane, Lane::offer(lane, &batch, answer.as_ref(), self.patience.is_some())?));
-        let mut full: Vec<_> = self.lanes.iter().filter_map(offer).collect();
+        let mut full: Vec<_> = lanes.iter().filter_map(offer).collect();
         if full.len() == 1
             && let Some((lane, ticket)) = full.pop()
         {
@@ -110,7 +115,7 @@ impl Delivery {
 pub struct Sinks {
     lanes: Vec<Lane>,
     books: Vec<Arc<SinkBooks>>,
-    workers: Vec<JoinHandle<()>>,
+    workers: Vec<(String, JoinHandle<()>)>,
     reopen: watch::Sender<u64>,
     stop: CancellationToken,
     abort: CancellationToken,
@@ -130,7 +135,9 @@ impl Sinks {
         options: LaneOptions,
         make: impl Fn() -> Result<S, SinkError> + Send + Sync + 'static,
     ) {
-        let books = SinkBooks::new(name.into());
+        // A sink that comes back with other options goes on with its books.
+        let known = self.books.iter().find(|books| books.name() == name).cloned();
+        let books = known.clone().unwrap_or_else(|| SinkBooks::new(name.into()));
         let (kinds, on_failure) = (options.kinds, options.on_failure);
         let (lane, parcels, lane_books) = Lane::new(options, books.clone());
         let context = worker::WorkerContext {
@@ -142,9 +149,11 @@ impl Sinks {
             abort: self.abort.clone(),
             observed: Default::default(),
         };
-        self.workers.push(tokio::spawn(worker::supervise(make, parcels, context)));
+        self.workers.push((name.to_owned(), tokio::spawn(worker::supervise(make, parcels, context))));
         self.lanes.push(lane);
-        self.books.push(books);
+        if known.is_none() {
+            self.books.push(books);
+        }
     }
 
     /// The books of every sink.
@@ -154,18 +163,28 @@ impl Sinks {
 
     /// All sinks are there: the sender for the connections, and what remains to be waited for.
     pub fn start(self) -> (Sender, Workers) {
-        (
-            Sender { lanes: self.lanes.into(), patience: None },
-            Workers { workers: self.workers, reopen: self.reopen, abort: self.abort },
-        )
+        let lanes = Arc::new(Lanes::new(self.lanes.into()));
+        let workers = Workers {
+            lanes: Arc::downgrade(&lanes),
+            books: self.books,
+            workers: self.workers,
+            reopen: self.reopen,
+            stop: self.stop,
+            abort: self.abort,
+        };
+        (Sender { lanes, patience: None }, workers)
     }
 }
 
 /// The running workers. They end when every [`Sender`] is dropped and everything is written.
 #[derive(Debug)]
 pub struct Workers {
-    workers: Vec<JoinHandle<()>>,
+    /// Held by senders alone: when the last of them is dropped, the lanes are.
+    lanes: Weak<Lanes>,
+    books: Vec<Arc<SinkBooks>>,
+    workers: Vec<(String, JoinHandle<()>)>,
     reopen: watch::Sender<u64>,
+    stop: CancellationToken,
     abort: CancellationToken,
 }
 
@@ -175,11 +194,47 @@ impl Workers {
         self.reopen.send_modify(|count| *count += 1);
     }
 
+    /// The books of every sink that there is or was.
+    pub fn books(&self) -> &[Arc<SinkBooks>] {
+        &self.books
+    }
+
+    /// Takes the sinks of these names away, and puts in those that `add` adds. Who hands over meanwhile waits: the old
+    /// ones write what they have first, for as long as `grace`; after that they go on beside the new ones.
+    pub async fn replace(&mut self, names: &[String], grace: Duration, add: impl FnOnce(&mut Sinks)) {
+        let Some(cell) = self.lanes.upgrade() else { return };
+        let mut lanes = cell.write().await;
+        let kept = lanes.iter().filter(|lane| !names.iter().any(|name| name == lane.name())).cloned();
+        let kept: Vec<_> = kept.collect();
+        *lanes = kept.clone().into();
+        let deadline = Instant::now() + grace;
+        for (name, worker) in &mut self.workers {
+            if names.contains(name) && !worker.is_finished() {
+                // A worker that panicked has told its tickets so.
+                let _ = timeout_at(deadline, worker).await;
+            }
+        }
+        self.workers.retain(|(_, worker)| !worker.is_finished());
+        let mut sinks = Sinks {
+            lanes: kept,
+            books: std::mem::take(&mut self.books),
+            workers: std::mem::take(&mut self.workers),
+            reopen: self.reopen.clone(),
+            stop: self.stop.clone(),
+            abort: self.abort.clone(),
+        };
+        add(&mut sinks);
+        (self.books, self.workers) = (sinks.books, sinks.workers);
+        *lanes = sinks.lanes.into();
+    }
+
     /// Waits until every worker has ended. May be given up and called again.
     pub async fn drained(&mut self) {
-        while let Some(worker) = self.workers.last_mut() {
+        while let Some((_, worker)) = self.workers.last_mut() {
             // A worker that panicked has told its tickets so.
-            let _ = worker.await;
+            if !worker.is_finished() {
+                let _ = worker.await;
+            }
             // It cannot be waited for a second time.
             self.workers.pop();
         }

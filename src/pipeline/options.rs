@@ -46,8 +46,7 @@ impl LaneOptions {
     /// Reads the options; what is wrong is told to the section.
     pub fn read(section: &mut Section<'_>) -> Self {
         let default = LaneOptions::default();
-        // Of a protocol that is not spoken no event will ever come: to ask for it is a mistake.
-        let spoken: Vec<_> = Protocol::spoken().map(|protocol| (protocol.as_str(), protocol)).collect();
+        let protocols = Protocol::ALL.map(|protocol| (protocol.as_str(), protocol));
         LaneOptions {
             buffer_batches: section.count("buffer_batches", default.buffer_batches, 1..=1_000_000),
             buffer_bytes: section.size("buffer_bytes", default.buffer_bytes, 64 << 10..=1 << 40),
@@ -61,7 +60,7 @@ impl LaneOptions {
                 default.on_failure,
                 &[("restart", OnFailure::Restart), ("fatal", OnFailure::Fatal)],
             ),
-            protocols: section.choices("protocols", &spoken),
+            protocols: section.choices("protocols", &protocols),
             kinds: match section.choices("kinds", &Kind::ALL.map(|kind| (kind.as_str(), kind))) {
                 kinds if kinds.is_empty() => Kinds::ALL,
                 kinds => kinds.into_iter().collect(),

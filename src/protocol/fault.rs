@@ -33,6 +33,11 @@ impl Fault {
         self.bytes += bytes;
     }
 
+    /// Whether it has cost anything.
+    pub(super) fn has_bytes(&self) -> bool {
+        self.bytes > 0
+    }
+
     /// Tells it.
     pub(super) fn tell(&self, now: Now, out: &mut Output) {
         let Fault { reason, offset, bytes, detail, excerpt } = self;

@@ -10,14 +10,14 @@ use crate::config::Section;
 /// session of the process.
 #[derive(Debug)]
 pub struct MemoryBudget {
-    limit: u64,
+    limit: AtomicU64,
     used: AtomicU64,
 }
 
 impl MemoryBudget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Arc<Self> {
-        Arc::new(MemoryBudget { limit, used: AtomicU64::new(0) })
+        Arc::new(MemoryBudget { limit: AtomicU64::new(limit), used: AtomicU64::new(0) })
     }
 
     /// Bytes in use now.
@@ -27,7 +27,12 @@ impl MemoryBudget {
 
     /// The limit in bytes.
     pub fn limit(&self) -> u64 {
-        self.limit
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// From now on it is this much. What is held beyond is not taken away.
+    pub fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// One session's part of it, empty at first.
@@ -59,7 +64,7 @@ impl MemoryLease {
             self.budget.used.fetch_sub(less, Ordering::Relaxed) - less
         };
         self.held = bytes;
-        used <= self.budget.limit || bytes <= MemoryLease::FLOOR
+        used <= self.budget.limit() || bytes <= MemoryLease::FLOOR
     }
 }
 

@@ -10,6 +10,7 @@ pub mod endless;
 mod exchange;
 mod fault;
 mod limits;
+pub mod rbkit;
 pub mod zico;
 
 use std::fmt;
@@ -35,7 +36,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Every protocol of the house, spoken yet or not.
+    /// Every protocol of the house.
     pub const ALL: [Protocol; 5] =
         [Protocol::Rbkit, Protocol::Bytefrog, Protocol::Datadog, Protocol::Endless, Protocol::Zico];
 
@@ -50,25 +51,9 @@ impl Protocol {
         }
     }
 
-    /// Whether this build speaks it.
-    pub fn is_spoken(self) -> bool {
-        matches!(self, Protocol::Bytefrog | Protocol::Datadog | Protocol::Endless | Protocol::Zico)
-    }
-
-    /// The protocols that this build speaks.
-    pub fn spoken() -> impl Iterator<Item = Protocol> {
-        Protocol::ALL.into_iter().filter(|protocol| protocol.is_spoken())
-    }
-
     /// The protocol of this name.
     pub fn by_name(name: &str) -> Option<Protocol> {
         Protocol::ALL.into_iter().find(|protocol| protocol.as_str() == name)
-    }
-
-    /// One line for whoever asks for a protocol that is not built yet.
-    pub fn not_spoken(self) -> String {
-        let spoken: Vec<_> = Protocol::spoken().map(Protocol::as_str).collect();
-        format!("protocol `{}` is not built yet; this version speaks: {}", self.as_str(), spoken.join(", "))
     }
 }
 
@@ -116,8 +101,11 @@ pub trait Session: Send + 'static {
         Poll::Pending
     }
 
-    /// The collector is stopping and `finish` will follow: say to the peer what the protocol wants said.
-    fn shutdown(&mut self, _now: Now, _out: &mut Output) {}
+    /// The collector is stopping: say to the peer what the protocol wants said. [`Flow::Continue`]: the session is told
+    /// what the peer answers, and closes by itself, in a bounded time. Otherwise `finish` follows.
+    fn shutdown(&mut self, _now: Now, _out: &mut Output) -> Flow {
+        Flow::Close
+    }
 }
 
 /// What a call to [`Session::receive`] did.

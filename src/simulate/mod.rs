@@ -8,6 +8,7 @@ pub mod datadog;
 pub mod endless;
 mod http;
 mod pace;
+pub mod rbkit;
 mod rng;
 mod tcp;
 pub mod zico;

@@ -21,7 +21,7 @@ const CHUNK: usize = 256 * 1024;
 const LAST_WRITE: Duration = Duration::from_secs(5);
 
 /// How long we wait for the collector to close too.
-const LAST_CLOSE: Duration = Duration::from_secs(2);
+pub(super) const LAST_CLOSE: Duration = Duration::from_secs(2);
 
 /// What one connection is to do.
 pub(super) struct Connection {

@@ -82,6 +82,8 @@ pub(super) struct Connection<S: Session> {
     last_read: Duration,
     /// Offset of the message that is half here, and when it began.
     rest: Option<(u64, Duration)>,
+    /// The session wanted the end.
+    has_closed: bool,
     /// The session has nothing more to say.
     is_spent: bool,
 }
@@ -109,13 +111,16 @@ impl<S: Session> Connection<S> {
             opened,
             last_read: opened,
             rest: None,
+            has_closed: false,
             is_spent: false,
         }
     }
 
-    /// Serves the connection to its end.
-    pub(super) async fn serve(mut self) {
+    /// Serves the connection to its end. Answers whether the peer was understood and the end was not of our making.
+    pub(super) async fn serve(mut self) -> bool {
         let end = self.read_to_end().await;
+        let is_well = self.session.awaiting() != Awaiting::Handshake && matches!(end, End::Closed | End::Reset);
+        let is_well = is_well && !self.has_closed;
         let rest = self.input.split();
         let mut rest: &[u8] = &rest;
         let now = self.now();
@@ -126,6 +131,7 @@ impl<S: Session> Connection<S> {
         self.is_spent = true;
         self.hand_over().await;
         debug!(received = self.received, end = end.as_str(), "connection ended");
+        is_well
     }
 
     async fn read_to_end(&mut self) -> End {
@@ -197,6 +203,7 @@ impl<S: Session> Connection<S> {
                 return Some(End::Reset);
             }
             if flow == Flow::Close {
+                self.has_closed = true;
                 self.linger().await;
                 return Some(End::Closed);
             }
@@ -307,7 +314,10 @@ impl<S: Session> Connection<S> {
             match flow {
                 Flow::Again => {}
                 Flow::Continue => return None,
-                Flow::Close => return Some(End::Closed),
+                Flow::Close => {
+                    self.has_closed = true;
+                    return Some(End::Closed);
+                }
             }
         }
     }
@@ -361,9 +371,34 @@ impl<S: Session> Connection<S> {
                 },
             }
         }
+        self.say_goodbye().await
+    }
+
+    /// Lets the session say its last words, and hear what is answered to them if it wants to.
+    async fn say_goodbye(&mut self) -> End {
         let now = self.now();
-        self.session.shutdown(now, &mut self.out);
-        self.reply().await;
+        let mut flow = self.session.shutdown(now, &mut self.out);
+        self.hand_over().await;
+        while self.reply().await && flow == Flow::Continue {
+            let until = self.session.poll_timeout().map(|at| self.around.clock.instant(at));
+            tokio::select! {
+                biased;
+                _ = self.stream.readable() => match self.read().await {
+                    Some(Ok(0)) => return End::Closed,
+                    Some(Err(_)) => return End::Reset,
+                    Some(Ok(_)) => flow = self.receive().await,
+                    None => {}
+                },
+                () = sleep_until(until.unwrap_or_else(tokio::time::Instant::now)) => {
+                    let now = self.now();
+                    flow = self.session.handle_timeout(now, &mut self.out);
+                    self.hand_over().await;
+                }
+            }
+            while flow == Flow::Again {
+                flow = self.receive().await;
+            }
+        }
         End::Stopped
     }
 

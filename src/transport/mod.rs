@@ -13,3 +13,4 @@ mod stream;
 pub mod tcp;
 pub mod tls;
 mod watch;
+pub mod zmq;

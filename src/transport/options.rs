@@ -17,8 +17,8 @@ pub struct ListenerOptions {
     /// Connections open at once from one address. A number, at least 1, holds for every address. Not set (None):
     /// 64, and no limit for loopback, where a relay may speak for many. (bytefrog: 16,384.)
     pub max_connections_per_address: Option<usize>,
-    /// The longest message taken, in bytes; a longer one ends the connection as soon as its length is known. 16 MiB.
-    /// 1 KiB to 1 GiB.
+    /// The longest message taken, in bytes; a longer one ends the connection as soon as its length is known. (rbkit: what
+    /// of a message must be held at once.) 16 MiB. 1 KiB to 1 GiB.
     pub max_message_bytes: u64,
     /// How long the first message may take, the TLS handshake included. 5 s. At least 1 ms.
     pub handshake_timeout: Duration,
@@ -28,7 +28,7 @@ pub struct ListenerOptions {
     /// Bytes per second at which a long message must at least arrive: once begun, it has `message_timeout` plus the
     /// time that its bytes take at this rate. 1 KiB. 0: it has `message_timeout` alone.
     pub min_message_rate: u64,
-    /// How long a peer may be silent between messages. 10 min (bytefrog: zero). Zero: for ever.
+    /// How long a peer may be silent between messages. 10 min (bytefrog, rbkit: zero). Zero: for ever.
     pub idle_timeout: Duration,
     /// TCP keepalive: after this much silence the system asks whether the peer is still there. 60 s, in whole
     /// seconds, at most 9 h. Zero: off.
@@ -71,6 +71,8 @@ impl ListenerOptions {
                 idle_timeout: Duration::ZERO,
                 ..default
             },
+            // Silence is no failure: a process that has nothing to say says nothing.
+            Some(Protocol::Rbkit) => ListenerOptions { idle_timeout: Duration::ZERO, ..default },
             _ => default,
         }
     }

@@ -37,6 +37,11 @@ const TLS_FIRST_BYTE: u8 = 0x16;
 /// Counts connections over the life of the process.
 static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 
+/// The number of the next connection.
+pub(super) fn next_connection() -> u64 {
+    NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed)
+}
+
 /// A listener that is bound and not yet serving.
 pub struct Listener {
     /// The operator's name for it.
@@ -72,10 +77,23 @@ impl Listener {
         address: SocketAddr,
         options: ListenerOptions,
     ) -> Result<Listener, io::Error> {
+        Listener::on(bind(address)?, name, protocol, options, ListenerBooks::new(name.into(), protocol))
+    }
+
+    /// A listener on a socket that is bound, which goes on with these books.
+    ///
+    /// # Errors
+    /// TLS cannot be set up, or the socket is none to listen on.
+    pub fn on(
+        socket: Socket,
+        name: &str,
+        protocol: Protocol,
+        options: ListenerOptions,
+        books: Arc<ListenerBooks>,
+    ) -> Result<Listener, io::Error> {
         let tls = options.tls.as_ref().map(super::tls::acceptor).transpose().map_err(io::Error::other)?;
-        let name: Arc<str> = name.into();
-        let books = ListenerBooks::new(name.clone(), protocol);
-        Ok(Listener { name, protocol, options: options.into(), books, socket: bind(address)?, tls })
+        let socket = TcpListener::from_std(socket.into())?;
+        Ok(Listener { name: name.into(), protocol, options: options.into(), books, socket, tls })
     }
 
     /// The address it is bound to, with the port that the system chose when 0 was asked for.
@@ -98,7 +116,10 @@ impl Listener {
         abort: CancellationToken,
     ) {
         let serve = move |Arrival { stream, peer, origin, around, opened }| {
-            Connection::new(stream, make(peer), origin, around, opened).serve()
+            let connection = Connection::new(stream, make(peer), origin, around, opened);
+            async move {
+                connection.serve().await;
+            }
         };
         self.accept(serve, sender, clock, tasks, stop, abort).await;
     }
@@ -165,7 +186,7 @@ impl Listener {
                     continue;
                 }
             };
-            let number = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
+            let number = next_connection();
             let span = debug_span!("connection", protocol = protocol.as_str(), %peer, connection = number);
             let origin = Arc::new(Origin::new(protocol.as_str(), name.clone(), peer.to_string().into(), number));
             let open = around.books.connection();
@@ -185,17 +206,21 @@ impl Listener {
     }
 }
 
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+/// A socket that listens on an address.
+///
+/// # Errors
+/// Those of the system.
+pub fn bind(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     // A daemon that restarts finds its port again at once.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    Ok(socket)
 }
 
-fn set_options(stream: &TcpStream, options: &ListenerOptions) {
+pub(super) fn set_options(stream: &TcpStream, options: &ListenerOptions) {
     let mut result = stream.set_nodelay(true);
     if !options.keepalive.is_zero() {
         let keepalive = TcpKeepalive::new()

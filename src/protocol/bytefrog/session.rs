@@ -213,10 +213,11 @@ impl Session for BytefrogSession {
         Poll::Pending
     }
 
-    fn shutdown(&mut self, now: Now, out: &mut Output) {
+    fn shutdown(&mut self, now: Now, out: &mut Output) -> Flow {
         if let Phase::Control(member) = &self.phase {
             out.reply.put_slice(&lock(&member.run).agent.farewell(now.elapsed));
         }
+        Flow::Close
     }
 }
 

@@ -4,15 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::event::{Header, Loss, Position, Reason, semconv};
+use crate::event::Reason;
 use crate::protocol::{Admission, Exchange, Flow, Head, MemoryBudget, Now, Output, Request, Response};
 
 use super::Options;
 use super::agents::{Agent, Agents, Recorded, Refusal};
+use super::body::{BodyState, OpenLimits};
 use super::normalize::Context;
 use super::sessions::{Key, Sessions, Slot, bytes};
 use super::symbols::{SymbolLimits, Symbols, Table};
-use super::trace::{BodyState, OpenLimits};
 use super::wire::Carries;
 use super::work::ZicoWork;
 
@@ -251,20 +251,6 @@ pub(super) fn name(text: &str) -> Result<Box<str>, Refusal> {
 
 const UNKNOWN: Refusal = Refusal::Denied("this session is not known here; begin anew");
 const MOST_NAME_BYTES: usize = 128;
-
-impl BodyState {
-    /// Reports records whose ids are not defined.
-    pub(super) fn tell_unresolved(&mut self, out: &mut Output) {
-        let events = std::mem::take(&mut self.unresolved);
-        if events == 0 {
-            return;
-        }
-        let detail = "records name methods or strings that were not defined";
-        let loss = Loss { reason: Reason::Unresolved, bytes: 0, events: Some(events), detail, excerpt: &[] };
-        let position = Position { sequence: Some(self.context.request), offset: 0, length: 0 };
-        out.loss(Header::observed_at(semconv::LOSS, self.context.observed, position), loss);
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -56,7 +56,8 @@ mod tests {
         let shown = |text: &str| trace_id(text).map(|id| id.to_string());
         let long = "1a4e24519af51247249a70e975bbfafe";
         assert_eq!(shown(long).as_deref(), Some(long));
-        assert_eq!(shown(&long.to_uppercase()).as_deref(), Some(long));
+        let upper = long.to_uppercase();
+        assert_eq!(shown(&upper).as_deref(), Some(long));
         assert_eq!(shown(" 1a4e2451-9af5-1247-249a-70e975bbfafe ").as_deref(), Some(long));
         assert_eq!(shown("00c0ffee00c0ffee").as_deref(), Some("000000000000000000c0ffee00c0ffee"));
         for text in

@@ -1,0 +1,198 @@
+//! `/metrics`: the books and the process, as Prometheus reads them. No label holds anything that a peer has said, so the
+//! number of series depends on the configuration alone.
+
+use std::fmt;
+
+use hyper::StatusCode;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use crate::event::{Kind, Reason};
+use crate::pipeline::ledger::{Accounts, ListenerAccount};
+
+use super::{Answer, Subject, text};
+
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What is read at a scrape.
+#[derive(Debug)]
+struct Reading {
+    accounts: Accounts,
+    memory: (u64, u64),
+    process: Option<Process>,
+}
+
+/// What the system says of this process.
+#[derive(Debug)]
+struct Process {
+    cpu_seconds: f64,
+    resident_bytes: u64,
+}
+
+type Labels<const N: usize> = [(&'static str, String); N];
+
+fn body(subject: &Subject) -> Result<String, fmt::Error> {
+    let reading = Reading {
+        accounts: subject.ledger.accounts(),
+        memory: (subject.memory.used(), subject.memory.limit()),
+        process: Process::read(),
+    };
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(reading));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+pub(super) fn answer(subject: &Subject) -> Answer {
+    match body(subject) {
+        Ok(body) => super::answer(StatusCode::OK, CONTENT_TYPE, body),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("the metrics cannot be written: {error}")),
+    }
+}
+
+impl Collector for Reading {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let Accounts { listeners, sinks } = &self.accounts;
+        let of = |listener: &ListenerAccount| -> Labels<2> {
+            [("listener", listener.name.clone()), ("protocol", listener.protocol.as_str().to_owned())]
+        };
+        counters(
+            &mut encoder,
+            "tributary_received_bytes",
+            "Bytes received, bodies after decompression",
+            listeners.iter().map(|one| (of(one), one.bytes_in)),
+        )?;
+        counters(
+            &mut encoder,
+            "tributary_decoded_bytes",
+            "Bytes that became events or state of a protocol",
+            listeners.iter().map(|one| (of(one), one.bytes_decoded)),
+        )?;
+        let lost = listeners.iter().flat_map(|one| {
+            Reason::ALL.map(|reason| {
+                let [listener, protocol] = of(one);
+                ([listener, protocol, ("reason", reason.as_str().to_owned())], one.bytes_lost[reason.index()])
+            })
+        });
+        counters(&mut encoder, "tributary_lost_bytes", "Bytes that did not, by reason", lost)?;
+        let events = listeners.iter().flat_map(|one| {
+            Kind::ALL.map(|kind| {
+                let [listener, protocol] = of(one);
+                ([listener, protocol, ("kind", kind.as_str().to_owned())], one.count(kind))
+            })
+        });
+        counters(&mut encoder, "tributary_events", "Events handed to the sinks", events)?;
+        counters(
+            &mut encoder,
+            "tributary_accepted_connections",
+            "Connections opened",
+            listeners.iter().map(|one| (of(one), one.connections)),
+        )?;
+        counters(
+            &mut encoder,
+            "tributary_refused_connections",
+            "Connections turned away",
+            listeners.iter().map(|one| (of(one), one.refused)),
+        )?;
+        let warnings = listeners.iter().flat_map(|one| {
+            one.warnings.iter().map(|(code, count)| {
+                let [listener, protocol] = of(one);
+                ([listener, protocol, ("code", (*code).to_owned())], *count)
+            })
+        });
+        counters(&mut encoder, "tributary_warnings", "Oddities that are no loss", warnings)?;
+        gauges(
+            &mut encoder,
+            "tributary_connections",
+            "Connections open",
+            listeners.iter().map(|one| (of(one), one.connections_open as i64)),
+        )?;
+        let unaccounted = |one: &ListenerAccount| i64::try_from(one.buffered()).unwrap_or(i64::MAX);
+        gauges(
+            &mut encoder,
+            "tributary_buffered_bytes",
+            "Bytes received and not decided yet",
+            listeners.iter().map(|one| (of(one), unaccounted(one))),
+        )?;
+        // What is negative was decided twice, and what stays while nothing is open was forgotten: both would be bugs.
+        let unaccounted = listeners.iter().map(|one| {
+            let bytes = unaccounted(one);
+            (of(one), if bytes < 0 || one.connections_open == 0 { bytes } else { 0 })
+        });
+        gauges(
+            &mut encoder,
+            "tributary_unaccounted_bytes",
+            "Bytes that the books cannot explain: must be 0",
+            unaccounted,
+        )?;
+        let outcomes = sinks.iter().flat_map(|sink| {
+            [("written", sink.written), ("shed", sink.shed), ("failed", sink.failed)]
+                .map(|(outcome, events)| ([("sink", sink.name.clone()), ("outcome", outcome.to_owned())], events))
+        });
+        counters(&mut encoder, "tributary_sink_events", "What became of events, by sink", outcomes)?;
+        let moving = sinks
+            .iter()
+            .map(|sink| ([("sink", sink.name.clone())], i64::try_from(sink.in_motion()).unwrap_or(i64::MAX)));
+        gauges(&mut encoder, "tributary_sink_events_in_motion", "Events on their way to a sink", moving)?;
+        let up = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(!sink.holding && !sink.dead)));
+        gauges(&mut encoder, "tributary_sink_up", "Whether a sink can write", up)?;
+        gauge(&mut encoder, "tributary_memory_bytes", "Memory for what peers make us remember", self.memory.0)?;
+        gauge(&mut encoder, "tributary_memory_limit_bytes", "Its limit", self.memory.1)?;
+        let version: Labels<1> = [("version", env!("CARGO_PKG_VERSION").to_owned())];
+        gauges(&mut encoder, "tributary_build_info", "The version that runs", [(version, 1)])?;
+        if let Some(process) = &self.process {
+            let cpu = ConstCounter::new(process.cpu_seconds);
+            let name = "process_cpu_seconds";
+            cpu.encode(encoder.encode_descriptor(name, "Processor time, user and system", None, cpu.metric_type())?)?;
+            gauge(&mut encoder, "process_resident_memory_bytes", "Resident memory", process.resident_bytes)?;
+        }
+        Ok(())
+    }
+}
+
+fn counters<const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    series: impl IntoIterator<Item = (Labels<N>, u64)>,
+) -> Result<(), fmt::Error> {
+    let kind = ConstCounter::new(0u64).metric_type();
+    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+    series.into_iter().try_for_each(|(labels, value)| ConstCounter::new(value).encode(family.encode_family(&labels)?))
+}
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> Result<(), fmt::Error> {
+    let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+    gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+}
+
+fn gauges<const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    series: impl IntoIterator<Item = (Labels<N>, i64)>,
+) -> Result<(), fmt::Error> {
+    let kind = ConstGauge::new(0i64).metric_type();
+    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+    series.into_iter().try_for_each(|(labels, value)| ConstGauge::new(value).encode(family.encode_family(&labels)?))
+}
+
+impl Process {
+    /// None: this system has no such files, or other ones.
+    fn read() -> Option<Process> {
+        /// Ticks a second of the times in `stat`, and bytes of a page: those of every Linux that we know.
+        const TICKS: f64 = 100.0;
+        const PAGE_BYTES: u64 = 4096;
+        let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+        // The name, in brackets, may hold anything.
+        let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
+        let pages: u64 = fields.get(21)?.parse().ok()?;
+        Some(Process { cpu_seconds: ticks / TICKS, resident_bytes: pages * PAGE_BYTES })
+    }
+}

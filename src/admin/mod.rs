@@ -1,0 +1,231 @@
+//! The admin endpoint: an operator's door into the running daemon, over HTTP.
+//!
+//! Whether it lives and makes progress, what its books say, which agents it knows, and what they are to be told. It is
+//! served apart from the listeners, by tasks of its own, so that it answers when they are busy and while they drain.
+
+mod agents;
+mod health;
+mod metrics;
+pub mod options;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use subtle::ConstantTimeEq;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{debug, warn};
+
+use crate::agents::Directory;
+use crate::pipeline::ledger::Ledger;
+use crate::protocol::MemoryBudget;
+use crate::transport::tls;
+
+use health::Health;
+use options::AdminOptions;
+
+/// Connections served at once; further ones wait.
+const MAX_CONNECTIONS: usize = 16;
+/// A connection has so long for its one request and the answer.
+const CONNECTION_TIME: Duration = Duration::from_secs(30);
+/// How often progress is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// After an error of `accept` the next try waits.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// An admin endpoint that is bound and not yet serving.
+pub(crate) struct Endpoint {
+    socket: TcpListener,
+    tls: Option<TlsAcceptor>,
+    token: Option<Vec<u8>>,
+}
+
+/// What the endpoint shows and commands.
+#[derive(Debug)]
+pub(crate) struct Subject {
+    pub(crate) ledger: Ledger,
+    pub(crate) memory: Arc<MemoryBudget>,
+    pub(crate) directory: Directory,
+    /// Events that no sink has taken for so long make the daemon unready.
+    pub(crate) stall_time: Duration,
+    /// Cancelled when the daemon stops.
+    pub(crate) stop: CancellationToken,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+impl Endpoint {
+    /// Binds the address; reads the token and the TLS files.
+    ///
+    /// # Errors
+    /// The address cannot be bound, or a file cannot be used; the message names which.
+    pub(crate) async fn bind(options: &AdminOptions, address: SocketAddr) -> io::Result<Endpoint> {
+        let token = match &options.token_file {
+            Some(path) => {
+                let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+                let token = std::fs::read(path).map_err(named)?.trim_ascii().to_vec();
+                if token.is_empty() {
+                    return Err(io::Error::other(format!("{}: it holds no token", path.display())));
+                }
+                Some(token)
+            }
+            None => None,
+        };
+        let tls = options.tls.as_ref().map(tls::acceptor).transpose().map_err(io::Error::other)?;
+        Ok(Endpoint { socket: TcpListener::bind(address).await?, tls, token })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Serves until the handle is dropped.
+    pub(crate) fn serve(self, subject: Subject) -> AbortOnDropHandle<()> {
+        let health = Arc::new(Health::new(&subject));
+        AbortOnDropHandle::new(tokio::spawn(self.accept(Arc::new(subject), health)))
+    }
+
+    async fn accept(self, subject: Arc<Subject>, health: Arc<Health>) {
+        let Endpoint { socket, tls, token } = self;
+        let token: Option<Arc<[u8]>> = token.map(Into::into);
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut connections = tokio::task::JoinSet::new();
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let accepted = async {
+                let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
+                Ok::<_, io::Error>((place, socket.accept().await?.0))
+            };
+            let accepted = tokio::select! {
+                _ = looks.tick() => {
+                    health.look(&subject);
+                    continue;
+                }
+                Some(_) = connections.join_next() => continue,
+                accepted = accepted => accepted,
+            };
+            let (place, stream) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    warn!(%error, "the admin endpoint cannot accept connections; trying again");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                    continue;
+                }
+            };
+            let room = Room { subject: subject.clone(), health: health.clone(), token: token.clone() };
+            let tls = tls.clone();
+            connections.spawn(async move {
+                let _place = place;
+                if timeout(CONNECTION_TIME, room.serve(stream, tls)).await.is_err() {
+                    debug!("an admin connection took too long");
+                }
+            });
+        }
+    }
+}
+
+/// What serves one connection.
+#[derive(Clone)]
+struct Room {
+    subject: Arc<Subject>,
+    health: Arc<Health>,
+    token: Option<Arc<[u8]>>,
+}
+
+impl Room {
+    async fn serve(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
+        match tls {
+            None => self.converse(stream).await,
+            Some(tls) => match tls.accept(stream).await {
+                Ok(stream) => self.converse(stream).await,
+                Err(error) => debug!(%error, "the TLS handshake of an admin connection failed"),
+            },
+        }
+    }
+
+    async fn converse(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let service = service_fn(move |request| {
+            let room = self.clone();
+            async move { Ok::<_, Infallible>(room.answer(request).await) }
+        });
+        let connection = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
+        if let Err(error) = connection.await {
+            debug!(%error, "an admin connection broke");
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let path = request.uri().path();
+        let is_probe = matches!(path, "/livez" | "/readyz");
+        if !is_probe && !self.is_authorized(&request) {
+            let mut answer = text(StatusCode::UNAUTHORIZED, "the token is missing or wrong (Authorization: Bearer …)");
+            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            return answer;
+        }
+        let segments: Vec<_> = path.split('/').skip(1).collect();
+        match (request.method(), segments.as_slice()) {
+            (&Method::GET | &Method::HEAD, ["livez"]) => text(StatusCode::OK, "alive"),
+            (&Method::GET | &Method::HEAD, ["readyz"]) => match self.health.not_ready(&self.subject) {
+                None => text(StatusCode::OK, "ready"),
+                Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),
+            },
+            (&Method::GET | &Method::HEAD, ["metrics"]) => metrics::answer(&self.subject),
+            (&Method::GET | &Method::HEAD, ["agents"]) => agents::list(&self.subject),
+            (&Method::POST, ["agents", id, "commands", command]) => agents::command(&self.subject, id, command).await,
+            (_, ["livez" | "readyz" | "metrics" | "agents"]) => not_allowed("GET, HEAD"),
+            (_, ["agents", _, "commands", _]) => not_allowed("POST"),
+            _ => {
+                let help = "no such path; there are /livez, /readyz, /metrics, /agents and /agents/ID/commands/COMMAND";
+                text(StatusCode::NOT_FOUND, help)
+            }
+        }
+    }
+
+    fn is_authorized(&self, request: &Request<Incoming>) -> bool {
+        let Some(token) = &self.token else { return true };
+        let given = request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        given.is_some_and(|given| given.trim_ascii().ct_eq(token).into())
+    }
+}
+
+fn not_allowed(methods: &'static str) -> Answer {
+    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, &format!("this path takes {methods}"));
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    answer
+}
+
+fn text(status: StatusCode, words: &str) -> Answer {
+    answer(status, "text/plain; charset=utf-8", format!("{words}\n"))
+}
+
+fn json(status: StatusCode, value: &serde_json::Value) -> Answer {
+    answer(status, "application/json", format!("{value}\n"))
+}
+
+fn answer(status: StatusCode, content_type: &'static str, body: String) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(body)));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
+}

@@ -1,0 +1,35 @@
+//! Flame graphs: SVG of summed stacks, drawn by the inferno crate.
+
+use std::io::{self, Write};
+
+use inferno::flamegraph::{Options, from_lines};
+
+use super::Counted;
+use super::stacks::Stacks;
+
+/// The narrowest frame that is drawn is one part in so many of the whole: a tenth of a pixel.
+const LEAST_PARTS: u64 = 10_000;
+
+/// Draws a flame graph.
+///
+/// # Errors
+/// As `out` has them; or there is nothing to draw.
+pub fn write(stacks: &Stacks, counted: Counted, title: &str, out: &mut impl Write) -> io::Result<()> {
+    // The crate adds up without looking.
+    if i64::try_from(stacks.total()).is_err() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the samples add up to more than can be drawn"));
+    }
+    let mut folded = Vec::new();
+    stacks.write_folded(Some(LEAST_PARTS), &mut folded)?;
+    let folded = String::from_utf8_lossy(&folded);
+    let mut options = Options::default();
+    options.title = title.to_owned();
+    options.count_name = match counted {
+        Counted::Cpu => "samples",
+        Counted::Allocations => "objects",
+    }
+    .to_owned();
+    // The same input, the same picture.
+    options.deterministic = true;
+    from_lines(&mut options, folded.lines(), out)
+}

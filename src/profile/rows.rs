@@ -1,0 +1,144 @@
+//! Objects by class and place, each text kept once; and tables of them.
+
+use std::cmp::Reverse;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::rc::Rc;
+
+use foldhash::quality::RandomState;
+use hashbrown::HashMap;
+
+use super::{Site, words};
+
+/// Rows at most; objects of further ones are counted in the last. A heap has some thousand.
+const MAX_ROWS: usize = 1 << 20;
+/// The class column gives room to classes as long as this; longer ones push their place to the right.
+const CLASS_WIDTH: usize = 40;
+
+/// A class, a file and a line, as far as they are known.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Place {
+    pub(super) class: Option<Rc<str>>,
+    pub(super) file: Option<Rc<str>>,
+    pub(super) line: Option<u64>,
+}
+
+/// The classes and places of one dump, numbered.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    texts: HashMap<Rc<str>, (), RandomState>,
+    rows: HashMap<Place, u32, RandomState>,
+    places: Vec<Place>,
+    is_full: bool,
+}
+
+impl Places {
+    /// The number of a class and place.
+    pub(super) fn row(&mut self, class: Option<&str>, site: &Site<'_>) -> u32 {
+        let place = Place {
+            class: class.map(|text| self.text(text)),
+            file: site.file.as_deref().map(|text| self.text(text)),
+            line: site.line,
+        };
+        if let Some(row) = self.rows.get(&place) {
+            return *row;
+        }
+        if self.places.len() == MAX_ROWS {
+            self.is_full = true;
+            return MAX_ROWS as u32 - 1;
+        }
+        let row = self.places.len() as u32;
+        self.places.push(place.clone());
+        self.rows.insert(place, row);
+        row
+    }
+
+    fn text(&mut self, text: &str) -> Rc<str> {
+        if let Some((kept, ())) = self.texts.get_key_value(text) {
+            return kept.clone();
+        }
+        let kept: Rc<str> = text.into();
+        if !self.is_full {
+            self.texts.insert(kept.clone(), ());
+        }
+        kept
+    }
+
+    pub(super) fn place(&self, row: u32) -> &Place {
+        &self.places[row as usize]
+    }
+
+    /// Whether the last row stands for others too.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+}
+
+/// Sums of a row, the first of which is what rows are ordered by.
+pub(super) type Sums<const N: usize> = [u64; N];
+
+/// A table of classes and places with sums, the largest first.
+pub(super) struct Table<'a, const N: usize> {
+    pub(super) places: &'a Places,
+    /// By number of the place; a row of only zeros is not shown.
+    pub(super) sums: &'a [Sums<N>],
+    /// Heads of the columns of sums.
+    pub(super) heads: [&'static str; N],
+    /// The share of the first sum stands beside it.
+    pub(super) has_share: bool,
+}
+
+impl<const N: usize> Table<'_, N> {
+    /// Writes the table and a row of totals.
+    pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut rows: Vec<(u32, &Sums<N>)> = (0..).zip(self.sums).filter(|(_, sums)| **sums != [0; N]).collect();
+        rows.sort_by(|(a, a_sums), (b, b_sums)| {
+            Reverse(a_sums).cmp(&Reverse(b_sums)).then_with(|| self.order(*a).cmp(&self.order(*b)))
+        });
+        let mut total = [0u64; N];
+        for (_, sums) in &rows {
+            total.iter_mut().zip(*sums).for_each(|(total, sum)| *total = total.saturating_add(*sum));
+        }
+        let mut head = String::new();
+        for (at, name) in self.heads.iter().enumerate() {
+            let _ = write!(head, "{name:>width$}  ", width = self.width(at, &total));
+            if at == 0 && self.has_share {
+                let _ = write!(head, "{:>6}  ", "share");
+            }
+        }
+        let class_width = rows.iter().map(|(row, _)| self.class(*row).chars().count()).max().unwrap_or(0);
+        let class_width = class_width.clamp("class".len(), CLASS_WIDTH);
+        writeln!(out, "{head}{:<class_width$}  site", "class")?;
+        for (row, sums) in &rows {
+            let place = self.places.place(*row);
+            let site = words::site(place.file.as_deref(), place.line);
+            let site = site.as_deref().unwrap_or("(no site)");
+            writeln!(out, "{}{:<class_width$}  {site}", self.numbers(sums, &total), self.class(*row))?;
+        }
+        writeln!(out, "{}total", self.numbers(&total, &total))
+    }
+
+    fn numbers(&self, sums: &Sums<N>, total: &Sums<N>) -> String {
+        let mut line = String::new();
+        for (at, sum) in sums.iter().enumerate() {
+            let _ = write!(line, "{sum:>width$}  ", width = self.width(at, total));
+            if at == 0 && self.has_share {
+                let _ = write!(line, "{:>5.1}%  ", 100.0 * sums[0] as f64 / total[0].max(1) as f64);
+            }
+        }
+        line
+    }
+
+    fn width(&self, column: usize, total: &Sums<N>) -> usize {
+        self.heads[column].len().max(total[column].to_string().len())
+    }
+
+    fn class(&self, row: u32) -> std::borrow::Cow<'_, str> {
+        words::class(self.places.place(row).class.as_deref())
+    }
+
+    fn order(&self, row: u32) -> (Option<&str>, Option<&str>, Option<u64>) {
+        let place = self.places.place(row);
+        (place.class.as_deref(), place.file.as_deref(), place.line)
+    }
+}

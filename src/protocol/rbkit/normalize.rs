@@ -1,0 +1,342 @@
+//! What messages mean → events, as `docs/event-model.md` lists them.
+
+use crate::codec::msgpack::Value as Wire;
+use crate::codec::text::repair;
+use crate::event::{
+    BatchBuilder, EventBuilder, Frame, Header, Key, Loss, MetricData, MetricType, Name, Number, Position, Reason,
+    SampleData, Severity, Temporality, Text, UnixNanos, Value, semconv as names,
+};
+use crate::protocol::{Now, Output};
+
+use super::handshake::Handshake;
+use super::wire::{Object, StackFrame};
+
+/// Where a message or a part of it stood, and when it was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// The message's counter.
+    pub(super) sequence: Option<u64>,
+    /// Offset of its first byte since the start of the connection.
+    pub(super) offset: u64,
+    /// Its length.
+    pub(super) length: u64,
+    /// When it was read.
+    pub(super) now: Now,
+}
+
+impl Place {
+    /// The header of an event that the peer dates with `time`, milliseconds since the epoch. A time that is none is
+    /// ours, and the event says so (rule 20).
+    fn event<'a>(&self, out: &'a mut Output, name: Name, time: Option<f64>) -> EventBuilder<'a> {
+        let time = time.and_then(nanos);
+        let mut event = out.batch.event(Header { time: Some(time.unwrap_or(self.now.unix)), ..self.header(name) });
+        if time.is_none() {
+            event.text(names::TIME_BASIS, names::TIME_BASIS_RECEIVED);
+        }
+        event
+    }
+
+    fn header(&self, name: Name) -> Header {
+        let position = Position { sequence: self.sequence, offset: self.offset, length: self.length };
+        Header::observed_at(name, self.now.unix, position)
+    }
+}
+
+/// Milliseconds since the epoch as nanoseconds; None when no event can have that time.
+fn nanos(millis: f64) -> Option<UnixNanos> {
+    const LAST: f64 = (u64::MAX / 1_000_000) as f64;
+    if !(0.0..LAST).contains(&millis) {
+        return None;
+    }
+    // Whole milliseconds, as agents send them, stay exact.
+    let (whole, part) = (millis.trunc(), millis.fract());
+    Some(UnixNanos(whole as u64 * 1_000_000 + (part * 1e6).round() as u64))
+}
+
+/// Events without a payload.
+pub(super) fn simple(out: &mut Output, name: Name, time: Option<f64>, place: Place) {
+    place.event(out, name, time).log(Severity::Info, None);
+}
+
+/// What we have noticed about an agent.
+pub(super) fn noticed(out: &mut Output, name: Name, severity: Severity, body: Option<&str>, place: Place) {
+    let mut event = place.event(out, name, None);
+    let body = body.map(|body| event.batch().push_text(body).into());
+    event.log(severity, body);
+}
+
+/// A process introduces itself. The released gem listens on every interface, without asking who is there (rule 28).
+pub(super) fn handshake(out: &mut Output, handshake: &Handshake, time: Option<f64>, place: Place) {
+    let mut event = place.event(out, names::RBKIT_HANDSHAKE, time);
+    let flags =
+        [(names::RBKIT_MEMORY_PROFILE, handshake.memory_profile), (names::RBKIT_CPU_PROFILE, handshake.cpu_profile)];
+    for (name, flag) in flags {
+        if let Some(flag) = flag {
+            event.attribute(name, flag);
+        }
+    }
+    let texts = [(names::RBKIT_CPU_PROFILE_CLOCK, &handshake.clock), (names::RBKIT_CPU_PROFILE_MODE, &handshake.mode)];
+    for (name, text) in texts {
+        if let Some(text) = text {
+            event.text(name, text);
+        }
+    }
+    mark_repaired(&mut event, handshake.is_repaired);
+    event.log(Severity::Info, None);
+}
+
+/// An object that was created or destroyed.
+pub(super) fn object_is(out: &mut Output, name: Name, id: u64, class: Option<&[u8]>, time: Option<f64>, place: Place) {
+    let mut event = place.event(out, name, time);
+    event.attribute(names::RBKIT_OBJECT_ID, id);
+    let mut repaired = false;
+    add_text(&mut event, names::RBKIT_CLASS_NAME, class, &mut repaired);
+    mark_repaired(&mut event, repaired);
+    event.log(Severity::Info, None);
+}
+
+/// The dump that an object stands in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DumpOf {
+    pub(super) id: u64,
+    /// Objects of the whole dump, where that is known.
+    pub(super) objects: Option<u64>,
+    pub(super) time: Option<f64>,
+}
+
+/// An object of a heap dump; `references` is where they are collected, and of more than `max_references` the first
+/// count. Answers how many bytes of references were left out.
+pub(super) fn heap_object(
+    out: &mut Output,
+    object: &Object<'_>,
+    dump: DumpOf,
+    (references, max_references): (&mut Vec<Value>, u32),
+    place: Place,
+) -> u64 {
+    let mut event = place.event(out, names::RBKIT_HEAP_OBJECT, dump.time);
+    event.attribute(names::RBKIT_OBJECT_ID, object.id.unwrap_or_default());
+    let (mut repaired, mut cut, mut is_incomplete) = (false, 0, false);
+    add_text(&mut event, names::RBKIT_CLASS_NAME, object.class, &mut repaired);
+    if let Some(list) = object.references {
+        references.clear();
+        let mut reader = list.reader;
+        for _ in 0..list.count.min(max_references) {
+            // Anything but an id was passed over when the object was read, and ends the list here.
+            let Some(id) = reader.unsigned() else { break };
+            references.push(Value::U64(id));
+        }
+        is_incomplete = references.len() < list.count as usize;
+        if list.count > max_references {
+            let mut reader = list.reader;
+            let mut skip = |count| (0..count).try_for_each(|_| reader.skip("reference")).map(|()| reader.offset());
+            if let (Ok(kept), Ok(end)) = (skip(max_references), skip(list.count - max_references)) {
+                cut = (end - kept) as u64;
+            }
+        }
+        let list = event.batch().array(references);
+        event.attribute(names::RBKIT_OBJECT_REFERENCES, list);
+    }
+    add_text(&mut event, names::CODE_FILE_PATH, object.file, &mut repaired);
+    add_number(&mut event, names::CODE_LINE_NUMBER, object.line);
+    add_number(&mut event, names::RBKIT_OBJECT_SIZE, object.size);
+    event.attribute(names::RBKIT_DUMP_ID, dump.id);
+    add_number(&mut event, names::RBKIT_DUMP_OBJECT_COUNT, dump.objects);
+    mark_repaired(&mut event, repaired);
+    if is_incomplete {
+        mark_incomplete(&mut event, "references");
+    }
+    event.log(Severity::Info, None);
+    cut
+}
+
+/// A heap dump is complete.
+pub(super) fn dump_complete(out: &mut Output, dump: DumpOf, place: Place) {
+    let mut event = place.event(out, names::RBKIT_HEAP_DUMP, dump.time);
+    event.attribute(names::RBKIT_DUMP_ID, dump.id);
+    add_number(&mut event, names::RBKIT_DUMP_OBJECT_COUNT, dump.objects);
+    event.log(Severity::Info, None);
+}
+
+/// Objects of a dump have not come.
+pub(super) fn dump_incomplete(out: &mut Output, dump: DumpOf, missing: u64, why: &str, place: Place) {
+    let count = dump.objects.unwrap_or_default();
+    let detail = format!("{missing} of the {count} objects of heap dump {} are missing: {why}", dump.id);
+    gap(out, Some(missing), &detail, &[(names::RBKIT_DUMP_ID.into(), dump.id.into())], place);
+}
+
+/// Messages or objects that the peer has sent and we have not got. How many events messages had is not known.
+pub(super) fn gap(out: &mut Output, events: Option<u64>, detail: &str, attributes: &[(Key, Value)], place: Place) {
+    let loss = Loss { reason: Reason::Gap, bytes: 0, events, detail, excerpt: &[] };
+    out.loss_with(place.header(names::LOSS), loss, attributes);
+}
+
+/// A part of a message that became no event.
+pub(super) fn lost(out: &mut Output, reason: Reason, bytes: &[u8], events: Option<u64>, detail: &str, place: Place) {
+    let loss = Loss { reason, bytes: bytes.len() as u64, events, detail, excerpt: bytes };
+    out.loss(place.header(names::LOSS), loss);
+}
+
+/// A number of `gc_stats`. `false`: its value is no number.
+pub(super) fn gc_stat(out: &mut Output, key: &[u8], value: Wire<'_>, time: Option<f64>, place: Place) -> bool {
+    let value = match value {
+        // Missing: that Ruby does not have the statistic (rule 17).
+        Wire::Nil | Wire::Text(b"") => return true,
+        Wire::Unsigned(number) => Number::U64(number),
+        Wire::Negative(number) => Number::I64(number),
+        Wire::Float(number) => Number::F64(number),
+        Wire::Text(text) => match decimal(text) {
+            Some(number) => number,
+            None => return false,
+        },
+        _ => return false,
+    };
+    let (key, is_repaired) = repair(key);
+    let is_sum = matches!(
+        &*key,
+        "count" | "minor_gc_count" | "major_gc_count" | "total_allocated_objects" | "total_freed_objects"
+    );
+    let is_bytes = key.ends_with("_bytes") || key.ends_with("_bytes_limit") || key.starts_with("total_heap_size");
+    let unit = if is_bytes || key == "total_memsize" { "By" } else { "" };
+    let name = if key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+        out.batch.push_parts(&[names::RBKIT_GC.as_str(), &key])
+    } else {
+        let plain: String = key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        out.batch.push_parts(&[names::RBKIT_GC.as_str(), &plain])
+    };
+    let nanos = time.and_then(nanos);
+    let header =
+        Header { name: name.into(), time: Some(nanos.unwrap_or(place.now.unix)), ..place.header(names::RBKIT_GC) };
+    let mut event = out.batch.event(header);
+    if nanos.is_none() {
+        event.text(names::TIME_BASIS, names::TIME_BASIS_RECEIVED);
+    }
+    mark_repaired(&mut event, is_repaired);
+    let sum = MetricType::Sum { temporality: Temporality::Cumulative, monotonic: true };
+    let metric_type = if is_sum { sum } else { MetricType::Gauge };
+    event.metric(MetricData { metric_type, unit, value, start: None });
+    true
+}
+
+/// A number in decimal digits: exact where 64 bits hold it (rule 17).
+fn decimal(text: &[u8]) -> Option<Number> {
+    let text = str::from_utf8(text).ok()?;
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let whole = text.parse().map(Number::U64).or_else(|_| text.parse().map(Number::I64));
+    whole.ok().or_else(|| text.parse().map(Number::F64).ok())
+}
+
+/// Frames for [`cpu_sample`] and [`allocation`], whose texts are copied once each.
+pub(super) fn add_frame(batch: &mut BatchBuilder, frame: &StackFrame<'_>, repaired: &mut bool) -> Frame {
+    let mut text = |bytes: Option<&[u8]>| bytes.map(|bytes| push_repaired(batch, bytes, repaired));
+    Frame { function: text(frame.label.or(frame.method)), file: text(frame.file), line: frame.line }
+}
+
+/// A sample of the processor: frames innermost first (rule 18).
+pub(super) fn cpu_sample(
+    out: &mut Output,
+    frames: &[Frame],
+    thread: Option<u64>,
+    (is_repaired, is_cut): (bool, bool),
+    time: Option<f64>,
+    place: Place,
+) {
+    let mut event = place.event(out, names::RBKIT_CPU, time);
+    add_number(&mut event, names::THREAD_ID, thread);
+    mark_repaired(&mut event, is_repaired);
+    if is_cut {
+        mark_incomplete(&mut event, "frames");
+    }
+    event.sample(SampleData { sample_type: "cpu", unit: "count", value: Number::U64(1) }, frames);
+}
+
+/// A place in the program that allocates.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Site<'a> {
+    pub(super) file: Option<&'a [u8]>,
+    pub(super) line: Option<u64>,
+    pub(super) class: &'a [u8],
+    pub(super) size: Option<u64>,
+}
+
+/// Objects that a site has allocated through one stack.
+pub(super) fn allocation(
+    out: &mut Output,
+    site: Site<'_>,
+    count: u64,
+    frames: &[Frame],
+    (is_repaired, is_cut): (bool, bool),
+    time: Option<f64>,
+    place: Place,
+) {
+    let mut repaired = is_repaired;
+    let mut event = place.event(out, names::RBKIT_ALLOCATIONS, time);
+    add_text(&mut event, names::CODE_FILE_PATH, site.file, &mut repaired);
+    add_number(&mut event, names::CODE_LINE_NUMBER, site.line);
+    add_text(&mut event, names::RBKIT_CLASS_NAME, Some(site.class), &mut repaired);
+    add_number(&mut event, names::RBKIT_OBJECT_SIZE, site.size);
+    mark_repaired(&mut event, repaired);
+    if is_cut {
+        mark_incomplete(&mut event, "frames");
+    }
+    event.sample(SampleData { sample_type: "alloc_objects", unit: "count", value: Number::U64(count) }, frames);
+}
+
+/// Text of a peer, in the arena. Agents send C strings, so nothing follows a NUL.
+fn push_repaired(batch: &mut BatchBuilder, bytes: &[u8], repaired: &mut bool) -> Text {
+    let (text, is_repaired) = repair(bytes);
+    *repaired |= is_repaired;
+    batch.push_text(&text)
+}
+
+fn add_text(event: &mut EventBuilder<'_>, name: Name, bytes: Option<&[u8]>, repaired: &mut bool) {
+    if let Some(bytes) = bytes {
+        let text = push_repaired(event.batch(), bytes, repaired);
+        event.attribute(name, text);
+    }
+}
+
+fn add_number(event: &mut EventBuilder<'_>, name: Name, number: Option<u64>) {
+    if let Some(number) = number {
+        event.attribute(name, number);
+    }
+}
+
+fn mark_repaired(event: &mut EventBuilder<'_>, is_repaired: bool) {
+    if is_repaired {
+        event.attribute(names::TEXT_REPAIRED, true);
+    }
+}
+
+fn mark_incomplete(event: &mut EventBuilder<'_>, field: &str) {
+    let field = event.batch().push_text(field);
+    let list = event.batch().array(&[field.into()]);
+    event.attribute(names::INCOMPLETE, list);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_stay_exact_and_what_is_no_time_is_none() {
+        assert_eq!(nanos(1_795_000_854_042.0), Some(UnixNanos(1_795_000_854_042_000_000)));
+        assert_eq!(nanos(0.0), Some(UnixNanos(0)));
+        assert_eq!(nanos(1.5), Some(UnixNanos(1_500_000)));
+        for none in [f64::NAN, f64::INFINITY, -1.0, 1e300, 18_446_744_073_709.0] {
+            assert_eq!(nanos(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn decimal_texts_are_exact_up_to_64_bits_and_doubles_beyond() {
+        assert_eq!(decimal(b"18446744073709551615"), Some(Number::U64(u64::MAX)));
+        assert_eq!(decimal(b"-3"), Some(Number::I64(-3)));
+        assert_eq!(decimal(b"36893488147419103232"), Some(Number::F64(36_893_488_147_419_103_232.0)));
+        for none in [&b""[..], b"-", b"1.5", b"1e3", b"+1", b" 1", b"inf", b"\xff"] {
+            assert_eq!(decimal(none), None, "{none:?}");
+        }
+    }
+}

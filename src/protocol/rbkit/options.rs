@@ -1,0 +1,223 @@
+//! What an operator can set on an `rbkit` listener: which processes are dialled, what they are asked to do, and how much
+//! they may make the collector remember.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::config::{LONGEST, Section};
+use crate::protocol::Amplification;
+
+/// Options of an `rbkit` listener. The default has no agents: which are dialled then is the configuration's to say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// The processes that are dialled. Where neither this nor `listen_publish` is set: the one on this machine, at the
+    /// ports that the gem uses by default.
+    pub agents: Vec<AgentOptions>,
+    /// Address on which processes, or relays, connect their publishing socket to us. None, as by default: not at all.
+    pub listen_publish: Option<SocketAddr>,
+    /// The longest frame that is published, in bytes: a heap of a million objects is one of 60 MB, worked off as it
+    /// arrives. 256 MiB. 64 KiB to 16 GiB. (`max_message_bytes` limits what of it must be held at once.)
+    pub max_frame_bytes: u64,
+    /// The longest reply. 64 KiB. 1 KiB to 16 MiB.
+    pub max_reply_bytes: u64,
+    /// References of one object that are kept; of more, the first. 100,000. At least 1.
+    pub max_references: u32,
+    /// Frames of one stack that are kept; of more, the innermost. 2048, which is the most that agents send. At least 1.
+    pub max_frames: usize,
+    /// How often a process is asked whether it still answers (rule 21). 10 s. At least 100 ms.
+    pub handshake_interval: Duration,
+    /// How long an answer may take. 5 s. At least 10 ms.
+    pub request_timeout: Duration,
+    /// How long the answer to `trigger_gc` and `objectspace_snapshot` may take, which come when the work is done. 60 s.
+    /// At least 10 ms.
+    pub slow_request_timeout: Duration,
+    /// How long to wait before dialling again.
+    pub reconnect: Reconnect,
+    /// How long reading may wait for full sinks. Then events are shed, each with a loss, until there is room again: a
+    /// process whose subscriber stalls keeps its messages in memory, a thousand at most, and then drops them. 1 s. Zero:
+    /// not at all.
+    pub max_stall: Duration,
+    /// How much output a peer may cause per byte that it sends.
+    pub amplification: Amplification,
+}
+
+/// A process that is dialled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AgentOptions {
+    /// `HOST:PORT` of its publishing socket. None: nothing is subscribed to.
+    pub publish: Option<String>,
+    /// `HOST:PORT` of its replying socket. None: it is never asked anything.
+    pub request: Option<String>,
+    /// The profiles that it is asked to make. None by default: each costs the process time (rule 23).
+    pub enable: Vec<Profile>,
+    /// The clock that the processor is sampled by. None: the process's own choice.
+    pub clock: Option<Clock>,
+    /// How often it is asked for a heap dump. Zero, as by default: never. At least 1 s.
+    pub snapshot_interval: Duration,
+    /// How often it is asked to collect garbage. Zero, as by default: never. At least 1 s.
+    pub gc_interval: Duration,
+    /// The longest frame that it may publish. None: `max_frame_bytes` of the listener.
+    pub max_frame_bytes: Option<u64>,
+}
+
+/// What a process can be asked to observe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Profile {
+    /// Objects created and destroyed, garbage collections and their statistics.
+    Memory,
+    /// Stacks, a thousand times a second.
+    Cpu,
+}
+
+/// The clock that stacks are sampled by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clock {
+    /// Time on the processor.
+    Cpu,
+    /// Time.
+    Wall,
+}
+
+/// Waits between attempts to connect: the first time the shorter, then twice as long each time, less up to half by
+/// chance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reconnect {
+    /// 100 ms. At least 1 ms.
+    pub min: Duration,
+    /// 30 s.
+    pub max: Duration,
+}
+
+/// The process on this machine, at the ports that the gem uses by default.
+const DEFAULT_AGENTS: &str = r#"agents = [{ publish = "127.0.0.1:5555", request = "127.0.0.1:5556" }]"#;
+
+impl Options {
+    /// Reads the options; what is wrong is told to the section.
+    pub fn read(section: &mut Section<'_>) -> Self {
+        let default = Options::default();
+        let frames = || 64 << 10..=16 << 30;
+        let moment = Duration::from_millis(10);
+        let listen_publish = section.optional_address("listen_publish");
+        let default_agents = if listen_publish.is_some() { "agents = []" } else { DEFAULT_AGENTS };
+        let agents = section.tables("agents", default_agents, |section| AgentOptions::read(section, frames()));
+        if agents.is_empty() && listen_publish.is_none() {
+            section.error("agents", "`agents` is empty, and there is no `listen_publish`", None);
+        }
+        Options {
+            agents,
+            listen_publish,
+            max_frame_bytes: section.size("max_frame_bytes", default.max_frame_bytes, frames()),
+            max_reply_bytes: section.size("max_reply_bytes", default.max_reply_bytes, 1 << 10..=16 << 20),
+            max_references: section.count("max_references", default.max_references, 1..=100_000_000),
+            max_frames: section.count("max_frames", default.max_frames, 1..=1_000_000),
+            handshake_interval: section.duration(
+                "handshake_interval",
+                default.handshake_interval,
+                Duration::from_millis(100)..=LONGEST,
+            ),
+            request_timeout: section.duration("request_timeout", default.request_timeout, moment..=LONGEST),
+            slow_request_timeout: section.duration(
+                "slow_request_timeout",
+                default.slow_request_timeout,
+                moment..=LONGEST,
+            ),
+            reconnect: section.section("reconnect", Reconnect::read),
+            max_stall: section.duration("max_stall", default.max_stall, Duration::ZERO..=LONGEST),
+            amplification: section
+                .section("amplification", |section| Amplification::read(section, default.amplification)),
+        }
+    }
+}
+
+impl AgentOptions {
+    fn read(section: &mut Section<'_>, frames: std::ops::RangeInclusive<u64>) -> Self {
+        let default = AgentOptions::default();
+        let profiles = [("memory_profile", Profile::Memory), ("cpu_profile", Profile::Cpu)];
+        let clocks = [("cpu", Clock::Cpu), ("wall", Clock::Wall)];
+        let options = AgentOptions {
+            publish: section.optional_host("publish"),
+            request: section.optional_host("request"),
+            enable: section.choices("enable", &profiles),
+            clock: section.optional_choice("clock", &clocks),
+            snapshot_interval: section.duration(
+                "snapshot_interval",
+                default.snapshot_interval,
+                Duration::ZERO..=LONGEST,
+            ),
+            gc_interval: section.duration("gc_interval", default.gc_interval, Duration::ZERO..=LONGEST),
+            max_frame_bytes: section.optional_size("max_frame_bytes", frames),
+        };
+        if options.publish.is_none() && options.request.is_none() {
+            section.error_at_name(
+                "an agent needs `publish` or `request`",
+                Some("for example { publish = \"127.0.0.1:5555\", request = \"127.0.0.1:5556\" }".into()),
+            );
+        }
+        let asks = !options.enable.is_empty() || options.clock.is_some();
+        let asks = asks || !options.snapshot_interval.is_zero() || !options.gc_interval.is_zero();
+        if options.request.is_none() && options.publish.is_some() && asks {
+            section.error_at_name("an agent without `request` cannot be asked for anything", None);
+        }
+        for (key, interval) in [("snapshot_interval", options.snapshot_interval), ("gc_interval", options.gc_interval)]
+        {
+            if !interval.is_zero() && interval < Duration::from_secs(1) {
+                section.error(key, format!("`{key}` is out of range"), Some("allowed: 0s, or at least 1s".into()));
+            }
+        }
+        options
+    }
+}
+
+impl Reconnect {
+    fn read(section: &mut Section<'_>) -> Self {
+        let default = Reconnect::default();
+        let moment = Duration::from_millis(1);
+        let reconnect = Reconnect {
+            min: section.duration("min", default.min, moment..=LONGEST),
+            max: section.duration("max", default.max, moment..=LONGEST),
+        };
+        if reconnect.max < reconnect.min {
+            section.error("max", "`max` is less than `min`", None);
+        }
+        reconnect
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            agents: Vec::new(),
+            listen_publish: None,
+            max_frame_bytes: 256 << 20,
+            max_reply_bytes: 64 << 10,
+            max_references: 100_000,
+            max_frames: 2048,
+            handshake_interval: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(5),
+            slow_request_timeout: Duration::from_secs(60),
+            reconnect: Reconnect::default(),
+            max_stall: Duration::from_secs(1),
+            amplification: Amplification { ratio: 256, burst: 16 << 20, rate: 4 << 20 },
+        }
+    }
+}
+
+impl Default for AgentOptions {
+    fn default() -> Self {
+        AgentOptions {
+            publish: None,
+            request: None,
+            enable: Vec::new(),
+            clock: None,
+            snapshot_interval: Duration::ZERO,
+            gc_interval: Duration::ZERO,
+            max_frame_bytes: None,
+        }
+    }
+}
+
+impl Default for Reconnect {
+    fn default() -> Self {
+        Reconnect { min: Duration::from_millis(100), max: Duration::from_secs(30) }
+    }
+}

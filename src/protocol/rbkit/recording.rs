@@ -1,0 +1,80 @@
+//! What was recorded of a conversation: the bytes of a connection, or the body of one message.
+
+use std::sync::Arc;
+
+use crate::codec::msgpack::{Reader, Value as Wire};
+
+use super::wire::{Head, Type};
+use super::{Agent, Control, Options, Subscription};
+
+/// Which of an agent's sockets something came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Channel {
+    /// The one that publishes.
+    Pub,
+    /// The one that replies.
+    Rep,
+}
+
+/// A session that reads a recording.
+#[derive(Debug)]
+pub enum Player {
+    /// Of what was published.
+    Pub(Box<Subscription>),
+    /// Of replies.
+    Rep(Box<Control>),
+}
+
+impl Player {
+    /// The session for `bytes`, which are one of several recordings of a conversation with `agent`. Where `channel` does
+    /// not say what they are, their form does.
+    pub fn new(
+        agent: Agent,
+        options: Arc<Options>,
+        max_message_bytes: u64,
+        bytes: &[u8],
+        channel: Option<Channel>,
+        is_last: bool,
+    ) -> Player {
+        // No message begins with the first byte of a greeting.
+        let is_stream = bytes.first() == Some(&0xff);
+        let channel = channel.unwrap_or_else(|| if is_stream { socket(bytes) } else { sender(bytes) });
+        match channel {
+            Channel::Pub => {
+                let body = (!is_stream).then_some(bytes.len() as u64);
+                Player::Pub(Subscription::offline(agent, options, max_message_bytes, body, is_last).into())
+            }
+            Channel::Rep => {
+                let body = (!is_stream).then_some(bytes.len());
+                Player::Rep(Control::offline(agent, options, body).into())
+            }
+        }
+    }
+}
+
+/// The socket that a stream came from, by its READY.
+fn socket(bytes: &[u8]) -> Channel {
+    const NAME: &[u8] = b"socket-type";
+    let head = &bytes[..bytes.len().min(4096)];
+    let at = head.windows(NAME.len()).position(|window| window.eq_ignore_ascii_case(NAME));
+    let value = at.and_then(|at| head.get(at + NAME.len() + 4..)).unwrap_or_default();
+    let replies = [&b"REP"[..], b"ROUTER"]
+        .iter()
+        .any(|name| value.get(..name.len()).is_some_and(|value| value.eq_ignore_ascii_case(name)));
+    if replies { Channel::Rep } else { Channel::Pub }
+}
+
+/// The socket that a body came from: the payload of a handshake is a map, that of a collection an array.
+fn sender(body: &[u8]) -> Channel {
+    let mut reader = Reader::new(body, 0);
+    if body == b"ok" {
+        return Channel::Rep;
+    }
+    let Ok(Wire::Map(pairs)) = reader.next("message") else { return Channel::Pub };
+    let Ok(head) = Head::read(reader, pairs) else { return Channel::Pub };
+    let is_handshake = matches!(head.kind, Some(Type::Number(7 | 8) | Type::Name(b"handshake")));
+    match head.payload.map(|mut payload| payload.reader.next("payload")) {
+        Some(Ok(Wire::Map(_))) if is_handshake => Channel::Rep,
+        _ => Channel::Pub,
+    }
+}

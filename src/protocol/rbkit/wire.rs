@@ -1,0 +1,335 @@
+//! What stands on the wire: the head of a message or event, and the small things in payloads. Borrowed, bounded, and
+//! read by key, never by order (field notes, section 2 and rule 6).
+
+use crate::codec::msgpack::{Reader, Value};
+use crate::codec::reader::{DecodeError, DecodeErrorKind};
+
+/// What a message or event is, whatever its number in a dialect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub(super) enum Kind {
+    Created,
+    Destroyed,
+    GcStart,
+    GcEndMark,
+    GcEndSweep,
+    Dump,
+    GcStats,
+    Collection,
+    Handshake,
+    CpuSample,
+    AllocationSnapshot,
+}
+
+/// Which numbers a peer gives to kinds (field notes, section 2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Family {
+    /// The released gem and its master branch.
+    Master,
+    /// The branch that the written specification describes.
+    Spec,
+}
+
+impl Family {
+    /// The family that gives this number to a top-level collection.
+    pub(super) fn of_collection(number: u64) -> Option<Family> {
+        match number {
+            7 => Some(Family::Master),
+            6 => Some(Family::Spec),
+            _ => None,
+        }
+    }
+
+    /// The family that gives this number to a handshake reply (rule 1).
+    pub(super) fn of_handshake(number: u64) -> Option<Family> {
+        match number {
+            8 => Some(Family::Master),
+            7 => Some(Family::Spec),
+            _ => None,
+        }
+    }
+
+    fn kind(self, number: u64) -> Option<Kind> {
+        let number = match self {
+            Family::Master => number,
+            // The specification has no destroyed objects, and allocation snapshots in the place of created ones.
+            Family::Spec if number == 0 => return Some(Kind::AllocationSnapshot),
+            Family::Spec => number.checked_add(1)?,
+        };
+        Some(match number {
+            0 => Kind::Created,
+            1 => Kind::Destroyed,
+            2 => Kind::GcStart,
+            3 => Kind::GcEndMark,
+            4 => Kind::GcEndSweep,
+            5 => Kind::Dump,
+            6 => Kind::GcStats,
+            7 => Kind::Collection,
+            8 => Kind::Handshake,
+            9 => Kind::CpuSample,
+            _ => return None,
+        })
+    }
+}
+
+/// Agents of 2014 wrote the names of event types, and so does the specification in its examples.
+fn named(name: &[u8]) -> Option<Kind> {
+    Some(match name {
+        b"obj_created" => Kind::Created,
+        b"obj_destroyed" => Kind::Destroyed,
+        b"gc_start" => Kind::GcStart,
+        b"gc_end_m" => Kind::GcEndMark,
+        b"gc_end_s" => Kind::GcEndSweep,
+        b"object_space_dump" => Kind::Dump,
+        b"gc_stats" => Kind::GcStats,
+        b"event_collection" => Kind::Collection,
+        b"handshake" => Kind::Handshake,
+        b"cpu_sample" => Kind::CpuSample,
+        b"allocation_snapshot" => Kind::AllocationSnapshot,
+        _ => return None,
+    })
+}
+
+/// The type of a message or event as sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Type<'a> {
+    Number(u64),
+    Name(&'a [u8]),
+}
+
+impl Type<'_> {
+    /// What it means in a family.
+    pub(super) fn kind(self, family: Family) -> Option<Kind> {
+        match self {
+            Type::Number(number) => family.kind(number),
+            Type::Name(name) => named(name),
+        }
+    }
+}
+
+/// A map of message or event keys. Reading it stops in front of the payload, so that a long one can be worked off as it
+/// arrives; where keys follow the payload, they have been read already.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Head<'a> {
+    /// Key 0.
+    pub(super) kind: Option<Type<'a>>,
+    /// Key 1, milliseconds since the epoch.
+    pub(super) time: Option<f64>,
+    /// Key 9.
+    pub(super) counter: Option<u64>,
+    /// Key 10.
+    pub(super) correlation: Option<u64>,
+    /// Key 11.
+    pub(super) total: Option<u64>,
+    /// Key 2: where the payload begins, and the pairs that follow it.
+    pub(super) payload: Option<Payload<'a>>,
+    /// Where the map ends, if it has no payload.
+    pub(super) end: usize,
+}
+
+/// Where a payload stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Payload<'a> {
+    /// In front of its first byte.
+    pub(super) reader: Reader<'a>,
+    /// Pairs of the map behind it.
+    pub(super) after: u32,
+}
+
+impl<'a> Head<'a> {
+    /// Reads the pairs of a map whose head has been read.
+    pub(super) fn read(mut reader: Reader<'a>, pairs: u32) -> Result<Head<'a>, DecodeError> {
+        let mut head = Head::default();
+        for after in (0..pairs).rev() {
+            let Some(key) = read_key(&mut reader)? else {
+                reader.skip("event value")?;
+                continue;
+            };
+            match key {
+                KEY_TYPE => {
+                    head.kind = match reader.next("event_type")? {
+                        Value::Unsigned(number) => Some(Type::Number(number)),
+                        Value::Text(name) => Some(Type::Name(name)),
+                        other => skipped(&mut reader, other)?,
+                    }
+                }
+                KEY_TIMESTAMP => {
+                    head.time = match reader.next("timestamp")? {
+                        Value::Float(time) => Some(time),
+                        Value::Unsigned(time) => Some(time as f64),
+                        other => skipped(&mut reader, other)?,
+                    }
+                }
+                KEY_COUNTER => head.counter = read_unsigned(&mut reader, "message_counter")?,
+                KEY_CORRELATION => head.correlation = read_unsigned(&mut reader, "correlation_id")?,
+                KEY_TOTAL => head.total = read_unsigned(&mut reader, "complete_message_count")?,
+                KEY_PAYLOAD => {
+                    head.payload = Some(Payload { reader, after });
+                    if after == 0 {
+                        return Ok(head);
+                    }
+                    reader.skip("payload")?;
+                }
+                _ => reader.skip("event value")?,
+            }
+        }
+        head.end = reader.offset();
+        Ok(head)
+    }
+}
+
+/// The key of a pair, of those that mean something here: integers. Texts and the like are passed over (rule 6).
+pub(super) fn read_key(reader: &mut Reader<'_>) -> Result<Option<u64>, DecodeError> {
+    if let Some(key) = reader.unsigned() {
+        return Ok(Some(key));
+    }
+    match reader.next("key")? {
+        Value::Unsigned(key) => Ok(Some(key)),
+        other => skipped(reader, other),
+    }
+}
+
+/// An unsigned integer; None: something else stood there.
+pub(super) fn read_unsigned(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<u64>, DecodeError> {
+    if let Some(number) = reader.unsigned() {
+        return Ok(Some(number));
+    }
+    match reader.next(field)? {
+        Value::Unsigned(number) => Ok(Some(number)),
+        other => skipped(reader, other),
+    }
+}
+
+/// A text up to its first NUL; None: nil, or something else stood there.
+pub(super) fn read_text<'a>(reader: &mut Reader<'a>, field: &'static str) -> Result<Option<&'a [u8]>, DecodeError> {
+    if let Some(text) = reader.short_text() {
+        return Ok(Some(text));
+    }
+    match reader.next(field)? {
+        Value::Text(text) | Value::Binary(text) => Ok(Some(text)),
+        other => skipped(reader, other),
+    }
+}
+
+/// Reads past what follows a head that is of no use.
+fn skipped<T>(reader: &mut Reader<'_>, head: Value<'_>) -> Result<Option<T>, DecodeError> {
+    let inside = match head {
+        Value::Array(count) => u64::from(count),
+        Value::Map(pairs) => u64::from(pairs) * 2,
+        _ => 0,
+    };
+    for _ in 0..inside {
+        reader.skip("value")?;
+    }
+    Ok(None)
+}
+
+/// A field that is missing or of the wrong type.
+pub(super) fn wrong(field: &'static str, offset: usize, expected: &'static str) -> DecodeError {
+    DecodeError { field, offset, kind: DecodeErrorKind::Invalid { found: 0, expected } }
+}
+
+/// An object of a heap dump. Nil and absent are alike (rule 16: one missing field takes no other with it).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Object<'a> {
+    pub(super) id: Option<u64>,
+    pub(super) class: Option<&'a [u8]>,
+    pub(super) references: Option<References<'a>>,
+    pub(super) file: Option<&'a [u8]>,
+    pub(super) line: Option<u64>,
+    pub(super) size: Option<u64>,
+}
+
+/// Ids of an object's references: so many, read from here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct References<'a> {
+    pub(super) count: u32,
+    pub(super) reader: Reader<'a>,
+}
+
+impl<'a> Object<'a> {
+    /// Reads the pairs of a map whose head has been read.
+    pub(super) fn read(reader: &mut Reader<'a>, pairs: u32) -> Result<Object<'a>, DecodeError> {
+        let mut object = Object::default();
+        for _ in 0..pairs {
+            let Some(key) = read_key(reader)? else {
+                reader.skip("object value")?;
+                continue;
+            };
+            match key {
+                KEY_OBJECT_ID => object.id = read_unsigned(reader, "object_id")?,
+                KEY_CLASS => object.class = read_text(reader, "class_name")?,
+                KEY_FILE => object.file = read_text(reader, "file")?,
+                KEY_LINE => object.line = read_unsigned(reader, "line")?,
+                KEY_SIZE => object.size = read_unsigned(reader, "size")?,
+                KEY_REFERENCES => match reader.next("references")? {
+                    Value::Array(count) => {
+                        object.references = Some(References { count, reader: *reader });
+                        for _ in 0..count {
+                            if reader.unsigned().is_none() {
+                                reader.skip("reference")?;
+                            }
+                        }
+                    }
+                    other => object.references = skipped(reader, other)?,
+                },
+                _ => reader.skip("object value")?,
+            }
+        }
+        Ok(object)
+    }
+}
+
+/// A frame of a stack.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StackFrame<'a> {
+    pub(super) method: Option<&'a [u8]>,
+    pub(super) label: Option<&'a [u8]>,
+    pub(super) file: Option<&'a [u8]>,
+    pub(super) line: Option<u64>,
+    pub(super) thread: Option<u64>,
+}
+
+impl<'a> StackFrame<'a> {
+    /// Reads the pairs of a map whose head has been read.
+    pub(super) fn read(reader: &mut Reader<'a>, pairs: u32) -> Result<StackFrame<'a>, DecodeError> {
+        let mut frame = StackFrame::default();
+        for _ in 0..pairs {
+            let Some(key) = read_key(reader)? else {
+                reader.skip("frame value")?;
+                continue;
+            };
+            match key {
+                KEY_METHOD => frame.method = read_text(reader, "method_name")?,
+                KEY_LABEL => frame.label = read_text(reader, "label")?,
+                KEY_FILE => frame.file = read_text(reader, "file")?,
+                KEY_LINE => frame.line = read_unsigned(reader, "line")?,
+                KEY_THREAD => frame.thread = read_unsigned(reader, "thread_id")?,
+                _ => reader.skip("frame value")?,
+            }
+        }
+        Ok(frame)
+    }
+}
+
+const KEY_TYPE: u64 = 0;
+const KEY_TIMESTAMP: u64 = 1;
+const KEY_PAYLOAD: u64 = 2;
+const KEY_OBJECT_ID: u64 = 3;
+const KEY_CLASS: u64 = 4;
+const KEY_REFERENCES: u64 = 5;
+const KEY_FILE: u64 = 6;
+const KEY_LINE: u64 = 7;
+const KEY_SIZE: u64 = 8;
+const KEY_COUNTER: u64 = 9;
+const KEY_CORRELATION: u64 = 10;
+const KEY_TOTAL: u64 = 11;
+const KEY_METHOD: u64 = 12;
+const KEY_LABEL: u64 = 13;
+const KEY_THREAD: u64 = 15;
+/// Of a snapshot: its stacks; of a site: which of them.
+pub(super) const KEY_STACKTRACE: u64 = 16;
+/// How many objects a site has allocated.
+pub(super) const KEY_COUNT: u64 = 17;
+/// Of a snapshot: its sites.
+pub(super) const KEY_ALLOCATIONS: u64 = 18;

@@ -1,0 +1,226 @@
+//! Listeners at work: what each is made of, and what is made for each of its connections.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use socket2::Socket;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::agents::{Directory, Headquarters, Processes};
+use crate::config::{ListenerConfig, ProtocolOptions};
+use crate::pipeline::Sender;
+use crate::pipeline::ledger::{Ledger, ListenerBooks};
+use crate::protocol::bytefrog::Hq;
+use crate::protocol::datadog::DatadogSession;
+use crate::protocol::endless::EndlessExchange;
+use crate::protocol::rbkit::{Agent, AgentOptions, Control, Subscription};
+use crate::protocol::zico::ZicoExchange;
+use crate::protocol::zico::agents::{Agents, Recorded};
+use crate::protocol::{MemoryBudget, Protocol, rbkit};
+use crate::store::Store;
+use crate::transport::clock::Clock;
+use crate::transport::tcp::{self, Listener};
+use crate::transport::zmq::Dialer;
+
+use super::{Bound, StartError};
+
+/// What all listeners share.
+#[derive(Debug)]
+pub(super) struct House {
+    pub(super) sender: Sender,
+    pub(super) clock: Clock,
+    pub(super) memory: Arc<MemoryBudget>,
+    pub(super) directory: Directory,
+    /// Every connection, and whatever else still has events to hand over.
+    pub(super) tasks: TaskTracker,
+    /// Cancelled when the daemon stops.
+    pub(super) stop: CancellationToken,
+    /// Cancelled when what has not finished by itself is given up.
+    pub(super) abort: CancellationToken,
+}
+
+/// Where a listener's connections come from: a bound address, or none where it is we who dial.
+pub(super) struct Entrance {
+    listener: Option<Listener>,
+    /// A second handle of its socket.
+    socket: Option<Socket>,
+    /// Who has registered, where agents do.
+    agents: Option<Arc<dyn Agents>>,
+    books: Arc<ListenerBooks>,
+}
+
+/// A listener at work.
+pub(super) struct Running {
+    pub(super) config: ListenerConfig,
+    address: Option<SocketAddr>,
+    /// A second handle of its socket, through which another set of options can take over what waits in its queue.
+    socket: Option<Socket>,
+    agents: Option<Arc<dyn Agents>>,
+    stop: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Entrance {
+    /// Binds the listener's address, or takes `socket`, which is bound to it already.
+    pub(super) fn open(
+        config: &ListenerConfig,
+        socket: Option<Socket>,
+        ledger: &Ledger,
+    ) -> Result<Entrance, StartError> {
+        let ListenerConfig { name, listen, options, protocol } = config;
+        let books = ledger.listener(name, protocol.protocol());
+        let Some(listen) = listen else {
+            return Ok(Entrance { listener: None, socket: None, agents: None, books });
+        };
+        let open = || {
+            let socket = socket.map_or_else(|| tcp::bind(*listen), Ok)?;
+            let second = socket.try_clone()?;
+            let listener = Listener::on(socket, name, protocol.protocol(), options.clone(), books.clone())?;
+            Ok((listener, second))
+        };
+        let (listener, second) =
+            open().map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })?;
+        Ok(Entrance { listener: Some(listener), socket: Some(second), agents: None, books })
+    }
+
+    /// Opens the store of its agents, where agents register; takes `known` where that is open already.
+    pub(super) fn open_agents(
+        &mut self,
+        config: &ListenerConfig,
+        known: Option<Arc<dyn Agents>>,
+    ) -> Result<(), StartError> {
+        let ProtocolOptions::Zico(_, options, _) = &config.protocol else { return Ok(()) };
+        let open = || {
+            let part = format!("the agents of listener {}", config.name);
+            match Store::open(options, &config.name) {
+                Ok(store) => Ok(Arc::new(store) as Arc<dyn Agents>),
+                Err(error) => Err(StartError { part, source: io::Error::other(error) }),
+            }
+        };
+        self.agents = Some(known.map_or_else(open, Ok)?);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").field("config", &self.config).field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Running {
+    /// Where it listens, if it does.
+    pub(super) fn bound(&self) -> Option<Bound> {
+        let address = self.address?;
+        Some(Bound { name: self.config.name.clone(), protocol: self.config.protocol.protocol(), address })
+    }
+
+    /// Another handle of its socket.
+    pub(super) fn socket(&self) -> Option<Socket> {
+        self.socket.as_ref().and_then(|socket| socket.try_clone().ok())
+    }
+
+    /// The store of its agents, for a listener that has the same.
+    pub(super) fn agents_for(&self, config: &ListenerConfig) -> Option<Arc<dyn Agents>> {
+        match (&self.config.protocol, &config.protocol) {
+            (ProtocolOptions::Zico(_, old, _), ProtocolOptions::Zico(_, new, _)) if old == new => self.agents.clone(),
+            _ => None,
+        }
+    }
+
+    /// Accepts and dials no more, and lets its connections finish, which its house waits for.
+    pub(super) async fn stopped(self) {
+        self.stop.cancel();
+        for task in self.tasks {
+            // A listener that panicked has nothing left to stop.
+            let _ = task.await;
+        }
+    }
+}
+
+impl House {
+    /// Lets a listener work.
+    pub(super) fn serve(&self, entrance: Entrance, config: &ListenerConfig) -> Running {
+        let Entrance { listener, socket, agents, books } = entrance;
+        let mut running = Running {
+            config: config.clone(),
+            address: listener.as_ref().and_then(|listener| listener.address().ok()),
+            socket,
+            agents: agents.clone(),
+            stop: self.stop.child_token(),
+            tasks: Vec::new(),
+        };
+        let (sender, clock, tasks) = (self.sender.clone(), self.clock, self.tasks.clone());
+        let (stop, abort, memory) = (running.stop.clone(), self.abort.clone(), self.memory.clone());
+        let (max_message_bytes, emit_definitions) = (config.options.max_message_bytes, config.options.emit_definitions);
+        let serving = match (config.protocol.clone(), listener) {
+            (ProtocolOptions::Bytefrog(options), Some(listener)) => {
+                let sender = sender.with_patience(options.max_stall);
+                let hq = Hq::new(options, emit_definitions, memory);
+                self.directory.add_bytefrog(&config.name, Headquarters::new(hq.clone(), clock));
+                let make = move |peer: SocketAddr| hq.session(Some(peer.ip()));
+                tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
+            }
+            (ProtocolOptions::Datadog(options), Some(listener)) => {
+                let make = move |_| DatadogSession::new(options.clone(), max_message_bytes, emit_definitions, &memory);
+                tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
+            }
+            (ProtocolOptions::Endless(options, http), Some(listener)) => {
+                let exchange = EndlessExchange::new(options, &memory);
+                tokio::spawn(listener.serve_http(exchange, http, memory, sender, clock, tasks, stop, abort))
+            }
+            (ProtocolOptions::Zico(options, store, http), Some(listener)) => {
+                // There is a store for every listener whose agents register.
+                let agents = agents.unwrap_or_else(|| Arc::new(Recorded::new()));
+                let timeout = store.session_timeout;
+                let exchange = ZicoExchange::new(options, timeout, agents, emit_definitions, &memory);
+                tokio::spawn(listener.serve_http(exchange, http, memory, sender, clock, tasks, stop, abort))
+            }
+            (ProtocolOptions::Rbkit(options), listener) => {
+                let sender = sender.with_patience(options.max_stall);
+                let options = Arc::new(options);
+                self.dial(&mut running, &options, books, sender.clone());
+                let Some(listener) = listener else { return running };
+                // Who connects to us publishes, and cannot be asked who it is.
+                let make = move |_| {
+                    let agent = Agent::new(AgentOptions::default());
+                    Subscription::new(agent, options.clone(), max_message_bytes)
+                };
+                tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
+            }
+            // Every other protocol's listener has been bound.
+            (_, None) => return running,
+        };
+        running.tasks.push(serving);
+        running
+    }
+
+    /// Keeps the connections of an `rbkit` listener to its processes.
+    fn dial(&self, running: &mut Running, options: &Arc<rbkit::Options>, books: Arc<ListenerBooks>, sender: Sender) {
+        let config = &running.config;
+        let reconnect = (options.reconnect.min, options.reconnect.max);
+        let tokens = (running.stop.clone(), self.abort.clone());
+        let (hand_over, tasks) = ((sender, self.clock), self.tasks.clone());
+        let own = config.options.clone();
+        let dialer = Dialer::new(&config.name, Protocol::Rbkit, reconnect, own, books, hand_over, tasks, tokens);
+        let agents: Vec<_> = options.agents.iter().cloned().map(Agent::new).collect();
+        let max_message_bytes = config.options.max_message_bytes;
+        for agent in &agents {
+            if let Some(address) = agent.options().request.clone() {
+                let (agent, options) = (agent.clone(), options.clone());
+                let make = move || Control::new(agent.clone(), options.clone());
+                running.tasks.push(tokio::spawn(dialer.clone().keep(address, make)));
+            }
+            if let Some(address) = agent.options().publish.clone() {
+                let (agent, options) = (agent.clone(), options.clone());
+                let make = move || Subscription::new(agent.clone(), options.clone(), max_message_bytes);
+                running.tasks.push(tokio::spawn(dialer.clone().keep(address, make)));
+            }
+        }
+        self.directory.add_rbkit(&config.name, Processes::new(agents));
+    }
+}

@@ -1,0 +1,138 @@
+//! Another configuration for a running daemon: what has changed is exchanged, and everything else goes on.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::config::{Config, ListenerConfig};
+
+use super::listeners::{Entrance, Running};
+use super::{Server, StartError, add_sink, open_admin};
+
+/// A store that is still in use by connections that end is tried for again after so long.
+const STORE_RETRY: Duration = Duration::from_millis(50);
+
+/// What a reload has done.
+#[derive(Debug, Default)]
+pub struct Reloaded {
+    /// In words, what was begun, ended, or begun anew.
+    pub changes: Vec<String>,
+    /// What could not be, although nothing spoke against it before: it is missing now.
+    pub failures: Vec<StartError>,
+}
+
+impl fmt::Display for Reloaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.changes.as_slice() {
+            [] => f.write_str("nothing has changed"),
+            changes => f.write_str(&changes.join("; ")),
+        }
+    }
+}
+
+impl Server {
+    /// Goes on by another configuration. Listeners that are the same keep their connections, sinks that are the same
+    /// their files. A listener that is changed finishes its connections and takes over its own queue; who connects
+    /// meanwhile is not turned away.
+    ///
+    /// # Errors
+    /// A listener cannot be bound, or its files cannot be used; everything goes on as before.
+    pub async fn reload(&mut self, config: &Config) -> Result<Reloaded, StartError> {
+        let mut reloaded = Reloaded::default();
+        // What may fail comes first.
+        let mut entrances = Vec::new();
+        for listener in config.listeners.iter().filter(|listener| !self.runs(listener)) {
+            let has_port = listener.listen.is_some_and(|listen| listen.port() != 0);
+            let bound = |running: &&Running| {
+                running.config.listen == listener.listen && (has_port || running.config.name == listener.name)
+            };
+            let socket = self.listeners.iter().find(bound).and_then(Running::socket);
+            entrances.push((Entrance::open(listener, socket, &self.ledger)?, listener));
+        }
+
+        let old = std::mem::replace(&mut self.config, config.clone());
+        let grace = config.limits.shutdown_grace;
+        self.house.memory.set_limit(config.limits.memory_bytes);
+        if old.limits != config.limits {
+            reloaded.changes.push("limits changed".to_owned());
+        }
+        self.reload_sinks(&old, &mut reloaded).await;
+
+        let mut kept = Vec::new();
+        let mut stores = Vec::new();
+        for running in std::mem::take(&mut self.listeners) {
+            let name = running.config.name.clone();
+            match config.listeners.iter().find(|listener| listener.name == name) {
+                Some(same) if running.config == *same => kept.push(running),
+                now => {
+                    let verb = if now.is_some() { "begun anew" } else { "ended" };
+                    reloaded.changes.push(format!("listener {name} {verb}"));
+                    stores.extend(now.and_then(|now| running.agents_for(now)).map(|store| (name.clone(), store)));
+                    running.stopped().await;
+                    self.house.directory.remove(&name);
+                }
+            }
+        }
+        for (mut entrance, listener) in entrances {
+            let name = &listener.name;
+            if !old.listeners.iter().any(|old| old.name == *name) {
+                reloaded.changes.push(format!("listener {name} begun"));
+            }
+            let store = stores.iter().find(|(of, _)| of == name).map(|(_, store)| store.clone());
+            // Its connections may still hold the store that it had.
+            let deadline = Instant::now() + grace;
+            let mut opened = entrance.open_agents(listener, store.clone());
+            while opened.is_err() && Instant::now() < deadline {
+                sleep(STORE_RETRY).await;
+                opened = entrance.open_agents(listener, store.clone());
+            }
+            match opened {
+                Ok(()) => kept.push(self.house.serve(entrance, listener)),
+                Err(failure) => reloaded.failures.push(failure),
+            }
+        }
+        let place = |name: &str| config.listeners.iter().position(|listener| listener.name == name);
+        kept.sort_by_key(|running| place(&running.config.name));
+        self.listeners = kept;
+        self.note_addresses();
+
+        if old.admin != config.admin {
+            if let Some((_, endpoint)) = self.admin.take() {
+                endpoint.abort();
+                let _ = endpoint.await;
+            }
+            reloaded.changes.push("admin endpoint begun anew".to_owned());
+            match open_admin(&config.admin).await {
+                Ok(Some(admin)) => self.serve_admin(admin),
+                Ok(None) => {}
+                Err(failure) => reloaded.failures.push(failure),
+            }
+        }
+        Ok(reloaded)
+    }
+
+    /// Whether a listener of this very description is at work.
+    fn runs(&self, listener: &ListenerConfig) -> bool {
+        self.listeners.iter().any(|running| running.config == *listener)
+    }
+
+    async fn reload_sinks(&mut self, old: &Config, reloaded: &mut Reloaded) {
+        let new = &self.config.sinks;
+        let gone: Vec<_> = old.sinks.iter().filter(|sink| !new.contains(sink)).map(|sink| sink.name.clone()).collect();
+        let come: Vec<_> = new.iter().filter(|sink| !old.sinks.contains(sink)).collect();
+        if gone.is_empty() && come.is_empty() {
+            return;
+        }
+        for sink in &come {
+            let verb = if gone.contains(&sink.name) { "begun anew" } else { "begun" };
+            reloaded.changes.push(format!("sink {} {verb}", sink.name));
+        }
+        for name in gone.iter().filter(|name| !come.iter().any(|sink| sink.name == **name)) {
+            reloaded.changes.push(format!("sink {name} ended"));
+        }
+        let grace = self.config.limits.shutdown_grace;
+        self.workers.replace(&gone, grace, |sinks| come.iter().for_each(|sink| add_sink(sinks, sink))).await;
+        self.ledger.set_sinks(self.workers.books());
+    }
+}

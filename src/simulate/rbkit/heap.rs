@@ -1,0 +1,122 @@
+//! A heap dump. It is made piece by piece and twice: once to know how long its message is, once to send it. So a heap of
+//! a million objects costs the agent no more memory than one of a thousand.
+
+use std::io;
+
+use tokio::task::yield_now;
+
+use super::super::rng::{Rng, mix};
+use super::Dialect;
+use super::program::{CLASSES, FILES};
+use super::wire::{Value, dump_head, fields, key, pack};
+
+/// Objects of one event, in the dialects that split dumps, and of one piece in any case.
+const PIECE: u64 = 1_000;
+
+/// A dump that is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dump {
+    pub(super) dialect: Dialect,
+    pub(super) seed: u64,
+    /// Counted from 1 by each process.
+    pub(super) number: u64,
+    pub(super) objects: u64,
+    /// When it was made, since 1970.
+    pub(super) millis: u64,
+}
+
+impl Dump {
+    /// Its elements of a collection.
+    pub(super) fn elements(self) -> usize {
+        if self.is_split() { self.objects.div_ceil(PIECE) as usize } else { 1 }
+    }
+
+    /// Events that the collector makes of it: one of each object, and one of the whole.
+    pub(super) fn events(self) -> u64 {
+        self.objects + 1
+    }
+
+    /// How many pieces it has.
+    pub(super) fn pieces(self) -> u64 {
+        self.objects.div_ceil(PIECE).max(1)
+    }
+
+    /// Bytes of all pieces.
+    pub(super) async fn length(self) -> io::Result<u64> {
+        let (mut length, mut piece) = (0, Vec::new());
+        for number in 0..self.pieces() {
+            self.piece(number, &mut piece)?;
+            length += piece.len() as u64;
+            yield_now().await;
+        }
+        Ok(length)
+    }
+
+    /// Replaces `out` by a piece. The same one is always the same.
+    pub(super) fn piece(self, number: u64, out: &mut Vec<u8>) -> io::Result<()> {
+        out.clear();
+        let objects = number * PIECE..self.objects.min((number + 1) * PIECE);
+        if self.is_split() && !objects.is_empty() {
+            let length = (objects.end - objects.start) as usize;
+            *out = dump_head(self.dialect, self.millis, Some((self.number, self.objects)), length)?;
+        } else if !self.is_split() && number == 0 {
+            *out = dump_head(self.dialect, self.millis, None, self.objects as usize)?;
+        }
+        objects.into_iter().try_for_each(|object| pack(self.dialect, &self.object(object), out))
+    }
+
+    fn is_split(self) -> bool {
+        self.dialect != Dialect::V0110
+    }
+
+    fn object(self, number: u64) -> Value {
+        let mut rng = Rng::new(self.seed, mix(self.number) ^ number);
+        let reference = |_| {
+            let other = rng.below(self.objects + self.objects / 6 + 1);
+            self.id(other).into()
+        };
+        let references = Value::Array((0..[0, 0, 1, 1, 2, 3, 5][number as usize % 7]).map(reference).collect());
+        let class = if rng.one_in(40) { None } else { Some(*rng.pick(&CLASSES)) };
+        let place = rng.one_in(33).then(|| (*rng.pick(&FILES), 1 + rng.below(700)));
+        let size = Some(40 + 8 * rng.below(30)).filter(|_| !rng.one_in(20));
+        fields([
+            (key::OBJECT_ID, self.id(number).into()),
+            (key::CLASS_NAME, class.into()),
+            (key::REFERENCES, references),
+            (key::FILE, place.map(|(file, _)| file).into()),
+            (key::LINE, place.map(|(_, line)| line).into()),
+            (key::SIZE, size.into()),
+        ])
+    }
+
+    /// One in seven of those that are referred to is behind the last object: not in the dump.
+    fn id(self, number: u64) -> u64 {
+        (0x7f00_0000_0000 >> 1) + 20 * number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_object_is_in_one_piece_and_the_length_is_known_before() {
+        for dialect in Dialect::ALL {
+            for objects in [0, 1, 999, 1_000, 1_001, 2_500] {
+                let dump = Dump { dialect, seed: 1, number: 1, objects, millis: 1_795_175_552_670 };
+                let mut all = Vec::new();
+                let mut piece = Vec::new();
+                for number in 0..dump.pieces() {
+                    dump.piece(number, &mut piece).expect("memory takes everything");
+                    all.extend_from_slice(&piece);
+                }
+                assert_eq!(dump.length().await.expect("it can be packed"), all.len() as u64);
+                let key = [0x86, key::OBJECT_ID as u8];
+                let found = all.windows(2).filter(|pair| *pair == key).count() as u64;
+                assert!(found >= objects && found <= objects + 3, "{found} of {objects}");
+                let split = if dialect == Dialect::V0110 { 1 } else { objects.div_ceil(1_000) as usize };
+                assert_eq!(dump.elements(), split);
+            }
+        }
+    }
+}

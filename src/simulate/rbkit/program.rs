@@ -1,0 +1,289 @@
+//! The made-up Ruby shop: what its objects, its garbage collector and its threads have to tell.
+
+use std::io;
+
+use super::super::rng::Rng;
+use super::Dialect;
+use super::shared::Wishes;
+use super::wire::{Kind, Value, event, fields, key, pack};
+
+/// Milliseconds between two tellings of the garbage collector's figures, and of what was allocated where.
+const STATS_INTERVAL: u64 = 5_000;
+const SNAPSHOT_INTERVAL: u64 = 6_000;
+/// So many objects live before the garbage collector is due.
+const MOST_LIVE: usize = 2_000;
+/// So many places of a snapshot at most.
+const MOST_SITES: u64 = 24;
+
+/// Events that are packed and wait for their message.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) packed: Vec<u8>,
+    /// Elements of the collection.
+    pub(super) elements: usize,
+    /// Events that the collector makes of them.
+    pub(super) events: u64,
+}
+
+/// The traced program.
+#[derive(Debug)]
+pub(super) struct Program {
+    dialect: Dialect,
+    rng: Rng,
+    /// Half the address of the next object.
+    next_object: u64,
+    live: Vec<u64>,
+    phase: Phase,
+    created: u64,
+    destroyed: u64,
+    collections: u64,
+    stats_due: u64,
+    snapshot_due: u64,
+}
+
+/// What the garbage collector does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Idle,
+    Marking,
+    /// So many objects are still to be destroyed.
+    Sweeping(usize),
+}
+
+/// A method: its name, the label of its frames, its file, the line of its definition, whether an object's own.
+type Method = (Option<&'static str>, &'static str, &'static str, u64, bool);
+
+impl Program {
+    pub(super) fn new(dialect: Dialect, seed: u64) -> Self {
+        let mut rng = Rng::new(seed, 0);
+        let next_object = (0x7f00_0000_0000 + (rng.below(1 << 30) << 4)) >> 1;
+        Program {
+            dialect,
+            rng,
+            next_object,
+            live: Vec::new(),
+            phase: Phase::Idle,
+            created: 0,
+            destroyed: 0,
+            collections: 9,
+            stats_due: 0,
+            snapshot_due: 0,
+        }
+    }
+
+    /// Appends what happens next: at least one event, and of those that the collector makes of it at most `room`, which
+    /// is not 0. `millis`: since 1970.
+    pub(super) fn step(&mut self, wishes: Wishes, room: u64, millis: u64, queue: &mut Queue) -> io::Result<()> {
+        if wishes.cpu && (!wishes.memory || self.rng.one_in(8)) {
+            let frames = self.sample();
+            return self.tell(Kind::CpuSample, Some(frames), 1, millis, queue);
+        }
+        if millis >= self.stats_due {
+            let (stats, events) = self.stats();
+            if events <= room {
+                self.stats_due = millis + STATS_INTERVAL;
+                return self.tell(Kind::GcStats, Some(stats), events, millis, queue);
+            }
+        }
+        if self.dialect == Dialect::Spec21 && millis >= self.snapshot_due {
+            self.snapshot_due = millis + SNAPSHOT_INTERVAL;
+            let (snapshot, events) = self.snapshot(room.min(MOST_SITES));
+            return self.tell(Kind::Snapshot, Some(snapshot), events, millis, queue);
+        }
+        self.breathe(millis, queue)
+    }
+
+    /// A garbage collection that somebody asked for.
+    pub(super) fn collect(&mut self, millis: u64, queue: &mut Queue) -> io::Result<()> {
+        self.collections += 1;
+        [Kind::GcStart, Kind::GcEndMark, Kind::GcEndSweep]
+            .into_iter()
+            .try_for_each(|kind| self.tell(kind, None, 1, millis, queue))
+    }
+
+    /// The next object, or the next thing that the garbage collector does. The document's dialect tells of no objects.
+    fn breathe(&mut self, millis: u64, queue: &mut Queue) -> io::Result<()> {
+        let is_spec = self.dialect == Dialect::Spec21;
+        let (phase, kind, payload) = match self.phase {
+            Phase::Idle if is_spec || self.live.len() >= MOST_LIVE || self.rng.one_in(1_000) => {
+                self.collections += 1;
+                (Phase::Marking, Kind::GcStart, None)
+            }
+            Phase::Idle => (Phase::Idle, Kind::Created, Some(self.create())),
+            Phase::Marking => (Phase::Sweeping(self.live.len() * 4 / 5), Kind::GcEndMark, None),
+            Phase::Sweeping(0) => (Phase::Idle, Kind::GcEndSweep, None),
+            Phase::Sweeping(left) => (Phase::Sweeping(left - 1), Kind::Destroyed, Some(self.destroy())),
+        };
+        self.phase = phase;
+        self.tell(kind, payload, 1, millis, queue)
+    }
+
+    fn tell(
+        &mut self,
+        kind: Kind,
+        payload: Option<Value>,
+        events: u64,
+        millis: u64,
+        queue: &mut Queue,
+    ) -> io::Result<()> {
+        pack(self.dialect, &event(self.dialect, kind, millis, payload), &mut queue.packed)?;
+        queue.elements += 1;
+        queue.events += events;
+        Ok(())
+    }
+
+    fn create(&mut self) -> Value {
+        let id = self.next_object;
+        self.next_object += 20 * (1 + self.rng.below(3));
+        self.created += 1;
+        self.live.push(id);
+        // Objects of the virtual machine have no class.
+        let class = if self.rng.one_in(12) { None } else { Some(*self.rng.pick(&CLASSES)) };
+        fields([(key::OBJECT_ID, id.into()), (key::CLASS_NAME, class.into())])
+    }
+
+    fn destroy(&mut self) -> Value {
+        self.destroyed += 1;
+        // One in ten was there before anybody looked.
+        let old = self.rng.one_in(10);
+        let number = self.rng.below(self.live.len() as u64) as usize;
+        let id = if old || self.live.is_empty() { 20 + self.destroyed } else { self.live.swap_remove(number) };
+        fields([(key::OBJECT_ID, id.into())])
+    }
+
+    fn sample(&mut self) -> Value {
+        let depth = if self.rng.one_in(50) { 0 } else { 2 + self.rng.below(20) };
+        let thread = 0x7f3a_1000 + 0x40 * self.rng.below(4);
+        let frame = |_| {
+            let &(method, label, file, line, singleton) = self.rng.pick(&METHODS);
+            let mut pairs = vec![
+                (key::METHOD_NAME.into(), method.into()),
+                (key::LABEL.into(), label.into()),
+                (key::FILE.into(), file.into()),
+                (key::LINE.into(), line.into()),
+                (key::SINGLETON_METHOD.into(), u64::from(singleton).into()),
+            ];
+            if self.dialect != Dialect::Spec21 {
+                pairs.push((key::THREAD_ID.into(), thread.into()));
+            }
+            Value::Map(pairs)
+        };
+        Value::Array((0..depth).map(frame).collect())
+    }
+
+    /// The garbage collector's figures, and how many there are. One of them is one that this Ruby does not have.
+    fn stats(&self) -> (Value, u64) {
+        let live = 19_000 + self.live.len() as u64;
+        let numbers = [
+            ("count", self.collections),
+            ("minor_gc_count", self.collections * 8 / 9),
+            ("major_gc_count", self.collections - self.collections * 8 / 9),
+            ("heap_allocated_pages", 53),
+            ("heap_eden_pages", 53),
+            ("heap_tomb_pages", 0),
+            ("heap_allocatable_pages", 0),
+            ("heap_sorted_length", 53),
+            ("heap_live_slots", live),
+            ("heap_free_slots", 21_655_u64.saturating_sub(live)),
+            ("heap_final_slots", 0),
+            ("old_objects", 16_699),
+            ("old_objects_limit", 25_346),
+            ("total_allocated_objects", 58_000 + self.created),
+            ("total_freed_objects", 38_000 + self.destroyed),
+            ("malloc_increase_bytes", 40 * self.created),
+            ("malloc_increase_bytes_limit", 16_777_216),
+            ("oldmalloc_increase_bytes", 845_536),
+            ("oldmalloc_increase_bytes_limit", 16_777_216),
+            ("total_heap_size", 867_080),
+            ("total_memsize", 3_715_954 + 40 * self.live.len() as u64),
+            ("remembered_wb_unprotected_objects", 200),
+            ("remembered_wb_unprotected_objects_limit", 288),
+        ];
+        let is_master = matches!(self.dialect, Dialect::Master21 | Dialect::Master21Raw);
+        let told = if is_master { &numbers[..] } else { &numbers[..numbers.len() - 2] };
+        let mut pairs: Vec<_> = told.iter().map(|&(name, number)| (name.into(), number.into())).collect();
+        pairs.push(("heap_swept_slots".into(), "".into()));
+        (Value::Map(pairs), told.len() as u64)
+    }
+
+    /// What was allocated where since the last one, and how many events that makes: `most` at most.
+    fn snapshot(&mut self, most: u64) -> (Value, u64) {
+        let stacks: Vec<u64> = (0..3).map(|number| 0x55d3_a000_0000 + 0x80 * number).collect();
+        let frame = |number: usize| {
+            let (method, _, file, line, singleton) = METHODS[number % METHODS.len()];
+            fields([
+                (key::METHOD_NAME, method.into()),
+                (key::FILE, file.into()),
+                (key::LINE, line.into()),
+                (key::SINGLETON_METHOD, u64::from(singleton).into()),
+            ])
+        };
+        let traces = stacks.iter().enumerate();
+        let traces = traces.map(|(number, &id)| (id.into(), Value::Array((number..number + 4).map(frame).collect())));
+        let mut files = Vec::new();
+        let mut events = 0;
+        for file in FILES {
+            let mut sites = Vec::new();
+            for line in 0..6 {
+                let registered = (self.rng.below(4) * u64::from(line == 0)).min(most - events);
+                let made = registered.max(1);
+                if events + made > most {
+                    break;
+                }
+                events += made;
+                let site = match line {
+                    5 => format!("{} (null) 0", 90 + line),
+                    4 => format!("{} Class with spaces 40", 90 + line),
+                    _ => format!("{} {} 40", 12 + 7 * line, self.rng.pick(&CLASSES)),
+                };
+                let count = 1 + self.rng.below(300);
+                let referrers = stacks.iter().take(registered as usize);
+                let referrers: Vec<_> = referrers.map(|&id| (id.into(), count.into())).collect();
+                let referrers = if referrers.is_empty() { Value::Nil } else { Value::Map(referrers) };
+                let told = fields([(key::COUNT, (made * count).into()), (key::STACKTRACE, referrers)]);
+                sites.push((site.into(), told));
+            }
+            files.push((file.into(), Value::Map(sites)));
+        }
+        let snapshot = fields([(key::STACKTRACE, Value::Map(traces.collect())), (key::ALLOCATIONS, Value::Map(files))]);
+        (snapshot, events)
+    }
+}
+
+pub(super) static CLASSES: [&str; 14] = [
+    "String",
+    "Array",
+    "Hash",
+    "Time",
+    "Range",
+    "Proc",
+    "Object",
+    "MatchData",
+    "Shop::Cart",
+    "Shop::Item",
+    "Shop::Checkout",
+    "Shop::Gesch\u{e4}ftsbeziehung",
+    "ActiveRecord::ConnectionAdapters::TableDefinition",
+    "#<Class:ActiveSupport::Notifications::InstrumentationRegistry>",
+];
+
+pub(super) static FILES: [&str; 5] = [
+    "/srv/shop/app.rb",
+    "/srv/shop/app/models/cart.rb",
+    "/srv/shop/app/controllers/checkout_controller.rb",
+    "/usr/lib/ruby/3.1.0/json/common.rb",
+    "/usr/lib/ruby/gems/3.1.0/gems/activerecord-7.0.4/lib/active_record/relation/query_methods.rb",
+];
+
+static METHODS: [Method; 10] = [
+    (Some("total"), "Shop::Cart#total", FILES[1], 41, false),
+    (Some("add"), "Shop::Cart#add", FILES[1], 18, false),
+    (None, "block (2 levels) in Shop::Cart#total", FILES[1], 41, false),
+    (Some("create"), "Shop::CheckoutController#create", FILES[2], 9, false),
+    (None, "block in Shop::CheckoutController#create", FILES[2], 9, false),
+    (Some("load"), "JSON.load", FILES[3], 520, true),
+    (Some("where"), "ActiveRecord::QueryMethods#where", FILES[4], 685, false),
+    (Some("each"), "Array#each", "<cfunc>", 0, false),
+    (Some("new"), "Class#new", "<cfunc>", 0, false),
+    (None, "<main>", FILES[0], 0, false),
+];

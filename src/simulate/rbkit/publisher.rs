@@ -1,0 +1,138 @@
+//! The PUB side: subscriptions, and messages to all who have subscribed.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::super::Counts;
+use super::super::tcp::unix_nanos;
+use super::LAST_CLOSE;
+use super::heap::Dump;
+use super::program::Queue;
+use super::shared::Shared;
+use super::wire::collection_head;
+use super::zmtp::{Reader, Socket, command, greet, head, write};
+
+/// One that has subscribed.
+#[derive(Debug)]
+pub(super) struct Subscriber {
+    writer: Arc<Mutex<OwnedWriteHalf>>,
+    /// Ends when the peer does.
+    reader: JoinHandle<()>,
+}
+
+/// Greets whoever connects; once they subscribe, gives them to the publisher.
+pub(super) async fn admit(stream: TcpStream, shared: Arc<Shared>, subscribers: mpsc::UnboundedSender<Subscriber>) {
+    let Ok((mut reader, writer)) = greet(stream, Socket::Pub, &shared).await else { return };
+    let writer = Arc::new(Mutex::new(writer));
+    while let Ok(wants) = subscribes(&mut reader, &writer, &shared).await {
+        if wants {
+            let listening = writer.clone();
+            let reader =
+                tokio::spawn(async move { while subscribes(&mut reader, &listening, &shared).await.is_ok() {} });
+            // A publisher that has ended takes nobody in.
+            let _ = subscribers.send(Subscriber { writer, reader });
+            return;
+        }
+    }
+}
+
+/// Reads one frame: whether it subscribes to everything. Cancellations are not obeyed: no collector sends them.
+async fn subscribes(reader: &mut Reader, writer: &Mutex<OwnedWriteHalf>, shared: &Shared) -> io::Result<bool> {
+    let frame = reader.frame().await?;
+    // Those of ZMTP 3.0 know only the subscription that is a message.
+    let is_modern = shared.dialect.zmtp_minor() > 0;
+    match frame.command() {
+        None => Ok(!frame.is_command && frame.body == [1]),
+        Some((b"SUBSCRIBE", prefix)) => Ok(is_modern && prefix.is_empty()),
+        Some((b"PING", data)) if data.len() >= 2 => {
+            write(&mut *writer.lock().await, &command("PONG", &data[2..]), shared).await?;
+            Ok(false)
+        }
+        Some(_) => Ok(false),
+    }
+}
+
+/// What messages are made of and who gets them.
+#[derive(Debug)]
+pub(super) struct Publisher {
+    shared: Arc<Shared>,
+    subscribers: Vec<Subscriber>,
+    counter: u64,
+}
+
+impl Publisher {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Publisher { shared, subscribers: Vec::new(), counter: 0 }
+    }
+
+    pub(super) fn add(&mut self, subscriber: Subscriber) {
+        self.subscribers.push(subscriber);
+    }
+
+    /// Whether anybody listens.
+    pub(super) fn is_heard(&mut self) -> bool {
+        self.subscribers.retain(|subscriber| !subscriber.reader.is_finished());
+        !self.subscribers.is_empty()
+    }
+
+    /// Sends everything in `queue`, which is empty afterwards, and behind it `dump`. A slow subscriber is waited for; the
+    /// gem would drop the message.
+    pub(super) async fn publish(&mut self, queue: &mut Queue, dump: Option<Dump>) -> io::Result<()> {
+        let millis = unix_nanos() / 1_000_000;
+        let elements = queue.elements + dump.map_or(0, Dump::elements);
+        let body = collection_head(self.shared.dialect, self.counter, millis, elements)?;
+        self.counter += 1;
+        let mut length = (body.len() + queue.packed.len()) as u64;
+        if let Some(dump) = dump {
+            length += dump.length().await?;
+        }
+        let mut piece = [head(false, length), body].concat();
+        piece.append(&mut queue.packed);
+        let events = queue.events + dump.map_or(0, Dump::events);
+        *queue = Queue { packed: std::mem::take(&mut queue.packed), ..Queue::default() };
+
+        let mut writers = Vec::new();
+        for subscriber in self.subscribers.drain(..) {
+            // Held for the whole message: nothing may come between its pieces.
+            writers.push((subscriber.writer.clone().lock_owned().await, subscriber));
+        }
+        let pieces = dump.map_or(0, Dump::pieces);
+        for number in 0..=pieces {
+            let mut kept = Vec::new();
+            for (mut writer, subscriber) in writers.drain(..) {
+                // Who has left is not written to any more.
+                if write(&mut writer, &piece, &self.shared).await.is_ok() {
+                    kept.push((writer, subscriber));
+                }
+            }
+            writers = kept;
+            if let Some(dump) = dump.filter(|_| number < pieces) {
+                dump.piece(number, &mut piece)?;
+            }
+        }
+        if !writers.is_empty() {
+            self.shared.count(Counts { messages: 1, events });
+        }
+        self.subscribers.extend(writers.into_iter().map(|(_, subscriber)| subscriber));
+        Ok(())
+    }
+
+    /// Says that nothing more comes, and waits for the subscribers to close as well.
+    pub(super) async fn close(self) {
+        for subscriber in self.subscribers {
+            // Whoever has left already has no use for a farewell.
+            let _ = subscriber.writer.lock().await.shutdown().await;
+            let mut reader = subscriber.reader;
+            if timeout(LAST_CLOSE, &mut reader).await.is_err() {
+                reader.abort();
+            }
+        }
+    }
+}

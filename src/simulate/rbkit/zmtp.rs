@@ -1,0 +1,198 @@
+//! ZMTP as libzmq speaks it on a socket that is bound: NULL mechanism, one connection. Section 1.1 of the protocol notes.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+use super::shared::Shared;
+
+const GREETING_BYTES: usize = 64;
+/// More than any request has.
+const MOST_FRAME_BYTES: u64 = 64 * 1024;
+/// libzmq reads what has come before it says READY; what is there by then and does not belong there ends the connection.
+const LOOK: Duration = Duration::from_millis(20);
+
+const MORE: u8 = 1;
+const LONG: u8 = 2;
+const COMMAND: u8 = 4;
+
+/// The socket that is bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Socket {
+    Pub,
+    Rep,
+}
+
+impl Socket {
+    fn name(self) -> &'static str {
+        match self {
+            Socket::Pub => "PUB",
+            Socket::Rep => "REP",
+        }
+    }
+
+    fn takes(self, peer: &[u8]) -> bool {
+        match self {
+            Socket::Pub => matches!(peer, b"SUB" | b"XSUB"),
+            Socket::Rep => matches!(peer, b"REQ" | b"DEALER"),
+        }
+    }
+}
+
+/// What a peer sends.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub(super) is_command: bool,
+    pub(super) has_more: bool,
+    pub(super) body: Vec<u8>,
+}
+
+/// The reading side of a connection.
+#[derive(Debug)]
+pub(super) struct Reader {
+    stream: OwnedReadHalf,
+    pub(super) input: BytesMut,
+}
+
+/// Greets a peer, and waits until both are ready.
+///
+/// # Errors
+/// The peer is not one, or breaks off.
+pub(super) async fn greet(
+    stream: TcpStream,
+    socket: Socket,
+    shared: &Arc<Shared>,
+) -> io::Result<(Reader, OwnedWriteHalf)> {
+    stream.set_nodelay(true)?;
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = Reader { stream: reader, input: BytesMut::new() };
+    let minor = shared.dialect.zmtp_minor();
+    let mut greeting = [0; GREETING_BYTES];
+    greeting[0] = 0xff;
+    greeting[8] = 1;
+    greeting[9] = 0x7f;
+    greeting[10] = 3;
+    greeting[11] = minor;
+    greeting[12..16].copy_from_slice(b"NULL");
+    // In steps, as libzmq does it: who waits for all of it before he says a word waits for ever.
+    for (ours, theirs) in [(0..10, 10), (10..11, 11), (11..64, GREETING_BYTES)] {
+        write(&mut writer, &greeting[ours], shared).await?;
+        reader.until(theirs).await?;
+    }
+    let theirs = reader.input.split_to(GREETING_BYTES);
+    if theirs[0] != 0xff || theirs[9] != 0x7f || theirs[10] < 3 || theirs[12..32] != greeting[12..32] {
+        return Err(invalid("no greeting of ZMTP 3 without security"));
+    }
+    let early = timeout(LOOK, reader.frame()).await.ok().transpose()?;
+    if early.is_some() && !reader.input.is_empty() {
+        shared.remark(|remarks| remarks.pipelined += 1);
+        return Err(invalid("it does not wait for READY"));
+    }
+    let name = socket.name().as_bytes();
+    let length = (name.len() as u32).to_be_bytes();
+    let ready = [&b"\x05READY\x0bSocket-Type"[..], &length, name].concat();
+    let frame = [&[COMMAND, ready.len() as u8][..], &ready].concat();
+    write(&mut writer, &frame, shared).await?;
+    let ready = match early {
+        Some(frame) => frame,
+        None => reader.frame().await?,
+    };
+    match socket_type(&ready) {
+        Some(peer) if ready.is_command && socket.takes(peer) => Ok((reader, writer)),
+        _ => Err(invalid("it is no socket for this one")),
+    }
+}
+
+/// Writes, and counts what was written.
+pub(super) async fn write(writer: &mut OwnedWriteHalf, bytes: &[u8], shared: &Shared) -> io::Result<()> {
+    writer.write_all(bytes).await?;
+    shared.count_bytes(bytes.len());
+    Ok(())
+}
+
+/// What stands before the body of a frame.
+pub(super) fn head(has_more: bool, length: u64) -> Vec<u8> {
+    let flags = if has_more { MORE } else { 0 };
+    match u8::try_from(length) {
+        Ok(length) => vec![flags, length],
+        Err(_) => [&[flags | LONG][..], &length.to_be_bytes()].concat(),
+    }
+}
+
+/// A whole command.
+pub(super) fn command(name: &str, data: &[u8]) -> Vec<u8> {
+    let body = [&[name.len() as u8], name.as_bytes(), data].concat();
+    [&[COMMAND, body.len() as u8][..], &body].concat()
+}
+
+impl Frame {
+    /// The name and the data of a command.
+    pub(super) fn command(&self) -> Option<(&[u8], &[u8])> {
+        let (&length, rest) = self.body.split_first()?;
+        rest.split_at_checked(usize::from(length)).filter(|_| self.is_command)
+    }
+}
+
+impl Reader {
+    /// The next frame. May be dropped while it waits.
+    pub(super) async fn frame(&mut self) -> io::Result<Frame> {
+        self.until(2).await?;
+        let flags = self.input[0];
+        let (head, length) = if flags & LONG == 0 {
+            (2, u64::from(self.input[1]))
+        } else {
+            self.until(9).await?;
+            let mut rest = &self.input[1..];
+            (9, rest.get_u64())
+        };
+        if length > MOST_FRAME_BYTES {
+            return Err(invalid("no request is that long"));
+        }
+        self.until(head + length as usize).await?;
+        self.input.advance(head);
+        let body = self.input.split_to(length as usize).to_vec();
+        Ok(Frame { is_command: flags & COMMAND != 0, has_more: flags & MORE != 0, body })
+    }
+
+    /// Reads once more; 0: the peer has ended. May be dropped while it waits.
+    pub(super) async fn fill(&mut self) -> io::Result<usize> {
+        self.stream.read_buf(&mut self.input).await
+    }
+
+    async fn until(&mut self, bytes: usize) -> io::Result<()> {
+        while self.input.len() < bytes {
+            if self.fill().await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The property of READY that says what the peer is.
+fn socket_type(ready: &Frame) -> Option<&[u8]> {
+    let (name, mut rest) = ready.command()?;
+    if name != b"READY" {
+        return None;
+    }
+    while let Some((&length, behind)) = rest.split_first() {
+        let (name, behind) = behind.split_at_checked(usize::from(length))?;
+        let (length, behind) = behind.split_first_chunk::<4>()?;
+        let (value, behind) = behind.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        if name.eq_ignore_ascii_case(b"Socket-Type") {
+            return Some(value);
+        }
+        rest = behind;
+    }
+    None
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}

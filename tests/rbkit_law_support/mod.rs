@@ -1,0 +1,170 @@
+//! Conversations with rbkit agents as bytes, written by code that shares nothing with the decoder, and what must come
+//! of them.
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+pub mod model;
+pub mod pack;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tributary::decode::Offline;
+use tributary::event::{Batch, Origin, UnixNanos};
+use tributary::pipeline::ledger::ListenerBooks;
+use tributary::protocol::rbkit::{Agent, AgentOptions, Channel, Options, Player, Subscription};
+use tributary::protocol::{End, Now, Protocol, Session};
+use tributary::sink::encode::{Encoder, Format};
+
+/// How a conversation is read.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    pub options: Options,
+    pub max_message_bytes: u64,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Setting { options: Options::default(), max_message_bytes: 16 << 20 }
+    }
+}
+
+/// What has become of a connection.
+#[derive(Debug)]
+pub struct Heard {
+    pub lines: Vec<String>,
+    pub received: u64,
+    pub decoded: u64,
+    pub lost: u64,
+    /// Most bytes of memory that one batch held.
+    pub largest_batch: usize,
+}
+
+impl Heard {
+    pub fn events(&self) -> Vec<Value> {
+        self.lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Events by name; losses by reason.
+    pub fn names(&self) -> BTreeMap<String, u64> {
+        let mut names = BTreeMap::new();
+        for event in self.events() {
+            let reason = event["loss"]["reason"].as_str().map(|reason| format!("loss {reason}"));
+            let name = reason.unwrap_or_else(|| event["name"].as_str().unwrap().to_owned());
+            *names.entry(name).or_insert(0) += 1;
+        }
+        names
+    }
+}
+
+/// Which side of a conversation the bytes are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    Published,
+    Replied,
+}
+
+/// Reads what a connection received, in pieces that end at `cuts` and at the end.
+pub fn hear(setting: &Setting, side: Side, stream: &[u8], cuts: &[usize], end: End) -> Heard {
+    let agent = Agent::new(AgentOptions::default());
+    let options = Arc::new(setting.options.clone());
+    match side {
+        Side::Published => drive(Subscription::new(agent, options, setting.max_message_bytes), stream, cuts, end),
+        // Nothing is asked of a recording, so replies are read as they come.
+        Side::Replied => {
+            match Player::new(agent, options, setting.max_message_bytes, &[0xFF], Some(Channel::Rep), true) {
+                Player::Rep(session) => drive(*session, stream, cuts, end),
+                Player::Pub(_) => unreachable!(),
+            }
+        }
+    }
+}
+
+pub fn drive(session: impl Session, stream: &[u8], cuts: &[usize], end: End) -> Heard {
+    let mut driven = Driven::new(session);
+    let mut from = 0;
+    for &cut in cuts {
+        driven.feed(&stream[from..cut], Duration::ZERO);
+        from = cut;
+    }
+    driven.feed(&stream[from..], Duration::ZERO);
+    driven.finish(end, Duration::ZERO)
+}
+
+/// A session without a socket.
+pub struct Driven<S> {
+    offline: Offline<S>,
+    books: Arc<ListenerBooks>,
+    lines: Vec<String>,
+    largest_batch: usize,
+}
+
+impl<S: Session> Driven<S> {
+    pub fn new(session: S) -> Self {
+        let books = ListenerBooks::new("test".into(), Protocol::Rbkit);
+        let origin = Arc::new(Origin::new("rbkit", "test".into(), "test".into(), 1));
+        let offline = Offline::new(session, origin, books.clone());
+        Driven { offline, books, lines: Vec::new(), largest_batch: 0 }
+    }
+
+    pub fn feed(&mut self, bytes: &[u8], elapsed: Duration) {
+        let Driven { offline, lines, largest_batch, .. } = self;
+        offline.feed(bytes, now(elapsed), &mut |batch| take(&batch, lines, largest_batch));
+    }
+
+    pub fn pass_time(&mut self, elapsed: Duration) {
+        let Driven { offline, lines, largest_batch, .. } = self;
+        offline.pass_time(now(elapsed), &mut |batch| take(&batch, lines, largest_batch));
+    }
+
+    pub fn finish(self, end: End, elapsed: Duration) -> Heard {
+        let Driven { offline, books, mut lines, mut largest_batch } = self;
+        offline.finish(end, now(elapsed), &mut |batch| take(&batch, &mut lines, &mut largest_batch));
+        let account = books.account();
+        Heard { lines, received: account.bytes_in, decoded: account.bytes_decoded, lost: account.lost(), largest_batch }
+    }
+}
+
+/// So long after 2026-11-20T12:15:00Z.
+fn now(elapsed: Duration) -> Now {
+    Now { unix: UnixNanos(1_795_176_900_000_000_000 + elapsed.as_nanos() as u64), elapsed }
+}
+
+fn take(batch: &Batch, lines: &mut Vec<String>, largest_batch: &mut usize) {
+    *largest_batch = batch.memory_bytes().max(*largest_batch);
+    let mut encoder = Encoder::new(Format::Json);
+    let mut bytes = Vec::new();
+    batch.events().for_each(|event| encoder.encode(event, &mut bytes));
+    lines.extend(String::from_utf8(bytes).unwrap().lines().map(str::to_owned));
+}
+
+/// Every byte is decoded or lost, every loss stands within the stream, and what the losses say adds up.
+pub fn check_law(heard: &Heard, stream: &[u8]) {
+    assert_eq!(heard.received, stream.len() as u64);
+    check_books(heard);
+}
+
+/// The same of a connection that may have been closed by us before all had come.
+pub fn check_books(heard: &Heard) {
+    assert_eq!(heard.decoded + heard.lost, heard.received, "decoded + lost = received");
+    let mut lost = 0;
+    for event in heard.events() {
+        let offset = event["origin"]["offset"].as_u64().unwrap();
+        let length = event["origin"]["length"].as_u64().unwrap();
+        let name = event["name"].as_str().unwrap();
+        assert!(offset <= heard.received, "{name} at {offset} of {}", heard.received);
+        if event["kind"] == "loss" {
+            let bytes = event["loss"]["bytes"].as_u64().unwrap();
+            lost += bytes;
+            // A message may be empty, or end before what its length promises right behind one of its events.
+            let is_empty_message = event["loss"]["detail"].as_str().unwrap().ends_with("0 are there");
+            let may_be_nothing = ["gap", "truncated"].contains(&event["loss"]["reason"].as_str().unwrap());
+            assert!(bytes > 0 || may_be_nothing || is_empty_message, "a loss of nothing: {event}");
+            assert!(offset + bytes <= heard.received, "a loss of {bytes} at {offset} of {}", heard.received);
+        } else {
+            assert!(offset + length <= heard.received, "{name} at {offset} + {length} of {}", heard.received);
+        }
+    }
+    assert_eq!(lost, heard.lost, "the losses told are the losses booked");
+}
