@@ -115,6 +115,11 @@ impl ZicoExchange {
 impl Exchange for ZicoExchange {
     type Work = ZicoWork;
 
+    /// Registrations and requests for sessions have keys in them (rule 27), also where they were sent to another path.
+    fn is_secret(&self, head: &Head) -> bool {
+        !matches!(Route::read(head.path()), Some(Route::Submit(_) | Route::Form))
+    }
+
     fn admit(&self, head: &Head, now: Now) -> Admission {
         let Some(route) = Route::read(head.path()) else {
             let sentence = "agents post to /agent/register, /agent/session, /agent/submit/agd, /agent/submit/trc, \
@@ -126,11 +131,9 @@ impl Exchange for ZicoExchange {
         }
         let options = &self.shared.options;
         match route {
-            Route::Register | Route::Session => Admission::Take {
-                max_body_bytes: options.max_registration_bytes,
-                key: "max_registration_bytes",
-                is_secret: true,
-            },
+            Route::Register | Route::Session => {
+                Admission::Take { max_body_bytes: options.max_registration_bytes, key: "max_registration_bytes" }
+            }
             Route::Submit(carries) => match self.shared.look_up(head, carries, now) {
                 Ok(_) => self.take_body(),
                 Err(refusal) => Admission::Answer(refused(&refusal), Reason::Unauthorized),
@@ -159,7 +162,7 @@ impl Exchange for ZicoExchange {
 impl ZicoExchange {
     fn take_body(&self) -> Admission {
         let max_body_bytes = self.shared.options.max_body_bytes;
-        Admission::Take { max_body_bytes, key: "max_body_bytes", is_secret: false }
+        Admission::Take { max_body_bytes, key: "max_body_bytes" }
     }
 }
 
