@@ -22,6 +22,7 @@ pub mod codec;
 pub mod config;
 pub mod decode;
 pub mod event;
+pub mod health;
 pub mod pipeline;
 pub mod profile;
 pub mod protocol;

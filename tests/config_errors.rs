@@ -162,13 +162,13 @@ fn a_listener_says_what_it_speaks_and_this_build_speaks_it() {
 #[test]
 fn a_sink_says_its_type_and_the_options_of_other_types_are_unknown_to_it() {
     let text = "[sinks.a]\nformat = \"json\"\n[sinks.b]\ntype = \"flie\"\n[sinks.c]\ntype = \"discard\"\nformat = \"json\"\n\
-                [sinks.d]\ntype = \"stdout\"\nprotocols = [\"rbkit\"]\nkinds = [\"spans\"]\n";
+                [sinks.d]\ntype = \"stdout\"\nprotocols = [\"ruby\"]\nkinds = [\"spans\"]\n";
     let expected = [
         "1:8: [sinks.a] needs the key `type`; write type = \"stdout\", \"file\" or \"discard\"",
         "4:8: `type` cannot be \"flie\"; did you mean \"file\"?",
         "7:1: unknown key `format` in [sinks.c]; what can stand here: type, buffer_batches, buffer_bytes, when_full, \
          on_failure, protocols, kinds",
-        "10:14: an element of `protocols` cannot be \"zico\"; \"rbkit\", \"bytefrog\", \"datadog\" or \"endless\"",
+        "10:14: an element of `protocols` cannot be \"ruby\"; \"rbkit\", \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",
         "11:10: an element of `kinds` cannot be \"spans\"; did you mean \"span\"?",
     ];
     assert_eq!(summary(text), expected);
@@ -209,7 +209,7 @@ fn tables_that_are_none_or_empty_or_unknown_say_how_they_are_written() {
     let expected = [
         "1:9: `sinks` must be a table, not a string; for example [sinks]",
         "2:2: unknown key `listners` in the file; did you mean `listeners`?",
-        "4:2: unknown key `adnim` in the file; did you mean `admin`?",
+        "4:2: unknown key `adnim` in the file; what can stand here: limits, admin, listeners, sinks",
         "5:2: [listeners] is empty; write [listeners.NAME], or leave [listeners] out for what is built in",
     ];
     assert_eq!(summary(text), expected);

@@ -389,8 +389,11 @@ fn shown_of_recording(arguments: &[&str], name: &str) -> String {
     ended.stdout
 }
 
+/// Id, class, file, line, size, and how many references.
+type RecordedObject = (u64, String, Option<String>, Option<u64>, Option<u64>, u64);
+
 /// The objects of a recording's dump.
-fn recorded_objects(name: &str) -> Vec<(u64, String, Option<String>, Option<u64>, Option<u64>, u64)> {
+fn recorded_objects(name: &str) -> Vec<RecordedObject> {
     let files = fs::read_dir(session(name)).unwrap().map(|file| file.unwrap().path());
     let file = files.into_iter().find(|file| file.to_str().unwrap().ends_with(".objects.tsv.gz")).unwrap();
     let mut text = Vec::new();
@@ -562,6 +565,10 @@ B has 4 new objects, 3 replaced and 3 kept; 1 of A are gone.
     // The same dump twice: nothing came, nothing went.
     let same = run(&["decode", "rbkit", "--compare", &a, &a]);
     assert!(same.stdout.contains("B has 0 new objects, 0 replaced and 7 kept; 0 of A are gone."), "{}", same.stdout);
+    let stranger = files.file("stranger", dump(1, 71, &[of(20, STRING)]));
+    let ended = run(&["decode", "rbkit", "--compare", &a, &stranger]);
+    assert!(ended.stdout.contains("No id is in both"), "{}", ended.stdout);
+    assert!(!by_file.stdout.contains("No id is in both"));
     let other = files.file("other", dump(1, 99, &after));
     let ended = run(&["decode", "rbkit", "--compare", &a, &other]);
     assert!(ended.stdout.contains("different processes (71 and 99)"), "{}", ended.stdout);

@@ -4,7 +4,6 @@
 //! served apart from the listeners, by tasks of its own, so that it answers when they are busy and while they drain.
 
 mod agents;
-mod health;
 mod metrics;
 pub mod options;
 
@@ -26,26 +25,23 @@ use subtle::ConstantTimeEq;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
 use crate::agents::Directory;
+use crate::health::Health;
 use crate::pipeline::ledger::Ledger;
 use crate::protocol::MemoryBudget;
 use crate::transport::tls;
 
-use health::Health;
 use options::AdminOptions;
 
 /// Connections served at once; further ones wait.
 const MAX_CONNECTIONS: usize = 16;
 /// A connection has so long for its one request and the answer.
 const CONNECTION_TIME: Duration = Duration::from_secs(30);
-/// How often progress is looked at.
-const LOOK: Duration = Duration::from_secs(1);
 /// After an error of `accept` the next try waits.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
@@ -62,10 +58,7 @@ pub(crate) struct Subject {
     pub(crate) ledger: Ledger,
     pub(crate) memory: Arc<MemoryBudget>,
     pub(crate) directory: Directory,
-    /// Events that no sink has taken for so long make the daemon unready.
-    pub(crate) stall_time: Duration,
-    /// Cancelled when the daemon stops.
-    pub(crate) stop: CancellationToken,
+    pub(crate) health: Arc<Health>,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -101,27 +94,20 @@ impl Endpoint {
 
     /// Serves until the handle is dropped.
     pub(crate) fn serve(self, subject: Subject) -> AbortOnDropHandle<()> {
-        let health = Arc::new(Health::new(&subject));
-        AbortOnDropHandle::new(tokio::spawn(self.accept(Arc::new(subject), health)))
+        AbortOnDropHandle::new(tokio::spawn(self.accept(Arc::new(subject))))
     }
 
-    async fn accept(self, subject: Arc<Subject>, health: Arc<Health>) {
+    async fn accept(self, subject: Arc<Subject>) {
         let Endpoint { socket, tls, token } = self;
         let token: Option<Arc<[u8]>> = token.map(Into::into);
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = tokio::task::JoinSet::new();
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let accepted = async {
                 let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
                 Ok::<_, io::Error>((place, socket.accept().await?.0))
             };
             let accepted = tokio::select! {
-                _ = looks.tick() => {
-                    health.look(&subject);
-                    continue;
-                }
                 Some(_) = connections.join_next() => continue,
                 accepted = accepted => accepted,
             };
@@ -133,7 +119,7 @@ impl Endpoint {
                     continue;
                 }
             };
-            let room = Room { subject: subject.clone(), health: health.clone(), token: token.clone() };
+            let room = Room { subject: subject.clone(), token: token.clone() };
             let tls = tls.clone();
             connections.spawn(async move {
                 let _place = place;
@@ -149,7 +135,6 @@ impl Endpoint {
 #[derive(Clone)]
 struct Room {
     subject: Arc<Subject>,
-    health: Arc<Health>,
     token: Option<Arc<[u8]>>,
 }
 
@@ -186,7 +171,7 @@ impl Room {
         let segments: Vec<_> = path.split('/').skip(1).collect();
         match (request.method(), segments.as_slice()) {
             (&Method::GET | &Method::HEAD, ["livez"]) => text(StatusCode::OK, "alive"),
-            (&Method::GET | &Method::HEAD, ["readyz"]) => match self.health.not_ready(&self.subject) {
+            (&Method::GET | &Method::HEAD, ["readyz"]) => match self.subject.health.not_ready() {
                 None => text(StatusCode::OK, "ready"),
                 Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),
             },

@@ -322,9 +322,13 @@ fn upload(version: u8, bundle: Vec<u8>) -> Request {
     Request { head: Head { method: "PUT".to_owned(), target, headers: Vec::new() }, body: bundle.into(), number: 1 }
 }
 
-/// A body of gen1 or gen2 that is not wrapped in a request, as if it had been posted: all of them in one session.
+/// A body that is not wrapped in a request, as if it had been posted: all of gen1, and all of gen2, in one session.
 fn submitted(body: Vec<u8>) -> Request {
     let is_text = body.first().is_some_and(|byte| *byte < 0x80);
+    if ["host=", "data=", "zdata=", "ldata="].iter().any(|field| body.starts_with(field.as_bytes())) {
+        let head = Head { method: "POST".to_owned(), target: "/submit/agent".to_owned(), headers: Vec::new() };
+        return Request { head, body: body.into(), number: 1 };
+    }
     let start =
         if is_text { base64::decode(&body[..body.len().min(64) / 4 * 4]).unwrap_or_default() } else { Vec::new() };
     let shown = if is_text { &start } else { &body };

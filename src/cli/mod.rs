@@ -9,6 +9,7 @@ mod demo;
 mod log;
 mod profile;
 mod run;
+mod service;
 mod simulate;
 
 use std::ffi::OsString;

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
 use crate::config::{Config, Loaded};
 use crate::pipeline::ledger::{Accounts, SinkAccount};
 use crate::server::Server;
 
-use super::{Failure, block_on};
+use super::{Failure, block_on, service};
 
 /// Where a configuration is looked for when none is named, in this order.
 const PLACES: [&str; 2] = ["./tributary.toml", "/etc/tributary/tributary.toml"];
@@ -52,21 +53,27 @@ async fn serve(mut config: Config, named: Option<PathBuf>) -> Result<Accounts, F
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    let mut server = Server::start(&config).await.map_err(|error| Failure::Failed(error.to_string()))?;
+    let started = Server::start_on(&config, service::sockets(), |_| {}).await;
+    let mut server = started.map_err(|error| Failure::Failed(error.to_string()))?;
     tell(&server, &config);
+    let _watchdog = AbortOnDropHandle::new(tokio::spawn(service::feed_watchdog(server.health().clone())));
+    service::ready();
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             () = server.wants_to_stop() => break,
             _ = hang_up.recv() => {
+                service::reloading();
                 reload(&mut server, &mut config, named.clone()).await;
+                service::ready();
                 server.reopen();
                 info!("SIGHUP: files are opened anew");
             }
         }
     }
     info!("stopping; a second signal stops at once");
+    service::stopping();
     let ledger = server.ledger().clone();
     let accounts = tokio::select! {
         accounts = server.stop() => accounts,

@@ -134,13 +134,13 @@ impl<'a> Section<'a> {
         answers
     }
 
-    /// Reads the list of tables `key`; absent, that of `default`, a document with the same key.
+    /// Reads the list of tables `key`; absent, that of `default`, a document with the same key. None: it is no list.
     pub fn tables<T>(
         &mut self,
         key: &str,
         default: &'static str,
         mut read: impl FnMut(&mut Section<'_>) -> T,
-    ) -> Vec<T> {
+    ) -> Option<Vec<T>> {
         let builtin = DeTable::parse_recoverable(default).0.into_inner();
         let found = match self.take(key) {
             Some(found) => Some((found.get_ref(), found.span())),
@@ -152,7 +152,7 @@ impl<'a> Section<'a> {
             Some((other, span)) => {
                 let message = format!("`{key}` must be a list of tables, not {}", article(other.type_str()));
                 self.report(Some(span.clone()), message, Some(format!("for example {}", default.trim())));
-                Vec::new()
+                return None;
             }
             None => Vec::new(),
         };
@@ -174,7 +174,7 @@ impl<'a> Section<'a> {
             shown.push(format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", ")));
         }
         self.record(key, Some(format!("[{}]", shown.join(", "))));
-        answers
+        Some(answers)
     }
 
     /// Reports that the value of `key` (or its absence) is wrong. `help` says what would be right.

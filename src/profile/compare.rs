@@ -84,6 +84,11 @@ impl<'a> Comparison<'a> {
                 out,
                 "A and B are of different processes ({a} and {b}): their ids have nothing to do with each other."
             )?;
+        } else if kept + replaced == 0 && *new > 0 && *gone > 0 {
+            writeln!(
+                out,
+                "No id is in both: they may be of different processes, whose ids have nothing to do with each other."
+            )?;
         }
         out.write_all(BLIND_SPOTS.as_bytes())
     }

@@ -9,7 +9,8 @@ mod reload;
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -21,6 +22,7 @@ use crate::admin::options::AdminOptions;
 use crate::admin::{Endpoint, Subject};
 use crate::agents::{Directory, Headquarters, Processes};
 use crate::config::{Config, SinkConfig, SinkKind};
+use crate::health::Health;
 use crate::pipeline::ledger::{Accounts, Ledger};
 use crate::pipeline::{Sinks, Workers};
 use crate::protocol::rbkit::AgentStatus;
@@ -48,6 +50,8 @@ pub struct Server {
     listeners: Vec<Running>,
     house: House,
     workers: Workers,
+    health: Arc<Health>,
+    _watch: AbortOnDropHandle<()>,
 }
 
 /// A listener that is bound.
@@ -92,13 +96,31 @@ impl Server {
     /// # Errors
     /// As for [`Server::start`].
     pub async fn start_with(config: &Config, add_sinks: impl FnOnce(&mut Sinks)) -> Result<Server, StartError> {
+        Server::start_on(config, Vec::new(), add_sinks).await
+    }
+
+    /// The same with sockets that listen already, as a service manager hands them over: a listener whose address one of
+    /// them has takes it instead of binding. The others are closed.
+    ///
+    /// # Errors
+    /// As for [`Server::start`].
+    pub async fn start_on(
+        config: &Config,
+        sockets: Vec<TcpListener>,
+        add_sinks: impl FnOnce(&mut Sinks),
+    ) -> Result<Server, StartError> {
         let ledger = Ledger::default();
-        let open = |config| {
-            let mut entrance = Entrance::open(config, None, &ledger)?;
-            entrance.open_agents(config, None)?;
-            Ok((entrance, config))
+        let given = |listen: Option<SocketAddr>| {
+            let socket = sockets.iter().find(|socket| socket.local_addr().ok() == listen)?;
+            socket.set_nonblocking(true).ok()?;
+            socket.try_clone().ok().map(Into::into)
         };
-        let entrances: Vec<_> = config.listeners.iter().map(open).collect::<Result<_, _>>()?;
+        let mut entrances = Vec::new();
+        for config in &config.listeners {
+            let mut entrance = Entrance::open(config, given(config.listen), &ledger)?;
+            entrance.open_agents(config, None)?;
+            entrances.push((entrance, config));
+        }
         let admin = open_admin(&config.admin).await?;
         let stop = CancellationToken::new();
         let mut sinks = Sinks::new(stop.clone());
@@ -116,8 +138,19 @@ impl Server {
             abort: CancellationToken::new(),
         };
         let listeners = entrances.into_iter().map(|(entrance, config)| house.serve(entrance, config)).collect();
-        let mut server =
-            Server { config: config.clone(), addresses: Vec::new(), ledger, admin: None, listeners, house, workers };
+        let (memory, stall_time) = (house.memory.clone(), config.admin.stall_time);
+        let health = Health::new(ledger.clone(), memory, house.stop.clone(), stall_time);
+        let mut server = Server {
+            config: config.clone(),
+            addresses: Vec::new(),
+            ledger,
+            admin: None,
+            listeners,
+            house,
+            workers,
+            _watch: AbortOnDropHandle::new(tokio::spawn(health.clone().watch())),
+            health,
+        };
         server.note_addresses();
         if let Some(admin) = admin {
             server.serve_admin(admin);
@@ -153,6 +186,11 @@ impl Server {
     /// The processes that are dialled, by listener.
     pub fn dialled(&self) -> Vec<(String, Vec<AgentStatus>)> {
         self.house.directory.processes().into_iter().map(|(name, processes)| (name, processes.agents())).collect()
+    }
+
+    /// Whether it makes progress.
+    pub fn health(&self) -> &Arc<Health> {
+        &self.health
     }
 
     /// The books, which stay readable after the daemon has stopped.
@@ -208,8 +246,7 @@ impl Server {
             ledger: self.ledger.clone(),
             memory: self.house.memory.clone(),
             directory: self.house.directory.clone(),
-            stall_time: self.config.admin.stall_time,
-            stop: self.house.stop.clone(),
+            health: self.health.clone(),
         };
         self.admin = Some((address, endpoint.serve(subject)));
     }

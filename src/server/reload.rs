@@ -97,6 +97,7 @@ impl Server {
         self.listeners = kept;
         self.note_addresses();
 
+        self.health.set_stall_time(config.admin.stall_time);
         if old.admin != config.admin {
             if let Some((_, endpoint)) = self.admin.take() {
                 endpoint.abort();

@@ -143,6 +143,16 @@ fn take(batch: &Batch, lines: &mut Vec<String>, largest_batch: &mut usize) {
 pub fn check_law(heard: &Heard, stream: &[u8]) {
     assert_eq!(heard.received, stream.len() as u64);
     check_books(heard);
+    for event in heard.events().iter().filter(|event| event["kind"] == "loss") {
+        let offset = event["origin"]["offset"].as_u64().unwrap() as usize;
+        let hex = event["loss"]["excerpt"].as_str().unwrap_or_default();
+        let excerpt: Vec<u8> =
+            (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
+        // In order, if not in one piece: commands may stand between the frames of a message, and are no loss.
+        let mut rest = stream[offset..].iter();
+        let is_there = excerpt.iter().all(|byte| rest.any(|other| other == byte));
+        assert!(is_there, "an excerpt that does not stand behind {offset}: {event}");
+    }
 }
 
 /// The same of a connection that may have been closed by us before all had come.

@@ -58,8 +58,19 @@ pub fn map(pairs: u8) -> u8 {
     0x80 | pairs
 }
 
+/// A time, which may be none.
+pub fn time(millis: f64) -> Vec<u8> {
+    [&[0xcb][..], &millis.to_be_bytes()].concat()
+}
+
 fn millis(millis: u64) -> Vec<u8> {
-    [&[0xcb][..], &(millis as f64).to_be_bytes()].concat()
+    time(millis as f64)
+}
+
+/// A text of less than 32 bytes.
+pub fn text(text: &str) -> Vec<u8> {
+    assert!(text.len() < 32);
+    [&[0xa0 | text.len() as u8], text.as_bytes()].concat()
 }
 
 /// 2026-11-20T12:15:00Z, when messages by hand are sent.
@@ -88,7 +99,6 @@ pub fn dump(number: u8, complete: u8, first: u8, objects: u8) -> Vec<u8> {
 
 /// What master answers a handshake.
 pub fn handshake(pid: u64, memory: bool, cpu: bool) -> Vec<u8> {
-    let text = |text: &str| [&[0xa0 | text.len() as u8], text.as_bytes()].concat();
     let pairs = [
         [text("rbkit_server_version"), text("0.1.10")],
         [text("rbkit_protocol_version"), text("2.1")],

@@ -100,11 +100,11 @@ impl Options {
         let listen_publish = section.optional_address("listen_publish");
         let default_agents = if listen_publish.is_some() { "agents = []" } else { DEFAULT_AGENTS };
         let agents = section.tables("agents", default_agents, |section| AgentOptions::read(section, frames()));
-        if agents.is_empty() && listen_publish.is_none() {
+        if agents.as_ref().is_some_and(Vec::is_empty) && listen_publish.is_none() {
             section.error("agents", "`agents` is empty, and there is no `listen_publish`", None);
         }
         Options {
-            agents,
+            agents: agents.unwrap_or_default(),
             listen_publish,
             max_frame_bytes: section.size("max_frame_bytes", default.max_frame_bytes, frames()),
             max_reply_bytes: section.size("max_reply_bytes", default.max_reply_bytes, 1 << 10..=16 << 20),
