@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::capture::Head;
+use crate::capture;
 use crate::codec::base64;
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::decode::{self, Offline};
@@ -341,7 +341,7 @@ impl Decoder<'_> {
         let origin = match &source {
             Source::Wire(_) => Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number),
             Source::Capture(reader) => {
-                let Head { protocol, listener, peer, connection, .. } = reader.head();
+                let capture::Head { protocol, listener, peer, connection, .. } = reader.head();
                 if *protocol != self.protocol {
                     let text = format!("{name} is a capture of {protocol}: tributary decode {protocol} …");
                     return Err(Failure::Misused(text));
@@ -427,7 +427,7 @@ fn upload(version: u8, bundle: Vec<u8>) -> Request {
 fn submitted(body: Vec<u8>) -> Request {
     let is_text = body.first().is_some_and(|byte| *byte < 0x80);
     if ["host=", "data=", "zdata=", "ldata="].iter().any(|field| body.starts_with(field.as_bytes())) {
-        let head = Head { method: "POST".to_owned(), target: "/submit/agent".to_owned(), headers: Vec::new() };
+        let head = protocol::Head { method: "POST".to_owned(), target: "/submit/agent".to_owned(), headers: Vec::new() };
         return Request { head, body: body.into(), number: 1 };
     }
     let start =
