@@ -3,6 +3,7 @@
 //! The same code as on a live connection, so a capture decodes to the same events, losses included.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -37,6 +38,11 @@ impl<S: Session> Offline<S> {
                 return;
             }
         }
+    }
+
+    /// When [`Offline::pass_time`] has something to do, on the clock of [`Now::elapsed`].
+    pub fn due(&self) -> Option<Duration> {
+        self.session.poll_timeout()
     }
 
     /// Time passes without a byte: what the session waits for until `now` happens.
@@ -119,6 +125,40 @@ pub fn answer<E: Exchange>(
     (work.conclude(Fate::Delivered, now), aside)
 }
 
+/// A recorded connection that ended inside a request: `rest` is what is there of it.
+pub fn cut(rest: &[u8], origin: Arc<Origin>, books: &ListenerBooks, now: Now, take: &mut impl FnMut(Batch)) {
+    // Heads are no part of the books.
+    let (reason, body) = match head_of(rest) {
+        Some((_, size)) => (Reason::Truncated, &rest[size..]),
+        None => (Reason::Malformed, &[][..]),
+    };
+    if reason == Reason::Truncated && body.is_empty() {
+        return;
+    }
+    let bytes = body.len() as u64;
+    books.received(bytes);
+    let mut out = Output::new(BatchBuilder::new(origin));
+    let detail = match reason {
+        Reason::Truncated => "the connection ended inside the body of a request",
+        _ => "this is no head of a request, or half of one",
+    };
+    let position = Position { sequence: None, offset: 0, length: bytes };
+    let loss = Loss { reason, bytes, events: None, detail, excerpt: &[] };
+    out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);
+    hand_over(&mut out, books, take);
+}
+
+/// A moment passes for the exchange.
+pub fn tick<E: Exchange>(
+    exchange: &E,
+    origin: Arc<Origin>,
+    books: &ListenerBooks,
+    now: Now,
+    take: &mut impl FnMut(Batch),
+) {
+    told(origin, books, take, |out| exchange.tick(now, out));
+}
+
 /// No further request comes: what the exchange still waits with goes out.
 pub fn finish<E: Exchange>(
     exchange: &E,
@@ -127,10 +167,19 @@ pub fn finish<E: Exchange>(
     now: Now,
     take: &mut impl FnMut(Batch),
 ) {
+    told(origin, books, take, |out| exchange.finish(now, out));
+}
+
+fn told(
+    origin: Arc<Origin>,
+    books: &ListenerBooks,
+    take: &mut impl FnMut(Batch),
+    mut say: impl FnMut(&mut Output) -> Flow,
+) {
     let mut out = Output::new(BatchBuilder::new(origin));
     let mut flow = Flow::Again;
     while flow == Flow::Again {
-        flow = exchange.finish(now, &mut out);
+        flow = say(&mut out);
         hand_over(&mut out, books, take);
     }
 }
@@ -140,9 +189,8 @@ pub fn finish<E: Exchange>(
 pub fn requests(mut bytes: &[u8]) -> Option<Vec<Request>> {
     let mut requests = Vec::new();
     while !bytes.is_empty() {
-        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
-        let head = head(&bytes[..end])?;
-        let rest = &bytes[end + 4..];
+        let (head, size) = head_of(bytes)?;
+        let rest = &bytes[size..];
         let declared = head.header("content-length").and_then(|length| length.parse::<usize>().ok());
         let has_no_body = ["GET", "HEAD", "DELETE"].contains(&head.method.as_str());
         let length = declared.unwrap_or(if has_no_body { 0 } else { rest.len() }).min(rest.len());
@@ -152,6 +200,53 @@ pub fn requests(mut bytes: &[u8]) -> Option<Vec<Request>> {
         bytes = rest;
     }
     Some(requests).filter(|requests| !requests.is_empty())
+}
+
+/// The request that a connection's bytes begin with, and how many of them it takes; `None` while it is not whole. For
+/// captures: here a body ends where HTTP says that it does.
+pub fn whole_request(bytes: &[u8], number: u64) -> Option<(Request, usize)> {
+    let (head, size) = head_of(bytes)?;
+    let rest = &bytes[size..];
+    let is_chunked = head.header("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"));
+    let (body, length) = if is_chunked {
+        chunked(rest)?
+    } else {
+        let length = head.header("content-length").and_then(|length| length.parse::<usize>().ok()).unwrap_or(0);
+        (Bytes::copy_from_slice(rest.get(..length)?), length)
+    };
+    Some((Request { head, body, number }, size + length))
+}
+
+/// A body in chunks, and how many bytes it takes; `None` while it is not whole.
+fn chunked(bytes: &[u8]) -> Option<(Bytes, usize)> {
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    loop {
+        let line = bytes.get(at..)?.windows(2).position(|window| window == b"\r\n")?;
+        let size = str::from_utf8(&bytes[at..at + line]).ok()?.split(';').next()?.trim();
+        let size = usize::from_str_radix(size, 16).ok()?;
+        at += line + 2;
+        if size == 0 {
+            break;
+        }
+        let end = at.checked_add(size)?;
+        pieces.push(bytes.get(at..end)?);
+        at = end + 2;
+    }
+    // Trailers, up to an empty line.
+    loop {
+        let line = bytes.get(at..)?.windows(2).position(|window| window == b"\r\n")?;
+        at += line + 2;
+        if line == 0 {
+            return Some((pieces.concat().into(), at));
+        }
+    }
+}
+
+/// The head that bytes begin with, and its size.
+fn head_of(bytes: &[u8]) -> Option<(Head, usize)> {
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
+    Some((head(&bytes[..end])?, end + 4))
 }
 
 fn head(bytes: &[u8]) -> Option<Head> {

@@ -17,6 +17,7 @@
 
 pub mod admin;
 pub mod agents;
+pub mod capture;
 pub mod cli;
 pub mod codec;
 pub mod config;

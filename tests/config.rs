@@ -11,7 +11,7 @@ use tributary::protocol::{Amplification, Protocol, endless, zico};
 use tributary::sink::encode::Format;
 use tributary::sink::file;
 use tributary::store::StoreOptions;
-use tributary::transport::options::{HttpOptions, ListenerOptions, QuarantineOptions, TlsOptions};
+use tributary::transport::options::{CaptureOptions, HttpOptions, ListenerOptions, QuarantineOptions, TlsOptions};
 
 const REFERENCE: &str = include_str!("../config/tributary.toml");
 const MINIMAL: &str = include_str!("../config/minimal.toml");
@@ -75,6 +75,7 @@ fn every_option_of_a_listener_is_taken_from_the_file() {
         allow: vec!["10.0.0.0/8".parse().unwrap(), "192.0.2.7/32".parse().unwrap(), "::1/128".parse().unwrap()],
         emit_definitions: true,
         tls: Some(tls),
+        capture: Some(CaptureOptions { dir: "cap".into(), max_bytes: 3 << 20 }),
     };
     assert_eq!(listener.options, options);
     let datadog = datadog::Options {
@@ -108,6 +109,7 @@ close_linger = "8ms"
 allow = ["10.1.2.3/8", "192.0.2.7", "::1"]
 emit_definitions = true
 tls = { cert = "c.pem", key = "k.pem", client_ca = "a.pem", allow_plain = true }
+capture = { dir = "cap", max_bytes = "3MiB" }
 list_layout = "padded32"
 string_cache = { min_entries = 1, max_entries = 2, bytes = "3MiB" }
 kept_string_bytes = 4_096

@@ -1,5 +1,7 @@
 //! `tributary decode`: recorded wire bytes → the events that the daemon would write.
 
+mod recorded;
+
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::mem;
@@ -9,6 +11,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::capture;
 use crate::codec::base64;
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::decode::{self, Offline};
@@ -20,12 +23,13 @@ use crate::protocol::endless::EndlessExchange;
 use crate::protocol::rbkit::{Agent, AgentOptions, Channel, Player};
 use crate::protocol::zico::ZicoExchange;
 use crate::protocol::zico::wire::{self, Carries, Dialect};
-use crate::protocol::{End, Exchange, Head, MemoryBudget, Protocol, Request, Session};
+use crate::protocol::{self, End, Exchange, MemoryBudget, Now, Protocol, Request, Session};
 use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
 use crate::transport::options::ListenerOptions;
 use crate::transport::quarantine::RECEIVED_HEADER;
 
+use super::captures::{Captures, Source};
 use super::{Failure, NamedProtocol, OutputFormat, counted, profile, quiet, say};
 
 /// Files are read in pieces of this size, as a connection might be.
@@ -33,8 +37,9 @@ const PIECE_BYTES: usize = 64 * 1024;
 
 /// Decode recorded wire bytes into the events that the daemon would write
 ///
-/// Each file is what one connection received, from its first byte to its end. Bytes that are no events become loss
-/// events, here as there; they are no failure.
+/// Each file is what one connection received, from its first byte to its end: its bytes as such, or a capture as
+/// listeners record it, whose times are then those of the events. Bytes that are no events become loss events, here as
+/// there; they are no failure.
 ///
 /// Of bytefrog, all files are the connections of one run: control first, then data. Of endless, a file holds HTTP
 /// requests, or one bundle without any. Of rbkit, all files are one conversation in its order: each the body of one message
@@ -42,9 +47,10 @@ const PIECE_BYTES: usize = 64 * 1024;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  tributary decode datadog capture.bin
+  tributary decode datadog wire.bin
+  tributary decode datadog captures/spans/*.capture
   nc -l 8136 | tributary decode datadog --format text
-  tributary decode datadog --option list_layout=padded32 capture.bin
+  tributary decode datadog --option list_layout=padded32 wire.bin
   tributary decode bytefrog --option calls=spans control.bin data-0.bin data-1.bin
   tributary decode bytefrog --bytefrog-version 1 data-0.bin
   tributary decode endless quarantine/desktops/*.http
@@ -131,7 +137,8 @@ fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Resul
     let memory = MemoryBudget::new(Config::builtin().limits.memory_bytes);
     let ListenerConfig { options: ListenerOptions { max_message_bytes, emit_definitions, .. }, protocol: own, .. } =
         listener;
-    let mut decoder = Decoder { protocol, files, clock: Clock::start(), output };
+    let listener = "decode".into();
+    let mut decoder = Decoder { protocol, listener, files, clock: Clock::start(), played: None, output };
     match own {
         ProtocolOptions::Bytefrog(own) => {
             let hq = Hq::offline(own, emit_definitions, memory, arguments.bytefrog_version);
@@ -162,9 +169,20 @@ fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Resul
 /// Files being decoded.
 struct Decoder<'a> {
     protocol: Protocol,
+    /// The listener's name: that of captures, if there are any.
+    listener: Arc<str>,
     files: Vec<Input>,
     clock: Clock,
+    /// The moment that captures have come to.
+    played: Option<Now>,
     output: Output<'a>,
+}
+
+/// A file that has been opened.
+struct Named {
+    name: Arc<str>,
+    origin: Arc<Origin>,
+    books: Arc<ListenerBooks>,
 }
 
 /// A file that has been read.
@@ -174,12 +192,17 @@ struct Decoded<S> {
     books: Arc<ListenerBooks>,
 }
 
+impl<S: Session> Decoded<S> {
+    fn new(Named { name, origin, books }: Named, session: S) -> Self {
+        Decoded { name, offline: Offline::new(session, origin, books.clone()), books }
+    }
+}
+
 impl Decoder<'_> {
     /// Connections that have nothing to do with each other.
     fn one_by_one<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), Failure> {
         for (number, file) in (1..).zip(take(&mut self.files)) {
-            let decoded = self.read(number, file, make())?;
-            self.finish(decoded)?;
+            self.whole(number, file, make())?;
             if self.output.is_closed() {
                 break;
             }
@@ -187,36 +210,64 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Connections that live at the same time: none ends before all are read.
+    /// Connections that live at the same time: none ends before all are read, but captures when they did.
     fn together<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), Failure> {
-        let mut read = Vec::new();
+        let (mut read, mut playing, mut captures) = (Vec::new(), Vec::new(), Captures::default());
         for (number, file) in (1..).zip(take(&mut self.files)) {
-            read.push(self.read(number, file, make())?);
+            let (named, source) = self.open(number, file)?;
+            match source {
+                Source::Wire(input) => read.push(self.read(named, input, make())?),
+                Source::Capture(reader) => {
+                    captures.add(named.name.clone(), reader)?;
+                    playing.push(Decoded::new(named, make()));
+                }
+            }
         }
-        read.into_iter().try_for_each(|decoded| self.finish(decoded))
+        self.play(captures, playing)?;
+        read.into_iter().try_for_each(|decoded| self.finish(decoded, End::Closed))
+    }
+
+    /// One connection, from its first byte to its end.
+    fn whole<S: Session>(&mut self, number: u64, file: Input, session: S) -> Result<(), Failure> {
+        let (named, source) = self.open(number, file)?;
+        match source {
+            Source::Wire(input) => {
+                let decoded = self.read(named, input, session)?;
+                self.finish(decoded, End::Closed)
+            }
+            Source::Capture(reader) => {
+                let mut captures = Captures::default();
+                captures.add(named.name.clone(), reader)?;
+                self.played = None;
+                self.play(captures, vec![Decoded::new(named, session)])
+            }
+        }
     }
 
     /// Requests, each file's in their order; what is none is made one by `wrap`.
     fn requests<E: Exchange>(&mut self, exchange: &E, wrap: impl Fn(Vec<u8>) -> Request) -> Result<(), Failure> {
-        for (number, mut file) in (1..).zip(take(&mut self.files)) {
-            let books = ListenerBooks::new("decode".into(), self.protocol);
-            let name: Arc<str> = file.path.display().to_string().into();
-            let origin = Arc::new(Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number));
+        let (mut captures, mut playing) = (Captures::default(), Vec::new());
+        for (number, file) in (1..).zip(take(&mut self.files)) {
+            let (named, source) = self.open(number, file)?;
+            let mut input = match source {
+                Source::Wire(input) => input,
+                Source::Capture(reader) => {
+                    captures.add(named.name.clone(), reader)?;
+                    playing.push(named);
+                    continue;
+                }
+            };
+            let Named { name, origin, books } = named;
             let mut bytes = Vec::new();
-            let read = file.open().and_then(|mut input| input.read_to_end(&mut bytes));
-            read.map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
+            input.read_to_end(&mut bytes).map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
             for request in decode::requests(&bytes).unwrap_or_else(|| vec![wrap(bytes)]) {
-                let shown = format!("{} {:.24}", request.head.method, request.head.target);
                 let mut now = self.clock.now();
                 // The quarantine says when it was: some clocks are judged by that.
                 let received = request.head.header(RECEIVED_HEADER).and_then(|time| time.parse::<Timestamp>().ok());
                 if let Some(received) = received.and_then(|time| u64::try_from(time.as_nanosecond()).ok()) {
                     now.unix = UnixNanos(received);
                 }
-                let take = &mut |batch| self.output.write(&batch);
-                let (answer, aside) = decode::answer(exchange, request, origin.clone(), &books, now, take);
-                let words = aside.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim_end().to_owned());
-                say(format_args!("{name}: {shown}: {}, {words}", answer.status));
+                self.answer(exchange, request, &name, &origin, &books, now);
             }
             self.output.flush()?;
             if self.output.is_closed() {
@@ -224,7 +275,24 @@ impl Decoder<'_> {
             }
             sum_up(&name, &books);
         }
-        Ok(())
+        self.play_requests(exchange, captures, playing)
+    }
+
+    /// One request; says what it would be answered.
+    fn answer<E: Exchange>(
+        &mut self,
+        exchange: &E,
+        request: Request,
+        name: &str,
+        origin: &Arc<Origin>,
+        books: &ListenerBooks,
+        now: Now,
+    ) {
+        let shown = format!("{} {:.24}", request.head.method, request.head.target);
+        let take = &mut |batch| self.output.write(&batch);
+        let (answer, aside) = decode::answer(exchange, request, origin.clone(), books, now, take);
+        let words = aside.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim_end().to_owned());
+        say(format_args!("{name}: {shown}: {}, {words}", answer.status));
     }
 
     /// Recordings of one conversation with a process, each taken up where the one before ended.
@@ -234,12 +302,17 @@ impl Decoder<'_> {
         for (number, mut file) in (1..).zip(files) {
             let mut bytes = Vec::new();
             let read = file.open().and_then(|mut input| input.read_to_end(&mut bytes));
-            read.map_err(|error| Failure::Failed(format!("{}: {error}", file.path.display())))?;
-            let player = play(&bytes, number == last);
+            let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", file.path.display()));
+            read.map_err(failed)?;
+            // Which of the sockets it was is told by what came through it.
+            let player = match Source::of(Box::new(io::Cursor::new(bytes.clone()))).map_err(failed)? {
+                Source::Wire(_) => play(&bytes, number == last),
+                Source::Capture(mut reader) => play(&reader.start().map_err(failed)?, number == last),
+            };
             file.opened = Some(Box::new(io::Cursor::new(bytes)));
             match player {
-                Player::Pub(session) => self.read(number, file, *session).and_then(|decoded| self.finish(decoded))?,
-                Player::Rep(session) => self.read(number, file, *session).and_then(|decoded| self.finish(decoded))?,
+                Player::Pub(session) => self.whole(number, file, *session)?,
+                Player::Rep(session) => self.whole(number, file, *session)?,
             }
             if self.output.is_closed() {
                 break;
@@ -253,28 +326,52 @@ impl Decoder<'_> {
         if self.output.is_closed() {
             return Ok(());
         }
-        let books = ListenerBooks::new("decode".into(), self.protocol);
-        let origin = Arc::new(Origin::new(self.protocol.as_str(), "decode".into(), "".into(), 0));
-        decode::finish(exchange, origin, &books, self.clock.now(), &mut |batch| self.output.write(&batch));
+        let books = ListenerBooks::new(self.listener.clone(), self.protocol);
+        let origin = Arc::new(Origin::new(self.protocol.as_str(), self.listener.clone(), "".into(), 0));
+        let now = self.now();
+        decode::finish(exchange, origin, &books, now, &mut |batch| self.output.write(&batch));
         Ok(self.output.flush()?)
     }
 
-    fn read<S: Session>(&mut self, number: u64, mut file: Input, session: S) -> Result<Decoded<S>, Failure> {
-        let books = ListenerBooks::new("decode".into(), self.protocol);
+    /// Opens a file, and looks what it is.
+    fn open(&mut self, number: u64, mut file: Input) -> Result<(Named, Source), Failure> {
         let name: Arc<str> = file.path.display().to_string().into();
-        let origin = Arc::new(Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number));
-        let mut offline = Offline::new(session, origin, books.clone());
         let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
-        feed(file.open().map_err(failed)?, &mut offline, self.clock, &mut self.output).map_err(failed)?;
-        Ok(Decoded { name, offline, books })
+        let source = file.open().and_then(Source::of).map_err(failed)?;
+        let origin = match &source {
+            Source::Wire(_) => Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number),
+            Source::Capture(reader) => {
+                let capture::Head { protocol, listener, peer, connection, .. } = reader.head();
+                if *protocol != self.protocol {
+                    let text = format!("{name} is a capture of {protocol}: tributary decode {protocol} …");
+                    return Err(Failure::Misused(text));
+                }
+                self.listener = listener.as_str().into();
+                Origin::new(protocol.as_str(), self.listener.clone(), peer.as_str().into(), *connection)
+            }
+        };
+        let books = ListenerBooks::new(origin.listener.clone(), self.protocol);
+        Ok((Named { name, origin: origin.into(), books }, source))
     }
 
-    fn finish<S: Session>(&mut self, decoded: Decoded<S>) -> Result<(), Failure> {
+    fn now(&self) -> Now {
+        self.played.unwrap_or_else(|| self.clock.now())
+    }
+
+    fn read<S: Session>(&mut self, named: Named, input: Box<dyn Read>, session: S) -> Result<Decoded<S>, Failure> {
+        let mut decoded = Decoded::new(named, session);
+        let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", decoded.name));
+        feed(input, &mut decoded.offline, self.clock, &mut self.output).map_err(failed)?;
+        Ok(decoded)
+    }
+
+    fn finish<S: Session>(&mut self, decoded: Decoded<S>, end: End) -> Result<(), Failure> {
         let Decoded { name, offline, books } = decoded;
         if self.output.is_closed() {
             return Ok(());
         }
-        offline.finish(End::Closed, self.clock.now(), &mut |batch| self.output.write(&batch));
+        let now = self.now();
+        offline.finish(end, now, &mut |batch| self.output.write(&batch));
         self.output.flush()?;
         sum_up(&name, &books);
         Ok(())
@@ -319,14 +416,18 @@ fn upload(version: u8, bundle: Vec<u8>) -> Request {
     let hash = ring::digest::digest(&ring::digest::SHA512, &bundle);
     let mut target = format!("/{version}/");
     let _ = write_hex(&mut target, hash.as_ref());
-    Request { head: Head { method: "PUT".to_owned(), target, headers: Vec::new() }, body: bundle.into(), number: 1 }
+    Request {
+        head: protocol::Head { method: "PUT".to_owned(), target, headers: Vec::new() },
+        body: bundle.into(),
+        number: 1,
+    }
 }
 
 /// A body that is not wrapped in a request, as if it had been posted: all of gen1, and all of gen2, in one session.
 fn submitted(body: Vec<u8>) -> Request {
     let is_text = body.first().is_some_and(|byte| *byte < 0x80);
     if ["host=", "data=", "zdata=", "ldata="].iter().any(|field| body.starts_with(field.as_bytes())) {
-        let head = Head { method: "POST".to_owned(), target: "/submit/agent".to_owned(), headers: Vec::new() };
+        let head = protocol::Head { method: "POST".to_owned(), target: "/submit/agent".to_owned(), headers: Vec::new() };
         return Request { head, body: body.into(), number: 1 };
     }
     let start =
@@ -341,7 +442,7 @@ fn submitted(body: Vec<u8>) -> Request {
         _ => "x-zorka-session-uuid",
     };
     let headers = vec![(header.to_owned(), b"decode".to_vec())];
-    let head = Head { method: "POST".to_owned(), target: path.to_owned(), headers };
+    let head = protocol::Head { method: "POST".to_owned(), target: path.to_owned(), headers };
     Request { head, body: body.into(), number: 1 }
 }
 

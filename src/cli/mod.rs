@@ -3,11 +3,13 @@
 //! Exit codes: 0 done, 1 failed (or a decoded event could not be given to a sink), 2 misused.
 
 mod agents;
+mod captures;
 mod check;
 mod decode;
 mod demo;
 mod log;
 mod profile;
+mod replay;
 mod run;
 mod service;
 mod simulate;
@@ -49,6 +51,7 @@ enum Command {
     Check(check::Arguments),
     Decode(decode::Arguments),
     Simulate(simulate::Arguments),
+    Replay(replay::Arguments),
     Agents(agents::Arguments),
     /// Print shell completions
     #[command(after_help = "Example:\n  tributary completions bash > /etc/bash_completion.d/tributary")]
@@ -85,6 +88,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
         Command::Agents(arguments) => agents::run(&arguments),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -164,8 +168,7 @@ fn man() -> Result<(), Failure> {
     print(&page)
 }
 
-/// A protocol on the command line: every one of the house can be named, so that the answer to one that is not built
-/// yet is an answer and not a typo.
+/// A protocol on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NamedProtocol(Protocol);
 

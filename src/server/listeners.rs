@@ -22,6 +22,7 @@ use crate::protocol::zico::ZicoExchange;
 use crate::protocol::zico::agents::{Agents, Recorded};
 use crate::protocol::{MemoryBudget, Protocol, rbkit};
 use crate::store::Store;
+use crate::transport::capture::Capture;
 use crate::transport::clock::Clock;
 use crate::transport::tcp::{self, Listener};
 use crate::transport::zmq::Dialer;
@@ -157,6 +158,13 @@ impl House {
         let (sender, clock, tasks) = (self.sender.clone(), self.clock, self.tasks.clone());
         let (stop, abort, memory) = (running.stop.clone(), self.abort.clone(), self.memory.clone());
         let (max_message_bytes, emit_definitions) = (config.options.max_message_bytes, config.options.emit_definitions);
+        let capture = config.options.capture.as_ref().and_then(|options| {
+            Capture::start(options, &config.name, config.protocol.protocol(), &self.tasks, &self.abort)
+        });
+        let listener = listener.map(|mut listener| {
+            listener.capture = capture.clone();
+            listener
+        });
         let serving = match (config.protocol.clone(), listener) {
             (ProtocolOptions::Bytefrog(options), Some(listener)) => {
                 let sender = sender.with_patience(options.max_stall);
@@ -183,7 +191,7 @@ impl House {
             (ProtocolOptions::Rbkit(options), listener) => {
                 let sender = sender.with_patience(options.max_stall);
                 let options = Arc::new(options);
-                self.dial(&mut running, &options, books, sender.clone());
+                self.dial(&mut running, &options, books, sender.clone(), capture);
                 let Some(listener) = listener else { return running };
                 // Who connects to us publishes, and cannot be asked who it is.
                 let make = move |_| {
@@ -200,13 +208,21 @@ impl House {
     }
 
     /// Keeps the connections of an `rbkit` listener to its processes.
-    fn dial(&self, running: &mut Running, options: &Arc<rbkit::Options>, books: Arc<ListenerBooks>, sender: Sender) {
+    fn dial(
+        &self,
+        running: &mut Running,
+        options: &Arc<rbkit::Options>,
+        books: Arc<ListenerBooks>,
+        sender: Sender,
+        capture: Option<Arc<Capture>>,
+    ) {
         let config = &running.config;
         let reconnect = (options.reconnect.min, options.reconnect.max);
         let tokens = (running.stop.clone(), self.abort.clone());
         let (hand_over, tasks) = ((sender, self.clock), self.tasks.clone());
         let own = config.options.clone();
-        let dialer = Dialer::new(&config.name, Protocol::Rbkit, reconnect, own, books, hand_over, tasks, tokens);
+        let dialer = Dialer::new(&config.name, Protocol::Rbkit, reconnect, own, books, hand_over, tasks, tokens)
+            .recorded(capture);
         let agents: Vec<_> = options.agents.iter().cloned().map(Agent::new).collect();
         let max_message_bytes = config.options.max_message_bytes;
         for agent in &agents {

@@ -16,6 +16,7 @@ use crate::pipeline::Sender;
 use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::{Awaiting, End, Flow, Now, Output, Session};
 
+use super::capture::{Capture, Recording};
 use super::clock::Clock;
 use super::options::ListenerOptions;
 use super::stream::Stream;
@@ -43,6 +44,8 @@ pub(super) struct Surroundings {
     pub(super) sender: Sender,
     pub(super) books: Arc<ListenerBooks>,
     pub(super) clock: Clock,
+    /// What records its connections, where that is wanted.
+    pub(super) capture: Option<Arc<Capture>>,
     /// Everything that still has events to hand over.
     pub(super) tasks: TaskTracker,
     /// Cancelled when the daemon stops.
@@ -52,6 +55,11 @@ pub(super) struct Surroundings {
 }
 
 impl Surroundings {
+    /// What records a connection that was opened then.
+    pub(super) fn recording(&self, origin: &Origin, opened: Duration) -> Option<Recording> {
+        self.capture.as_ref()?.connection(origin, self.clock, opened)
+    }
+
     /// Books bytes that no session has reported, and tells them: a batch to be sent.
     pub(super) fn loss(&self, origin: &Arc<Origin>, offset: u64, loss: Loss<'_>) -> Batch {
         self.books.lost(loss.reason, loss.bytes);
@@ -119,6 +127,7 @@ impl<S: Session> Connection<S> {
     /// Serves the connection to its end. Answers whether the peer was understood and the end was not of our making.
     pub(super) async fn serve(mut self) -> bool {
         let end = self.read_to_end().await;
+        self.stream.ended(end);
         let is_well = self.session.awaiting() != Awaiting::Handshake && matches!(end, End::Closed | End::Reset);
         let is_well = is_well && !self.has_closed;
         let rest = self.input.split();

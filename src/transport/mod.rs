@@ -3,6 +3,7 @@
 //! A transport reads bytes, asks the clock, drives a session or exchange, hands its events over and sends its replies. It
 //! knows no protocol; what differs between protocols is in what it is given to drive.
 
+pub mod capture;
 pub mod clock;
 mod connection;
 mod gathering;

@@ -43,6 +43,18 @@ pub struct ListenerOptions {
     pub emit_definitions: bool,
     /// TLS. None, as by default: plain TCP.
     pub tls: Option<TlsOptions>,
+    /// Recording of what connections receive. None, as by default: nothing is recorded.
+    pub capture: Option<CaptureOptions>,
+}
+
+/// Where a listener records what its connections receive.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CaptureOptions {
+    /// The directory; each listener has one of its own in it, by its name. Relative to the working directory, made when
+    /// it is first needed. No default.
+    pub dir: PathBuf,
+    /// Bytes of all files of one listener; the oldest goes first. 256 MiB. At least 1 MiB.
+    pub max_bytes: u64,
 }
 
 /// TLS of a listener. Relative paths are relative to the working directory.
@@ -95,6 +107,7 @@ impl ListenerOptions {
             allow: section.cidrs("allow"),
             emit_definitions: section.bool("emit_definitions", default.emit_definitions),
             tls: section.optional_section("tls", TlsOptions::read).flatten(),
+            capture: section.optional_section("capture", CaptureOptions::read).flatten(),
         };
         if options.keepalive.subsec_nanos() != 0 {
             section.error(
@@ -122,7 +135,17 @@ impl Default for ListenerOptions {
             allow: Vec::new(),
             emit_definitions: false,
             tls: None,
+            capture: None,
         }
+    }
+}
+
+impl CaptureOptions {
+    /// Reads the options; what is wrong is told to the section. None when the directory is not named.
+    fn read(section: &mut Section<'_>) -> Option<Self> {
+        let dir = section.required_path("dir");
+        let max_bytes = section.size("max_bytes", 256 << 20, 1 << 20..=1 << 50);
+        Some(CaptureOptions { dir: dir?, max_bytes })
     }
 }
 

@@ -1,4 +1,4 @@
-//! One connection's bytes, plain or through TLS.
+//! One connection's bytes, plain or through TLS; recorded where that is wanted.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,22 +11,51 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_util::io::poll_read_buf;
 
-/// A connection, plain or through TLS.
+use crate::protocol::End;
+
+use super::capture::Recording;
+
+/// A connection.
 #[derive(Debug)]
-pub(super) enum Stream {
+pub(super) struct Stream {
+    wire: Wire,
+    recording: Option<Recording>,
+}
+
+/// How the bytes come.
+#[derive(Debug)]
+enum Wire {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Stream {
+    /// A connection without TLS.
+    pub(super) fn plain(stream: TcpStream) -> Self {
+        Stream { wire: Wire::Plain(stream), recording: None }
+    }
+
+    /// A connection through TLS.
+    pub(super) fn tls(stream: TlsStream<TcpStream>) -> Self {
+        Stream { wire: Wire::Tls(Box::new(stream)), recording: None }
+    }
+
+    /// Hands to `recording` whatever is read from here on.
+    pub(super) fn record(&mut self, recording: Option<Recording>) {
+        self.recording = recording;
+    }
+
+    /// Tells the recording how the connection has ended.
+    pub(super) fn ended(&mut self, end: End) {
+        if let Some(recording) = &mut self.recording {
+            recording.ended(end);
+        }
+    }
+
     /// Reads into the spare room of `buffer` what is there now; `None` when nothing is.
     pub(super) async fn read_now(&mut self, buffer: &mut BytesMut) -> Option<io::Result<usize>> {
         poll_fn(|context| {
-            let read = match self {
-                Stream::Plain(stream) => poll_read_buf(Pin::new(stream), context, buffer),
-                Stream::Tls(stream) => poll_read_buf(Pin::new(stream.as_mut()), context, buffer),
-            };
-            Poll::Ready(match read {
+            Poll::Ready(match poll_read_buf(Pin::new(&mut *self), context, buffer) {
                 Poll::Ready(result) => Some(result),
                 Poll::Pending => None,
             })
@@ -36,9 +65,9 @@ impl Stream {
 
     /// Waits until reading may answer something, holding no buffer meanwhile.
     pub(super) async fn readable(&self) -> io::Result<()> {
-        match self {
-            Stream::Plain(stream) => stream.readable().await,
-            Stream::Tls(stream) => stream.get_ref().0.readable().await,
+        match &self.wire {
+            Wire::Plain(stream) => stream.readable().await,
+            Wire::Tls(stream) => stream.get_ref().0.readable().await,
         }
     }
 
@@ -56,32 +85,42 @@ impl Stream {
 
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_read(context, buffer),
+        let Stream { wire, recording } = self.get_mut();
+        let before = buffer.filled().len();
+        let read = match wire {
+            Wire::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_read(context, buffer),
+        };
+        if let (Some(recording), Poll::Ready(read)) = (recording, &read) {
+            match (read, &buffer.filled()[before..]) {
+                (Err(_), _) => recording.read_ended(End::Reset),
+                (Ok(()), []) => recording.read_ended(End::Closed),
+                (Ok(()), bytes) => recording.received(bytes),
+            }
         }
+        read
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_write(context, bytes),
+        match &mut self.get_mut().wire {
+            Wire::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(context),
+        match &mut self.get_mut().wire {
+            Wire::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(context),
+        match &mut self.get_mut().wire {
+            Wire::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(context),
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::pipeline::Sender;
 use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::{Protocol, Session};
 
+use super::capture::Capture;
 use super::clock::Clock;
 use super::connection::{Connection, Surroundings};
 use super::options::ListenerOptions;
@@ -52,6 +53,8 @@ pub struct Listener {
     pub options: Arc<ListenerOptions>,
     /// Its books.
     pub books: Arc<ListenerBooks>,
+    /// What records its connections. `None`, as it is at first: nothing does.
+    pub capture: Option<Arc<Capture>>,
     socket: TcpListener,
     tls: Option<TlsAcceptor>,
 }
@@ -93,7 +96,7 @@ impl Listener {
     ) -> Result<Listener, io::Error> {
         let tls = options.tls.as_ref().map(super::tls::acceptor).transpose().map_err(io::Error::other)?;
         let socket = TcpListener::from_std(socket.into())?;
-        Ok(Listener { name: name.into(), protocol, options: options.into(), books, socket, tls })
+        Ok(Listener { name: name.into(), protocol, options: options.into(), books, capture: None, socket, tls })
     }
 
     /// The address it is bound to, with the port that the system chose when 0 was asked for.
@@ -139,12 +142,13 @@ impl Listener {
         stop: CancellationToken,
         abort: CancellationToken,
     ) {
-        let Listener { name, protocol, options, books, socket, tls } = self;
+        let Listener { name, protocol, options, books, capture, socket, tls } = self;
         let around = Surroundings {
             options: options.clone(),
             sender,
             books,
             clock,
+            capture,
             tasks: tasks.clone(),
             stop: stop.clone(),
             abort: abort.clone(),
@@ -195,8 +199,9 @@ impl Listener {
                 let _places = (permit, place, open);
                 set_options(&stream, &around.options);
                 let opened = around.clock.now().elapsed;
-                if let Some(stream) = secure(stream, tls, &origin, &around, opened).await {
+                if let Some(mut stream) = secure(stream, tls, &origin, &around, opened).await {
                     debug!("connection opened");
+                    stream.record(around.recording(&origin, opened));
                     arrive(Arrival { stream, peer, origin, around, opened }).await;
                 }
             };
@@ -242,7 +247,7 @@ async fn secure(
     around: &Surroundings,
     opened: Duration,
 ) -> Option<Stream> {
-    let Some(acceptor) = tls else { return Some(Stream::Plain(stream)) };
+    let Some(acceptor) = tls else { return Some(Stream::plain(stream)) };
     let deadline = around.clock.instant(opened + around.options.handshake_timeout);
     let mut first = [0; Loss::EXCERPT];
     let peeked = tokio::select! {
@@ -253,7 +258,7 @@ async fn secure(
     if first[0] != TLS_FIRST_BYTE {
         let is_welcome = around.options.tls.as_ref().is_some_and(|tls| tls.allow_plain);
         if is_welcome {
-            return Some(Stream::Plain(stream));
+            return Some(Stream::plain(stream));
         }
         let detail = "this listener speaks TLS, and these bytes do not (tls.allow_plain accepts both)";
         refuse(origin, around, &first[..peeked], detail).await;
@@ -264,7 +269,7 @@ async fn secure(
         () = around.stop.cancelled() => return None,
     };
     match handshake {
-        Ok(Ok(stream)) => Some(Stream::Tls(Box::new(stream))),
+        Ok(Ok(stream)) => Some(Stream::tls(stream)),
         Ok(Err(error)) => {
             refuse(origin, around, &[], &format!("the TLS handshake failed: {error}")).await;
             None

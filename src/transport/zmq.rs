@@ -21,6 +21,7 @@ use crate::pipeline::Sender;
 use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::{Protocol, Session};
 
+use super::capture::Capture;
 use super::clock::Clock;
 use super::connection::{Connection, Surroundings};
 use super::options::ListenerOptions;
@@ -51,8 +52,15 @@ impl Dialer {
         tasks: TaskTracker,
         (stop, abort): (CancellationToken, CancellationToken),
     ) -> Self {
-        let around = Surroundings { options: options.into(), sender, books, clock, tasks, stop, abort };
+        let around = Surroundings { options: options.into(), sender, books, clock, capture: None, tasks, stop, abort };
         Dialer { name: name.into(), protocol, reconnect, around }
+    }
+
+    /// The same with its connections recorded.
+    #[must_use]
+    pub fn recorded(mut self, capture: Option<Arc<Capture>>) -> Self {
+        self.around.capture = capture;
+        self
     }
 
     /// Keeps a connection to `address` (`HOST:PORT`) until the daemon stops. Each has a session that `make` makes.
@@ -109,7 +117,9 @@ impl Dialer {
         set_options(&stream, &around.options);
         let opened = around.clock.now().elapsed;
         let (tasks, abort) = (around.tasks.clone(), around.abort.clone());
-        let connection = Connection::new(Stream::Plain(stream), session, Arc::new(origin), around, opened);
+        let mut stream = Stream::plain(stream);
+        stream.record(around.recording(&origin, opened));
+        let connection = Connection::new(stream, session, Arc::new(origin), around, opened);
         let serve = async move {
             let _place = open;
             connection.serve().await

@@ -1,0 +1,435 @@
+//! The recorder: what each connection of a listener received, plain text and with its times, one file per connection.
+//!
+//! Connections hand over what they read and go on, whatever becomes of it: a thread writes, and what it cannot take in
+//! time, or the disk does not take, is missing in the file, which says so. The format is `crate::capture`'s.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use crate::capture::{Head, put_bytes, put_end, put_full, put_missing};
+use crate::event::{Origin, UnixNanos};
+use crate::protocol::{End, Protocol};
+
+use super::clock::Clock;
+use super::options::CaptureOptions;
+
+/// Ends the names of capture files.
+const SUFFIX: &str = "capture";
+/// What may wait for the writer, in bytes, of all connections of a listener.
+const MAX_QUEUED_BYTES: usize = 8 << 20;
+/// What a message counts besides its bytes.
+const MESSAGE_BYTES: usize = 256;
+/// What a file counts besides its bytes: a block of the disk, and room for its last marks.
+const FILE_BYTES: u64 = 4096;
+/// Files that the writer keeps open. It opens the others anew for every piece.
+const MAX_OPEN_FILES: usize = 64;
+/// Trouble is logged once in so long.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+/// When everything is given up, the writer still has so long.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The recorder of one listener. Its connections hold it; with the last of them it ends.
+#[derive(Debug)]
+pub struct Capture {
+    protocol: Protocol,
+    listener: Arc<str>,
+    messages: mpsc::Sender<Message>,
+    queue: Arc<Queue>,
+}
+
+/// What waits for the writer.
+#[derive(Debug)]
+struct Queue {
+    listener: Arc<str>,
+    bytes: AtomicUsize,
+    warned: Mutex<Option<Instant>>,
+}
+
+#[derive(Debug)]
+enum Message {
+    Open {
+        head: Head,
+    },
+    /// `missing`: bytes before these that found no room in the queue.
+    Bytes {
+        connection: u64,
+        at: Duration,
+        missing: u64,
+        bytes: Vec<u8>,
+    },
+    End {
+        connection: u64,
+        at: Duration,
+        missing: u64,
+        end: End,
+    },
+}
+
+impl Capture {
+    /// A recorder for the connections of a listener, whose writer is waited for by `tasks`, and a moment longer than
+    /// `abort` at most.
+    pub fn start(
+        options: &CaptureOptions,
+        listener: &str,
+        protocol: Protocol,
+        tasks: &TaskTracker,
+        abort: &CancellationToken,
+    ) -> Option<Arc<Capture>> {
+        let (capture, messages) = Capture::new(listener, protocol);
+        let writer = Writer::new(options, capture.queue.clone());
+        let (done, is_done) = oneshot::channel::<()>();
+        let write = move || {
+            writer.run(&messages);
+            drop(done);
+        };
+        if let Err(error) = thread::Builder::new().name("capture".to_owned()).spawn(write) {
+            warn!(listener, %error, "nothing is recorded (capture)");
+            return None;
+        }
+        let abort = abort.clone();
+        tasks.spawn(async move {
+            let given_up = async {
+                abort.cancelled().await;
+                sleep(LAST_WORDS).await;
+            };
+            tokio::select! {
+                _ = is_done => {}
+                () = given_up => {}
+            }
+        });
+        Some(Arc::new(capture))
+    }
+
+    fn new(listener: &str, protocol: Protocol) -> (Capture, mpsc::Receiver<Message>) {
+        let (sender, messages) = mpsc::channel();
+        let listener: Arc<str> = listener.into();
+        let queue =
+            Arc::new(Queue { listener: listener.clone(), bytes: AtomicUsize::new(0), warned: Mutex::default() });
+        (Capture { protocol, listener, messages: sender, queue }, messages)
+    }
+
+    /// Begins to record a connection that was opened at `opened`. `None`: the writer is too far behind.
+    pub(super) fn connection(self: &Arc<Self>, origin: &Origin, clock: Clock, opened: Duration) -> Option<Recording> {
+        if !self.queue.takes(MESSAGE_BYTES) {
+            return None;
+        }
+        let now = clock.now();
+        let age = u64::try_from((now.elapsed - opened).as_nanos()).unwrap_or(u64::MAX);
+        let head = Head {
+            protocol: self.protocol,
+            listener: self.listener.to_string(),
+            peer: origin.peer.to_string(),
+            connection: origin.connection,
+            opened: UnixNanos(now.unix.0.saturating_sub(age)),
+        };
+        // Here and below: a writer that is gone has told why.
+        let _ = self.messages.send(Message::Open { head });
+        let connection = origin.connection;
+        Some(Recording { capture: self.clone(), connection, clock, opened, missing: 0, end: None })
+    }
+}
+
+impl Queue {
+    /// Whether there is room for so many bytes, which are taken then.
+    fn takes(&self, bytes: usize) -> bool {
+        let has_room = self.bytes.fetch_add(bytes, Relaxed) + bytes <= MAX_QUEUED_BYTES;
+        if !has_room {
+            self.bytes.fetch_sub(bytes, Relaxed);
+            self.warn("more is received than can be recorded: captures have gaps");
+        }
+        has_room
+    }
+
+    /// Says so, unless something was said a moment ago.
+    fn warn(&self, trouble: &str) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_none_or(|last| last.elapsed() >= WARN_EVERY) {
+            *warned = Some(Instant::now());
+            warn!(listener = &*self.listener, "{trouble}");
+        }
+    }
+}
+
+/// One connection being recorded. Dropped, it has ended.
+#[derive(Debug)]
+pub(super) struct Recording {
+    capture: Arc<Capture>,
+    connection: u64,
+    clock: Clock,
+    opened: Duration,
+    /// Bytes that were not handed over since the last that were.
+    missing: u64,
+    end: Option<End>,
+}
+
+impl Recording {
+    /// These bytes were received. Never waits.
+    pub(super) fn received(&mut self, bytes: &[u8]) {
+        if !self.capture.queue.takes(MESSAGE_BYTES + bytes.len()) {
+            self.missing += bytes.len() as u64;
+            return;
+        }
+        let missing = std::mem::take(&mut self.missing);
+        let message = Message::Bytes { connection: self.connection, at: self.at(), missing, bytes: bytes.to_vec() };
+        let _ = self.capture.messages.send(message);
+    }
+
+    /// Reading has come to this end.
+    pub(super) fn read_ended(&mut self, end: End) {
+        self.end.get_or_insert(end);
+    }
+
+    /// The connection has ended so, whatever reading came to.
+    pub(super) fn ended(&mut self, end: End) {
+        self.end = Some(end);
+    }
+
+    fn at(&self) -> Duration {
+        self.clock.now().elapsed.saturating_sub(self.opened)
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let end = self.end.unwrap_or(End::Stopped);
+        let message = Message::End { connection: self.connection, at: self.at(), missing: self.missing, end };
+        let _ = self.capture.messages.send(message);
+    }
+}
+
+/// Writes what connections hand over, on a thread of its own.
+#[derive(Debug)]
+struct Writer {
+    dir: PathBuf,
+    max_bytes: u64,
+    /// `None` until the directory could be read.
+    kept: Option<Kept>,
+    files: HashMap<u64, Recorded>,
+    open_files: usize,
+    queue: Arc<Queue>,
+}
+
+/// What is in the directory.
+#[derive(Debug, Default)]
+struct Kept {
+    /// The finished files, oldest first.
+    finished: VecDeque<(PathBuf, u64)>,
+    /// What all files count, also those that are being written.
+    bytes: u64,
+}
+
+/// A file being written.
+#[derive(Debug)]
+struct Recorded {
+    path: PathBuf,
+    /// How it begins.
+    head: Vec<u8>,
+    file: Option<File>,
+    /// Its length; what is behind that on the disk is half a record.
+    length: u64,
+    /// What it counts to `max_bytes`.
+    counts: u64,
+    /// Bytes received since the last that are in the file.
+    missing: u64,
+    is_full: bool,
+}
+
+impl Writer {
+    fn new(options: &CaptureOptions, queue: Arc<Queue>) -> Self {
+        let dir = options.dir.join(&*queue.listener);
+        Writer { dir, max_bytes: options.max_bytes, kept: None, files: HashMap::new(), open_files: 0, queue }
+    }
+
+    fn run(mut self, messages: &mpsc::Receiver<Message>) {
+        while let Ok(message) = messages.recv() {
+            self.take(message);
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Open { head } => {
+                // Nothing that a peer says: the moment, and a number of ours.
+                let path = self.dir.join(format!("{:020}-{}.{SUFFIX}", head.opened.0, head.connection));
+                let (connection, head) = (head.connection, head.to_bytes());
+                let recorded = Recorded { path, head, file: None, length: 0, counts: 0, missing: 0, is_full: false };
+                self.files.insert(connection, recorded);
+                self.write(connection, Duration::ZERO, 0, &[]);
+                self.queue.bytes.fetch_sub(MESSAGE_BYTES, Relaxed);
+            }
+            Message::Bytes { connection, at, missing, bytes } => {
+                self.write(connection, at, missing, &bytes);
+                self.queue.bytes.fetch_sub(MESSAGE_BYTES + bytes.len(), Relaxed);
+            }
+            Message::End { connection, at, missing, end } => self.finish(connection, at, missing, end),
+        }
+    }
+
+    /// Writes a piece of a connection, or notes that it is missing.
+    fn write(&mut self, connection: u64, at: Duration, missing: u64, bytes: &[u8]) {
+        let Some(mut recorded) = self.files.remove(&connection) else { return };
+        recorded.missing += missing;
+        if recorded.is_full {
+            recorded.missing += bytes.len() as u64;
+        } else if let Err(error) = self.add(&mut recorded, at, bytes) {
+            recorded.missing += bytes.len() as u64;
+            self.queue.warn(&format!("cannot record in {}: {error}; captures have gaps", self.dir.display()));
+        }
+        self.files.insert(connection, recorded);
+    }
+
+    fn add(&mut self, recorded: &mut Recorded, at: Duration, bytes: &[u8]) -> io::Result<()> {
+        let mut text = Vec::new();
+        let mut counts = 0;
+        if recorded.length == 0 {
+            text.extend_from_slice(&recorded.head);
+            counts = FILE_BYTES;
+        }
+        if recorded.missing > 0 && !bytes.is_empty() {
+            put_missing(&mut text, at, recorded.missing);
+        }
+        put_bytes(&mut text, at, bytes);
+        counts += text.len() as u64;
+        if self.has_room(recorded.counts, counts)? {
+            self.append(recorded, &text)?;
+            recorded.counts += counts;
+            self.kept()?.bytes += counts;
+            recorded.missing = if bytes.is_empty() { recorded.missing } else { 0 };
+            return Ok(());
+        }
+        let trouble =
+            format!("{} is full (capture.max_bytes): a connection is recorded no further", self.dir.display());
+        self.queue.warn(&trouble);
+        recorded.is_full = true;
+        recorded.missing += bytes.len() as u64;
+        if recorded.length > 0 {
+            let mut mark = Vec::new();
+            put_full(&mut mark, at);
+            self.append(recorded, &mark)?;
+        }
+        Ok(())
+    }
+
+    /// Makes room for `more` in a file that counts `already`. `false`: even without all others it would be too large, or
+    /// the others are still being written.
+    fn has_room(&mut self, already: u64, more: u64) -> io::Result<bool> {
+        let max_bytes = self.max_bytes;
+        let kept = self.kept()?;
+        if already + more > max_bytes {
+            return Ok(false);
+        }
+        while kept.bytes + more > max_bytes {
+            let Some((path, bytes)) = kept.finished.front() else { return Ok(false) };
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                // Somebody may have taken it away already.
+                _ => debug!(file = %path.display(), "the oldest capture makes room (capture.max_bytes)"),
+            }
+            kept.bytes = kept.bytes.saturating_sub(*bytes);
+            kept.finished.pop_front();
+        }
+        Ok(true)
+    }
+
+    /// Writes to the end of a file. After an error nothing of it counts.
+    fn append(&mut self, recorded: &mut Recorded, text: &[u8]) -> io::Result<()> {
+        let mut file = match recorded.file.take() {
+            Some(file) => file,
+            None => self.open(recorded)?,
+        };
+        match file.write_all(text) {
+            Ok(()) => {
+                recorded.length += text.len() as u64;
+                recorded.file = Some(file);
+                Ok(())
+            }
+            Err(error) => {
+                self.open_files -= 1;
+                if recorded.length == 0 {
+                    // A file that holds nothing whole is none.
+                    let _ = fs::remove_file(&recorded.path);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn open(&mut self, recorded: &Recorded) -> io::Result<File> {
+        if self.open_files >= MAX_OPEN_FILES {
+            self.files.values_mut().for_each(|other| other.file = None);
+            self.open_files = 0;
+        }
+        let mut options = OpenOptions::new();
+        options.append(true).mode(0o600);
+        let opened = options.create(recorded.length == 0).open(&recorded.path);
+        if opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            // Somebody has taken the directory away: the next one makes it anew.
+            self.kept = None;
+        }
+        let file = opened?;
+        // Half a record may be left of a write that failed.
+        file.set_len(recorded.length)?;
+        self.open_files += 1;
+        Ok(file)
+    }
+
+    /// A connection has ended.
+    fn finish(&mut self, connection: u64, at: Duration, missing: u64, end: End) {
+        let Some(mut recorded) = self.files.remove(&connection) else { return };
+        recorded.missing += missing;
+        if recorded.length > 0 {
+            let mut text = Vec::new();
+            if recorded.missing > 0 {
+                put_missing(&mut text, at, recorded.missing);
+            }
+            put_end(&mut text, at, end);
+            if let Err(error) = self.append(&mut recorded, &text) {
+                self.queue.warn(&format!("cannot record in {}: {error}; captures have no end", self.dir.display()));
+            }
+            if let Some(kept) = &mut self.kept {
+                kept.finished.push_back((recorded.path, recorded.counts));
+            }
+        }
+        if recorded.file.is_some() {
+            self.open_files -= 1;
+        }
+    }
+
+    fn kept(&mut self) -> io::Result<&mut Kept> {
+        match &mut self.kept {
+            Some(kept) => Ok(kept),
+            unread => Ok(unread.insert(Kept::read(&self.dir)?)),
+        }
+    }
+}
+
+impl Kept {
+    /// What an earlier run has left in the directory, which is made if it is not there.
+    fn read(dir: &Path) -> io::Result<Kept> {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let mut files = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.path().extension().is_some_and(|suffix| suffix == SUFFIX) {
+                files.push((entry.path(), entry.metadata()?.len() + FILE_BYTES));
+            }
+        }
+        // Names begin with the time.
+        files.sort();
+        let bytes = files.iter().map(|(_, bytes)| bytes).sum();
+        Ok(Kept { finished: files.into(), bytes })
+    }
+}
