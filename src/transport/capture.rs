@@ -433,3 +433,82 @@ impl Kept {
         Ok(Kept { finished: files.into(), bytes })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::{MAGIC, Reader, What};
+
+    fn origin(connection: u64) -> Origin {
+        Origin::new("datadog", "test".into(), "../../192.0.2.1:9".into(), connection)
+    }
+
+    fn records(dir: &Path) -> Vec<What> {
+        let path = fs::read_dir(dir.join("test")).unwrap().next().unwrap().unwrap().path();
+        let file = fs::read(path).unwrap();
+        let mut reader = Reader::new(&file[MAGIC.len()..]).unwrap();
+        assert_eq!(reader.head().peer, "../../192.0.2.1:9");
+        std::iter::from_fn(|| reader.record().unwrap()).map(|record| record.what).collect()
+    }
+
+    #[test]
+    fn while_the_writer_stands_still_nobody_waits_and_the_file_says_what_is_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = CaptureOptions { dir: dir.path().into(), max_bytes: 1 << 30 };
+        let (capture, messages) = Capture::new("test", Protocol::Datadog);
+        let capture = Arc::new(capture);
+        let mut writer = Writer::new(&options, capture.queue.clone());
+        let clock = Clock::start();
+        let mut recording = capture.connection(&origin(7), clock, clock.now().elapsed).unwrap();
+        let piece = vec![1; 1 << 20];
+        (0..12).for_each(|_| recording.received(&piece));
+        assert!(capture.queue.bytes.load(Relaxed) <= MAX_QUEUED_BYTES);
+        messages.try_iter().for_each(|message| writer.take(message));
+        assert_eq!(capture.queue.bytes.load(Relaxed), 0);
+        recording.received(b"after");
+        recording.ended(End::TooLarge);
+        drop(recording);
+        drop(capture);
+        writer.run(&messages);
+        let [pieces @ .., What::Missing(missing), What::Bytes(after), What::End(End::TooLarge)] =
+            &records(dir.path())[..]
+        else {
+            panic!("other records")
+        };
+        assert_eq!((pieces.len(), *missing, after.as_slice()), (7, 5 << 20, &b"after"[..]));
+    }
+
+    #[test]
+    fn more_files_than_may_be_open_are_written_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = CaptureOptions { dir: dir.path().into(), max_bytes: 1 << 30 };
+        let (capture, messages) = Capture::new("test", Protocol::Datadog);
+        let capture = Arc::new(capture);
+        let writer = Writer::new(&options, capture.queue.clone());
+        let clock = Clock::start();
+        let connections = MAX_OPEN_FILES as u64 * 2 + 1;
+        let begin = |number| capture.connection(&origin(number), clock, Duration::ZERO).unwrap();
+        let mut recordings: Vec<_> = (0..connections).map(begin).collect();
+        for _ in 0..2 {
+            recordings.iter_mut().for_each(|recording| recording.received(&recording.connection.to_be_bytes()));
+        }
+        drop(recordings);
+        drop(capture);
+        writer.run(&messages);
+        let mut found: Vec<_> = fs::read_dir(dir.path().join("test"))
+            .unwrap()
+            .map(|file| {
+                let file = fs::read(file.unwrap().path()).unwrap();
+                let mut reader = Reader::new(&file[MAGIC.len()..]).unwrap();
+                let number = reader.head().connection;
+                let bytes = What::Bytes(number.to_be_bytes().into());
+                let records: Vec<_> =
+                    std::iter::from_fn(|| reader.record().unwrap()).map(|record| record.what).collect();
+                assert_eq!(records, [bytes.clone(), bytes, What::End(End::Stopped)]);
+                number
+            })
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, (0..connections).collect::<Vec<_>>());
+    }
+}
