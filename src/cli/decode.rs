@@ -427,7 +427,8 @@ fn upload(version: u8, bundle: Vec<u8>) -> Request {
 fn submitted(body: Vec<u8>) -> Request {
     let is_text = body.first().is_some_and(|byte| *byte < 0x80);
     if ["host=", "data=", "zdata=", "ldata="].iter().any(|field| body.starts_with(field.as_bytes())) {
-        let head = protocol::Head { method: "POST".to_owned(), target: "/submit/agent".to_owned(), headers: Vec::new() };
+        let head =
+            protocol::Head { method: "POST".to_owned(), target: "/submit/agent".to_owned(), headers: Vec::new() };
         return Request { head, body: body.into(), number: 1 };
     }
     let start =
