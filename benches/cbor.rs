@@ -12,7 +12,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use minicbor::data::Type;
 use serde::de::IgnoredAny;
-use tributary::codec::cbor::Reader;
+use tributary::codec::cbor::{MOST_DEPTH, Reader};
 use tributary::protocol::zico::wire::{self, Dialect, Order};
 
 const RECORDS: usize = 20_000;
@@ -36,7 +36,7 @@ fn gen1() -> Vec<u8> {
             }
             if call >= DEPTH {
                 body.extend_from_slice(b"\xcd\x48");
-                body.extend_from_slice(&(1 << 40 | trace + 9).to_le_bytes());
+                body.extend_from_slice(&((1 << 40) | (trace + 9)).to_le_bytes());
                 body.push(0xFF);
             }
         }
@@ -83,7 +83,7 @@ fn entries(body: &[u8], dialect: Dialect) -> usize {
 
 fn skipped(body: &[u8]) -> usize {
     let (mut reader, mut items) = (Reader::new(body), 0);
-    while !reader.is_at_end() && reader.skip(256).is_ok() {
+    while !reader.is_at_end() && reader.skip(MOST_DEPTH).is_ok() {
         items += 1;
     }
     items

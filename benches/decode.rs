@@ -148,7 +148,7 @@ fn zico_bodies(dialect: &str) -> [Vec<u8>; 2] {
                 trace.extend_from_slice(b"\x01\x19\x21\x08\xff");
             } else {
                 trace.extend_from_slice(b"\xcd\x48");
-                trace.extend_from_slice(&(1 << 40 | number + 9).to_le_bytes());
+                trace.extend_from_slice(&((1 << 40) | (number + 9)).to_le_bytes());
                 trace.push(0xFF);
             }
         }

@@ -97,17 +97,16 @@ pub fn answer<E: Exchange>(
     books.received(bytes);
     let refusal = match exchange.admit(&request.head, now) {
         Admission::Take { max_body_bytes, .. } if bytes <= max_body_bytes => None,
-        Admission::Take { key, is_secret, .. } => {
-            let response = Response::text(413, format!("the body is over its limit ({key})"));
-            Some((response, Reason::TooLarge, is_secret))
+        Admission::Take { key, .. } => {
+            Some((Response::text(413, format!("the body is over its limit ({key})")), Reason::TooLarge))
         }
-        Admission::Answer(response, reason) => Some((response, reason, false)),
+        Admission::Answer(response, reason) => Some((response, reason)),
     };
-    if let Some((response, reason, is_secret)) = refusal {
+    if let Some((response, reason)) = refusal {
         if bytes > 0 {
             let position = Position { sequence: Some(request.number), offset: 0, length: bytes };
             let detail = format!("the request was refused: {}", String::from_utf8_lossy(&response.body).trim_end());
-            let excerpt = if is_secret { &[][..] } else { &request.body };
+            let excerpt = if exchange.is_secret(&request.head) { &[][..] } else { &request.body };
             let loss = Loss { reason, bytes, events: None, detail: &detail, excerpt };
             out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);
             hand_over(&mut out, books, take);

@@ -149,6 +149,26 @@ fn a_hang_up_takes_a_good_configuration_and_not_a_bad_one() {
 }
 
 #[test]
+fn a_watched_configuration_is_taken_without_a_signal() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let (home, daemon) = start(&format!("[reload]\nwatch = true\n{}", file_sink(&file("first.ndjson"))), &[]);
+    let address = daemon.address("test");
+    let path = home.path().join("t.toml");
+    let next = home.path().join("next.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&next, text.replace("first.ndjson", "second.ndjson")).unwrap();
+    fs::rename(&next, &path).unwrap();
+    daemon.until_stderr("begun anew");
+    send_span(address, "second");
+    fs::write(&path, "nonsense").unwrap();
+    daemon.until_stderr("everything goes on as before");
+    send_span(address, "third");
+    stop(daemon, "TERM");
+    assert_eq!(spans(&events_in(&file("second.ndjson"))), [("second", true), ("third", true)]);
+}
+
+#[test]
 fn a_daemon_whose_log_nobody_reads_any_more_goes_on() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("events.ndjson");

@@ -209,7 +209,7 @@ fn tables_that_are_none_or_empty_or_unknown_say_how_they_are_written() {
     let expected = [
         "1:9: `sinks` must be a table, not a string; for example [sinks]",
         "2:2: unknown key `listners` in the file; did you mean `listeners`?",
-        "4:2: unknown key `adnim` in the file; what can stand here: limits, admin, listeners, sinks",
+        "4:2: unknown key `adnim` in the file; what can stand here: limits, admin, reload, listeners, sinks",
         "5:2: [listeners] is empty; write [listeners.NAME], or leave [listeners] out for what is built in",
     ];
     assert_eq!(summary(text), expected);

@@ -389,8 +389,11 @@ fn shown_of_recording(arguments: &[&str], name: &str) -> String {
     ended.stdout
 }
 
+/// Id, class, file, line, size, and how many references.
+type RecordedObject = (u64, String, Option<String>, Option<u64>, Option<u64>, u64);
+
 /// The objects of a recording's dump.
-fn recorded_objects(name: &str) -> Vec<(u64, String, Option<String>, Option<u64>, Option<u64>, u64)> {
+fn recorded_objects(name: &str) -> Vec<RecordedObject> {
     let files = fs::read_dir(session(name)).unwrap().map(|file| file.unwrap().path());
     let file = files.into_iter().find(|file| file.to_str().unwrap().ends_with(".objects.tsv.gz")).unwrap();
     let mut text = Vec::new();

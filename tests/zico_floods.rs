@@ -60,7 +60,6 @@ async fn floods_of_every_kind_fit_into_bounded_memory_and_honest_agents_are_serv
     let listener = client::listener(dir.path(), &options);
     let toml = format!("limits.memory_bytes = \"16MiB\"\n{listener}[sinks.none]\ntype = \"discard\"\n");
     let server = Server::start(&live::config(&toml)).await.unwrap();
-    let mut stream = connect(&server).await;
     let before = process_memory("VmRSS");
 
     // An honest agent of each kind, before and after.
@@ -82,6 +81,7 @@ async fn floods_of_every_kind_fit_into_bounded_memory_and_honest_agents_are_serv
     // Agents that register.
     let statuses = post_all(&server, (0..600).map(registration)).await;
     assert_eq!(statuses, BTreeMap::from([(201, 300), (503, 300)]));
+    let mut stream = connect(&server).await;
     let answer = ask(&mut stream, &registration(1)).await;
     assert_eq!(answer.status, 200);
     let agent: Value = serde_json::from_str(&answer.body).unwrap();

@@ -165,6 +165,13 @@ async fn no_key_is_in_events_or_in_the_quarantine() {
         let path = if broken.contains("rkey") { "/agent/register" } else { "/agent/session" };
         assert_eq!(ask(&mut stream, &post(path, &[], broken.as_bytes())).await.status, 400, "{broken}");
     }
+    // Sent elsewhere, or in another way.
+    for (method, path) in [("POST", "/zico/agent/register"), ("PUT", "/agent/register"), ("POST", "/")] {
+        let request = post(path, &[], register.as_bytes());
+        let request = [method.as_bytes(), &request[4..]].concat();
+        let answer = ask(&mut daemon.connect().await, &request).await;
+        assert!([404, 405].contains(&answer.status));
+    }
     // One that breaks off.
     let request = post("/agent/register", &[], register.as_bytes());
     let mut cut = daemon.connect().await;
@@ -173,7 +180,7 @@ async fn no_key_is_in_events_or_in_the_quarantine() {
     let mut rest = Vec::new();
     let _ = within("the end", cut.read_to_end(&mut rest)).await;
     let stopped = daemon.stop().await;
-    assert!(stopped.events.iter().filter(|event| event["kind"] == "loss").count() >= 5);
+    assert!(stopped.events.iter().filter(|event| event["kind"] == "loss").count() >= 8);
     for event in &stopped.events {
         let text = event.to_string();
         for key in [RKEY, authkey] {

@@ -1,13 +1,14 @@
 //! ZICO: what peers can make us hold. One test in a process of its own, so that nothing else moves the figure.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod hostile_support;
 mod zico_support;
 
 use hostile_support::process_memory;
 use tributary::event::{Batch, Kind};
-use tributary::protocol::zico::Options;
+use tributary::protocol::MemoryBudget;
+use tributary::protocol::zico::{Options, ZicoExchange};
 use zico_support::cbor::{array, gen1, gen2, int, reference, tag, text};
 use zico_support::offline::Offline;
 
@@ -111,6 +112,25 @@ fn traces_of_any_size_and_shape_take_bounded_memory() {
         assert_eq!((status, out.spans, out.logs, out.losses), (202, 1, 1, 0));
         assert!(out.largest_batch < 16 << 20, "{}", out.largest_batch);
     });
+
+    // The same, where they have to be kept for a further part.
+    let mut parked = Offline::recorded();
+    let options = Options { max_open_bytes: 8 << 20, ..Options::default() };
+    parked.exchange = ZicoExchange::recorded(options, false, &MemoryBudget::new(256 << 20));
+    assert_eq!(submit(&mut parked, "/agent/submit/agd", &gen1_session, &symbols).0, 202);
+    let in_trace = [gen1_session[0], ("X-Zorka-Trace-UUID", "5e5e0000-0000-4000-8000-000000000006")];
+    let list = gen1::attributes(&[(text("k"), array(&vec![reference(1); 50_000]))]);
+    for open in [
+        gen1::open(1, 1).repeat(1_000),
+        [gen1::open(1, 1), list].concat(),
+        [gen1::open(1, 1), gen1::begin(1, 1)].concat().repeat(500),
+    ] {
+        peak("open records with long names", 48 * MIB, || {
+            let (status, out) = submit(&mut parked, "/agent/submit/trc", &in_trace, &open);
+            assert_eq!(status, 202);
+            assert!(out.spans > 0, "there is no room for them to wait");
+        });
+    }
 
     // Definitions over their limits are told, the others hold.
     let ids = (0..1_100_000).flat_map(|id| gen2::string(id, "s")).collect::<Vec<_>>();

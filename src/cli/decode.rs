@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::capture::Head;
+use crate::capture;
 use crate::codec::base64;
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::decode::{self, Offline};
@@ -341,7 +341,7 @@ impl Decoder<'_> {
         let origin = match &source {
             Source::Wire(_) => Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number),
             Source::Capture(reader) => {
-                let Head { protocol, listener, peer, connection, .. } = reader.head();
+                let capture::Head { protocol, listener, peer, connection, .. } = reader.head();
                 if *protocol != self.protocol {
                     let text = format!("{name} is a capture of {protocol}: tributary decode {protocol} …");
                     return Err(Failure::Misused(text));
@@ -423,9 +423,14 @@ fn upload(version: u8, bundle: Vec<u8>) -> Request {
     }
 }
 
-/// A body of gen1 or gen2 that is not wrapped in a request, as if it had been posted: all of them in one session.
+/// A body that is not wrapped in a request, as if it had been posted: all of gen1, and all of gen2, in one session.
 fn submitted(body: Vec<u8>) -> Request {
     let is_text = body.first().is_some_and(|byte| *byte < 0x80);
+    if ["host=", "data=", "zdata=", "ldata="].iter().any(|field| body.starts_with(field.as_bytes())) {
+        let head =
+            protocol::Head { method: "POST".to_owned(), target: "/submit/agent".to_owned(), headers: Vec::new() };
+        return Request { head, body: body.into(), number: 1 };
+    }
     let start =
         if is_text { base64::decode(&body[..body.len().min(64) / 4 * 4]).unwrap_or_default() } else { Vec::new() };
     let shown = if is_text { &start } else { &body };

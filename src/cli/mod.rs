@@ -168,8 +168,7 @@ fn man() -> Result<(), Failure> {
     print(&page)
 }
 
-/// A protocol on the command line: every one of the house can be named, so that the answer to one that is not built
-/// yet is an answer and not a typo.
+/// A protocol on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NamedProtocol(Protocol);
 

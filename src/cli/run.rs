@@ -1,8 +1,11 @@
 //! `tributary run`: the daemon.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
@@ -15,10 +18,13 @@ use super::{Failure, block_on, service};
 /// Where a configuration is looked for when none is named, in this order.
 const PLACES: [&str; 2] = ["./tributary.toml", "/etc/tributary/tributary.toml"];
 
+/// How often a configuration that is to be watched is looked at.
+const WATCH: Duration = Duration::from_millis(500);
+
 /// Run the daemon
 ///
-/// SIGTERM and SIGINT drain and end it, a second one ends it at once. SIGHUP opens files anew; it does not read the
-/// configuration again.
+/// SIGTERM and SIGINT drain and end it, a second one ends it at once. SIGHUP reads the configuration again, and opens
+/// files anew.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -58,15 +64,18 @@ async fn serve(mut config: Config, named: Option<PathBuf>) -> Result<Accounts, F
     tell(&server, &config);
     let _watchdog = AbortOnDropHandle::new(tokio::spawn(service::feed_watchdog(server.health().clone())));
     service::ready();
+    let mut watch = Watch::new(named.clone());
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             () = server.wants_to_stop() => break,
-            _ = hang_up.recv() => {
-                service::reloading();
+            () = watch.changed(), if config.watch => {
+                info!("the configuration file has changed");
                 reload(&mut server, &mut config, named.clone()).await;
-                service::ready();
+            }
+            _ = hang_up.recv() => {
+                reload(&mut server, &mut config, named.clone()).await;
                 server.reopen();
                 info!("SIGHUP: files are opened anew");
             }
@@ -83,6 +92,45 @@ async fn serve(mut config: Config, named: Option<PathBuf>) -> Result<Accounts, F
     accounts.listeners.iter().for_each(|listener| info!("{listener}"));
     accounts.sinks.iter().for_each(|sink| info!("{sink}"));
     Ok(accounts)
+}
+
+/// Looks whether the configuration file is another one than before.
+struct Watch {
+    path: Option<PathBuf>,
+    seen: Option<Looks>,
+    ticks: Interval,
+}
+
+/// What a file looks like from outside. A change that is still going on looks different again a moment later.
+type Looks = (u64, u64, SystemTime);
+
+impl Watch {
+    fn new(named: Option<PathBuf>) -> Watch {
+        let path = named.or_else(|| PLACES.iter().map(PathBuf::from).find(|place| place.exists()));
+        let mut watch = Watch { path, seen: None, ticks: interval(WATCH) };
+        watch.seen = watch.look();
+        watch.ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        watch
+    }
+
+    /// Waits until it has changed, and looks the same for one tick after.
+    async fn changed(&mut self) {
+        let mut new = None;
+        loop {
+            self.ticks.tick().await;
+            let looks = self.look();
+            if looks.is_some() && looks != self.seen && looks == new {
+                self.seen = looks;
+                return;
+            }
+            new = looks;
+        }
+    }
+
+    fn look(&self) -> Option<Looks> {
+        let metadata = self.path.as_ref()?.metadata().ok()?;
+        Some((metadata.ino(), metadata.len(), metadata.modified().ok()?))
+    }
 }
 
 /// Where it listens and dials, and where events go.
@@ -106,6 +154,12 @@ fn tell(server: &Server, config: &Config) {
 
 /// Reads the configuration again and goes on by it. A wrong one changes nothing.
 async fn reload(server: &mut Server, config: &mut Config, named: Option<PathBuf>) {
+    service::reloading();
+    reread(server, config, named).await;
+    service::ready();
+}
+
+async fn reread(server: &mut Server, config: &mut Config, named: Option<PathBuf>) {
     let (source, loaded) = match load(named) {
         Ok(loaded) => loaded,
         Err(failure) => return error!("everything goes on as before: {failure}"),

@@ -7,7 +7,7 @@
 use std::fmt;
 
 /// The deepest nesting that [`Reader::skip`] can be allowed.
-pub const MOST_DEPTH: usize = 256;
+pub const MOST_DEPTH: usize = 96;
 
 /// Reads items off the front of a slice. `Copy`: a copy is a bookmark.
 #[derive(Clone, Copy, Debug)]
@@ -198,6 +198,11 @@ impl<'a> Reader<'a> {
     /// Something in it is at fault. The reader stays where it was.
     pub fn skip(&mut self, max_depth: usize) -> Result<(), CborError> {
         let start = *self;
+        // Most values hold nothing, and need no room for what is open.
+        match self.item()? {
+            Item::Break | Item::Tag(_) | Item::Pieces(_) | Item::Array(_) | Item::Map(_) => *self = start,
+            _ => return Ok(()),
+        }
         let skipped = self.pass_over(max_depth.min(MOST_DEPTH));
         if skipped.is_err() {
             *self = start;

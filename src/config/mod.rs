@@ -31,6 +31,8 @@ pub struct Config {
     pub limits: Limits,
     /// The operator's door into the running daemon.
     pub admin: AdminOptions,
+    /// Whether `run` reads the file again by itself when it has changed. Off.
+    pub watch: bool,
     /// Where agents connect, in the order of the file. Never empty.
     pub listeners: Vec<ListenerConfig>,
     /// Where events go, in the order of the file. Never empty.
@@ -83,9 +85,10 @@ impl Config {
         let (config, settings) = section::read_document(source_name, text, BUILTIN, |root| {
             let limits = root.section("limits", Limits::read);
             let admin = root.section("admin", AdminOptions::read);
+            let watch = root.section("reload", |section| section.bool("watch", false));
             let listeners = listeners::read(root);
             let sinks = sinks::read(root);
-            Config { limits, admin, listeners, sinks }
+            Config { limits, admin, watch, listeners, sinks }
         })?;
         let effective = section::render(&settings);
         let options = settings

@@ -115,6 +115,8 @@ impl Delivery {
 pub struct Sinks {
     lanes: Vec<Lane>,
     books: Vec<Arc<SinkBooks>>,
+    /// Those of sinks that were taken away, and may come back.
+    former: Vec<Arc<SinkBooks>>,
     workers: Vec<(String, JoinHandle<()>)>,
     reopen: watch::Sender<u64>,
     stop: CancellationToken,
@@ -125,7 +127,8 @@ impl Sinks {
     /// No sinks yet. A sink that cannot go on, or whose reader has left, cancels `stop`.
     pub fn new(stop: CancellationToken) -> Self {
         let (reopen, abort) = (watch::Sender::new(0), CancellationToken::new());
-        Sinks { lanes: Vec::new(), books: Vec::new(), workers: Vec::new(), reopen, stop, abort }
+        let (lanes, books, former, workers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Sinks { lanes, books, former, workers, reopen, stop, abort }
     }
 
     /// Adds a sink, which `make` makes anew whenever the last one has failed, and starts its worker.
@@ -136,10 +139,17 @@ impl Sinks {
         make: impl Fn() -> Result<S, SinkError> + Send + Sync + 'static,
     ) {
         // A sink that comes back with other options goes on with its books.
-        let known = self.books.iter().find(|books| books.name() == name).cloned();
-        let books = known.clone().unwrap_or_else(|| SinkBooks::new(name.into()));
+        let former = self.former.iter().position(|books| books.name() == name);
+        let books = match former {
+            Some(index) => self.former.swap_remove(index),
+            None => {
+                let books = SinkBooks::new(name.into());
+                self.books.push(books.clone());
+                books
+            }
+        };
         let (kinds, on_failure) = (options.kinds, options.on_failure);
-        let (lane, parcels, lane_books) = Lane::new(options, books.clone());
+        let (lane, parcels, lane_books) = Lane::new(options, books);
         let context = worker::WorkerContext {
             books: lane_books,
             kinds,
@@ -151,9 +161,6 @@ impl Sinks {
         };
         self.workers.push((name.to_owned(), tokio::spawn(worker::supervise(make, parcels, context))));
         self.lanes.push(lane);
-        if known.is_none() {
-            self.books.push(books);
-        }
     }
 
     /// The books of every sink.
@@ -215,8 +222,11 @@ impl Workers {
             }
         }
         self.workers.retain(|(_, worker)| !worker.is_finished());
+        let is_free = |books: &&Arc<SinkBooks>| !kept.iter().any(|lane| lane.name() == books.name());
+        let former = self.books.iter().filter(is_free).cloned().collect();
         let mut sinks = Sinks {
             lanes: kept,
+            former,
             books: std::mem::take(&mut self.books),
             workers: std::mem::take(&mut self.workers),
             reopen: self.reopen.clone(),

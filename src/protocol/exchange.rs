@@ -17,6 +17,11 @@ pub trait Exchange: Send + Sync + 'static {
     /// What becomes of one request.
     type Work: Work;
 
+    /// Whether there may be something in the body that nobody is to see: then no loss shows how it begins.
+    fn is_secret(&self, _head: &Head) -> bool {
+        false
+    }
+
     /// A head is here, and nothing of its body.
     fn admit(&self, head: &Head, now: Now) -> Admission;
 
@@ -104,8 +109,6 @@ pub enum Admission {
         max_body_bytes: u64,
         /// Its configuration key.
         key: &'static str,
-        /// Whether there is something in it that nobody may see: then no loss shows how it begins.
-        is_secret: bool,
     },
     /// Nothing to decode: this is the answer. Body bytes that come all the same are lost for this reason.
     Answer(Response, Reason),

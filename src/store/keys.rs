@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroU32;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
 
 use ring::digest::{SHA256, digest};
 use ring::error::Unspecified;
 use ring::pbkdf2::{self, PBKDF2_HMAC_SHA256};
 use ring::rand::{SecureRandom, SystemRandom};
 use subtle::{Choice, ConstantTimeEq};
+use tracing::warn;
 
 use super::StoreError;
 
@@ -23,12 +25,47 @@ const ROUNDS: NonZeroU32 = NonZeroU32::new(10_000).expect("is not 0");
 const MOST_DIGESTS: usize = 1024;
 
 /// The registration keys that are let in, as hashes.
-pub(super) struct AdmittedKeys(Vec<Hash>);
+pub(super) struct AdmittedKeys {
+    path: PathBuf,
+    read: Mutex<Read>,
+}
+
+/// What was read of a file, and of which version of it.
+struct Read {
+    hashes: Vec<Hash>,
+    version: Option<(SystemTime, u64)>,
+}
 
 impl AdmittedKeys {
     /// Reads a file of keys: one per line, white space around it passed over, so are empty lines and those that begin
     /// with `#`.
     pub(super) fn read(path: &Path) -> Result<Self, StoreError> {
+        let read = Mutex::new(Read::of(path)?);
+        Ok(AdmittedKeys { path: path.to_owned(), read })
+    }
+
+    /// Whether this key is among them. Takes as long whether it is or not. When the file has changed, it is read again; if
+    /// it cannot be, what was in it holds.
+    pub(super) fn admit(&self, rkey: &str) -> bool {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let version = version(&self.path);
+        if version != read.version {
+            match Read::of(&self.path) {
+                Ok(now) => *read = now,
+                Err(error) => {
+                    warn!("{error}; the keys that were in it before stay good");
+                    read.version = version;
+                }
+            }
+        }
+        is_among(&hash(rkey), read.hashes.iter())
+    }
+}
+
+impl Read {
+    fn of(path: &Path) -> Result<Self, StoreError> {
+        // Looked at first: what changes meanwhile is a further change.
+        let version = version(path);
         let text = std::fs::read_to_string(path)
             .map_err(|error| StoreError::new(path, format!("cannot be read as keys_file: {error}")))?;
         let keys = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -36,18 +73,19 @@ impl AdmittedKeys {
         if hashes.is_empty() {
             return Err(StoreError::new(path, "holds no key, so nobody could register; one key per line"));
         }
-        Ok(AdmittedKeys(hashes))
+        Ok(Read { hashes, version })
     }
+}
 
-    /// Whether this key is among them. Takes as long whether it is or not.
-    pub(super) fn admit(&self, rkey: &str) -> bool {
-        is_among(&hash(rkey), self.0.iter())
-    }
+/// When a file was changed, and how long it is.
+fn version(path: &Path) -> Option<(SystemTime, u64)> {
+    let about = std::fs::metadata(path).ok()?;
+    Some((about.modified().ok()?, about.len()))
 }
 
 impl fmt::Debug for AdmittedKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AdmittedKeys({})", self.0.len())
+        write!(f, "AdmittedKeys({})", self.path.display())
     }
 }
 
@@ -135,6 +173,23 @@ mod tests {
         assert!(AdmittedKeys::read(&path).unwrap_err().to_string().contains("holds no key"));
         let missing = AdmittedKeys::read(&dir.path().join("other")).unwrap_err();
         assert!(missing.to_string().contains("other: cannot be read as keys_file"), "{missing}");
+    }
+
+    #[test]
+    fn a_file_of_keys_that_changes_is_read_again_and_one_that_is_gone_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keys");
+        std::fs::write(&path, "first\n").unwrap();
+        let keys = AdmittedKeys::read(&path).unwrap();
+        assert!(keys.admit("first") && !keys.admit("second"));
+        std::fs::write(&path, "second\nthird\n").unwrap();
+        assert!(!keys.admit("first") && keys.admit("second") && keys.admit("third"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(!keys.admit("first") && keys.admit("second"));
+        std::fs::write(&path, "# nobody").unwrap();
+        assert!(keys.admit("third"));
+        std::fs::write(&path, "fourth").unwrap();
+        assert!(keys.admit("fourth") && !keys.admit("third"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub struct StoreOptions {
     /// The directory that the agents are kept in, as `<listener>.db`; made when it is not there. None, as by default: they
     /// are kept in memory, and when the daemon has ended every agent must register anew, which it does when its JVM starts.
     pub state_dir: Option<PathBuf>,
-    /// A file with the registration keys that are let in, one per line; read when the daemon starts. None, as by
+    /// A file with the registration keys that are let in, one per line; read again when it has changed. None, as by
     /// default: everyone may register.
     pub keys_file: Option<PathBuf>,
     /// How long a session lives without a request. 1 h. At least 1 s.

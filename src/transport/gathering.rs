@@ -30,13 +30,9 @@ pub(super) struct Undecided {
 }
 
 impl Undecided {
-    pub(super) fn new(around: Surroundings, origin: Arc<Origin>) -> Self {
-        Undecided { around, origin, bytes: 0, settled: 0, is_secret: false }
-    }
-
-    /// From here on no loss shows how the body begins, if that is so.
-    pub(super) fn hide(&mut self, is_secret: bool) {
-        self.is_secret = is_secret;
+    /// `is_secret`: no loss may show how the body begins.
+    pub(super) fn new(around: Surroundings, origin: Arc<Origin>, is_secret: bool) -> Self {
+        Undecided { around, origin, bytes: 0, settled: 0, is_secret }
     }
 
     fn received(&mut self, bytes: usize) {

@@ -206,12 +206,10 @@ impl<E: Exchange> Conversation<E> {
             headers: headers(&parts.headers),
         };
         let is_expecting = parts.headers.contains_key(EXPECT);
-        let mut undecided = Undecided::new(self.around.clone(), self.origin.clone());
+        let is_secret = self.http.exchange.is_secret(&head);
+        let undecided = Undecided::new(self.around.clone(), self.origin.clone(), is_secret);
         let limit = match self.http.exchange.admit(&head, self.around.clock.now()) {
-            Admission::Take { max_body_bytes, key, is_secret } => {
-                undecided.hide(is_secret);
-                (max_body_bytes, key)
-            }
+            Admission::Take { max_body_bytes, key } => (max_body_bytes, key),
             Admission::Answer(response, reason) => {
                 if !incoming.is_end_stream() {
                     let why = format!("{} {:.200}, {}", head.method, head.target, response.status);

@@ -91,6 +91,10 @@ impl Binary {
         files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(|open| open == path))
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal, e.g. `TERM`.
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();

@@ -56,7 +56,7 @@ impl Exchange for EndlessExchange {
                 return answer(Response::text(415, "the body may be plain or in gzip, and in nothing else"));
             }
         }
-        Admission::Take { max_body_bytes: self.shared.options.max_body_bytes, key: "max_body_bytes", is_secret: false }
+        Admission::Take { max_body_bytes: self.shared.options.max_body_bytes, key: "max_body_bytes" }
     }
 
     fn work(&self, request: Request, _now: Now) -> EndlessWork {

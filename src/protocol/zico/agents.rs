@@ -15,9 +15,9 @@ use crate::event::{ResourceValue, UnixNanos};
 ///
 /// A method may take as long as a small write to a disk; what it has answered holds, also after the process was killed.
 pub trait Agents: Send + Sync + 'static {
-    /// An agent introduces itself from `address` (without a port). One that is known by its uuid and a key of it, or
-    /// else by registration key, name, app and env, is the same agent as before; it gets a key of its own every time, and
-    /// keys that were answered before stay good (the newest `max_sessions_per_agent` of an agent).
+    /// An agent introduces itself from `address` (without a port). One that is known by registration key, name, app and
+    /// env, or else by its uuid and a key of it, is the same agent as before. It gets a key of its own every time, and keys
+    /// that were answered before stay good (`max_sessions_per_agent` of an agent).
     ///
     /// # Errors
     /// [`Refusal`].
@@ -219,8 +219,8 @@ impl Recorded {
         Recorded::default()
     }
 
-    /// The agent that a request calls `name`, which is what another collector called it: of one that registered here
-    /// nothing but that is unlike.
+    /// The agent that a request calls `name`. It was another collector that gave it that name: where only one agent has
+    /// registered here, it is that one.
     fn believed(&self, name: Option<&str>) -> Arc<Agent> {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         let own = agents.iter().find(|agent| name.is_some_and(|name| agent.is_called(name)));

@@ -4,15 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::event::{Header, Loss, Position, Reason, semconv};
+use crate::event::Reason;
 use crate::protocol::{Admission, Exchange, Flow, Head, MemoryBudget, Now, Output, Request, Response};
 
 use super::Options;
 use super::agents::{Agent, Agents, Recorded, Refusal};
+use super::body::{BodyState, OpenLimits};
 use super::normalize::Context;
 use super::sessions::{Key, Sessions, Slot, bytes};
 use super::symbols::{SymbolLimits, Symbols, Table};
-use super::trace::{BodyState, OpenLimits};
 use super::wire::Carries;
 use super::work::ZicoWork;
 
@@ -115,6 +115,11 @@ impl ZicoExchange {
 impl Exchange for ZicoExchange {
     type Work = ZicoWork;
 
+    /// Registrations and requests for sessions have keys in them (rule 27), also where they were sent to another path.
+    fn is_secret(&self, head: &Head) -> bool {
+        !matches!(Route::read(head.path()), Some(Route::Submit(_) | Route::Form))
+    }
+
     fn admit(&self, head: &Head, now: Now) -> Admission {
         let Some(route) = Route::read(head.path()) else {
             let sentence = "agents post to /agent/register, /agent/session, /agent/submit/agd, /agent/submit/trc, \
@@ -126,11 +131,9 @@ impl Exchange for ZicoExchange {
         }
         let options = &self.shared.options;
         match route {
-            Route::Register | Route::Session => Admission::Take {
-                max_body_bytes: options.max_registration_bytes,
-                key: "max_registration_bytes",
-                is_secret: true,
-            },
+            Route::Register | Route::Session => {
+                Admission::Take { max_body_bytes: options.max_registration_bytes, key: "max_registration_bytes" }
+            }
             Route::Submit(carries) => match self.shared.look_up(head, carries, now) {
                 Ok(_) => self.take_body(),
                 Err(refusal) => Admission::Answer(refused(&refusal), Reason::Unauthorized),
@@ -159,7 +162,7 @@ impl Exchange for ZicoExchange {
 impl ZicoExchange {
     fn take_body(&self) -> Admission {
         let max_body_bytes = self.shared.options.max_body_bytes;
-        Admission::Take { max_body_bytes, key: "max_body_bytes", is_secret: false }
+        Admission::Take { max_body_bytes, key: "max_body_bytes" }
     }
 }
 
@@ -251,20 +254,6 @@ pub(super) fn name(text: &str) -> Result<Box<str>, Refusal> {
 
 const UNKNOWN: Refusal = Refusal::Denied("this session is not known here; begin anew");
 const MOST_NAME_BYTES: usize = 128;
-
-impl BodyState {
-    /// Reports records whose ids are not defined.
-    pub(super) fn tell_unresolved(&mut self, out: &mut Output) {
-        let events = std::mem::take(&mut self.unresolved);
-        if events == 0 {
-            return;
-        }
-        let detail = "records name methods or strings that were not defined";
-        let loss = Loss { reason: Reason::Unresolved, bytes: 0, events: Some(events), detail, excerpt: &[] };
-        let position = Position { sequence: Some(self.context.request), offset: 0, length: 0 };
-        out.loss(Header::observed_at(semconv::LOSS, self.context.observed, position), loss);
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@
 //! retells for operators.
 
 pub mod agents;
+mod body;
 mod clock;
 mod definitions;
 mod delivered;
@@ -12,6 +13,8 @@ pub mod forms;
 mod ids;
 mod normalize;
 mod options;
+mod reading;
+mod record;
 mod sessions;
 mod symbols;
 mod trace;

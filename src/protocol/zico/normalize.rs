@@ -13,8 +13,8 @@ use crate::protocol::Output;
 
 use super::agents::Agent;
 use super::clock::{self, Anchor};
+use super::record::{MethodUse, Record, TraceType};
 use super::symbols::{Method, Symbols, placeholder};
-use super::trace::{MethodUse, Record, TraceType};
 use super::value::{Member, Place, Writer};
 use super::wire::{self, Definition, Dialect, Exception, Form, Name};
 

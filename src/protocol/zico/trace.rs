@@ -9,104 +9,21 @@ use std::ops::Range;
 use hashbrown::HashMap;
 
 use crate::codec::cbor::Reader;
-use crate::event::{Loss, Position, Reason, SpanId, TraceId, UnixNanos, semconv};
+use crate::event::{Position, Reason, SpanId, TraceId, UnixNanos};
 use crate::protocol::Output;
 
+use super::body::{BodyState, TraceFault};
 use super::clock::Anchor;
-use super::delivered::{Delivered, Fingerprint};
+use super::delivered::Delivered;
 use super::ids;
-use super::normalize::{Context, Surroundings, Thrown, Workroom};
+use super::normalize::{Surroundings, Thrown};
+use super::record::{Kept, MethodUse, Record, Top, TraceType};
 use super::symbols::{Method, Symbols};
 use super::value;
-use super::wire::{self, Attributes, Begin, Dialect, Entry, Epilog, Form, Order, Prolog, WireError};
+use super::wire::{self, Attributes, Begin, Dialect, Entry, Order, Prolog};
 
 /// The flag of a record whose trace was posted by itself before (gen2, section 2.4).
 const SENT: u64 = 0x2000;
-
-/// A record that is open.
-#[derive(Debug)]
-pub(super) struct Record {
-    pub(super) id: SpanId,
-    pub(super) prolog: Option<Prolog>,
-    pub(super) epilog: Option<Epilog>,
-    pub(super) begin: Option<Box<Top>>,
-    pub(super) method: MethodUse,
-    pub(super) attributes: Vec<Kept>,
-    /// Bytes of its attributes.
-    attribute_bytes: usize,
-    /// Some were too many.
-    pub(super) lacks_attributes: bool,
-    /// The flags of gen1.
-    own_flags: Option<u64>,
-    /// An exception left it.
-    pub(super) has_thrown: bool,
-    /// Its id has gone out, with a child or an exception.
-    is_named: bool,
-    order: Order,
-    /// Where it begins in the body that it began in.
-    offset: usize,
-}
-
-impl Record {
-    /// Its flags, or in gen2 those of its trace.
-    pub(super) fn flags(&self) -> Option<u64> {
-        self.own_flags.or(self.epilog?.flags)
-    }
-}
-
-/// What a record is the top of.
-#[derive(Debug)]
-pub(super) struct Top {
-    anchor: Anchor,
-    type_id: u64,
-    pub(super) trace_type: TraceType,
-    /// Which record above this was the last top of this type.
-    outer: Option<u32>,
-    pub(super) parent: Option<SpanId>,
-}
-
-/// The type of a trace.
-#[derive(Debug)]
-pub(super) enum TraceType {
-    /// By its id, as long as the body is here that told it.
-    Id(u64),
-    /// As it was when that body was read.
-    Text(String),
-}
-
-/// The method of a record.
-#[derive(Debug)]
-pub(super) enum MethodUse {
-    /// That of the prolog's id.
-    Id,
-    /// As it was when the body was read that told it.
-    Settled(Box<Method>),
-}
-
-/// Attributes of a record that is open.
-#[derive(Debug)]
-pub(super) enum Kept {
-    /// In the body that is being read.
-    Here(Form, Range<usize>),
-    /// Copied.
-    Settled(Box<[u8]>),
-}
-
-impl Kept {
-    pub(super) fn bytes<'a>(&'a self, body: &'a [u8]) -> &'a [u8] {
-        match self {
-            Kept::Here(_, range) => body.get(range.clone()).unwrap_or_default(),
-            Kept::Settled(bytes) => bytes,
-        }
-    }
-
-    pub(super) fn form(&self) -> Form {
-        match self {
-            Kept::Here(form, _) => *form,
-            Kept::Settled(_) => Form::Map,
-        }
-    }
-}
 
 /// One trace, as far as it is open.
 #[derive(Debug)]
@@ -139,142 +56,8 @@ struct Copy {
     events: u64,
 }
 
-/// Limits of what is open.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct OpenLimits {
-    /// Bytes of attributes or of an exception that one record may have.
-    pub(super) record_bytes: usize,
-    /// Memory of all that is open.
-    pub(super) bytes: usize,
-}
-
 /// Vectors that are kept for records to come.
 const MOST_SPARE: usize = 64;
-
-/// What reading one body needs beside the trace, and what it comes to.
-#[derive(Debug)]
-pub(super) struct BodyState {
-    pub(super) context: Context,
-    pub(super) limits: OpenLimits,
-    pub(super) room: Workroom,
-    /// Offset of the next item.
-    pub(super) at: usize,
-    /// Bytes reported lost.
-    pub(super) lost: u64,
-    /// Records with ids that are not defined.
-    pub(super) unresolved: u64,
-    /// What is known of copies once this body is delivered.
-    pub(super) fresh: Vec<Fingerprint>,
-    /// The agent's trace id, where the header has one.
-    pub(super) known_trace: bool,
-    /// Items that belong to no record, as long as they follow each other.
-    orphans: Option<Orphans>,
-    /// Where attributes stand for which there is no room, as long as they follow each other.
-    surplus: Option<(usize, usize)>,
-    /// Bytes that may yet be read ahead.
-    ahead: usize,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Orphans {
-    start: usize,
-    end: usize,
-    epilogs: u64,
-    others: u64,
-}
-
-/// Why a body is not read to its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum TraceFault {
-    Wire(WireError),
-    /// What is open takes more memory than it may.
-    TooMuchOpen {
-        offset: usize,
-        limit: usize,
-    },
-    /// No memory is left for it just now.
-    NoMemory {
-        offset: usize,
-    },
-}
-
-impl BodyState {
-    pub(super) fn new(context: Context, limits: OpenLimits, body_bytes: usize, known_trace: bool) -> Self {
-        BodyState {
-            context,
-            limits,
-            room: Workroom::new(limits.record_bytes),
-            at: 0,
-            lost: 0,
-            unresolved: 0,
-            fresh: Vec::new(),
-            known_trace,
-            orphans: None,
-            surplus: None,
-            ahead: 2 * body_bytes,
-        }
-    }
-
-    /// Reports something lost.
-    pub(super) fn lose(
-        &mut self,
-        reason: Reason,
-        (start, end): (usize, usize),
-        events: Option<u64>,
-        detail: &str,
-        body: &[u8],
-        out: &mut Output,
-    ) {
-        let bytes = end.saturating_sub(start) as u64;
-        self.lost += bytes;
-        let excerpt = body.get(start..end).unwrap_or_default();
-        let loss = Loss { reason, bytes, events, detail, excerpt };
-        out.loss(self.context.untimed(semconv::LOSS, start, end), loss);
-    }
-
-    /// Reports what it has come to that is told in one for many items.
-    pub(super) fn tell(&mut self, body: &[u8], out: &mut Output) {
-        self.tell_orphans(body, out);
-        self.tell_surplus(body, out);
-    }
-
-    /// Attributes for which there is no room.
-    fn surplus(&mut self, start: usize, end: usize, body: &[u8], out: &mut Output) {
-        if self.surplus.is_some_and(|surplus| surplus.1 != start) {
-            self.tell_surplus(body, out);
-        }
-        self.surplus = Some((self.surplus.map_or(start, |surplus| surplus.0), end));
-    }
-
-    fn tell_surplus(&mut self, body: &[u8], out: &mut Output) {
-        let Some(place) = self.surplus.take() else { return };
-        let OpenLimits { record_bytes, bytes } = self.limits;
-        let detail = format!(
-            "attributes are over {record_bytes} bytes of one record (max_record_bytes), or {bytes} of all that are open \
-             (max_open_bytes)"
-        );
-        self.lose(Reason::TooLarge, place, None, &detail, body, out);
-    }
-
-    /// Items that belong to no record (rule 20).
-    fn tell_orphans(&mut self, body: &[u8], out: &mut Output) {
-        let Some(Orphans { start, end, epilogs, others }) = self.orphans.take() else { return };
-        let detail = format!("{epilogs} ends of records and {others} other items belong to no record that is open");
-        // An end without a beginning is a record that never goes out; what a break or attribute belonged to is not known.
-        let events = (others == 0).then_some(epilogs);
-        self.lose(Reason::Malformed, (start, end), events, &detail, body, out);
-    }
-
-    fn orphan(&mut self, start: usize, end: usize, is_epilog: bool, body: &[u8], out: &mut Output) {
-        if self.orphans.is_some_and(|orphans| orphans.end != start) {
-            self.tell_orphans(body, out);
-        }
-        let orphans = self.orphans.get_or_insert(Orphans { start, end, epilogs: 0, others: 0 });
-        orphans.end = end;
-        orphans.epilogs += u64::from(is_epilog);
-        orphans.others += u64::from(!is_epilog);
-    }
-}
 
 impl Trace {
     pub(super) fn new(id: TraceId, dialect: Dialect) -> Self {
@@ -359,10 +142,14 @@ impl Trace {
         true
     }
 
-    /// Makes what is open independent of the body and of what symbols become. Answers the memory that it takes.
-    pub(super) fn settle(&mut self, body: &[u8], symbols: &mut Symbols<'_>) -> usize {
-        let mut bytes = 0;
+    /// Makes what is open independent of the body and of what symbols become. Answers the memory that it takes; `None`:
+    /// that would be more than `limit`, and some of it still needs the body.
+    pub(super) fn settle(&mut self, body: &[u8], symbols: &mut Symbols<'_>, limit: usize) -> Option<usize> {
+        let mut bytes = self.memory_bytes();
         for record in &mut self.records {
+            if bytes > limit {
+                return None;
+            }
             if let (MethodUse::Id, Some(prolog)) = (&record.method, record.prolog)
                 && let Some(method) = symbols.method(prolog.method)
             {
@@ -373,24 +160,27 @@ impl Trace {
                 && let Some(symbol) = symbols.string(id)
             {
                 top.trace_type = TraceType::Text(symbol.text.to_string());
+                bytes += symbol.text.len();
             }
             for kept in &mut record.attributes {
                 if let Kept::Here(form, range) = kept {
                     let here = body.get(range.clone()).unwrap_or_default();
+                    let most = limit.saturating_sub(bytes);
                     // What is kept was checked when it came.
-                    let settled = value::settle(here, *form, symbols, self.dialect).unwrap_or_default();
+                    let settled = value::settle(here, *form, symbols, self.dialect, most).unwrap_or_default()?;
                     *kept = Kept::Settled(settled);
                 }
-                bytes += size_of::<Kept>() + kept.bytes(&[]).len();
+                bytes += kept.bytes(&[]).len();
             }
             if let MethodUse::Settled(method) = &record.method {
                 bytes += size_of::<Method>() + method.name.len() + method.signature.len();
             }
-            record.offset = 0;
         }
+        // From here on places are those in the next body.
+        self.records.iter_mut().for_each(|record| record.offset = 0);
         self.spare = Vec::new();
         self.records.shrink_to_fit();
-        bytes + self.memory_bytes()
+        Some(bytes)
     }
 
     fn open(&mut self, prolog: Option<Prolog>, order: Order, offset: usize) {

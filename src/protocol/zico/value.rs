@@ -343,7 +343,7 @@ fn other_key(bytes: &[u8]) -> String {
 }
 
 /// Attributes that stay open beyond their body: a map that means the same whatever the session's symbols become. What is
-/// not defined stays a reference.
+/// not defined stays a reference. `None`: that would be more than `limit` bytes.
 ///
 /// # Errors
 /// The bytes were not checked before.
@@ -352,7 +352,8 @@ pub(super) fn settle(
     form: Form,
     symbols: &mut Symbols<'_>,
     dialect: Dialect,
-) -> Result<Box<[u8]>, CborError> {
+    limit: usize,
+) -> Result<Option<Box<[u8]>>, CborError> {
     let mut settled = Vec::with_capacity(bytes.len() + 16);
     let mut reader = Reader::new(bytes);
     if form == Form::Pair {
@@ -364,6 +365,10 @@ pub(super) fn settle(
         }
     }
     while !reader.is_at_end() {
+        // Two bytes may name a long text.
+        if settled.len() > limit {
+            return Ok(None);
+        }
         let start = reader.offset();
         if let Item::Tag(REFERENCE) = reader.item()?
             && dialect != Dialect::Gen2
@@ -374,7 +379,7 @@ pub(super) fn settle(
         }
         settled.extend_from_slice(&bytes[start..reader.offset()]);
     }
-    Ok(settled.into())
+    Ok(Some(settled.into()))
 }
 
 fn write_symbol(id: u64, symbols: &mut Symbols<'_>, bytes: &mut Vec<u8>) {

@@ -3,11 +3,17 @@
 //! A body is a stream of tagged items. The three dialects share most layouts and number their tags differently; each
 //! item is checked here to its end, so whoever keeps a [`Range`] of it can read it again without a fault.
 
+mod parts;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
 use crate::codec::cbor::{CborError, Fault, Item, Reader};
+
+use parts::{symbol, unsigned};
+
+pub use parts::{Exception, Frame, Name, exception, frame, integer, key, name, next_of, string, text};
 
 /// How deep a value may be nested (section 5).
 pub const MOST_VALUE_DEPTH: usize = 64;
@@ -16,8 +22,6 @@ const TIME_BITS: u32 = 40;
 /// The tag of a string reference in doc and gen1.
 const REFERENCE: u64 = 6;
 const BREAK: u8 = 0xFF;
-const FALSE: u8 = 0xF4;
-const TRUE: u8 = 0xF5;
 
 /// Which of the three dialects a body is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -381,207 +385,6 @@ fn gen2_entry(reader: &mut Reader<'_>) -> Result<Entry, WireErrorKind> {
     })
 }
 
-/// An exception.
-#[derive(Clone, Debug)]
-pub struct Exception<'a> {
-    /// Its id, which need not be unique.
-    pub id: u64,
-    /// Its class.
-    pub class: Name<'a>,
-    /// Its message. [`Name::None`] and the empty text are not the same.
-    pub message: Name<'a>,
-    /// The id of its cause. 0: none is told.
-    pub cause: u64,
-    /// Stands before the first frame of the stack; [`frame`] reads it.
-    pub stack: Reader<'a>,
-    /// How many frames the stack has; `None`: up to a break.
-    pub frames: Option<u64>,
-    /// Its attributes (gen2).
-    pub attributes: Option<Range<usize>>,
-}
-
-/// Reads an exception and checks it to its end.
-///
-/// # Errors
-/// It is none.
-pub fn exception<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Exception<'a>, CborError> {
-    let most = if dialect == Dialect::Gen2 { 6 } else { 5 };
-    let length = reader.array(5..=most, "an array of id, class, message, cause and stack")?;
-    let id = integer(reader)?;
-    let class = name(reader, true)?;
-    let message = name(reader, false)?;
-    let cause = match reader.rest() {
-        [0xF6, ..] => {
-            reader.take(0xF6);
-            0
-        }
-        _ => integer(reader)?,
-    };
-    let before = *reader;
-    let frames = match reader.item()? {
-        Item::Array(frames) => frames,
-        _ => return Err(CborError { offset: before.offset(), fault: Fault::Expected("an array of frames") }),
-    };
-    let stack = *reader;
-    let mut left = frames;
-    while next_of(reader, &mut left)? {
-        frame(reader)?;
-    }
-    let attributes = if length == 6 {
-        let start = reader.offset();
-        map(reader, None)?;
-        Some(start..reader.offset())
-    } else {
-        None
-    };
-    Ok(Exception { id, class, message, cause, stack, frames, attributes })
-}
-
-/// One frame of a stack.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Frame<'a> {
-    /// Its class, method and file.
-    pub names: [Name<'a>; 3],
-    /// Its line: −2 native, −1 or 0 unknown.
-    pub line: i64,
-}
-
-/// Reads one frame.
-///
-/// # Errors
-/// It is none.
-pub fn frame<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, CborError> {
-    reader.array(4..=4, "an array of class, method, file and line")?;
-    let names = [name(reader, true)?, name(reader, true)?, name(reader, true)?];
-    Ok(Frame { names, line: integer(reader)? as i64 })
-}
-
-/// Whether another element follows in a container of so many that are `left`, or up to a break, which is taken.
-///
-/// # Errors
-/// The bytes end.
-pub fn next_of(reader: &mut Reader<'_>, left: &mut Option<u64>) -> Result<bool, CborError> {
-    match left {
-        Some(0) => Ok(false),
-        Some(left) => {
-            *left -= 1;
-            Ok(true)
-        }
-        None if reader.is_at_end() => Err(CborError { offset: reader.offset(), fault: Fault::End }),
-        None => Ok(!reader.take(BREAK)),
-    }
-}
-
-/// A text, or the symbol that stands for it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Name<'a> {
-    /// Null.
-    None,
-    /// The id of a string.
-    Symbol(u64),
-    /// The text itself, which need not be UTF-8.
-    Text(Cow<'a, [u8]>),
-    /// Another value, which only keys of maps may be: where it is.
-    Other(usize, usize),
-}
-
-/// Reads a name. `is_bare`: an untagged number is a symbol, too.
-///
-/// # Errors
-/// It is none.
-pub fn name<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<Name<'a>, CborError> {
-    let before = *reader;
-    Ok(match reader.item()? {
-        Item::Null | Item::Undefined => Name::None,
-        Item::Tag(REFERENCE) => Name::Symbol(integer(reader)?),
-        Item::Unsigned(id) if is_bare => Name::Symbol(id),
-        Item::Text(text) => Name::Text(Cow::Borrowed(text)),
-        Item::Pieces(true) => {
-            *reader = before;
-            Name::Text(text(reader)?)
-        }
-        _ => {
-            *reader = before;
-            return Err(CborError { offset: before.offset(), fault: Fault::Expected("a text or the id of one") });
-        }
-    })
-}
-
-/// Reads the key of an attribute, which may be anything.
-///
-/// # Errors
-/// It is cut, or too deep.
-pub fn key<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<Name<'a>, CborError> {
-    let before = *reader;
-    name(reader, is_bare).or_else(|_| {
-        *reader = before;
-        reader.skip(MOST_VALUE_DEPTH)?;
-        Ok(Name::Other(before.offset(), reader.offset()))
-    })
-}
-
-/// Reads a text, whole or in pieces.
-///
-/// # Errors
-/// It is none.
-pub fn text<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, CborError> {
-    string(reader, true)
-}
-
-/// Reads a text or a byte string, whole or in pieces.
-///
-/// # Errors
-/// It is none.
-pub fn string<'a>(reader: &mut Reader<'a>, is_text: bool) -> Result<Cow<'a, [u8]>, CborError> {
-    let expected = Fault::Expected(if is_text { "a text" } else { "a byte string" });
-    let before = *reader;
-    match (reader.item()?, is_text) {
-        (Item::Text(whole), true) | (Item::Bytes(whole), false) => Ok(Cow::Borrowed(whole)),
-        (Item::Pieces(pieces_of_text), _) if pieces_of_text == is_text => {
-            let mut joined = Vec::new();
-            loop {
-                let offset = reader.offset();
-                match (reader.item()?, is_text) {
-                    (Item::Break, _) => return Ok(Cow::Owned(joined)),
-                    (Item::Text(piece), true) | (Item::Bytes(piece), false) => joined.extend_from_slice(piece),
-                    _ => return Err(CborError { offset, fault: expected }),
-                }
-            }
-        }
-        _ => Err(CborError { offset: before.offset(), fault: expected }),
-    }
-}
-
-/// An integer from 0 on. A truth value counts as one: damage that can be read over costs no record.
-fn unsigned(reader: &mut Reader<'_>) -> Result<u64, CborError> {
-    match reader.rest() {
-        [byte @ (FALSE | TRUE), ..] => {
-            reader.take(*byte);
-            Ok(u64::from(*byte == TRUE))
-        }
-        _ => reader.unsigned(),
-    }
-}
-
-/// An integer as 64 bits; likewise.
-///
-/// # Errors
-/// It is none.
-pub fn integer(reader: &mut Reader<'_>) -> Result<u64, CborError> {
-    match reader.rest() {
-        [FALSE | TRUE, ..] => unsigned(reader),
-        _ => reader.integer_bits(),
-    }
-}
-
-/// The id of a string, tagged or not.
-fn symbol(reader: &mut Reader<'_>) -> Result<u64, CborError> {
-    if !reader.take(0xC0 + REFERENCE as u8) && reader.rest().starts_with(&[0xD8, REFERENCE as u8]) {
-        *reader = reader.advanced(2);
-    }
-    integer(reader)
-}
-
 fn map(reader: &mut Reader<'_>, upward: Option<u64>) -> Result<Attributes, CborError> {
     let start = *reader;
     match reader.item()? {
@@ -670,4 +473,67 @@ fn whole_item<'a, T>(
         *reader = before;
         WireError { offset: before.offset(), kind }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_bytes_show_the_dialect_or_leave_it_open() {
+        let (definitions, trace) = (Carries::Definitions, Carries::Trace);
+        for (bytes, what, dialect) in [
+            (&b"\xc1\x83"[..], definitions, Some(Dialect::Gen1)),
+            (b"\xc1\x82", definitions, Some(Dialect::Gen2)),
+            (b"\xd8\x01\x82", definitions, Some(Dialect::Gen2)),
+            (b"\xcd\x83", definitions, Some(Dialect::Doc)),
+            (b"\xcf\x82", definitions, Some(Dialect::Doc)),
+            (b"\xc2\x84", definitions, None),
+            (b"\xc8\x9f", trace, Some(Dialect::Gen1)),
+            (b"\xc3\x82", trace, Some(Dialect::Gen2)),
+            (b"\xca\x9f", trace, Some(Dialect::Doc)),
+            (b"\xc7\x9f", trace, Some(Dialect::Doc)),
+            (b"\xd8\x0b\x9f", trace, Some(Dialect::Doc)),
+            (b"\xca\x48", trace, None),
+            (b"\xcd\x48", trace, None),
+            (b"\xd8\x21\x82", trace, None),
+            (b"\xff", trace, None),
+            (b"\xc3", trace, Some(Dialect::Gen2)),
+            (b"", trace, None),
+        ] {
+            assert_eq!(detect(bytes, what), dialect, "{bytes:02x?}");
+        }
+        for (bytes, what) in [
+            (&b"\xcd\x83"[..], definitions),
+            (b"\xcd\x48", trace),
+            (b"\xc1\x82", definitions),
+            (b"\xc3\x82\x61", definitions),
+            (b"\xc3\x9f", trace),
+            (b"\xca\x9f", trace),
+            (b"", trace),
+        ] {
+            assert_eq!(carries(bytes), what, "{bytes:02x?}");
+        }
+    }
+
+    #[test]
+    fn a_word_is_the_same_in_both_byte_orders() {
+        let expected = Entry::Open(Some(Prolog { start: 1000, method: 0xFF_FFFE }));
+        for (bytes, dialect) in [
+            (&b"\xc8\x9f\xcb\x48\xe8\x03\x00\x00\x00\xfe\xff\xff"[..], Dialect::Gen1),
+            (b"\xc8\x9f\xca\x48\xff\xff\xfe\x00\x00\x00\x03\xe8", Dialect::Gen1),
+            (b"\xcb\x9f\x48\xe8\x03\x00\x00\x00\xfe\xff\xff", Dialect::Doc),
+            (b"\xd8\x0a\x9f\x48\xff\xff\xfe\x00\x00\x00\x03\xe8", Dialect::Doc),
+        ] {
+            let mut reader = Reader::new(bytes);
+            assert_eq!(entry(&mut reader, dialect, &mut Order::Little).unwrap(), expected, "{bytes:02x?}");
+            assert!(reader.is_at_end());
+        }
+        let long = b"\xcc\x50\x00\x00\x00\x00\x00\x00\x00\x09\x00\x00\x00\x00\x01\x00\x00\x00\xff";
+        let epilog = Epilog { stop: 9, calls: 1 << 24, flags: None };
+        assert_eq!(entry(&mut Reader::new(long), Dialect::Gen1, &mut Order::Little).unwrap(), Entry::Epilog(epilog));
+        // Its break is part of it.
+        let error = entry(&mut Reader::new(&long[..18]), Dialect::Gen1, &mut Order::Little).unwrap_err();
+        assert!(error.is_cut() && error.offset == 0);
+    }
 }

@@ -10,14 +10,15 @@ use crate::event::{Header, Kind, Loss, Position, Reason, UnixNanos, semconv};
 use crate::protocol::{Credit, Fate, Flow, MemoryLease, Now, Output, Request, Response, Work};
 
 use super::agents::{Counters, Refusal, Whom};
+use super::body::{BodyState, TraceFault};
 use super::definitions::{self, Definitions};
 use super::exchange::{Route, Shared, is_reset, json, name, refused};
 use super::forms::{self, Unpacking};
 use super::ids;
 use super::normalize::{self, Context};
+use super::reading::{Reading, Told};
 use super::sessions::{Key, Parked, Session, Slot, bytes};
-use super::symbols::{Symbols, Table};
-use super::trace::{BodyState, Trace, TraceFault};
+use super::trace::Trace;
 use super::wire::{self, Carries, Dialect};
 
 /// One request on its way.
@@ -55,21 +56,6 @@ enum Stage {
     Definitions(Box<Definitions>),
     Trace(Box<Reading>),
     Done,
-}
-
-/// A trace being read.
-#[derive(Debug)]
-struct Reading {
-    trace: Trace,
-    state: BodyState,
-    /// What the agent has sent in forms (doc).
-    host: Option<Arc<Slot>>,
-    /// The body is read, as far as it goes: what is open is going out, …
-    is_flushing: bool,
-    /// … and this is why the rest of it cannot be read.
-    fault: Option<TraceFault>,
-    /// Further parts may follow.
-    may_park: bool,
 }
 
 impl ZicoWork {
@@ -467,65 +453,6 @@ impl ZicoWork {
         let position = Position { sequence: Some(self.request.number), offset: 0, length: bytes };
         let loss = Loss { reason, bytes, events: None, detail, excerpt };
         out.loss(Header::observed_at(semconv::LOSS, self.received, position), loss);
-    }
-}
-
-/// What a step of reading a trace has come to.
-enum Told {
-    /// The batch is full; call again.
-    More,
-    /// All is read, records are open, and further parts may follow. They take so much memory.
-    Open { needed: usize },
-    /// Everything has gone out.
-    All,
-}
-
-impl Reading {
-    fn proceed(&mut self, body: &[u8], session: &mut Session, mut host: Option<&mut Table>, out: &mut Output) -> Told {
-        if !self.is_flushing {
-            let symbols = &mut Symbols { own: &mut session.table, host: host.as_deref_mut() };
-            match self.trace.read(body, symbols, &session.delivered, &mut self.state, out) {
-                Ok(false) => return Told::More,
-                Ok(true) if self.may_park && !self.trace.is_closed() => {
-                    return Told::Open { needed: self.trace.settle(body, symbols) };
-                }
-                Ok(true) => self.is_flushing = true,
-                Err(fault) => self.give_up(fault),
-            }
-        }
-        let symbols = &mut Symbols { own: &mut session.table, host };
-        let is_closed = self.trace.flush(body, symbols, &mut self.state, out);
-        if is_closed { Told::All } else { Told::More }
-    }
-
-    /// The rest of the body is not read.
-    fn give_up(&mut self, fault: TraceFault) {
-        self.fault = Some(fault);
-        self.is_flushing = true;
-    }
-}
-
-impl TraceFault {
-    /// As a loss tells it: the reason, the offset from which on, and a sentence.
-    fn told(&self) -> (Reason, usize, String) {
-        match self {
-            TraceFault::Wire(error) => {
-                let reason = match error {
-                    _ if error.is_cut() => Reason::Truncated,
-                    _ if error.is_too_deep() => Reason::TooLarge,
-                    _ => Reason::Malformed,
-                };
-                (reason, error.offset, error.to_string())
-            }
-            TraceFault::TooMuchOpen { offset, limit } => {
-                let detail = format!("at {offset}: open records take the limit of {limit} bytes (max_open_bytes)");
-                (Reason::TooLarge, *offset, detail)
-            }
-            TraceFault::NoMemory { offset } => {
-                let detail = format!("at {offset}: the memory for requests is used up (limits.memory_bytes)");
-                (Reason::Failed, *offset, detail)
-            }
-        }
     }
 }
 

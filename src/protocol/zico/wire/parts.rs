@@ -1,0 +1,212 @@
+//! What items are made of: numbers, texts and the ids that stand for them, exceptions.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::codec::cbor::{CborError, Fault, Item, Reader};
+
+use super::{BREAK, Dialect, MOST_VALUE_DEPTH, REFERENCE, map};
+
+const FALSE: u8 = 0xF4;
+const TRUE: u8 = 0xF5;
+
+/// An exception.
+#[derive(Clone, Debug)]
+pub struct Exception<'a> {
+    /// Its id, which need not be unique.
+    pub id: u64,
+    /// Its class.
+    pub class: Name<'a>,
+    /// Its message. [`Name::None`] and the empty text are not the same.
+    pub message: Name<'a>,
+    /// The id of its cause. 0: none is told.
+    pub cause: u64,
+    /// Stands before the first frame of the stack; [`frame`] reads it.
+    pub stack: Reader<'a>,
+    /// How many frames the stack has; `None`: up to a break.
+    pub frames: Option<u64>,
+    /// Its attributes (gen2).
+    pub attributes: Option<Range<usize>>,
+}
+
+/// Reads an exception and checks it to its end.
+///
+/// # Errors
+/// It is none.
+pub fn exception<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Exception<'a>, CborError> {
+    let most = if dialect == Dialect::Gen2 { 6 } else { 5 };
+    let length = reader.array(5..=most, "an array of id, class, message, cause and stack")?;
+    let id = integer(reader)?;
+    let class = name(reader, true)?;
+    let message = name(reader, false)?;
+    let cause = match reader.rest() {
+        [0xF6, ..] => {
+            reader.take(0xF6);
+            0
+        }
+        _ => integer(reader)?,
+    };
+    let before = *reader;
+    let frames = match reader.item()? {
+        Item::Array(frames) => frames,
+        _ => return Err(CborError { offset: before.offset(), fault: Fault::Expected("an array of frames") }),
+    };
+    let stack = *reader;
+    let mut left = frames;
+    while next_of(reader, &mut left)? {
+        frame(reader)?;
+    }
+    let attributes = if length == 6 {
+        let start = reader.offset();
+        map(reader, None)?;
+        Some(start..reader.offset())
+    } else {
+        None
+    };
+    Ok(Exception { id, class, message, cause, stack, frames, attributes })
+}
+
+/// One frame of a stack.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Frame<'a> {
+    /// Its class, method and file.
+    pub names: [Name<'a>; 3],
+    /// Its line: −2 native, −1 or 0 unknown.
+    pub line: i64,
+}
+
+/// Reads one frame.
+///
+/// # Errors
+/// It is none.
+pub fn frame<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, CborError> {
+    reader.array(4..=4, "an array of class, method, file and line")?;
+    let names = [name(reader, true)?, name(reader, true)?, name(reader, true)?];
+    Ok(Frame { names, line: integer(reader)? as i64 })
+}
+
+/// Whether another element follows in a container of so many that are `left`, or up to a break, which is taken.
+///
+/// # Errors
+/// The bytes end.
+pub fn next_of(reader: &mut Reader<'_>, left: &mut Option<u64>) -> Result<bool, CborError> {
+    match left {
+        Some(0) => Ok(false),
+        Some(left) => {
+            *left -= 1;
+            Ok(true)
+        }
+        None if reader.is_at_end() => Err(CborError { offset: reader.offset(), fault: Fault::End }),
+        None => Ok(!reader.take(BREAK)),
+    }
+}
+
+/// A text, or the symbol that stands for it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Name<'a> {
+    /// Null.
+    None,
+    /// The id of a string.
+    Symbol(u64),
+    /// The text itself, which need not be UTF-8.
+    Text(Cow<'a, [u8]>),
+    /// Another value, which only keys of maps may be: where it is.
+    Other(usize, usize),
+}
+
+/// Reads a name. `is_bare`: an untagged number is a symbol, too.
+///
+/// # Errors
+/// It is none.
+pub fn name<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<Name<'a>, CborError> {
+    let before = *reader;
+    Ok(match reader.item()? {
+        Item::Null | Item::Undefined => Name::None,
+        Item::Tag(REFERENCE) => Name::Symbol(integer(reader)?),
+        Item::Unsigned(id) if is_bare => Name::Symbol(id),
+        Item::Text(text) => Name::Text(Cow::Borrowed(text)),
+        Item::Pieces(true) => {
+            *reader = before;
+            Name::Text(text(reader)?)
+        }
+        _ => {
+            *reader = before;
+            return Err(CborError { offset: before.offset(), fault: Fault::Expected("a text or the id of one") });
+        }
+    })
+}
+
+/// Reads the key of an attribute, which may be anything.
+///
+/// # Errors
+/// It is cut, or too deep.
+pub fn key<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<Name<'a>, CborError> {
+    let before = *reader;
+    name(reader, is_bare).or_else(|_| {
+        *reader = before;
+        reader.skip(MOST_VALUE_DEPTH)?;
+        Ok(Name::Other(before.offset(), reader.offset()))
+    })
+}
+
+/// Reads a text, whole or in pieces.
+///
+/// # Errors
+/// It is none.
+pub fn text<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, CborError> {
+    string(reader, true)
+}
+
+/// Reads a text or a byte string, whole or in pieces.
+///
+/// # Errors
+/// It is none.
+pub fn string<'a>(reader: &mut Reader<'a>, is_text: bool) -> Result<Cow<'a, [u8]>, CborError> {
+    let expected = Fault::Expected(if is_text { "a text" } else { "a byte string" });
+    let before = *reader;
+    match (reader.item()?, is_text) {
+        (Item::Text(whole), true) | (Item::Bytes(whole), false) => Ok(Cow::Borrowed(whole)),
+        (Item::Pieces(pieces_of_text), _) if pieces_of_text == is_text => {
+            let mut joined = Vec::new();
+            loop {
+                let offset = reader.offset();
+                match (reader.item()?, is_text) {
+                    (Item::Break, _) => return Ok(Cow::Owned(joined)),
+                    (Item::Text(piece), true) | (Item::Bytes(piece), false) => joined.extend_from_slice(piece),
+                    _ => return Err(CborError { offset, fault: expected }),
+                }
+            }
+        }
+        _ => Err(CborError { offset: before.offset(), fault: expected }),
+    }
+}
+
+/// An integer from 0 on. A truth value counts as one: damage that can be read over costs no record.
+pub(super) fn unsigned(reader: &mut Reader<'_>) -> Result<u64, CborError> {
+    match reader.rest() {
+        [byte @ (FALSE | TRUE), ..] => {
+            reader.take(*byte);
+            Ok(u64::from(*byte == TRUE))
+        }
+        _ => reader.unsigned(),
+    }
+}
+
+/// An integer as 64 bits; likewise.
+///
+/// # Errors
+/// It is none.
+pub fn integer(reader: &mut Reader<'_>) -> Result<u64, CborError> {
+    match reader.rest() {
+        [FALSE | TRUE, ..] => unsigned(reader),
+        _ => reader.integer_bits(),
+    }
+}
+
+/// The id of a string, tagged or not.
+pub(super) fn symbol(reader: &mut Reader<'_>) -> Result<u64, CborError> {
+    if !reader.take(0xC0 + REFERENCE as u8) && reader.rest().starts_with(&[0xD8, REFERENCE as u8]) {
+        *reader = reader.advanced(2);
+    }
+    integer(reader)
+}
