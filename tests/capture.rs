@@ -232,7 +232,18 @@ async fn captures_of_dialled_ruby_processes_are_decoded_to_the_events_of_the_dae
         events.retain(|event| event["name"] != "rbkit.handshake");
         sorted(&events)
     };
-    assert_same(&published(decode("rbkit", &files, &[])), &published(stopped.events));
+    assert_same(&published(decode("rbkit", &files, &[])), &published(stopped.events.clone()));
+
+    // Where processes connect to us, what they published can be replayed.
+    let taken = "listen_publish = \"127.0.0.1:0\"";
+    let daemon = Daemon::start(&plain("rbkit", taken).replace("listen = \"127.0.0.1:0\"\n", "")).await;
+    let published = files.iter().find(|file| received(file).windows(3).any(|name| name == b"PUB")).unwrap().clone();
+    replay(vec![published], daemon.server.address().unwrap()).await;
+    daemon.until_all_closed().await;
+    let again = daemon.stop().await.events;
+    let objects = |events: &[Value]| events.iter().filter(|event| event["name"] == "rbkit.object.created").count();
+    assert!(objects(&again) > 100);
+    assert_eq!(objects(&again), objects(&stopped.events));
 }
 
 #[tokio::test]

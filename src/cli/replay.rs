@@ -76,7 +76,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut spoken: Option<Protocol> = None;
     for path in &arguments.files {
         let name: Arc<str> = path.display().to_string().into();
-        let source = Input::new(path).open().and_then(Source::of);
+        let source = Source::of(Input::new(path));
         let reader = match source.map_err(|error| Failure::Failed(format!("{name}: {error}")))? {
             Source::Capture(reader) => reader,
             Source::Wire(_) => return Err(Failure::Misused(format!("{name} is no capture, so it has no times"))),
