@@ -278,6 +278,25 @@ async fn a_loss_is_decoded_as_it_was_told_with_how_the_connection_ended() {
     assert_same(&sorted(&decode("datadog", &files, &[])), &sorted(&stopped.events));
 }
 
+#[tokio::test]
+async fn what_happened_because_time_passed_happens_when_decoding() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&recorded("datadog", dir.path(), "span_idle = \"10ms\"")).await;
+    let mut peer = daemon.connect().await;
+    let span = [wire::process(), wire::string(2, "load"), wire::named_span(1, "one")].concat();
+    tokio::io::AsyncWriteExt::write_all(&mut peer, &span).await.unwrap();
+    daemon.until_named("one").await;
+    // The span has gone, so its metric comes too late and becomes an event of its own.
+    tokio::io::AsyncWriteExt::write_all(&mut peer, &wire::metric(2, 0.5)).await.unwrap();
+    drop(peer);
+    daemon.until_all_closed().await;
+    let stopped = daemon.stop().await;
+    assert_eq!(stopped.events.len(), 3);
+    let files = captures(dir.path());
+    assert_same(&sorted(&decode("datadog", &files, &["span_idle=10ms"])), &sorted(&stopped.events));
+    assert_eq!(decode("datadog", &files, &["span_idle=1h"]).len(), 2, "without waiting, the two are one");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replay_at_the_speed_of_old_says_the_same() {
     let dir = tempfile::tempdir().unwrap();
