@@ -263,3 +263,34 @@ fn head(bytes: &[u8]) -> Option<Head> {
     };
     Some(Head { method: method.to_owned(), target: target.to_owned(), headers: lines.filter_map(header).collect() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_of_a_connection_are_found_one_by_one_in_chunks_or_not() {
+        let chunked = b"PUT /1 HTTP/1.1\r\ntransfer-encoding: Chunked\r\n\r\n3;x=y\r\nabc\r\n0a\r\n0123456789\r\n0\r\nt: 1\r\n\r\n";
+        let measured = b"PUT /2 HTTP/1.1\r\ncontent-length: 5\r\n\r\n\r\n\r\n!";
+        let bare = b"GET /3 HTTP/1.1\r\n\r\n";
+        let all = [&chunked[..], measured, bare].concat();
+        let bodies = [(&chunked[..], &b"abc0123456789"[..]), (measured, b"\r\n\r\n!"), (bare, b"")];
+        let mut at = 0;
+        for (request, body) in bodies {
+            let end = at + request.len();
+            assert!((at..end).all(|cut| whole_request(&all[at..cut], 1).is_none()));
+            let (found, size) = whole_request(&all[at..], 7).unwrap();
+            assert_eq!((&found.body[..], size, found.number), (body, request.len(), 7));
+            at = end;
+        }
+        assert_eq!(at, all.len());
+    }
+
+    #[test]
+    fn lengths_that_cannot_be_are_no_request() {
+        for head in ["content-length: 18446744073709551615", "transfer-encoding: chunked"] {
+            let text = format!("PUT /1 HTTP/1.1\r\n{head}\r\n\r\nffffffffffffffff\r\nabc");
+            assert!(whole_request(text.as_bytes(), 1).is_none());
+        }
+    }
+}

@@ -254,7 +254,7 @@ fn a_simulation_that_finds_nobody_fails_and_says_whom_it_looked_for() {
 
 #[test]
 fn every_help_has_examples_that_parse() {
-    let commands = ["run", "demo", "check", "decode", "simulate", "completions", "man"];
+    let commands = ["run", "demo", "check", "decode", "simulate", "replay", "completions", "man"];
     let help = run(&["--help"]);
     assert_eq!(help.code, Some(0));
     assert!(help.stdout.contains("Examples:\n  tributary demo"));

@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tributary::capture::{MAGIC, Reader, What};
 use tributary::protocol::End;
 use tributary::protocol::datadog::Options;
 
@@ -118,6 +119,25 @@ async fn what_comes_through_tls_gives_the_same_events() {
     let accounts = daemon.stop().await.accounts;
     assert_eq!(accounts.listeners[0].bytes_in, 2 * work.len() as u64 + hello("small").len() as u64);
     assert_eq!(accounts.listeners[0].lost(), 0);
+}
+
+#[tokio::test]
+async fn what_is_recorded_of_tls_is_what_it_carried() {
+    let world = World::new();
+    let dir = world.directory.path().join("captures");
+    let daemon = Daemon::with(&world.tls(&format!("capture.dir = {:?}", dir.display().to_string()))).await;
+    send_secretly(world.connect(&daemon, None).await.unwrap(), &hello("secret"), 7).await;
+    daemon.stop().await;
+    let file = fs::read_dir(dir.join("test")).unwrap().next().unwrap().unwrap();
+    let file = fs::read(file.path()).unwrap();
+    let mut reader = Reader::new(file.strip_prefix(MAGIC).unwrap()).unwrap();
+    let mut recorded = Vec::new();
+    while let Some(record) = reader.record().unwrap() {
+        if let What::Bytes(bytes) = record.what {
+            recorded.extend(bytes);
+        }
+    }
+    assert_eq!(recorded, hello("secret"));
 }
 
 #[tokio::test]

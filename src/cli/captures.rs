@@ -1,6 +1,9 @@
 //! Captures as commands read them: told apart from other files, and played together in the order of their times.
 
-use std::io::{self, Cursor, Read};
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, Read};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +11,11 @@ use crate::capture::{MAGIC, Reader, Record, What};
 use crate::event::UnixNanos;
 use crate::protocol::End;
 
+use super::decode::Input;
 use super::{Failure, say};
+
+/// Captures are read in pieces of this size.
+const BUFFER_BYTES: usize = 16 * 1024;
 
 /// What a file turned out to be.
 pub(super) enum Source {
@@ -20,7 +27,10 @@ pub(super) enum Source {
 
 impl Source {
     /// Looks at how the input begins, and no further than it takes to know.
-    pub(super) fn of(mut input: Box<dyn Read>) -> io::Result<Source> {
+    pub(super) fn of(mut input: Input) -> io::Result<Source> {
+        let is_file = input.opened.is_none() && input.path.is_file();
+        let path = is_file.then(|| input.path.clone());
+        let mut input = input.open()?;
         let mut start = Vec::new();
         let mut byte = [0];
         while MAGIC.starts_with(&start) && start.len() < MAGIC.len() {
@@ -32,9 +42,28 @@ impl Source {
             }
         }
         if start == MAGIC {
-            return Reader::new(input).map(Source::Capture);
+            // There may be more captures than files that may be open.
+            let input = match path {
+                Some(path) => Box::new(Pieces { path, position: MAGIC.len() as u64 }),
+                None => input,
+            };
+            return Reader::new(Box::new(BufReader::with_capacity(BUFFER_BYTES, input)) as _).map(Source::Capture);
         }
         Ok(Source::Wire(Box::new(Cursor::new(start).chain(input))))
+    }
+}
+
+/// A file that is open only while a piece of it is read.
+struct Pieces {
+    path: PathBuf,
+    position: u64,
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = File::open(&self.path)?.read_at(buffer, self.position)?;
+        self.position += read as u64;
+        Ok(read)
     }
 }
 

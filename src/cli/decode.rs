@@ -34,6 +34,8 @@ use super::{Failure, NamedProtocol, OutputFormat, counted, profile, quiet, say};
 
 /// Files are read in pieces of this size, as a connection might be.
 const PIECE_BYTES: usize = 64 * 1024;
+/// So much of a capture has the first bytes that were received in it.
+const START_BYTES: usize = 2 << 20;
 
 /// Decode recorded wire bytes into the events that the daemon would write
 ///
@@ -305,7 +307,9 @@ impl Decoder<'_> {
             let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", file.path.display()));
             read.map_err(failed)?;
             // Which of the sockets it was is told by what came through it.
-            let player = match Source::of(Box::new(io::Cursor::new(bytes.clone()))).map_err(failed)? {
+            let start = bytes[..bytes.len().min(START_BYTES)].to_vec();
+            let start = Input { path: file.path.clone(), opened: Some(Box::new(io::Cursor::new(start))) };
+            let player = match Source::of(start).map_err(failed)? {
                 Source::Wire(_) => play(&bytes, number == last),
                 Source::Capture(mut reader) => play(&reader.start().map_err(failed)?, number == last),
             };
@@ -334,10 +338,10 @@ impl Decoder<'_> {
     }
 
     /// Opens a file, and looks what it is.
-    fn open(&mut self, number: u64, mut file: Input) -> Result<(Named, Source), Failure> {
+    fn open(&mut self, number: u64, file: Input) -> Result<(Named, Source), Failure> {
         let name: Arc<str> = file.path.display().to_string().into();
         let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
-        let source = file.open().and_then(Source::of).map_err(failed)?;
+        let source = Source::of(file).map_err(failed)?;
         let origin = match &source {
             Source::Wire(_) => Origin::new(self.protocol.as_str(), "decode".into(), name.clone(), number),
             Source::Capture(reader) => {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::protocol::Protocol;
 
@@ -21,6 +21,11 @@ use super::{Failure, block_on, counted, say};
 
 /// When everything is sent, a collector has so long to read it and to close.
 const MAX_WAIT: Duration = Duration::from_secs(60);
+/// Where no time passes between what was sent: a connection that has ended is waited for so long before it goes on with
+/// the others, for what they say may take for granted that it has ended.
+const END_WAIT: Duration = Duration::from_secs(5);
+/// Meanwhile it is looked at so often.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Send captured connections again
 ///
@@ -71,7 +76,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut spoken: Option<Protocol> = None;
     for path in &arguments.files {
         let name: Arc<str> = path.display().to_string().into();
-        let source = Input::new(path).open().and_then(Source::of);
+        let source = Source::of(Input::new(path));
         let reader = match source.map_err(|error| Failure::Failed(format!("{name}: {error}")))? {
             Source::Capture(reader) => reader,
             Source::Wire(_) => return Err(Failure::Misused(format!("{name} is no capture, so it has no times"))),
@@ -108,18 +113,21 @@ struct Sent {
     faults: u64,
 }
 
+/// Reads and counts what comes back, until the collector closes.
+type Listening = JoinHandle<io::Result<u64>>;
+
 /// A connection on its way.
 enum Connection {
     /// Nothing of it is due yet.
     Before,
-    Open(OwnedWriteHalf),
+    Open(OwnedWriteHalf, Listening),
     Over,
 }
 
 async fn play(mut captures: Captures, names: &[Arc<str>], to: SocketAddr, speed: Speed) -> Result<Sent, Failure> {
     let (began, first) = (Instant::now(), captures.start());
     let mut sent = Sent::default();
-    let mut listening = JoinSet::new();
+    let mut listening = Vec::new();
     let mut connections: Vec<_> = names.iter().map(|_| Connection::Before).collect();
     while let Some((number, at, step)) = captures.next()? {
         if let Speed::Times(times) = speed {
@@ -135,11 +143,11 @@ async fn play(mut captures: Captures, names: &[Arc<str>], to: SocketAddr, speed:
                 let stream = TcpStream::connect(to).await?;
                 stream.set_nodelay(true)?;
                 let (mut reading, writing) = stream.into_split();
-                listening.spawn(async move { tokio::io::copy(&mut reading, &mut tokio::io::sink()).await });
+                let heard = tokio::spawn(async move { tokio::io::copy(&mut reading, &mut tokio::io::sink()).await });
                 sent.connections += 1;
-                *connection = Connection::Open(writing);
+                *connection = Connection::Open(writing, heard);
             }
-            let Connection::Open(writing) = connection else { return Ok(()) };
+            let Connection::Open(writing, heard) = connection else { return Ok(()) };
             match step {
                 Step::Bytes(bytes) => {
                     writing.write_all(&bytes).await?;
@@ -148,7 +156,13 @@ async fn play(mut captures: Captures, names: &[Arc<str>], to: SocketAddr, speed:
                 }
                 Step::End(_) => {
                     writing.shutdown().await?;
-                    *connection = Connection::Over;
+                    let until = Instant::now() + END_WAIT;
+                    while speed == Speed::Max && !heard.is_finished() && Instant::now() < until {
+                        sleep(LOOK_AGAIN).await;
+                    }
+                    if let Connection::Open(_, heard) = std::mem::replace(connection, Connection::Over) {
+                        listening.push(heard);
+                    }
                 }
             }
             Ok::<_, io::Error>(())
@@ -161,11 +175,15 @@ async fn play(mut captures: Captures, names: &[Arc<str>], to: SocketAddr, speed:
     }
     // Who closes before everything is read would have the rest thrown away.
     let until = Instant::now() + MAX_WAIT;
-    while let Ok(Some(heard)) = timeout_at(until, listening.join_next()).await {
-        sent.answered += heard.ok().and_then(Result::ok).unwrap_or_default();
+    let mut open = 0;
+    for heard in listening {
+        match timeout_at(until, heard).await {
+            Ok(heard) => sent.answered += heard.ok().and_then(Result::ok).unwrap_or_default(),
+            Err(_) => open += 1,
+        }
     }
-    if !listening.is_empty() {
-        let open = counted(listening.len() as u64, "connection");
+    if open > 0 {
+        let open = counted(open, "connection");
         say(format_args!("the collector has not closed {open} in {MAX_WAIT:?}"));
     }
     sent.seconds = began.elapsed().as_secs_f64();

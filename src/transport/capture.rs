@@ -375,7 +375,8 @@ impl Writer {
         let mut options = OpenOptions::new();
         options.append(true).mode(0o600);
         let opened = options.create(recorded.length == 0).open(&recorded.path);
-        if opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        let is_gone = opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if is_gone && recorded.length == 0 {
             // Somebody has taken the directory away: the next one makes it anew.
             self.kept = None;
         }
