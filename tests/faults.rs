@@ -129,6 +129,7 @@ fn thousands_of_silent_connections_are_no_hindrance_to_the_others_and_cost_littl
     let mut said = [0; 4];
     if crowd.stdout.as_mut().unwrap().read_exact(&mut said).is_err() {
         eprintln!("this machine allows too few descriptors, or has no python3: nothing is tested");
+        crowd.wait().unwrap();
         daemon.signal("KILL");
         daemon.end();
         return;

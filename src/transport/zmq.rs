@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{Instrument, debug, debug_span, info, warn};
+use tracing::{Instrument, debug, debug_span, info};
 
 use crate::event::Origin;
 use crate::pipeline::Sender;
@@ -76,7 +76,7 @@ impl Dialer {
             };
             match connected {
                 Ok(stream) => {
-                    info!(listener = &*self.name, "connected to {address}");
+                    debug!(listener = &*self.name, "connected to {address}");
                     is_told = false;
                     let serving = self.serve(stream, &address, make());
                     let is_well = tokio::select! {
@@ -86,11 +86,12 @@ impl Dialer {
                     if is_well {
                         wait = first_wait;
                     }
-                    info!(listener = &*self.name, "the connection to {address} has ended; dialling again in {wait:?}");
+                    debug!(listener = &*self.name, "the connection to {address} has ended; dialling again in {wait:?}");
                 }
                 Err(error) if !is_told => {
                     is_told = true;
-                    warn!(listener = &*self.name, %error, "cannot connect to {address}; trying again until it can be done");
+                    // A process that does not run yet, or any more, is nothing unusual.
+                    info!(listener = &*self.name, "cannot connect to {address} ({error}); trying until it can be done");
                 }
                 Err(error) => debug!(listener = &*self.name, %error, "cannot connect to {address}"),
             }
