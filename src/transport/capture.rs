@@ -480,6 +480,24 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_was_taken_away_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = CaptureOptions { dir: dir.path().into(), max_bytes: 1 << 30 };
+        let (capture, messages) = Capture::new("test", Protocol::Datadog);
+        let capture = Arc::new(capture);
+        let mut writer = Writer::new(&options, capture.queue.clone());
+        let clock = Clock::start();
+        drop(capture.connection(&origin(1), clock, Duration::ZERO));
+        messages.try_iter().for_each(|message| writer.take(message));
+        fs::remove_dir_all(dir.path().join("test")).unwrap();
+        let mut recording = capture.connection(&origin(2), clock, Duration::ZERO).unwrap();
+        recording.received(b"abc");
+        drop((recording, capture));
+        writer.run(&messages);
+        assert_eq!(records(dir.path()), [What::Bytes(b"abc".into()), What::End(End::Stopped)]);
+    }
+
+    #[test]
     fn more_files_than_may_be_open_are_written_all_the_same() {
         let dir = tempfile::tempdir().unwrap();
         let options = CaptureOptions { dir: dir.path().into(), max_bytes: 1 << 30 };
