@@ -22,8 +22,7 @@ use tributary::protocol::datadog::{ListLayout, Options};
 use tributary::server::Server;
 
 /// Nothing happens for lack of time: as offline, where time stands still.
-const TIMELESS: &str =
-    "span_idle = \"1h\"\nwaiting.time = \"1h\"\nhandshake_timeout = \"1h\"\nmessage_timeout = \"1h\"";
+const TIMELESS: &str = "span_idle = \"1h\"\nwaiting.time = \"1h\"\nhandshake_timeout = \"1h\"\nmessage_timeout = \"1h\"\nclose_linger = \"1m\"";
 
 /// The name and the bytes of every recorded connection.
 fn captures() -> Vec<(String, Vec<u8>)> {
