@@ -71,10 +71,10 @@ fn decode(protocol: &str, files: &[PathBuf], options: &[&str]) -> Vec<Value> {
     decoded.events()
 }
 
-/// Sends captures again, as fast as it goes.
-async fn replay(files: Vec<PathBuf>, to: SocketAddr) -> Value {
+/// Sends captures again.
+async fn replay(files: Vec<PathBuf>, to: SocketAddr, speed: &'static str) -> Value {
     let to = to.to_string();
-    let replaying = tokio::task::spawn_blocking(move || command(&["replay"], &files, &["--to", &to, "--speed", "max"]));
+    let replaying = tokio::task::spawn_blocking(move || command(&["replay"], &files, &["--to", &to, "--speed", speed]));
     within("the replay", replaying).await.unwrap().sent()
 }
 
@@ -136,9 +136,9 @@ async fn simulated(agent: Agent, connections: usize, events: u64, config: &str) 
 }
 
 /// What a second daemon makes of the captures.
-async fn played_again(files: Vec<PathBuf>, config: &str) -> (Stopped, Value) {
+async fn played_again(files: Vec<PathBuf>, config: &str, speed: &'static str) -> (Stopped, Value) {
     let daemon = Daemon::start(config).await;
-    let sent = replay(files, daemon.server.address().unwrap()).await;
+    let sent = replay(files, daemon.server.address().unwrap(), speed).await;
     daemon.until_all_closed().await;
     (daemon.stop().await, sent)
 }
@@ -169,7 +169,9 @@ async fn assert_round_trip(agent: Agent, connections: usize, options: &[&str]) {
     let options: Vec<_> = options.iter().map(String::as_str).collect();
     assert_same(&sorted(&decode(protocol, &files, &options)), &expected);
 
-    let (again, said) = played_again(files, &plain(protocol, &lines)).await;
+    // The connections of a traced program need one another: at full speed the first may be over before the next is seen.
+    let speed = if protocol == "bytefrog" { "1" } else { "max" };
+    let (again, said) = played_again(files, &plain(protocol, &lines), speed).await;
     assert_eq!((&said["protocol"], said["bytes"].as_u64()), (&Value::from(protocol), Some(bytes)));
     assert_eq!(said["connections"].as_u64(), Some(account.connections));
     assert_same(&replayed(&again.events), &replayed(&live.events));
@@ -238,7 +240,7 @@ async fn captures_of_dialled_ruby_processes_are_decoded_to_the_events_of_the_dae
     let taken = "listen_publish = \"127.0.0.1:0\"";
     let daemon = Daemon::start(&plain("rbkit", taken).replace("listen = \"127.0.0.1:0\"\n", "")).await;
     let published = files.iter().find(|file| received(file).windows(3).any(|name| name == b"PUB")).unwrap().clone();
-    replay(vec![published], daemon.server.address().unwrap()).await;
+    replay(vec![published], daemon.server.address().unwrap(), "max").await;
     daemon.until_all_closed().await;
     let again = daemon.stop().await.events;
     let objects = |events: &[Value]| events.iter().filter(|event| event["name"] == "rbkit.object.created").count();
