@@ -42,7 +42,7 @@ pub struct Options {
 }
 
 /// A process that is dialled.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentOptions {
     /// `HOST:PORT` of its publishing socket. None: nothing is subscribed to.
     pub publish: Option<String>,
@@ -198,20 +198,6 @@ impl Default for Options {
             reconnect: Reconnect::default(),
             max_stall: Duration::from_secs(1),
             amplification: Amplification { ratio: 256, burst: 16 << 20, rate: 4 << 20 },
-        }
-    }
-}
-
-impl Default for AgentOptions {
-    fn default() -> Self {
-        AgentOptions {
-            publish: None,
-            request: None,
-            enable: Vec::new(),
-            clock: None,
-            snapshot_interval: Duration::ZERO,
-            gc_interval: Duration::ZERO,
-            max_frame_bytes: None,
         }
     }
 }
