@@ -138,8 +138,7 @@ impl Message {
             State::EventPairs(pairs) | State::Pairs(pairs) => skip_pair(reader).inspect(|_| *pairs -= 1),
             State::End if self.left == 0 => return Step::Done,
             State::End => {
-                let detail = format!("{} bytes follow the message", self.left);
-                self.state = State::Waste(Fault::new(Reason::Malformed, self.start, detail));
+                self.waste(Reason::Malformed, format!("{} bytes follow the message", self.left));
                 Ok(0)
             }
             State::Waste(fault) if self.left == 0 => {
@@ -169,7 +168,7 @@ impl Message {
     }
 
     /// The connection has ended inside the message: of its rest, `rest` is here.
-    pub(super) fn cut_short(self, rest: &[u8], why: &str, around: &mut Surroundings<'_>, out: &mut Output) {
+    pub(super) fn cut_short(self, rest: &[u8], why: &str, now: Now, out: &mut Output) {
         let mut fault = match self.state {
             State::Waste(fault) if fault.has_bytes() || !rest.is_empty() => fault,
             _ => {
@@ -179,18 +178,22 @@ impl Message {
             }
         };
         fault.count(rest);
-        fault.tell(around.now, out);
+        fault.tell(now, out);
     }
 
     /// No more of the message fits into memory, and what is here makes no part of it.
     pub(super) fn too_large(&mut self, limit: u64) {
         let detail = format!("a part of the message is longer than {limit} bytes (max_message_bytes)");
-        self.state = State::Waste(Fault::new(Reason::TooLarge, self.start, detail));
+        self.waste(Reason::TooLarge, detail);
     }
 
     fn refuse(&mut self, error: &DecodeError) {
-        let detail = format!("at byte {} of the message: {error}", self.taken + error.offset as u64);
-        self.state = State::Waste(Fault::new(Reason::Malformed, self.start, detail));
+        self.waste(Reason::Malformed, format!("at byte {} of the message: {error}", self.taken + error.offset as u64));
+    }
+
+    /// From here on the message is of no use.
+    fn waste(&mut self, reason: Reason, detail: String) {
+        self.state = State::Waste(Fault::new(reason, self.start, detail));
     }
 
     fn advance(&mut self, bytes: usize) {
@@ -198,9 +201,9 @@ impl Message {
         self.taken += bytes as u64;
     }
 
-    /// The place of what begins `from` bytes into what is here.
-    fn place(&self, from: usize, length: usize, now: Now) -> Place {
-        let offset = self.start + self.taken + from as u64;
+    /// The place of what stands at the front of what is here.
+    fn place(&self, length: usize, now: Now) -> Place {
+        let offset = self.start + self.taken;
         Place { sequence: self.counter, offset, length: length as u64, now }
     }
 
@@ -247,7 +250,7 @@ impl Message {
         self.family = family;
         self.counter = head.counter;
         if let Some(counter) = head.counter {
-            let place = Place { offset: self.start, length: self.left, ..self.place(0, 0, around.now) };
+            let place = Place { offset: self.start, length: self.left, ..self.place(0, around.now) };
             around.agent.counted(counter, around.dumps, place, out);
         }
         (self.events_left, self.after, self.state) = (events, after, State::Event);
@@ -274,7 +277,7 @@ impl Message {
                 let mut end = whole;
                 end.skip("event")?;
                 let bytes = &whole.rest()[..end.offset()];
-                normalize::lost(out, reason, bytes, Some(1), detail, self.place(0, bytes.len(), around.now));
+                normalize::lost(out, reason, bytes, Some(1), detail, self.place(bytes.len(), around.now));
                 self.events_left -= 1;
                 self.state = State::Event;
                 Ok(bytes.len())
@@ -335,7 +338,7 @@ impl Message {
             None => head.end,
             Some(_) => end_of(whole)?,
         };
-        normalize::simple(out, name, head.time, self.place(0, end, around.now));
+        normalize::simple(out, name, head.time, self.place(end, around.now));
         Ok(end)
     }
 
@@ -355,7 +358,7 @@ impl Message {
         let end = if after == 0 { payload.offset() } else { end_of(whole)? };
         let Some(id) = object.id else { return Err(malformed) };
         let class = if name == names::RBKIT_OBJECT_CREATED { object.class } else { None };
-        normalize::object_is(out, name, id, class, head.time, self.place(0, end, around.now));
+        normalize::object_is(out, name, id, class, head.time, self.place(end, around.now));
         Ok(end)
     }
 
@@ -372,7 +375,7 @@ impl Message {
         let Some(Payload { reader: mut payload, after }) = head.payload else { return Err(malformed) };
         match (kind, payload.next("payload")?) {
             (Kind::Dump, Wire::Array(left)) => {
-                around.dumps.begin(head, left, self.place(0, payload.offset(), around.now), out);
+                around.dumps.begin(head, left, self.place(payload.offset(), around.now), out);
                 self.state = State::Objects { left, after };
             }
             (Kind::GcStats, Wire::Map(left)) => self.state = State::Stats { left, after, time: head.time },
@@ -390,7 +393,7 @@ impl Message {
         let State::Objects { left, after } = &mut self.state else { return Ok(0) };
         if *left == 0 {
             let after = *after;
-            around.dumps.end_part(self.place(0, 0, around.now), out);
+            around.dumps.end_part(self.place(0, around.now), out);
             self.state = State::EventPairs(after);
             return Ok(0);
         }
@@ -405,7 +408,7 @@ impl Message {
         };
         *left -= 1;
         let bytes = &whole.rest()[..reader.offset()];
-        let place = self.place(0, bytes.len(), around.now);
+        let place = self.place(bytes.len(), around.now);
         around.dumps.saw_object();
         match object {
             Some(object) => {
@@ -440,7 +443,7 @@ impl Message {
         reader.skip("statistic")?;
         *left -= 1;
         let bytes = &whole.rest()[..reader.offset()];
-        let place = self.place(0, bytes.len(), around.now);
+        let place = self.place(bytes.len(), around.now);
         let key = pair.next("statistic")?;
         let is_number = match key {
             Wire::Text(key) => normalize::gc_stat(out, key, pair.next("statistic")?, time, place),
@@ -473,7 +476,7 @@ impl Message {
         frames.clear();
         let thread = read_frames(payload.reader, around.options.max_frames, frames, &mut marks, out)
             .map_err(|_| malformed(()))?;
-        normalize::cpu_sample(out, frames, thread, marks, head.time, self.place(0, end, around.now));
+        normalize::cpu_sample(out, frames, thread, marks, head.time, self.place(end, around.now));
         Ok(end)
     }
 

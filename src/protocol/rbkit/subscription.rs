@@ -299,14 +299,7 @@ impl Session for Subscription {
             fault.count(rest);
             fault.tell(now, out);
         } else if let Some(message) = self.message.take() {
-            let mut around = Surroundings {
-                options: &self.options,
-                agent: &self.agent,
-                dumps: &mut self.dumps,
-                scratch: &mut self.scratch,
-                now,
-            };
-            message.cut_short(rest, end.as_str(), &mut around, out);
+            message.cut_short(rest, end.as_str(), now, out);
         } else if !rest.is_empty() {
             let mut fault =
                 Fault::new(Reason::Truncated, self.offset, format!("the stream ends here: {}", end.as_str()));
