@@ -8,6 +8,7 @@ mod ack;
 mod lane;
 pub mod ledger;
 pub mod options;
+mod roster;
 mod worker;
 
 use std::sync::{Arc, Weak};
@@ -25,6 +26,7 @@ pub use ack::Verdict;
 use lane::Lane;
 use ledger::SinkBooks;
 use options::LaneOptions;
+pub use roster::Agent;
 
 /// The lanes of all sinks. They are exchanged, seldom, while nobody hands anything over.
 type Lanes = RwLock<Arc<[Lane]>>;
