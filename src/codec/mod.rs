@@ -10,5 +10,6 @@ pub mod lz4;
 pub mod msgpack;
 pub mod mutf8;
 pub mod reader;
+pub(crate) mod terminal;
 pub mod text;
 pub mod zmtp;
