@@ -23,6 +23,7 @@ pub mod codec;
 pub mod config;
 pub mod decode;
 pub mod event;
+pub mod explain;
 pub mod health;
 pub mod pipeline;
 pub mod profile;
