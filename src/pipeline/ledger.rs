@@ -110,7 +110,7 @@ impl ListenerBooks {
         OpenConnection(self.clone())
     }
 
-    /// A connection was turned away before anything was read from it.
+    /// A connection was turned away before anything of it was read but a PROXY header.
     pub fn refused(&self) {
         self.refused.fetch_add(1, Relaxed);
     }
