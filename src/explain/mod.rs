@@ -5,10 +5,12 @@
 //! Every byte is shown once and in order, which the tests hold against the decoders' offsets.
 
 mod fields;
+pub(crate) mod gvariant;
 pub mod http;
 mod raw;
 mod sheet;
 pub mod value;
+pub(crate) mod words;
 
 pub use fields::Fields;
 pub use raw::Raw;
