@@ -4,6 +4,8 @@
 //! decoder gave up is told by its own `loss`, which [`Sheet`] shows at its place; the explainer names the bytes around it.
 //! Every byte is shown once and in order, which the tests hold against the decoders' offsets.
 
+pub(crate) mod cbor;
+pub(crate) mod depth;
 mod fields;
 pub(crate) mod gvariant;
 pub mod http;

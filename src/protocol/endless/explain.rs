@@ -14,13 +14,13 @@ use super::wire::{Layout, Version};
 
 /// Writes the body of a request onto the sheet, with what the decoder says of it.
 ///
-/// The version of the protocol is the one in the request's path. A bundle that is compressed follows its bytes, with
-/// offsets of its own; the faults are then those of the bundle.
+/// The version of the protocol is the one in the request's path. The bundle has offsets of its own, as events and faults
+/// tell them; where it was compressed, it follows those bytes.
 pub fn body(head: &Head, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
     let version = version(head);
     match Encoding::read(head) {
         _ if body.is_empty() => faults.iter().for_each(|fault| sheet.fault(fault)),
-        Encoding::Plain => bundle(body, version, sheet),
+        Encoding::Plain => sheet.inner(faults, |sheet| bundle(body, version, sheet)),
         Encoding::Unknown => sheet.raw(body, "neither plain nor in gzip"),
         Encoding::Gzip => match gunzip(body) {
             Ok(bytes) => {
