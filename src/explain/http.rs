@@ -262,7 +262,7 @@ fn write_head(bytes: &[u8], sheet: &mut Sheet) {
 
 fn write_header(line: &[u8], what: &str, sheet: &mut Sheet) {
     match header(line.trim_ascii_end()) {
-        Some((name, _)) if is_secret(&name) => sheet.secret(line, what, format_args!("{name}: hidden")),
+        Some((name, _)) if is_secret_header(&name) => sheet.secret(line, what, format_args!("{name}: hidden")),
         Some((name, value)) => sheet.field(line, what, format_args!("{name}: {}", value::text(value))),
         None => sheet.field(line, what, value::text(line.trim_ascii_end())),
     }
@@ -275,7 +275,7 @@ fn header(line: &[u8]) -> Option<(String, &[u8])> {
 }
 
 /// Whether who knows the value of a header of this name may speak for its sender.
-fn is_secret(name: &str) -> bool {
+pub(crate) fn is_secret_header(name: &str) -> bool {
     ["auth", "cookie", "token", "secret", "password", "credential", "key", "session"]
         .iter()
         .any(|part| name.contains(part))
