@@ -63,6 +63,15 @@ impl World {
 
     /// A client that trusts the authority, and shows a certificate if it has one.
     async fn connect(&self, daemon: &Daemon, identity: Option<&Identity>) -> std::io::Result<TlsStream<TcpStream>> {
+        self.shake_hands(daemon.connect().await, identity).await
+    }
+
+    /// The same over a connection that is there.
+    async fn shake_hands(
+        &self,
+        stream: TcpStream,
+        identity: Option<&Identity>,
+    ) -> std::io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.authority.as_bytes()).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -76,7 +85,7 @@ impl World {
             }
         };
         let name = ServerName::try_from("localhost").unwrap();
-        within("the handshake", TlsConnector::from(Arc::new(config)).connect(name, daemon.connect().await)).await
+        within("the handshake", TlsConnector::from(Arc::new(config)).connect(name, stream)).await
     }
 }
 
@@ -193,6 +202,34 @@ async fn with_allow_plain_both_come_in_told_apart_by_their_first_byte() {
     let events = daemon.stop().await.events;
     assert_eq!(spans(&events), [("plain", true), ("secret", true)]);
     assert!(losses(&events).is_empty());
+}
+
+#[tokio::test]
+async fn a_proxy_header_comes_before_tls_and_before_plain_bytes_too() {
+    let world = World::new();
+    let options = "tls.client_ca = \"CA\"\nproxy_protocol = [\"127.0.0.0/8\"]";
+    let daemon = Daemon::with(&world.tls(options)).await;
+    let version_2 = [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0C"[..], &[192, 0, 2, 7, 10, 0, 0, 1, 0, 80, 1, 187]].concat();
+    let version_1 = b"PROXY TCP4 192.0.2.8 10.0.0.1 81 443\r\n".to_vec();
+    for (name, header) in [("two", &version_2), ("one", &version_1)] {
+        let mut stream = daemon.connect().await;
+        stream.write_all(header).await.unwrap();
+        let stream = world.shake_hands(stream, Some(&world.client)).await.unwrap();
+        send_secretly(stream, &hello(name), 100).await;
+        daemon.until_all_closed().await;
+    }
+    // Behind the header it is TLS or nothing.
+    let mut plain = daemon.connect().await;
+    plain.write_all(&[version_1, hello("plain")].concat()).await.unwrap();
+    assert_is_closed(&mut plain).await;
+    let live::Stopped { events, accounts } = daemon.stop().await;
+    let peers: Vec<_> = events.iter().map(|event| (event["kind"].as_str(), event["origin"]["peer"].as_str())).collect();
+    let [two, one] = [Some("192.0.2.7:80"), Some("192.0.2.8:81")];
+    let [log, span] = [Some("log"), Some("span")];
+    assert_eq!(peers, [(log, two), (span, two), (log, one), (span, one), (Some("loss"), one)]);
+    let lost = hello("plain").len().min(64) as u64;
+    assert_eq!(accounts.listeners[0].lost(), lost);
+    assert_eq!(accounts.listeners[0].bytes_in, 2 * hello("two").len() as u64 + lost);
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod connection;
 mod gathering;
 pub mod http;
 pub mod options;
+mod proxy;
 pub mod quarantine;
 mod stream;
 pub mod tcp;
