@@ -12,7 +12,7 @@ use crate::codec::lru::Lru;
 use crate::event::{Batch, DataView, Kind, Origin};
 use crate::explain::{Explain, Fault, Sheet, http};
 use crate::pipeline::tap::{Asked, Filter, Missed, Passing, Piece, Reader};
-use crate::protocol::{Protocol, endless, zico};
+use crate::protocol::{Protocol, endless};
 use crate::sink::encode::{Encoder, Format};
 use crate::sink::{Kinds, Selection};
 use crate::transport::clock::Clock;
@@ -63,12 +63,21 @@ impl Wanted {
                 ("listener", name) => listener = Some(name.to_owned()),
                 ("kind", name) => match Kind::ALL.into_iter().find(|kind| kind.as_str() == name) {
                     Some(kind) => kinds.push(kind),
-                    None => return Err(format!("there is no kind {name}; there are {}", Kind::ALL.map(Kind::as_str).join(", "))),
+                    None => {
+                        return Err(format!(
+                            "there is no kind {name}; there are {}",
+                            Kind::ALL.map(Kind::as_str).join(", ")
+                        ));
+                    }
                 },
                 ("wire", "" | "1" | "true") => wire = true,
                 ("format", "json") => format = Format::Json,
                 ("format", "text") => format = Format::Text,
-                _ => return Err(format!("what is {pair}? there are listener=, kind=, wire, format=json and format=text")),
+                _ => {
+                    return Err(format!(
+                        "what is {pair}? there are listener=, kind=, wire, format=json and format=text"
+                    ));
+                }
             }
         }
         let kinds = if kinds.is_empty() { Kinds::ALL } else { kinds.into_iter().collect() };
@@ -116,7 +125,10 @@ impl Show {
             Show::Wire(wire) => {
                 let (bytes, losses) = (missed.bytes, missed.events);
                 wire.shown = None;
-                shown.extend(format!("!! this tap is read too slowly: {bytes} bytes and {losses} losses are not shown\n").bytes());
+                shown.extend(
+                    format!("!! this tap is read too slowly: {bytes} bytes and {losses} losses are not shown\n")
+                        .bytes(),
+                );
             }
         }
     }
@@ -203,7 +215,7 @@ impl Wire {
                 sheet.title(format_args!("{name}: {value}"));
             }
         });
-        match body_of(&origin.protocol) {
+        match body_of(origin.protocol) {
             _ if *is_secret => sheet.secret(body, "body", "hidden"),
             Some(name) if !body.is_empty() => name(head, body, Vec::new(), &mut sheet),
             _ => {}
@@ -218,7 +230,8 @@ impl Wire {
             self.title(event.origin(), shown);
             let mut sheet = Sheet::default();
             let (reason, bytes, detail) = (loss.reason.as_str(), loss.bytes, loss.detail.text);
-            let request = event.position().sequence.map(|number| format!("request or message {number}: ")).unwrap_or_default();
+            let request =
+                event.position().sequence.map(|number| format!("request or message {number}: ")).unwrap_or_default();
             let text = format!("{request}{reason}, {bytes} bytes lost: {detail}");
             sheet.fault(&Fault { offset: event.position().offset, text });
             shown.extend(sheet.take().bytes());
@@ -239,7 +252,6 @@ impl Wire {
 fn body_of(protocol: &str) -> Option<http::Body> {
     match Protocol::by_name(protocol)? {
         Protocol::Endless => Some(endless::explain::body),
-        Protocol::Zico => Some(zico::explain::body),
-        Protocol::Bytefrog | Protocol::Datadog | Protocol::Rbkit => None,
+        _ => None,
     }
 }

@@ -11,7 +11,9 @@ const MAX_HEAD_BYTES: usize = 1 << 20;
 /// A line of a body in chunks that is longer is not named.
 const MAX_LINE_BYTES: usize = 16 * 1024;
 
-/// Names a body as it was transmitted. The faults' offsets are those in the body that is decoded, which may be another.
+/// Names a body as it was transmitted, on a sheet whose next offset is 0 and that expects no faults. The faults are for
+/// the sheet on which the bytes are shown that were decoded: this one ([`Sheet::expect`]), or, where the body is another
+/// first, the one inside of it ([`Sheet::inner`]).
 pub type Body = fn(&Head, &[u8], Vec<Fault>, &mut Sheet);
 
 /// Something that was given up in a request.
@@ -77,7 +79,9 @@ impl Requests {
             Phase::Head => self.head(input, sheet),
             Phase::Body(head, length) => match input.get(..length) {
                 Some(body) => {
+                    let end = sheet.offset() + length as u64;
                     self.body(&head, body, sheet);
+                    sheet.skip_to(end);
                     Some(length)
                 }
                 None => self.wait(Phase::Body(head, length)),
@@ -160,8 +164,10 @@ impl Requests {
             if line.is_empty() {
                 sheet.field(whole, "end of body", "");
                 let Chunked { head, body, .. } = chunked;
-                // Put together it has offsets of its own.
-                sheet.inner([], |sheet| self.body(&head, &body, sheet));
+                // Its bytes have been shown, in chunks.
+                if !(self.is_secret)(&head) {
+                    self.body(&head, &body, sheet);
+                }
                 return Some(size);
             }
             write_header(whole, "trailer", sheet);
@@ -190,10 +196,9 @@ impl Requests {
             sheet.secret(body, "body", "hidden");
             faults.iter().for_each(|fault| sheet.fault(fault));
         } else {
-            let end = sheet.offset() + body.len() as u64;
+            // It has offsets of its own, as in events.
             sheet.title(format_args!("body, {} bytes", body.len()));
-            (self.bodies)(head, body, faults, sheet);
-            sheet.skip_to(end);
+            sheet.inner([], |sheet| (self.bodies)(head, body, faults, sheet));
         }
     }
 
@@ -257,7 +262,7 @@ fn write_head(bytes: &[u8], sheet: &mut Sheet) {
 
 fn write_header(line: &[u8], what: &str, sheet: &mut Sheet) {
     match header(line.trim_ascii_end()) {
-        Some((name, _)) if is_secret(&name) => sheet.secret(line, what, format_args!("{name}: hidden")),
+        Some((name, _)) if is_secret_header(&name) => sheet.secret(line, what, format_args!("{name}: hidden")),
         Some((name, value)) => sheet.field(line, what, format_args!("{name}: {}", value::text(value))),
         None => sheet.field(line, what, value::text(line.trim_ascii_end())),
     }
@@ -270,7 +275,7 @@ fn header(line: &[u8]) -> Option<(String, &[u8])> {
 }
 
 /// Whether who knows the value of a header of this name may speak for its sender.
-fn is_secret(name: &str) -> bool {
+pub(crate) fn is_secret_header(name: &str) -> bool {
     ["auth", "cookie", "token", "secret", "password", "credential", "key", "session"]
         .iter()
         .any(|part| name.contains(part))

@@ -19,7 +19,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::warn;
 
 use crate::admin::options::AdminOptions;
-use crate::admin::{Endpoint, Subject};
+use crate::admin::{Endpoint, Serving, Subject};
 use crate::agents::{Directory, Headquarters, Processes};
 use crate::config::{Config, SinkConfig, SinkKind};
 use crate::health::Health;
@@ -46,7 +46,7 @@ pub struct Server {
     config: Config,
     addresses: Vec<Bound>,
     ledger: Ledger,
-    admin: Option<(SocketAddr, AbortOnDropHandle<()>)>,
+    admin: Option<(SocketAddr, Serving)>,
     listeners: Vec<Running>,
     house: House,
     workers: Workers,
@@ -225,6 +225,7 @@ impl Server {
             // Sinks that are well have not had their turn yet.
             deadline = Instant::now() + grace.min(LAST_TURN);
         }
+        let taps = sender.taps().clone();
         drop(sender);
         if timeout_at(deadline, workers.drained()).await.is_err() {
             warn!("the grace period is over: what sinks have not written is given up");
@@ -233,7 +234,10 @@ impl Server {
         // A connection that was given up has told its loss by now, or has found that no sink takes it any more.
         connections.wait().await;
         // Until here it could be asked how the stopping goes.
-        drop(admin);
+        taps.close();
+        if let Some((_, admin)) = admin {
+            admin.finish().await;
+        }
         ledger.accounts()
     }
 
@@ -247,6 +251,7 @@ impl Server {
             memory: self.house.memory.clone(),
             directory: self.house.directory.clone(),
             health: self.health.clone(),
+            taps: self.house.sender.taps().clone(),
         };
         self.admin = Some((address, endpoint.serve(subject)));
     }

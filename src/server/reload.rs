@@ -100,8 +100,7 @@ impl Server {
         self.health.set_stall_time(config.admin.stall_time);
         if old.admin != config.admin {
             if let Some((_, endpoint)) = self.admin.take() {
-                endpoint.abort();
-                let _ = endpoint.await;
+                endpoint.finish().await;
             }
             reloaded.changes.push("admin endpoint begun anew".to_owned());
             match open_admin(&config.admin).await {
