@@ -34,7 +34,7 @@ use crate::agents::Directory;
 use crate::health::Health;
 use crate::pipeline::ledger::Ledger;
 use crate::protocol::MemoryBudget;
-use crate::transport::tls;
+use crate::transport::tls::Tls;
 
 use options::AdminOptions;
 
@@ -48,7 +48,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// An admin endpoint that is bound and not yet serving.
 pub(crate) struct Endpoint {
     socket: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Tls>,
     token: Option<Vec<u8>>,
 }
 
@@ -80,7 +80,7 @@ impl Endpoint {
             }
             None => None,
         };
-        let tls = options.tls.as_ref().map(tls::acceptor).transpose().map_err(io::Error::other)?;
+        let tls = options.tls.as_ref().map(Tls::open).transpose().map_err(io::Error::other)?;
         Ok(Endpoint { socket: TcpListener::bind(address).await?, tls, token })
     }
 
@@ -90,6 +90,11 @@ impl Endpoint {
     /// Those of the system.
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
+    }
+
+    /// Its TLS, whose files can be read again while it serves.
+    pub(crate) fn tls(&self) -> Option<Tls> {
+        self.tls.clone()
     }
 
     /// Serves until the handle is dropped.
@@ -120,7 +125,7 @@ impl Endpoint {
                 }
             };
             let room = Room { subject: subject.clone(), token: token.clone() };
-            let tls = tls.clone();
+            let tls = tls.as_ref().map(Tls::acceptor);
             connections.spawn(async move {
                 let _place = place;
                 if timeout(CONNECTION_TIME, room.serve(stream, tls)).await.is_err() {
