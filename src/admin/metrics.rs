@@ -139,6 +139,8 @@ impl Collector for Reading {
             .iter()
             .map(|sink| ([("sink", sink.name.clone())], i64::try_from(sink.in_motion()).unwrap_or(i64::MAX)));
         gauges(&mut encoder, "tributary_sink_events_in_motion", "Events on their way to a sink", moving)?;
+        let lanes = sinks.iter().map(|sink| ([("sink", sink.name.clone())], sink.lane_batches as i64));
+        gauges(&mut encoder, "tributary_lane_batches", "Batches in the lane of a sink", lanes)?;
         let up = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(!sink.holding && !sink.dead)));
         gauges(&mut encoder, "tributary_sink_up", "Whether a sink can write", up)?;
         gauge(&mut encoder, "tributary_memory_bytes", "Memory for what peers make us remember", self.memory.0)?;

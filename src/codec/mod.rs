@@ -11,5 +11,6 @@ pub mod msgpack;
 pub mod mutf8;
 pub mod proxy;
 pub mod reader;
+pub(crate) mod terminal;
 pub mod text;
 pub mod zmtp;

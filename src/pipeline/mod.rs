@@ -8,6 +8,8 @@ mod ack;
 mod lane;
 pub mod ledger;
 pub mod options;
+mod roster;
+pub mod tap;
 mod worker;
 
 use std::sync::{Arc, Weak};
@@ -25,6 +27,8 @@ pub use ack::Verdict;
 use lane::Lane;
 use ledger::SinkBooks;
 use options::LaneOptions;
+pub use roster::Agent;
+use tap::Taps;
 
 /// The lanes of all sinks. They are exchanged, seldom, while nobody hands anything over.
 type Lanes = RwLock<Arc<[Lane]>>;
@@ -34,9 +38,15 @@ type Lanes = RwLock<Arc<[Lane]>>;
 pub struct Sender {
     lanes: Arc<Lanes>,
     patience: Option<Duration>,
+    taps: Taps,
 }
 
 impl Sender {
+    /// Who looks on.
+    pub fn taps(&self) -> &Taps {
+        &self.taps
+    }
+
     /// A sender that waits for a full lane so long and no longer, and then sheds until there is room again. For peers
     /// that waiting would harm.
     pub fn with_patience(self, patience: Duration) -> Self {
@@ -66,6 +76,7 @@ impl Sender {
 
     /// First offers the batch to every lane, so that a full one delays no other; then waits for those together.
     async fn hand_over(&self, batch: Arc<Batch>, answer: Option<mpsc::UnboundedSender<Verdict>>) {
+        self.taps.events(&batch);
         let lanes = self.lanes.read().await.clone();
         let offer = |lane| Some((lane, Lane::offer(lane, &batch, answer.as_ref(), self.patience.is_some())?));
         let mut full: Vec<_> = lanes.iter().filter_map(offer).collect();
@@ -179,7 +190,7 @@ impl Sinks {
             stop: self.stop,
             abort: self.abort,
         };
-        (Sender { lanes, patience: None }, workers)
+        (Sender { lanes, patience: None, taps: Taps::default() }, workers)
     }
 }
 

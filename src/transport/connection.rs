@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
 use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
+use crate::explain::Explain;
 use crate::pipeline::Sender;
 use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::{Awaiting, End, Flow, Now, Output, Session};
@@ -133,6 +134,7 @@ impl<S: Session> Connection<S> {
         let rest = self.input.split();
         let mut rest: &[u8] = &rest;
         let now = self.now();
+        self.show(self.explainers(), rest, rest.len());
         while self.session.finish(rest, end, now, &mut self.out) == Flow::Again {
             rest = &[];
             self.hand_over().await;
@@ -238,10 +240,26 @@ impl<S: Session> Connection<S> {
     /// One call of the session with what is here.
     async fn receive(&mut self) -> Flow {
         let now = self.now();
+        let explainers = self.explainers();
         let progress = self.session.receive(&self.input, now, &mut self.out);
-        self.input.advance(progress.consumed.min(self.input.len()));
+        let consumed = progress.consumed.min(self.input.len());
+        self.show(explainers, &self.input[..consumed], self.input.len());
+        self.input.advance(consumed);
         self.hand_over().await;
         progress.flow
+    }
+
+    /// What names the bytes that come next, one for each tap that shows them.
+    fn explainers(&self) -> Vec<Box<dyn Explain>> {
+        (0..self.around.sender.taps().wired()).map(|_| self.session.explainer()).collect()
+    }
+
+    /// Shows bytes, the first of so many that are left, to whoever looks on.
+    fn show(&self, explainers: Vec<Box<dyn Explain>>, bytes: &[u8], left: usize) {
+        if !explainers.is_empty() {
+            let offset = self.received.saturating_sub(left as u64);
+            self.around.sender.taps().bytes(self.out.batch.origin(), offset, explainers, bytes);
+        }
     }
 
     /// Books what the session has decided and hands its events over. The only way out of [`Output`].
