@@ -34,6 +34,7 @@ use crate::agents::Directory;
 use crate::health::Health;
 use crate::pipeline::ledger::Ledger;
 use crate::protocol::MemoryBudget;
+use crate::sparing::{Sparing, Turn};
 use crate::transport::tls::Tls;
 
 use options::AdminOptions;
@@ -106,6 +107,7 @@ impl Endpoint {
         let Endpoint { socket, tls, token } = self;
         let token: Option<Arc<[u8]>> = token.map(Into::into);
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let trouble = Sparing::new();
         let mut connections = tokio::task::JoinSet::new();
         loop {
             let accepted = async {
@@ -119,7 +121,9 @@ impl Endpoint {
             let (place, stream) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(%error, "the admin endpoint cannot accept connections; trying again");
+                    if let Some(Turn { unsaid }) = trouble.turn() {
+                        warn!(%error, unsaid, "the admin endpoint cannot accept connections; trying again");
+                    }
                     tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
                 }

@@ -21,6 +21,7 @@ use crate::event::{Loss, Origin, Reason};
 use crate::pipeline::Sender;
 use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::{Protocol, Session};
+use crate::sparing::{Sparing, Turn};
 
 use super::capture::Capture;
 use super::clock::Clock;
@@ -163,6 +164,7 @@ impl Listener {
         let door = Arc::new(Door::new(&options));
         let permits = Arc::new(Semaphore::new(options.max_connections));
         let mut wait = ACCEPT_RETRY.0;
+        let trouble = Sparing::new();
         loop {
             // A place first: who finds none waits in the kernel's queue and costs nothing.
             let accepted = async {
@@ -178,7 +180,9 @@ impl Listener {
                 Err(error) => {
                     // A peer that has left already is no trouble of ours.
                     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-                        warn!(listener = &*name, %error, "cannot accept connections; trying again in {wait:?}");
+                        if let Some(Turn { unsaid }) = trouble.turn() {
+                            warn!(listener = &*name, %error, unsaid, "cannot accept connections; trying again");
+                        }
                         tokio::select! {
                             () = stop.cancelled() => return,
                             () = sleep(wait) => wait = (wait * 2).min(ACCEPT_RETRY.1),
