@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use super::bounds::Bounds;
 use super::section::Section;
 use super::{Names, check_name};
 use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
@@ -61,6 +62,28 @@ impl ProtocolOptions {
                 StoreOptions::read(section),
                 HttpOptions::read(section),
             ),
+        }
+    }
+}
+
+impl ListenerConfig {
+    /// Says what it may take of memory whatever happens.
+    pub(super) fn declare(&self, bounds: &mut Bounds) {
+        let of = format!("listeners.{}", self.name);
+        self.options.declare(&of, bounds);
+        match &self.protocol {
+            ProtocolOptions::Bytefrog(_) | ProtocolOptions::Datadog(_) | ProtocolOptions::Rbkit(_) => {
+                bounds.need(self.options.most_buffered_bytes());
+            }
+            ProtocolOptions::Endless(options, http) => {
+                http.declare(&of, bounds);
+                options.declare(&of, bounds);
+            }
+            ProtocolOptions::Zico(options, store, http) => {
+                http.declare(&of, bounds);
+                options.declare(&of, bounds);
+                store.declare(&of, bounds);
+            }
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::protocol::zico::agents::{Agent, Counters, Whom};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// So many sessions and agents each are remembered while the file cannot be written.
-const MOST_MARKS: usize = 100_000;
+const MOST_MARKS: usize = 10_000;
 
 /// What is not in the file yet.
 #[derive(Debug, Default)]

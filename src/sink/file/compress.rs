@@ -10,6 +10,8 @@ use super::names;
 use super::options::{Compression, Fsync};
 
 const BLOCK_BYTES: usize = 256 * 1024;
+/// What compressing takes: blocks on both sides, and the compressor's own tables.
+pub(super) const MOST_BYTES: u64 = 2 << 20;
 
 /// Compresses one file after the other until `stop` is set. A file that cannot be compressed stays as it is, with a
 /// warning; it is tried again when the next file is finished, or after the next start.

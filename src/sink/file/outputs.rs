@@ -14,7 +14,9 @@ use crate::sink::encode::Encoder;
 use crate::sink::{Selection, SinkFault};
 
 /// More files than this are never open at once; the one that was not written for longest is closed first.
-const MOST_OPEN: usize = 16;
+pub(super) const MOST_OPEN: usize = 16;
+/// Room that a file keeps for the lines to come when it has none to write.
+pub(super) const KEPT_BYTES: usize = 64 * 1024;
 
 /// The state of a file sink.
 #[derive(Debug)]
@@ -121,6 +123,10 @@ impl Outputs {
             }
         }
         self.waiting_bytes = self.outputs.iter().map(|output| output.queue.bytes().len()).sum();
+        if self.outputs.len() > 1 {
+            // One file keeps what it needs for steady work; many would keep it many times.
+            self.outputs.iter_mut().for_each(|output| output.queue.shrink_to(KEPT_BYTES));
+        }
         self.forget_idle();
         self.tidy(compression_is_idle);
         result
