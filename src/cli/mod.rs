@@ -13,6 +13,7 @@ mod replay;
 mod run;
 mod service;
 mod simulate;
+mod tap;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -52,6 +53,7 @@ enum Command {
     Decode(decode::Arguments),
     Simulate(simulate::Arguments),
     Replay(replay::Arguments),
+    Tap(tap::Arguments),
     Agents(agents::Arguments),
     /// Print shell completions
     #[command(after_help = "Example:\n  tributary completions bash > /etc/bash_completion.d/tributary")]
@@ -89,6 +91,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
+        Command::Tap(arguments) => tap::run(&arguments),
         Command::Agents(arguments) => agents::run(&arguments),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -219,7 +222,16 @@ fn duration(text: &str) -> Result<std::time::Duration, String> {
 
 /// Runs a future on a runtime of its own, which ends without waiting for a write that hangs.
 fn block_on<T>(future: impl Future<Output = T>) -> io::Result<T> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    block_on_with(&mut tokio::runtime::Builder::new_multi_thread(), future)
+}
+
+/// The same on so many threads.
+fn block_on_threads<T>(threads: usize, future: impl Future<Output = T>) -> io::Result<T> {
+    block_on_with(tokio::runtime::Builder::new_multi_thread().worker_threads(threads), future)
+}
+
+fn block_on_with<T>(builder: &mut tokio::runtime::Builder, future: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = builder.enable_all().build()?;
     let result = runtime.block_on(future);
     runtime.shutdown_background();
     Ok(result)

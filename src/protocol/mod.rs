@@ -20,6 +20,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use crate::event::{BatchBuilder, Header, Key, Loss, Reason, UnixNanos, Value};
+use crate::explain::{Explain, Raw};
 
 pub use exchange::{Admission, Exchange, Fate, Head, Request, Response, Work};
 pub use limits::{Amplification, Credit, MemoryBudget, MemoryLease};
@@ -106,6 +107,11 @@ pub trait Session: Send + 'static {
     fn shutdown(&mut self, _now: Now, _out: &mut Output) -> Flow {
         Flow::Close
     }
+
+    /// What names the bytes that follow those consumed so far, for people to read.
+    fn explainer(&self) -> Box<dyn Explain> {
+        Box::new(Raw::new("of a protocol that nobody has explained"))
+    }
 }
 
 /// What a call to [`Session::receive`] did.
@@ -141,6 +147,8 @@ pub enum End {
     TimedOut,
     /// More of one message is here than `max_message_bytes`.
     TooLarge,
+    /// There was no memory for the rest of a message in the time that it had.
+    NoMemory,
     /// The collector stops.
     Stopped,
 }
@@ -153,7 +161,17 @@ impl End {
             End::Reset => "the connection broke",
             End::TimedOut => "a time limit passed",
             End::TooLarge => "that is over max_message_bytes",
+            End::NoMemory => "there was no memory for the rest in time (limits.memory_bytes)",
             End::Stopped => "the collector is stopping",
+        }
+    }
+
+    /// Why what was left of a message is lost.
+    pub fn reason(self) -> Reason {
+        match self {
+            End::TooLarge => Reason::TooLarge,
+            End::NoMemory => Reason::Failed,
+            End::Closed | End::Reset | End::TimedOut | End::Stopped => Reason::Truncated,
         }
     }
 }

@@ -7,12 +7,16 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::timeout_at;
+use tracing::{debug, error};
 
 use crate::event::{Loss, Origin, Reason};
 use crate::protocol::{MemoryLease, Output, Response};
+use crate::sparing::{Sparing, Turn};
 
 use super::connection::Surroundings;
 
+/// Says that a bug of ours has cost a request.
+static GIVEN_UP: Sparing = Sparing::new();
 /// The most that is read of a body that is refused from its head.
 const MOST_DRAINED_BYTES: u64 = 4 << 20;
 
@@ -62,8 +66,15 @@ impl Drop for Undecided {
         if self.bytes == 0 {
             return;
         }
-        let what = if std::thread::panicking() { "a bug of ours" } else { "no time was left, or the peer has gone" };
-        tracing::error!(bytes = self.bytes, "a request was given up: {what}");
+        let what = if std::thread::panicking() {
+            if let Some(Turn { unsaid }) = GIVEN_UP.turn() {
+                error!(bytes = self.bytes, unsaid, "a request was given up: a bug of ours");
+            }
+            "a bug of ours"
+        } else {
+            debug!(bytes = self.bytes, "a request was given up");
+            "no time was left, or the peer has gone"
+        };
         let detail = format!("the request was given up: {what}");
         let loss = Loss { reason: Reason::Failed, bytes: self.bytes, events: None, detail: &detail, excerpt: &[] };
         let batch = self.around.loss(&self.origin, self.settled, loss);
@@ -129,6 +140,10 @@ pub(super) async fn gather(
                 // Trailers say nothing that anybody here would want to know.
                 if let Ok(data) = frame.into_data() {
                     undecided.received(data.len());
+                    if body.capacity() - body.len() < data.len() {
+                        // A quarter at a time: what is not used must find room, too.
+                        body.reserve_exact(data.len().max(body.len() / 4));
+                    }
                     body.extend_from_slice(&data);
                 }
             }
@@ -147,6 +162,7 @@ pub(super) async fn gather(
     let (reason, response) = match cut {
         Cut::TooLarge => (Reason::TooLarge, too_large(limit, key)),
         Cut::OutOfMemory => {
+            around.memory.refused(around.clock.now().elapsed);
             let sentence = "the memory for requests is used up (limits.memory_bytes)";
             (Reason::Failed, Response::unavailable(sentence))
         }

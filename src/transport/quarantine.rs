@@ -15,8 +15,9 @@ use tracing::warn;
 
 use crate::event::{Origin, UnixNanos};
 use crate::protocol::Request;
+use crate::sparing::{Sparing, Turn};
 
-use super::options::QuarantineOptions;
+use super::options::{FILE_BYTES, QuarantineOptions};
 
 /// Says when a request was received.
 pub const RECEIVED_HEADER: &str = "x-tributary-received";
@@ -31,6 +32,8 @@ pub struct Quarantine {
     dir: PathBuf,
     max_bytes: u64,
     kept: Arc<Mutex<Option<Kept>>>,
+    /// Says that a request could not be kept.
+    pub(super) trouble: Arc<Sparing>,
 }
 
 /// The files that are there, oldest first.
@@ -40,6 +43,8 @@ struct Kept {
     bytes: u64,
     /// Tells files of the same moment apart.
     count: u64,
+    /// Says that the oldest goes.
+    full: Sparing,
 }
 
 /// A request to be kept.
@@ -60,7 +65,7 @@ impl Quarantine {
     pub fn new(options: &QuarantineOptions, listener: &str) -> Option<Self> {
         let is_on = !options.dir.as_os_str().is_empty();
         let (dir, max_bytes) = (options.dir.join(listener), options.max_bytes);
-        is_on.then(|| Quarantine { dir, max_bytes, kept: Arc::default() })
+        is_on.then(|| Quarantine { dir, max_bytes, kept: Arc::default(), trouble: Arc::default() })
     }
 
     /// Keeps a request: when this answers, it is on the disk.
@@ -89,18 +94,18 @@ impl Kept {
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
             if entry.path().extension().is_some_and(|suffix| suffix == SUFFIX) {
-                files.push((entry.path(), entry.metadata()?.len()));
+                files.push((entry.path(), entry.metadata()?.len().max(FILE_BYTES)));
             }
         }
         // Names begin with the time.
         files.sort();
         let bytes = files.iter().map(|(_, bytes)| bytes).sum();
-        Ok(Kept { files: files.into(), bytes, count: 0 })
+        Ok(Kept { files: files.into(), bytes, count: 0, full: Sparing::new() })
     }
 
     fn keep(&mut self, dir: &Path, max_bytes: u64, record: &Record) -> io::Result<()> {
         let head = head(record);
-        let size = (head.len() + record.request.body.len()) as u64;
+        let size = ((head.len() + record.request.body.len()) as u64).max(FILE_BYTES);
         if size > max_bytes {
             let why = format!("a request of {size} bytes is over all that may be kept (quarantine.max_bytes)");
             return Err(io::Error::other(why));
@@ -108,7 +113,10 @@ impl Kept {
         while self.bytes + size > max_bytes
             && let Some((path, bytes)) = self.files.pop_front()
         {
-            warn!(file = %path.display(), "the quarantine is full (quarantine.max_bytes): its oldest request goes");
+            if let Some(Turn { unsaid }) = self.full.turn() {
+                let file = path.display();
+                warn!(%file, unsaid, "the quarantine is full (quarantine.max_bytes): its oldest requests go");
+            }
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 // Somebody may have taken it out already.
@@ -202,16 +210,17 @@ mod tests {
     #[test]
     fn the_oldest_make_room_also_those_of_an_earlier_run() {
         let dir = tempfile::tempdir().unwrap();
-        let limit = 3000;
+        // Small files count a block of the disk each.
+        let limit = 10_000;
         let mut kept = Kept::read(dir.path()).unwrap();
         for at in 1..=3 {
             kept.keep(dir.path(), limit, &record(at, vec![0; 1000])).unwrap();
         }
         assert_eq!(names(dir.path()).len(), 2);
         let mut kept = Kept::read(dir.path()).unwrap();
-        kept.keep(dir.path(), limit, &record(4, vec![0; 2500])).unwrap();
+        kept.keep(dir.path(), limit, &record(4, vec![0; 8000])).unwrap();
         assert_eq!(names(dir.path()), ["00000000000000000004-000001.http"]);
-        assert!(kept.keep(dir.path(), limit, &record(5, vec![0; 3000])).is_err());
+        assert!(kept.keep(dir.path(), limit, &record(5, vec![0; 10_000])).is_err());
         assert_eq!(names(dir.path()).len(), 1, "what is too large takes nobody's place");
     }
 }

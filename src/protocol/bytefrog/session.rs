@@ -9,11 +9,13 @@ use bytes::BufMut;
 
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::event::{Reason, Severity, semconv as names};
+use crate::explain::Explain;
 use crate::protocol::fault::Fault;
 use crate::protocol::{Awaiting, Credit, End, Flow, Now, Output, Progress, Session};
 
 use super::agent::Mode;
 use super::dictionary::{Id, Name};
+use super::explain::Explainer;
 use super::hq::{Hq, Unwelcome, lock};
 use super::normalize::{self, Definition, Place};
 use super::queue::Marker;
@@ -219,6 +221,18 @@ impl Session for BytefrogSession {
         }
         Flow::Close
     }
+
+    fn explainer(&self) -> Box<dyn Explain> {
+        let hq = self.hq.clone();
+        Box::new(match &self.phase {
+            Phase::Opening => Explainer::new(hq),
+            Phase::Control(_) => Explainer::control(hq),
+            Phase::Data(member) => Explainer::data(hq, lock(&member.run).version),
+            // Its hello has been consumed, and its run may still come (rule 29).
+            Phase::Unwelcome(Stranger { wanted: Some(run), .. }) => Explainer::joined(hq, *run),
+            _ => Explainer::lost(hq),
+        })
+    }
 }
 
 /// What a step has consumed; or that, and what is wrong behind it.
@@ -361,7 +375,7 @@ impl BytefrogSession {
             Some(fault) => Some(fault),
             None if rest.is_empty() => None,
             None => {
-                let reason = if end == End::TooLarge { Reason::TooLarge } else { Reason::Truncated };
+                let reason = end.reason();
                 let detail = format!("{} bytes of a message are here, and {}", rest.len(), end.as_str());
                 Some(Fault::new(reason, self.offset, detail))
             }

@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use crate::codec::zmtp::{Limits, Peer, Socket, Step as Zmtp, subscribe_all};
 use crate::event::Reason;
+use crate::explain::Explain;
 use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, Credit, End, Flow, Now, Output, Progress, Session};
+use crate::protocol::{Awaiting, Credit, End, Flow, MemoryBudget, MemoryLease, Now, Output, Progress, Session};
 
 use super::agent::Agent;
 use super::dump::Dumps;
+use super::explain::Explainer;
 use super::message::{Message, Scratch, Step, Surroundings};
 use super::normalize::Place;
 use super::options::Options;
-use super::{MAX_COMMAND_BYTES, MAX_MESSAGE_FRAMES};
+use super::{Channel, MAX_COMMAND_BYTES, MAX_MESSAGE_FRAMES};
 
 /// A connection that listens.
 #[derive(Debug)]
@@ -41,6 +43,9 @@ pub struct Subscription {
     /// The introduction that the batch knows.
     introductions: u64,
     credit: Credit,
+    /// What of the memory of all it takes: a snapshot being worked off, and room for the parts of an event.
+    lease: MemoryLease,
+    is_short_of_memory: bool,
 }
 
 /// How far the connection is.
@@ -84,8 +89,30 @@ impl Subscription {
             scratch: Scratch::default(),
             introductions: 0,
             credit: Credit::new(options.amplification),
+            lease: MemoryBudget::unlimited().lease(),
+            is_short_of_memory: false,
             agent,
             options,
+        }
+    }
+
+    /// The same with what it remembers taken from `memory`.
+    #[must_use]
+    pub fn within(mut self, memory: &Arc<MemoryBudget>) -> Self {
+        self.lease = memory.lease();
+        self
+    }
+
+    /// Tells the budget what it takes. Room that is there to be used again is let go where there is none.
+    fn count_memory(&mut self) {
+        let bytes = |of: &Self| of.scratch.memory_bytes() + of.message.as_ref().map_or(0, Message::memory_bytes);
+        self.is_short_of_memory = !self.lease.hold(bytes(self) as u64);
+        if self.is_short_of_memory {
+            self.scratch = Scratch::default();
+            if let Some(message) = &mut self.message {
+                message.let_go();
+            }
+            let _ = self.lease.hold(bytes(self) as u64);
         }
     }
 
@@ -146,6 +173,7 @@ impl Subscription {
             agent: &self.agent,
             dumps: &mut self.dumps,
             scratch: &mut self.scratch,
+            is_short_of_memory: self.is_short_of_memory,
             now,
         };
         match message.step(rest, &mut around, out) {
@@ -275,6 +303,7 @@ impl Session for Subscription {
         let expanded = out.batch.total_expanded_bytes();
         self.know_the_speaker(out);
         let progress = self.decode(input, now, out);
+        self.count_memory();
         let expanded = out.batch.total_expanded_bytes() - expanded;
         out.hold = self.credit.spend(progress.consumed as u64, expanded, now.elapsed);
         progress
@@ -299,7 +328,7 @@ impl Session for Subscription {
             fault.count(rest);
             fault.tell(now, out);
         } else if let Some(message) = self.message.take() {
-            message.cut_short(rest, end.as_str(), now, out);
+            message.cut_short(rest, end, now, out);
         } else if !rest.is_empty() {
             let mut fault =
                 Fault::new(Reason::Truncated, self.offset, format!("the stream ends here: {}", end.as_str()));
@@ -321,6 +350,18 @@ impl Session for Subscription {
             (None, Some(_), _) => Awaiting::Rest { offset: self.offset },
             _ => Awaiting::Message,
         }
+    }
+
+    fn explainer(&self) -> Box<dyn Explain> {
+        let channel = Channel::Pub;
+        Box::new(match (&self.fault, &self.message, &self.multipart) {
+            (Some(_), ..) => Explainer::lost(),
+            (_, Some(message), _) if message.start() == self.offset => Explainer::message(channel, message.left()),
+            (_, Some(message), _) => Explainer::within(channel, message.left()),
+            (_, _, Some((_, left))) => Explainer::within(channel, *left),
+            _ if self.offset == 0 => Explainer::new(channel),
+            _ => Explainer::within(channel, 0),
+        })
     }
 
     fn poll_timeout(&self) -> Option<Duration> {
