@@ -18,9 +18,9 @@ use crate::explain::http::{Body, RequestFault, Requests};
 use crate::explain::{Explain, Fault, Sheet, value};
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
-use crate::protocol::endless::EndlessExchange;
+use crate::protocol::endless::{self, EndlessExchange};
 use crate::protocol::rbkit::{Agent, AgentOptions, Player};
-use crate::protocol::zico::ZicoExchange;
+use crate::protocol::zico::{self, ZicoExchange};
 use crate::protocol::{Exchange, Head, MemoryBudget, Request, Session};
 use crate::transport::options::ListenerOptions;
 
@@ -183,7 +183,7 @@ impl Explainers {
                 let exchange = EndlessExchange::new(own, &memory);
                 let version = arguments.endless_version;
                 Explainers::Requests {
-                    bodies: |_, body, faults, sheet| raw(body, faults, sheet),
+                    bodies: endless::explain::body,
                     is_secret: Arc::new(move |head| exchange.is_secret(head)),
                     wrap: Box::new(move |bundle| upload(version, bundle)),
                 }
@@ -191,7 +191,7 @@ impl Explainers {
             ProtocolOptions::Zico(own, ..) => {
                 let exchange = ZicoExchange::recorded(own, false, &memory);
                 Explainers::Requests {
-                    bodies: |_, body, faults, sheet| raw(body, faults, sheet),
+                    bodies: zico::explain::body,
                     is_secret: Arc::new(move |head| exchange.is_secret(head)),
                     wrap: Box::new(submitted),
                 }
@@ -260,9 +260,4 @@ fn play(
     explainer.finish(&input, &mut sheet);
     sheet.end();
     out.write_all(sheet.take().as_bytes())
-}
-
-fn raw(body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
-    sheet.expect(faults);
-    sheet.raw(body, "");
 }

@@ -3,6 +3,7 @@
 mod items;
 
 use crate::codec::base64;
+use crate::explain::place::from_zero;
 use crate::explain::words::counted;
 use crate::explain::{Fault, Sheet, value};
 use crate::protocol::Head;
@@ -45,7 +46,7 @@ fn submitted(head: &Head, carries: Carries, body: &[u8], faults: Vec<Fault>, she
         items::write(bytes, carries, wire::detect(bytes, carries).unwrap_or(assumed), sheet);
     };
     if body.first().is_some_and(|first| *first >= 0x80) {
-        return sheet.inner(faults, |sheet| write(body, sheet));
+        return from_zero(faults, sheet, |sheet| write(body, sheet));
     }
     match base64::decode(body) {
         Ok(bytes) => {
