@@ -1,6 +1,8 @@
 //! The bytes of a connection over HTTP: requests, their headers, and bodies, which somebody else names.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::mem::{replace, take};
 
 use crate::protocol::Head;
 
@@ -11,9 +13,8 @@ const MAX_HEAD_BYTES: usize = 1 << 20;
 /// A line of a body in chunks that is longer is not named.
 const MAX_LINE_BYTES: usize = 16 * 1024;
 
-/// Names a body as it was transmitted, on a sheet whose next offset is 0 and that expects no faults. The faults are for
-/// the sheet on which the bytes are shown that were decoded: this one ([`Sheet::expect`]), or, where the body is another
-/// first, the one inside of it ([`Sheet::inner`]).
+/// Names a body as it was transmitted, which is the next on the sheet. What is decoded of it has offsets of its own, as in
+/// events, and the faults are of that: they go to [`Sheet::inner`].
 pub type Body = fn(&Head, &[u8], Vec<Fault>, &mut Sheet);
 
 /// Something that was given up in a request.
@@ -29,7 +30,7 @@ pub struct RequestFault {
 pub struct Requests {
     bodies: Body,
     is_secret: Box<dyn Fn(&Head) -> bool + Send>,
-    faults: Vec<RequestFault>,
+    faults: BTreeMap<Option<u64>, Vec<Fault>>,
     /// A body without a length has all the rest; so it is in files, which hold what was kept of a request.
     takes_rest: bool,
     number: u64,
@@ -63,7 +64,11 @@ impl Requests {
     /// them that nobody is to see; `faults` are what a decoder has given up.
     pub fn new(bodies: Body, is_secret: impl Fn(&Head) -> bool + Send + 'static, faults: Vec<RequestFault>) -> Self {
         let is_secret = Box::new(is_secret);
-        Requests { bodies, is_secret, faults, takes_rest: false, number: 0, phase: Phase::Head, searched: 0 }
+        let mut sorted = BTreeMap::<_, Vec<_>>::new();
+        for RequestFault { request, fault } in faults {
+            sorted.entry(request).or_default().push(fault);
+        }
+        Requests { bodies, is_secret, faults: sorted, takes_rest: false, number: 0, phase: Phase::Head, searched: 0 }
     }
 
     /// The same of a file, as [`crate::decode::requests`] reads it: a body without a length has all the rest, and one that is
@@ -75,7 +80,7 @@ impl Requests {
 
     /// Names what is at the front of `input`. `None`: not all of it is here.
     fn step(&mut self, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
-        match std::mem::replace(&mut self.phase, Phase::Head) {
+        match replace(&mut self.phase, Phase::Head) {
             Phase::Head => self.head(input, sheet),
             Phase::Body(head, length) => match input.get(..length) {
                 Some(body) => {
@@ -164,9 +169,9 @@ impl Requests {
             if line.is_empty() {
                 sheet.field(whole, "end of body", "");
                 let Chunked { head, body, .. } = chunked;
-                // Its bytes have been shown, in chunks.
                 if !(self.is_secret)(&head) {
-                    self.body(&head, &body, sheet);
+                    // Put together it has the offsets of no connection.
+                    sheet.inner([], |sheet| self.body(&head, &body, sheet));
                 }
                 return Some(size);
             }
@@ -188,23 +193,16 @@ impl Requests {
     }
 
     fn body(&mut self, head: &Head, body: &[u8], sheet: &mut Sheet) {
-        let number = self.number;
-        let faults = self.faults(|request| request == Some(number));
+        let faults = self.faults.remove(&Some(self.number)).unwrap_or_default();
         if body.is_empty() {
             faults.iter().for_each(|fault| sheet.fault(fault));
         } else if (self.is_secret)(head) {
             sheet.secret(body, "body", "hidden");
             faults.iter().for_each(|fault| sheet.fault(fault));
         } else {
-            // It has offsets of its own, as in events.
             sheet.title(format_args!("body, {} bytes", body.len()));
-            sheet.inner([], |sheet| (self.bodies)(head, body, faults, sheet));
+            (self.bodies)(head, body, faults, sheet);
         }
-    }
-
-    /// Takes the faults of these requests.
-    fn faults(&mut self, mut takes: impl FnMut(Option<u64>) -> bool) -> Vec<Fault> {
-        self.faults.extract_if(.., |fault| takes(fault.request)).map(|fault| fault.fault).collect()
     }
 }
 
@@ -218,7 +216,7 @@ impl Explain for Requests {
     }
 
     fn finish(&mut self, rest: &[u8], sheet: &mut Sheet) {
-        match std::mem::replace(&mut self.phase, Phase::Head) {
+        match replace(&mut self.phase, Phase::Head) {
             Phase::Lost(mut raw) => raw.finish(rest, sheet),
             Phase::Body(head, _) | Phase::Chunk(Chunked { head, .. }, _) if (self.is_secret)(&head) => {
                 sheet.secret(rest, "body", "hidden, not whole");
@@ -227,7 +225,7 @@ impl Explain for Requests {
             _ if !rest.is_empty() => sheet.raw(rest, "not whole"),
             _ => {}
         }
-        self.faults(|_| true).iter().for_each(|fault| sheet.fault(fault));
+        take(&mut self.faults).values().flatten().for_each(|fault| sheet.fault(fault));
     }
 }
 

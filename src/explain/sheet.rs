@@ -59,11 +59,6 @@ impl Sheet {
         Sheet { hides_secrets: true, ..self }
     }
 
-    /// Further faults, in the order of their offsets, in bytes that come behind all those that are expected so far.
-    pub fn expect(&mut self, faults: impl IntoIterator<Item = Fault>) {
-        self.faults.extend(faults);
-    }
-
     /// Offset of the next byte.
     pub fn offset(&self) -> u64 {
         self.offset

@@ -18,10 +18,10 @@ use crate::explain::http::{Body, RequestFault, Requests};
 use crate::explain::{Explain, Fault, Sheet, value};
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
-use crate::protocol::endless::{self, EndlessExchange};
+use crate::protocol::endless::EndlessExchange;
 use crate::protocol::rbkit::{Agent, AgentOptions, Player};
-use crate::protocol::zico::{self, ZicoExchange};
-use crate::protocol::{Exchange, Head, MemoryBudget, Request, Session};
+use crate::protocol::zico::ZicoExchange;
+use crate::protocol::{Exchange, Head, MemoryBudget, Request, Session, endless, zico};
 use crate::transport::options::ListenerOptions;
 
 use super::{Arguments, Failure, Input, Output, PIECE_BYTES, START_BYTES, decode, listener, quiet, submitted, upload};
