@@ -5,10 +5,10 @@
 //! Every byte is shown once and in order, which the tests hold against the decoders' offsets.
 
 pub(crate) mod cbor;
+pub(crate) mod depth;
 mod fields;
 pub(crate) mod gvariant;
 pub mod http;
-pub(crate) mod place;
 mod raw;
 mod sheet;
 pub mod value;

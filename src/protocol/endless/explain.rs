@@ -3,7 +3,6 @@
 use crate::codec::gvariant::{Scratch, Skip, Slice, walk_type};
 use crate::codec::inflate::Gunzip;
 use crate::explain::gvariant::{self, Part, stored64};
-use crate::explain::place::from_zero;
 use crate::explain::words::{duration, moment, uuid};
 use crate::explain::{Fault, Sheet};
 use crate::protocol::Head;
@@ -21,17 +20,14 @@ pub fn body(head: &Head, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
     let version = version(head);
     match Encoding::read(head) {
         _ if body.is_empty() => faults.iter().for_each(|fault| sheet.fault(fault)),
-        Encoding::Plain => from_zero(faults, sheet, |sheet| bundle(body, version, sheet)),
-        Encoding::Unknown => sheet.raw(body, "neither plain nor in gzip"),
+        Encoding::Plain => sheet.inner(faults, |sheet| bundle(body, version, sheet)),
+        Encoding::Unknown => sheet.inner(faults, |sheet| sheet.raw(body, "neither plain nor in gzip")),
         Encoding::Gzip => match gunzip(body) {
             Ok(bytes) => {
                 sheet.field(body, "gzip", format_args!("{} bytes inflate to {}", body.len(), bytes.len()));
                 sheet.inner(faults, |sheet| bundle(&bytes, version, sheet));
             }
-            Err(why) => {
-                sheet.field(body, "gzip", why);
-                faults.iter().for_each(|fault| sheet.fault(fault));
-            }
+            Err(why) => sheet.inner(faults, |sheet| sheet.field(body, "gzip", why)),
         },
     }
 }

@@ -3,7 +3,6 @@
 mod items;
 
 use crate::codec::base64;
-use crate::explain::place::from_zero;
 use crate::explain::words::counted;
 use crate::explain::{Fault, Sheet, value};
 use crate::protocol::Head;
@@ -24,13 +23,9 @@ pub fn body(head: &Head, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
         Some(Route::Submit(carries)) => submitted(head, carries, body, faults, sheet),
         Some(Route::Form) => form(body, faults, sheet),
         Some(Route::Register | Route::Session) => {
-            sheet.secret(body, "keys", "hidden");
-            tell(&faults, sheet);
+            sheet.inner(faults, |sheet| sheet.secret(body, "keys", "hidden"));
         }
-        None => {
-            sheet.raw(body, "no path that agents post to");
-            tell(&faults, sheet);
-        }
+        None => sheet.inner(faults, |sheet| sheet.raw(body, "no path that agents post to")),
     }
 }
 
@@ -46,17 +41,14 @@ fn submitted(head: &Head, carries: Carries, body: &[u8], faults: Vec<Fault>, she
         items::write(bytes, carries, wire::detect(bytes, carries).unwrap_or(assumed), sheet);
     };
     if body.first().is_some_and(|first| *first >= 0x80) {
-        return from_zero(faults, sheet, |sheet| write(body, sheet));
+        return sheet.inner(faults, |sheet| write(body, sheet));
     }
     match base64::decode(body) {
         Ok(bytes) => {
             sheet.field(body, "base64", counted(bytes.len() as u64, "byte"));
             sheet.inner(faults, |sheet| write(&bytes, sheet));
         }
-        Err(error) => {
-            sheet.raw(body, &format!("no CBOR: {error}"));
-            tell(&faults, sheet);
-        }
+        Err(error) => sheet.inner(faults, |sheet| sheet.raw(body, &format!("no CBOR: {error}"))),
     }
 }
 
@@ -64,10 +56,7 @@ fn submitted(head: &Head, carries: Carries, body: &[u8], faults: Vec<Fault>, she
 fn form(body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
     let submission = match forms::submission(body) {
         Ok(submission) => submission,
-        Err(fault) => {
-            sheet.raw(body, &fault.to_string());
-            return tell(&faults, sheet);
-        }
+        Err(fault) => return sheet.inner(faults, |sheet| sheet.raw(body, &fault.to_string())),
     };
     for field in body.split_inclusive(|byte| *byte == b'&') {
         let name = field.split(|byte| b"=&".contains(byte)).next().unwrap_or_default();

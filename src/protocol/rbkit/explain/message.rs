@@ -3,7 +3,7 @@
 use crate::codec::msgpack::{MAX_DEPTH, Reader, Value};
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::explain::Sheet;
-use crate::explain::place::set_in;
+use crate::explain::depth::set_in;
 use crate::explain::value::text;
 use crate::explain::words::{as_name, counted, hex, moment};
 

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use crate::codec::cbor::{CborError, Fault, Item, Reader};
 use crate::explain::Sheet;
 use crate::explain::cbor::{Values, elements, field, head, inside, reference, said, size};
-use crate::explain::place::set_in;
+use crate::explain::depth::set_in;
 use crate::explain::words::{duration, moment};
 
 use super::super::wire::{Carries, Dialect, MOST_VALUE_DEPTH};

@@ -1,6 +1,6 @@
-//! Where rows stand: how deep they are set in, and from where on their offsets count.
+//! Rows that are set in as deep as something else is open.
 
-use super::{Fault, Sheet};
+use super::Sheet;
 
 /// Deeper than this nothing is set in further: rows would be all margin.
 const MOST_DEPTH: usize = 24;
@@ -16,15 +16,5 @@ fn descend(sheet: &mut Sheet, depth: usize, write: &mut dyn FnMut(&mut Sheet)) {
     match depth {
         0 => write(sheet),
         _ => sheet.nested(|sheet| descend(sheet, depth - 1, write)),
-    }
-}
-
-/// What `write` writes has offsets from 0 on, as its faults have: those of the sheet, if it begins here.
-pub(crate) fn from_zero(faults: Vec<Fault>, sheet: &mut Sheet, write: impl FnOnce(&mut Sheet)) {
-    if sheet.offset() == 0 {
-        sheet.expect(faults);
-        write(sheet);
-    } else {
-        sheet.inner(faults, write);
     }
 }
