@@ -6,6 +6,7 @@ use std::mem::{replace, take};
 
 use crate::protocol::Head;
 
+use super::words::counted;
 use super::{Explain, Fault, Raw, Sheet, value};
 
 /// A head that is longer is not named.
@@ -186,7 +187,7 @@ impl Requests {
         if length.checked_add(2).is_none() {
             return self.lose("no chunk is that long");
         }
-        sheet.field(whole, "size of chunk", length);
+        sheet.field(whole, "size of chunk", counted(length as u64, "byte"));
         chunked.is_over = length == 0;
         self.phase = if length == 0 { Phase::Line(chunked) } else { Phase::Chunk(chunked, length) };
         Some(size)
@@ -195,12 +196,12 @@ impl Requests {
     fn body(&mut self, head: &Head, body: &[u8], sheet: &mut Sheet) {
         let faults = self.faults.remove(&Some(self.number)).unwrap_or_default();
         if body.is_empty() {
-            faults.iter().for_each(|fault| sheet.fault(fault));
+            sheet.inner(faults, |_| {});
         } else if (self.is_secret)(head) {
             sheet.secret(body, "body", "hidden");
-            faults.iter().for_each(|fault| sheet.fault(fault));
+            sheet.inner(faults, |_| {});
         } else {
-            sheet.title(format_args!("body, {} bytes", body.len()));
+            sheet.title(format_args!("body, {}", counted(body.len() as u64, "byte")));
             (self.bodies)(head, body, faults, sheet);
         }
     }
@@ -225,7 +226,8 @@ impl Explain for Requests {
             _ if !rest.is_empty() => sheet.raw(rest, "not whole"),
             _ => {}
         }
-        take(&mut self.faults).values().flatten().for_each(|fault| sheet.fault(fault));
+        // Their offsets are those of bodies.
+        sheet.inner(take(&mut self.faults).into_values().flatten(), |_| {});
     }
 }
 

@@ -15,7 +15,8 @@ use crate::codec::terminal;
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::event::{Batch, DataView, EventView, UnixNanos};
 use crate::explain::http::{Body, RequestFault, Requests};
-use crate::explain::{Explain, Fault, Sheet, value};
+use crate::explain::words::{counted, moment};
+use crate::explain::{Explain, Fault, Sheet};
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
@@ -126,8 +127,8 @@ fn fault(event: EventView<'_>) -> Option<RequestFault> {
     let DataView::Loss(loss) = event.data() else { return None };
     let counts = match (loss.bytes, loss.events) {
         (0, None) => String::new(),
-        (0, Some(events)) => format!(", {} lost", super::counted(events, "event")),
-        (bytes, _) => format!(", {} lost", super::counted(bytes, "byte")),
+        (0, Some(events)) => format!(", {}", counted(events, "event")),
+        (bytes, _) => format!(", {} lost", counted(bytes, "byte")),
     };
     let text = format!("{}{counts}: {}", loss.reason.as_str(), loss.detail.text);
     let position = event.position();
@@ -252,7 +253,7 @@ fn play(
             input.advance(named);
             let text = sheet.take_settled();
             if let Some(at) = at.filter(|_| !text.is_empty()) {
-                writeln!(out, "{:10}received {}", "", value::moment(at.0))?;
+                writeln!(out, "{:10}received {}", "", moment(at.0.into()))?;
             }
             out.write_all(text.as_bytes())?;
         }
