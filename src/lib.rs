@@ -31,5 +31,6 @@ pub mod protocol;
 pub mod server;
 pub mod simulate;
 pub mod sink;
+mod sparing;
 pub mod store;
 pub mod transport;

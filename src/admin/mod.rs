@@ -40,7 +40,8 @@ use crate::health::Health;
 use crate::pipeline::ledger::Ledger;
 use crate::pipeline::tap::Taps;
 use crate::protocol::MemoryBudget;
-use crate::transport::tls;
+use crate::sparing::{Sparing, Turn};
+use crate::transport::tls::Tls;
 
 use options::AdminOptions;
 
@@ -56,7 +57,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// An admin endpoint that is bound and not yet serving.
 pub(crate) struct Endpoint {
     socket: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Tls>,
     token: Option<Vec<u8>>,
 }
 
@@ -89,7 +90,7 @@ impl Endpoint {
             }
             None => None,
         };
-        let tls = options.tls.as_ref().map(tls::acceptor).transpose().map_err(io::Error::other)?;
+        let tls = options.tls.as_ref().map(Tls::open).transpose().map_err(io::Error::other)?;
         Ok(Endpoint { socket: TcpListener::bind(address).await?, tls, token })
     }
 
@@ -99,6 +100,11 @@ impl Endpoint {
     /// Those of the system.
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
+    }
+
+    /// Its TLS, whose files can be read again while it serves.
+    pub(crate) fn tls(&self) -> Option<Tls> {
+        self.tls.clone()
     }
 
     /// Serves until the handle is dropped.
@@ -112,6 +118,7 @@ impl Endpoint {
         let Endpoint { socket, tls, token } = self;
         let token: Option<Arc<[u8]>> = token.map(Into::into);
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let trouble = Sparing::new();
         let mut connections = tokio::task::JoinSet::new();
         loop {
             let accepted = async {
@@ -126,13 +133,15 @@ impl Endpoint {
             let (place, stream) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(%error, "the admin endpoint cannot accept connections; trying again");
+                    if let Some(Turn { unsaid }) = trouble.turn() {
+                        warn!(%error, unsaid, "the admin endpoint cannot accept connections; trying again");
+                    }
                     tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
                 }
             };
             let room = Room { subject: subject.clone(), token: token.clone(), has_tap: Arc::default() };
-            let (tls, has_tap) = (tls.clone(), room.has_tap.clone());
+            let (tls, has_tap) = (tls.as_ref().map(Tls::acceptor), room.has_tap.clone());
             connections.spawn(async move {
                 let _place = place;
                 let mut serving = pin!(room.serve(stream, tls));

@@ -12,7 +12,7 @@ use crate::codec::lru::Lru;
 use crate::event::{Batch, DataView, Kind, Origin};
 use crate::explain::{Explain, Fault, Sheet, http};
 use crate::pipeline::tap::{Asked, Filter, Missed, Passing, Piece, Reader};
-use crate::protocol::{Protocol, endless};
+use crate::protocol::{Protocol, endless, zico};
 use crate::sink::encode::{Encoder, Format};
 use crate::sink::{Kinds, Selection};
 use crate::transport::clock::Clock;
@@ -161,6 +161,8 @@ struct Followed {
     rest: Vec<u8>,
     /// Offset of what follows that.
     next: u64,
+    /// What follows begins in the midst of a message.
+    lost: bool,
 }
 
 impl Wire {
@@ -168,9 +170,9 @@ impl Wire {
         let Piece { origin, offset, explainer, bytes } = piece;
         self.title(&origin, shown);
         let number = origin.connection;
-        let fresh = Followed { explainer, rest: Vec::new(), next: offset };
+        let fresh = Followed { explainer, rest: Vec::new(), next: offset, lost: false };
         let followed = match self.followed.get(&number) {
-            Some(known) if known.next == offset => known,
+            Some(known) if known.next == offset && !known.lost => known,
             Some(known) => {
                 *known = fresh;
                 known
@@ -197,7 +199,7 @@ impl Wire {
         followed.rest.drain(..at);
         if followed.rest.len() > MAX_REST_BYTES {
             sheet.raw(&std::mem::take(&mut followed.rest), "of a message that is too long to be shown");
-            followed.next = u64::MAX;
+            followed.lost = true;
         }
         sheet.end();
         shown.extend(sheet.take().bytes());
@@ -228,7 +230,13 @@ impl Wire {
         for event in batch.events() {
             let DataView::Loss(loss) = event.data() else { continue };
             self.title(event.origin(), shown);
-            let mut sheet = Sheet::default();
+            let mut sheet = Sheet::default().without_secrets();
+            if let Some(followed) = self.followed.get(&event.origin().connection) {
+                // What could not be named yet is what cannot be.
+                sheet = Sheet::new(followed.next - followed.rest.len() as u64, []).without_secrets();
+                followed.lost = !followed.rest.is_empty();
+                followed.explainer.finish(&std::mem::take(&mut followed.rest), &mut sheet);
+            }
             let (reason, bytes, detail) = (loss.reason.as_str(), loss.bytes, loss.detail.text);
             let request =
                 event.position().sequence.map(|number| format!("request or message {number}: ")).unwrap_or_default();
@@ -252,6 +260,7 @@ impl Wire {
 fn body_of(protocol: &str) -> Option<http::Body> {
     match Protocol::by_name(protocol)? {
         Protocol::Endless => Some(endless::explain::body),
-        _ => None,
+        Protocol::Zico => Some(zico::explain::body),
+        Protocol::Bytefrog | Protocol::Datadog | Protocol::Rbkit => None,
     }
 }

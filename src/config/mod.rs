@@ -12,10 +12,11 @@ mod sinks;
 pub mod units;
 mod value;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::admin::options::AdminOptions;
+use crate::transport::options::TlsOptions;
 
 pub use diagnostic::{ConfigErrors, Diagnostic};
 pub use listeners::{ListenerConfig, ProtocolOptions};
@@ -31,7 +32,7 @@ pub struct Config {
     pub limits: Limits,
     /// The operator's door into the running daemon.
     pub admin: AdminOptions,
-    /// Whether `run` reads the file again by itself when it has changed. Off.
+    /// Whether `run` reads the file, and the TLS files that it names, again by itself when one has changed. Off.
     pub watch: bool,
     /// Where agents connect, in the order of the file. Never empty.
     pub listeners: Vec<ListenerConfig>,
@@ -96,6 +97,13 @@ impl Config {
             .map(|setting| (format!("{}.{}", setting.header, setting.key), setting.value.unwrap_or_default()))
             .collect();
         Ok(Loaded { config, effective, options })
+    }
+
+    /// The files of everybody's TLS: certificates, keys, authorities.
+    pub fn tls_files(&self) -> Vec<PathBuf> {
+        let listeners = self.listeners.iter().filter_map(|listener| listener.options.tls.as_ref());
+        let of = |tls: &TlsOptions| [Some(tls.cert.clone()), Some(tls.key.clone()), tls.client_ca.clone()];
+        listeners.chain(&self.admin.tls).flat_map(of).flatten().collect()
     }
 
     /// What an empty file means: a loopback listener for every protocol (of rbkit, the process that is dialled), and JSON lines on stdout.

@@ -6,8 +6,8 @@ use std::fmt::Display;
 
 use crate::codec::cbor::{CborError, Fault, Item, Reader};
 
-use super::Sheet;
-use super::words::{counted, hex, quoted};
+use super::words::{counted, hex};
+use super::{Sheet, value};
 
 /// The next bytes are the field `name`: as many as `read` reads, and with what it says of them.
 ///
@@ -180,7 +180,7 @@ pub(crate) fn said(item: Item<'_>) -> String {
     match item {
         Item::Unsigned(number) => number.to_string(),
         Item::Negative(number) => (-1 - i128::from(number)).to_string(),
-        Item::Text(text) => quoted(text),
+        Item::Text(text) => value::text(text),
         Item::Bytes(bytes) => format!("{}: {}", counted(bytes.len() as u64, "byte"), hex(bytes)),
         Item::Bool(truth) => truth.to_string(),
         Item::Null => "null".to_owned(),

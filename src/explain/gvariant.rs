@@ -8,8 +8,8 @@ use std::fmt;
 use crate::codec::gvariant::types::{Node, parse};
 use crate::codec::gvariant::{MAX_DEPTH, Slice};
 
-use super::Sheet;
-use super::words::{counted, hex, quoted};
+use super::words::{counted, hex};
+use super::{Sheet, value};
 
 /// Longer types of variants are not looked into; each byte of one takes 16 bytes of memory.
 const MOST_TYPE_BYTES: usize = 64 << 10;
@@ -112,7 +112,7 @@ impl Walk<'_, '_> {
         let text = &bytes[end + 1..];
         let is_type = self.typed(text, &bytes[..end], label, depth + 1, sheet);
         let remark = if is_type { "" } else { ", which is none" };
-        sheet.field(&bytes[end..], "type", format_args!("{}{remark}", quoted(text)));
+        sheet.field(&bytes[end..], "type", format_args!("{}{remark}", value::text(text)));
     }
 
     fn maybe(&mut self, index: usize, bytes: &[u8], label: Label, depth: usize, sheet: &mut Sheet) {
@@ -260,7 +260,7 @@ fn odd(bytes: &[u8], why: fmt::Arguments<'_>, sheet: &mut Sheet) {
 
 fn text(bytes: &[u8], label: Label, sheet: &mut Sheet) {
     match bytes {
-        [text @ .., 0] => sheet.field(bytes, &label.to_string(), quoted(text)),
+        [text @ .., 0] => sheet.field(bytes, &label.to_string(), value::text(text)),
         _ => odd(bytes, format_args!("{label}: a text without a zero byte at its end"), sheet),
     }
 }

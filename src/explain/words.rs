@@ -1,23 +1,11 @@
-//! Values in the words of people: what every walker says alike.
-
-use std::fmt::Write;
+//! Values in the words of people, beside those of [`super::value`]: what may be negative, what is counted.
 
 use jiff::Timestamp;
 
 use crate::event::write_hex;
 
-/// Bytes of a text that are shown.
-const MOST_TEXT_BYTES: usize = 200;
-
-/// A text in quotes, repaired where it is not UTF-8; of a long one the beginning.
-pub(crate) fn quoted(text: &[u8]) -> String {
-    let shown = &text[..text.len().min(MOST_TEXT_BYTES)];
-    let mut quoted = format!("{:?}", String::from_utf8_lossy(shown));
-    if shown.len() < text.len() {
-        let _ = write!(quoted, "… ({} bytes)", text.len());
-    }
-    quoted
-}
+/// Bytes that are shown in hex as a value.
+const MOST_HEX_BYTES: usize = 100;
 
 /// A text as the name of a field, if it looks like one. Names are shown as they are, so nothing else may pass.
 pub(crate) fn as_name(text: &[u8]) -> Option<&str> {
@@ -63,7 +51,7 @@ pub(crate) fn uuid(id: &[u8]) -> String {
 
 /// Bytes in hex; of many the beginning.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    let shown = &bytes[..bytes.len().min(MOST_TEXT_BYTES / 2)];
+    let shown = &bytes[..bytes.len().min(MOST_HEX_BYTES)];
     let mut text = String::new();
     let _ = write_hex(&mut text, shown);
     if shown.len() < bytes.len() {
@@ -87,8 +75,6 @@ mod tests {
 
     #[test]
     fn a_value_is_said_as_people_say_it() {
-        assert_eq!(quoted(b"a\"b\x1b[2J\xff"), r#""a\"b\u{1b}[2J�""#);
-        assert_eq!(quoted(&[b'x'; 201]), format!("\"{}\"… (201 bytes)", "x".repeat(200)));
         assert_eq!(moment(1_795_176_900_000_000_500), "2026-11-20T12:15:00.0000005Z");
         assert_eq!(moment(i128::MAX), format!("{} ns since 1970", i128::MAX));
         for (nanos, said) in [

@@ -254,16 +254,20 @@ impl Ledger {
         Ledger(Arc::new(Mutex::new(AllBooks { listeners, sinks })))
     }
 
-    /// The books of a listener of this name that speaks this protocol: those that it had before, or new ones.
+    /// The books of a listener of this name that speaks this protocol: those that it had before, or new ones, to be
+    /// entered when it serves.
     pub fn listener(&self, name: &str, protocol: Protocol) -> Arc<ListenerBooks> {
-        let mut books = self.books();
         let is_it = |books: &&Arc<ListenerBooks>| &*books.name == name && books.protocol == protocol;
-        if let Some(known) = books.listeners.iter().find(is_it) {
-            return known.clone();
+        let known = self.books().listeners.iter().find(is_it).cloned();
+        known.unwrap_or_else(|| ListenerBooks::new(name.into(), protocol))
+    }
+
+    /// These are books of a listener that serves. Those that are known already stay where they are.
+    pub fn enter(&self, listener: &Arc<ListenerBooks>) {
+        let mut books = self.books();
+        if !books.listeners.iter().any(|known| Arc::ptr_eq(known, listener)) {
+            books.listeners.push(listener.clone());
         }
-        let new = ListenerBooks::new(name.into(), protocol);
-        books.listeners.push(new.clone());
-        new
     }
 
     /// The books of every listener that there is or was.

@@ -169,6 +169,9 @@ impl Sinks {
             stop: self.stop.clone(),
             abort: self.abort.clone(),
             observed: Default::default(),
+            holding: Default::default(),
+            ticking: Default::default(),
+            failing: Default::default(),
         };
         self.workers.push((name.to_owned(), tokio::spawn(worker::supervise(make, parcels, context))));
         self.lanes.push(lane);

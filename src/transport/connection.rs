@@ -16,6 +16,7 @@ use crate::explain::Explain;
 use crate::pipeline::Sender;
 use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::{Awaiting, End, Flow, Now, Output, Session};
+use crate::sparing::{Sparing, Turn};
 
 use super::capture::{Capture, Recording};
 use super::clock::Clock;
@@ -37,6 +38,9 @@ const BUFFER_SLACK: u64 = 128 * 1024;
 const LAST_LOOK: Duration = Duration::from_millis(10);
 /// The most that is read from a peer that we have stopped listening to.
 const MAX_LINGER_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Says that a connection was given up.
+static GIVEN_UP: Sparing = Sparing::new();
 
 /// What every connection of a listener shares.
 #[derive(Clone, Debug)]
@@ -503,7 +507,9 @@ impl<S: Session> Drop for Connection<S> {
             return;
         }
         let what = if std::thread::panicking() { "a bug of ours" } else { "no time was left" };
-        error!(bytes = undecided, "a connection was given up: {what}");
+        if let Some(Turn { unsaid }) = GIVEN_UP.turn() {
+            error!(bytes = undecided, unsaid, "a connection was given up: {what}");
+        }
         let detail = format!("the connection was given up: {what}");
         let loss = Loss { reason: Reason::Failed, bytes: undecided, events: None, detail: &detail, excerpt: &[] };
         self.send_detached(vec![self.around.loss(self.out.batch.origin(), self.received - undecided, loss)]);

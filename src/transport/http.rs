@@ -31,6 +31,7 @@ use crate::pipeline::ledger::ListenerBooks;
 use crate::pipeline::tap::Asked;
 use crate::pipeline::{Sender, Verdict};
 use crate::protocol::{Admission, Exchange, Fate, Flow, Head, MemoryBudget, Now, Output, Request, Response, Work};
+use crate::sparing::Turn;
 
 use super::clock::Clock;
 use super::connection::Surroundings;
@@ -337,7 +338,10 @@ impl<W: Work> Job<W> {
         match quarantine.keep(record).await {
             Ok(()) => true,
             Err(error) => {
-                error!(listener = &*self.origin.listener, %error, "cannot keep a request that cannot be read");
+                if let Some(Turn { unsaid }) = quarantine.trouble.turn() {
+                    let listener = &*self.origin.listener;
+                    error!(listener, %error, unsaid, "cannot keep a request that cannot be read");
+                }
                 false
             }
         }

@@ -21,12 +21,14 @@ use crate::event::{Loss, Origin, Reason};
 use crate::pipeline::Sender;
 use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::{Protocol, Session};
+use crate::sparing::{Sparing, Turn};
 
 use super::capture::Capture;
 use super::clock::Clock;
 use super::connection::{Connection, Surroundings};
 use super::options::ListenerOptions;
 use super::stream::Stream;
+use super::tls::Tls;
 
 /// Connections that the kernel keeps for us until we accept them.
 const BACKLOG: i32 = 1024;
@@ -56,7 +58,7 @@ pub struct Listener {
     /// What records its connections. `None`, as it is at first: nothing does.
     pub capture: Option<Arc<Capture>>,
     socket: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Tls>,
 }
 
 /// A connection that has been let in.
@@ -94,9 +96,14 @@ impl Listener {
         options: ListenerOptions,
         books: Arc<ListenerBooks>,
     ) -> Result<Listener, io::Error> {
-        let tls = options.tls.as_ref().map(super::tls::acceptor).transpose().map_err(io::Error::other)?;
+        let tls = options.tls.as_ref().map(Tls::open).transpose().map_err(io::Error::other)?;
         let socket = TcpListener::from_std(socket.into())?;
         Ok(Listener { name: name.into(), protocol, options: options.into(), books, capture: None, socket, tls })
+    }
+
+    /// Its TLS, whose files can be read again while it serves.
+    pub fn tls(&self) -> Option<Tls> {
+        self.tls.clone()
     }
 
     /// The address it is bound to, with the port that the system chose when 0 was asked for.
@@ -157,6 +164,7 @@ impl Listener {
         let door = Arc::new(Door::new(&options));
         let permits = Arc::new(Semaphore::new(options.max_connections));
         let mut wait = ACCEPT_RETRY.0;
+        let trouble = Sparing::new();
         loop {
             // A place first: who finds none waits in the kernel's queue and costs nothing.
             let accepted = async {
@@ -172,7 +180,9 @@ impl Listener {
                 Err(error) => {
                     // A peer that has left already is no trouble of ours.
                     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-                        warn!(listener = &*name, %error, "cannot accept connections; trying again in {wait:?}");
+                        if let Some(Turn { unsaid }) = trouble.turn() {
+                            warn!(listener = &*name, %error, unsaid, "cannot accept connections; trying again");
+                        }
                         tokio::select! {
                             () = stop.cancelled() => return,
                             () = sleep(wait) => wait = (wait * 2).min(ACCEPT_RETRY.1),
@@ -211,7 +221,9 @@ impl Listener {
                 let origin = origin_of(peer);
                 let span = debug_span!("connection", protocol, %peer, connection = number);
                 let serve = async move {
-                    if let Some(mut stream) = secure(stream, tls, &origin, &around, opened).await {
+                    if let Some(mut stream) =
+                        secure(stream, tls.map(|tls| tls.acceptor()), &origin, &around, opened).await
+                    {
                         debug!("connection opened");
                         stream.record(around.recording(&origin, opened));
                         arrive(Arrival { stream, peer, origin, around, opened }).await;

@@ -3,8 +3,8 @@
 mod items;
 
 use crate::codec::base64;
-use crate::explain::words::{counted, quoted};
-use crate::explain::{Fault, Sheet};
+use crate::explain::words::counted;
+use crate::explain::{Fault, Sheet, value};
 use crate::protocol::Head;
 
 use super::Options;
@@ -23,7 +23,7 @@ pub fn body(head: &Head, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
         Some(Route::Submit(carries)) => submitted(head, carries, body, faults, sheet),
         Some(Route::Form) => form(body, faults, sheet),
         Some(Route::Register | Route::Session) => {
-            sheet.field(body, "keys", "hidden");
+            sheet.secret(body, "keys", "hidden");
             tell(&faults, sheet);
         }
         None => {
@@ -71,7 +71,7 @@ fn form(body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
     for field in body.split_inclusive(|byte| *byte == b'&') {
         let name = field.split(|byte| b"=&".contains(byte)).next().unwrap_or_default();
         match name {
-            b"host" => sheet.field(field, "host", quoted(submission.host.as_bytes())),
+            b"host" => sheet.field(field, "host", value::text(submission.host.as_bytes())),
             b"data" | b"zdata" | b"ldata" => {
                 let bytes = counted(submission.packed.len() as u64, "byte");
                 sheet.field(field, "data", format_args!("{bytes} in base64"));

@@ -11,6 +11,10 @@ use super::options::{Fsync, Options};
 use super::queue::Queue;
 use super::tail;
 use crate::event::UnixNanos;
+use crate::sparing::{Sparing, Turn};
+
+/// Says that half a record is still in a file.
+static TORN: Sparing = Sparing::new();
 
 /// A file that is being written. Between two calls it ends where a record ends, unless the system refused even to
 /// shorten it; then the next call tries again before it writes anything.
@@ -113,7 +117,9 @@ impl Live {
         if result.is_err()
             && let Err(error) = self.cut()
         {
-            tracing::warn!(path = %self.path.display(), %error, "cannot cut off a half-written record yet");
+            if let Some(Turn { unsaid }) = TORN.turn() {
+                tracing::warn!(path = %self.path.display(), %error, unsaid, "cannot cut off a half-written record yet");
+            }
         }
         result
     }
