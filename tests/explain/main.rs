@@ -6,5 +6,6 @@ mod golden;
 mod law;
 #[path = "../live/mod.rs"]
 mod live;
+mod others;
 mod recordings;
 mod shown;

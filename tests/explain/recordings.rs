@@ -9,17 +9,21 @@ use serde_json::Value;
 use crate::live::binary::run;
 use crate::shown::{self, Line, Message};
 
-fn directory(protocol: &str) -> PathBuf {
+pub(crate) fn directory(protocol: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(protocol)
 }
 
-fn json_lines(path: &Path) -> Vec<Value> {
+pub(crate) fn json_lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// The sheets of these files and their events, by the names of the files.
-fn explained(protocol: &str, options: &[&str], files: &[String]) -> BTreeMap<String, (Vec<Line>, Vec<Value>)> {
+pub(crate) fn explained(
+    protocol: &str,
+    options: &[&str],
+    files: &[String],
+) -> BTreeMap<String, (Vec<Line>, Vec<Value>)> {
     let arguments = |explain: bool| {
         let mut arguments = vec!["decode", protocol];
         arguments.extend(options);
@@ -47,9 +51,9 @@ fn explained(protocol: &str, options: &[&str], files: &[String]) -> BTreeMap<Str
 }
 
 /// What must hold whatever the protocol is, of a connection's bytes.
-fn check_stream(lines: &[Line], events: &[Value], bytes: &[u8]) {
+pub(crate) fn check_stream(lines: &[Line], events: &[Value], bytes: &[u8]) {
     shown::check_bytes(lines, bytes);
-    check_losses(&shown::faults(lines, 0), events);
+    check_losses(&shown::faults(lines, ..), events);
     let begins: BTreeSet<usize> = shown::messages(lines).iter().map(|message| message.offset).collect();
     for event in events {
         let offset = event["origin"]["offset"].as_u64().unwrap() as usize;
@@ -58,7 +62,7 @@ fn check_stream(lines: &[Line], events: &[Value], bytes: &[u8]) {
 }
 
 /// Every loss stands there, and nothing else does.
-fn check_losses(faults: &[(usize, &str)], events: &[Value]) {
+pub(crate) fn check_losses(faults: &[(usize, &str)], events: &[Value]) {
     let losses: Vec<_> = events.iter().filter(|event| event["kind"] == "loss").collect();
     assert_eq!(faults.len(), losses.len(), "{faults:?}");
     for loss in losses {

@@ -1,6 +1,7 @@
 //! A sheet, read back.
 
 use std::collections::BTreeMap;
+use std::ops::RangeBounds;
 
 /// What stands on one line.
 #[derive(Clone, Debug, PartialEq)]
@@ -153,10 +154,10 @@ pub(crate) fn messages(lines: &[Line]) -> Vec<Message> {
     messages
 }
 
-/// The faults of the outermost level: offset, and what is said.
-pub(crate) fn faults(lines: &[Line], level: usize) -> Vec<(usize, &str)> {
-    let of = |line: &'_ Line| line.level == level;
-    let faults = lines.iter().filter(|line| of(line)).filter_map(|line| match &line.what {
+/// The faults at these levels: offset, and what is said.
+pub(crate) fn faults(lines: &[Line], levels: impl RangeBounds<usize>) -> Vec<(usize, &str)> {
+    let of = lines.iter().filter(|line| levels.contains(&line.level));
+    let faults = of.filter_map(|line| match &line.what {
         What::Fault { offset, said } => Some((*offset, said.as_str())),
         _ => None,
     });
