@@ -285,3 +285,29 @@ pub(crate) fn is_secret_header(name: &str) -> bool {
 fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split_inclusive(|byte| *byte == b'\n')
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_is_to_see_is_hidden_wherever_a_connection_ends() {
+        let plain = "PUT /a HTTP/1.1\r\nX-Api-Key: SECRET\r\ncontent-length: 6\r\n\r\nSECRET";
+        let chunked = "PUT /a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n6\r\nSECRET\r\n0\r\nCookie: SECRET\r\n\r\n";
+        let nothing = "SECRET PUT /a HTTP/1.1\r\n\r\nSECRET";
+        for text in [plain, chunked, nothing] {
+            for end in 0..=text.len() {
+                let bytes = &text.as_bytes()[..end];
+                let mut sheet = Sheet::new(0, []).without_secrets();
+                let mut requests = Requests::new(|_, _, _, _| {}, |_| true, Vec::new());
+                let named = requests.explain(bytes, &mut sheet);
+                requests.finish(&bytes[named..], &mut sheet);
+                assert_eq!(sheet.offset(), end as u64);
+                let shown = sheet.take();
+                let hex: String = shown.lines().map(|line| line.get(10..58).unwrap_or_default()).collect();
+                let hex = hex.replace(' ', "");
+                assert!(!shown.contains("SECRET") && !hex.contains("534543"), "{shown}");
+            }
+        }
+    }
+}

@@ -84,9 +84,10 @@ impl Received {
         Ok(Received { name, file, pieces, is_capture })
     }
 
-    /// The first bytes that were received.
-    fn start(&self) -> &[u8] {
-        self.pieces.first().map_or(&[], |piece| &piece.bytes)
+    /// The version in the hello of a bytefrog control connection, if it is one.
+    fn bytefrog_version(&self) -> Option<u8> {
+        let mut bytes = self.pieces.iter().flat_map(|piece| &piece.bytes);
+        bytes.next().filter(|kind| [0, 16].contains(*kind)).and(bytes.next()).copied()
     }
 }
 
@@ -161,10 +162,7 @@ impl Explainers {
             })),
             ProtocolOptions::Bytefrog(own) => {
                 // All files are one run: the hello of its control connection tells the version.
-                let hello = files.iter().find_map(|file| match file.start() {
-                    [0 | 16, version, ..] => Some(*version),
-                    _ => None,
-                });
+                let hello = files.iter().find_map(Received::bytefrog_version);
                 let hq = Hq::offline(own, false, memory, hello.or(arguments.bytefrog_version));
                 Explainers::Sessions(Box::new(move |_, _| hq.session(None).explainer()))
             }

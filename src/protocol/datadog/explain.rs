@@ -37,6 +37,8 @@ enum Phase {
     /// `process` comes.
     Process,
     Objects,
+    /// Inside of a long string that began before anybody looked, of which so many bytes are still to come.
+    Within(usize),
     /// Inside of a long string, of which so many bytes are still to come.
     Text(usize),
     /// Nobody knows where the next object begins (reading 31).
@@ -51,7 +53,8 @@ impl Explainer {
 
     /// From the beginning of an object on, or inside of the text of a string, `text_left` bytes before its end.
     pub(super) fn within(layout: ListLayout, text_left: u32) -> Self {
-        Explainer { phase: Phase::Text(text_left as usize), ..Explainer::new(layout) }
+        let phase = if text_left == 0 { Phase::Objects } else { Phase::Within(text_left as usize) };
+        Explainer { phase, ..Explainer::new(layout) }
     }
 
     /// Behind a fault.
@@ -92,6 +95,12 @@ impl Explainer {
                 };
                 self.object(input.get(..size)?, sheet);
                 Some(size)
+            }
+            Phase::Within(left) => {
+                input.first()?;
+                sheet.title("string, of which this is not the beginning");
+                self.phase = Phase::Text(*left);
+                Some(0)
             }
             Phase::Text(0) => {
                 self.phase = Phase::Objects;
@@ -247,7 +256,7 @@ impl Explain for Explainer {
         match &mut self.phase {
             _ if rest.is_empty() => {}
             Phase::Process => self.process(rest, sheet),
-            Phase::Objects | Phase::Text(_) => self.object(rest, sheet),
+            Phase::Objects | Phase::Within(_) | Phase::Text(_) => self.object(rest, sheet),
             Phase::Lost(raw) => raw.finish(rest, sheet),
         }
     }
