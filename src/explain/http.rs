@@ -219,12 +219,13 @@ impl Explain for Requests {
     fn finish(&mut self, rest: &[u8], sheet: &mut Sheet) {
         match replace(&mut self.phase, Phase::Head) {
             Phase::Lost(mut raw) => raw.finish(rest, sheet),
-            Phase::Body(head, _) | Phase::Chunk(Chunked { head, .. }, _) if (self.is_secret)(&head) => {
-                sheet.secret(rest, "body", "hidden, not whole");
+            _ if rest.is_empty() => {}
+            Phase::Head => sheet.secret(rest, "?", "no head of a request, or half of one"),
+            // A header behind the body may be as secret as one before it.
+            Phase::Body(head, _) | Phase::Chunk(Chunked { head, .. }, _) if !(self.is_secret)(&head) => {
+                sheet.raw(rest, "not whole");
             }
-            Phase::Head if !rest.is_empty() => sheet.secret(rest, "?", "no head of a request, or half of one"),
-            _ if !rest.is_empty() => sheet.raw(rest, "not whole"),
-            _ => {}
+            _ => sheet.secret(rest, "?", "not whole"),
         }
         // Their offsets are those of bodies.
         sheet.inner(take(&mut self.faults).into_values().flatten(), |_| {});
