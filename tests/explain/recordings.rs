@@ -1,4 +1,4 @@
-//! All recordings, against their decode by independent decoders and against what `decode` says of them.
+//! All recordings of datadog and bytefrog, against their decode by independent decoders and against what `decode` says of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,21 +9,17 @@ use serde_json::Value;
 use crate::live::binary::run;
 use crate::shown::{self, Line, Message};
 
-pub(crate) fn directory(protocol: &str) -> PathBuf {
+fn directory(protocol: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(protocol)
 }
 
-pub(crate) fn json_lines(path: &Path) -> Vec<Value> {
+fn json_lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// The sheets of these files and their events, by the names of the files.
-pub(crate) fn explained(
-    protocol: &str,
-    options: &[&str],
-    files: &[String],
-) -> BTreeMap<String, (Vec<Line>, Vec<Value>)> {
+fn explained(protocol: &str, options: &[&str], files: &[String]) -> BTreeMap<String, (Vec<Line>, Vec<Value>)> {
     let arguments = |explain: bool| {
         let mut arguments = vec!["decode", protocol];
         arguments.extend(options);
@@ -51,9 +47,9 @@ pub(crate) fn explained(
 }
 
 /// What must hold whatever the protocol is, of a connection's bytes.
-pub(crate) fn check_stream(lines: &[Line], events: &[Value], bytes: &[u8]) {
+fn check_stream(lines: &[Line], events: &[Value], bytes: &[u8]) {
     shown::check_bytes(lines, bytes);
-    check_losses(&shown::faults(lines, ..), events);
+    check_losses(&shown::faults(lines, 0), events);
     let begins: BTreeSet<usize> = shown::messages(lines).iter().map(|message| message.offset).collect();
     for event in events {
         let offset = event["origin"]["offset"].as_u64().unwrap() as usize;
@@ -62,7 +58,7 @@ pub(crate) fn check_stream(lines: &[Line], events: &[Value], bytes: &[u8]) {
 }
 
 /// Every loss stands there, and nothing else does.
-pub(crate) fn check_losses(faults: &[(usize, &str)], events: &[Value]) {
+fn check_losses(faults: &[(usize, &str)], events: &[Value]) {
     let losses: Vec<_> = events.iter().filter(|event| event["kind"] == "loss").collect();
     assert_eq!(faults.len(), losses.len(), "{faults:?}");
     for loss in losses {

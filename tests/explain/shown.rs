@@ -1,7 +1,6 @@
 //! A sheet, read back.
 
 use std::collections::BTreeMap;
-use std::ops::RangeBounds;
 
 /// What stands on one line.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,9 +153,9 @@ pub(crate) fn messages(lines: &[Line]) -> Vec<Message> {
     messages
 }
 
-/// The faults at these levels: offset, and what is said.
-pub(crate) fn faults(lines: &[Line], levels: impl RangeBounds<usize>) -> Vec<(usize, &str)> {
-    let of = lines.iter().filter(|line| levels.contains(&line.level));
+/// The faults of a level: offset, and what is said.
+pub(crate) fn faults(lines: &[Line], level: usize) -> Vec<(usize, &str)> {
+    let of = lines.iter().filter(|line| line.level == level);
     let faults = of.filter_map(|line| match &line.what {
         What::Fault { offset, said } => Some((*offset, said.as_str())),
         _ => None,
