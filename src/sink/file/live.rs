@@ -116,10 +116,9 @@ impl Live {
         queue.advance(whole);
         if result.is_err()
             && let Err(error) = self.cut()
+            && let Some(Turn { unsaid }) = TORN.turn()
         {
-            if let Some(Turn { unsaid }) = TORN.turn() {
-                tracing::warn!(path = %self.path.display(), %error, unsaid, "cannot cut off a half-written record yet");
-            }
+            tracing::warn!(path = %self.path.display(), %error, unsaid, "cannot cut off a half-written record yet");
         }
         result
     }

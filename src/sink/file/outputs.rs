@@ -282,10 +282,10 @@ impl Output {
     /// Lets go of a file that somebody else has moved or removed. If even that goes wrong there is nobody left to try
     /// again for.
     fn abandon(&mut self, options: &Options) {
-        if let Err(fault) = self.close(options) {
-            if let Some(Turn { unsaid }) = ABANDONED.turn() {
-                tracing::warn!(%fault, unsaid, "a file was moved away or removed while it was being written");
-            }
+        if let Err(fault) = self.close(options)
+            && let Some(Turn { unsaid }) = ABANDONED.turn()
+        {
+            tracing::warn!(%fault, unsaid, "a file was moved away or removed while it was being written");
         }
         self.live = None;
     }

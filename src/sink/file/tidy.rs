@@ -82,9 +82,8 @@ fn remove_empty_directories(path: &Path, base: &Path) {
 fn warn_of(path: &Path, action: &str, result: io::Result<()>) {
     if let Err(error) = result
         && error.kind() != io::ErrorKind::NotFound
+        && let Some(Turn { unsaid }) = TROUBLE.turn()
     {
-        if let Some(Turn { unsaid }) = TROUBLE.turn() {
-            tracing::warn!(path = %path.display(), %error, unsaid, "cannot {action} a finished file");
-        }
+        tracing::warn!(path = %path.display(), %error, unsaid, "cannot {action} a finished file");
     }
 }
