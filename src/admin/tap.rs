@@ -63,12 +63,21 @@ impl Wanted {
                 ("listener", name) => listener = Some(name.to_owned()),
                 ("kind", name) => match Kind::ALL.into_iter().find(|kind| kind.as_str() == name) {
                     Some(kind) => kinds.push(kind),
-                    None => return Err(format!("there is no kind {name}; there are {}", Kind::ALL.map(Kind::as_str).join(", "))),
+                    None => {
+                        return Err(format!(
+                            "there is no kind {name}; there are {}",
+                            Kind::ALL.map(Kind::as_str).join(", ")
+                        ));
+                    }
                 },
                 ("wire", "" | "1" | "true") => wire = true,
                 ("format", "json") => format = Format::Json,
                 ("format", "text") => format = Format::Text,
-                _ => return Err(format!("what is {pair}? there are listener=, kind=, wire, format=json and format=text")),
+                _ => {
+                    return Err(format!(
+                        "what is {pair}? there are listener=, kind=, wire, format=json and format=text"
+                    ));
+                }
             }
         }
         let kinds = if kinds.is_empty() { Kinds::ALL } else { kinds.into_iter().collect() };
@@ -116,7 +125,10 @@ impl Show {
             Show::Wire(wire) => {
                 let (bytes, losses) = (missed.bytes, missed.events);
                 wire.shown = None;
-                shown.extend(format!("!! this tap is read too slowly: {bytes} bytes and {losses} losses are not shown\n").bytes());
+                shown.extend(
+                    format!("!! this tap is read too slowly: {bytes} bytes and {losses} losses are not shown\n")
+                        .bytes(),
+                );
             }
         }
     }
@@ -149,6 +161,8 @@ struct Followed {
     rest: Vec<u8>,
     /// Offset of what follows that.
     next: u64,
+    /// What follows begins in the midst of a message.
+    lost: bool,
 }
 
 impl Wire {
@@ -156,9 +170,9 @@ impl Wire {
         let Piece { origin, offset, explainer, bytes } = piece;
         self.title(&origin, shown);
         let number = origin.connection;
-        let fresh = Followed { explainer, rest: Vec::new(), next: offset };
+        let fresh = Followed { explainer, rest: Vec::new(), next: offset, lost: false };
         let followed = match self.followed.get(&number) {
-            Some(known) if known.next == offset => known,
+            Some(known) if known.next == offset && !known.lost => known,
             Some(known) => {
                 *known = fresh;
                 known
@@ -185,7 +199,7 @@ impl Wire {
         followed.rest.drain(..at);
         if followed.rest.len() > MAX_REST_BYTES {
             sheet.raw(&std::mem::take(&mut followed.rest), "of a message that is too long to be shown");
-            followed.next = u64::MAX;
+            followed.lost = true;
         }
         sheet.end();
         shown.extend(sheet.take().bytes());
@@ -203,7 +217,7 @@ impl Wire {
                 sheet.title(format_args!("{name}: {value}"));
             }
         });
-        match body_of(&origin.protocol) {
+        match body_of(origin.protocol) {
             _ if *is_secret => sheet.secret(body, "body", "hidden"),
             Some(name) if !body.is_empty() => name(head, body, Vec::new(), &mut sheet),
             _ => {}
@@ -216,9 +230,16 @@ impl Wire {
         for event in batch.events() {
             let DataView::Loss(loss) = event.data() else { continue };
             self.title(event.origin(), shown);
-            let mut sheet = Sheet::default();
+            let mut sheet = Sheet::default().without_secrets();
+            if let Some(followed) = self.followed.get(&event.origin().connection) {
+                // What could not be named yet is what cannot be.
+                sheet = Sheet::new(followed.next - followed.rest.len() as u64, []).without_secrets();
+                followed.lost = !followed.rest.is_empty();
+                followed.explainer.finish(&std::mem::take(&mut followed.rest), &mut sheet);
+            }
             let (reason, bytes, detail) = (loss.reason.as_str(), loss.bytes, loss.detail.text);
-            let request = event.position().sequence.map(|number| format!("request or message {number}: ")).unwrap_or_default();
+            let request =
+                event.position().sequence.map(|number| format!("request or message {number}: ")).unwrap_or_default();
             let text = format!("{request}{reason}, {bytes} bytes lost: {detail}");
             sheet.fault(&Fault { offset: event.position().offset, text });
             shown.extend(sheet.take().bytes());

@@ -1,6 +1,8 @@
 //! The bytes of a connection over HTTP: requests, their headers, and bodies, which somebody else names.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::mem::{replace, take};
 
 use crate::protocol::Head;
 
@@ -11,7 +13,8 @@ const MAX_HEAD_BYTES: usize = 1 << 20;
 /// A line of a body in chunks that is longer is not named.
 const MAX_LINE_BYTES: usize = 16 * 1024;
 
-/// Names a body as it was transmitted. The faults' offsets are those in the body that is decoded, which may be another.
+/// Names a body as it was transmitted, which is the next on the sheet. What is decoded of it has offsets of its own, as in
+/// events, and the faults are of that: they go to [`Sheet::inner`].
 pub type Body = fn(&Head, &[u8], Vec<Fault>, &mut Sheet);
 
 /// Something that was given up in a request.
@@ -27,7 +30,7 @@ pub struct RequestFault {
 pub struct Requests {
     bodies: Body,
     is_secret: Box<dyn Fn(&Head) -> bool + Send>,
-    faults: Vec<RequestFault>,
+    faults: BTreeMap<Option<u64>, Vec<Fault>>,
     /// A body without a length has all the rest; so it is in files, which hold what was kept of a request.
     takes_rest: bool,
     number: u64,
@@ -61,7 +64,11 @@ impl Requests {
     /// them that nobody is to see; `faults` are what a decoder has given up.
     pub fn new(bodies: Body, is_secret: impl Fn(&Head) -> bool + Send + 'static, faults: Vec<RequestFault>) -> Self {
         let is_secret = Box::new(is_secret);
-        Requests { bodies, is_secret, faults, takes_rest: false, number: 0, phase: Phase::Head, searched: 0 }
+        let mut sorted = BTreeMap::<_, Vec<_>>::new();
+        for RequestFault { request, fault } in faults {
+            sorted.entry(request).or_default().push(fault);
+        }
+        Requests { bodies, is_secret, faults: sorted, takes_rest: false, number: 0, phase: Phase::Head, searched: 0 }
     }
 
     /// The same of a file, as [`crate::decode::requests`] reads it: a body without a length has all the rest, and one that is
@@ -73,11 +80,13 @@ impl Requests {
 
     /// Names what is at the front of `input`. `None`: not all of it is here.
     fn step(&mut self, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
-        match std::mem::replace(&mut self.phase, Phase::Head) {
+        match replace(&mut self.phase, Phase::Head) {
             Phase::Head => self.head(input, sheet),
             Phase::Body(head, length) => match input.get(..length) {
                 Some(body) => {
+                    let end = sheet.offset() + length as u64;
                     self.body(&head, body, sheet);
+                    sheet.skip_to(end);
                     Some(length)
                 }
                 None => self.wait(Phase::Body(head, length)),
@@ -160,8 +169,10 @@ impl Requests {
             if line.is_empty() {
                 sheet.field(whole, "end of body", "");
                 let Chunked { head, body, .. } = chunked;
-                // Put together it has offsets of its own.
-                sheet.inner([], |sheet| self.body(&head, &body, sheet));
+                if !(self.is_secret)(&head) {
+                    // Put together it has the offsets of no connection.
+                    sheet.inner([], |sheet| self.body(&head, &body, sheet));
+                }
                 return Some(size);
             }
             write_header(whole, "trailer", sheet);
@@ -182,24 +193,16 @@ impl Requests {
     }
 
     fn body(&mut self, head: &Head, body: &[u8], sheet: &mut Sheet) {
-        let number = self.number;
-        let faults = self.faults(|request| request == Some(number));
+        let faults = self.faults.remove(&Some(self.number)).unwrap_or_default();
         if body.is_empty() {
             faults.iter().for_each(|fault| sheet.fault(fault));
         } else if (self.is_secret)(head) {
             sheet.secret(body, "body", "hidden");
             faults.iter().for_each(|fault| sheet.fault(fault));
         } else {
-            let end = sheet.offset() + body.len() as u64;
             sheet.title(format_args!("body, {} bytes", body.len()));
             (self.bodies)(head, body, faults, sheet);
-            sheet.skip_to(end);
         }
-    }
-
-    /// Takes the faults of these requests.
-    fn faults(&mut self, mut takes: impl FnMut(Option<u64>) -> bool) -> Vec<Fault> {
-        self.faults.extract_if(.., |fault| takes(fault.request)).map(|fault| fault.fault).collect()
     }
 }
 
@@ -213,7 +216,7 @@ impl Explain for Requests {
     }
 
     fn finish(&mut self, rest: &[u8], sheet: &mut Sheet) {
-        match std::mem::replace(&mut self.phase, Phase::Head) {
+        match replace(&mut self.phase, Phase::Head) {
             Phase::Lost(mut raw) => raw.finish(rest, sheet),
             Phase::Body(head, _) | Phase::Chunk(Chunked { head, .. }, _) if (self.is_secret)(&head) => {
                 sheet.secret(rest, "body", "hidden, not whole");
@@ -222,7 +225,7 @@ impl Explain for Requests {
             _ if !rest.is_empty() => sheet.raw(rest, "not whole"),
             _ => {}
         }
-        self.faults(|_| true).iter().for_each(|fault| sheet.fault(fault));
+        take(&mut self.faults).values().flatten().for_each(|fault| sheet.fault(fault));
     }
 }
 
@@ -257,7 +260,7 @@ fn write_head(bytes: &[u8], sheet: &mut Sheet) {
 
 fn write_header(line: &[u8], what: &str, sheet: &mut Sheet) {
     match header(line.trim_ascii_end()) {
-        Some((name, _)) if is_secret(&name) => sheet.secret(line, what, format_args!("{name}: hidden")),
+        Some((name, _)) if is_secret_header(&name) => sheet.secret(line, what, format_args!("{name}: hidden")),
         Some((name, value)) => sheet.field(line, what, format_args!("{name}: {}", value::text(value))),
         None => sheet.field(line, what, value::text(line.trim_ascii_end())),
     }
@@ -270,7 +273,7 @@ fn header(line: &[u8]) -> Option<(String, &[u8])> {
 }
 
 /// Whether who knows the value of a header of this name may speak for its sender.
-fn is_secret(name: &str) -> bool {
+pub(crate) fn is_secret_header(name: &str) -> bool {
     ["auth", "cookie", "token", "secret", "password", "credential", "key", "session"]
         .iter()
         .any(|part| name.contains(part))

@@ -4,11 +4,15 @@
 //! decoder gave up is told by its own `loss`, which [`Sheet`] shows at its place; the explainer names the bytes around it.
 //! Every byte is shown once and in order, which the tests hold against the decoders' offsets.
 
+pub(crate) mod cbor;
+pub(crate) mod depth;
 mod fields;
+pub(crate) mod gvariant;
 pub mod http;
 mod raw;
 mod sheet;
 pub mod value;
+pub(crate) mod words;
 
 pub use fields::Fields;
 pub use raw::Raw;

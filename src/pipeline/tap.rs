@@ -114,15 +114,20 @@ impl Taps {
         let tap =
             Arc::new(Tap { filter: filter.clone(), passing, waiting: AtomicUsize::new(0), missed: Mutex::default() });
         taps.push(tap.clone());
-        self.count(&taps);
+        self.counted(&taps);
         Some(Reader { filter, taps: self.clone(), tap, receiver })
+    }
+
+    /// How many are open.
+    pub fn count(&self) -> usize {
+        self.0.open.load(Relaxed)
     }
 
     /// Nothing more will pass: readers come to their end.
     pub fn close(&self) {
         let mut taps = self.taps();
         taps.clear();
-        self.count(&taps);
+        self.counted(&taps);
     }
 
     /// Events are on their way.
@@ -170,7 +175,7 @@ impl Taps {
         }
     }
 
-    fn count(&self, taps: &[Arc<Tap>]) {
+    fn counted(&self, taps: &[Arc<Tap>]) {
         self.0.open.store(taps.len(), Relaxed);
         self.0.wired.store(taps.iter().filter(|tap| tap.filter.wire).count(), Relaxed);
     }
@@ -234,7 +239,7 @@ impl Drop for Reader {
     fn drop(&mut self) {
         let mut taps = self.taps.taps();
         taps.retain(|other| !Arc::ptr_eq(other, &self.tap));
-        self.taps.count(&taps);
+        self.taps.counted(&taps);
     }
 }
 

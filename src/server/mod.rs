@@ -19,7 +19,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::warn;
 
 use crate::admin::options::AdminOptions;
-use crate::admin::{Endpoint, Subject};
+use crate::admin::{Endpoint, Serving, Subject};
 use crate::agents::{Directory, Headquarters, Processes};
 use crate::config::{Config, SinkConfig, SinkKind};
 use crate::health::Health;
@@ -60,7 +60,7 @@ pub struct Server {
 struct Admin {
     address: SocketAddr,
     tls: Option<Tls>,
-    task: AbortOnDropHandle<()>,
+    serving: Serving,
 }
 
 /// A listener that is bound.
@@ -235,6 +235,7 @@ impl Server {
             // Sinks that are well have not had their turn yet.
             deadline = Instant::now() + grace.min(LAST_TURN);
         }
+        let taps = sender.taps().clone();
         drop(sender);
         if timeout_at(deadline, workers.drained()).await.is_err() {
             warn!("the grace period is over: what sinks have not written is given up");
@@ -243,7 +244,10 @@ impl Server {
         // A connection that was given up has told its loss by now, or has found that no sink takes it any more.
         connections.wait().await;
         // Until here it could be asked how the stopping goes.
-        drop(admin);
+        taps.close();
+        if let Some(Admin { serving, .. }) = admin {
+            serving.finish().await;
+        }
         ledger.accounts()
     }
 
@@ -257,8 +261,9 @@ impl Server {
             memory: self.house.memory.clone(),
             directory: self.house.directory.clone(),
             health: self.health.clone(),
+            taps: self.house.sender.taps().clone(),
         };
-        self.admin = Some(Admin { address, tls: endpoint.tls(), task: endpoint.serve(subject) });
+        self.admin = Some(Admin { address, tls: endpoint.tls(), serving: endpoint.serve(subject) });
     }
 }
 

@@ -124,9 +124,8 @@ impl Server {
             let tls = self.admin.as_ref().and_then(|admin| admin.tls.as_ref());
             reloaded.reread("the admin endpoint", tls.map_or(Ok(false), Tls::reread));
         } else {
-            if let Some(Admin { task, .. }) = self.admin.take() {
-                task.abort();
-                let _ = task.await;
+            if let Some(Admin { serving, .. }) = self.admin.take() {
+                serving.finish().await;
             }
             reloaded.changes.push("admin endpoint begun anew".to_owned());
             match open_admin(&config.admin).await {

@@ -56,12 +56,12 @@ impl Explainer {
     /// Behind a fault.
     pub(super) fn lost() -> Self {
         let mut explainer = Explainer::new(ListLayout::default());
-        explainer.lose();
+        explainer.lose("behind a fault nothing can be read");
         explainer
     }
 
-    fn lose(&mut self) {
-        self.phase = Phase::Lost(Raw::new("behind a fault nothing can be read"));
+    fn lose(&mut self, why: &'static str) {
+        self.phase = Phase::Lost(Raw::new(why));
     }
 
     /// Names what is at the front of `input`. `None`: not all of it is here.
@@ -71,7 +71,7 @@ impl Explainer {
                 // A wrong byte of the type is a fault at once; of a wrong version four bytes are named.
                 let known = input.len().min(2);
                 if input[..known] != MAGIC[..known] {
-                    self.lose();
+                    self.lose("no process");
                     return Some(0);
                 }
                 let size = if *input.get(..6)? == MAGIC { PROCESS_BYTES } else { 6 };
@@ -80,13 +80,13 @@ impl Explainer {
                 if size == PROCESS_BYTES {
                     self.phase = Phase::Objects;
                 } else {
-                    self.lose();
+                    self.lose("of a version that is not known");
                 }
                 Some(size)
             }
             Phase::Objects => {
                 let Ok(size) = self.size(input)? else {
-                    self.lose();
+                    self.lose("no object that may stand here");
                     return Some(0);
                 };
                 self.object(input.get(..size)?, sheet);
