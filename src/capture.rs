@@ -26,11 +26,12 @@ const FULL: u8 = b'f';
 const END: u8 = b'e';
 
 /// Every end, and its name in a file.
-const ENDS: [(End, &str); 5] = [
+const ENDS: [(End, &str); 6] = [
     (End::Closed, "closed"),
     (End::Reset, "reset"),
     (End::TimedOut, "timed_out"),
     (End::TooLarge, "too_large"),
+    (End::NoMemory, "no_memory"),
     (End::Stopped, "stopped"),
 ];
 

@@ -91,7 +91,7 @@ impl Health {
         if self.stop.is_cancelled() {
             return Some("the daemon is stopping".to_owned());
         }
-        if self.memory.used() >= self.memory.limit() {
+        if self.memory.is_full() {
             return Some("memory is at its limit (limits.memory_bytes)".to_owned());
         }
         let down = self.ledger.accounts().sinks.iter().find_map(|sink| match sink {

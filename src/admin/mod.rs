@@ -47,6 +47,10 @@ use options::AdminOptions;
 
 /// Connections served at once; further ones wait.
 const MAX_CONNECTIONS: usize = 16;
+/// What a connection takes of memory, with its request, its answer and TLS.
+const CONNECTION_BYTES: u64 = 128 << 10;
+/// The longest head of a request.
+const MAX_HEAD_BYTES: usize = 16 << 10;
 /// A connection has so long for its one request and the answer.
 const CONNECTION_TIME: Duration = Duration::from_secs(30);
 /// When the daemon has stopped, answers still have so long.
@@ -204,7 +208,10 @@ impl Room {
             let room = self.clone();
             async move { Ok::<_, Infallible>(room.answer(request).await) }
         });
-        let connection = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
+        let connection = http1::Builder::new()
+            .keep_alive(false)
+            .max_buf_size(MAX_HEAD_BYTES)
+            .serve_connection(TokioIo::new(stream), service);
         if let Err(error) = connection.await {
             debug!(%error, "an admin connection broke");
         }

@@ -4,7 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{LONGEST, Section};
+use crate::config::{Bounds, LONGEST, Section};
+use crate::pipeline::tap::MAX_TAPS;
 use crate::transport::options::TlsOptions;
 
 /// The port that collectors' metrics are scraped from by custom.
@@ -50,6 +51,18 @@ impl AdminOptions {
             );
         }
         options
+    }
+}
+
+impl AdminOptions {
+    /// Says what the endpoint may take of memory whatever happens.
+    pub(crate) fn declare(&self, bounds: &mut Bounds) {
+        if self.listen.is_some() {
+            let connections = super::MAX_CONNECTIONS as u64;
+            let what = format!("{connections} connections, each with a request and an answer");
+            bounds.add("admin", what, connections * super::CONNECTION_BYTES);
+            bounds.add("admin", format!("{MAX_TAPS} taps"), MAX_TAPS as u64 * super::tap::MOST_BYTES);
+        }
     }
 }
 

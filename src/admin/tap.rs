@@ -11,7 +11,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use crate::codec::lru::Lru;
 use crate::event::{Batch, DataView, Kind, Origin};
 use crate::explain::{Explain, Fault, Sheet, http};
-use crate::pipeline::tap::{Asked, Filter, Missed, Passing, Piece, Reader};
+use crate::pipeline::tap::{Asked, Filter, MAX_WAITING_BYTES, Missed, Passing, Piece, Reader};
 use crate::protocol::{Protocol, endless, zico};
 use crate::sink::encode::{Encoder, Format};
 use crate::sink::{Kinds, Selection};
@@ -21,9 +21,13 @@ use super::{Answer, Subject, text};
 
 /// Connections whose bytes are named with what was seen of them before; of more, those start anew that were quiet for
 /// longest.
-const MAX_FOLLOWED: usize = 16;
+const MAX_FOLLOWED: usize = 4;
 /// Bytes of a message that has not come whole.
 const MAX_REST_BYTES: usize = 256 * 1024;
+/// What a tap may take: what waits for its reader, and what is remembered of connections: names, and half messages.
+pub(super) const MOST_BYTES: u64 = (MAX_WAITING_BYTES + MAX_FOLLOWED * (MAX_REST_BYTES + EXPLAINER_BYTES)) as u64;
+/// What an explainer may remember, with what is around it.
+const EXPLAINER_BYTES: usize = 2 << 20;
 
 /// Opens a tap, as the query of the request wants it; its answer goes on until somebody ends it.
 pub(super) fn open(subject: &Subject, query: &str) -> Answer {

@@ -9,7 +9,8 @@ use super::{Failure, counted, print, run, say};
 #[command(after_help = "\
 Examples:
   tributary check --config tributary.toml
-  tributary check --print                      every option with the value in force, as TOML")]
+  tributary check --print                      every option with the value in force, as TOML; and what memory all of it
+                                               may take")]
 pub(super) struct Arguments {
     /// The configuration [default: as for `run`]
     #[arg(long, value_name = "FILE")]
@@ -24,5 +25,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let config = &loaded.config;
     let (listeners, sinks) = (config.listeners.len() as u64, config.sinks.len() as u64);
     say(format_args!("{source}: good: {}, {}", counted(listeners, "listener"), counted(sinks, "sink")));
-    if arguments.print { print(loaded.effective.as_bytes()) } else { Ok(()) }
+    if !arguments.print {
+        return Ok(());
+    }
+    let table = config.bounds().table(config.limits.memory_bytes);
+    print(format!("{}{table}", loaded.effective).as_bytes())
 }

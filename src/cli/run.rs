@@ -13,7 +13,7 @@ use crate::config::{Config, Loaded};
 use crate::pipeline::ledger::{Accounts, SinkAccount};
 use crate::server::Server;
 
-use super::{Failure, block_on, service};
+use super::{Failure, block_on_threads, service};
 
 /// Where a configuration is looked for when none is named, in this order.
 const PLACES: [&str; 2] = ["./tributary.toml", "/etc/tributary/tributary.toml"];
@@ -40,7 +40,8 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (source, loaded) = load(arguments.config.clone())?;
     info!("tributary {}, configuration: {source}", env!("CARGO_PKG_VERSION"));
-    let accounts = block_on(serve(loaded.config, arguments.config.clone()))??;
+    let threads = loaded.config.limits.threads();
+    let accounts = block_on_threads(threads, serve(loaded.config, arguments.config.clone()))??;
     verdict(&accounts)
 }
 

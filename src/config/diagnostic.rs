@@ -20,6 +20,8 @@ pub struct Diagnostic {
     pub message: String,
     /// What would be right.
     pub help: Option<String>,
+    /// What it comes from, a line each.
+    pub notes: Vec<String>,
 }
 
 /// A stretch of one line of a file.
@@ -59,10 +61,10 @@ impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(place) = &self.place else {
             write!(f, "{}: {}", self.source, self.message)?;
-            return match &self.help {
-                Some(help) => write!(f, "\n  {help}"),
-                None => Ok(()),
-            };
+            if let Some(help) = &self.help {
+                write!(f, "\n  {help}")?;
+            }
+            return self.notes.iter().try_for_each(|note| write!(f, "\n  {note}"));
         };
         let number = place.line.to_string();
         writeln!(f, "{}:{}:{}: {}", self.source, place.line, place.column, self.message)?;
@@ -71,10 +73,10 @@ impl fmt::Display for Diagnostic {
         let before: String =
             place.text.chars().take(place.column - 1).map(|c| if c == '\t' { c } else { ' ' }).collect();
         write!(f, "  {:pad$} | {before}{}", "", "^".repeat(place.width), pad = number.len())?;
-        match &self.help {
-            Some(help) => write!(f, " {help}"),
-            None => Ok(()),
+        if let Some(help) = &self.help {
+            write!(f, " {help}")?;
         }
+        self.notes.iter().try_for_each(|note| write!(f, "\n  {:pad$} | {note}", "", pad = number.len()))
     }
 }
 
@@ -124,7 +126,8 @@ mod tests {
     fn shown(text: &str, part: &str) -> String {
         let start = text.find(part).unwrap();
         let place = Some(Place::of(text, start..start + part.len()));
-        Diagnostic { source: "f".into(), place, message: "wrong".into(), help: Some("right".into()) }.to_string()
+        Diagnostic { source: "f".into(), place, message: "wrong".into(), help: Some("right".into()), notes: vec![] }
+            .to_string()
     }
 
     #[test]

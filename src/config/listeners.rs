@@ -2,8 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use super::bounds::Bounds;
 use super::section::Section;
 use super::{Names, check_name};
+use crate::pipeline::ROSTER_BYTES;
 use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
 use crate::store::StoreOptions;
 use crate::transport::options::{HttpOptions, ListenerOptions};
@@ -61,6 +63,29 @@ impl ProtocolOptions {
                 StoreOptions::read(section),
                 HttpOptions::read(section),
             ),
+        }
+    }
+}
+
+impl ListenerConfig {
+    /// Says what it may take of memory whatever happens.
+    pub(super) fn declare(&self, bounds: &mut Bounds) {
+        let of = format!("listeners.{}", self.name);
+        self.options.declare(&of, bounds);
+        bounds.add(&of, "who has been heard", ROSTER_BYTES);
+        match &self.protocol {
+            ProtocolOptions::Bytefrog(_) | ProtocolOptions::Datadog(_) | ProtocolOptions::Rbkit(_) => {
+                bounds.need(self.options.most_buffered_bytes());
+            }
+            ProtocolOptions::Endless(options, http) => {
+                http.declare(&of, bounds);
+                options.declare(&of, bounds);
+            }
+            ProtocolOptions::Zico(options, store, http) => {
+                http.declare(&of, bounds);
+                options.declare(&of, bounds);
+                store.declare(&of, bounds);
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 //! components there are. [`section`], [`units`] and [`diagnostic`] know none, and components of any floor may use
 //! them.
 
+pub mod bounds;
 pub mod diagnostic;
 mod listeners;
 pub mod section;
@@ -16,8 +17,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::admin::options::AdminOptions;
+use crate::event::MOST_BATCH_BYTES;
 use crate::transport::options::TlsOptions;
 
+pub use bounds::Bounds;
 pub use diagnostic::{ConfigErrors, Diagnostic};
 pub use listeners::{ListenerConfig, ProtocolOptions};
 pub use section::Section;
@@ -43,9 +46,12 @@ pub struct Config {
 /// What holds for the whole process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
-    /// Memory for what peers make the collector remember (dictionaries, waiting records), of all connections
-    /// together. 256 MiB. At least 1 MiB.
+    /// Memory that the daemon takes at most, beside what the process itself takes (see [`Config::bounds`]): what sinks and
+    /// other components may take whatever happens, and what all peers share. 256 MiB. At least 1 MiB, and at least what the
+    /// configuration needs.
     pub memory_bytes: u64,
+    /// Threads that decode and serve. None, as by default: one per processor, at most 8. 1 to 256.
+    pub threads: Option<usize>,
     /// How long a stopping daemon waits for its connections and sinks. 10 s. Zero: not at all; at most 1 h.
     pub shutdown_grace: Duration,
 }
@@ -71,7 +77,15 @@ impl Config {
         let source = path.display().to_string();
         let unreadable = |why: String| {
             let message = format!("cannot be read: {why}");
-            ConfigErrors { diagnostics: vec![Diagnostic { source: source.clone(), place: None, message, help: None }] }
+            ConfigErrors {
+                diagnostics: vec![Diagnostic {
+                    source: source.clone(),
+                    place: None,
+                    message,
+                    help: None,
+                    notes: vec![],
+                }],
+            }
         };
         let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
         let text = String::from_utf8(bytes).map_err(|error| unreadable(error.to_string()))?;
@@ -89,7 +103,9 @@ impl Config {
             let watch = root.section("reload", |section| section.bool("watch", false));
             let listeners = listeners::read(root);
             let sinks = sinks::read(root);
-            Config { limits, admin, watch, listeners, sinks }
+            let config = Config { limits, admin, watch, listeners, sinks };
+            config.check_memory(root);
+            config
         })?;
         let effective = section::render(&settings);
         let options = settings
@@ -106,6 +122,28 @@ impl Config {
         listeners.chain(&self.admin.tls).flat_map(of).flatten().collect()
     }
 
+    /// What its components may take of memory at the worst. What is left of `limits.memory_bytes` peers share.
+    pub fn bounds(&self) -> Bounds {
+        let mut bounds = Bounds::default();
+        let threads = self.limits.threads();
+        let what = format!("batches being made: {threads} threads x {}", bounds::size(MOST_BATCH_BYTES));
+        bounds.add("limits", what, (threads as u64).saturating_mul(MOST_BATCH_BYTES));
+        self.admin.declare(&mut bounds);
+        self.listeners.iter().for_each(|listener| listener.declare(&mut bounds));
+        self.sinks.iter().for_each(|sink| sink.declare(&mut bounds));
+        bounds
+    }
+
+    fn check_memory(&self, root: &mut Section<'_>) {
+        let (limit, bounds) = (self.limits.memory_bytes, self.bounds());
+        let least = bounds.least_limit();
+        if limit < least {
+            let message = format!("`memory_bytes` is {}: too little for this configuration", bounds::size(limit));
+            let help = format!("at least {}, or lower what is large among these bytes:", bounds::size(least));
+            root.error_together("limits", "memory_bytes", message, help, bounds.lines());
+        }
+    }
+
     /// What an empty file means: a loopback listener for every protocol (of rbkit, the process that is dialled), and JSON lines on stdout.
     pub fn builtin() -> Config {
         Config::parse("built in", "").expect("a test reads it").config
@@ -118,16 +156,26 @@ impl Limits {
         let grace = Duration::ZERO..=Duration::from_secs(3600);
         Limits {
             memory_bytes: section.size("memory_bytes", default.memory_bytes, 1 << 20..=1024 << 30),
+            threads: section.optional_count("threads", 1..=256),
             shutdown_grace: section.duration("shutdown_grace", default.shutdown_grace, grace),
         }
+    }
+
+    /// How many threads decode and serve.
+    pub fn threads(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        self.threads.unwrap_or_else(|| processors().min(MOST_THREADS))
     }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { memory_bytes: 256 << 20, shutdown_grace: Duration::from_secs(10) }
+        Limits { memory_bytes: 256 << 20, threads: None, shutdown_grace: Duration::from_secs(10) }
     }
 }
+
+/// Threads where the file does not say how many.
+const MOST_THREADS: usize = 8;
 
 /// Names of listeners and sinks appear in file paths, metrics and log lines, which all do well without quoting.
 fn check_name(name: &str, section: &mut Section<'_>) {

@@ -188,6 +188,24 @@ impl<'a> Section<'a> {
         self.report(self.span.clone(), message.into(), help);
     }
 
+    /// Reports that the value of `key` in the sub-table `section`, which was read before, is wrong together with others:
+    /// `notes` say which, a line each. Nothing is reported where something else is wrong already, for what is wrong was
+    /// read as its default.
+    pub fn error_together(&mut self, section: &str, key: &str, message: String, help: String, notes: Vec<String>) {
+        if !self.findings.diagnostics.is_empty() {
+            return;
+        }
+        let table = self.table.and_then(|table| table.get(section));
+        let span = match table.map(Spanned::get_ref) {
+            Some(DeValue::Table(table)) => table.get(key).map(Spanned::span),
+            _ => None,
+        };
+        self.report(span, message, Some(help));
+        if let Some(diagnostic) = self.findings.diagnostics.last_mut() {
+            diagnostic.notes = notes;
+        }
+    }
+
     /// Keys that nobody asks for are no errors: what this section is about could not be made out.
     pub fn accept_other_keys(&mut self) {
         self.others_accepted = true;
@@ -289,7 +307,7 @@ impl<'a> Section<'a> {
 impl Findings {
     fn report(&mut self, place: Option<Place>, message: String, help: Option<String>) {
         let (message, help) = (printable(&message), help.map(|help| printable(&help)));
-        self.diagnostics.push(Diagnostic { source: self.source.clone(), place, message, help });
+        self.diagnostics.push(Diagnostic { source: self.source.clone(), place, message, help, notes: Vec::new() });
     }
 
     /// Errors when anything was reported, in the order of the file.

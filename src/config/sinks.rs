@@ -3,12 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::bounds::Bounds;
 use super::section::Section;
 use super::units::LONGEST;
 use super::{Names, check_name};
 use crate::pipeline::options::LaneOptions;
 use crate::sink::encode::Format;
 use crate::sink::file::{self, Compression, Fsync};
+use crate::sink::stdout;
 
 /// One sink.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +43,19 @@ impl fmt::Display for SinkKind {
             SinkKind::Stdout { format } => write!(f, "{} to stdout", format.as_str()),
             SinkKind::File(options) => write!(f, "{} to {}", options.format.as_str(), options.path),
             SinkKind::Discard => f.write_str("discards everything"),
+        }
+    }
+}
+
+impl SinkConfig {
+    /// Says what it may take of memory whatever happens.
+    pub(super) fn declare(&self, bounds: &mut Bounds) {
+        let of = format!("sinks.{}", self.name);
+        self.lane.declare(&of, bounds);
+        match &self.kind {
+            SinkKind::Stdout { .. } => stdout::declare(&of, bounds),
+            SinkKind::File(options) => options.declare(&of, bounds),
+            SinkKind::Discard => {}
         }
     }
 }

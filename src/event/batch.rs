@@ -44,9 +44,17 @@ impl Batch {
         self.origins.first()
     }
 
-    /// Bytes of memory that this batch holds.
+    /// Attributes, values, members and frames.
+    pub(super) fn elements(&self) -> usize {
+        self.attributes.len() + self.values.len() + self.members.len() + self.frames.len()
+    }
+
+    /// Bytes of memory that this batch holds, with who speaks in it.
     pub fn memory_bytes(&self) -> usize {
-        self.text.capacity()
+        let resources: usize = self.resources.iter().map(|resource| resource.memory_bytes()).sum();
+        resources
+            + self.origins.len() * ORIGIN_BYTES
+            + self.text.capacity()
             + self.bytes.capacity()
             + self.events.capacity() * size_of::<Event>()
             + (self.attributes.capacity() + self.members.capacity()) * size_of::<(Key, Value)>()
@@ -54,6 +62,9 @@ impl Batch {
             + self.frames.capacity() * size_of::<Frame>()
     }
 }
+
+/// What an origin takes, roughly.
+const ORIGIN_BYTES: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Event {

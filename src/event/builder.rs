@@ -11,6 +11,11 @@ use super::{Kind, Loss, Origin, Resource, Severity};
 const FULL_EVENTS: usize = 1024;
 /// … or when its events are about this many bytes of output.
 const FULL_EXPANDED_BYTES: usize = 256 * 1024;
+/// … or has so many attributes, values, members and frames, which may take more memory than output.
+const FULL_ELEMENTS: usize = 16 * 1024;
+/// What a batch takes of memory at most, if none of its events is by itself larger than half of that: texts and elements,
+/// which may have twice the room that they need, and as much again in output.
+pub const MOST_BATCH_BYTES: u64 = 4 << 20;
 /// What an event costs in output beside its attributes, roughly.
 const EVENT_OVERHEAD_BYTES: usize = 256;
 
@@ -80,12 +85,19 @@ impl BatchBuilder {
 
     /// Whether the batch should go out before another message is decoded.
     pub fn is_full(&self) -> bool {
-        self.batch.events.len() >= FULL_EVENTS || self.expanded >= FULL_EXPANDED_BYTES
+        self.batch.events.len() >= FULL_EVENTS
+            || self.expanded >= FULL_EXPANDED_BYTES
+            || self.batch.elements() >= FULL_ELEMENTS
     }
 
     /// Events of one kind that are in the batch.
     pub fn count(&self, kind: Kind) -> u64 {
         self.batch.count(kind)
+    }
+
+    /// Memory that is kept for the next batch, or that this one takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.batch.memory_bytes()
     }
 
     /// Whether there is nothing to take.

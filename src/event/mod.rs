@@ -17,7 +17,7 @@ pub use batch::{
     Batch, Frame, Header, Key, MetricData, MetricType, Number, Position, SampleData, SpanData, Status, Temporality,
     Text, Value,
 };
-pub use builder::{BatchBuilder, EventBuilder, Interned};
+pub use builder::{BatchBuilder, EventBuilder, Interned, MOST_BATCH_BYTES};
 pub use id::{SpanId, TraceId, UnixNanos, write_hex};
 pub use loss::{Loss, Reason};
 pub use origin::{Origin, Resource, ResourceValue};

@@ -48,6 +48,9 @@ pub struct Resource {
     rendered: OnceLock<Box<[u8]>>,
 }
 
+/// What an attribute of a resource takes beside its texts.
+const ATTRIBUTE_BYTES: usize = 64;
+
 /// The value of a resource attribute.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
@@ -73,6 +76,11 @@ impl From<&str> for ResourceValue {
 }
 
 impl Resource {
+    /// Bytes of memory that it takes, roughly: its attributes, and the same again as an encoder shows them.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.attributes.iter().map(|(key, value)| ATTRIBUTE_BYTES + 2 * (key.len() + value.len())).sum()
+    }
+
     /// A resource of these attributes; of a repeated key the last value stands.
     pub fn new(attributes: impl IntoIterator<Item = (String, ResourceValue)>) -> Self {
         let mut kept: Vec<(String, ResourceValue)> = Vec::new();

@@ -8,6 +8,7 @@ mod ack;
 mod lane;
 pub mod ledger;
 pub mod options;
+mod overflow;
 mod roster;
 pub mod tap;
 mod worker;
@@ -17,17 +18,20 @@ use std::time::Duration;
 
 use tokio::sync::{RwLock, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::event::Batch;
+use crate::protocol::MemoryBudget;
 use crate::sink::{Sink, SinkError};
 
 pub use ack::Verdict;
 use lane::Lane;
 use ledger::SinkBooks;
 use options::LaneOptions;
+use overflow::Overflow;
 pub use roster::Agent;
+pub(crate) use roster::ROSTER_BYTES;
 use tap::Taps;
 
 /// The lanes of all sinks. They are exchanged, seldom, while nobody hands anything over.
@@ -39,12 +43,34 @@ pub struct Sender {
     lanes: Arc<Lanes>,
     patience: Option<Duration>,
     taps: Taps,
+    overflow: Arc<Overflow>,
 }
 
 impl Sender {
     /// Who looks on.
     pub fn taps(&self) -> &Taps {
         &self.taps
+    }
+
+    /// A sender whose batches that wait for full lanes count to `memory`, and to nobody else's: for the connections of one
+    /// listener.
+    pub fn counted(self, memory: Arc<MemoryBudget>) -> Self {
+        Sender { overflow: Arc::new(Overflow::new(memory)), ..self }
+    }
+
+    /// Whether so little waits for full lanes that another batch may be made.
+    #[inline]
+    pub fn keeps_up(&self) -> bool {
+        self.overflow.keeps_up()
+    }
+
+    /// Waits until it does; no longer than the sender's patience, if it has any, for then what is made is shed.
+    pub async fn until_it_keeps_up(&self) {
+        match self.patience {
+            // Either way it is time to go on.
+            Some(patience) => drop(timeout(patience, self.overflow.until_it_keeps_up()).await),
+            None => self.overflow.until_it_keeps_up().await,
+        }
     }
 
     /// A sender that waits for a full lane so long and no longer, and then sheds until there is room again. For peers
@@ -80,6 +106,10 @@ impl Sender {
         let lanes = self.lanes.read().await.clone();
         let offer = |lane| Some((lane, Lane::offer(lane, &batch, answer.as_ref(), self.patience.is_some())?));
         let mut full: Vec<_> = lanes.iter().filter_map(offer).collect();
+        if full.is_empty() {
+            return;
+        }
+        let _waits = self.overflow.wait(batch.memory_bytes() as u64);
         if full.len() == 1
             && let Some((lane, ticket)) = full.pop()
         {
@@ -193,7 +223,7 @@ impl Sinks {
             stop: self.stop,
             abort: self.abort,
         };
-        (Sender { lanes, patience: None, taps: Taps::default() }, workers)
+        (Sender { lanes, ..Sender::default() }, workers)
     }
 }
 

@@ -1,7 +1,8 @@
 //! What every sink takes, whatever its type: the lane that leads to it.
 
-use crate::config::Section;
-use crate::event::Kind;
+use crate::config::bounds::size;
+use crate::config::{Bounds, Section};
+use crate::event::{Kind, MOST_BATCH_BYTES};
 use crate::protocol::Protocol;
 use crate::sink::Kinds;
 
@@ -68,6 +69,24 @@ impl LaneOptions {
         }
     }
 }
+
+impl LaneOptions {
+    /// Says what the lane may take of memory whatever happens.
+    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        let what = match self.buffer_bytes {
+            bytes if bytes < MOST_BATCH_BYTES => format!("its lane: one batch of {}", size(MOST_BATCH_BYTES)),
+            bytes => format!("its lane (buffer_bytes {})", size(bytes)),
+        };
+        let places = (self.buffer_batches as u64).saturating_mul(PLACE_BYTES);
+        let bytes = self.buffer_bytes.max(MOST_BATCH_BYTES).saturating_add(places).saturating_add(OWED_BYTES);
+        bounds.add(of, what, bytes);
+    }
+}
+
+/// What a place in a lane takes beside its batch.
+const PLACE_BYTES: u64 = 256;
+/// What is to be told of events that a sink did not get.
+const OWED_BYTES: u64 = 1024 * 256;
 
 impl Default for LaneOptions {
     fn default() -> Self {

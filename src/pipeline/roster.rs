@@ -7,11 +7,15 @@ use crate::codec::lru::Lru;
 use crate::event::{Batch, Kind, Origin, Resource, ResourceValue, UnixNanos};
 
 /// Agents of one listener that are remembered; of more, those go that were silent for longest.
-const MAX_AGENTS: usize = 4096;
+const MAX_AGENTS: usize = 2048;
 /// Of what an agent says of itself, the attributes are kept that fit into so many bytes.
-const MAX_RESOURCE_BYTES: usize = 1024;
+const MAX_RESOURCE_BYTES: usize = 2048;
 /// What an attribute counts besides its key and text.
-const ATTRIBUTE_BYTES: usize = 16;
+const ATTRIBUTE_BYTES: usize = 80;
+/// What an agent takes besides.
+const AGENT_BYTES: usize = 256;
+/// The most that the agents of a listener take.
+pub(crate) const ROSTER_BYTES: u64 = (MAX_AGENTS * (MAX_RESOURCE_BYTES + AGENT_BYTES)) as u64;
 
 /// The agents of one listener. An agent is an address (without its port) and what it says of itself.
 #[derive(Debug)]

@@ -1,76 +1,187 @@
 //! Limits that sessions share: memory of the whole process, and how much output a peer may cause.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::config::Section;
 
-/// Memory for what peers make us remember (dictionaries, waiting records, requests on their way), shared by every
-/// session of the process.
+/// Memory for everything that grows with peers and load: connections, what they have sent and what they make us remember.
+/// Shared by every session of the process.
+///
+/// Who grows takes a [`MemoryLease`]. Not everyone may use all of it, so that nobody can take the last from everyone else:
+///
+/// - what lasts (dictionaries, waiting records) may fill six eighths,
+/// - further connections, and of what lasts the first [`MemoryLease::MODEST`] of each session, seven,
+/// - what passes (half messages, bodies, batches), which has time limits of its own, all of it.
 #[derive(Debug)]
 pub struct MemoryBudget {
     limit: AtomicU64,
     used: AtomicU64,
+    /// When something that passes was refused last, in microseconds of [`super::Now::elapsed`]; 0: never.
+    refused: AtomicU64,
 }
 
 impl MemoryBudget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Arc<Self> {
-        Arc::new(MemoryBudget { limit: AtomicU64::new(limit), used: AtomicU64::new(0) })
+        let (used, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(MemoryBudget { limit: AtomicU64::new(limit), used, refused })
+    }
+
+    /// One that ends nowhere: for whoever counts elsewhere, or not at all.
+    pub fn unlimited() -> Arc<Self> {
+        MemoryBudget::new(u64::MAX)
     }
 
     /// Bytes in use now.
     pub fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+        self.used.load(Relaxed)
     }
 
     /// The limit in bytes.
     pub fn limit(&self) -> u64 {
-        self.limit.load(Ordering::Relaxed)
+        self.limit.load(Relaxed)
     }
 
     /// From now on it is this much. What is held beyond is not taken away.
     pub fn set_limit(&self, limit: u64) {
-        self.limit.store(limit, Ordering::Relaxed);
+        self.limit.store(limit, Relaxed);
     }
 
-    /// One session's part of it, empty at first.
+    /// Whether so much is in use that no further connection is let in.
+    pub fn is_full(&self) -> bool {
+        self.used() >= self.share(CONNECTIONS)
+    }
+
+    /// One session's part of it, for what lasts; empty at first. The first [`MemoryLease::FLOOR`] are not counted: the
+    /// session's connection has brought them along.
     pub fn lease(self: &Arc<Self>) -> MemoryLease {
-        MemoryLease { budget: self.clone(), held: 0 }
+        self.leased(Use::Lasting, MemoryLease::FLOOR)
+    }
+
+    /// The same for what no connection stands for.
+    pub fn bare_lease(self: &Arc<Self>) -> MemoryLease {
+        self.leased(Use::Lasting, 0)
+    }
+
+    /// A part for what passes, of which the first `floor` bytes are not counted: somebody has taken them already.
+    pub fn passing(self: &Arc<Self>, floor: u64) -> MemoryLease {
+        self.leased(Use::Passing, floor)
+    }
+
+    /// A part for a further connection, of so many bytes. `None`: there is no room for it now.
+    pub fn admit(self: &Arc<Self>, bytes: u64) -> Option<MemoryLease> {
+        let mut lease = self.leased(Use::Connection, 0);
+        lease.try_hold(bytes).then_some(lease)
+    }
+
+    /// Something that passes found no room at this moment.
+    pub fn refused(&self, elapsed: Duration) {
+        self.refused.store(micros(elapsed).max(1), Relaxed);
+    }
+
+    /// Whether something was refused a moment ago. Then whoever holds much and does not get on must give it back.
+    pub fn is_short(&self, elapsed: Duration) -> bool {
+        let refused = self.refused.load(Relaxed);
+        refused > 0 && micros(elapsed).saturating_sub(refused) < micros(SHORTAGE)
+    }
+
+    fn leased(self: &Arc<Self>, of: Use, floor: u64) -> MemoryLease {
+        MemoryLease { budget: self.clone(), of, floor, held: 0 }
+    }
+
+    fn share(&self, eighths: u64) -> u64 {
+        let limit = self.limit();
+        limit / 8 * eighths + limit % 8 * eighths / 8
     }
 }
 
-/// What one session holds of the [`MemoryBudget`]; given back when dropped.
+/// What [`MemoryBudget::is_short`] calls a moment.
+const SHORTAGE: Duration = Duration::from_secs(2);
+/// Eighths of the budget that each use may fill.
+const LASTING: u64 = 6;
+const CONNECTIONS: u64 = 7;
+const PASSING: u64 = 8;
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// What memory is taken for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Use {
+    Lasting,
+    Connection,
+    Passing,
+}
+
+/// What one holds of the [`MemoryBudget`]; given back when dropped.
 #[derive(Debug)]
 pub struct MemoryLease {
     budget: Arc<MemoryBudget>,
+    of: Use,
+    /// So much of what is held counts elsewhere.
+    floor: u64,
+    /// What is held beyond that.
     held: u64,
 }
 
 impl MemoryLease {
-    /// Every session may hold this much whatever the others do, so that hoarders cannot blind a modest peer.
-    pub const FLOOR: u64 = 64 * 1024;
+    /// Every session may hold this much whatever the others do: its connection brings it along.
+    pub const FLOOR: u64 = 8 * 1024;
 
-    /// The session now holds `bytes` in all. `false` when that is more than the process has left for it:
-    /// then it should let something go and call again.
+    /// A session that holds no more than this beyond its floor finds room where one that holds much does not, so that
+    /// hoarders cannot blind a modest peer.
+    pub const MODEST: u64 = 64 * 1024;
+
+    /// What is held now is `bytes` in all, in any case. `false` when that is more than the process has left for it:
+    /// then something is to be let go, and this is called again.
     #[must_use]
     pub fn hold(&mut self, bytes: u64) -> bool {
+        let bytes = bytes.saturating_sub(self.floor);
         let used = if bytes >= self.held {
             let more = bytes - self.held;
-            self.budget.used.fetch_add(more, Ordering::Relaxed) + more
+            self.budget.used.fetch_add(more, Relaxed) + more
         } else {
             let less = self.held - bytes;
-            self.budget.used.fetch_sub(less, Ordering::Relaxed) - less
+            self.budget.used.fetch_sub(less, Relaxed) - less
         };
         self.held = bytes;
-        used <= self.budget.limit() || bytes <= MemoryLease::FLOOR
+        let eighths = match self.of {
+            Use::Lasting if bytes > MemoryLease::MODEST => LASTING,
+            Use::Lasting | Use::Connection => CONNECTIONS,
+            Use::Passing => PASSING,
+        };
+        bytes == 0 || used <= self.budget.share(eighths)
+    }
+
+    /// Holds `bytes` in all if there is room for them; otherwise what is held stays as it is, and the answer is `false`.
+    /// Less is always to be had.
+    #[must_use]
+    pub fn try_hold(&mut self, bytes: u64) -> bool {
+        let before = self.held;
+        let has_room = self.hold(bytes) || self.held <= before;
+        if !has_room {
+            let _ = self.hold(before + self.floor);
+        }
+        has_room
+    }
+
+    /// Whether it holds more than was brought along.
+    pub fn is_beyond_floor(&self) -> bool {
+        self.held > 0
+    }
+
+    /// The budget it is of.
+    pub fn budget(&self) -> &Arc<MemoryBudget> {
+        &self.budget
     }
 }
 
 impl Drop for MemoryLease {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.held, Ordering::Relaxed);
+        self.budget.used.fetch_sub(self.held, Relaxed);
     }
 }
 
@@ -135,19 +246,58 @@ impl Credit {
 mod tests {
     use super::*;
 
+    const KIB: u64 = 1024;
+
     #[test]
-    fn a_lease_over_the_budget_is_told_so_and_gives_everything_back_when_dropped() {
-        let budget = MemoryBudget::new(100_000);
+    fn what_lasts_leaves_room_for_the_modest_connections_for_what_passes_and_all_is_given_back() {
+        let budget = MemoryBudget::new(800 * KIB);
         let mut greedy = budget.lease();
-        assert!(greedy.hold(100_000));
-        assert!(!greedy.hold(100_001));
+        assert!(greedy.hold(MemoryLease::FLOOR + 600 * KIB));
+        assert!(!greedy.hold(MemoryLease::FLOOR + 600 * KIB + 1));
+        assert!(greedy.hold(MemoryLease::FLOOR + 600 * KIB), "what fits again is good again");
         let mut modest = budget.lease();
-        assert!(modest.hold(MemoryLease::FLOOR));
-        assert!(!modest.hold(MemoryLease::FLOOR + 1));
-        drop(greedy);
-        assert!(modest.hold(100_000));
-        drop(modest);
+        assert!(modest.hold(MemoryLease::FLOOR + MemoryLease::MODEST));
+        assert!(!modest.hold(MemoryLease::FLOOR + MemoryLease::MODEST + 1));
+        assert!(modest.hold(MemoryLease::FLOOR + MemoryLease::MODEST));
+        let connection = budget.admit(36 * KIB).expect("seven eighths are for connections, too");
+        assert!(budget.is_full() && budget.admit(1).is_none());
+        let mut body = budget.passing(10);
+        assert!(body.try_hold(10 + 100 * KIB));
+        assert!(!body.try_hold(10 + 100 * KIB + 1));
+        assert_eq!(budget.used(), 800 * KIB, "what was refused was not taken");
+        assert!(body.try_hold(10 + KIB) && body.is_beyond_floor());
+        drop((greedy, modest, connection, body));
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn the_floor_is_there_when_nothing_else_is() {
+        let budget = MemoryBudget::new(0);
+        let mut lease = budget.lease();
+        assert!(lease.hold(MemoryLease::FLOOR));
+        assert!(!lease.hold(MemoryLease::FLOOR + 1));
+        let mut passing = budget.passing(100);
+        assert!(passing.try_hold(100) && !passing.try_hold(101) && !passing.is_beyond_floor());
+        assert!(budget.admit(1).is_none());
+    }
+
+    #[test]
+    fn less_is_always_to_be_had_also_when_the_limit_was_lowered() {
+        let budget = MemoryBudget::new(1000);
+        let mut lease = budget.passing(0);
+        assert!(lease.try_hold(1000));
+        budget.set_limit(100);
+        assert!(!lease.try_hold(1001) && lease.try_hold(900));
+        assert_eq!(budget.used(), 900);
+    }
+
+    #[test]
+    fn memory_is_short_for_a_moment_after_something_was_refused() {
+        let budget = MemoryBudget::new(0);
+        assert!(!budget.is_short(Duration::ZERO));
+        budget.refused(Duration::ZERO);
+        assert!(budget.is_short(SHORTAGE - Duration::from_micros(2)));
+        assert!(!budget.is_short(SHORTAGE + Duration::from_micros(2)));
     }
 
     #[test]

@@ -147,6 +147,8 @@ pub enum End {
     TimedOut,
     /// More of one message is here than `max_message_bytes`.
     TooLarge,
+    /// There was no memory for the rest of a message in the time that it had.
+    NoMemory,
     /// The collector stops.
     Stopped,
 }
@@ -159,7 +161,17 @@ impl End {
             End::Reset => "the connection broke",
             End::TimedOut => "a time limit passed",
             End::TooLarge => "that is over max_message_bytes",
+            End::NoMemory => "there was no memory for the rest in time (limits.memory_bytes)",
             End::Stopped => "the collector is stopping",
+        }
+    }
+
+    /// Why what was left of a message is lost.
+    pub fn reason(self) -> Reason {
+        match self {
+            End::TooLarge => Reason::TooLarge,
+            End::NoMemory => Reason::Failed,
+            End::Closed | End::Reset | End::TimedOut | End::Stopped => Reason::Truncated,
         }
     }
 }

@@ -179,7 +179,8 @@ impl House {
             stop: self.stop.child_token(),
             tasks: Vec::new(),
         };
-        let (sender, clock, tasks) = (self.sender.clone(), self.clock, self.tasks.clone());
+        let sender = self.sender.clone().counted(self.memory.clone());
+        let (clock, tasks) = (self.clock, self.tasks.clone());
         let (stop, abort, memory) = (running.stop.clone(), self.abort.clone(), self.memory.clone());
         let (max_message_bytes, emit_definitions) = (config.options.max_message_bytes, config.options.emit_definitions);
         let capture = config.options.capture.as_ref().and_then(|options| {
@@ -187,6 +188,7 @@ impl House {
         });
         let listener = listener.map(|mut listener| {
             listener.capture = capture.clone();
+            listener.memory = memory.clone();
             listener
         });
         let serving = match (config.protocol.clone(), listener) {
@@ -220,7 +222,7 @@ impl House {
                 // Who connects to us publishes, and cannot be asked who it is.
                 let make = move |_| {
                     let agent = Agent::new(AgentOptions::default());
-                    Subscription::new(agent, options.clone(), max_message_bytes)
+                    Subscription::new(agent, options.clone(), max_message_bytes).within(&memory)
                 };
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
             }
@@ -246,7 +248,8 @@ impl House {
         let (hand_over, tasks) = ((sender, self.clock), self.tasks.clone());
         let own = config.options.clone();
         let dialer = Dialer::new(&config.name, Protocol::Rbkit, reconnect, own, books, hand_over, tasks, tokens)
-            .recorded(capture);
+            .recorded(capture)
+            .within(self.memory.clone());
         let agents: Vec<_> = options.agents.iter().cloned().map(Agent::new).collect();
         let max_message_bytes = config.options.max_message_bytes;
         for agent in &agents {
@@ -256,8 +259,8 @@ impl House {
                 running.tasks.push(tokio::spawn(dialer.clone().keep(address, make)));
             }
             if let Some(address) = agent.options().publish.clone() {
-                let (agent, options) = (agent.clone(), options.clone());
-                let make = move || Subscription::new(agent.clone(), options.clone(), max_message_bytes);
+                let (agent, options, memory) = (agent.clone(), options.clone(), self.memory.clone());
+                let make = move || Subscription::new(agent.clone(), options.clone(), max_message_bytes).within(&memory);
                 running.tasks.push(tokio::spawn(dialer.clone().keep(address, make)));
             }
         }

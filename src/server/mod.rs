@@ -140,7 +140,7 @@ impl Server {
         let house = House {
             sender,
             clock: Clock::start(),
-            memory: MemoryBudget::new(config.limits.memory_bytes),
+            memory: MemoryBudget::new(config.bounds().left_of(config.limits.memory_bytes)),
             directory: Directory::default(),
             tasks: TaskTracker::new(),
             stop,

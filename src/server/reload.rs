@@ -75,7 +75,7 @@ impl Server {
 
         let old = std::mem::replace(&mut self.config, config.clone());
         let grace = config.limits.shutdown_grace;
-        self.house.memory.set_limit(config.limits.memory_bytes);
+        self.house.memory.set_limit(config.bounds().left_of(config.limits.memory_bytes));
         if old.limits != config.limits {
             reloaded.changes.push("limits changed".to_owned());
         }

@@ -4,6 +4,9 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use crate::config::Bounds;
+use crate::event::MOST_BATCH_BYTES;
+
 use super::encode::{Encoder, Format};
 use super::offload::Offload;
 use super::{Selection, Sink, SinkError, SinkFault};
@@ -13,6 +16,11 @@ const FLUSH_BYTES: usize = 64 * 1024;
 
 /// Pause before a stream that said "not now" is asked again.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// Says what such a sink may take of memory whatever happens.
+pub(crate) fn declare(of: &str, bounds: &mut Bounds) {
+    bounds.add(of, "lines on their way to the stream", FLUSH_BYTES as u64 + MOST_BATCH_BYTES);
+}
 
 /// Writes events to a stream. A reader that has left closes the sink; anything else that goes wrong is its end, since
 /// a stream, other than a file, does not tell what became of what it was given.

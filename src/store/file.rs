@@ -9,6 +9,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::keys;
+use super::options::IN_MEMORY_BYTES;
 use super::{StoreError, explain};
 
 /// What is in the file. The shell's `.schema` shows it with these comments.
@@ -146,6 +147,8 @@ pub(super) fn in_memory() -> Result<Connection, StoreError> {
     let open = || {
         let mut connection = Connection::open_in_memory()?;
         connection.pragma_update(None, "foreign_keys", true)?;
+        let page_bytes: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+        connection.pragma_update(None, "max_page_count", IN_MEMORY_BYTES as i64 / page_bytes.max(1))?;
         create(&mut connection)?;
         Ok(connection)
     };

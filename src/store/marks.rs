@@ -19,7 +19,7 @@ use crate::sparing::{Sparing, Turn};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// So many sessions and agents each are remembered while the file cannot be written.
-const MOST_MARKS: usize = 100_000;
+const MOST_MARKS: usize = 10_000;
 
 /// What is not in the file yet.
 #[derive(Debug, Default)]

@@ -150,6 +150,9 @@ impl Shared {
         }
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Refusal::Full(why),
+            Some(ErrorCode::DiskFull) if self.reader.is_none() => Refusal::Full(
+                "as many agents are registered as fit into memory (state_dir has room for more)".to_owned(),
+            ),
             _ => Refusal::Broken(why),
         }
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{LONGEST, Section};
+use crate::config::{Bounds, LONGEST, Section};
 
 /// Options of a listener whose agents register. Relative paths are relative to the working directory.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +51,24 @@ impl StoreOptions {
         }
     }
 }
+
+impl StoreOptions {
+    /// Says what a store may take of memory whatever happens.
+    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        match self.state_dir {
+            Some(_) => bounds.add(of, "the registered agents' file, as far as it is in memory", CACHE_BYTES),
+            None => bounds.add(of, "the registered agents (without state_dir)", CACHE_BYTES + IN_MEMORY_BYTES),
+        }
+        bounds.add(of, "what they have done in the last second", MARKS_BYTES);
+    }
+}
+
+/// SQLite's pages and statements, of both connections.
+const CACHE_BYTES: u64 = 6 << 20;
+/// A store without a file is full at so many bytes.
+pub(super) const IN_MEMORY_BYTES: u64 = 16 << 20;
+/// Sessions, agents and strangers that are counted before they are written.
+const MARKS_BYTES: u64 = 6 << 20;
 
 impl Default for StoreOptions {
     fn default() -> Self {

@@ -25,16 +25,16 @@ use crate::protocol::{End, Protocol};
 use crate::sparing::{Sparing, Turn};
 
 use super::clock::Clock;
-use super::options::CaptureOptions;
+use super::options::{CaptureOptions, FILE_BYTES};
 
 /// Ends the names of capture files.
 const SUFFIX: &str = "capture";
 /// What may wait for the writer, in bytes, of all connections of a listener.
 const MAX_QUEUED_BYTES: usize = 8 << 20;
+/// The same, with what ends of connections and the files being written take.
+pub(super) const MOST_BYTES: u64 = MAX_QUEUED_BYTES as u64 + (1 << 20);
 /// What a message counts besides its bytes.
 const MESSAGE_BYTES: usize = 256;
-/// What a file counts besides its bytes: a block of the disk, and room for its last marks.
-const FILE_BYTES: u64 = 4096;
 /// Files that the writer keeps open. It opens the others anew for every piece.
 const MAX_OPEN_FILES: usize = 64;
 /// When everything is given up, the writer still has so long.

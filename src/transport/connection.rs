@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
 use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -15,25 +14,19 @@ use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, 
 use crate::explain::Explain;
 use crate::pipeline::Sender;
 use crate::pipeline::ledger::ListenerBooks;
-use crate::protocol::{Awaiting, End, Flow, Now, Output, Session};
+use crate::protocol::{Awaiting, End, Flow, MemoryBudget, MemoryLease, Now, Output, Session};
 use crate::sparing::{Sparing, Turn};
 
 use super::capture::{Capture, Recording};
 use super::clock::Clock;
+use super::intake::{Intake, ROOM_RETRY};
 use super::options::ListenerOptions;
 use super::stream::Stream;
 
-/// Reads are of this size at first, and grow with the traffic …
-const MIN_READ_BYTES: usize = 8 * 1024;
-/// … up to this one.
-const MAX_READ_BYTES: usize = 256 * 1024;
 /// Bytes, received or produced, that a connection may work off before the others have their turn.
 const TURN_BYTES: u64 = 512 * 1024;
 /// A connection that has been quiet for this long, or until something was due, gives its buffer back.
 const QUIET: Duration = Duration::from_secs(1);
-/// A message may be buffered up to `max_message_bytes` and so much for what is around them: its head, or all of it where
-/// the protocol has messages that are small but longer than that limit.
-const BUFFER_SLACK: u64 = 128 * 1024;
 /// A stopping daemon asks the system for this long whether more has arrived.
 const LAST_LOOK: Duration = Duration::from_millis(10);
 /// The most that is read from a peer that we have stopped listening to.
@@ -49,6 +42,10 @@ pub(super) struct Surroundings {
     pub(super) sender: Sender,
     pub(super) books: Arc<ListenerBooks>,
     pub(super) clock: Clock,
+    /// What all connections share …
+    pub(super) memory: Arc<MemoryBudget>,
+    /// … and what this one was let in with, given back when nothing that it has begun is left.
+    pub(super) place: Option<Arc<MemoryLease>>,
     /// What records its connections, where that is wanted.
     pub(super) capture: Option<Arc<Capture>>,
     /// Everything that still has events to hand over.
@@ -82,14 +79,13 @@ impl Surroundings {
 pub(super) struct Connection<S: Session> {
     stream: Stream,
     session: S,
-    input: BytesMut,
+    input: Intake,
     out: Output,
     around: Surroundings,
     /// Bytes received.
     received: u64,
     /// Bytes received that nobody has decided about.
     undecided: u64,
-    read_bytes: usize,
     /// This and the two below are moved by the time that [`Connection::excuse`] excuses.
     opened: Duration,
     last_read: Duration,
@@ -112,15 +108,15 @@ enum Due {
 impl<S: Session> Connection<S> {
     /// A connection that was accepted at `opened`.
     pub(super) fn new(stream: Stream, session: S, origin: Arc<Origin>, around: Surroundings, opened: Duration) -> Self {
+        let input = Intake::new(around.options.max_message_bytes, &around.memory);
         Connection {
             stream,
             session,
-            input: BytesMut::new(),
+            input,
             out: Output::new(BatchBuilder::new(origin)),
             around,
             received: 0,
             undecided: 0,
-            read_bytes: MIN_READ_BYTES,
             opened,
             last_read: opened,
             rest: None,
@@ -135,13 +131,15 @@ impl<S: Session> Connection<S> {
         self.stream.ended(end);
         let is_well = self.session.awaiting() != Awaiting::Handshake && matches!(end, End::Closed | End::Reset);
         let is_well = is_well && !self.has_closed;
-        let rest = self.input.split();
+        let rest = self.input.take();
         let mut rest: &[u8] = &rest;
         let now = self.now();
         self.show(self.explainers(), rest, rest.len());
+        self.until_sinks_keep_up().await;
         while self.session.finish(rest, end, now, &mut self.out) == Flow::Again {
             rest = &[];
             self.hand_over().await;
+            self.until_sinks_keep_up().await;
         }
         self.is_spent = true;
         self.hand_over().await;
@@ -191,21 +189,20 @@ impl<S: Session> Connection<S> {
         }
     }
 
-    /// Reads what is there now; sizes follow the traffic.
+    /// Reads what is there now. `None`: nothing, or there is no memory for it (see [`Intake::is_stuck`]).
     async fn read(&mut self) -> Option<io::Result<usize>> {
-        self.input.reserve(self.read_bytes);
-        let room = self.input.capacity() - self.input.len();
-        let result = self.stream.read_now(&mut self.input).await?;
+        let Some(buffer) = self.input.room() else {
+            self.around.memory.refused(self.now().elapsed);
+            return None;
+        };
+        let room = buffer.capacity() - buffer.len();
+        let result = self.stream.read_now(buffer).await?;
         if let Ok(bytes) = result {
             self.around.books.received(bytes as u64);
             self.received += bytes as u64;
             self.undecided += bytes as u64;
             self.last_read = self.now().elapsed;
-            if bytes >= room {
-                self.read_bytes = (self.read_bytes * 2).min(MAX_READ_BYTES);
-            } else if bytes < self.read_bytes / 4 {
-                self.read_bytes = (self.read_bytes / 2).max(MIN_READ_BYTES);
-            }
+            self.input.read(bytes, room);
         }
         Some(result)
     }
@@ -229,8 +226,7 @@ impl<S: Session> Connection<S> {
                 break;
             }
         }
-        let limit = self.around.options.max_message_bytes.saturating_add(BUFFER_SLACK);
-        if self.input.len() as u64 > limit {
+        if self.input.is_too_long() {
             return Some(End::TooLarge);
         }
         self.rest = match (self.session.awaiting(), self.rest) {
@@ -243,6 +239,7 @@ impl<S: Session> Connection<S> {
 
     /// One call of the session with what is here.
     async fn receive(&mut self) -> Flow {
+        self.until_sinks_keep_up().await;
         let now = self.now();
         let explainers = self.explainers();
         let progress = self.session.receive(&self.input, now, &mut self.out);
@@ -251,6 +248,15 @@ impl<S: Session> Connection<S> {
         self.input.advance(consumed);
         self.hand_over().await;
         progress.flow
+    }
+
+    /// Makes no further batch while too many wait for full lanes.
+    async fn until_sinks_keep_up(&mut self) {
+        if !self.around.sender.keeps_up() {
+            let began = self.now().elapsed;
+            self.around.sender.until_it_keeps_up().await;
+            self.excuse(began);
+        }
     }
 
     /// What names the bytes that come next, one for each tap that shows them.
@@ -271,6 +277,7 @@ impl<S: Session> Connection<S> {
         self.undecided = self.undecided.saturating_sub(self.around.books.settle(&mut self.out));
         if !self.out.batch.is_empty() {
             let batch = self.out.batch.take();
+            self.input.keep_batch(&mut self.out);
             self.around.books.handed_over(&batch);
             let began = self.now().elapsed;
             self.around.sender.send(batch).await;
@@ -298,26 +305,28 @@ impl<S: Session> Connection<S> {
         matches!(timeout(limit, self.stream.write_all(&reply)).await, Ok(Ok(())))
     }
 
-    /// Waits until there is something to read or time is up. `Some`: the connection is over.
+    /// Waits until there is something to read, and room to read it into, or time is up. `Some`: the connection is over.
     async fn wait(&mut self) -> Option<End> {
-        if self.input.is_empty() && self.input.capacity() <= MIN_READ_BYTES {
-            self.input = BytesMut::new();
-        }
+        self.input.rest();
+        let is_stuck = self.input.is_stuck();
         loop {
             let due = self.deadline();
-            let has_spare_memory = self.input.is_empty() && self.input.capacity() > 0;
-            let quiet = has_spare_memory.then(|| self.now().elapsed + QUIET);
+            let now = self.now().elapsed;
+            // Half a message that takes much memory looks from time to time whether others are in want of it.
+            let looks = self.input.has_spare() || self.input.is_large();
+            let quiet = looks.then_some(now + QUIET).into_iter().chain(is_stuck.then_some(now + ROOM_RETRY));
             let until = due.iter().map(|(at, _)| *at).chain(quiet).min().map(|at| self.around.clock.instant(at));
             let (stream, session) = (&self.stream, &mut self.session);
             tokio::select! {
                 biased;
                 () = self.around.stop.cancelled() => return None,
                 () = poll_fn(|context| session.poll_wake(context)) => return self.time_is_up(Due::Session).await,
-                _ = stream.readable() => return None,
+                _ = stream.readable(), if !is_stuck => return None,
                 () = sleep_until(until.unwrap_or_else(tokio::time::Instant::now)), if until.is_some() => {}
             }
             match due {
                 Some((at, what)) if at <= self.now().elapsed => return self.time_is_up(what).await,
+                _ if is_stuck => return None,
                 _ => self.give_back(),
             }
         }
@@ -325,15 +334,16 @@ impl<S: Session> Connection<S> {
 
     /// Who is quiet needs no memory.
     fn give_back(&mut self) {
-        self.input = BytesMut::new();
-        self.read_bytes = MIN_READ_BYTES;
         self.out.batch.shrink();
+        self.input.keep_batch(&mut self.out);
+        self.input.give_back();
     }
 
     async fn time_is_up(&mut self, due: Due) -> Option<End> {
         if let Due::Limit = due {
-            debug!(awaiting = ?self.session.awaiting(), "a time limit passed");
-            return Some(End::TimedOut);
+            let end = if self.is_in_want() { End::NoMemory } else { End::TimedOut };
+            debug!(awaiting = ?self.session.awaiting(), end = end.as_str(), "a time limit passed");
+            return Some(end);
         }
         loop {
             let now = self.now();
@@ -362,13 +372,20 @@ impl<S: Session> Connection<S> {
             Awaiting::Message => Some(self.last_read + options.idle_timeout),
             Awaiting::Rest { offset } => {
                 let since = self.rest.map_or(self.last_read, |(_, since)| since);
-                let seconds = self.received.saturating_sub(offset).checked_div(options.min_message_rate).unwrap_or(0);
+                // While memory is short, half messages do not stay for what they were granted when it was not.
+                let rate = if self.is_in_want() { 0 } else { options.min_message_rate };
+                let seconds = self.received.saturating_sub(offset).checked_div(rate).unwrap_or(0);
                 Some(since + options.message_timeout + Duration::from_secs(seconds))
             }
         };
         let session = self.session.poll_timeout().map(|at| (at, Due::Session));
         let limit = limit.map(|at| (at, Due::Limit));
         session.into_iter().chain(limit).min_by_key(|(at, _)| *at)
+    }
+
+    /// It has no memory for the rest of its message, or has memory that others are in want of.
+    fn is_in_want(&self) -> bool {
+        self.input.is_stuck() || self.input.is_large() && self.around.memory.is_short(self.now().elapsed)
     }
 
     /// Waits while the session's credit is used up. A stopping daemon has no time for that.
@@ -395,6 +412,7 @@ impl<S: Session> Connection<S> {
                     }
                 }
                 Some(Err(_)) => return End::Reset,
+                None if self.input.is_stuck() => break,
                 // Nothing that we know of: what the system has and has not told yet is known a moment later.
                 None => match timeout(LAST_LOOK, self.stream.readable()).await {
                     Ok(_) => {}
@@ -418,6 +436,7 @@ impl<S: Session> Connection<S> {
                     Some(Ok(0)) => return End::Closed,
                     Some(Err(_)) => return End::Reset,
                     Some(Ok(_)) => flow = self.receive().await,
+                    None if self.input.is_stuck() => return End::Stopped,
                     None => {}
                 },
                 () = sleep_until(until.unwrap_or_else(tokio::time::Instant::now)) => {
@@ -448,6 +467,7 @@ impl<S: Session> Connection<S> {
                 Some(Ok(_)) => {
                     let _ = self.receive().await;
                 }
+                None if self.input.is_stuck() => return,
                 None => tokio::select! {
                     () = sleep_until(until) => return,
                     () = self.around.stop.cancelled() => return,
@@ -463,10 +483,11 @@ impl<S: Session> Connection<S> {
     /// Hands batches over after the connection has gone.
     fn send_detached(&self, batches: Vec<Batch>) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let sender = self.around.sender.clone();
+        // With all that is around the connection, its place included: so these cannot become more than there are places.
+        let around = self.around.clone();
         let send = async move {
             for batch in batches {
-                sender.send(batch).await;
+                around.sender.send(batch).await;
             }
         };
         self.around.tasks.spawn_on(send, &runtime);
@@ -484,7 +505,7 @@ impl<S: Session> Drop for Connection<S> {
         // Events that are still here were left behind by a panic in the session, and maybe half made. They never go out,
         // so what they were made of is lost with the rest.
         let mut settled = if self.out.batch.is_empty() { self.around.books.settle(&mut self.out) } else { 0 };
-        // What a session still holds of messages that are decoded goes out now.
+        // What a session still holds of messages that are decoded goes out now, whether the sinks keep up or not.
         let mut last_words = Vec::new();
         if !std::thread::panicking() && !self.is_spent {
             let now = self.now();

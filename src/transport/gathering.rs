@@ -140,6 +140,10 @@ pub(super) async fn gather(
                 // Trailers say nothing that anybody here would want to know.
                 if let Ok(data) = frame.into_data() {
                     undecided.received(data.len());
+                    if body.capacity() - body.len() < data.len() {
+                        // A quarter at a time: what is not used must find room, too.
+                        body.reserve_exact(data.len().max(body.len() / 4));
+                    }
                     body.extend_from_slice(&data);
                 }
             }
@@ -158,6 +162,7 @@ pub(super) async fn gather(
     let (reason, response) = match cut {
         Cut::TooLarge => (Reason::TooLarge, too_large(limit, key)),
         Cut::OutOfMemory => {
+            around.memory.refused(around.clock.now().elapsed);
             let sentence = "the memory for requests is used up (limits.memory_bytes)";
             (Reason::Failed, Response::unavailable(sentence))
         }

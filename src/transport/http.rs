@@ -30,12 +30,15 @@ use crate::event::{BatchBuilder, Loss, Origin, Reason, UnixNanos};
 use crate::pipeline::ledger::ListenerBooks;
 use crate::pipeline::tap::Asked;
 use crate::pipeline::{Sender, Verdict};
-use crate::protocol::{Admission, Exchange, Fate, Flow, Head, MemoryBudget, Now, Output, Request, Response, Work};
+use crate::protocol::{
+    Admission, Exchange, Fate, Flow, Head, MemoryBudget, MemoryLease, Now, Output, Request, Response, Work,
+};
 use crate::sparing::Turn;
 
 use super::clock::Clock;
 use super::connection::Surroundings;
 use super::gathering::{Gathered, Undecided, drain, gather, too_large};
+use super::intake::CONNECTION_BYTES;
 use super::options::HttpOptions;
 use super::quarantine::{Quarantine, Record};
 use super::tcp::{Arrival, Listener};
@@ -46,7 +49,7 @@ impl Listener {
     /// take their memory from `budget`.
     #[expect(clippy::too_many_arguments, reason = "those of `serve`, and two more")]
     pub async fn serve_http<E: Exchange>(
-        self,
+        mut self,
         exchange: E,
         options: HttpOptions,
         budget: Arc<MemoryBudget>,
@@ -56,6 +59,7 @@ impl Listener {
         stop: CancellationToken,
         abort: CancellationToken,
     ) {
+        self.memory = budget.clone();
         let http = Arc::new(Http {
             exchange,
             places: Arc::new(Semaphore::new(options.max_requests)),
@@ -72,8 +76,9 @@ impl Listener {
         };
         let conversations = TaskTracker::new();
         tasks.spawn(house.keep(conversations.clone(), stop.clone(), abort.clone()));
+        let bytes = CONVERSATION_BYTES + 2 * http.options.max_head_bytes as u64;
         let serve = move |arrival| converse(arrival, http.clone());
-        self.accept(serve, sender, clock, conversations, stop, abort).await;
+        self.accept(serve, bytes, sender, clock, conversations, stop, abort).await;
     }
 }
 
@@ -115,6 +120,11 @@ impl<E: Exchange> House<E> {
         }
     }
 }
+
+/// What every connection may bring of a body, whatever the others do.
+const SMALL_BODY_BYTES: u64 = 16 << 10;
+/// What is taken of the memory of all for a connection when it is let in, without its head, which is here twice, and TLS.
+const CONVERSATION_BYTES: u64 = CONNECTION_BYTES + SMALL_BODY_BYTES;
 
 /// How often an exchange is told that time passes.
 const TICK: Duration = Duration::from_secs(1);
@@ -228,7 +238,7 @@ impl<E: Exchange> Conversation<E> {
             drain(incoming, is_expecting, Reason::TooLarge, &why, undecided).await;
             return response;
         }
-        match gather(incoming, limit, self.http.budget.lease(), undecided).await {
+        match gather(incoming, limit, self.http.budget.passing(SMALL_BODY_BYTES), undecided).await {
             Ok(gathered) => {
                 self.show(&head, number, gathered.body.clone(), is_secret);
                 self.deliver(head, number, gathered).await
@@ -263,6 +273,7 @@ impl<E: Exchange> Conversation<E> {
             around: self.around.clone(),
             origin: self.origin.clone(),
             quarantine: self.http.quarantine.clone(),
+            kept: self.http.budget.passing(0),
             _place: place,
         };
         let abort = self.around.abort.clone();
@@ -289,6 +300,8 @@ struct Job<W> {
     around: Surroundings,
     origin: Arc<Origin>,
     quarantine: Option<Arc<Quarantine>>,
+    /// Room for the next batch.
+    kept: MemoryLease,
     _place: OwnedSemaphorePermit,
 }
 
@@ -298,10 +311,14 @@ impl<W: Work> Job<W> {
         let received = self.around.clock.now();
         let mut now = received;
         loop {
+            self.around.sender.until_it_keeps_up().await;
             let flow = self.work.proceed(now, &mut self.out);
             self.undecided.settle(&mut self.out);
             if !self.out.batch.is_empty() {
                 let batch = self.out.batch.take();
+                if !self.kept.try_hold(self.out.batch.memory_bytes() as u64) {
+                    self.out.batch.shrink();
+                }
                 self.around.books.handed_over(&batch);
                 delivery.send(batch).await;
             }

@@ -8,6 +8,7 @@ pub mod clock;
 mod connection;
 mod gathering;
 pub mod http;
+mod intake;
 pub mod options;
 mod proxy;
 pub mod quarantine;

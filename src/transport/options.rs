@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::config::{LONGEST, Section};
+use crate::config::{Bounds, LONGEST, Section};
 use crate::protocol::Protocol;
 
 /// Options of every listener. Times are measured per connection.
@@ -145,6 +145,33 @@ impl Default for ListenerOptions {
     }
 }
 
+impl ListenerOptions {
+    /// Says what a listener may take of memory whatever happens.
+    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        if let Some(capture) = &self.capture {
+            bounds.add(of, "what waits to be recorded (capture)", super::capture::MOST_BYTES);
+            let what = "the list of what was recorded (capture.max_bytes)";
+            bounds.add(of, what, listed_files(capture.max_bytes));
+        }
+    }
+
+    /// What a connection may hold of a message that is not here as a whole, and of what was read with it.
+    pub(crate) fn most_buffered_bytes(&self) -> u64 {
+        super::intake::most_bytes(self.max_message_bytes)
+    }
+}
+
+/// What the list of a directory takes whose files, each of which counts a block of the disk at least, add up to so many
+/// bytes.
+fn listed_files(max_bytes: u64) -> u64 {
+    max_bytes.div_ceil(FILE_BYTES).saturating_mul(LISTED_FILE_BYTES)
+}
+
+/// What a file counts at least.
+pub(super) const FILE_BYTES: u64 = 4096;
+/// What a file takes in a list: its path, with the room that lists keep.
+const LISTED_FILE_BYTES: u64 = 160;
+
 impl CaptureOptions {
     /// Reads the options; what is wrong is told to the section. None when the directory is not named.
     fn read(section: &mut Section<'_>) -> Option<Self> {
@@ -203,6 +230,21 @@ impl HttpOptions {
         }
     }
 }
+
+impl HttpOptions {
+    /// Says what a listener over HTTP may take of memory whatever happens.
+    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        let what = format!("{} requests being decoded (max_requests)", self.max_requests);
+        bounds.add(of, what, (self.max_requests as u64).saturating_mul(REQUEST_BYTES));
+        if !self.quarantine.dir.as_os_str().is_empty() {
+            let what = "the list of what is kept (quarantine.max_bytes)";
+            bounds.add(of, what, listed_files(self.quarantine.max_bytes));
+        }
+    }
+}
+
+/// What a request takes while it is decoded, beside its body: a window to inflate in, what is read, an answer.
+const REQUEST_BYTES: u64 = 64 << 10;
 
 impl QuarantineOptions {
     fn read(section: &mut Section<'_>) -> Self {

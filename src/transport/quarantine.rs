@@ -17,7 +17,7 @@ use crate::event::{Origin, UnixNanos};
 use crate::protocol::Request;
 use crate::sparing::{Sparing, Turn};
 
-use super::options::QuarantineOptions;
+use super::options::{FILE_BYTES, QuarantineOptions};
 
 /// Says when a request was received.
 pub const RECEIVED_HEADER: &str = "x-tributary-received";
@@ -94,7 +94,7 @@ impl Kept {
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
             if entry.path().extension().is_some_and(|suffix| suffix == SUFFIX) {
-                files.push((entry.path(), entry.metadata()?.len()));
+                files.push((entry.path(), entry.metadata()?.len().max(FILE_BYTES)));
             }
         }
         // Names begin with the time.
@@ -105,7 +105,7 @@ impl Kept {
 
     fn keep(&mut self, dir: &Path, max_bytes: u64, record: &Record) -> io::Result<()> {
         let head = head(record);
-        let size = (head.len() + record.request.body.len()) as u64;
+        let size = ((head.len() + record.request.body.len()) as u64).max(FILE_BYTES);
         if size > max_bytes {
             let why = format!("a request of {size} bytes is over all that may be kept (quarantine.max_bytes)");
             return Err(io::Error::other(why));
@@ -210,16 +210,17 @@ mod tests {
     #[test]
     fn the_oldest_make_room_also_those_of_an_earlier_run() {
         let dir = tempfile::tempdir().unwrap();
-        let limit = 3000;
+        // Small files count a block of the disk each.
+        let limit = 10_000;
         let mut kept = Kept::read(dir.path()).unwrap();
         for at in 1..=3 {
             kept.keep(dir.path(), limit, &record(at, vec![0; 1000])).unwrap();
         }
         assert_eq!(names(dir.path()).len(), 2);
         let mut kept = Kept::read(dir.path()).unwrap();
-        kept.keep(dir.path(), limit, &record(4, vec![0; 2500])).unwrap();
+        kept.keep(dir.path(), limit, &record(4, vec![0; 8000])).unwrap();
         assert_eq!(names(dir.path()), ["00000000000000000004-000001.http"]);
-        assert!(kept.keep(dir.path(), limit, &record(5, vec![0; 3000])).is_err());
+        assert!(kept.keep(dir.path(), limit, &record(5, vec![0; 10_000])).is_err());
         assert_eq!(names(dir.path()).len(), 1, "what is too large takes nobody's place");
     }
 }

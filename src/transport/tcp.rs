@@ -20,12 +20,13 @@ use tracing::{Instrument, debug, debug_span, warn};
 use crate::event::{Loss, Origin, Reason};
 use crate::pipeline::Sender;
 use crate::pipeline::ledger::ListenerBooks;
-use crate::protocol::{Protocol, Session};
+use crate::protocol::{MemoryBudget, MemoryLease, Protocol, Session};
 use crate::sparing::{Sparing, Turn};
 
 use super::capture::Capture;
 use super::clock::Clock;
 use super::connection::{Connection, Surroundings};
+use super::intake::{CONNECTION_BYTES, ROOM_RETRY, TLS_BYTES};
 use super::options::ListenerOptions;
 use super::stream::Stream;
 use super::tls::Tls;
@@ -57,6 +58,8 @@ pub struct Listener {
     pub books: Arc<ListenerBooks>,
     /// What records its connections. `None`, as it is at first: nothing does.
     pub capture: Option<Arc<Capture>>,
+    /// What its connections share with all others. At first there is no end to it.
+    pub memory: Arc<MemoryBudget>,
     socket: TcpListener,
     tls: Option<Tls>,
 }
@@ -98,7 +101,8 @@ impl Listener {
     ) -> Result<Listener, io::Error> {
         let tls = options.tls.as_ref().map(Tls::open).transpose().map_err(io::Error::other)?;
         let socket = TcpListener::from_std(socket.into())?;
-        Ok(Listener { name: name.into(), protocol, options: options.into(), books, capture: None, socket, tls })
+        let memory = MemoryBudget::unlimited();
+        Ok(Listener { name: name.into(), protocol, options: options.into(), books, capture: None, memory, socket, tls })
     }
 
     /// Its TLS, whose files can be read again while it serves.
@@ -131,7 +135,7 @@ impl Listener {
                 connection.serve().await;
             }
         };
-        self.accept(serve, sender, clock, tasks, stop, abort).await;
+        self.accept(serve, CONNECTION_BYTES, sender, clock, tasks, stop, abort).await;
     }
 
     /// Where things come from that no connection brought.
@@ -139,22 +143,28 @@ impl Listener {
         Origin::new(self.protocol.as_str(), self.name.clone(), "".into(), 0)
     }
 
-    /// The same with whatever `serve` makes of a connection once it is let in, and TLS spoken.
+    /// The same with whatever `serve` makes of a connection once it is let in, and TLS spoken. Each takes `bytes` of
+    /// memory when it is let in, and more for TLS.
+    #[expect(clippy::too_many_arguments, reason = "those of `serve`, and one more")]
     pub(super) async fn accept<F: Future<Output = ()> + Send + 'static>(
         self,
         serve: impl Fn(Arrival) -> F + Send + Sync + 'static,
+        bytes: u64,
         sender: Sender,
         clock: Clock,
         tasks: TaskTracker,
         stop: CancellationToken,
         abort: CancellationToken,
     ) {
-        let Listener { name, protocol, options, books, capture, socket, tls } = self;
+        let Listener { name, protocol, options, books, capture, memory, socket, tls } = self;
+        let bytes = if tls.is_some() { bytes + TLS_BYTES } else { bytes };
         let around = Surroundings {
             options: options.clone(),
             sender,
             books,
             clock,
+            memory: memory.clone(),
+            place: None,
             capture,
             tasks: tasks.clone(),
             stop: stop.clone(),
@@ -166,16 +176,17 @@ impl Listener {
         let mut wait = ACCEPT_RETRY.0;
         let trouble = Sparing::new();
         loop {
-            // A place first: who finds none waits in the kernel's queue and costs nothing.
+            // A place first, and memory: who finds none waits in the kernel's queue and costs nothing.
             let accepted = async {
                 let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
-                Ok::<_, io::Error>((permit, socket.accept().await?))
+                let room = room_for_one(&memory, bytes, &name).await;
+                Ok::<_, io::Error>((permit, room, socket.accept().await?))
             };
             let accepted = tokio::select! {
                 () = stop.cancelled() => return,
                 accepted = accepted => accepted,
             };
-            let (permit, (stream, peer)) = match accepted {
+            let (permit, room, (stream, peer)) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     // A peer that has left already is no trouble of ours.
@@ -207,7 +218,8 @@ impl Listener {
             let origin_of =
                 move |peer: SocketAddr| Arc::new(Origin::new(protocol, name.clone(), peer.to_string().into(), number));
             let open = around.books.connection();
-            let (around, tls, arrive, door) = (around.clone(), tls.clone(), arrive.clone(), door.clone());
+            let (mut around, tls, arrive, door) = (around.clone(), tls.clone(), arrive.clone(), door.clone());
+            around.place = Some(Arc::new(room));
             let serve = async move {
                 let _places = (permit, place, open);
                 let mut stream = stream;
@@ -233,8 +245,25 @@ impl Listener {
                 Some(())
             };
             let abort = abort.clone();
+            // Boxed, or each of what is around it would keep room for a copy of its own.
+            let serve = Box::pin(serve);
             tasks.spawn(async move { abort.run_until_cancelled_owned(serve).await });
         }
+    }
+}
+
+/// Waits until there is memory for one more connection of a listener.
+pub(super) async fn room_for_one(memory: &Arc<MemoryBudget>, bytes: u64, listener: &str) -> MemoryLease {
+    let mut is_told = false;
+    loop {
+        if let Some(room) = memory.admit(bytes) {
+            return room;
+        }
+        if !is_told {
+            is_told = true;
+            debug!(listener, "there is no memory for another connection (limits.memory_bytes): who comes waits");
+        }
+        sleep(ROOM_RETRY).await;
     }
 }
 

@@ -19,14 +19,15 @@ use tracing::{Instrument, debug, debug_span, info};
 use crate::event::Origin;
 use crate::pipeline::Sender;
 use crate::pipeline::ledger::ListenerBooks;
-use crate::protocol::{Protocol, Session};
+use crate::protocol::{MemoryBudget, MemoryLease, Protocol, Session};
 
 use super::capture::Capture;
 use super::clock::Clock;
 use super::connection::{Connection, Surroundings};
+use super::intake::CONNECTION_BYTES;
 use super::options::ListenerOptions;
 use super::stream::Stream;
-use super::tcp::{next_connection, set_options};
+use super::tcp::{next_connection, room_for_one, set_options};
 
 /// Who dials: what all connections of a listener share.
 #[derive(Clone, Debug)]
@@ -52,7 +53,9 @@ impl Dialer {
         tasks: TaskTracker,
         (stop, abort): (CancellationToken, CancellationToken),
     ) -> Self {
-        let around = Surroundings { options: options.into(), sender, books, clock, capture: None, tasks, stop, abort };
+        let (options, memory) = (options.into(), MemoryBudget::unlimited());
+        let around =
+            Surroundings { options, sender, books, clock, memory, place: None, capture: None, tasks, stop, abort };
         Dialer { name: name.into(), protocol, reconnect, around }
     }
 
@@ -63,6 +66,13 @@ impl Dialer {
         self
     }
 
+    /// The same with connections that share `memory` with all others.
+    #[must_use]
+    pub fn within(mut self, memory: Arc<MemoryBudget>) -> Self {
+        self.around.memory = memory;
+        self
+    }
+
     /// Keeps a connection to `address` (`HOST:PORT`) until the daemon stops. Each has a session that `make` makes.
     pub async fn keep<S: Session>(self, address: String, make: impl Fn() -> S) {
         let (first_wait, longest_wait) = self.reconnect;
@@ -70,15 +80,19 @@ impl Dialer {
         let mut wait = first_wait;
         let mut is_told = false;
         loop {
+            let connected = async {
+                let room = room_for_one(&self.around.memory, CONNECTION_BYTES, &self.name).await;
+                self.connect(&address).await.map(|stream| (stream, room))
+            };
             let connected = tokio::select! {
                 () = stop.cancelled() => return,
-                connected = self.connect(&address) => connected,
+                connected = connected => connected,
             };
             match connected {
-                Ok(stream) => {
+                Ok((stream, room)) => {
                     debug!(listener = &*self.name, "connected to {address}");
                     is_told = false;
-                    let serving = self.serve(stream, &address, make());
+                    let serving = self.serve(stream, room, &address, make());
                     let is_well = tokio::select! {
                         () = stop.cancelled() => return,
                         is_well = serving => is_well,
@@ -109,8 +123,8 @@ impl Dialer {
 
     /// Serves a connection in a task of its own, which outlives the dialling when the daemon stops. Answers whether it
     /// went well to its end.
-    async fn serve<S: Session>(&self, stream: TcpStream, address: &str, session: S) -> bool {
-        let around = self.around.clone();
+    async fn serve<S: Session>(&self, stream: TcpStream, room: MemoryLease, address: &str, session: S) -> bool {
+        let around = Surroundings { place: Some(Arc::new(room)), ..self.around.clone() };
         let number = next_connection();
         let span = debug_span!("connection", protocol = self.protocol.as_str(), peer = address, connection = number);
         let origin = Origin::new(self.protocol.as_str(), self.name.clone(), address.into(), number);
@@ -125,6 +139,7 @@ impl Dialer {
             let _place = open;
             connection.serve().await
         };
+        let serve = Box::pin(serve);
         let task = tasks.spawn(async move { abort.run_until_cancelled_owned(serve).await }.instrument(span));
         matches!(task.await, Ok(Some(true)))
     }

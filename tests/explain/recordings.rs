@@ -188,8 +188,9 @@ fn check_message(message: &Message, decoded: &Value) {
         let shown = message.value(name).unwrap_or_else(|| panic!("no {name} in {message:?}"));
         // Ids are followed by the name that they are known by.
         let shown = if value.is_number() { shown.split(' ').next().unwrap() } else { shown };
-        let is_unknown = shown == "unknown" && [Value::from(-1), Value::from(65535)].contains(value);
-        assert!(shown == value.to_string() || is_unknown, "{name} of {message:?} is {value}");
+        let is_unknown = matches!(value.as_i64(), Some(-1 | 65535)) && shown == "unknown";
+        let text = value.to_string();
+        assert!(shown == text || is_unknown, "{name} of {message:?} is {value}");
     }
     if let Some(mode) = decoded.get("mode").and_then(Value::as_str) {
         assert!(message.value("mode").unwrap().ends_with(&mode.replace('_', " ")), "{message:?}");

@@ -9,8 +9,8 @@ use super::Hq;
 use super::wire::{NO_LINE, Version};
 
 /// Names, and bytes of them, that are remembered; further ones are shown by their ids.
-const MAX_NAMES: usize = 65_536;
-const MAX_NAME_BYTES: usize = 8 << 20;
+const MAX_NAMES: usize = 16_384;
+const MAX_NAME_BYTES: usize = 1 << 20;
 
 /// Names the messages of a connection.
 #[derive(Debug)]

@@ -101,6 +101,11 @@ impl Waiting {
         self.len
     }
 
+    /// What the ids that were given up take of memory.
+    pub(super) fn hopeless_bytes(&self) -> usize {
+        self.hopeless.capacity() * (size_of::<Id>() + 1)
+    }
+
     /// Whether waiting for the id makes no sense any more.
     pub(super) fn is_hopeless(&self, id: Id) -> bool {
         !self.hopeless.is_empty() && self.hopeless.contains(&id)

@@ -196,7 +196,7 @@ impl Run {
         self.clock.now(now);
         let queued = (self.settling.len() + self.waiting.len()) * (size_of::<Event>() + 16);
         let turns = self.turns.as_ref().map_or(0, Turns::memory_bytes);
-        let events = queued + turns + self.marker_bytes;
+        let events = queued + turns + self.marker_bytes + self.waiting.hopeless_bytes();
         let calls = self.open_calls.as_ref().map_or(0, OpenCalls::memory_bytes);
         let bytes = self.dictionary.memory_bytes() + events + calls + self.sequence.memory_bytes();
         self.is_short_of_memory = !self.memory.hold(bytes as u64);

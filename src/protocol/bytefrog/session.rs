@@ -375,7 +375,7 @@ impl BytefrogSession {
             Some(fault) => Some(fault),
             None if rest.is_empty() => None,
             None => {
-                let reason = if end == End::TooLarge { Reason::TooLarge } else { Reason::Truncated };
+                let reason = end.reason();
                 let detail = format!("{} bytes of a message are here, and {}", rest.len(), end.as_str());
                 Some(Fault::new(reason, self.offset, detail))
             }

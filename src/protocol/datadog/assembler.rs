@@ -18,7 +18,9 @@ use super::wire::{self, ENTRY_BYTES, ListKind, Process, Span, StringId};
 use super::{Options, normalize};
 
 /// A limit is asked of the shared budget in steps of this size, so that not every string touches it.
-const LEASE_STEP_BYTES: u64 = 16 * 1024;
+const LEASE_STEP_BYTES: u64 = MemoryLease::FLOOR;
+/// Entries that an open record may collect while memory is short; a larger one counts to what the session holds.
+const SHORT_ENTRIES: usize = MAX_SPARE_ENTRIES;
 
 /// Texts that nobody needs are freed when a record closes, or when they have become this many bytes more.
 const SWEEP_BYTES: u64 = 256 * 1024;
@@ -52,6 +54,11 @@ pub(super) struct Assembler {
     leased: u64,
     /// Whether the process had room for that.
     is_leased: bool,
+    /// It had not, and there is nothing left to let go.
+    is_short: bool,
+    /// What the session holds beside what is held here, and what was leased in all but for that.
+    beside: u64,
+    counted: u64,
     /// Something was added that a limit governs.
     grown: bool,
     /// Dropped texts are swept when they are more bytes than this.
@@ -77,6 +84,9 @@ impl Assembler {
             lease: memory.lease(),
             leased: 0,
             is_leased: true,
+            is_short: false,
+            beside: 0,
+            counted: 0,
             grown: false,
             sweep_above: SWEEP_BYTES,
             spare: None,
@@ -196,7 +206,11 @@ impl Assembler {
         if open.last_list.replace(kind) == Some(kind) {
             open.warn(Warning::RepeatedList, out);
         }
-        let (max_entries, max_bytes) = (self.options.max_record_entries, self.options.max_record_bytes);
+        let (mut max_entries, max_bytes) = (self.options.max_record_entries, self.options.max_record_bytes);
+        let mut limit = "max_record_entries";
+        if self.is_short && max_entries > SHORT_ENTRIES {
+            (max_entries, limit) = (SHORT_ENTRIES, "limits.memory_bytes");
+        }
         let mut dropped = 0;
         for (at, [name, value]) in entries.iter().enumerate() {
             if open.own_entries >= max_entries {
@@ -233,7 +247,7 @@ impl Assembler {
             open.entries.push(entry);
             open.own_entries += 1;
         }
-        self.grown |= open.unresolved > 0;
+        self.grown |= open.unresolved > 0 || open.entries.len() > SHORT_ENTRIES / 2;
         if dropped == 0 {
             return 0;
         }
@@ -243,7 +257,7 @@ impl Assembler {
         open.warn(Warning::TooManyEntries, out);
         let bytes = dropped * ENTRY_BYTES as u64;
         let detail = format!(
-            "list: {dropped} entries are over the limits of a record, {max_entries} entries (max_record_entries) or {max_bytes} bytes of text (max_record_bytes)"
+            "list: {dropped} entries are over the limits of a record, {max_entries} entries ({limit}) or {max_bytes} bytes of text (max_record_bytes)"
         );
         let loss =
             Loss { reason: Reason::TooLarge, bytes, events: Some(u64::from(is_first)), detail: &detail, excerpt: &[] };
@@ -437,7 +451,10 @@ impl Assembler {
             let too_many = self.waiting.len() > self.options.waiting.records;
             let held = self.waiting.bytes() + self.traces.bytes() + self.strings.held_bytes();
             let too_large = held > self.options.waiting.bytes;
-            let over_budget = !self.lease(held + self.strings.cached_bytes());
+            let open = self.open.as_ref().map_or(0, |open| open.memory_bytes());
+            self.counted = held + self.strings.cached_bytes() + open;
+            let over_budget = !self.lease(self.counted + self.beside);
+            self.is_short = false;
             if !(too_many || too_large || over_budget) {
                 break;
             }
@@ -455,10 +472,23 @@ impl Assembler {
             } else if !((too_large || over_budget) && self.traces.forget_oldest(&mut self.strings))
                 && !(over_budget && self.strings.evict_oldest())
             {
+                self.is_short = over_budget;
                 break;
             }
         }
         self.grown = out.batch.is_full();
+    }
+
+    /// Beside all this the session holds so many bytes now. `false`: there is no room for them; it is as before.
+    #[must_use]
+    pub(super) fn hold_beside(&mut self, bytes: u64) -> bool {
+        let before = std::mem::replace(&mut self.beside, bytes);
+        if self.lease(self.counted + bytes) || bytes <= before {
+            return true;
+        }
+        self.beside = before;
+        let _ = self.lease(self.counted + before);
+        false
     }
 
     /// Whether the process has room for this much memory of this session.

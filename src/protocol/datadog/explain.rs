@@ -20,8 +20,8 @@ const LIST_HEAD_BYTES: usize = 2 + 1;
 /// The entries that a list of the `padded32` layout has room for.
 const PADDED_ENTRIES: usize = 32;
 /// Strings, and bytes of them, that are remembered; further ones are shown by their ids.
-const MAX_NAMES: usize = 65_536;
-const MAX_NAME_BYTES: usize = 8 << 20;
+const MAX_NAMES: usize = 16_384;
+const MAX_NAME_BYTES: usize = 1 << 20;
 
 /// Names the objects of a connection.
 #[derive(Debug)]

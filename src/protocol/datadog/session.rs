@@ -219,10 +219,16 @@ impl DatadogSession {
         let taken = missing.min(rest.len());
         let limit = usize::try_from(self.wire.kept_string_bytes).unwrap_or(usize::MAX);
         let room = limit.saturating_add(3).saturating_sub(string.kept.len());
-        string.kept.extend_from_slice(&rest[..taken.min(room)]);
+        // While memory is short, it is cut where there was no more room.
+        let wanted = string.kept.len() + taken.min(room);
+        let has_room = wanted <= string.kept.capacity() || self.assembler.hold_beside(2 * wanted as u64);
+        if has_room && string.kept.len() == string.received as usize {
+            string.kept.extend_from_slice(&rest[..taken.min(room)]);
+        }
         string.received += taken as u32;
         if string.received == string.len {
             let Phase::LongString(string) = std::mem::replace(&mut self.phase, Phase::Objects) else { return None };
+            let _ = self.assembler.hold_beside(0);
             out.warn("string_truncated");
             let size = string.head_bytes + u64::from(string.len);
             let place = Place { offset: string.offset, size, now };
@@ -234,7 +240,7 @@ impl DatadogSession {
 
     /// The last words about bytes that can never be decoded, if there are any.
     fn last_fault(&mut self, rest: &[u8], end: End) -> Option<Fault> {
-        let reason = if end == End::TooLarge { Reason::TooLarge } else { Reason::Truncated };
+        let reason = end.reason();
         match std::mem::replace(&mut self.phase, Phase::Finished(None)) {
             Phase::Fault(mut fault) => {
                 fault.count(rest);

@@ -44,6 +44,17 @@ struct State {
     underway: HashSet<Fingerprint>,
 }
 
+/// What a memory with these limits takes at most: a table that has twice the room it needs, with those who came by age,
+/// and both once more in half while they grow.
+pub(super) fn most_bytes(options: Dedup) -> u64 {
+    if options.entries == 0 || options.time.is_zero() {
+        return 0;
+    }
+    let table = options.entries.saturating_mul(8).div_ceil(7).next_power_of_two() * (size_of::<Fingerprint>() + 1);
+    let by_age = options.entries.next_power_of_two() * size_of::<(Fingerprint, Duration)>();
+    (table as u64).saturating_add(by_age as u64).saturating_mul(3) / 2
+}
+
 impl Memory {
     pub(super) fn new(options: Dedup) -> Self {
         Memory { options, hashers: [RandomState::default(), RandomState::default()], state: Mutex::default() }

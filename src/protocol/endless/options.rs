@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use crate::config::{LONGEST, Section};
+use crate::config::{Bounds, LONGEST, Section};
 use crate::protocol::Amplification;
+
+use super::dedup;
 
 /// Options of an `endless` listener.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +58,15 @@ impl Options {
         }
         options.path_prefix.truncate(options.path_prefix.trim_end_matches('/').len());
         options
+    }
+}
+
+impl Options {
+    /// Says what a listener may take of memory whatever happens.
+    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        let what = format!("{} uploads and events remembered (dedup.entries)", self.dedup.entries);
+        bounds.add(of, what, dedup::most_bytes(self.dedup));
+        bounds.need(self.max_body_bytes.max(self.max_inflated_bytes));
     }
 }
 

@@ -60,7 +60,7 @@ impl fmt::Debug for Hash {
 impl EndlessWork {
     pub(super) fn new(request: Request, target: Target, encoding: Encoding, shared: Arc<Shared>) -> Self {
         EndlessWork {
-            lease: shared.budget.lease(),
+            lease: shared.budget.passing(MemoryLease::FLOOR),
             credit: Credit::new(shared.options.amplification),
             unearned: request.body.len() as u64,
             shared,

@@ -355,7 +355,7 @@ impl Session for Control {
     }
 
     fn finish(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) -> Flow {
-        let reason = if end == End::TooLarge { Reason::TooLarge } else { Reason::Truncated };
+        let reason = end.reason();
         let truncated = || Fault::new(reason, self.offset, format!("the stream ends here: {}", end.as_str()));
         if let Some(mut fault) = self.fault.take().or_else(|| (!rest.is_empty()).then(truncated)) {
             fault.count(rest);

@@ -8,7 +8,7 @@ use crate::codec::msgpack::{Reader, Value as Wire};
 use crate::codec::reader::DecodeError;
 use crate::event::{Frame, Name, Reason, Value, semconv as names};
 use crate::protocol::fault::Fault;
-use crate::protocol::{Now, Output};
+use crate::protocol::{End, Now, Output};
 
 use super::agent::Agent;
 use super::dump::Dumps;
@@ -63,6 +63,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) agent: &'a Agent,
     pub(super) dumps: &'a mut Dumps,
     pub(super) scratch: &'a mut Scratch,
+    pub(super) is_short_of_memory: bool,
     pub(super) now: Now,
 }
 
@@ -71,6 +72,12 @@ pub(super) struct Surroundings<'a> {
 pub(super) struct Scratch {
     references: Vec<Value>,
     frames: Vec<Frame>,
+}
+
+impl Scratch {
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.references.capacity() * size_of::<Value>() + self.frames.capacity() * size_of::<Frame>()
+    }
 }
 
 /// What a step has done.
@@ -113,6 +120,18 @@ impl Message {
     /// Offset of its first byte since the start of the connection.
     pub(super) fn start(&self) -> u64 {
         self.start
+    }
+
+    /// Memory that it takes beside its bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        if let State::Snapshot { snapshot, .. } = &self.state { snapshot.memory_bytes() } else { 0 }
+    }
+
+    /// Lets go of what can be had again.
+    pub(super) fn let_go(&mut self) {
+        if let State::Snapshot { snapshot, .. } = &mut self.state {
+            snapshot.let_go();
+        }
     }
 
     /// Works off something of what is here of the rest of the message: `input`, which may reach beyond its end.
@@ -168,13 +187,13 @@ impl Message {
     }
 
     /// The connection has ended inside the message: of its rest, `rest` is here.
-    pub(super) fn cut_short(self, rest: &[u8], why: &str, now: Now, out: &mut Output) {
+    pub(super) fn cut_short(self, rest: &[u8], end: End, now: Now, out: &mut Output) {
         let mut fault = match self.state {
             State::Waste(fault) if fault.has_bytes() || !rest.is_empty() => fault,
             _ => {
-                let detail =
-                    format!("the message ends {} bytes early: {why}", self.left.saturating_sub(rest.len() as u64));
-                Fault::new(Reason::Truncated, self.start, detail)
+                let missing = self.left.saturating_sub(rest.len() as u64);
+                let detail = format!("the message ends {missing} bytes early: {}", end.as_str());
+                Fault::new(end.reason(), self.start, detail)
             }
         };
         fault.count(rest);
@@ -307,7 +326,7 @@ impl Message {
             Kind::Dump | Kind::GcStats => return self.begin_pieces(kind, &head, around, out),
             Kind::CpuSample => return self.cpu_sample(whole, &head, around, out),
             Kind::AllocationSnapshot => {
-                if let Some(bytes) = self.begin_snapshot(whole, &head)? {
+                if let Some(bytes) = self.begin_snapshot(whole, &head, around)? {
                     return Ok(bytes);
                 }
                 // What stands in its place on master, written by a peer that mixes the two.
@@ -481,7 +500,12 @@ impl Message {
     }
 
     /// A snapshot, which is read as a whole and stays at the front until it is worked off. None: its payload is an object.
-    fn begin_snapshot(&mut self, whole: Reader<'_>, head: &Head<'_>) -> Result<Option<usize>, Failure> {
+    fn begin_snapshot(
+        &mut self,
+        whole: Reader<'_>,
+        head: &Head<'_>,
+        around: &Surroundings<'_>,
+    ) -> Result<Option<usize>, Failure> {
         let length = end_of(whole)?;
         let malformed = || Failure::Part(Reason::Malformed, "an allocation_snapshot without a map");
         let payload = head.payload.ok_or_else(malformed)?;
@@ -493,7 +517,7 @@ impl Message {
                 _ => Err(malformed()),
             };
         }
-        let snapshot = Snapshot::read(payload.reader, head.time)?;
+        let snapshot = Snapshot::read(payload.reader, head.time, around.is_short_of_memory)?;
         self.state = State::Snapshot { snapshot: Box::new(snapshot), length };
         Ok(Some(0))
     }

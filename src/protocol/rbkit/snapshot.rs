@@ -23,6 +23,8 @@ const MAX_KEPT_BYTES: usize = 4 << 20;
 /// Stacks of a snapshot that are found again by their ids; agents have some hundred. The samples of further ones go
 /// without.
 const MAX_STACKS: usize = 1 << 16;
+/// The same while memory is short.
+const FEW_STACKS: usize = 1 << 10;
 
 /// A snapshot being worked off. All offsets are those of its event.
 #[derive(Debug)]
@@ -32,6 +34,7 @@ pub(super) struct Snapshot {
     pub(super) lost: u64,
     /// Where the frames of each stack are.
     stacks: HashMap<u64, usize, RandomState>,
+    max_stacks: usize,
     /// Stacks as read, by where they are; and the memory that they take.
     kept: HashMap<usize, Kept, RandomState>,
     kept_bytes: usize,
@@ -76,7 +79,11 @@ impl Snapshot {
     }
 
     /// Finds the parts of a payload, which is here as a whole.
-    pub(super) fn read(mut payload: Reader<'_>, time: Option<f64>) -> Result<Snapshot, DecodeError> {
+    pub(super) fn read(
+        mut payload: Reader<'_>,
+        time: Option<f64>,
+        is_short_of_memory: bool,
+    ) -> Result<Snapshot, DecodeError> {
         let start = payload.offset();
         let Wire::Map(pairs) = payload.next("payload")? else {
             return Err(wrong("payload", start, "a map"));
@@ -85,6 +92,7 @@ impl Snapshot {
             time,
             lost: 0,
             stacks: HashMap::default(),
+            max_stacks: if is_short_of_memory { FEW_STACKS } else { MAX_STACKS },
             kept: HashMap::default(),
             kept_bytes: 0,
             at: start,
@@ -112,13 +120,23 @@ impl Snapshot {
         Ok(snapshot)
     }
 
+    /// Memory that it takes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.kept_bytes + self.stacks.capacity() * (size_of::<(u64, usize)>() + 1)
+    }
+
+    /// Lets go of what can be read again.
+    pub(super) fn let_go(&mut self) {
+        (self.kept, self.kept_bytes) = (HashMap::default(), 0);
+    }
+
     fn read_stacks(&mut self, mut stacks: Reader<'_>) -> Result<(), DecodeError> {
         let Wire::Map(count) = stacks.next("stacktraces")? else { return Ok(()) };
         for _ in 0..count {
             let mut key = stacks;
             stacks.skip("stacktrace id")?;
             if let Wire::Unsigned(id) = key.next("stacktrace id")?
-                && self.stacks.len() < MAX_STACKS
+                && self.stacks.len() < self.max_stacks
             {
                 self.stacks.insert(id, stacks.offset());
             }
@@ -258,7 +276,7 @@ impl Snapshot {
             }
             marks.1 = kept.is_some_and(|kept| kept.is_cut);
         } else {
-            marks.1 = stack.is_some() && self.stacks.len() == MAX_STACKS;
+            marks.1 = stack.is_some() && self.stacks.len() == self.max_stacks;
         }
         let file = self.file.clone().map(|range| &event[range]);
         let site = site(file, &event[self.signature.clone()]);

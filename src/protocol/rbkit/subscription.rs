@@ -8,7 +8,7 @@ use crate::codec::zmtp::{Limits, Peer, Socket, Step as Zmtp, subscribe_all};
 use crate::event::Reason;
 use crate::explain::Explain;
 use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, Credit, End, Flow, Now, Output, Progress, Session};
+use crate::protocol::{Awaiting, Credit, End, Flow, MemoryBudget, MemoryLease, Now, Output, Progress, Session};
 
 use super::agent::Agent;
 use super::dump::Dumps;
@@ -43,6 +43,9 @@ pub struct Subscription {
     /// The introduction that the batch knows.
     introductions: u64,
     credit: Credit,
+    /// What of the memory of all it takes: a snapshot being worked off, and room for the parts of an event.
+    lease: MemoryLease,
+    is_short_of_memory: bool,
 }
 
 /// How far the connection is.
@@ -86,8 +89,30 @@ impl Subscription {
             scratch: Scratch::default(),
             introductions: 0,
             credit: Credit::new(options.amplification),
+            lease: MemoryBudget::unlimited().lease(),
+            is_short_of_memory: false,
             agent,
             options,
+        }
+    }
+
+    /// The same with what it remembers taken from `memory`.
+    #[must_use]
+    pub fn within(mut self, memory: &Arc<MemoryBudget>) -> Self {
+        self.lease = memory.lease();
+        self
+    }
+
+    /// Tells the budget what it takes. Room that is there to be used again is let go where there is none.
+    fn count_memory(&mut self) {
+        let bytes = |of: &Self| of.scratch.memory_bytes() + of.message.as_ref().map_or(0, Message::memory_bytes);
+        self.is_short_of_memory = !self.lease.hold(bytes(self) as u64);
+        if self.is_short_of_memory {
+            self.scratch = Scratch::default();
+            if let Some(message) = &mut self.message {
+                message.let_go();
+            }
+            let _ = self.lease.hold(bytes(self) as u64);
         }
     }
 
@@ -148,6 +173,7 @@ impl Subscription {
             agent: &self.agent,
             dumps: &mut self.dumps,
             scratch: &mut self.scratch,
+            is_short_of_memory: self.is_short_of_memory,
             now,
         };
         match message.step(rest, &mut around, out) {
@@ -277,6 +303,7 @@ impl Session for Subscription {
         let expanded = out.batch.total_expanded_bytes();
         self.know_the_speaker(out);
         let progress = self.decode(input, now, out);
+        self.count_memory();
         let expanded = out.batch.total_expanded_bytes() - expanded;
         out.hold = self.credit.spend(progress.consumed as u64, expanded, now.elapsed);
         progress
@@ -301,7 +328,7 @@ impl Session for Subscription {
             fault.count(rest);
             fault.tell(now, out);
         } else if let Some(message) = self.message.take() {
-            message.cut_short(rest, end.as_str(), now, out);
+            message.cut_short(rest, end, now, out);
         } else if !rest.is_empty() {
             let mut fault =
                 Fault::new(Reason::Truncated, self.offset, format!("the stream ends here: {}", end.as_str()));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::{LONGEST, Section};
+use crate::config::{Bounds, LONGEST, Section};
 use crate::protocol::Amplification;
 
 /// Options of a `zico` listener.
@@ -66,6 +66,18 @@ impl Options {
         }
     }
 }
+
+impl Options {
+    /// Says what a listener may take of memory whatever happens.
+    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        let what = format!("{} sessions, beside what they define (max_sessions)", self.max_sessions);
+        bounds.add(of, what, (self.max_sessions as u64).saturating_mul(SESSION_BYTES));
+        bounds.need(self.max_body_bytes.max(self.max_inflated_bytes));
+    }
+}
+
+/// What a session takes in which nothing is defined: its keys, its tables, who speaks.
+const SESSION_BYTES: u64 = 1 << 10;
 
 impl Default for Options {
     fn default() -> Self {

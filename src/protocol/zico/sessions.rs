@@ -73,6 +73,8 @@ pub(super) struct Session {
     /// Traces without an id so far.
     pub(super) unnamed: u64,
     parked: HashMap<TraceId, Parked>,
+    /// Bytes of who speaks.
+    own_bytes: usize,
     lease: MemoryLease,
 }
 
@@ -141,7 +143,8 @@ impl Sessions {
             delivered: Delivered::new(options.max_remembered),
             unnamed: 0,
             parked: HashMap::default(),
-            lease: self.budget.lease(),
+            own_bytes: 0,
+            lease: self.budget.bare_lease(),
         };
         session.describe();
         session
@@ -257,11 +260,13 @@ impl Session {
     pub(super) fn describe(&mut self) {
         let name = Some(&*self.name).filter(|name| !name.is_empty());
         self.resource = normalize::resource(self.agent.as_deref(), name, &self.said);
+        // What the agent says of itself is kept as it was said, and as it is shown.
+        self.own_bytes = 2 * self.resource.memory_bytes();
     }
 
     /// Tells the budget what the session takes. `false`: that is too much.
     pub(super) fn hold(&mut self) -> bool {
-        let bytes = self.table.memory_bytes() + self.delivered.memory_bytes() + self.parked_bytes();
+        let bytes = self.table.memory_bytes() + self.delivered.memory_bytes() + self.parked_bytes() + self.own_bytes;
         self.lease.hold(bytes as u64)
     }
 

@@ -61,7 +61,7 @@ enum Stage {
 impl ZicoWork {
     pub(super) fn new(request: Request, route: Route, now: Now, shared: Arc<Shared>) -> Self {
         ZicoWork {
-            lease: shared.budget.lease(),
+            lease: shared.budget.passing(MemoryLease::FLOOR),
             credit: Credit::new(shared.options.amplification),
             unearned: request.body.len() as u64,
             counters: Counters { requests: 1, bytes: request.body.len() as u64, ..Counters::default() },

@@ -13,6 +13,8 @@ use crate::sparing::{Sparing, Turn};
 const BLOCK_BYTES: usize = 256 * 1024;
 /// Says that a file stays as it is.
 static TROUBLE: Sparing = Sparing::new();
+/// What compressing takes: blocks on both sides, and the compressor's own tables.
+pub(super) const MOST_BYTES: u64 = 2 << 20;
 
 /// Compresses one file after the other until `stop` is set. A file that cannot be compressed stays as it is, with a
 /// warning; it is tried again when the next file is finished, or after the next start.

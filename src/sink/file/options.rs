@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
+use super::outputs::{KEPT_BYTES, MOST_OPEN};
 use super::template::Template;
+use super::{FLUSH_BYTES, compress};
+use crate::config::Bounds;
+use crate::event::MOST_BATCH_BYTES;
 use crate::sink::encode::Format;
 
 /// The options of a [`super::File`]. Every field has a default, so `Options::default()` is a working sink.
@@ -54,6 +58,15 @@ impl Options {
     /// What is wrong with `path`, in words for the operator.
     pub fn validate(&self) -> Result<(), String> {
         Template::parse(&self.path).map(drop)
+    }
+
+    /// Says what such a sink may take of memory whatever happens.
+    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        let kept = (MOST_OPEN * KEPT_BYTES) as u64;
+        bounds.add(of, "lines on their way to files", FLUSH_BYTES as u64 + MOST_BATCH_BYTES + kept);
+        if self.compression != Compression::None {
+            bounds.add(of, "a file being compressed", compress::MOST_BYTES);
+        }
     }
 }
 

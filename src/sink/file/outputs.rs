@@ -15,7 +15,9 @@ use crate::sink::{Selection, SinkFault};
 use crate::sparing::{Sparing, Turn};
 
 /// More files than this are never open at once; the one that was not written for longest is closed first.
-const MOST_OPEN: usize = 16;
+pub(super) const MOST_OPEN: usize = 16;
+/// Room that a file keeps for the lines to come when it has none to write.
+pub(super) const KEPT_BYTES: usize = 64 * 1024;
 /// Say what could not be done, and is not what a sink is there for.
 static UNTIDY: Sparing = Sparing::new();
 static ABANDONED: Sparing = Sparing::new();
@@ -125,6 +127,10 @@ impl Outputs {
             }
         }
         self.waiting_bytes = self.outputs.iter().map(|output| output.queue.bytes().len()).sum();
+        if self.outputs.len() > 1 {
+            // One file keeps what it needs for steady work; many would keep it many times.
+            self.outputs.iter_mut().for_each(|output| output.queue.shrink_to(KEPT_BYTES));
+        }
         self.forget_idle();
         self.tidy(compression_is_idle);
         result

@@ -59,6 +59,12 @@ impl Queue {
         }
     }
 
+    /// Keeps this much room for bytes to come; what waits stays.
+    pub(super) fn shrink_to(&mut self, bytes: usize) {
+        self.bytes.shrink_to(bytes);
+        self.ends.shrink_to(bytes / 256);
+    }
+
     fn waiting_ends(&self) -> &[usize] {
         &self.ends[self.done_records..]
     }
