@@ -1,7 +1,7 @@
 //! `tributary decode --explain`: the bytes themselves, named, with what the decoder gave up at its place.
 //!
-//! Files are read whole and decoded as ever, for the rules that failed are the decoder's to tell; then explainers that
-//! share no code with it name the bytes.
+//! Files are read whole and decoded as ever, for the rules that failed are the decoder's to tell; then explainers, which read the
+//! layouts a second time, name the bytes.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Cursor, Read, Write};
