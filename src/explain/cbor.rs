@@ -34,9 +34,7 @@ pub(crate) fn inside(
     sheet: &mut Sheet,
     write: impl FnOnce(&mut Sheet) -> Result<(), CborError>,
 ) -> Result<(), CborError> {
-    let mut written = Ok(());
-    sheet.nested(|sheet| written = write(sheet));
-    written
+    sheet.nested(write)
 }
 
 /// How values are shown.

@@ -3,7 +3,7 @@
 use super::Sheet;
 
 /// Deeper than this nothing is set in further: rows would be all margin.
-const MOST_DEPTH: usize = 24;
+const MOST_DEPTH: usize = 16;
 
 /// What `write` writes is set in so many times, within reason.
 pub(crate) fn set_in<T>(sheet: &mut Sheet, depth: usize, write: impl FnOnce(&mut Sheet) -> T) -> Option<T> {

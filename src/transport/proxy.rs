@@ -19,6 +19,9 @@ use crate::event::{Origin, Reason};
 use super::connection::Surroundings;
 use super::tcp::refuse;
 
+/// The buffer grows by so much.
+const MORE_BYTES: usize = 256;
+
 /// Takes the header off the stream. `Some(None)`: the proxy speaks for itself, or for nobody that has an address. `None`:
 /// there is none, and if there were bytes, a loss has told so. `origin` is the proxy's.
 pub(super) async fn told(
@@ -28,9 +31,14 @@ pub(super) async fn told(
     opened: Duration,
 ) -> Option<Option<SocketAddr>> {
     let deadline = around.clock.instant(opened + around.options.handshake_timeout);
-    let mut header = vec![0; proxy::MAX_BYTES];
+    let mut header = Vec::new();
     let mut taken = 0;
     let why = loop {
+        // Room for one header as balancers send them, and for a longer one as it comes: `proxy::read` takes none that is
+        // longer than its limit.
+        if taken == header.len() {
+            header.resize(taken + MORE_BYTES, 0);
+        }
         let peeked = tokio::select! {
             () = around.stop.cancelled() => break "the collector stops".to_owned(),
             peeked = timeout_at(deadline, stream.peek(&mut header[taken..])) => peeked,

@@ -21,16 +21,13 @@ pub fn body(head: &Head, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
     match Encoding::read(head) {
         _ if body.is_empty() => faults.iter().for_each(|fault| sheet.fault(fault)),
         Encoding::Plain => sheet.inner(faults, |sheet| bundle(body, version, sheet)),
-        Encoding::Unknown => sheet.raw(body, "neither plain nor in gzip"),
+        Encoding::Unknown => sheet.inner(faults, |sheet| sheet.raw(body, "neither plain nor in gzip")),
         Encoding::Gzip => match gunzip(body) {
             Ok(bytes) => {
                 sheet.field(body, "gzip", format_args!("{} bytes inflate to {}", body.len(), bytes.len()));
                 sheet.inner(faults, |sheet| bundle(&bytes, version, sheet));
             }
-            Err(why) => {
-                sheet.field(body, "gzip", why);
-                faults.iter().for_each(|fault| sheet.fault(fault));
-            }
+            Err(why) => sheet.inner(faults, |sheet| sheet.field(body, "gzip", why)),
         },
     }
 }

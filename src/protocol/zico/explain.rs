@@ -23,13 +23,9 @@ pub fn body(head: &Head, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
         Some(Route::Submit(carries)) => submitted(head, carries, body, faults, sheet),
         Some(Route::Form) => form(body, faults, sheet),
         Some(Route::Register | Route::Session) => {
-            sheet.secret(body, "keys", "hidden");
-            tell(&faults, sheet);
+            sheet.inner(faults, |sheet| sheet.secret(body, "keys", "hidden"));
         }
-        None => {
-            sheet.raw(body, "no path that agents post to");
-            tell(&faults, sheet);
-        }
+        None => sheet.inner(faults, |sheet| sheet.raw(body, "no path that agents post to")),
     }
 }
 
@@ -52,10 +48,7 @@ fn submitted(head: &Head, carries: Carries, body: &[u8], faults: Vec<Fault>, she
             sheet.field(body, "base64", counted(bytes.len() as u64, "byte"));
             sheet.inner(faults, |sheet| write(&bytes, sheet));
         }
-        Err(error) => {
-            sheet.raw(body, &format!("no CBOR: {error}"));
-            tell(&faults, sheet);
-        }
+        Err(error) => sheet.inner(faults, |sheet| sheet.raw(body, &format!("no CBOR: {error}"))),
     }
 }
 
@@ -63,10 +56,7 @@ fn submitted(head: &Head, carries: Carries, body: &[u8], faults: Vec<Fault>, she
 fn form(body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
     let submission = match forms::submission(body) {
         Ok(submission) => submission,
-        Err(fault) => {
-            sheet.raw(body, &fault.to_string());
-            return tell(&faults, sheet);
-        }
+        Err(fault) => return sheet.inner(faults, |sheet| sheet.raw(body, &fault.to_string())),
     };
     for field in body.split_inclusive(|byte| *byte == b'&') {
         let name = field.split(|byte| b"=&".contains(byte)).next().unwrap_or_default();

@@ -12,6 +12,9 @@ use super::super::Channel;
 /// Containers that may be open: those around what a decoder may skip are three.
 const MOST_OPEN: usize = MAX_DEPTH + 3;
 
+/// The answer to everything but a handshake, which is no MessagePack.
+const OK: &[u8] = b"ok";
+
 /// What integers that are keys mean, wherever they stand.
 const KEYS: [&str; 19] = [
     "event_type",
@@ -110,7 +113,10 @@ impl Message {
     /// Names what is next of the message: `here` is what is here of it, `missing` how much more comes.
     pub(super) fn step(&mut self, here: &[u8], missing: u64, sheet: &mut Sheet) -> Step {
         while self.open.pop_if(|open| open.left == 0 && !open.is_at_value).is_some() {}
-        if !self.has_begun && self.channel == Channel::Rep && here == b"ok" && missing == 0 {
+        if !self.has_begun && self.channel == Channel::Rep && OK.starts_with(here) && missing + here.len() as u64 == 2 {
+            if missing > 0 {
+                return Step::More;
+            }
             self.has_begun = true;
             self.row(here, "reply", "ok", sheet);
             return Step::Taken(here.len());
