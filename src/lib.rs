@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Beside the floors: [`config`] (read by every component for itself), [`decode`] (sessions without sockets), [`agents`] (commands while the
-//! daemon runs), [`profile`] (pictures and tables of events) and [`simulate`] (shares no code with the decoders).
+//! daemon runs), [`explain`] (bytes named for people), [`profile`] (pictures and tables of events) and [`simulate`] (shares no code with the decoders).
 
 pub mod admin;
 pub mod agents;

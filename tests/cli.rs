@@ -117,10 +117,11 @@ fn check_of_a_file_that_is_not_there_names_it() {
 
 #[test]
 fn what_check_prints_reads_as_the_same_configuration() {
-    let (_directory, path) = file("[limits]\nmemory_bytes = \"3MiB\"\n[sinks.a]\ntype = \"file\"\nfsync = \"never\"\n");
+    let (_directory, path) =
+        file("[limits]\nmemory_bytes = \"300MiB\"\n[sinks.a]\ntype = \"file\"\nfsync = \"never\"\n");
     let printed = run(&["check", "--print", "--config", &path]);
     assert_eq!(printed.code, Some(0), "{}", printed.stderr);
-    assert!(printed.stdout.contains("memory_bytes = \"3MiB\"") && printed.stdout.contains("fsync = \"never\""));
+    assert!(printed.stdout.contains("memory_bytes = \"300MiB\"") && printed.stdout.contains("fsync = \"never\""));
     let (_directory, path) = file(&printed.stdout);
     assert_eq!(run(&["check", "--print", "--config", &path]).stdout, printed.stdout);
 }

@@ -276,7 +276,9 @@ fn the_effective_configuration_reads_as_itself() {
 #[test]
 fn the_effective_configuration_shows_defaults_and_what_is_not_set() {
     let effective = read("[sinks.a]\ntype = \"discard\"\nbuffer_bytes = 65536\n").effective;
-    assert!(effective.starts_with("[limits]\nmemory_bytes = \"256MiB\"\nshutdown_grace = \"10s\"\n\n[admin]\n"));
+    assert!(effective.starts_with(
+        "[limits]\nmemory_bytes = \"256MiB\"\n# threads is not set\nshutdown_grace = \"10s\"\n\n[admin]\n"
+    ));
     assert!(effective.contains("\nlisten = \"127.0.0.1:8136\"\n"));
     assert!(effective.contains("\nallow = []\n"));
     assert!(effective.contains("\n# tls.cert is not set\n"));

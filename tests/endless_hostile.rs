@@ -136,10 +136,9 @@ async fn a_body_that_ends_too_early_is_told_with_what_came_of_it() {
 
 #[tokio::test]
 async fn requests_that_find_no_memory_are_asked_to_come_again() {
-    // The least budget; every request may keep 64 KiB whatever the others do.
+    // Little room; every connection may bring a small body whatever the others do.
     let directory = tempfile::tempdir().unwrap();
-    let toml = format!("limits.memory_bytes = \"1MiB\"\n{}", listener(directory.path(), ""));
-    let daemon = Daemon::start(&toml).await;
+    let daemon = Daemon::on(&live::config_with_room(&listener(directory.path(), ""), 1 << 20)).await;
     let mut stream = daemon.connect().await;
     let large = vec![7; 2 << 20];
     let reply = within("the answer", ask(&mut stream, &plain(3, &large))).await;

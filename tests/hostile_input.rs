@@ -91,7 +91,7 @@ fn strings(first: u64, count: u64) -> Vec<u8> {
 
 #[test]
 fn a_hoarder_is_kept_within_the_memory_budget_and_leaves_room_for_the_modest() {
-    let budget = MemoryBudget::new(1 << 20);
+    let budget = MemoryBudget::new(4 << 20);
     let mut hoarder = Driven::with(&Options::default(), 1 << 20, &budget);
     hoarder.feed(&process(u64::MAX));
     for part in 0..20 {
@@ -99,8 +99,7 @@ fn a_hoarder_is_kept_within_the_memory_budget_and_leaves_room_for_the_modest() {
         assert!(budget.used() <= budget.limit(), "{} bytes", budget.used());
     }
     assert!(budget.used() > budget.limit() / 2, "the budget can be used: {} bytes", budget.used());
-    let mut modest: Vec<_> =
-        (0..10).map(|_| Driven::with(&Options::default(), 1 << 20, &budget).keep_lines()).collect();
+    let mut modest: Vec<_> = (0..8).map(|_| Driven::with(&Options::default(), 1 << 20, &budget).keep_lines()).collect();
     modest.iter_mut().for_each(|modest| modest.feed(&[process(0), strings(1, 200)].concat()));
     hoarder.feed(&strings(50_001, 1));
     assert!(budget.used() <= budget.limit(), "{} bytes", budget.used());

@@ -146,8 +146,13 @@ impl Collector for Reading {
         let up = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(!sink.holding && !sink.dead)));
         gauges(&mut encoder, "tributary_sink_up", "Whether a sink can write", up)?;
         gauge(&mut encoder, "tributary_taps", "Taps that are open", self.taps)?;
-        gauge(&mut encoder, "tributary_memory_bytes", "Memory for what peers make us remember", self.memory.0)?;
-        gauge(&mut encoder, "tributary_memory_limit_bytes", "Its limit", self.memory.1)?;
+        gauge(
+            &mut encoder,
+            "tributary_memory_bytes",
+            "Memory of peers: connections, what they have sent and what they make us remember",
+            self.memory.0,
+        )?;
+        gauge(&mut encoder, "tributary_memory_limit_bytes", "What limits.memory_bytes leaves for it", self.memory.1)?;
         let version: Labels<1> = [("version", env!("CARGO_PKG_VERSION").to_owned())];
         gauges(&mut encoder, "tributary_build_info", "The version that runs", [(version, 1)])?;
         if let Some(process) = &self.process {

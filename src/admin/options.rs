@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::{Bounds, LONGEST, Section};
-use crate::pipeline::tap::MAX_TAPS;
 use crate::transport::options::TlsOptions;
 
 /// The port that collectors' metrics are scraped from by custom.
@@ -61,7 +60,6 @@ impl AdminOptions {
             let connections = super::MAX_CONNECTIONS as u64;
             let what = format!("{connections} connections, each with a request and an answer");
             bounds.add("admin", what, connections * super::CONNECTION_BYTES);
-            bounds.add("admin", format!("{MAX_TAPS} taps"), MAX_TAPS as u64 * super::tap::MOST_BYTES);
         }
     }
 }

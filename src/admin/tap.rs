@@ -25,7 +25,7 @@ const MAX_FOLLOWED: usize = 4;
 /// Bytes of a message that has not come whole.
 const MAX_REST_BYTES: usize = 256 * 1024;
 /// What a tap may take: what waits for its reader, and what is remembered of connections: names, and half messages.
-pub(super) const MOST_BYTES: u64 = (MAX_WAITING_BYTES + MAX_FOLLOWED * (MAX_REST_BYTES + EXPLAINER_BYTES)) as u64;
+const MOST_BYTES: u64 = (MAX_WAITING_BYTES + MAX_FOLLOWED * (MAX_REST_BYTES + EXPLAINER_BYTES)) as u64;
 /// What an explainer may remember, with what is around it.
 const EXPLAINER_BYTES: usize = 2 << 20;
 
@@ -41,11 +41,19 @@ pub(super) fn open(subject: &Subject, query: &str) -> Answer {
         return text(StatusCode::NOT_FOUND, &format!("there is no listener {listener}"));
     }
     let is_wire = wanted.filter.wire;
+    let mut memory = subject.memory.bare_lease();
+    if !memory.try_hold(MOST_BYTES) {
+        return text(StatusCode::SERVICE_UNAVAILABLE, "there is no memory for it just now (limits.memory_bytes)");
+    }
     let Some(reader) = subject.taps.open(wanted.filter) else {
         return text(StatusCode::SERVICE_UNAVAILABLE, "there are as many taps as there may be already");
     };
     let (body, channel) = Channel::new(1);
-    tokio::spawn(stream(reader, Show::new(is_wire, wanted.format), body));
+    let show = Show::new(is_wire, wanted.format);
+    tokio::spawn(async move {
+        stream(reader, show, body).await;
+        drop(memory);
+    });
     let mut answer = Answer::new(channel.boxed_unsync());
     let is_json = !is_wire && wanted.format == Format::Json;
     let content_type = if is_json { "application/x-ndjson" } else { "text/plain; charset=utf-8" };

@@ -6,6 +6,7 @@ use std::mem::{replace, take};
 
 use crate::protocol::Head;
 
+use super::words::counted;
 use super::{Explain, Fault, Raw, Sheet, value};
 
 /// A head that is longer is not named.
@@ -186,7 +187,7 @@ impl Requests {
         if length.checked_add(2).is_none() {
             return self.lose("no chunk is that long");
         }
-        sheet.field(whole, "size of chunk", length);
+        sheet.field(whole, "size of chunk", counted(length as u64, "byte"));
         chunked.is_over = length == 0;
         self.phase = if length == 0 { Phase::Line(chunked) } else { Phase::Chunk(chunked, length) };
         Some(size)
@@ -195,12 +196,12 @@ impl Requests {
     fn body(&mut self, head: &Head, body: &[u8], sheet: &mut Sheet) {
         let faults = self.faults.remove(&Some(self.number)).unwrap_or_default();
         if body.is_empty() {
-            faults.iter().for_each(|fault| sheet.fault(fault));
+            sheet.inner(faults, |_| {});
         } else if (self.is_secret)(head) {
             sheet.secret(body, "body", "hidden");
-            faults.iter().for_each(|fault| sheet.fault(fault));
+            sheet.inner(faults, |_| {});
         } else {
-            sheet.title(format_args!("body, {} bytes", body.len()));
+            sheet.title(format_args!("body, {}", counted(body.len() as u64, "byte")));
             (self.bodies)(head, body, faults, sheet);
         }
     }
@@ -218,14 +219,16 @@ impl Explain for Requests {
     fn finish(&mut self, rest: &[u8], sheet: &mut Sheet) {
         match replace(&mut self.phase, Phase::Head) {
             Phase::Lost(mut raw) => raw.finish(rest, sheet),
-            Phase::Body(head, _) | Phase::Chunk(Chunked { head, .. }, _) if (self.is_secret)(&head) => {
-                sheet.secret(rest, "body", "hidden, not whole");
+            _ if rest.is_empty() => {}
+            Phase::Head => sheet.secret(rest, "?", "no head of a request, or half of one"),
+            // A header behind the body may be as secret as one before it.
+            Phase::Body(head, _) | Phase::Chunk(Chunked { head, .. }, _) if !(self.is_secret)(&head) => {
+                sheet.raw(rest, "not whole");
             }
-            Phase::Head if !rest.is_empty() => sheet.secret(rest, "?", "no head of a request, or half of one"),
-            _ if !rest.is_empty() => sheet.raw(rest, "not whole"),
-            _ => {}
+            _ => sheet.secret(rest, "?", "not whole"),
         }
-        take(&mut self.faults).values().flatten().for_each(|fault| sheet.fault(fault));
+        // Their offsets are those of bodies.
+        sheet.inner(take(&mut self.faults).into_values().flatten(), |_| {});
     }
 }
 
@@ -282,4 +285,30 @@ pub(crate) fn is_secret_header(name: &str) -> bool {
 /// The lines, each with what ends it.
 fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split_inclusive(|byte| *byte == b'\n')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_is_to_see_is_hidden_wherever_a_connection_ends() {
+        let plain = "PUT /a HTTP/1.1\r\nX-Api-Key: SECRET\r\ncontent-length: 6\r\n\r\nSECRET";
+        let chunked = "PUT /a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n6\r\nSECRET\r\n0\r\nCookie: SECRET\r\n\r\n";
+        let nothing = "SECRET PUT /a HTTP/1.1\r\n\r\nSECRET";
+        for text in [plain, chunked, nothing] {
+            for end in 0..=text.len() {
+                let bytes = &text.as_bytes()[..end];
+                let mut sheet = Sheet::new(0, []).without_secrets();
+                let mut requests = Requests::new(|_, _, _, _| {}, |_| true, Vec::new());
+                let named = requests.explain(bytes, &mut sheet);
+                requests.finish(&bytes[named..], &mut sheet);
+                assert_eq!(sheet.offset(), end as u64);
+                let shown = sheet.take();
+                let hex: String = shown.lines().map(|line| line.get(10..58).unwrap_or_default()).collect();
+                let hex = hex.replace(' ', "");
+                assert!(!shown.contains("SECRET") && !hex.contains("534543"), "{shown}");
+            }
+        }
+    }
 }

@@ -1,13 +1,8 @@
-//! Values as people read them.
-
-use std::time::Duration;
-
-use jiff::Timestamp;
+//! Texts as people read them.
 
 use crate::codec::mutf8::{self, Repair};
 use crate::codec::terminal::push_quoted;
 use crate::codec::text::{cut, cut_bytes, repair};
-use crate::event::write_hex;
 
 /// Bytes of a text that are shown as its value.
 pub const TEXT_BYTES: usize = 256;
@@ -45,31 +40,6 @@ pub fn quoted(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Bytes as hex digits.
-pub fn hex(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(2 * bytes.len());
-    let _ = write_hex(&mut out, bytes);
-    out
-}
-
-/// Nanoseconds since 1970 as RFC 3339.
-pub fn moment(unix_nanos: u64) -> String {
-    match Timestamp::from_nanosecond(i128::from(unix_nanos)) {
-        Ok(time) => time.to_string(),
-        Err(_) => format!("{unix_nanos} ns"),
-    }
-}
-
-/// Nanoseconds with a unit that suits them.
-pub fn nanos(nanos: u64) -> String {
-    format!("{:?}", Duration::from_nanos(nanos))
-}
-
-/// Milliseconds with a unit that suits them.
-pub fn millis(millis: u64) -> String {
-    format!("{:?}", Duration::from_millis(millis))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,12 +52,5 @@ mod tests {
         assert_eq!(text(long.as_bytes()), format!("\"{}\"… (300 bytes)", "\u{20ac}".repeat(85)));
         assert_eq!(java_text(b"\xC0\x80"), r#""\u{0}""#);
         assert_eq!(java_text(b"\xED\xA0\xBD"), "\"\u{fffd}\" (not UTF-8)");
-    }
-
-    #[test]
-    fn times_have_units() {
-        assert_eq!(moment(1_795_176_900_000_000_001), "2026-11-20T12:15:00.000000001Z");
-        assert_eq!(moment(u64::MAX), "2554-07-21T23:34:33.709551615Z");
-        assert_eq!((nanos(1_500_000), millis(61_005)), ("1.5ms".to_owned(), "61.005s".to_owned()));
     }
 }

@@ -7,7 +7,7 @@ use crate::codec::lru::Lru;
 use crate::event::{Batch, Kind, Origin, Resource, ResourceValue, UnixNanos};
 
 /// Agents of one listener that are remembered; of more, those go that were silent for longest.
-const MAX_AGENTS: usize = 2048;
+const MAX_AGENTS: usize = 1024;
 /// Of what an agent says of itself, the attributes are kept that fit into so many bytes.
 const MAX_RESOURCE_BYTES: usize = 2048;
 /// What an attribute counts besides its key and text.

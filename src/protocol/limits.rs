@@ -49,9 +49,9 @@ impl MemoryBudget {
         self.limit.store(limit, Relaxed);
     }
 
-    /// Whether so much is in use that no further connection is let in.
+    /// Whether so much is in use that a further connection may not find room.
     pub fn is_full(&self) -> bool {
-        self.used() >= self.share(CONNECTIONS)
+        self.used() + ROOM_FOR_ONE > self.share(CONNECTIONS)
     }
 
     /// One session's part of it, for what lasts; empty at first. The first [`MemoryLease::FLOOR`] are not counted: the
@@ -97,6 +97,8 @@ impl MemoryBudget {
     }
 }
 
+/// What a connection of any kind takes with small options.
+const ROOM_FOR_ONE: u64 = 72 << 10;
 /// What [`MemoryBudget::is_short`] calls a moment.
 const SHORTAGE: Duration = Duration::from_secs(2);
 /// Eighths of the budget that each use may fill.

@@ -30,7 +30,7 @@ use super::options::{CaptureOptions, FILE_BYTES};
 /// Ends the names of capture files.
 const SUFFIX: &str = "capture";
 /// What may wait for the writer, in bytes, of all connections of a listener.
-const MAX_QUEUED_BYTES: usize = 8 << 20;
+const MAX_QUEUED_BYTES: usize = 4 << 20;
 /// The same, with what ends of connections and the files being written take.
 pub(super) const MOST_BYTES: u64 = MAX_QUEUED_BYTES as u64 + (1 << 20);
 /// What a message counts besides its bytes.

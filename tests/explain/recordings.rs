@@ -1,4 +1,4 @@
-//! All recordings, against their decode by independent decoders and against what `decode` says of them.
+//! All recordings of datadog and bytefrog, against their decode by independent decoders and against what `decode` says of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -85,7 +85,7 @@ fn check_object(message: &Message, object: &Value) {
     match message.title.as_str() {
         "process" => {
             assert_eq!(shown("protocol_version"), "1");
-            assert_eq!(shown("string_cache_size"), format!("{} entries", object["string_cache_size"]));
+            assert_eq!(shown("string_cache_size").split(' ').next().unwrap(), object["string_cache_size"].to_string());
         }
         "trace" => assert_eq!(shown("trace_id"), hex(&object["trace_id"])),
         "span" => {
@@ -104,7 +104,7 @@ fn check_object(message: &Message, object: &Value) {
         }
         "string" => {
             assert_eq!(shown("id"), hex(&object["id"]));
-            assert_eq!(shown("len"), format!("{} bytes", object["strlen"]));
+            assert_eq!(shown("len").split(' ').next().unwrap(), object["strlen"].to_string());
             assert!(is_text(message.value("characters"), object["text"].as_str().unwrap_or_default()), "{message:?}");
         }
         _ => {

@@ -153,10 +153,10 @@ pub(crate) fn messages(lines: &[Line]) -> Vec<Message> {
     messages
 }
 
-/// The faults of the outermost level: offset, and what is said.
+/// The faults of a level: offset, and what is said.
 pub(crate) fn faults(lines: &[Line], level: usize) -> Vec<(usize, &str)> {
-    let of = |line: &'_ Line| line.level == level;
-    let faults = lines.iter().filter(|line| of(line)).filter_map(|line| match &line.what {
+    let of = lines.iter().filter(|line| line.level == level);
+    let faults = of.filter_map(|line| match &line.what {
         What::Fault { offset, said } => Some((*offset, said.as_str())),
         _ => None,
     });

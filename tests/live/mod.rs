@@ -50,6 +50,13 @@ pub fn config(toml: &str) -> Config {
     config
 }
 
+/// The same with so many bytes for peers to share, whatever its components may take.
+pub fn config_with_room(toml: &str, bytes: u64) -> Config {
+    let mut config = config(toml);
+    config.limits.memory_bytes = config.bounds().sum() + bytes;
+    config
+}
+
 /// Adds a sink that is there already, rather than made anew with each failure.
 pub fn add<S: Sink + Sync>(sinks: &mut Sinks, name: &str, sink: S) {
     let sink = Mutex::new(Some(sink));
@@ -63,8 +70,12 @@ impl Daemon {
     }
 
     pub async fn start(toml: &str) -> Daemon {
+        Daemon::on(&config(toml)).await
+    }
+
+    pub async fn on(config: &Config) -> Daemon {
         let (memory, lines) = Memory::new();
-        let server = Server::start_with(&config(toml), |sinks| add(sinks, "memory", memory)).await.unwrap();
+        let server = Server::start_with(config, |sinks| add(sinks, "memory", memory)).await.unwrap();
         Daemon { server, lines }
     }
 

@@ -15,7 +15,8 @@ use crate::codec::terminal;
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::event::{Batch, DataView, EventView, UnixNanos};
 use crate::explain::http::{Body, RequestFault, Requests};
-use crate::explain::{Explain, Fault, Sheet, value};
+use crate::explain::words::{counted, moment};
+use crate::explain::{Explain, Fault, Sheet};
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
@@ -83,9 +84,10 @@ impl Received {
         Ok(Received { name, file, pieces, is_capture })
     }
 
-    /// The first bytes that were received.
-    fn start(&self) -> &[u8] {
-        self.pieces.first().map_or(&[], |piece| &piece.bytes)
+    /// The version in the hello of a bytefrog control connection, if it is one.
+    fn bytefrog_version(&self) -> Option<u8> {
+        let mut bytes = self.pieces.iter().flat_map(|piece| &piece.bytes);
+        bytes.next().filter(|kind| [0, 16].contains(*kind)).and(bytes.next()).copied()
     }
 }
 
@@ -126,8 +128,8 @@ fn fault(event: EventView<'_>) -> Option<RequestFault> {
     let DataView::Loss(loss) = event.data() else { return None };
     let counts = match (loss.bytes, loss.events) {
         (0, None) => String::new(),
-        (0, Some(events)) => format!(", {} lost", super::counted(events, "event")),
-        (bytes, _) => format!(", {} lost", super::counted(bytes, "byte")),
+        (0, Some(events)) => format!(", {}", counted(events, "event")),
+        (bytes, _) => format!(", {} lost", counted(bytes, "byte")),
     };
     let text = format!("{}{counts}: {}", loss.reason.as_str(), loss.detail.text);
     let position = event.position();
@@ -160,10 +162,7 @@ impl Explainers {
             })),
             ProtocolOptions::Bytefrog(own) => {
                 // All files are one run: the hello of its control connection tells the version.
-                let hello = files.iter().find_map(|file| match file.start() {
-                    [0 | 16, version, ..] => Some(*version),
-                    _ => None,
-                });
+                let hello = files.iter().find_map(Received::bytefrog_version);
                 let hq = Hq::offline(own, false, memory, hello.or(arguments.bytefrog_version));
                 Explainers::Sessions(Box::new(move |_, _| hq.session(None).explainer()))
             }
@@ -252,7 +251,7 @@ fn play(
             input.advance(named);
             let text = sheet.take_settled();
             if let Some(at) = at.filter(|_| !text.is_empty()) {
-                writeln!(out, "{:10}received {}", "", value::moment(at.0))?;
+                writeln!(out, "{:10}received {}", "", moment(at.0.into()))?;
             }
             out.write_all(text.as_bytes())?;
         }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use crate::explain::words::{counted, duration};
 use crate::explain::{Explain, Fields, Raw, Sheet, value};
 
 use super::Hq;
@@ -11,6 +12,8 @@ use super::wire::{NO_LINE, Version};
 /// Names, and bytes of them, that are remembered; further ones are shown by their ids.
 const MAX_NAMES: usize = 16_384;
 const MAX_NAME_BYTES: usize = 1 << 20;
+
+const NANOS_PER_MILLI: i128 = 1_000_000;
 
 /// Names the messages of a connection.
 #[derive(Debug)]
@@ -120,33 +123,34 @@ impl Explainer {
         defined: &mut Option<u32>,
         fields: &mut Fields<'_, '_>,
     ) -> Option<()> {
-        match kind {
-            Kind::U8 => drop(fields.u8(name, |number| number)?),
-            Kind::Mode => drop(fields.u8(name, mode)?),
-            Kind::Flag => drop(fields.u8(name, |flag| flag != 0)?),
-            Kind::U16 => drop(fields.u16(name, |number| number)?),
-            Kind::Line => drop(fields.u16(name, line)?),
-            Kind::Character => drop(fields.array(name, |bytes| known(i16::from_be_bytes(bytes).into()))?),
-            Kind::U32 => drop(fields.u32(name, |number| number)?),
-            Kind::I32 => drop(fields.array(name, i32::from_be_bytes)?),
-            Kind::LineI32 => drop(fields.array(name, |bytes| known(i32::from_be_bytes(bytes)))?),
-            Kind::Time => drop(fields.u32(name, |time| format!("{} after the start", value::millis(time.into())))?),
-            Kind::Id(sort) => {
-                let id = match sort {
-                    Sort::Thread => fields.u16(name, |id| self.names.show(sort, id.into()))?.into(),
-                    _ => fields.u32(name, |id| self.names.show(sort, id))?,
-                };
-                if defines == Some(sort) {
-                    *defined = Some(id);
-                }
+        let value = match kind {
+            Kind::U8 => fields.u8(name, |number| number)?.into(),
+            Kind::Mode => fields.u8(name, mode)?.into(),
+            Kind::Flag => fields.u8(name, |flag| flag != 0)?.into(),
+            Kind::U16 => fields.u16(name, |number| number)?.into(),
+            Kind::Line => fields.u16(name, line)?.into(),
+            Kind::Character => fields.u16(name, |number| known(number.cast_signed().into()))?.into(),
+            Kind::U32 => fields.u32(name, |number| number)?,
+            Kind::I32 => fields.u32(name, u32::cast_signed)?,
+            Kind::LineI32 => fields.u32(name, |number| known(number.cast_signed()))?,
+            Kind::Time => {
+                fields.u32(name, |time| format!("{} after the start", duration(i128::from(time) * NANOS_PER_MILLI)))?
             }
+            Kind::Id(Sort::Thread) => fields.u16(name, |id| self.names.show(Sort::Thread, id.into()))?.into(),
+            Kind::Id(sort) => fields.u32(name, |id| self.names.show(sort, id))?,
             Kind::Text => {
-                let length = fields.u16("length", |length| format!("{length} bytes"))?;
+                let length = fields.u16("length", |length| counted(length.into(), "byte"))?;
                 let text = fields.bytes(length.into(), name, value::java_text)?;
                 if let (Some(sort), Some(id)) = (defines, *defined) {
                     self.names.learn(sort, id, text);
                 }
+                length.into()
             }
+        };
+        if let Kind::Id(sort) = kind
+            && defines == Some(sort)
+        {
+            *defined = Some(value);
         }
         Some(())
     }

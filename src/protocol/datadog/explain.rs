@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::codec::text::{cut_bytes, repair};
 use crate::event::SpanId;
+use crate::explain::words::{self, counted};
 use crate::explain::{Explain, Fields, Raw, Sheet, value};
 
 use super::ListLayout;
@@ -36,6 +37,8 @@ enum Phase {
     /// `process` comes.
     Process,
     Objects,
+    /// Inside of a long string that began before anybody looked, of which so many bytes are still to come.
+    Within(usize),
     /// Inside of a long string, of which so many bytes are still to come.
     Text(usize),
     /// Nobody knows where the next object begins (reading 31).
@@ -50,7 +53,8 @@ impl Explainer {
 
     /// From the beginning of an object on, or inside of the text of a string, `text_left` bytes before its end.
     pub(super) fn within(layout: ListLayout, text_left: u32) -> Self {
-        Explainer { phase: Phase::Text(text_left as usize), ..Explainer::new(layout) }
+        let phase = if text_left == 0 { Phase::Objects } else { Phase::Within(text_left as usize) };
+        Explainer { phase, ..Explainer::new(layout) }
     }
 
     /// Behind a fault.
@@ -91,6 +95,12 @@ impl Explainer {
                 };
                 self.object(input.get(..size)?, sheet);
                 Some(size)
+            }
+            Phase::Within(left) => {
+                input.first()?;
+                sheet.title("string, of which this is not the beginning");
+                self.phase = Phase::Text(*left);
+                Some(0)
             }
             Phase::Text(0) => {
                 self.phase = Phase::Objects;
@@ -149,7 +159,7 @@ impl Explainer {
             fields.u32("protocol_version", |version| version)?;
             // Behind a version that is not ours nothing is known.
             if !fields.rest().is_empty() {
-                fields.u64("string_cache_size", |entries| format!("{entries} entries"))?;
+                fields.u64("string_cache_size", |entries| counted(entries, "entry"))?;
             }
             Some(())
         });
@@ -160,7 +170,7 @@ impl Explainer {
         sheet.nested(|sheet| {
             let mut fields = Fields::new(object, sheet);
             fields.u16("object_type", |_| "trace")?;
-            fields.bytes(16, "trace_id", value::hex)
+            fields.bytes(16, "trace_id", words::hex)
         });
     }
 
@@ -169,11 +179,11 @@ impl Explainer {
         sheet.nested(|sheet| {
             let mut fields = Fields::new(object, sheet);
             fields.u16("object_type", |_| "span")?;
-            fields.bytes(8, "span_id", value::hex)?;
-            fields.array("parent_id", |id| if SpanId(id).is_zero() { "none".to_owned() } else { value::hex(&id) })?;
-            fields.bytes(16, "trace_id", value::hex)?;
-            fields.u64("start", value::moment)?;
-            fields.u64("duration", value::nanos)?;
+            fields.bytes(8, "span_id", words::hex)?;
+            fields.array("parent_id", |id| if SpanId(id).is_zero() { "none".to_owned() } else { words::hex(&id) })?;
+            fields.bytes(16, "trace_id", words::hex)?;
+            fields.u64("start", |start| words::moment(start.into()))?;
+            fields.u64("duration", |duration| words::duration(duration.into()))?;
             for name in ["name", "type", "resource", "service"] {
                 fields.array(name, |id| self.names.show(id))?;
             }
@@ -213,8 +223,8 @@ impl Explainer {
         sheet.nested(|sheet| {
             let mut fields = Fields::new(object, sheet);
             fields.u16("object_type", |_| "string")?;
-            let id = fields.array("id", |id: [u8; 8]| value::hex(&id))?;
-            let length = fields.u32("len", |length| format!("{length} bytes"))? as usize;
+            let id = fields.array("id", |id: [u8; 8]| words::hex(&id))?;
+            let length = fields.u32("len", |length| counted(length.into(), "byte"))? as usize;
             let is_long = length > WHOLE_STRING_BYTES;
             let shown = if is_long { STRING_START_BYTES } else { length };
             let text = fields.bytes(shown, "characters", |text| match is_long {
@@ -246,7 +256,7 @@ impl Explain for Explainer {
         match &mut self.phase {
             _ if rest.is_empty() => {}
             Phase::Process => self.process(rest, sheet),
-            Phase::Objects | Phase::Text(_) => self.object(rest, sheet),
+            Phase::Objects | Phase::Within(_) | Phase::Text(_) => self.object(rest, sheet),
             Phase::Lost(raw) => raw.finish(rest, sheet),
         }
     }
@@ -275,10 +285,10 @@ impl Names {
     /// An id, and its text if that is known.
     fn show(&self, id: [u8; 8]) -> String {
         match self.texts.get(&id) {
-            Some(text) => format!("{} {}", value::hex(&id), value::quoted(text)),
+            Some(text) => format!("{} {}", words::hex(&id), value::quoted(text)),
             // Reading 5.
             None if id == [0; 8] => "absent".to_owned(),
-            None => value::hex(&id),
+            None => words::hex(&id),
         }
     }
 }

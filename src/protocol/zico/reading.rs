@@ -26,7 +26,7 @@ pub(super) struct Reading {
 
 /// What a step of reading a trace has come to.
 pub(super) enum Told {
-    /// The batch is full; call again.
+    /// The batch is full, or much is open; call again.
     More,
     /// All is read, records are open, and further parts may follow. They take so much memory.
     Open { needed: usize },

@@ -58,6 +58,8 @@ struct Copy {
 
 /// Vectors that are kept for records to come.
 const MOST_SPARE: usize = 64;
+/// What is open grows by so much, and then it is asked whether there is memory for more.
+const GROWTH_BYTES: usize = 256 << 10;
 
 impl Trace {
     pub(super) fn new(id: TraceId, dialect: Dialect) -> Self {
@@ -90,7 +92,8 @@ impl Trace {
         self.records.len() * size_of::<Record>() + self.kept * size_of::<Kept>() + self.thrown_bytes
     }
 
-    /// Reads items until the batch is full. Answers whether the body is at its end.
+    /// Reads items until the batch is full, or what is open takes so much more that it should be asked whether there is
+    /// memory for it. Answers whether the body is at its end.
     ///
     /// # Errors
     /// What stands at `state.at` cannot be understood, and so nothing behind it.
@@ -103,7 +106,8 @@ impl Trace {
         out: &mut Output,
     ) -> Result<bool, TraceFault> {
         let mut reader = Reader::at(body, state.at);
-        while !out.batch.is_full() {
+        let most_open = self.open_bytes() + GROWTH_BYTES;
+        while !out.batch.is_full() && self.open_bytes() < most_open {
             if reader.is_at_end() {
                 state.tell(body, out);
                 return Ok(true);

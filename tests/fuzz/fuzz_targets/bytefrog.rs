@@ -1,12 +1,11 @@
 //! The connections of Bytefrog runs, mixed: every byte is decoded or lost, and every numbered message of a run becomes one
 //! event, one span or one loss.
-#![no_main]
+#![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
 use tributary::decode::Offline;
 use tributary::pipeline::ledger::ListenerBooks;
 use tributary::protocol::bytefrog::{BytefrogSession, Calls, Command, Hq, Options, Order, Start};
@@ -15,7 +14,9 @@ use tributary_fuzz::bytefrog::Finished;
 use tributary_fuzz::bytefrog::law::{check_run, walk};
 use tributary_fuzz::{Part, Setting, Told, books, now, origin, parts};
 
-fuzz_target!(|input: &[u8]| {
+tributary_fuzz::target!(property);
+
+fn property(input: &[u8]) {
     let Some((setting, rest)) = Setting::take(input) else { return };
     let mut run = Run::new(&setting);
     if setting.flag(FLAGS, 0) {
@@ -23,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     } else {
         run.one_run(rest);
     }
-});
+}
 
 /// Bytes of the setting.
 const FLAGS: usize = 0;

@@ -1,15 +1,16 @@
 //! CBOR, next to ciborium: item by item the same, and whatever ciborium takes for a whole value is passed over in one piece
 //! that ends at the same byte.
-#![no_main]
+#![cfg_attr(feature = "fuzzer", no_main)]
 
 use ciborium_ll::{Decoder, Header, simple};
-use libfuzzer_sys::fuzz_target;
 use tributary::codec::cbor::{Fault, Item, MOST_DEPTH, Reader};
 
-fuzz_target!(|input: &[u8]| {
+tributary_fuzz::target!(property);
+
+fn property(input: &[u8]) {
     items(input);
     values(input);
-});
+}
 
 fn items(input: &[u8]) {
     let mut reader = Reader::new(input);

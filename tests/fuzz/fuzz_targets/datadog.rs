@@ -1,9 +1,8 @@
 //! A Datadog connection: every byte is decoded or lost, every owner object becomes one event, and no cut changes an event.
-#![no_main]
+#![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
 use tributary::decode::Offline;
 use tributary::event::Reason;
 use tributary::protocol::datadog::{DatadogSession, ListLayout, Options};
@@ -11,7 +10,9 @@ use tributary::protocol::{MemoryBudget, Protocol};
 use tributary_fuzz::hostile_support::wire::walk;
 use tributary_fuzz::{Setting, Told, books, now, origin, pieces};
 
-fuzz_target!(|input: &[u8]| {
+tributary_fuzz::target!(property);
+
+fn property(input: &[u8]) {
     let Some((setting, stream)) = Setting::take(input) else { return };
     let told = hear(&setting, stream, 1, setting.byte(PAUSE));
     if setting.byte(PAUSE) == 0 {
@@ -19,7 +20,7 @@ fuzz_target!(|input: &[u8]| {
             told.check_same(&hear(&setting, stream, cut, 0), if cut == 0 { "whole" } else { "in pieces" });
         }
     }
-});
+}
 
 /// Bytes of the setting.
 const CUT: usize = 0;

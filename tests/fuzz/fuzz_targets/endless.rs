@@ -1,18 +1,19 @@
 //! Uploads of Endless OS bundles to one listener: each is answered as the protocol has it, and its bytes add up.
-#![no_main]
+#![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::io::Write;
 use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use libfuzzer_sys::fuzz_target;
 use tributary::decode;
 use tributary::protocol::endless::{Dedup, EndlessExchange, Options};
 use tributary::protocol::{Head, MemoryBudget, Protocol, Request};
 use tributary_fuzz::{Part, Setting, Told, books, now, origin, parts};
 
-fuzz_target!(|input: &[u8]| {
+tributary_fuzz::target!(property);
+
+fn property(input: &[u8]) {
     let Some((setting, rest)) = Setting::take(input) else { return };
     let memory = MemoryBudget::new(setting.pick(MEMORY, &[256 << 20, 0, 100_000]));
     let exchange = EndlessExchange::new(options(&setting), &memory);
@@ -37,7 +38,7 @@ fuzz_target!(|input: &[u8]| {
     }
     drop(exchange);
     assert_eq!(memory.used(), 0, "the memory is given back");
-});
+}
 
 /// Bytes of the setting.
 const PAUSE: usize = 0;

@@ -1,18 +1,19 @@
 //! What stands around messages: ZMTP, heads of HTTP, and capture files. Each comes to the same however its bytes arrive, and
 //! says no more than is there.
-#![no_main]
+#![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::time::Duration;
 
 use bytes::BytesMut;
-use libfuzzer_sys::fuzz_target;
 use tributary::capture::{self, Head, MAGIC, MAX_CONTENT_BYTES, Reader, Record, What};
 use tributary::codec::zmtp::{Limits, Peer, Socket, Step};
 use tributary::decode::whole_request;
 use tributary::event::UnixNanos;
 use tributary::protocol::{End, Protocol};
 
-fuzz_target!(|input: &[u8]| {
+tributary_fuzz::target!(property);
+
+fn property(input: &[u8]) {
     let Some((&[which, number], bytes)) = input.split_first_chunk() else { return };
     match which % 4 {
         0 => zmtp(bytes, number),
@@ -20,7 +21,7 @@ fuzz_target!(|input: &[u8]| {
         2 => capture_file(bytes),
         _ => recorded(bytes, number),
     }
-});
+}
 
 /// The steps of a stream do not depend on how much of it is there.
 fn zmtp(bytes: &[u8], setting: u8) {

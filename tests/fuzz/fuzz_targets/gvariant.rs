@@ -1,11 +1,12 @@
 //! GVariant, next to a writer that is here: whatever is taken for normal form is, to the byte, what the writer makes of what
 //! was told; and whatever the writer makes is taken, and told as it was.
-#![no_main]
+#![cfg_attr(feature = "fuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use tributary::codec::gvariant::{Container, Scratch, Slice, Visitor, walk_type};
 
-fuzz_target!(|input: &[u8]| {
+tributary_fuzz::target!(property);
+
+fn property(input: &[u8]) {
     let Some((&mode, rest)) = input.split_first() else { return };
     let mut source = Source(rest);
     let kind = kind(&mut source, 4);
@@ -24,7 +25,7 @@ fuzz_target!(|input: &[u8]| {
         let told = read(&name, &bytes).unwrap_or_else(|| panic!("{name}: {value:?} is refused: {bytes:?}"));
         assert_eq!(gather(&kind, &mut told.as_slice()), value, "{name}");
     }
-});
+}
 
 /// A type. There is no variant, for of those only the content is told, and no maybe in a maybe, where nothing and just
 /// nothing are told alike.

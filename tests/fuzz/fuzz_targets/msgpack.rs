@@ -1,13 +1,14 @@
 //! MessagePack, next to rmpv: the same values, ending at the same byte; and a message that is still arriving is waited for,
 //! never judged otherwise than when it is whole.
-#![no_main]
+#![cfg_attr(feature = "fuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use rmpv::Value as Foreign;
 use tributary::codec::msgpack::{Reader, Value};
 use tributary::codec::reader::DecodeErrorKind;
 
-fuzz_target!(|input: &[u8]| {
+tributary_fuzz::target!(property);
+
+fn property(input: &[u8]) {
     let Some((&cut, input)) = input.split_first() else { return };
     let mut reader = Reader::new(input, 0);
     let skipped = reader.skip("value");
@@ -39,7 +40,7 @@ fuzz_target!(|input: &[u8]| {
         Err(error) if arriving.may_wait(&error) => {}
         Err(error) => assert_eq!(Err(error), skipped),
     }
-});
+}
 
 /// Reads a value and all that is in it.
 fn compare(reader: &mut Reader<'_>, foreign: &Foreign) {

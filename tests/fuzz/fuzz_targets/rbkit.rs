@@ -1,11 +1,10 @@
 //! What a Ruby process publishes and replies: every byte is decoded or lost. What one connection says alone comes to the
 //! same events however it is cut; with both, time and commands, the books balance all the same.
-#![no_main]
+#![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
 use tributary::decode::Offline;
 use tributary::pipeline::ledger::ListenerBooks;
 use tributary::protocol::rbkit::{
@@ -14,13 +13,15 @@ use tributary::protocol::rbkit::{
 use tributary::protocol::{Protocol, Session};
 use tributary_fuzz::{Part, Setting, Told, books, now, origin, parts, pieces};
 
-fuzz_target!(|input: &[u8]| {
+tributary_fuzz::target!(property);
+
+fn property(input: &[u8]) {
     let Some((setting, rest)) = Setting::take(input) else { return };
     match setting.pick(MODE, &[Mode::Published, Mode::Replied, Mode::Body, Mode::Both]) {
         Mode::Both => converse(&setting, rest),
         mode => alone(&setting, mode, rest),
     }
-});
+}
 
 /// Bytes of the setting.
 const MODE: usize = 0;

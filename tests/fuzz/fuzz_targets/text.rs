@@ -1,16 +1,17 @@
 //! Base64, modified UTF-8 and EDN, next to others that read the same.
-#![no_main]
+#![cfg_attr(feature = "fuzzer", no_main)]
 
 use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use bytes::BytesMut;
-use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use tributary::codec::mutf8::Repair;
 use tributary::codec::{base64 as ours, edn, mutf8, text};
 
-fuzz_target!(|input: &[u8]| {
+tributary_fuzz::target!(property);
+
+fn property(input: &[u8]) {
     let Some((&[which, number], bytes)) = input.split_first_chunk() else { return };
     match which % 4 {
         0 => base64(bytes),
@@ -18,7 +19,7 @@ fuzz_target!(|input: &[u8]| {
         2 => notation(bytes),
         _ => cuts(bytes, usize::from(number)),
     }
-});
+}
 
 fn base64(bytes: &[u8]) {
     let config = GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true);

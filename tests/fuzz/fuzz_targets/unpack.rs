@@ -1,19 +1,20 @@
 //! gzip, zlib, deflate and LZ4: what others pack is unpacked whole or refused for its size, and what is unpacked of any bytes
 //! is what others make of them.
-#![no_main]
+#![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::io::{Read, Write};
 
 use flate2::Compression;
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
-use libfuzzer_sys::fuzz_target;
 use lz4_flex::block;
 use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
 use tributary::codec::inflate::{Gunzip, Inflate, InflateError, STEP_BYTES};
 use tributary::codec::lz4::{Layout, Unlz4};
 
-fuzz_target!(|input: &[u8]| {
+tributary_fuzz::target!(property);
+
+fn property(input: &[u8]) {
     let Some((&[how, limit, damage, place], content)) = input.split_first_chunk() else { return };
     let limit = if limit == 0 { 1 << 20 } else { usize::from(limit) * usize::from(limit) };
     let packed = match how >> 4 {
@@ -44,7 +45,7 @@ fuzz_target!(|input: &[u8]| {
             }
         }
     }
-});
+}
 
 const KINDS: u8 = 7;
 const GZIP: u8 = 0;

@@ -1,15 +1,16 @@
 //! Requests of Zorka agents to one listener, as bytes with heads: the bytes of every body add up.
-#![no_main]
+#![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
 use tributary::decode;
 use tributary::protocol::zico::{Options, ZicoExchange};
 use tributary::protocol::{MemoryBudget, Protocol};
 use tributary_fuzz::{Setting, Told, books, now, origin, parts};
 
-fuzz_target!(|input: &[u8]| {
+tributary_fuzz::target!(property);
+
+fn property(input: &[u8]) {
     let Some((setting, rest)) = Setting::take(input) else { return };
     let memory = MemoryBudget::new(setting.pick(MEMORY, &[256 << 20, 0, 100_000]));
     let exchange = ZicoExchange::recorded(options(&setting), setting.flag(FLAGS, 0), &memory);
@@ -39,7 +40,7 @@ fuzz_target!(|input: &[u8]| {
     told.check_books([&books.account()]);
     drop(exchange);
     assert_eq!(memory.used(), 0, "the memory is given back");
-});
+}
 
 /// Bytes of the setting.
 const FLAGS: usize = 0;
