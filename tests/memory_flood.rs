@@ -126,7 +126,6 @@ impl Daemon {
 
     fn assert_within_its_memory(&self, after: &str) {
         let (peak, most) = (memory(&self.binary, "VmHWM"), self.base + LIMIT + ALLOCATOR);
-        println!("{after}: peak {} MiB, {} MiB at the start", peak / MIB, self.base / MIB);
         assert!(peak < most, "after {after}: {} MiB, over {} MiB", peak / MIB, most / MIB);
     }
 }
