@@ -104,11 +104,6 @@ impl Directory {
     }
 
     /// By listener.
-    pub(crate) fn headquarters(&self) -> Vec<(String, Headquarters)> {
-        self.entries().bytefrog.clone()
-    }
-
-    /// By listener.
     pub(crate) fn processes(&self) -> Vec<(String, Processes)> {
         self.entries().rbkit.clone()
     }

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Beside the floors: [`config`] (read by every component for itself), [`decode`] (sessions without sockets), [`agents`] (commands while the
-//! daemon runs), [`profile`] (pictures and tables of events) and [`simulate`] (shares no code with the decoders).
+//! daemon runs), [`explain`] (bytes named for people), [`profile`] (pictures and tables of events) and [`simulate`] (shares no code with the decoders).
 
 pub mod admin;
 pub mod agents;
@@ -23,6 +23,7 @@ pub mod codec;
 pub mod config;
 pub mod decode;
 pub mod event;
+pub mod explain;
 pub mod health;
 pub mod pipeline;
 pub mod profile;
@@ -30,5 +31,6 @@ pub mod protocol;
 pub mod server;
 pub mod simulate;
 pub mod sink;
+mod sparing;
 pub mod store;
 pub mod transport;

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tributary::config::Config;
 use tributary::server::Server;
-use tributary::simulate::{Amount, bytefrog, rbkit};
+use tributary::simulate::{Agent, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
 
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 
@@ -77,6 +77,7 @@ async fn a_healthy_daemon_lives_is_ready_and_shows_its_books() {
     assert_eq!(value(&after, &format!("tributary_events_total{{{labels},kind=\"loss\"}}")), 50.0);
     assert_eq!(value(&after, &format!("tributary_unaccounted_bytes{{{labels}}}")), 0.0);
     assert_eq!(value(&after, &format!("tributary_connections{{{labels}}}")), 0.0);
+    assert_eq!(value(&after, "tributary_lane_batches{sink=\"memory\"}"), 0.0);
     assert!(value(&after, "process_resident_memory_bytes") > 1e6);
     assert!(after.contains("tributary_build_info{version="));
     assert_eq!(series(&before.body), series(&after));
@@ -185,6 +186,8 @@ async fn ruby_processes_are_listed_and_commanded() {
     assert_eq!(first["id"], "ruby:0");
     assert_eq!((&first["reachable"], &first["healthy"]), (&true.into(), &true.into()));
     assert!(first["pid"].is_u64());
+    assert_eq!(first["resource"]["process.pid"], first["pid"]);
+    assert!(first["since"].is_string() && first["events"].as_u64() > Some(0), "{first}");
     assert_eq!(agents().await[1]["reachable"], false);
 
     let refused = tell(&daemon.server, "ruby:1", "handshake").await;
@@ -214,6 +217,7 @@ async fn traced_programs_are_listed_and_a_harmful_command_is_refused() {
     let id = format!("java:{run}");
     let agents: serde_json::Value = serde_json::from_str(&get(&daemon.server, "/agents").await.body).unwrap();
     assert_eq!((&agents[0]["id"], &agents[0]["started"]), (&id.as_str().into(), &false.into()));
+    assert_eq!((&agents[0]["resource"]["bytefrog.run.id"], &agents[0]["losses"]), (run, &0.into()));
     let refused = tell(&daemon.server, &id, "stop").await;
     assert_eq!(refused.status, 409);
     assert!(refused.body.contains("not started yet"), "{}", refused.body);
@@ -232,5 +236,47 @@ async fn traced_programs_are_listed_and_a_harmful_command_is_refused() {
     let (sent, _) = within("the program ends", agent).await.unwrap();
     assert!(sent.unwrap().events > 300);
     until("the run is over", || (daemon.books().connections_open == 0).then_some(())).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn everybody_who_was_heard_is_listed_with_what_they_said_and_how_much() {
+    let listen = "listen = \"127.0.0.1:0\"";
+    let toml = format!(
+        "{ADMIN}[listeners.spans]\nprotocol = \"datadog\"\n{listen}\n\
+         [listeners.desktops]\nprotocol = \"endless\"\n{listen}\n[listeners.zorka]\nprotocol = \"zico\"\n{listen}\n"
+    );
+    let daemon = Daemon::start(&toml).await;
+    let simulated = [
+        ("spans", Agent::Datadog(datadog::Dialect::default())),
+        ("desktops", Agent::Endless(endless::Version::default())),
+        ("zorka", Agent::Zico(zico::Dialect::default())),
+    ];
+    for (listener, agent) in simulated {
+        let bound = daemon.server.addresses().iter().find(|bound| &*bound.name == listener);
+        let to = bound.unwrap().address;
+        let plan = Plan { to, amount: Amount::Events(300), rate: None, connections: 2, seed: 7 };
+        within(listener, tributary::simulate::run(agent, plan, pending())).await.unwrap();
+    }
+    until("everybody has gone", || {
+        let accounts = daemon.server.ledger().accounts();
+        accounts.listeners.iter().all(|one| one.connections_open == 0).then_some(())
+    })
+    .await;
+    let agents: Vec<serde_json::Value> = serde_json::from_str(&get(&daemon.server, "/agents").await.body).unwrap();
+    for account in daemon.server.ledger().accounts().listeners {
+        let heard: Vec<_> = agents.iter().filter(|agent| agent["listener"] == account.name.as_str()).collect();
+        let sum = |field: &str| heard.iter().map(|agent| agent[field].as_u64().unwrap()).sum::<u64>();
+        assert_eq!((sum("events"), sum("losses")), (account.events(), 0), "{heard:?}");
+        assert!(account.events() >= 300);
+        for agent in &heard {
+            assert_eq!(agent["protocol"], account.protocol.as_str());
+            assert!(agent["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{agent}");
+            assert!(agent["since"].as_str().unwrap() <= agent["last_seen"].as_str().unwrap(), "{agent}");
+        }
+        let told = ["zico.session.id", "endless.image"];
+        let names = heard.iter().filter(|agent| told.iter().any(|key| agent["resource"][key].is_string())).count();
+        assert!(names > 0 || account.name == "spans", "{heard:?}");
+    }
     daemon.stop().await;
 }

@@ -73,6 +73,7 @@ fn every_option_of_a_listener_is_taken_from_the_file() {
         keepalive: Duration::from_secs(7),
         close_linger: Duration::from_millis(8),
         allow: vec!["10.0.0.0/8".parse().unwrap(), "192.0.2.7/32".parse().unwrap(), "::1/128".parse().unwrap()],
+        proxy_protocol: vec!["10.0.0.5/32".parse().unwrap()],
         emit_definitions: true,
         tls: Some(tls),
         capture: Some(CaptureOptions { dir: "cap".into(), max_bytes: 3 << 20 }),
@@ -107,6 +108,7 @@ idle_timeout = "0s"
 keepalive = "7s"
 close_linger = "8ms"
 allow = ["10.1.2.3/8", "192.0.2.7", "::1"]
+proxy_protocol = ["10.0.0.5"]
 emit_definitions = true
 tls = { cert = "c.pem", key = "k.pem", client_ca = "a.pem", allow_plain = true }
 capture = { dir = "cap", max_bytes = "3MiB" }

@@ -74,7 +74,8 @@ impl Pipeline {
         self.sender = Sender::default();
         within("the sinks end", self.workers.drained()).await;
         let accounts: Vec<_> = self.books.iter().map(|books| books.account()).collect();
-        assert!(accounts.iter().all(|account| account.in_motion() == 0), "{accounts:?}");
+        let is_empty = |account: &SinkAccount| account.in_motion() == 0 && account.lane_batches == 0;
+        assert!(accounts.iter().all(is_empty), "{accounts:?}");
         accounts
     }
 }
@@ -95,6 +96,7 @@ async fn a_sink_that_asks_for_patience_gets_it_and_nothing_is_lost() {
     until("it was tried more than once", || (strings.flushes() > 2).then_some(())).await;
     assert!(pipeline.account(0).holding, "the books say that the sink cannot write just now");
     pipeline.sender.send(batch(1, &["c"])).await;
+    assert_eq!(pipeline.account(0).lane_batches, 1, "the second batch waits in the lane");
     strings.set(Mood::Write);
     until("everything is written", || (strings.written().len() == 3).then_some(())).await;
     until("the books say that it writes again", || (!pipeline.account(0).holding).then_some(())).await;

@@ -112,6 +112,64 @@ async fn a_configuration_that_cannot_be_leaves_everything_as_it_was() {
 }
 
 #[tokio::test]
+async fn a_refused_configuration_leaves_no_books_behind() {
+    let address = free_address();
+    let mut daemon = Daemon::start(&listener("a", address, QUICK)).await;
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let impossible = [listener("b", free_address(), QUICK), listener("c", taken.local_addr().unwrap(), QUICK)];
+    assert!(daemon.server.reload(&config(&impossible.concat())).await.is_err());
+    let names = |server: &Server| {
+        server.ledger().accounts().listeners.into_iter().map(|account| account.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&daemon.server), ["a"]);
+    let possible = [listener("a", address, QUICK), listener("b", free_address(), QUICK)];
+    daemon.server.reload(&config(&possible.concat())).await.unwrap();
+    assert_eq!(names(&daemon.server), ["a", "b"]);
+    daemon.stop().await;
+}
+
+fn zico(name: &str, state_dir: &Path, options: &str) -> String {
+    let state_dir = state_dir.display().to_string();
+    let quarantine = "quarantine.dir = \"\"";
+    format!(
+        "[listeners.{name}]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:0\"\nstate_dir = {state_dir:?}\n{quarantine}\n{options}\n"
+    )
+}
+
+/// So long would a daemon wait that waits at all.
+const NEVER: &str = "[limits]\nshutdown_grace = \"1h\"\n";
+
+#[tokio::test]
+async fn a_new_listener_whose_agents_cannot_be_kept_is_refused_at_once() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("file"), "").unwrap();
+    let before = listener("a", free_address(), QUICK);
+    let mut daemon = Daemon::start(&format!("{NEVER}{before}")).await;
+    let with = |dir: &str| config(&format!("{NEVER}{before}{}", zico("z", &home.path().join(dir), "")));
+    let refused = within("the refusal", daemon.server.reload(&with("file"))).await.unwrap_err().to_string();
+    assert!(refused.contains("the agents of listener z") && refused.contains("file"), "{refused}");
+    assert_eq!(daemon.server.ledger().accounts().listeners.len(), 1);
+    let reloaded = daemon.server.reload(&with("directory")).await.unwrap();
+    assert_eq!(reloaded.changes, ["listener z begun"]);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_listener_that_is_changed_takes_its_agents_over_when_its_connections_have_gone() {
+    let home = tempfile::tempdir().unwrap();
+    let mut daemon = Daemon::start(&format!("{NEVER}{}", zico("z", home.path(), ""))).await;
+    // Its connection holds the store until it has gone.
+    let mut peer = daemon.connect().await;
+    daemon.until_books("it is there", |books| books.connections_open == 1).await;
+    let other = format!("{NEVER}{}", zico("z", home.path(), "session_timeout = \"2h\""));
+    let reloaded = within("reloading", daemon.server.reload(&config(&other))).await.unwrap();
+    assert_eq!(reloaded.changes, ["listener z begun anew"]);
+    assert!(reloaded.failures.is_empty(), "{:?}", reloaded.failures);
+    assert_is_closed(&mut peer).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn sinks_come_go_and_change_under_traffic_and_no_event_is_lost_between_them() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);

@@ -3,95 +3,17 @@
 
 mod common;
 mod live;
+mod tls_support;
 
 use std::fs;
-use std::sync::Arc;
 
 use live::{Daemon, assert_is_closed, losses, send_all, spans, timeless, wire, within};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use serde_json::json;
-use tempfile::TempDir;
+use tls_support::{World, send_secretly};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use tributary::capture::{MAGIC, Reader, What};
 use tributary::protocol::End;
 use tributary::protocol::datadog::Options;
-
-/// A certificate and its key, in PEM.
-struct Identity {
-    cert: String,
-    key: String,
-}
-
-/// An authority, and a server and a client that it vouches for. The server's files are in the directory.
-struct World {
-    directory: TempDir,
-    authority: String,
-    client: Identity,
-}
-
-impl World {
-    fn new() -> World {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let identity = |name: &str| {
-            let key = KeyPair::generate().unwrap();
-            let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-            Identity { cert: params.signed_by(&key, &authority).unwrap().pem(), key: key.serialize_pem() }
-        };
-        let (server, client) = (identity("localhost"), identity("agent"));
-        let directory = tempfile::tempdir().unwrap();
-        let authority = authority.pem();
-        for (name, pem) in [("cert.pem", &server.cert), ("key.pem", &server.key), ("ca.pem", &authority)] {
-            fs::write(directory.path().join(name), pem).unwrap();
-        }
-        World { directory, authority, client }
-    }
-
-    /// The listener's TLS keys; more may follow.
-    fn tls(&self, more: &str) -> String {
-        let path = |name: &str| self.directory.path().join(name).display().to_string();
-        let (cert, key, ca) = (path("cert.pem"), path("key.pem"), path("ca.pem"));
-        format!("tls.cert = \"{cert}\"\ntls.key = \"{key}\"\n{}", more.replace("CA", &ca))
-    }
-
-    /// A client that trusts the authority, and shows a certificate if it has one.
-    async fn connect(&self, daemon: &Daemon, identity: Option<&Identity>) -> std::io::Result<TlsStream<TcpStream>> {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(self.authority.as_bytes()).unwrap()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let builder = builder.with_root_certificates(roots);
-        let config = match identity {
-            None => builder.with_no_client_auth(),
-            Some(Identity { cert, key }) => {
-                let chain = vec![CertificateDer::from_pem_slice(cert.as_bytes()).unwrap()];
-                builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap()).unwrap()
-            }
-        };
-        let name = ServerName::try_from("localhost").unwrap();
-        within("the handshake", TlsConnector::from(Arc::new(config)).connect(name, daemon.connect().await)).await
-    }
-}
-
-/// Sends everything in pieces, ends TLS properly, and waits for the daemon to do so too.
-async fn send_secretly(mut stream: TlsStream<TcpStream>, bytes: &[u8], piece: usize) {
-    for piece in bytes.chunks(piece) {
-        stream.write_all(piece).await.unwrap();
-        stream.flush().await.unwrap();
-    }
-    stream.shutdown().await.unwrap();
-    let mut said = Vec::new();
-    // Without its close_notify, an end is an end all the same.
-    let _ = within("the daemon closes", stream.read_to_end(&mut said)).await;
-    assert_eq!(said, [0; 0]);
-}
 
 fn hello(name: &str) -> Vec<u8> {
     [wire::process(), wire::named_span(1, name)].concat()
@@ -193,6 +115,34 @@ async fn with_allow_plain_both_come_in_told_apart_by_their_first_byte() {
     let events = daemon.stop().await.events;
     assert_eq!(spans(&events), [("plain", true), ("secret", true)]);
     assert!(losses(&events).is_empty());
+}
+
+#[tokio::test]
+async fn a_proxy_header_comes_before_tls_and_before_plain_bytes_too() {
+    let world = World::new();
+    let options = "tls.client_ca = \"CA\"\nproxy_protocol = [\"127.0.0.0/8\"]";
+    let daemon = Daemon::with(&world.tls(options)).await;
+    let version_2 = [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0C"[..], &[192, 0, 2, 7, 10, 0, 0, 1, 0, 80, 1, 187]].concat();
+    let version_1 = b"PROXY TCP4 192.0.2.8 10.0.0.1 81 443\r\n".to_vec();
+    for (name, header) in [("two", &version_2), ("one", &version_1)] {
+        let mut stream = daemon.connect().await;
+        stream.write_all(header).await.unwrap();
+        let stream = world.shake_hands(stream, Some(&world.client)).await.unwrap();
+        send_secretly(stream, &hello(name), 100).await;
+        daemon.until_all_closed().await;
+    }
+    // Behind the header it is TLS or nothing.
+    let mut plain = daemon.connect().await;
+    plain.write_all(&[version_1, hello("plain")].concat()).await.unwrap();
+    assert_is_closed(&mut plain).await;
+    let live::Stopped { events, accounts } = daemon.stop().await;
+    let peers: Vec<_> = events.iter().map(|event| (event["kind"].as_str(), event["origin"]["peer"].as_str())).collect();
+    let [two, one] = [Some("192.0.2.7:80"), Some("192.0.2.8:81")];
+    let [log, span] = [Some("log"), Some("span")];
+    assert_eq!(peers, [(log, two), (span, two), (log, one), (span, one), (Some("loss"), one)]);
+    let lost = hello("plain").len().min(64) as u64;
+    assert_eq!(accounts.listeners[0].lost(), lost);
+    assert_eq!(accounts.listeners[0].bytes_in, 2 * hello("two").len() as u64 + lost);
 }
 
 #[tokio::test]

@@ -1,50 +1,104 @@
-//! `/agents`: the agents that can be told something, and telling them.
+//! `/agents`: who has been heard, who can be told something, and telling them.
 
 use hyper::StatusCode;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::agents::{Headquarters, Processes};
+use crate::event::{Name, ResourceValue, UnixNanos, semconv};
+use crate::pipeline::Agent;
 use crate::protocol::{bytefrog, rbkit};
 
 use super::{Answer, Subject, text};
 
-/// Every agent of a listener that commands agents.
+/// Every agent that has been heard or can be told something, by listener.
 pub(super) fn list(subject: &Subject) -> Answer {
-    let programs = subject.directory.headquarters().into_iter().flat_map(|(listener, headquarters)| {
-        headquarters.agents().into_iter().map(move |agent| {
-            json!({
-                "id": format!("{listener}:{}", agent.run),
-                "protocol": "bytefrog",
-                "listener": listener,
-                "run": agent.run,
-                "version": agent.version,
-                "project": agent.project,
-                "peer": agent.address.map(|address| address.to_string()),
-                "mode": agent.mode.as_str(),
-                "started": agent.is_started,
-                "healthy": !agent.is_unhealthy,
-                "reachable": agent.has_control,
-            })
-        })
+    let agents = subject.ledger.listeners().into_iter().flat_map(|books| {
+        let (name, mut heard) = (books.name(), books.agents());
+        let mut told = Vec::new();
+        for agent in subject.directory.bytefrog(name).iter().flat_map(Headquarters::agents) {
+            told.push(with(program(name, &agent), take(&mut heard, semconv::BYTEFROG_RUN_ID, u64::from(agent.run))));
+        }
+        for (number, agent) in subject.directory.rbkit(name).iter().flat_map(Processes::agents).enumerate() {
+            let pid = agent.pid.and_then(|pid| take(&mut heard, semconv::PROCESS_PID, pid));
+            told.push(with(process(name, number, &agent), pid));
+        }
+        let stranger = || json!({ "protocol": books.protocol().as_str(), "listener": name });
+        let heard = heard.into_iter().map(|agent| with(stranger(), Some(agent)));
+        told.into_iter().chain(heard).collect::<Vec<_>>()
     });
-    let processes = subject.directory.processes().into_iter().flat_map(|(listener, processes)| {
-        processes.agents().into_iter().enumerate().map(move |(number, agent)| {
-            json!({
-                "id": format!("{listener}:{number}"),
-                "protocol": "rbkit",
-                "listener": listener,
-                "publish": agent.publish,
-                "request": agent.request,
-                "pid": agent.pid,
-                "process": agent.process,
-                "memory_profile": agent.memory_profile,
-                "cpu_profile": agent.cpu_profile,
-                "subscribed": agent.is_subscribed,
-                "healthy": agent.is_healthy,
-                "reachable": agent.is_reachable,
-            })
-        })
+    super::json(StatusCode::OK, &Value::Array(agents.collect()))
+}
+
+fn program(listener: &str, agent: &bytefrog::AgentStatus) -> Value {
+    json!({
+        "id": format!("{listener}:{}", agent.run),
+        "protocol": "bytefrog",
+        "listener": listener,
+        "run": agent.run,
+        "version": agent.version,
+        "project": agent.project,
+        "peer": agent.address.map(|address| address.to_string()),
+        "mode": agent.mode.as_str(),
+        "started": agent.is_started,
+        "healthy": !agent.is_unhealthy,
+        "reachable": agent.has_control,
+    })
+}
+
+fn process(listener: &str, number: usize, agent: &rbkit::AgentStatus) -> Value {
+    json!({
+        "id": format!("{listener}:{number}"),
+        "protocol": "rbkit",
+        "listener": listener,
+        "publish": agent.publish,
+        "request": agent.request,
+        "pid": agent.pid,
+        "process": agent.process,
+        "memory_profile": agent.memory_profile,
+        "cpu_profile": agent.cpu_profile,
+        "subscribed": agent.is_subscribed,
+        "healthy": agent.is_healthy,
+        "reachable": agent.is_reachable,
+    })
+}
+
+/// Of those heard, the one that says this of itself, and was heard last.
+fn take(heard: &mut Vec<Agent>, name: Name, number: u64) -> Option<Agent> {
+    let is_it = |agent: &Agent| {
+        agent.resource.iter().any(|(key, value)| key == name.as_str() && *value == ResourceValue::U64(number))
+    };
+    let (index, _) =
+        heard.iter().enumerate().filter(|(_, agent)| is_it(agent)).max_by_key(|(_, agent)| agent.last_seen)?;
+    Some(heard.remove(index))
+}
+
+/// What was heard of an agent, beside what is known of it already.
+fn with(mut known: Value, heard: Option<Agent>) -> Value {
+    let (Some(agent), Some(fields)) = (heard, known.as_object_mut()) else { return known };
+    let Agent { origin, resource, since, last_seen, events, losses } = agent;
+    fields.entry("peer").or_insert_with(|| (*origin.peer).into());
+    fields.insert("since".to_owned(), moment(since));
+    fields.insert("last_seen".to_owned(), moment(last_seen));
+    fields.insert("events".to_owned(), events.into());
+    fields.insert("losses".to_owned(), losses.into());
+    let resource = resource.into_iter().map(|(key, value)| {
+        let value = match value {
+            ResourceValue::Bool(value) => value.into(),
+            ResourceValue::I64(value) => value.into(),
+            ResourceValue::U64(value) => value.into(),
+            ResourceValue::F64(value) => value.into(),
+            ResourceValue::Text(text) => Value::String(text),
+        };
+        (key, value)
     });
-    super::json(StatusCode::OK, &Value::Array(programs.chain(processes).collect()))
+    fields.insert("resource".to_owned(), Value::Object(resource.collect()));
+    known
+}
+
+/// In RFC 3339.
+fn moment(at: UnixNanos) -> Value {
+    Timestamp::from_nanosecond(i128::from(at.0)).map_or(Value::Null, |time| time.to_string().into())
 }
 
 /// Tells an agent something. Refused, with the reason, where it would harm the program or nobody would hear it.

@@ -23,6 +23,7 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 struct Reading {
     accounts: Accounts,
     memory: (u64, u64),
+    taps: u64,
     process: Option<Process>,
 }
 
@@ -39,6 +40,7 @@ fn body(subject: &Subject) -> Result<String, fmt::Error> {
     let reading = Reading {
         accounts: subject.ledger.accounts(),
         memory: (subject.memory.used(), subject.memory.limit()),
+        taps: subject.taps.count() as u64,
         process: Process::read(),
     };
     let mut registry = Registry::default();
@@ -139,8 +141,11 @@ impl Collector for Reading {
             .iter()
             .map(|sink| ([("sink", sink.name.clone())], i64::try_from(sink.in_motion()).unwrap_or(i64::MAX)));
         gauges(&mut encoder, "tributary_sink_events_in_motion", "Events on their way to a sink", moving)?;
+        let lanes = sinks.iter().map(|sink| ([("sink", sink.name.clone())], sink.lane_batches as i64));
+        gauges(&mut encoder, "tributary_lane_batches", "Batches in the lane of a sink", lanes)?;
         let up = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(!sink.holding && !sink.dead)));
         gauges(&mut encoder, "tributary_sink_up", "Whether a sink can write", up)?;
+        gauge(&mut encoder, "tributary_taps", "Taps that are open", self.taps)?;
         gauge(
             &mut encoder,
             "tributary_memory_bytes",

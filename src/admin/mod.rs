@@ -6,15 +6,19 @@
 mod agents;
 mod metrics;
 pub mod options;
+mod tap;
 
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
@@ -27,14 +31,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
 use crate::agents::Directory;
 use crate::health::Health;
 use crate::pipeline::ledger::Ledger;
+use crate::pipeline::tap::Taps;
 use crate::protocol::MemoryBudget;
-use crate::transport::tls;
+use crate::sparing::{Sparing, Turn};
+use crate::transport::tls::Tls;
 
 use options::AdminOptions;
 
@@ -46,13 +53,15 @@ const CONNECTION_BYTES: u64 = 128 << 10;
 const MAX_HEAD_BYTES: usize = 16 << 10;
 /// A connection has so long for its one request and the answer.
 const CONNECTION_TIME: Duration = Duration::from_secs(30);
+/// When the daemon has stopped, answers still have so long.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
 /// After an error of `accept` the next try waits.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// An admin endpoint that is bound and not yet serving.
 pub(crate) struct Endpoint {
     socket: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Tls>,
     token: Option<Vec<u8>>,
 }
 
@@ -63,9 +72,10 @@ pub(crate) struct Subject {
     pub(crate) memory: Arc<MemoryBudget>,
     pub(crate) directory: Directory,
     pub(crate) health: Arc<Health>,
+    pub(crate) taps: Taps,
 }
 
-type Answer = Response<Full<Bytes>>;
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 impl Endpoint {
     /// Binds the address; reads the token and the TLS files.
@@ -84,7 +94,7 @@ impl Endpoint {
             }
             None => None,
         };
-        let tls = options.tls.as_ref().map(tls::acceptor).transpose().map_err(io::Error::other)?;
+        let tls = options.tls.as_ref().map(Tls::open).transpose().map_err(io::Error::other)?;
         Ok(Endpoint { socket: TcpListener::bind(address).await?, tls, token })
     }
 
@@ -96,15 +106,23 @@ impl Endpoint {
         self.socket.local_addr()
     }
 
-    /// Serves until the handle is dropped.
-    pub(crate) fn serve(self, subject: Subject) -> AbortOnDropHandle<()> {
-        AbortOnDropHandle::new(tokio::spawn(self.accept(Arc::new(subject))))
+    /// Its TLS, whose files can be read again while it serves.
+    pub(crate) fn tls(&self) -> Option<Tls> {
+        self.tls.clone()
     }
 
-    async fn accept(self, subject: Arc<Subject>) {
+    /// Serves until the handle is dropped.
+    pub(crate) fn serve(self, subject: Subject) -> Serving {
+        let closing = CancellationToken::new();
+        let task = tokio::spawn(self.accept(Arc::new(subject), closing.clone()));
+        Serving { task: AbortOnDropHandle::new(task), closing }
+    }
+
+    async fn accept(self, subject: Arc<Subject>, closing: CancellationToken) {
         let Endpoint { socket, tls, token } = self;
         let token: Option<Arc<[u8]>> = token.map(Into::into);
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let trouble = Sparing::new();
         let mut connections = tokio::task::JoinSet::new();
         loop {
             let accepted = async {
@@ -112,25 +130,55 @@ impl Endpoint {
                 Ok::<_, io::Error>((place, socket.accept().await?.0))
             };
             let accepted = tokio::select! {
+                () = closing.cancelled() => break,
                 Some(_) = connections.join_next() => continue,
                 accepted = accepted => accepted,
             };
             let (place, stream) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(%error, "the admin endpoint cannot accept connections; trying again");
+                    if let Some(Turn { unsaid }) = trouble.turn() {
+                        warn!(%error, unsaid, "the admin endpoint cannot accept connections; trying again");
+                    }
                     tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
                 }
             };
-            let room = Room { subject: subject.clone(), token: token.clone() };
-            let tls = tls.clone();
+            let room = Room { subject: subject.clone(), token: token.clone(), has_tap: Arc::default() };
+            let (tls, has_tap) = (tls.as_ref().map(Tls::acceptor), room.has_tap.clone());
             connections.spawn(async move {
                 let _place = place;
-                if timeout(CONNECTION_TIME, room.serve(stream, tls)).await.is_err() {
-                    debug!("an admin connection took too long");
+                let mut serving = pin!(room.serve(stream, tls));
+                if timeout(CONNECTION_TIME, &mut serving).await.is_ok() {
+                    return;
+                }
+                match has_tap.load(Ordering::Relaxed) {
+                    true => serving.await,
+                    false => debug!("an admin connection took too long"),
                 }
             });
+        }
+        drop(socket);
+        while connections.join_next().await.is_some() {}
+    }
+}
+
+/// An endpoint that serves.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    task: AbortOnDropHandle<()>,
+    /// Cancelled when nobody is to come any more.
+    closing: CancellationToken,
+}
+
+impl Serving {
+    /// Ends once those who are being answered have their answers, or have not taken them in a moment. The address is
+    /// free then.
+    pub(crate) async fn finish(mut self) {
+        self.closing.cancel();
+        if timeout(LAST_ANSWERS, &mut self.task).await.is_err() {
+            self.task.abort();
+            let _ = self.task.await;
         }
     }
 }
@@ -140,6 +188,8 @@ impl Endpoint {
 struct Room {
     subject: Arc<Subject>,
     token: Option<Arc<[u8]>>,
+    /// The answer goes on for as long as somebody looks on.
+    has_tap: Arc<AtomicBool>,
 }
 
 impl Room {
@@ -184,11 +234,17 @@ impl Room {
             },
             (&Method::GET | &Method::HEAD, ["metrics"]) => metrics::answer(&self.subject),
             (&Method::GET | &Method::HEAD, ["agents"]) => agents::list(&self.subject),
+            (&Method::GET, ["tap"]) => {
+                self.has_tap.store(true, Ordering::Relaxed);
+                tap::open(&self.subject, request.uri().query().unwrap_or_default())
+            }
             (&Method::POST, ["agents", id, "commands", command]) => agents::command(&self.subject, id, command).await,
             (_, ["livez" | "readyz" | "metrics" | "agents"]) => not_allowed("GET, HEAD"),
             (_, ["agents", _, "commands", _]) => not_allowed("POST"),
+            (_, ["tap"]) => not_allowed("GET"),
             _ => {
-                let help = "no such path; there are /livez, /readyz, /metrics, /agents and /agents/ID/commands/COMMAND";
+                let help =
+                    "no such path; there are /livez, /readyz, /metrics, /tap, /agents and /agents/ID/commands/COMMAND";
                 text(StatusCode::NOT_FOUND, help)
             }
         }
@@ -216,7 +272,7 @@ fn json(status: StatusCode, value: &serde_json::Value) -> Answer {
 }
 
 fn answer(status: StatusCode, content_type: &'static str, body: String) -> Answer {
-    let mut answer = Response::new(Full::new(Bytes::from(body)));
+    let mut answer = Response::new(Full::new(Bytes::from(body)).boxed_unsync());
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     answer

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::codec::terminal::push_word;
 use crate::config::ProtocolOptions;
 use crate::event::UnixNanos;
 use crate::protocol::zico::agents::Counters;
-use crate::sink::encode::push_word;
 use crate::store::{self, Known, StoreError, StoreOptions};
 use crate::transport::clock::unix_now;
 

@@ -1,5 +1,6 @@
 //! `tributary decode`: recorded wire bytes → the events that the daemon would write.
 
+mod explained;
 mod recorded;
 
 use std::fs::File;
@@ -58,6 +59,8 @@ Examples:
   tributary decode endless quarantine/desktops/*.http
   tributary decode endless --endless-version 2 bundle.bin
   tributary decode rbkit 001-rep.msgpack 002-pub.msgpack
+  tributary decode datadog --explain wire.bin | less
+  tributary decode bytefrog --explain control.bin data-0.bin
   tributary decode rbkit --as flamegraph events.ndjson > cpu.svg
   tributary decode rbkit --compare 1 2 events.ndjson")]
 pub(super) struct Arguments {
@@ -81,6 +84,9 @@ pub(super) struct Arguments {
     /// How events are written
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     format: OutputFormat,
+    /// Show the bytes and what they mean instead of events: offset, bytes, field, value, and what is wrong with them
+    #[arg(long, conflicts_with_all = ["format", "form", "compare", "sample", "dump"])]
+    explain: bool,
     #[command(flatten)]
     profile: profile::Arguments,
 }
@@ -123,6 +129,9 @@ impl From<ChannelName> for Channel {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if arguments.explain {
+        return explained::run(arguments);
+    }
     if arguments.profile.is_wanted(arguments.protocol.0)? {
         let decode = |files, take: &mut dyn FnMut(&Batch)| decode(arguments, files, Output::Taken(take));
         return arguments.profile.run(&arguments.files, &decode);
@@ -351,7 +360,8 @@ impl Decoder<'_> {
                     return Err(Failure::Misused(text));
                 }
                 self.listener = listener.as_str().into();
-                Origin::new(protocol.as_str(), self.listener.clone(), peer.as_str().into(), *connection)
+                let connection = if self.output.counts_files() { number } else { *connection };
+                Origin::new(protocol.as_str(), self.listener.clone(), peer.as_str().into(), connection)
             }
         };
         let books = ListenerBooks::new(origin.listener.clone(), self.protocol);
@@ -478,21 +488,27 @@ enum Output<'a> {
     Written(Lines),
     /// To a profile.
     Taken(&'a mut dyn FnMut(&Batch)),
+    /// To an explanation: `origin.connection` is the number of the file, of captures too.
+    Examined(&'a mut dyn FnMut(&Batch)),
 }
 
 impl Output<'_> {
     fn write(&mut self, batch: &Batch) {
         match self {
             Output::Written(lines) => lines.write(batch),
-            Output::Taken(take) => take(batch),
+            Output::Taken(take) | Output::Examined(take) => take(batch),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Output::Written(lines) => lines.flush(),
-            Output::Taken(_) => Ok(()),
+            Output::Taken(_) | Output::Examined(_) => Ok(()),
         }
+    }
+
+    fn counts_files(&self) -> bool {
+        matches!(self, Output::Examined(_))
     }
 
     /// The reader has left.

@@ -13,6 +13,7 @@ mod replay;
 mod run;
 mod service;
 mod simulate;
+mod tap;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -52,6 +53,7 @@ enum Command {
     Decode(decode::Arguments),
     Simulate(simulate::Arguments),
     Replay(replay::Arguments),
+    Tap(tap::Arguments),
     Agents(agents::Arguments),
     /// Print shell completions
     #[command(after_help = "Example:\n  tributary completions bash > /etc/bash_completion.d/tributary")]
@@ -89,6 +91,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Decode(arguments) => decode::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
+        Command::Tap(arguments) => tap::run(&arguments),
         Command::Agents(arguments) => agents::run(&arguments),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -60,23 +60,26 @@ async fn serve(mut config: Config, named: Option<PathBuf>) -> Result<Accounts, F
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
+    // Before the files are used: what changes from here on is seen.
+    let mut watch = Watch::new(named.clone(), &config);
     let started = Server::start_on(&config, service::sockets(), |_| {}).await;
     let mut server = started.map_err(|error| Failure::Failed(error.to_string()))?;
     tell(&server, &config);
     let _watchdog = AbortOnDropHandle::new(tokio::spawn(service::feed_watchdog(server.health().clone())));
     service::ready();
-    let mut watch = Watch::new(named.clone());
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             () = server.wants_to_stop() => break,
             () = watch.changed(), if config.watch => {
-                info!("the configuration file has changed");
+                info!("the configuration or a certificate has changed");
                 reload(&mut server, &mut config, named.clone()).await;
+                watch.also(&config);
             }
             _ = hang_up.recv() => {
                 reload(&mut server, &mut config, named.clone()).await;
+                watch.also(&config);
                 server.reopen();
                 info!("SIGHUP: files are opened anew");
             }
@@ -95,32 +98,47 @@ async fn serve(mut config: Config, named: Option<PathBuf>) -> Result<Accounts, F
     Ok(accounts)
 }
 
-/// Looks whether the configuration file is another one than before.
+/// Looks whether the configuration file, or a TLS file that it names, is another one than before.
 struct Watch {
     path: Option<PathBuf>,
-    seen: Option<Looks>,
+    tls: Vec<PathBuf>,
+    seen: Looks,
     ticks: Interval,
 }
 
-/// What a file looks like from outside. A change that is still going on looks different again a moment later.
-type Looks = (u64, u64, SystemTime);
+/// What files look like from outside, the configuration first; `None`: it is not there. A change that is still going on
+/// looks different again a moment later.
+type Looks = Vec<Option<(u64, u64, SystemTime)>>;
 
 impl Watch {
-    fn new(named: Option<PathBuf>) -> Watch {
+    fn new(named: Option<PathBuf>, config: &Config) -> Watch {
         let path = named.or_else(|| PLACES.iter().map(PathBuf::from).find(|place| place.exists()));
-        let mut watch = Watch { path, seen: None, ticks: interval(WATCH) };
+        let mut watch = Watch { path, tls: Vec::new(), seen: Looks::new(), ticks: interval(WATCH) };
         watch.seen = watch.look();
+        watch.also(config);
         watch.ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         watch
     }
 
-    /// Waits until it has changed, and looks the same for one tick after.
+    /// Watches the TLS files that this configuration names.
+    fn also(&mut self, config: &Config) {
+        let tls = config.tls_files();
+        if tls != self.tls {
+            self.tls = tls;
+            // Whether the configuration is another one since is still to be seen.
+            self.seen.truncate(1);
+            self.seen.extend(self.look().drain(1..));
+        }
+    }
+
+    /// Waits until one has changed, and all look the same for one tick after.
     async fn changed(&mut self) {
-        let mut new = None;
+        let mut new = Looks::new();
         loop {
             self.ticks.tick().await;
             let looks = self.look();
-            if looks.is_some() && looks != self.seen && looks == new {
+            let is_there = looks.first().is_some_and(Option::is_some);
+            if is_there && looks != self.seen && looks == new {
                 self.seen = looks;
                 return;
             }
@@ -128,9 +146,13 @@ impl Watch {
         }
     }
 
-    fn look(&self) -> Option<Looks> {
-        let metadata = self.path.as_ref()?.metadata().ok()?;
-        Some((metadata.ino(), metadata.len(), metadata.modified().ok()?))
+    fn look(&self) -> Looks {
+        let look = |path: &PathBuf| {
+            let metadata = path.metadata().ok()?;
+            Some((metadata.ino(), metadata.len(), metadata.modified().ok()?))
+        };
+        let config = self.path.as_ref().and_then(look);
+        [config].into_iter().chain(self.tls.iter().map(look)).collect()
     }
 }
 
@@ -168,6 +190,7 @@ async fn reread(server: &mut Server, config: &mut Config, named: Option<PathBuf>
     match server.reload(&loaded.config).await {
         Ok(reloaded) => {
             info!("{source}: {reloaded}");
+            reloaded.stale.iter().for_each(|why| warn!("{why}"));
             reloaded.failures.iter().for_each(|failure| error!("{failure}"));
             *config = loaded.config;
             tell(server, config);

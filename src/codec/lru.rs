@@ -68,6 +68,11 @@ impl<K: Copy + Ord + Hash, V> Lru<K, V> {
         None
     }
 
+    /// The entries, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.entries.iter().map(|(key, entry)| (key, &entry.value))
+    }
+
     /// Takes out the entry that was used longest ago.
     pub fn pop_oldest(&mut self) -> Option<(K, V)> {
         loop {

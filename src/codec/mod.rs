@@ -9,6 +9,8 @@ pub mod lru;
 pub mod lz4;
 pub mod msgpack;
 pub mod mutf8;
+pub mod proxy;
 pub mod reader;
+pub(crate) mod terminal;
 pub mod text;
 pub mod zmtp;

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use super::bounds::Bounds;
 use super::section::Section;
 use super::{Names, check_name};
+use crate::pipeline::ROSTER_BYTES;
 use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
 use crate::store::StoreOptions;
 use crate::transport::options::{HttpOptions, ListenerOptions};
@@ -71,6 +72,7 @@ impl ListenerConfig {
     pub(super) fn declare(&self, bounds: &mut Bounds) {
         let of = format!("listeners.{}", self.name);
         self.options.declare(&of, bounds);
+        bounds.add(&of, "who has been heard", ROSTER_BYTES);
         match &self.protocol {
             ProtocolOptions::Bytefrog(_) | ProtocolOptions::Datadog(_) | ProtocolOptions::Rbkit(_) => {
                 bounds.need(self.options.most_buffered_bytes());

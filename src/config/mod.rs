@@ -13,11 +13,12 @@ mod sinks;
 pub mod units;
 mod value;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::admin::options::AdminOptions;
 use crate::event::MOST_BATCH_BYTES;
+use crate::transport::options::TlsOptions;
 
 pub use bounds::Bounds;
 pub use diagnostic::{ConfigErrors, Diagnostic};
@@ -34,7 +35,7 @@ pub struct Config {
     pub limits: Limits,
     /// The operator's door into the running daemon.
     pub admin: AdminOptions,
-    /// Whether `run` reads the file again by itself when it has changed. Off.
+    /// Whether `run` reads the file, and the TLS files that it names, again by itself when one has changed. Off.
     pub watch: bool,
     /// Where agents connect, in the order of the file. Never empty.
     pub listeners: Vec<ListenerConfig>,
@@ -112,6 +113,13 @@ impl Config {
             .map(|setting| (format!("{}.{}", setting.header, setting.key), setting.value.unwrap_or_default()))
             .collect();
         Ok(Loaded { config, effective, options })
+    }
+
+    /// The files of everybody's TLS: certificates, keys, authorities.
+    pub fn tls_files(&self) -> Vec<PathBuf> {
+        let listeners = self.listeners.iter().filter_map(|listener| listener.options.tls.as_ref());
+        let of = |tls: &TlsOptions| [Some(tls.cert.clone()), Some(tls.key.clone()), tls.client_ca.clone()];
+        listeners.chain(&self.admin.tls).flat_map(of).flatten().collect()
     }
 
     /// What its components may take of memory at the worst. What is left of `limits.memory_bytes` peers share.

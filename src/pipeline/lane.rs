@@ -11,7 +11,7 @@ use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, 
 use crate::sink::{Kinds, Selection};
 
 use super::ack::{Ticket, Verdict};
-use super::ledger::SinkBooks;
+use super::ledger::{InLane, SinkBooks};
 use super::options::{LaneOptions, WhenFull};
 
 /// Memory is counted in pieces of this size.
@@ -25,9 +25,14 @@ pub(super) struct Parcel {
     batch: Arc<Batch>,
     ticket: Ticket,
     _room: OwnedSemaphorePermit,
+    _counted: InLane,
 }
 
 impl Parcel {
+    fn new(batch: Arc<Batch>, ticket: Ticket, room: OwnedSemaphorePermit, books: &LaneBooks) -> Self {
+        Parcel { batch, ticket, _room: room, _counted: books.sink.in_lane() }
+    }
+
     /// The events that the sink takes.
     pub(super) fn selection(&self, kinds: Kinds) -> Selection<'_> {
         Selection::new(&self.batch, kinds)
@@ -118,7 +123,7 @@ impl Lane {
         match self.parcels.try_reserve() {
             Ok(place) => {
                 self.is_jammed.store(false, Ordering::Relaxed);
-                place.send(Parcel { batch: batch.clone(), ticket, _room: room });
+                place.send(Parcel::new(batch.clone(), ticket, room, &self.books));
                 None
             }
             Err(mpsc::error::TrySendError::Full(())) => self.full(ticket, has_patience),
@@ -138,7 +143,7 @@ impl Lane {
             None => Ok(place.await),
         };
         match place {
-            Ok(Some((room, place))) => place.send(Parcel { batch, ticket, _room: room }),
+            Ok(Some((room, place))) => place.send(Parcel::new(batch, ticket, room, &self.books)),
             // The sink is gone: the ticket says so.
             Ok(None) => {}
             Err(_) => {

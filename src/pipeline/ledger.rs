@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::event::{Batch, Kind, Reason};
 use crate::protocol::{Output, Protocol};
 
+use super::roster::{Agent, Roster};
+
 /// The running books of one listener.
 #[derive(Debug)]
 pub struct ListenerBooks {
@@ -24,6 +26,7 @@ pub struct ListenerBooks {
     connections_open: AtomicU64,
     refused: AtomicU64,
     warnings: Mutex<BTreeMap<&'static str, u64>>,
+    roster: Roster,
 }
 
 impl ListenerBooks {
@@ -40,7 +43,18 @@ impl ListenerBooks {
             connections_open: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             warnings: Mutex::default(),
+            roster: Roster::default(),
         })
+    }
+
+    /// The listener's name in configuration.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What is spoken on it.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
     }
 
     /// Bytes came off a connection.
@@ -81,6 +95,12 @@ impl ListenerBooks {
         for kind in Kind::ALL {
             self.events[kind.index()].fetch_add(batch.count(kind), Relaxed);
         }
+        self.roster.heard(batch);
+    }
+
+    /// Who has been heard, in the order in which they were heard first.
+    pub fn agents(&self) -> Vec<Agent> {
+        self.roster.agents()
     }
 
     /// A connection was opened; the guard counts it as open until dropped.
@@ -90,7 +110,7 @@ impl ListenerBooks {
         OpenConnection(self.clone())
     }
 
-    /// A connection was turned away before anything was read from it.
+    /// A connection was turned away before anything of it was read but a PROXY header.
     pub fn refused(&self) {
         self.refused.fetch_add(1, Relaxed);
     }
@@ -113,6 +133,16 @@ impl ListenerBooks {
     }
 }
 
+/// Counts a batch as in a lane until dropped.
+#[derive(Debug)]
+pub(super) struct InLane(Arc<SinkBooks>);
+
+impl Drop for InLane {
+    fn drop(&mut self) {
+        self.0.lane_batches.fetch_sub(1, Relaxed);
+    }
+}
+
 /// Counts a connection as open until dropped.
 #[derive(Debug)]
 pub struct OpenConnection(Arc<ListenerBooks>);
@@ -131,6 +161,7 @@ pub struct SinkBooks {
     written: AtomicU64,
     shed: AtomicU64,
     failed: AtomicU64,
+    lane_batches: AtomicU64,
     holding: AtomicBool,
     closed: AtomicBool,
     dead: AtomicBool,
@@ -145,6 +176,7 @@ impl SinkBooks {
             written: AtomicU64::new(0),
             shed: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            lane_batches: AtomicU64::new(0),
             holding: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             dead: AtomicBool::new(false),
@@ -172,6 +204,12 @@ impl SinkBooks {
         self.failed.fetch_add(events, Relaxed);
     }
 
+    /// A batch enters the lane; it leaves when the guard is dropped.
+    pub(super) fn in_lane(self: &Arc<Self>) -> InLane {
+        self.lane_batches.fetch_add(1, Relaxed);
+        InLane(self.clone())
+    }
+
     pub(super) fn set_holding(&self, holding: bool) {
         self.holding.store(holding, Relaxed);
     }
@@ -192,6 +230,7 @@ impl SinkBooks {
             written: self.written.load(Relaxed),
             shed: self.shed.load(Relaxed),
             failed: self.failed.load(Relaxed),
+            lane_batches: self.lane_batches.load(Relaxed),
             holding: self.holding.load(Relaxed),
             closed: self.closed.load(Relaxed),
             dead: self.dead.load(Relaxed),
@@ -215,16 +254,25 @@ impl Ledger {
         Ledger(Arc::new(Mutex::new(AllBooks { listeners, sinks })))
     }
 
-    /// The books of a listener of this name that speaks this protocol: those that it had before, or new ones.
+    /// The books of a listener of this name that speaks this protocol: those that it had before, or new ones, to be
+    /// entered when it serves.
     pub fn listener(&self, name: &str, protocol: Protocol) -> Arc<ListenerBooks> {
-        let mut books = self.books();
         let is_it = |books: &&Arc<ListenerBooks>| &*books.name == name && books.protocol == protocol;
-        if let Some(known) = books.listeners.iter().find(is_it) {
-            return known.clone();
+        let known = self.books().listeners.iter().find(is_it).cloned();
+        known.unwrap_or_else(|| ListenerBooks::new(name.into(), protocol))
+    }
+
+    /// These are books of a listener that serves. Those that are known already stay where they are.
+    pub fn enter(&self, listener: &Arc<ListenerBooks>) {
+        let mut books = self.books();
+        if !books.listeners.iter().any(|known| Arc::ptr_eq(known, listener)) {
+            books.listeners.push(listener.clone());
         }
-        let new = ListenerBooks::new(name.into(), protocol);
-        books.listeners.push(new.clone());
-        new
+    }
+
+    /// The books of every listener that there is or was.
+    pub fn listeners(&self) -> Vec<Arc<ListenerBooks>> {
+        self.books().listeners.clone()
     }
 
     /// These are the sinks' books now.
@@ -283,6 +331,8 @@ pub struct SinkAccount {
     pub written: u64,
     pub shed: u64,
     pub failed: u64,
+    /// Batches that wait in its lane or are being written.
+    pub lane_batches: u64,
     /// It cannot write just now, and holds what it has.
     pub holding: bool,
     /// Its reader has left, as `head` does.

@@ -9,6 +9,8 @@ mod lane;
 pub mod ledger;
 pub mod options;
 mod overflow;
+mod roster;
+pub mod tap;
 mod worker;
 
 use std::sync::{Arc, Weak};
@@ -28,6 +30,9 @@ use lane::Lane;
 use ledger::SinkBooks;
 use options::LaneOptions;
 use overflow::Overflow;
+pub use roster::Agent;
+pub(crate) use roster::ROSTER_BYTES;
+use tap::Taps;
 
 /// The lanes of all sinks. They are exchanged, seldom, while nobody hands anything over.
 type Lanes = RwLock<Arc<[Lane]>>;
@@ -37,10 +42,16 @@ type Lanes = RwLock<Arc<[Lane]>>;
 pub struct Sender {
     lanes: Arc<Lanes>,
     patience: Option<Duration>,
+    taps: Taps,
     overflow: Arc<Overflow>,
 }
 
 impl Sender {
+    /// Who looks on.
+    pub fn taps(&self) -> &Taps {
+        &self.taps
+    }
+
     /// A sender whose batches that wait for full lanes count to `memory`, and to nobody else's: for the connections of one
     /// listener.
     pub fn counted(self, memory: Arc<MemoryBudget>) -> Self {
@@ -91,6 +102,7 @@ impl Sender {
 
     /// First offers the batch to every lane, so that a full one delays no other; then waits for those together.
     async fn hand_over(&self, batch: Arc<Batch>, answer: Option<mpsc::UnboundedSender<Verdict>>) {
+        self.taps.events(&batch);
         let lanes = self.lanes.read().await.clone();
         let offer = |lane| Some((lane, Lane::offer(lane, &batch, answer.as_ref(), self.patience.is_some())?));
         let mut full: Vec<_> = lanes.iter().filter_map(offer).collect();
@@ -187,6 +199,9 @@ impl Sinks {
             stop: self.stop.clone(),
             abort: self.abort.clone(),
             observed: Default::default(),
+            holding: Default::default(),
+            ticking: Default::default(),
+            failing: Default::default(),
         };
         self.workers.push((name.to_owned(), tokio::spawn(worker::supervise(make, parcels, context))));
         self.lanes.push(lane);

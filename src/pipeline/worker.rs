@@ -11,6 +11,7 @@ use tracing::{error, info, warn};
 
 use crate::event::UnixNanos;
 use crate::sink::{Kinds, Selection, Sink, SinkError};
+use crate::sparing::{Sparing, Turn};
 
 use super::ack::Ticket;
 use super::lane::{Debt, LaneBooks, Parcel};
@@ -22,8 +23,6 @@ const MAX_UNFLUSHED: usize = 64;
 const TICK: Duration = Duration::from_secs(1);
 /// Waits between tries of a sink that cannot write: the first, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-/// How often a sink that still cannot write is mentioned in the log.
-const REMIND: Duration = Duration::from_secs(60);
 
 /// What a worker needs beside its sink.
 pub(super) struct WorkerContext {
@@ -39,6 +38,12 @@ pub(super) struct WorkerContext {
     /// When the last events that a sink got were read. Kept here because a sink that is made anew may have nothing to
     /// tell but what its predecessor lost.
     pub(super) observed: AtomicU64,
+    /// Says that the sink cannot write now.
+    pub(super) holding: Sparing,
+    /// Says that it cannot look after itself now.
+    pub(super) ticking: Sparing,
+    /// Says that it has failed and is made anew.
+    pub(super) failing: Sparing,
 }
 
 /// How a worker's work ended.
@@ -80,16 +85,18 @@ pub(super) async fn supervise<S: Sink>(
             Some(Outcome::Failed(why)) => why,
             None => break,
         };
-        error!(sink = name, "sink failed: {failure}");
         match context.on_failure {
             OnFailure::Fatal => {
+                error!(sink = name, "sink failed: {failure}");
                 context.books.sink.set_dead();
                 context.stop.cancel();
                 break;
             }
             OnFailure::Restart => {
                 wait = if began.elapsed() > RETRY.1 { RETRY.0 } else { (wait * 2).min(RETRY.1) };
-                info!(sink = name, "starting it again in {wait:?}");
+                if let Some(Turn { unsaid }) = context.failing.turn() {
+                    error!(sink = name, unsaid, "sink failed: {failure}; starting it again until it works");
+                }
                 tokio::select! {
                     () = sleep(wait) => {}
                     () = context.abort.cancelled() => break,
@@ -142,7 +149,6 @@ async fn take_parcels<S: Sink>(
     let mut reopen = context.reopen.clone();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut reminded = None;
     loop {
         let first = tokio::select! {
             biased;
@@ -151,7 +157,7 @@ async fn take_parcels<S: Sink>(
                 continue;
             }
             _ = ticks.tick() => {
-                tick(sink, &mut reminded, context).await?;
+                tick(sink, context).await?;
                 continue;
             }
             parcel = parcels.recv() => parcel,
@@ -186,19 +192,15 @@ async fn take_parcels<S: Sink>(
 
 /// Lets the sink look after itself. What it cannot put right just now is mentioned, and tried again with the next tick;
 /// everything is written, so there is nothing to hold.
-async fn tick<S: Sink>(sink: &mut S, reminded: &mut Option<Instant>, context: &WorkerContext) -> Result<(), Outcome> {
+async fn tick<S: Sink>(sink: &mut S, context: &WorkerContext) -> Result<(), Outcome> {
     match sink.tick().await {
         Err(SinkError::Retry(fault)) => {
-            if reminded.is_none_or(|at| at.elapsed() >= REMIND) {
-                warn!(sink = context.books.sink.name(), "{fault}; trying again");
-                *reminded = Some(Instant::now());
+            if let Some(Turn { unsaid }) = context.ticking.turn() {
+                warn!(sink = context.books.sink.name(), unsaid, "{fault}; trying again");
             }
             Ok(())
         }
-        ticked => {
-            *reminded = None;
-            hold(sink, ticked, context).await
-        }
+        ticked => hold(sink, ticked, context).await,
     }
 }
 
@@ -229,22 +231,22 @@ async fn hold<S: Sink>(
     context: &WorkerContext,
 ) -> Result<(), Outcome> {
     let began = Instant::now();
-    let mut reminded = None;
+    let mut is_told = false;
     let mut wait = RETRY.0;
     loop {
         match result {
             Ok(()) => {
-                if reminded.is_some() {
-                    context.books.sink.set_holding(false);
+                context.books.sink.set_holding(false);
+                if is_told {
                     info!(sink = context.books.sink.name(), "writing again after {:.1?}", began.elapsed());
                 }
                 return Ok(());
             }
             Err(SinkError::Retry(fault)) => {
-                if reminded.is_none_or(|at: Instant| at.elapsed() >= REMIND) {
-                    context.books.sink.set_holding(true);
-                    warn!(sink = context.books.sink.name(), "{fault}; holding everything until it can");
-                    reminded = Some(Instant::now());
+                context.books.sink.set_holding(true);
+                if let Some(Turn { unsaid }) = context.holding.turn() {
+                    warn!(sink = context.books.sink.name(), unsaid, "{fault}; holding everything until it can");
+                    is_told = true;
                 }
                 sleep(wait).await;
                 wait = (wait * 2).min(RETRY.1);

@@ -20,6 +20,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use crate::event::{BatchBuilder, Header, Key, Loss, Reason, UnixNanos, Value};
+use crate::explain::{Explain, Raw};
 
 pub use exchange::{Admission, Exchange, Fate, Head, Request, Response, Work};
 pub use limits::{Amplification, Credit, MemoryBudget, MemoryLease};
@@ -105,6 +106,11 @@ pub trait Session: Send + 'static {
     /// what the peer answers, and closes by itself, in a bounded time. Otherwise `finish` follows.
     fn shutdown(&mut self, _now: Now, _out: &mut Output) -> Flow {
         Flow::Close
+    }
+
+    /// What names the bytes that follow those consumed so far, for people to read.
+    fn explainer(&self) -> Box<dyn Explain> {
+        Box::new(Raw::new("of a protocol that nobody has explained"))
     }
 }
 

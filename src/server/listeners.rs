@@ -25,6 +25,7 @@ use crate::store::Store;
 use crate::transport::capture::Capture;
 use crate::transport::clock::Clock;
 use crate::transport::tcp::{self, Listener};
+use crate::transport::tls::{Tls, TlsError};
 use crate::transport::zmq::Dialer;
 
 use super::{Bound, StartError};
@@ -61,12 +62,14 @@ pub(super) struct Running {
     /// A second handle of its socket, through which another set of options can take over what waits in its queue.
     socket: Option<Socket>,
     agents: Option<Arc<dyn Agents>>,
+    tls: Option<Tls>,
     stop: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Entrance {
-    /// Binds the listener's address, or takes `socket`, which is bound to it already.
+    /// Binds the listener's address, or takes `socket`, which is bound to it already. Its books are those that it had,
+    /// or new ones, which the ledger does not have yet.
     pub(super) fn open(
         config: &ListenerConfig,
         socket: Option<Socket>,
@@ -86,6 +89,11 @@ impl Entrance {
         let (listener, second) =
             open().map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })?;
         Ok(Entrance { listener: Some(listener), socket: Some(second), agents: None, books })
+    }
+
+    /// Has the ledger show its books from now on.
+    pub(super) fn enter(&self, ledger: &Ledger) {
+        ledger.enter(&self.books);
     }
 
     /// Opens the store of its agents, where agents register; takes `known` where that is open already.
@@ -133,6 +141,21 @@ impl Running {
         }
     }
 
+    /// Reads its TLS files again, if it has some. Answers whether they have changed.
+    pub(super) fn reread_tls(&self) -> Result<bool, TlsError> {
+        self.tls.as_ref().map_or(Ok(false), Tls::reread)
+    }
+
+    /// Whether a listener of this description has its agents where this one has them.
+    pub(super) fn shares_agents_with(&self, config: &ListenerConfig) -> bool {
+        match (&self.config.protocol, &config.protocol) {
+            (ProtocolOptions::Zico(_, old, _), ProtocolOptions::Zico(_, new, _)) => {
+                self.config.name == config.name && old.state_dir == new.state_dir
+            }
+            _ => false,
+        }
+    }
+
     /// Accepts and dials no more, and lets its connections finish, which its house waits for.
     pub(super) async fn stopped(self) {
         self.stop.cancel();
@@ -152,6 +175,7 @@ impl House {
             address: listener.as_ref().and_then(|listener| listener.address().ok()),
             socket,
             agents: agents.clone(),
+            tls: listener.as_ref().and_then(Listener::tls),
             stop: self.stop.child_token(),
             tasks: Vec::new(),
         };

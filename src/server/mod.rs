@@ -19,7 +19,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::warn;
 
 use crate::admin::options::AdminOptions;
-use crate::admin::{Endpoint, Subject};
+use crate::admin::{Endpoint, Serving, Subject};
 use crate::agents::{Directory, Headquarters, Processes};
 use crate::config::{Config, SinkConfig, SinkKind};
 use crate::health::Health;
@@ -32,6 +32,7 @@ use crate::sink::file::File;
 use crate::sink::stdout::Stdout;
 use crate::sink::{SinkError, SinkFault};
 use crate::transport::clock::Clock;
+use crate::transport::tls::Tls;
 
 use listeners::{Entrance, House, Running};
 pub use reload::Reloaded;
@@ -46,12 +47,20 @@ pub struct Server {
     config: Config,
     addresses: Vec<Bound>,
     ledger: Ledger,
-    admin: Option<(SocketAddr, AbortOnDropHandle<()>)>,
+    admin: Option<Admin>,
     listeners: Vec<Running>,
     house: House,
     workers: Workers,
     health: Arc<Health>,
     _watch: AbortOnDropHandle<()>,
+}
+
+/// The admin endpoint at work.
+#[derive(Debug)]
+struct Admin {
+    address: SocketAddr,
+    tls: Option<Tls>,
+    serving: Serving,
 }
 
 /// A listener that is bound.
@@ -137,6 +146,7 @@ impl Server {
             stop,
             abort: CancellationToken::new(),
         };
+        entrances.iter().for_each(|(entrance, _)| entrance.enter(&ledger));
         let listeners = entrances.into_iter().map(|(entrance, config)| house.serve(entrance, config)).collect();
         let (memory, stall_time) = (house.memory.clone(), config.admin.stall_time);
         let health = Health::new(ledger.clone(), memory, house.stop.clone(), stall_time);
@@ -180,7 +190,7 @@ impl Server {
 
     /// Where the admin endpoint listens, if there is one.
     pub fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().map(|(address, _)| *address)
+        self.admin.as_ref().map(|admin| admin.address)
     }
 
     /// The processes that are dialled, by listener.
@@ -225,6 +235,7 @@ impl Server {
             // Sinks that are well have not had their turn yet.
             deadline = Instant::now() + grace.min(LAST_TURN);
         }
+        let taps = sender.taps().clone();
         drop(sender);
         if timeout_at(deadline, workers.drained()).await.is_err() {
             warn!("the grace period is over: what sinks have not written is given up");
@@ -233,7 +244,10 @@ impl Server {
         // A connection that was given up has told its loss by now, or has found that no sink takes it any more.
         connections.wait().await;
         // Until here it could be asked how the stopping goes.
-        drop(admin);
+        taps.close();
+        if let Some(Admin { serving, .. }) = admin {
+            serving.finish().await;
+        }
         ledger.accounts()
     }
 
@@ -247,8 +261,9 @@ impl Server {
             memory: self.house.memory.clone(),
             directory: self.house.directory.clone(),
             health: self.health.clone(),
+            taps: self.house.sender.taps().clone(),
         };
-        self.admin = Some((address, endpoint.serve(subject)));
+        self.admin = Some(Admin { address, tls: endpoint.tls(), serving: endpoint.serve(subject) });
     }
 }
 

@@ -1,14 +1,17 @@
 //! Another configuration for a running daemon: what has changed is exchanged, and everything else goes on.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
 use crate::config::{Config, ListenerConfig};
+use crate::protocol::zico::agents::Agents;
+use crate::transport::tls::{Tls, TlsError};
 
 use super::listeners::{Entrance, Running};
-use super::{Server, StartError, add_sink, open_admin};
+use super::{Admin, Server, StartError, add_sink, open_admin};
 
 /// A store that is still in use by connections that end is tried for again after so long.
 const STORE_RETRY: Duration = Duration::from_millis(50);
@@ -20,6 +23,8 @@ pub struct Reloaded {
     pub changes: Vec<String>,
     /// What could not be, although nothing spoke against it before: it is missing now.
     pub failures: Vec<StartError>,
+    /// In words, whose certificates cannot be used, and why. Those that were in force before are.
+    pub stale: Vec<String>,
 }
 
 impl fmt::Display for Reloaded {
@@ -31,10 +36,21 @@ impl fmt::Display for Reloaded {
     }
 }
 
+impl Reloaded {
+    /// Notes what came of reading somebody's TLS files again.
+    fn reread(&mut self, whose: &str, result: Result<bool, TlsError>) {
+        match result {
+            Ok(false) => {}
+            Ok(true) => self.changes.push(format!("{whose} has new certificates")),
+            Err(why) => self.stale.push(format!("{whose} goes on with the certificates that it has: {why}")),
+        }
+    }
+}
+
 impl Server {
     /// Goes on by another configuration. Listeners that are the same keep their connections, sinks that are the same
     /// their files. A listener that is changed finishes its connections and takes over its own queue; who connects
-    /// meanwhile is not turned away.
+    /// meanwhile is not turned away. TLS files are read again in any case, for connections to come.
     ///
     /// # Errors
     /// A listener cannot be bound, or its files cannot be used; everything goes on as before.
@@ -48,7 +64,13 @@ impl Server {
                 running.config.listen == listener.listen && (has_port || running.config.name == listener.name)
             };
             let socket = self.listeners.iter().find(bound).and_then(Running::socket);
-            entrances.push((Entrance::open(listener, socket, &self.ledger)?, listener));
+            let mut entrance = Entrance::open(listener, socket, &self.ledger)?;
+            // Connections that end may still hold the store that it had.
+            let is_held = self.listeners.iter().any(|running| running.shares_agents_with(listener));
+            if !is_held {
+                entrance.open_agents(listener, None)?;
+            }
+            entrances.push((entrance, listener, is_held));
         }
 
         let old = std::mem::replace(&mut self.config, config.clone());
@@ -74,23 +96,23 @@ impl Server {
                 }
             }
         }
-        for (mut entrance, listener) in entrances {
+        for running in &kept {
+            reloaded.reread(&format!("listener {}", running.config.name), running.reread_tls());
+        }
+        for (mut entrance, listener, is_held) in entrances {
             let name = &listener.name;
             if !old.listeners.iter().any(|old| old.name == *name) {
                 reloaded.changes.push(format!("listener {name} begun"));
             }
-            let store = stores.iter().find(|(of, _)| of == name).map(|(_, store)| store.clone());
-            // Its connections may still hold the store that it had.
-            let deadline = Instant::now() + grace;
-            let mut opened = entrance.open_agents(listener, store.clone());
-            while opened.is_err() && Instant::now() < deadline {
-                sleep(STORE_RETRY).await;
-                opened = entrance.open_agents(listener, store.clone());
+            if is_held {
+                let store = stores.iter().find(|(of, _)| of == name).map(|(_, store)| store.clone());
+                if let Err(failure) = take_over_agents(&mut entrance, listener, store, grace).await {
+                    reloaded.failures.push(failure);
+                    continue;
+                }
             }
-            match opened {
-                Ok(()) => kept.push(self.house.serve(entrance, listener)),
-                Err(failure) => reloaded.failures.push(failure),
-            }
+            entrance.enter(&self.ledger);
+            kept.push(self.house.serve(entrance, listener));
         }
         let place = |name: &str| config.listeners.iter().position(|listener| listener.name == name);
         kept.sort_by_key(|running| place(&running.config.name));
@@ -98,10 +120,12 @@ impl Server {
         self.note_addresses();
 
         self.health.set_stall_time(config.admin.stall_time);
-        if old.admin != config.admin {
-            if let Some((_, endpoint)) = self.admin.take() {
-                endpoint.abort();
-                let _ = endpoint.await;
+        if old.admin == config.admin {
+            let tls = self.admin.as_ref().and_then(|admin| admin.tls.as_ref());
+            reloaded.reread("the admin endpoint", tls.map_or(Ok(false), Tls::reread));
+        } else {
+            if let Some(Admin { serving, .. }) = self.admin.take() {
+                serving.finish().await;
             }
             reloaded.changes.push("admin endpoint begun anew".to_owned());
             match open_admin(&config.admin).await {
@@ -135,5 +159,22 @@ impl Server {
         let grace = self.config.limits.shutdown_grace;
         self.workers.replace(&gone, grace, |sinks| come.iter().for_each(|sink| add_sink(sinks, sink))).await;
         self.ledger.set_sinks(self.workers.books());
+    }
+}
+
+/// Opens the store of a listener's agents: `known`, or one that connections which end may hold for as long as `grace`.
+async fn take_over_agents(
+    entrance: &mut Entrance,
+    listener: &ListenerConfig,
+    known: Option<Arc<dyn Agents>>,
+    grace: Duration,
+) -> Result<(), StartError> {
+    let deadline = Instant::now() + grace;
+    loop {
+        let opened = entrance.open_agents(listener, known.clone());
+        if opened.is_ok() || Instant::now() >= deadline {
+            return opened;
+        }
+        sleep(STORE_RETRY).await;
     }
 }

@@ -15,6 +15,7 @@ use tracing::warn;
 
 use super::{Shared, explain};
 use crate::protocol::zico::agents::{Agent, Counters, Whom};
+use crate::sparing::{Sparing, Turn};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// So many sessions and agents each are remembered while the file cannot be written.
@@ -115,16 +116,13 @@ impl Marks {
 /// Starts the thread that writes marks, until the store goes.
 pub(super) fn keep(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("agent store".to_owned()).spawn(move || {
-        let mut is_failing = false;
+        let failing = Sparing::new();
         loop {
             let stops = shared.marks.wait();
-            match shared.write_marks() {
-                Ok(()) => is_failing = false,
-                Err(error) if is_failing => drop(error),
-                Err(error) => {
-                    is_failing = true;
-                    warn!("{}: {}; counters of agents are kept in memory", shared.name, explain(&error));
-                }
+            if let Err(error) = shared.write_marks()
+                && let Some(Turn { unsaid }) = failing.turn()
+            {
+                warn!(unsaid, "{}: {}; counters of agents are kept in memory", shared.name, explain(&error));
             }
             if stops {
                 return;

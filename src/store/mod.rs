@@ -23,6 +23,7 @@ use rusqlite::{Connection, ErrorCode};
 use tracing::error;
 
 use crate::protocol::zico::agents::Refusal;
+use crate::sparing::{Sparing, Turn};
 
 use keys::{AdmittedKeys, RkeyDigests};
 use marks::Marks;
@@ -42,6 +43,8 @@ struct Shared {
     /// What errors call it.
     name: String,
     options: StoreOptions,
+    /// Says that the file fails.
+    failing: Sparing,
     admitted: Option<AdmittedKeys>,
     digests: RkeyDigests,
     writer: Mutex<Connection>,
@@ -99,6 +102,7 @@ impl Store {
         let shared = Arc::new(Shared {
             name,
             options: options.clone(),
+            failing: Sparing::new(),
             admitted,
             digests: RkeyDigests::new(salt),
             writer: Mutex::new(writer),
@@ -141,7 +145,9 @@ impl Shared {
     /// What an agent is told when the file fails.
     fn failed(&self, error: &rusqlite::Error) -> Refusal {
         let why = format!("{}: {}", self.name, explain(error));
-        error!("{why}");
+        if let Some(Turn { unsaid }) = self.failing.turn() {
+            error!(unsaid, "{why}");
+        }
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Refusal::Full(why),
             Some(ErrorCode::DiskFull) if self.reader.is_none() => Refusal::Full(

@@ -9,9 +9,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -22,6 +22,7 @@ use tracing::{debug, warn};
 use crate::capture::{Head, put_bytes, put_end, put_full, put_missing};
 use crate::event::{Origin, UnixNanos};
 use crate::protocol::{End, Protocol};
+use crate::sparing::{Sparing, Turn};
 
 use super::clock::Clock;
 use super::options::{CaptureOptions, FILE_BYTES};
@@ -29,15 +30,13 @@ use super::options::{CaptureOptions, FILE_BYTES};
 /// Ends the names of capture files.
 const SUFFIX: &str = "capture";
 /// What may wait for the writer, in bytes, of all connections of a listener.
-const MAX_QUEUED_BYTES: usize = 8 << 20;
+const MAX_QUEUED_BYTES: usize = 4 << 20;
 /// The same, with what ends of connections and the files being written take.
 pub(super) const MOST_BYTES: u64 = MAX_QUEUED_BYTES as u64 + (1 << 20);
 /// What a message counts besides its bytes.
 const MESSAGE_BYTES: usize = 256;
 /// Files that the writer keeps open. It opens the others anew for every piece.
 const MAX_OPEN_FILES: usize = 64;
-/// Trouble is logged once in so long.
-const WARN_EVERY: Duration = Duration::from_secs(60);
 /// When everything is given up, the writer still has so long.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -55,7 +54,7 @@ pub struct Capture {
 struct Queue {
     listener: Arc<str>,
     bytes: AtomicUsize,
-    warned: Mutex<Option<Instant>>,
+    warned: Sparing,
 }
 
 #[derive(Debug)]
@@ -116,8 +115,7 @@ impl Capture {
     fn new(listener: &str, protocol: Protocol) -> (Capture, mpsc::Receiver<Message>) {
         let (sender, messages) = mpsc::channel();
         let listener: Arc<str> = listener.into();
-        let queue =
-            Arc::new(Queue { listener: listener.clone(), bytes: AtomicUsize::new(0), warned: Mutex::default() });
+        let queue = Arc::new(Queue { listener: listener.clone(), bytes: AtomicUsize::new(0), warned: Sparing::new() });
         (Capture { protocol, listener, messages: sender, queue }, messages)
     }
 
@@ -155,10 +153,8 @@ impl Queue {
 
     /// Says so, unless something was said a moment ago.
     fn warn(&self, trouble: &str) {
-        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
-        if warned.is_none_or(|last| last.elapsed() >= WARN_EVERY) {
-            *warned = Some(Instant::now());
-            warn!(listener = &*self.listener, "{trouble}");
+        if let Some(Turn { unsaid }) = self.warned.turn() {
+            warn!(listener = &*self.listener, unsaid, "{trouble}");
         }
     }
 }

@@ -11,9 +11,11 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
 use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
+use crate::explain::Explain;
 use crate::pipeline::Sender;
 use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::{Awaiting, End, Flow, MemoryBudget, MemoryLease, Now, Output, Session};
+use crate::sparing::{Sparing, Turn};
 
 use super::capture::{Capture, Recording};
 use super::clock::Clock;
@@ -29,6 +31,9 @@ const QUIET: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_millis(10);
 /// The most that is read from a peer that we have stopped listening to.
 const MAX_LINGER_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Says that a connection was given up.
+static GIVEN_UP: Sparing = Sparing::new();
 
 /// What every connection of a listener shares.
 #[derive(Clone, Debug)]
@@ -129,6 +134,7 @@ impl<S: Session> Connection<S> {
         let rest = self.input.take();
         let mut rest: &[u8] = &rest;
         let now = self.now();
+        self.show(self.explainers(), rest, rest.len());
         self.until_sinks_keep_up().await;
         while self.session.finish(rest, end, now, &mut self.out) == Flow::Again {
             rest = &[];
@@ -235,8 +241,11 @@ impl<S: Session> Connection<S> {
     async fn receive(&mut self) -> Flow {
         self.until_sinks_keep_up().await;
         let now = self.now();
+        let explainers = self.explainers();
         let progress = self.session.receive(&self.input, now, &mut self.out);
-        self.input.advance(progress.consumed);
+        let consumed = progress.consumed.min(self.input.len());
+        self.show(explainers, &self.input[..consumed], self.input.len());
+        self.input.advance(consumed);
         self.hand_over().await;
         progress.flow
     }
@@ -247,6 +256,19 @@ impl<S: Session> Connection<S> {
             let began = self.now().elapsed;
             self.around.sender.until_it_keeps_up().await;
             self.excuse(began);
+        }
+    }
+
+    /// What names the bytes that come next, one for each tap that shows them.
+    fn explainers(&self) -> Vec<Box<dyn Explain>> {
+        (0..self.around.sender.taps().wired()).map(|_| self.session.explainer()).collect()
+    }
+
+    /// Shows bytes, the first of so many that are left, to whoever looks on.
+    fn show(&self, explainers: Vec<Box<dyn Explain>>, bytes: &[u8], left: usize) {
+        if !explainers.is_empty() {
+            let offset = self.received.saturating_sub(left as u64);
+            self.around.sender.taps().bytes(self.out.batch.origin(), offset, explainers, bytes);
         }
     }
 
@@ -506,7 +528,9 @@ impl<S: Session> Drop for Connection<S> {
             return;
         }
         let what = if std::thread::panicking() { "a bug of ours" } else { "no time was left" };
-        error!(bytes = undecided, "a connection was given up: {what}");
+        if let Some(Turn { unsaid }) = GIVEN_UP.turn() {
+            error!(bytes = undecided, unsaid, "a connection was given up: {what}");
+        }
         let detail = format!("the connection was given up: {what}");
         let loss = Loss { reason: Reason::Failed, bytes: undecided, events: None, detail: &detail, excerpt: &[] };
         self.send_detached(vec![self.around.loss(self.out.batch.origin(), self.received - undecided, loss)]);

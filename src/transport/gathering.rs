@@ -7,12 +7,16 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::timeout_at;
+use tracing::{debug, error};
 
 use crate::event::{Loss, Origin, Reason};
 use crate::protocol::{MemoryLease, Output, Response};
+use crate::sparing::{Sparing, Turn};
 
 use super::connection::Surroundings;
 
+/// Says that a bug of ours has cost a request.
+static GIVEN_UP: Sparing = Sparing::new();
 /// The most that is read of a body that is refused from its head.
 const MOST_DRAINED_BYTES: u64 = 4 << 20;
 
@@ -62,8 +66,15 @@ impl Drop for Undecided {
         if self.bytes == 0 {
             return;
         }
-        let what = if std::thread::panicking() { "a bug of ours" } else { "no time was left, or the peer has gone" };
-        tracing::error!(bytes = self.bytes, "a request was given up: {what}");
+        let what = if std::thread::panicking() {
+            if let Some(Turn { unsaid }) = GIVEN_UP.turn() {
+                error!(bytes = self.bytes, unsaid, "a request was given up: a bug of ours");
+            }
+            "a bug of ours"
+        } else {
+            debug!(bytes = self.bytes, "a request was given up");
+            "no time was left, or the peer has gone"
+        };
         let detail = format!("the request was given up: {what}");
         let loss = Loss { reason: Reason::Failed, bytes: self.bytes, events: None, detail: &detail, excerpt: &[] };
         let batch = self.around.loss(&self.origin, self.settled, loss);

@@ -28,10 +28,12 @@ use tracing::{debug, error};
 
 use crate::event::{BatchBuilder, Loss, Origin, Reason, UnixNanos};
 use crate::pipeline::ledger::ListenerBooks;
+use crate::pipeline::tap::Asked;
 use crate::pipeline::{Sender, Verdict};
 use crate::protocol::{
     Admission, Exchange, Fate, Flow, Head, MemoryBudget, MemoryLease, Now, Output, Request, Response, Work,
 };
+use crate::sparing::Turn;
 
 use super::clock::Clock;
 use super::connection::Surroundings;
@@ -221,6 +223,7 @@ impl<E: Exchange> Conversation<E> {
         let limit = match self.http.exchange.admit(&head, self.around.clock.now()) {
             Admission::Take { max_body_bytes, key } => (max_body_bytes, key),
             Admission::Answer(response, reason) => {
+                self.show(&head, number, Bytes::new(), is_secret);
                 if !incoming.is_end_stream() {
                     let why = format!("{} {:.200}, {}", head.method, head.target, response.status);
                     drain(incoming, is_expecting, reason, &why, undecided).await;
@@ -236,8 +239,19 @@ impl<E: Exchange> Conversation<E> {
             return response;
         }
         match gather(incoming, limit, self.http.budget.passing(SMALL_BODY_BYTES), undecided).await {
-            Ok(gathered) => self.deliver(head, number, gathered).await,
+            Ok(gathered) => {
+                self.show(&head, number, gathered.body.clone(), is_secret);
+                self.deliver(head, number, gathered).await
+            }
             Err(response) => response,
+        }
+    }
+
+    /// Shows a request to whoever looks on.
+    fn show(&self, head: &Head, number: u64, body: Bytes, is_secret: bool) {
+        let taps = self.around.sender.taps();
+        if taps.wired() > 0 {
+            taps.request(&Asked { origin: self.origin.clone(), number, head: head.clone(), body, is_secret });
         }
     }
 
@@ -341,7 +355,10 @@ impl<W: Work> Job<W> {
         match quarantine.keep(record).await {
             Ok(()) => true,
             Err(error) => {
-                error!(listener = &*self.origin.listener, %error, "cannot keep a request that cannot be read");
+                if let Some(Turn { unsaid }) = quarantine.trouble.turn() {
+                    let listener = &*self.origin.listener;
+                    error!(listener, %error, unsaid, "cannot keep a request that cannot be read");
+                }
                 false
             }
         }

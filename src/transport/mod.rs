@@ -10,6 +10,7 @@ mod gathering;
 pub mod http;
 mod intake;
 pub mod options;
+mod proxy;
 pub mod quarantine;
 mod stream;
 pub mod tcp;

@@ -39,6 +39,9 @@ pub struct ListenerOptions {
     pub close_linger: Duration,
     /// Networks whose peers are accepted. Empty, as by default: everyone's.
     pub allow: Vec<IpNet>,
+    /// Networks of proxies: connections from them begin with a PROXY header (version 1 or 2, before TLS), which tells whose
+    /// they are. All others speak directly, and none of them is believed. Empty, as by default: nobody is a proxy.
+    pub proxy_protocol: Vec<IpNet>,
     /// Whether to emit events for the protocol's own definitions (strings, processes, …) too. Off.
     pub emit_definitions: bool,
     /// TLS. None, as by default: plain TCP.
@@ -105,6 +108,7 @@ impl ListenerOptions {
             keepalive: section.duration("keepalive", default.keepalive, Duration::ZERO..=9 * HOUR),
             close_linger: section.duration("close_linger", default.close_linger, Duration::ZERO..=HOUR / 60),
             allow: section.cidrs("allow"),
+            proxy_protocol: section.cidrs("proxy_protocol"),
             emit_definitions: section.bool("emit_definitions", default.emit_definitions),
             tls: section.optional_section("tls", TlsOptions::read).flatten(),
             capture: section.optional_section("capture", CaptureOptions::read).flatten(),
@@ -133,6 +137,7 @@ impl Default for ListenerOptions {
             keepalive: Duration::from_secs(60),
             close_linger: Duration::from_millis(500),
             allow: Vec::new(),
+            proxy_protocol: Vec::new(),
             emit_definitions: false,
             tls: None,
             capture: None,

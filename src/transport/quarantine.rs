@@ -15,6 +15,7 @@ use tracing::warn;
 
 use crate::event::{Origin, UnixNanos};
 use crate::protocol::Request;
+use crate::sparing::{Sparing, Turn};
 
 use super::options::{FILE_BYTES, QuarantineOptions};
 
@@ -31,6 +32,8 @@ pub struct Quarantine {
     dir: PathBuf,
     max_bytes: u64,
     kept: Arc<Mutex<Option<Kept>>>,
+    /// Says that a request could not be kept.
+    pub(super) trouble: Arc<Sparing>,
 }
 
 /// The files that are there, oldest first.
@@ -40,6 +43,8 @@ struct Kept {
     bytes: u64,
     /// Tells files of the same moment apart.
     count: u64,
+    /// Says that the oldest goes.
+    full: Sparing,
 }
 
 /// A request to be kept.
@@ -60,7 +65,7 @@ impl Quarantine {
     pub fn new(options: &QuarantineOptions, listener: &str) -> Option<Self> {
         let is_on = !options.dir.as_os_str().is_empty();
         let (dir, max_bytes) = (options.dir.join(listener), options.max_bytes);
-        is_on.then(|| Quarantine { dir, max_bytes, kept: Arc::default() })
+        is_on.then(|| Quarantine { dir, max_bytes, kept: Arc::default(), trouble: Arc::default() })
     }
 
     /// Keeps a request: when this answers, it is on the disk.
@@ -95,7 +100,7 @@ impl Kept {
         // Names begin with the time.
         files.sort();
         let bytes = files.iter().map(|(_, bytes)| bytes).sum();
-        Ok(Kept { files: files.into(), bytes, count: 0 })
+        Ok(Kept { files: files.into(), bytes, count: 0, full: Sparing::new() })
     }
 
     fn keep(&mut self, dir: &Path, max_bytes: u64, record: &Record) -> io::Result<()> {
@@ -108,7 +113,10 @@ impl Kept {
         while self.bytes + size > max_bytes
             && let Some((path, bytes)) = self.files.pop_front()
         {
-            warn!(file = %path.display(), "the quarantine is full (quarantine.max_bytes): its oldest request goes");
+            if let Some(Turn { unsaid }) = self.full.turn() {
+                let file = path.display();
+                warn!(%file, unsaid, "the quarantine is full (quarantine.max_bytes): its oldest requests go");
+            }
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 // Somebody may have taken it out already.

@@ -21,6 +21,7 @@ use crate::event::{Loss, Origin, Reason};
 use crate::pipeline::Sender;
 use crate::pipeline::ledger::ListenerBooks;
 use crate::protocol::{MemoryBudget, MemoryLease, Protocol, Session};
+use crate::sparing::{Sparing, Turn};
 
 use super::capture::Capture;
 use super::clock::Clock;
@@ -28,6 +29,7 @@ use super::connection::{Connection, Surroundings};
 use super::intake::{CONNECTION_BYTES, ROOM_RETRY, TLS_BYTES};
 use super::options::ListenerOptions;
 use super::stream::Stream;
+use super::tls::Tls;
 
 /// Connections that the kernel keeps for us until we accept them.
 const BACKLOG: i32 = 1024;
@@ -59,7 +61,7 @@ pub struct Listener {
     /// What its connections share with all others. At first there is no end to it.
     pub memory: Arc<MemoryBudget>,
     socket: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Tls>,
 }
 
 /// A connection that has been let in.
@@ -97,10 +99,15 @@ impl Listener {
         options: ListenerOptions,
         books: Arc<ListenerBooks>,
     ) -> Result<Listener, io::Error> {
-        let tls = options.tls.as_ref().map(super::tls::acceptor).transpose().map_err(io::Error::other)?;
+        let tls = options.tls.as_ref().map(Tls::open).transpose().map_err(io::Error::other)?;
         let socket = TcpListener::from_std(socket.into())?;
         let memory = MemoryBudget::unlimited();
         Ok(Listener { name: name.into(), protocol, options: options.into(), books, capture: None, memory, socket, tls })
+    }
+
+    /// Its TLS, whose files can be read again while it serves.
+    pub fn tls(&self) -> Option<Tls> {
+        self.tls.clone()
     }
 
     /// The address it is bound to, with the port that the system chose when 0 was asked for.
@@ -167,6 +174,7 @@ impl Listener {
         let door = Arc::new(Door::new(&options));
         let permits = Arc::new(Semaphore::new(options.max_connections));
         let mut wait = ACCEPT_RETRY.0;
+        let trouble = Sparing::new();
         loop {
             // A place first, and memory: who finds none waits in the kernel's queue and costs nothing.
             let accepted = async {
@@ -183,7 +191,9 @@ impl Listener {
                 Err(error) => {
                     // A peer that has left already is no trouble of ours.
                     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-                        warn!(listener = &*name, %error, "cannot accept connections; trying again in {wait:?}");
+                        if let Some(Turn { unsaid }) = trouble.turn() {
+                            warn!(listener = &*name, %error, unsaid, "cannot accept connections; trying again");
+                        }
                         tokio::select! {
                             () = stop.cancelled() => return,
                             () = sleep(wait) => wait = (wait * 2).min(ACCEPT_RETRY.1),
@@ -193,7 +203,9 @@ impl Listener {
                 }
             };
             wait = ACCEPT_RETRY.0;
-            let place = match door.admit(peer.ip()) {
+            // Whom a proxy brings is not known yet.
+            let is_direct = !door.is_proxy(peer.ip());
+            let place = match is_direct.then(|| door.admit(peer.ip())).transpose() {
                 Ok(place) => place,
                 Err(why) => {
                     debug!(listener = &*name, %peer, "connection refused: {why}");
@@ -202,25 +214,40 @@ impl Listener {
                 }
             };
             let number = next_connection();
-            let span = debug_span!("connection", protocol = protocol.as_str(), %peer, connection = number);
-            let origin = Arc::new(Origin::new(protocol.as_str(), name.clone(), peer.to_string().into(), number));
+            let (protocol, name) = (protocol.as_str(), name.clone());
+            let origin_of =
+                move |peer: SocketAddr| Arc::new(Origin::new(protocol, name.clone(), peer.to_string().into(), number));
             let open = around.books.connection();
-            let (mut around, tls, arrive) = (around.clone(), tls.clone(), arrive.clone());
+            let (mut around, tls, arrive, door) = (around.clone(), tls.clone(), arrive.clone(), door.clone());
             around.place = Some(Arc::new(room));
             let serve = async move {
                 let _places = (permit, place, open);
+                let mut stream = stream;
                 set_options(&stream, &around.options);
                 let opened = around.clock.now().elapsed;
-                if let Some(mut stream) = secure(stream, tls, &origin, &around, opened).await {
-                    debug!("connection opened");
-                    stream.record(around.recording(&origin, opened));
-                    arrive(Arrival { stream, peer, origin, around, opened }).await;
-                }
+                let (peer, _place) = if is_direct {
+                    (peer, None)
+                } else {
+                    introduce(&mut stream, peer, &origin_of(peer), &door, &around, opened).await?
+                };
+                let origin = origin_of(peer);
+                let span = debug_span!("connection", protocol, %peer, connection = number);
+                let serve = async move {
+                    if let Some(mut stream) =
+                        secure(stream, tls.map(|tls| tls.acceptor()), &origin, &around, opened).await
+                    {
+                        debug!("connection opened");
+                        stream.record(around.recording(&origin, opened));
+                        arrive(Arrival { stream, peer, origin, around, opened }).await;
+                    }
+                };
+                serve.instrument(span).await;
+                Some(())
             };
             let abort = abort.clone();
             // Boxed, or each of what is around it would keep room for a copy of its own.
             let serve = Box::pin(serve);
-            tasks.spawn(async move { abort.run_until_cancelled_owned(serve).await }.instrument(span));
+            tasks.spawn(async move { abort.run_until_cancelled_owned(serve).await });
         }
     }
 }
@@ -267,6 +294,27 @@ pub(super) fn set_options(stream: &TcpStream, options: &ListenerOptions) {
     }
 }
 
+/// Whom a proxy brings, and its place. A proxy that speaks for itself needs none: its own address says nothing about how
+/// many are behind it. `None`: nobody comes in.
+async fn introduce(
+    stream: &mut TcpStream,
+    proxy: SocketAddr,
+    origin: &Arc<Origin>,
+    door: &Arc<Door>,
+    around: &Surroundings,
+    opened: Duration,
+) -> Option<(SocketAddr, Option<Place>)> {
+    let Some(peer) = super::proxy::told(stream, origin, around, opened).await? else { return Some((proxy, None)) };
+    match door.admit(peer.ip()) {
+        Ok(place) => Some((peer, Some(place))),
+        Err(why) => {
+            debug!(listener = &*origin.listener, %peer, %proxy, "connection refused: {why}");
+            around.books.refused();
+            None
+        }
+    }
+}
+
 /// Speaks TLS where the listener has it; with `allow_plain` only to those who begin like it. `None`: it came to nothing,
 /// and a loss says so.
 async fn secure(
@@ -290,7 +338,7 @@ async fn secure(
             return Some(Stream::plain(stream));
         }
         let detail = "this listener speaks TLS, and these bytes do not (tls.allow_plain accepts both)";
-        refuse(origin, around, &first[..peeked], detail).await;
+        refuse(origin, around, Reason::Malformed, &first[..peeked], detail).await;
         return None;
     }
     let handshake = tokio::select! {
@@ -300,21 +348,22 @@ async fn secure(
     match handshake {
         Ok(Ok(stream)) => Some(Stream::tls(stream)),
         Ok(Err(error)) => {
-            refuse(origin, around, &[], &format!("the TLS handshake failed: {error}")).await;
+            refuse(origin, around, Reason::Malformed, &[], &format!("the TLS handshake failed: {error}")).await;
             None
         }
         Err(_) => {
-            refuse(origin, around, &[], "the TLS handshake took longer than handshake_timeout").await;
+            refuse(origin, around, Reason::Malformed, &[], "the TLS handshake took longer than handshake_timeout")
+                .await;
             None
         }
     }
 }
 
 /// Reports bytes that never reached a session.
-async fn refuse(origin: &Arc<Origin>, around: &Surroundings, bytes: &[u8], detail: &str) {
+pub(super) async fn refuse(origin: &Arc<Origin>, around: &Surroundings, reason: Reason, bytes: &[u8], detail: &str) {
     let lost = bytes.len() as u64;
     around.books.received(lost);
-    let loss = Loss { reason: Reason::Malformed, bytes: lost, events: None, detail, excerpt: bytes };
+    let loss = Loss { reason, bytes: lost, events: None, detail, excerpt: bytes };
     around.sender.send(around.loss(origin, 0, loss)).await;
 }
 
@@ -322,6 +371,7 @@ async fn refuse(origin: &Arc<Origin>, around: &Surroundings, bytes: &[u8], detai
 #[derive(Debug)]
 struct Door {
     allow: Vec<IpNet>,
+    proxies: Vec<IpNet>,
     per_address: Option<usize>,
     inside: Mutex<HashMap<IpAddr, usize>>,
 }
@@ -334,9 +384,15 @@ impl Door {
     fn new(options: &ListenerOptions) -> Self {
         Door {
             allow: options.allow.clone(),
+            proxies: options.proxy_protocol.clone(),
             per_address: options.max_connections_per_address,
             inside: Mutex::default(),
         }
+    }
+
+    /// Whether connections from there begin with a PROXY header.
+    fn is_proxy(&self, address: IpAddr) -> bool {
+        self.proxies.iter().any(|net| net.contains(&address.to_canonical()))
     }
 
     fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Place, &'static str> {
@@ -395,6 +451,16 @@ mod tests {
         assert!(door.admit("::ffff:10.1.2.3".parse().unwrap()).is_ok());
         assert!(door.admit("11.0.0.1".parse().unwrap()).is_err());
         assert!(door.admit("127.0.0.1".parse().unwrap()).is_err());
+    }
+
+    #[test]
+    fn proxies_are_known_by_their_networks_mapped_or_not() {
+        let proxy_protocol = vec!["10.0.0.0/8".parse().unwrap()];
+        let door = Door::new(&ListenerOptions { proxy_protocol, ..Default::default() });
+        assert!(door.is_proxy("10.1.2.3".parse().unwrap()));
+        assert!(door.is_proxy("::ffff:10.1.2.3".parse().unwrap()));
+        assert!(!door.is_proxy("11.0.0.1".parse().unwrap()));
+        assert!(!Door::new(&ListenerOptions::default()).is_proxy("10.1.2.3".parse().unwrap()));
     }
 
     #[test]

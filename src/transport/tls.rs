@@ -1,9 +1,10 @@
-//! TLS by rustls: certificates from files, client certificates on request.
+//! TLS by rustls: certificates from files, client certificates on request, both exchanged while it runs.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ring::digest::{SHA256, digest};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -27,35 +28,114 @@ impl fmt::Display for TlsError {
 
 impl std::error::Error for TlsError {}
 
-/// Reads the files and builds what accepts TLS connections. With `client_ca`, only clients with a certificate of it.
-///
-/// # Errors
-/// A file that cannot be read, or holds no certificate or key, or a pair that does not belong together.
-pub fn acceptor(options: &TlsOptions) -> Result<TlsAcceptor, TlsError> {
-    let certificates = certificates(&options.cert)?;
-    let key = PrivateKeyDer::from_pem_file(&options.key).map_err(|error| fault(&options.key, error))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| fault(&options.cert, error))?;
-    let builder = match &options.client_ca {
-        None => builder.with_no_client_auth(),
-        Some(path) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in self::certificates(path)? {
-                roots.add(certificate).map_err(|error| fault(path, error))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| fault(path, error))?)
-        }
-    };
-    let config = builder.with_single_cert(certificates, key).map_err(|error| fault(&options.cert, error))?;
-    Ok(TlsAcceptor::from(Arc::new(config)))
+/// TLS of one listener. Clones are the same.
+#[derive(Clone)]
+pub struct Tls(Arc<Shared>);
+
+struct Shared {
+    options: TlsOptions,
+    current: Mutex<Current>,
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let certificates: Result<Vec<_>, _> =
-        CertificateDer::pem_file_iter(path).map_err(|error| fault(path, error))?.collect();
+/// What accepts connections now, and what the files were that it was made of.
+struct Current {
+    acceptor: TlsAcceptor,
+    files: Vec<u8>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tls").field(&self.0.options).finish()
+    }
+}
+
+impl Tls {
+    /// Reads the files. With `client_ca`, only clients with a certificate of it are accepted.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or holds no certificate or key, or a pair that does not belong together.
+    pub fn open(options: &TlsOptions) -> Result<Tls, TlsError> {
+        let files = Files::read(options)?;
+        let current = Mutex::new(Current { acceptor: files.acceptor(options)?, files: files.digest() });
+        Ok(Tls(Arc::new(Shared { options: options.clone(), current })))
+    }
+
+    /// What accepts a connection that comes now.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        self.current().acceptor.clone()
+    }
+
+    /// Reads the files again. Connections that are accepted from now on use them; those that are open go on. Answers
+    /// whether the files are others than before.
+    ///
+    /// # Errors
+    /// As for [`Tls::open`]; what was read before stays in force.
+    pub fn reread(&self) -> Result<bool, TlsError> {
+        let files = Files::read(&self.0.options)?;
+        let digest = files.digest();
+        if self.current().files == digest {
+            return Ok(false);
+        }
+        let acceptor = files.acceptor(&self.0.options)?;
+        *self.current() = Current { acceptor, files: digest };
+        Ok(true)
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What stands in the files.
+struct Files {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
+}
+
+impl Files {
+    fn read(options: &TlsOptions) -> Result<Files, TlsError> {
+        let read = |path: &PathBuf| std::fs::read(path).map_err(|error| fault(path, error));
+        let client_ca = options.client_ca.as_ref().map(read).transpose()?;
+        Ok(Files { cert: read(&options.cert)?, key: read(&options.key)?, client_ca })
+    }
+
+    /// The same for the same files.
+    fn digest(&self) -> Vec<u8> {
+        let files = [Some(&self.cert), Some(&self.key), self.client_ca.as_ref()];
+        files.into_iter().flatten().flat_map(|file| digest(&SHA256, file).as_ref().to_vec()).collect()
+    }
+
+    fn acceptor(&self, options: &TlsOptions) -> Result<TlsAcceptor, TlsError> {
+        let certificates = certificates(&self.cert, &options.cert)?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| fault(&options.key, error))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| fault(&options.cert, error))?;
+        let builder = match (&self.client_ca, &options.client_ca) {
+            (Some(file), Some(path)) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in self::certificates(file, path)? {
+                    roots.add(certificate).map_err(|error| fault(path, error))?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build();
+                builder.with_client_cert_verifier(verifier.map_err(|error| fault(path, error))?)
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        let config = builder.with_single_cert(certificates, key).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                fault(&options.cert, format!("it does not belong to the key in {}", options.key.display()))
+            }
+            error => fault(&options.cert, error),
+        })?;
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+fn certificates(file: &[u8], path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(file).collect();
     let certificates = certificates.map_err(|error| fault(path, error))?;
     if certificates.is_empty() { Err(fault(path, "holds no certificate")) } else { Ok(certificates) }
 }

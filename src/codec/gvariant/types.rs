@@ -9,26 +9,26 @@ pub const MAX_NESTING: usize = 128;
 
 /// One type: a basic one, or a container whose parts follow it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Node {
+pub(crate) struct Node {
     /// Its first character.
-    pub(super) code: u8,
+    pub(crate) code: u8,
     /// 1, 2, 4 or 8.
-    pub(super) alignment: u8,
+    pub(crate) alignment: u8,
     /// How deep it nests; 1 for a basic type.
-    pub(super) levels: u8,
+    pub(crate) levels: u8,
     /// Index of the node after all of its parts.
-    pub(super) next: u32,
+    pub(crate) next: u32,
     /// Bytes of a value; 0 where they vary.
-    pub(super) size: u32,
+    pub(crate) size: u32,
     /// In a tuple or entry: members whose end is stored.
-    pub(super) offsets: u32,
+    pub(crate) offsets: u32,
 }
 
 /// Reads exactly one complete type and appends its nodes.
 ///
 /// # Errors
 /// It is not one, or nests too deep.
-pub(super) fn parse(text: Slice<'_>, nodes: &mut Vec<Node>) -> Result<(), DecodeError> {
+pub(crate) fn parse(text: Slice<'_>, nodes: &mut Vec<Node>) -> Result<(), DecodeError> {
     match parse_one(text, 0, MAX_NESTING, nodes)? {
         end if end == text.len() => Ok(()),
         end => Err(bad(text, end)),

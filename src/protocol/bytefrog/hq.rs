@@ -236,6 +236,18 @@ impl Hq {
         Ok(run)
     }
 
+    /// The version that the agent of this run speaks, if the run is known.
+    pub(super) fn version_of(&self, id: u8) -> Option<Version> {
+        let runs = self.runs();
+        let run = match self.0.offline {
+            Some(_) => runs.live.iter().flatten().next_back().cloned(),
+            None if id == SPARE => runs.spare.iter().rev().find_map(Weak::upgrade),
+            None => runs.live.get(usize::from(id)).cloned().flatten(),
+        };
+        drop(runs);
+        run.map(|run| lock(&run).version).or(self.0.offline?.version)
+    }
+
     /// The one run of the captures.
     fn find_offline(&self, offline: Offline, now: Now) -> Result<Arc<Mutex<Run>>, Unwelcome> {
         let latest = self.runs().live.iter().flatten().next_back().cloned();

@@ -9,6 +9,7 @@ mod calls;
 mod clock;
 pub mod configuration;
 mod dictionary;
+mod explain;
 mod hq;
 mod normalize;
 mod options;

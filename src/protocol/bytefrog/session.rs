@@ -9,11 +9,13 @@ use bytes::BufMut;
 
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::event::{Reason, Severity, semconv as names};
+use crate::explain::Explain;
 use crate::protocol::fault::Fault;
 use crate::protocol::{Awaiting, Credit, End, Flow, Now, Output, Progress, Session};
 
 use super::agent::Mode;
 use super::dictionary::{Id, Name};
+use super::explain::Explainer;
 use super::hq::{Hq, Unwelcome, lock};
 use super::normalize::{self, Definition, Place};
 use super::queue::Marker;
@@ -218,6 +220,18 @@ impl Session for BytefrogSession {
             out.reply.put_slice(&lock(&member.run).agent.farewell(now.elapsed));
         }
         Flow::Close
+    }
+
+    fn explainer(&self) -> Box<dyn Explain> {
+        let hq = self.hq.clone();
+        Box::new(match &self.phase {
+            Phase::Opening => Explainer::new(hq),
+            Phase::Control(_) => Explainer::control(hq),
+            Phase::Data(member) => Explainer::data(hq, lock(&member.run).version),
+            // Its hello has been consumed, and its run may still come (rule 29).
+            Phase::Unwelcome(Stranger { wanted: Some(run), .. }) => Explainer::joined(hq, *run),
+            _ => Explainer::lost(hq),
+        })
     }
 }
 

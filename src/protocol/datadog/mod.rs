@@ -4,6 +4,7 @@
 //! for operators: a *reading* settles what the specification leaves open, a *rule* is what a collector must do.
 
 mod assembler;
+mod explain;
 mod normalize;
 mod options;
 mod record;
@@ -13,5 +14,6 @@ mod traces;
 mod waiting;
 pub mod wire;
 
+pub use explain::Explainer;
 pub use options::*;
 pub use session::DatadogSession;

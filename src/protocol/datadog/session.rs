@@ -6,11 +6,13 @@ use std::time::Duration;
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::codec::text::cut_bytes;
 use crate::event::{Loss, Reason, semconv};
+use crate::explain::Explain;
 use crate::protocol::fault::Fault;
 use crate::protocol::{Awaiting, Credit, End, Flow, MemoryBudget, Now, Output, Progress, Session};
 
 use super::Options;
 use super::assembler::Assembler;
+use super::explain::Explainer;
 use super::record::Place;
 use super::wire::{self, Object, StringId, WireLimits};
 
@@ -129,6 +131,16 @@ impl Session for DatadogSession {
             self.assembler.close(out);
         }
         if self.assembler.expire(now, out) { Flow::Continue } else { Flow::Again }
+    }
+
+    fn explainer(&self) -> Box<dyn Explain> {
+        let layout = self.wire.list_layout;
+        Box::new(match &self.phase {
+            Phase::Magic => Explainer::new(layout),
+            Phase::Objects => Explainer::within(layout, 0),
+            Phase::LongString(string) => Explainer::within(layout, string.len - string.received),
+            Phase::Fault(_) | Phase::Finished(_) => Explainer::lost(),
+        })
     }
 }
 

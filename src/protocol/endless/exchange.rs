@@ -114,7 +114,7 @@ pub(super) enum Encoding {
 
 impl Encoding {
     /// Agents name it in a header of their own, but for some weeks in which they used the standard one.
-    fn read(head: &Head) -> Encoding {
+    pub(super) fn read(head: &Head) -> Encoding {
         let named = ["x-endless-content-encoding", "content-encoding"].map(|name| {
             let is_there = head.headers.iter().any(|(known, _)| known == name);
             is_there.then(|| head.header(name).unwrap_or("?"))

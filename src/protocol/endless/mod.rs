@@ -5,6 +5,7 @@
 
 mod dedup;
 mod exchange;
+pub mod explain;
 mod image;
 mod normalize;
 mod options;

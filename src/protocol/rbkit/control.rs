@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use crate::codec::zmtp::{self, Limits, Peer, Socket, Step as Zmtp};
 use crate::event::{Name, Reason, Severity, semconv as names};
+use crate::explain::Explain;
 use crate::protocol::fault::Fault;
 use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
 
 use super::agent::{Agent, Command, Order, State};
+use super::explain::Explainer;
 use super::handshake::Handshake;
 use super::normalize::{self, Place};
 use super::options::{Options, Profile};
-use super::{MAX_COMMAND_BYTES, MAX_MESSAGE_FRAMES};
+use super::{Channel, MAX_COMMAND_BYTES, MAX_MESSAGE_FRAMES};
 
 /// A connection that asks.
 #[derive(Debug)]
@@ -380,6 +382,16 @@ impl Session for Control {
         } else {
             Awaiting::Message
         }
+    }
+
+    fn explainer(&self) -> Box<dyn Explain> {
+        let channel = Channel::Rep;
+        Box::new(match (&self.fault, self.frame) {
+            (Some(_), _) => Explainer::lost(),
+            (_, Some(frame)) => Explainer::message(channel, frame.length as u64),
+            _ if self.offset == 0 => Explainer::new(channel),
+            _ => Explainer::within(channel, 0),
+        })
     }
 
     fn poll_timeout(&self) -> Option<Duration> {

@@ -6,6 +6,7 @@
 mod agent;
 mod control;
 mod dump;
+mod explain;
 mod handshake;
 mod message;
 mod normalize;
@@ -17,6 +18,7 @@ mod wire;
 
 pub use agent::{Agent, AgentStatus, Answer, Command, Refusal};
 pub use control::Control;
+pub use explain::Explainer;
 pub use options::{AgentOptions, Clock, Options, Profile, Reconnect};
 pub use recording::{Channel, Player};
 pub use subscription::Subscription;

@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use crate::codec::zmtp::{Limits, Peer, Socket, Step as Zmtp, subscribe_all};
 use crate::event::Reason;
+use crate::explain::Explain;
 use crate::protocol::fault::Fault;
 use crate::protocol::{Awaiting, Credit, End, Flow, MemoryBudget, MemoryLease, Now, Output, Progress, Session};
 
 use super::agent::Agent;
 use super::dump::Dumps;
+use super::explain::Explainer;
 use super::message::{Message, Scratch, Step, Surroundings};
 use super::normalize::Place;
 use super::options::Options;
-use super::{MAX_COMMAND_BYTES, MAX_MESSAGE_FRAMES};
+use super::{Channel, MAX_COMMAND_BYTES, MAX_MESSAGE_FRAMES};
 
 /// A connection that listens.
 #[derive(Debug)]
@@ -348,6 +350,18 @@ impl Session for Subscription {
             (None, Some(_), _) => Awaiting::Rest { offset: self.offset },
             _ => Awaiting::Message,
         }
+    }
+
+    fn explainer(&self) -> Box<dyn Explain> {
+        let channel = Channel::Pub;
+        Box::new(match (&self.fault, &self.message, &self.multipart) {
+            (Some(_), ..) => Explainer::lost(),
+            (_, Some(message), _) if message.start() == self.offset => Explainer::message(channel, message.left()),
+            (_, Some(message), _) => Explainer::within(channel, message.left()),
+            (_, _, Some((_, left))) => Explainer::within(channel, *left),
+            _ if self.offset == 0 => Explainer::new(channel),
+            _ => Explainer::within(channel, 0),
+        })
     }
 
     fn poll_timeout(&self) -> Option<Duration> {

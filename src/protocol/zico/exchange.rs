@@ -215,7 +215,7 @@ impl Shared {
 }
 
 impl Route {
-    fn read(path: &str) -> Option<Route> {
+    pub(super) fn read(path: &str) -> Option<Route> {
         Some(match path.trim_end_matches('/') {
             "/agent/register" => Route::Register,
             "/agent/session" => Route::Session,

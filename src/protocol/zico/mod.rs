@@ -9,6 +9,7 @@ mod clock;
 mod definitions;
 mod delivered;
 mod exchange;
+pub mod explain;
 pub mod forms;
 mod ids;
 mod normalize;

@@ -3,13 +3,10 @@
 mod escape;
 pub mod json;
 mod number;
-mod terminal;
 pub mod text;
 mod time;
 
 use crate::event::EventView;
-
-pub(crate) use terminal::push_word;
 
 /// How a sink writes events. One record per event, each ended by a line feed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -10,8 +10,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push_u64};
-use super::terminal::{push_quoted, push_word};
 use super::time::TimeFormat;
+use crate::codec::terminal::{push_quoted, push_word};
 use crate::event::{
     DataView, EventView, FrameView, LossView, MetricData, MetricType, SampleView, Severity, SpanData, Status,
     Temporality, TextView, UnixNanos, ValueView,

@@ -22,8 +22,8 @@ impl TimeFormat {
     /// Appends the instant in RFC 3339, e.g. `2026-11-20T12:15:00.123456789Z`.
     pub(super) fn push(&mut self, out: &mut Vec<u8>, time: UnixNanos) {
         let mut since_midnight = time.0.wrapping_sub(self.midnight);
-        // A time before the remembered midnight wraps around and is seen as far too late.
-        if since_midnight >= NANOS_PER_DAY {
+        // Of the last day that nanoseconds reach some minutes are missing: there the first of 1970 would seem to follow.
+        if time.0 < self.midnight || since_midnight >= NANOS_PER_DAY {
             since_midnight = time.0 % NANOS_PER_DAY;
             self.midnight = time.0 - since_midnight;
             self.date = date((time.0 / NANOS_PER_DAY) as u32);
@@ -137,7 +137,7 @@ mod tests {
     fn the_remembered_date_survives_going_back_and_forth_across_midnight() {
         let mut times = TimeFormat::default();
         let midnight = 1_795_132_800 * NANOS_PER_SECOND;
-        for nanos in [midnight, midnight - 1, midnight + 1, 0, u64::MAX, midnight + NANOS_PER_DAY, midnight] {
+        for nanos in [midnight, midnight - 1, midnight + 1, 0, u64::MAX, 2, midnight + NANOS_PER_DAY, midnight] {
             assert_eq!(format_with(&mut times, nanos), format(nanos));
         }
         assert_eq!(format(midnight - 1), "2026-11-19T23:59:59.999999999Z");

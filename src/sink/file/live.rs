@@ -11,6 +11,10 @@ use super::options::{Fsync, Options};
 use super::queue::Queue;
 use super::tail;
 use crate::event::UnixNanos;
+use crate::sparing::{Sparing, Turn};
+
+/// Says that half a record is still in a file.
+static TORN: Sparing = Sparing::new();
 
 /// A file that is being written. Between two calls it ends where a record ends, unless the system refused even to
 /// shorten it; then the next call tries again before it writes anything.
@@ -112,8 +116,9 @@ impl Live {
         queue.advance(whole);
         if result.is_err()
             && let Err(error) = self.cut()
+            && let Some(Turn { unsaid }) = TORN.turn()
         {
-            tracing::warn!(path = %self.path.display(), %error, "cannot cut off a half-written record yet");
+            tracing::warn!(path = %self.path.display(), %error, unsaid, "cannot cut off a half-written record yet");
         }
         result
     }

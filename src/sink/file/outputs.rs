@@ -12,11 +12,15 @@ use super::tidy::tidy;
 use crate::event::UnixNanos;
 use crate::sink::encode::Encoder;
 use crate::sink::{Selection, SinkFault};
+use crate::sparing::{Sparing, Turn};
 
 /// More files than this are never open at once; the one that was not written for longest is closed first.
 pub(super) const MOST_OPEN: usize = 16;
 /// Room that a file keeps for the lines to come when it has none to write.
 pub(super) const KEPT_BYTES: usize = 64 * 1024;
+/// Say what could not be done, and is not what a sink is there for.
+static UNTIDY: Sparing = Sparing::new();
+static ABANDONED: Sparing = Sparing::new();
 
 /// The state of a file sink.
 #[derive(Debug)]
@@ -193,7 +197,9 @@ impl Outputs {
             Ok(to_compress) => self.to_compress = to_compress,
             Err(error) => {
                 let base = self.template.base().display();
-                tracing::warn!(%base, %error, "cannot look for finished files");
+                if let Some(Turn { unsaid }) = UNTIDY.turn() {
+                    tracing::warn!(%base, %error, unsaid, "cannot look for finished files");
+                }
             }
         }
     }
@@ -282,8 +288,10 @@ impl Output {
     /// Lets go of a file that somebody else has moved or removed. If even that goes wrong there is nobody left to try
     /// again for.
     fn abandon(&mut self, options: &Options) {
-        if let Err(fault) = self.close(options) {
-            tracing::warn!(%fault, "a file was moved away or removed while it was being written");
+        if let Err(fault) = self.close(options)
+            && let Some(Turn { unsaid }) = ABANDONED.turn()
+        {
+            tracing::warn!(%fault, unsaid, "a file was moved away or removed while it was being written");
         }
         self.live = None;
     }

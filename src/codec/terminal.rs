@@ -1,5 +1,7 @@
 //! Peers' text on a terminal: shown, never obeyed.
 
+use std::borrow::Cow;
+
 /// Appends a text as it is when it is one harmless word, else in quotes.
 pub(crate) fn push_word(out: &mut Vec<u8>, text: &str) {
     let breaks_word = |c: char| matches!(c, ' ' | '=' | ',' | '[' | ']' | '{' | '}') || needs_escape(c);
@@ -12,7 +14,7 @@ pub(crate) fn push_word(out: &mut Vec<u8>, text: &str) {
 
 /// Appends a text in quotes, with nothing left in it that could move the cursor, change colours, end the line, or
 /// turn the direction of writing.
-pub(super) fn push_quoted(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn push_quoted(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut copied = 0;
     for (at, c) in text.char_indices().filter(|(_, c)| needs_escape(*c)) {
@@ -25,9 +27,25 @@ pub(super) fn push_quoted(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
+/// A text with nothing left in it that a terminal obeys; otherwise as it is.
+pub(crate) fn shown(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_obeyed(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
+}
+
 fn needs_escape(c: char) -> bool {
+    matches!(c, '"' | '\\') || is_obeyed(c)
+}
+
+/// Whether a terminal would do something else than show it.
+fn is_obeyed(c: char) -> bool {
     match c {
-        '"' | '\\' => true,
         // C0, DEL and C1: everything that a terminal obeys instead of showing it.
         c if c.is_control() => true,
         '\u{2028}' | '\u{2029}' => true,

@@ -1,0 +1,262 @@
+//! `tributary decode --explain`: the bytes themselves, named, with what the decoder gave up at its place.
+//!
+//! Files are read whole and decoded as ever, for the rules that failed are the decoder's to tell; then explainers, which read the
+//! layouts a second time, name the bytes.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufWriter, Cursor, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use crate::capture::{self, Reader, Record, What};
+use crate::codec::terminal;
+use crate::config::{Config, ListenerConfig, ProtocolOptions};
+use crate::event::{Batch, DataView, EventView, UnixNanos};
+use crate::explain::http::{Body, RequestFault, Requests};
+use crate::explain::words::{counted, moment};
+use crate::explain::{Explain, Fault, Sheet};
+use crate::protocol::bytefrog::Hq;
+use crate::protocol::datadog::DatadogSession;
+use crate::protocol::endless::EndlessExchange;
+use crate::protocol::rbkit::{Agent, AgentOptions, Player};
+use crate::protocol::zico::ZicoExchange;
+use crate::protocol::{Exchange, Head, MemoryBudget, Request, Session, endless, zico};
+use crate::transport::options::ListenerOptions;
+
+use super::{Arguments, Failure, Input, Output, PIECE_BYTES, START_BYTES, decode, listener, quiet, submitted, upload};
+
+/// Explains all files, on stdout.
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let stdin = [PathBuf::from("-")];
+    let paths = if arguments.files.is_empty() { &stdin[..] } else { &arguments.files };
+    let files = paths.iter().map(|path| Received::read(path)).collect::<Result<Vec<_>, _>>()?;
+    let mut faults = faults(arguments, &files)?;
+    let mut explainers = Explainers::new(arguments, &files)?;
+    let mut out = BufWriter::new(io::stdout());
+    let mut write = || {
+        for (number, file) in (1..).zip(&files) {
+            if files.len() > 1 {
+                let line = if number == 1 { "" } else { "\n" };
+                writeln!(out, "{line}==> {} <==", terminal::shown(&file.name))?;
+            }
+            let faults = faults.remove(&number).unwrap_or_default();
+            explainers.show(file, number == files.len() as u64, faults, &mut out)?;
+        }
+        // What no file is to blame for.
+        let mut sheet = Sheet::new(0, faults.values().flatten().map(|fault| fault.fault.clone()));
+        sheet.end();
+        out.write_all(sheet.take().as_bytes())?;
+        out.flush()
+    };
+    Ok(quiet(write())?)
+}
+
+/// A file, and what was received that is in it.
+struct Received {
+    name: String,
+    file: Bytes,
+    pieces: Vec<Piece>,
+    is_capture: bool,
+}
+
+/// What was received at a time, where that is known.
+struct Piece {
+    at: Option<UnixNanos>,
+    bytes: Bytes,
+}
+
+impl Received {
+    fn read(path: &Path) -> Result<Received, Failure> {
+        let name = path.display().to_string();
+        let mut file = Vec::new();
+        let read = Input::new(path).open().and_then(|mut input| input.read_to_end(&mut file));
+        let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
+        read.map_err(failed)?;
+        let file = Bytes::from(file);
+        let is_capture = file.starts_with(capture::MAGIC);
+        let pieces = if is_capture {
+            captured(file.slice(capture::MAGIC.len()..)).map_err(failed)?
+        } else {
+            vec![Piece { at: None, bytes: file.clone() }]
+        };
+        Ok(Received { name, file, pieces, is_capture })
+    }
+
+    /// The version in the hello of a bytefrog control connection, if it is one.
+    fn bytefrog_version(&self) -> Option<u8> {
+        let mut bytes = self.pieces.iter().flat_map(|piece| &piece.bytes);
+        bytes.next().filter(|kind| [0, 16].contains(*kind)).and(bytes.next()).copied()
+    }
+}
+
+/// What a capture holds, up to where something is missing: what follows that is left out in decoding too.
+fn captured(file: Bytes) -> io::Result<Vec<Piece>> {
+    let mut reader = Reader::new(Cursor::new(file))?;
+    let opened = reader.head().opened.0;
+    let mut pieces = Vec::new();
+    while let Some(Record { at, what: What::Bytes(bytes) }) = reader.record()? {
+        let at = opened.saturating_add(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX));
+        pieces.push(Piece { at: Some(UnixNanos(at)), bytes: bytes.into() });
+    }
+    Ok(pieces)
+}
+
+/// What the decoder gives up, by the number of the file.
+fn faults(arguments: &Arguments, files: &[Received]) -> Result<BTreeMap<u64, Vec<RequestFault>>, Failure> {
+    let mut faults = BTreeMap::<u64, Vec<RequestFault>>::new();
+    let mut take = |batch: &Batch| {
+        for event in batch.events() {
+            if let Some(fault) = fault(event) {
+                faults.entry(event.origin().connection).or_default().push(fault);
+            }
+        }
+    };
+    let input = |file: &Received| Input {
+        path: PathBuf::from(&file.name),
+        opened: Some(Box::new(Cursor::new(file.file.clone()))),
+    };
+    decode(arguments, files.iter().map(input).collect(), Output::Examined(&mut take))?;
+    for faults in faults.values_mut() {
+        faults.sort_by_key(|fault| fault.fault.offset);
+    }
+    Ok(faults)
+}
+
+fn fault(event: EventView<'_>) -> Option<RequestFault> {
+    let DataView::Loss(loss) = event.data() else { return None };
+    let counts = match (loss.bytes, loss.events) {
+        (0, None) => String::new(),
+        (0, Some(events)) => format!(", {}", counted(events, "event")),
+        (bytes, _) => format!(", {} lost", counted(bytes, "byte")),
+    };
+    let text = format!("{}{counts}: {}", loss.reason.as_str(), loss.detail.text);
+    let position = event.position();
+    Some(RequestFault { request: position.sequence, fault: Fault { offset: position.offset, text } })
+}
+
+/// Makes what explains a file; `true`: it is the last one.
+type Make = dyn Fn(&Received, bool) -> Box<dyn Explain>;
+
+/// What explains the files of a protocol.
+enum Explainers {
+    /// Each is what a connection received, or part of a conversation.
+    Sessions(Box<Make>),
+    /// Each holds requests, or what is made one.
+    Requests {
+        bodies: Body,
+        is_secret: Arc<dyn Fn(&Head) -> bool + Send + Sync>,
+        wrap: Box<dyn Fn(Vec<u8>) -> Request>,
+    },
+}
+
+impl Explainers {
+    fn new(arguments: &Arguments, files: &[Received]) -> Result<Self, Failure> {
+        let memory = MemoryBudget::new(Config::builtin().limits.memory_bytes);
+        let listener = listener(arguments.protocol.0.as_str(), &arguments.options)?;
+        let ListenerConfig { options: ListenerOptions { max_message_bytes, .. }, protocol, .. } = listener;
+        Ok(match protocol {
+            ProtocolOptions::Datadog(own) => Explainers::Sessions(Box::new(move |_, _| {
+                DatadogSession::new(own.clone(), max_message_bytes, false, &memory).explainer()
+            })),
+            ProtocolOptions::Bytefrog(own) => {
+                // All files are one run: the hello of its control connection tells the version.
+                let hello = files.iter().find_map(Received::bytefrog_version);
+                let hq = Hq::offline(own, false, memory, hello.or(arguments.bytefrog_version));
+                Explainers::Sessions(Box::new(move |_, _| hq.session(None).explainer()))
+            }
+            ProtocolOptions::Rbkit(own) => {
+                let (agent, own) = (Agent::new(AgentOptions::default()), Arc::new(own));
+                let channel = arguments.channel.map(Into::into);
+                Explainers::Sessions(Box::new(move |file, is_last| {
+                    let all = file.pieces.iter().map(|piece| &*piece.bytes).collect::<Vec<_>>().concat();
+                    let start = if file.is_capture { &all[..all.len().min(START_BYTES)] } else { &all[..] };
+                    match Player::new(agent.clone(), own.clone(), max_message_bytes, start, channel, is_last) {
+                        Player::Pub(session) => session.explainer(),
+                        Player::Rep(session) => session.explainer(),
+                    }
+                }))
+            }
+            ProtocolOptions::Endless(own, _) => {
+                let exchange = EndlessExchange::new(own, &memory);
+                let version = arguments.endless_version;
+                Explainers::Requests {
+                    bodies: endless::explain::body,
+                    is_secret: Arc::new(move |head| exchange.is_secret(head)),
+                    wrap: Box::new(move |bundle| upload(version, bundle)),
+                }
+            }
+            ProtocolOptions::Zico(own, ..) => {
+                let exchange = ZicoExchange::recorded(own, false, &memory);
+                Explainers::Requests {
+                    bodies: zico::explain::body,
+                    is_secret: Arc::new(move |head| exchange.is_secret(head)),
+                    wrap: Box::new(submitted),
+                }
+            }
+        })
+    }
+
+    fn show(
+        &mut self,
+        file: &Received,
+        is_last: bool,
+        faults: Vec<RequestFault>,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        match self {
+            Explainers::Sessions(make) => {
+                let sheet = Sheet::new(0, faults.into_iter().map(|fault| fault.fault));
+                play(&mut *make(file, is_last), &file.pieces, PIECE_BYTES, sheet, out)
+            }
+            Explainers::Requests { bodies, is_secret, wrap } => {
+                let is_secret = is_secret.clone();
+                let requests = |faults| Requests::new(*bodies, move |head| is_secret(head), faults);
+                if file.is_capture {
+                    return play(&mut requests(faults), &file.pieces, PIECE_BYTES, Sheet::default(), out);
+                }
+                if decode::requests(&file.file).is_some() {
+                    // Where a body ends is told by where the file ends.
+                    let all = file.file.len().max(1);
+                    return play(&mut requests(faults).of_file(), &file.pieces, all, Sheet::default(), out);
+                }
+                let head = wrap(file.file.to_vec()).head;
+                let mut sheet = Sheet::default();
+                bodies(&head, &file.file, faults.into_iter().map(|fault| fault.fault).collect(), &mut sheet);
+                sheet.end();
+                out.write_all(sheet.take().as_bytes())
+            }
+        }
+    }
+}
+
+/// Explains what a connection received, `step` bytes at a time or more.
+fn play(
+    explainer: &mut dyn Explain,
+    pieces: &[Piece],
+    step: usize,
+    mut sheet: Sheet,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut input = BytesMut::new();
+    for Piece { at, bytes } in pieces {
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            // Of a long message that is not whole as much again, so that it is not looked at too often.
+            let (next, left) = rest.split_at(step.max(input.len()).min(rest.len()));
+            rest = left;
+            input.extend_from_slice(next);
+            let named = explainer.explain(&input, &mut sheet);
+            input.advance(named);
+            let text = sheet.take_settled();
+            if let Some(at) = at.filter(|_| !text.is_empty()) {
+                writeln!(out, "{:10}received {}", "", moment(at.0.into()))?;
+            }
+            out.write_all(text.as_bytes())?;
+        }
+    }
+    explainer.finish(&input, &mut sheet);
+    sheet.end();
+    out.write_all(sheet.take().as_bytes())
+}

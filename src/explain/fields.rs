@@ -1,0 +1,93 @@
+//! The fields of one message, one after the other.
+
+use std::fmt::Display;
+
+use super::Sheet;
+
+/// Names the fields of a message that may not be whole: what there is of the first field that is not all here is written
+/// without its value, and nothing after it.
+#[derive(Debug)]
+pub struct Fields<'a, 's> {
+    rest: &'a [u8],
+    sheet: &'s mut Sheet,
+}
+
+impl<'a, 's> Fields<'a, 's> {
+    /// Fields of `message`, from its first byte on.
+    pub fn new(message: &'a [u8], sheet: &'s mut Sheet) -> Self {
+        Fields { rest: message, sheet }
+    }
+
+    /// The next `length` bytes are the field `name`; `value` says what they mean. `None`: they are not all here.
+    pub fn bytes<V: Display>(
+        &mut self,
+        length: usize,
+        name: &str,
+        value: impl FnOnce(&'a [u8]) -> V,
+    ) -> Option<&'a [u8]> {
+        match self.rest.split_at_checked(length) {
+            Some((bytes, rest)) => {
+                self.rest = rest;
+                self.sheet.field(bytes, name, value(bytes));
+                Some(bytes)
+            }
+            None => {
+                let (had, rest) = (self.rest.len(), std::mem::take(&mut self.rest));
+                self.sheet.field(rest, name, format_args!("not whole, {had} of {length} bytes are here"));
+                None
+            }
+        }
+    }
+
+    /// The next `N` bytes are the field `name`.
+    pub fn array<const N: usize, V: Display>(
+        &mut self,
+        name: &str,
+        value: impl FnOnce([u8; N]) -> V,
+    ) -> Option<[u8; N]> {
+        let array = |bytes: &[u8]| bytes.first_chunk().copied().unwrap_or([0; N]);
+        self.bytes(N, name, |bytes| value(array(bytes))).map(array)
+    }
+
+    /// An unsigned byte.
+    pub fn u8<V: Display>(&mut self, name: &str, value: impl FnOnce(u8) -> V) -> Option<u8> {
+        self.array(name, |[byte]| value(byte)).map(|[byte]| byte)
+    }
+
+    /// A big-endian `u16`.
+    pub fn u16<V: Display>(&mut self, name: &str, value: impl FnOnce(u16) -> V) -> Option<u16> {
+        self.array(name, |bytes| value(u16::from_be_bytes(bytes))).map(u16::from_be_bytes)
+    }
+
+    /// A big-endian `u32`.
+    pub fn u32<V: Display>(&mut self, name: &str, value: impl FnOnce(u32) -> V) -> Option<u32> {
+        self.array(name, |bytes| value(u32::from_be_bytes(bytes))).map(u32::from_be_bytes)
+    }
+
+    /// A big-endian `u64`.
+    pub fn u64<V: Display>(&mut self, name: &str, value: impl FnOnce(u64) -> V) -> Option<u64> {
+        self.array(name, |bytes| value(u64::from_be_bytes(bytes))).map(u64::from_be_bytes)
+    }
+
+    /// The bytes after those that were named.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_is_not_whole_is_the_last_one() {
+        let mut sheet = Sheet::new(0, []);
+        let mut fields = Fields::new(&[1, 2, 3, 4], &mut sheet);
+        assert_eq!(fields.u16("two", |number| number), Some(0x0102));
+        assert_eq!(fields.u32("four", |number| number), None);
+        assert_eq!(fields.u8("never", |number| number), None);
+        let text = sheet.take();
+        let shown: Vec<_> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(shown, ["00000000 01 02 two: 258", "00000002 03 04 four: not whole, 2 of 4 bytes are here"]);
+    }
+}

@@ -1,0 +1,314 @@
+//! The bytes of a connection over HTTP: requests, their headers, and bodies, which somebody else names.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::mem::{replace, take};
+
+use crate::protocol::Head;
+
+use super::words::counted;
+use super::{Explain, Fault, Raw, Sheet, value};
+
+/// A head that is longer is not named.
+const MAX_HEAD_BYTES: usize = 1 << 20;
+/// A line of a body in chunks that is longer is not named.
+const MAX_LINE_BYTES: usize = 16 * 1024;
+
+/// Names a body as it was transmitted, which is the next on the sheet. What is decoded of it has offsets of its own, as in
+/// events, and the faults are of that: they go to [`Sheet::inner`].
+pub type Body = fn(&Head, &[u8], Vec<Fault>, &mut Sheet);
+
+/// Something that was given up in a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RequestFault {
+    /// The number of the request on its connection, from 1; `None`: the one that is not whole.
+    pub request: Option<u64>,
+    /// What, and where in the body.
+    pub fault: Fault,
+}
+
+/// Names the requests of a connection.
+pub struct Requests {
+    bodies: Body,
+    is_secret: Box<dyn Fn(&Head) -> bool + Send>,
+    faults: BTreeMap<Option<u64>, Vec<Fault>>,
+    /// A body without a length has all the rest; so it is in files, which hold what was kept of a request.
+    takes_rest: bool,
+    number: u64,
+    phase: Phase,
+    /// No line ends in so many bytes at the front.
+    searched: usize,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Head,
+    /// So many bytes of body follow.
+    Body(Head, usize),
+    /// The line with the size of a chunk, or behind the last chunk trailers.
+    Line(Chunked),
+    /// A chunk of this size.
+    Chunk(Chunked, usize),
+    Lost(Raw),
+}
+
+/// What has come of a body in chunks.
+#[derive(Debug)]
+struct Chunked {
+    head: Head,
+    body: Vec<u8>,
+    is_over: bool,
+}
+
+impl Requests {
+    /// Requests from the first byte of a connection on. Bodies are shown by `bodies`, unless there may be something in
+    /// them that nobody is to see; `faults` are what a decoder has given up.
+    pub fn new(bodies: Body, is_secret: impl Fn(&Head) -> bool + Send + 'static, faults: Vec<RequestFault>) -> Self {
+        let is_secret = Box::new(is_secret);
+        let mut sorted = BTreeMap::<_, Vec<_>>::new();
+        for RequestFault { request, fault } in faults {
+            sorted.entry(request).or_default().push(fault);
+        }
+        Requests { bodies, is_secret, faults: sorted, takes_rest: false, number: 0, phase: Phase::Head, searched: 0 }
+    }
+
+    /// The same of a file, as [`crate::decode::requests`] reads it: a body without a length has all the rest, and one that is
+    /// shorter than its length is taken as it is.
+    #[must_use]
+    pub fn of_file(self) -> Self {
+        Requests { takes_rest: true, ..self }
+    }
+
+    /// Names what is at the front of `input`. `None`: not all of it is here.
+    fn step(&mut self, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
+        match replace(&mut self.phase, Phase::Head) {
+            Phase::Head => self.head(input, sheet),
+            Phase::Body(head, length) => match input.get(..length) {
+                Some(body) => {
+                    let end = sheet.offset() + length as u64;
+                    self.body(&head, body, sheet);
+                    sheet.skip_to(end);
+                    Some(length)
+                }
+                None => self.wait(Phase::Body(head, length)),
+            },
+            Phase::Line(chunked) => self.line(chunked, input, sheet),
+            Phase::Chunk(mut chunked, size) => match input.get(..size + 2) {
+                Some(chunk) => {
+                    match (self.is_secret)(&chunked.head) {
+                        true => sheet.secret(&chunk[..size], "chunk", "hidden"),
+                        false => sheet.field(&chunk[..size], "chunk", ""),
+                    }
+                    sheet.field(&chunk[size..], "end of chunk", "");
+                    chunked.body.extend_from_slice(&chunk[..size]);
+                    self.phase = Phase::Line(chunked);
+                    Some(size + 2)
+                }
+                None => self.wait(Phase::Chunk(chunked, size)),
+            },
+            Phase::Lost(mut raw) => {
+                let size = raw.explain(input, sheet);
+                self.phase = Phase::Lost(raw);
+                Some(size).filter(|size| *size > 0)
+            }
+        }
+    }
+
+    fn wait(&mut self, phase: Phase) -> Option<usize> {
+        self.phase = phase;
+        None
+    }
+
+    fn lose(&mut self, why: &'static str) -> Option<usize> {
+        self.phase = Phase::Lost(Raw::new(why).secret());
+        Some(0)
+    }
+
+    fn head(&mut self, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
+        let from = self.searched.min(input.len());
+        let Some(end) = input[from..].windows(4).position(|window| window == b"\r\n\r\n") else {
+            if input.len() > MAX_HEAD_BYTES {
+                return self.lose("no head of a request ends here");
+            }
+            self.searched = input.len().saturating_sub(3);
+            return None;
+        };
+        let size = from + end + 4;
+        self.searched = 0;
+        let Some(head) = parse(&input[..size]) else { return self.lose("no head of a request") };
+        self.number += 1;
+        sheet.title(format_args!("request {}", self.number));
+        write_head(&input[..size], sheet);
+        let is_chunked = head.header("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"));
+        let declared = head.header("content-length").and_then(|length| length.parse().ok());
+        let has_no_body = ["GET", "HEAD", "DELETE"].contains(&head.method.as_str());
+        let left = input.len() - size;
+        self.phase = match declared {
+            _ if is_chunked && !self.takes_rest => Phase::Line(Chunked { head, body: Vec::new(), is_over: false }),
+            None if self.takes_rest && !has_no_body => Phase::Body(head, left),
+            Some(declared) if self.takes_rest => Phase::Body(head, left.min(declared)),
+            declared => Phase::Body(head, declared.unwrap_or(0)),
+        };
+        Some(size)
+    }
+
+    /// The size of a chunk, or a trailer.
+    fn line(&mut self, mut chunked: Chunked, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
+        let from = self.searched.min(input.len());
+        let Some(end) = input[from..].windows(2).position(|window| window == b"\r\n") else {
+            if input.len() > MAX_LINE_BYTES {
+                return self.lose("no line of a body in chunks ends here");
+            }
+            self.searched = input.len().saturating_sub(1);
+            return self.wait(Phase::Line(chunked));
+        };
+        self.searched = 0;
+        let line = &input[..from + end];
+        let size = line.len() + 2;
+        let whole = &input[..size];
+        if chunked.is_over {
+            if line.is_empty() {
+                sheet.field(whole, "end of body", "");
+                let Chunked { head, body, .. } = chunked;
+                if !(self.is_secret)(&head) {
+                    // Put together it has the offsets of no connection.
+                    sheet.inner([], |sheet| self.body(&head, &body, sheet));
+                }
+                return Some(size);
+            }
+            write_header(whole, "trailer", sheet);
+            self.phase = Phase::Line(chunked);
+            return Some(size);
+        }
+        let number = str::from_utf8(line).ok().and_then(|line| line.split(';').next()).map(str::trim);
+        let Some(length) = number.and_then(|number| usize::from_str_radix(number, 16).ok()) else {
+            return self.lose("no size of a chunk");
+        };
+        if length.checked_add(2).is_none() {
+            return self.lose("no chunk is that long");
+        }
+        sheet.field(whole, "size of chunk", counted(length as u64, "byte"));
+        chunked.is_over = length == 0;
+        self.phase = if length == 0 { Phase::Line(chunked) } else { Phase::Chunk(chunked, length) };
+        Some(size)
+    }
+
+    fn body(&mut self, head: &Head, body: &[u8], sheet: &mut Sheet) {
+        let faults = self.faults.remove(&Some(self.number)).unwrap_or_default();
+        if body.is_empty() {
+            sheet.inner(faults, |_| {});
+        } else if (self.is_secret)(head) {
+            sheet.secret(body, "body", "hidden");
+            sheet.inner(faults, |_| {});
+        } else {
+            sheet.title(format_args!("body, {}", counted(body.len() as u64, "byte")));
+            (self.bodies)(head, body, faults, sheet);
+        }
+    }
+}
+
+impl Explain for Requests {
+    fn explain(&mut self, input: &[u8], sheet: &mut Sheet) -> usize {
+        let mut at = 0;
+        while let Some(size) = self.step(&input[at..], sheet) {
+            at += size;
+        }
+        at
+    }
+
+    fn finish(&mut self, rest: &[u8], sheet: &mut Sheet) {
+        match replace(&mut self.phase, Phase::Head) {
+            Phase::Lost(mut raw) => raw.finish(rest, sheet),
+            _ if rest.is_empty() => {}
+            Phase::Head => sheet.secret(rest, "?", "no head of a request, or half of one"),
+            // A header behind the body may be as secret as one before it.
+            Phase::Body(head, _) | Phase::Chunk(Chunked { head, .. }, _) if !(self.is_secret)(&head) => {
+                sheet.raw(rest, "not whole");
+            }
+            _ => sheet.secret(rest, "?", "not whole"),
+        }
+        // Their offsets are those of bodies.
+        sheet.inner(take(&mut self.faults).into_values().flatten(), |_| {});
+    }
+}
+
+impl fmt::Debug for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Requests").field("number", &self.number).field("phase", &self.phase).finish_non_exhaustive()
+    }
+}
+
+/// The head that these bytes are, their last empty line included.
+fn parse(bytes: &[u8]) -> Option<Head> {
+    let mut lines = lines(bytes).map(<[u8]>::trim_ascii_end);
+    let mut words = str::from_utf8(lines.next()?).ok()?.split(' ');
+    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+    let is_request = version.starts_with("HTTP/1.") && method.bytes().all(|byte| byte.is_ascii_uppercase());
+    is_request.then(|| Head {
+        method: method.to_owned(),
+        target: target.to_owned(),
+        headers: lines.filter_map(|line| header(line).map(|(name, value)| (name, value.to_vec()))).collect(),
+    })
+}
+
+fn write_head(bytes: &[u8], sheet: &mut Sheet) {
+    for (number, line) in lines(bytes).enumerate() {
+        match (number, line) {
+            (0, _) => sheet.field(line, "request line", value::text(line.trim_ascii_end())),
+            (_, b"\r\n" | b"\n") => sheet.field(line, "end of head", ""),
+            _ => write_header(line, "header", sheet),
+        }
+    }
+}
+
+fn write_header(line: &[u8], what: &str, sheet: &mut Sheet) {
+    match header(line.trim_ascii_end()) {
+        Some((name, _)) if is_secret_header(&name) => sheet.secret(line, what, format_args!("{name}: hidden")),
+        Some((name, value)) => sheet.field(line, what, format_args!("{name}: {}", value::text(value))),
+        None => sheet.field(line, what, value::text(line.trim_ascii_end())),
+    }
+}
+
+fn header(line: &[u8]) -> Option<(String, &[u8])> {
+    let colon = line.iter().position(|byte| *byte == b':')?;
+    let name = str::from_utf8(&line[..colon]).ok()?.to_ascii_lowercase();
+    Some((name, line[colon + 1..].trim_ascii()))
+}
+
+/// Whether who knows the value of a header of this name may speak for its sender.
+pub(crate) fn is_secret_header(name: &str) -> bool {
+    ["auth", "cookie", "token", "secret", "password", "credential", "key", "session"]
+        .iter()
+        .any(|part| name.contains(part))
+}
+
+/// The lines, each with what ends it.
+fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.split_inclusive(|byte| *byte == b'\n')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_is_to_see_is_hidden_wherever_a_connection_ends() {
+        let plain = "PUT /a HTTP/1.1\r\nX-Api-Key: SECRET\r\ncontent-length: 6\r\n\r\nSECRET";
+        let chunked = "PUT /a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n6\r\nSECRET\r\n0\r\nCookie: SECRET\r\n\r\n";
+        let nothing = "SECRET PUT /a HTTP/1.1\r\n\r\nSECRET";
+        for text in [plain, chunked, nothing] {
+            for end in 0..=text.len() {
+                let bytes = &text.as_bytes()[..end];
+                let mut sheet = Sheet::new(0, []).without_secrets();
+                let mut requests = Requests::new(|_, _, _, _| {}, |_| true, Vec::new());
+                let named = requests.explain(bytes, &mut sheet);
+                requests.finish(&bytes[named..], &mut sheet);
+                assert_eq!(sheet.offset(), end as u64);
+                let shown = sheet.take();
+                let hex: String = shown.lines().map(|line| line.get(10..58).unwrap_or_default()).collect();
+                let hex = hex.replace(' ', "");
+                assert!(!shown.contains("SECRET") && !hex.contains("534543"), "{shown}");
+            }
+        }
+    }
+}

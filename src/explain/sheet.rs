@@ -1,0 +1,284 @@
+//! The sheet: rows of offset, bytes, field and value.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Write};
+use std::mem::{replace, take};
+
+use crate::codec::terminal;
+
+/// Bytes in one row.
+pub(super) const ROW_BYTES: usize = 16;
+/// Rows of one field; of a longer one the first are shown, and how many bytes follow.
+const FIELD_ROWS: usize = 4;
+/// Bytes of one field that are shown.
+pub(super) const SHOWN_BYTES: usize = ROW_BYTES * FIELD_ROWS;
+/// Spaces by which a nested field's name is set in.
+const INDENT: usize = 2;
+/// What the lines of [`Sheet::inner`] begin with, as often as they are inside.
+const BAR: &str = "| ";
+
+/// Something that was given up: what a decoder's `loss` says, and where.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// Offset of the first byte that it is about.
+    pub offset: u64,
+    /// Reason, bytes lost and detail.
+    pub text: String,
+}
+
+/// Annotated bytes, in their order. What is given to it must follow what was given before: it counts the offset.
+///
+/// ```text
+/// 00000000  dd 00 00 00 00 01                                magic
+/// 00000006  00 00 00 00 00 00 04 00                          string_cache_size: 1024
+/// ```
+///
+/// No character of a peer reaches a terminal that the terminal would obey.
+#[derive(Debug, Default)]
+pub struct Sheet {
+    text: String,
+    offset: u64,
+    depth: usize,
+    /// Inside of how many other bytes these are.
+    level: usize,
+    faults: VecDeque<Fault>,
+    /// Bytes behind those shown of the last field, not told yet.
+    untold: u64,
+    hides_secrets: bool,
+}
+
+impl Sheet {
+    /// A sheet whose first byte has this offset, with the faults to be shown, in the order of their offsets.
+    pub fn new(offset: u64, faults: impl IntoIterator<Item = Fault>) -> Self {
+        Sheet { offset, faults: faults.into_iter().collect(), ..Sheet::default() }
+    }
+
+    /// The same, where [`Sheet::secret`] shows not even the bytes.
+    #[must_use]
+    pub fn without_secrets(self) -> Self {
+        Sheet { hides_secrets: true, ..self }
+    }
+
+    /// Offset of the next byte.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// What has been written since this was last asked.
+    pub fn take(&mut self) -> String {
+        self.settle();
+        take(&mut self.text)
+    }
+
+    /// The same, without the end of a field of which there may be [`Sheet::more`].
+    pub fn take_settled(&mut self) -> String {
+        take(&mut self.text)
+    }
+
+    /// A line without bytes: what comes next.
+    pub fn title(&mut self, title: impl fmt::Display) {
+        self.settle();
+        self.margin();
+        let pad = 10 + self.depth * INDENT;
+        let _ = writeln!(self.text, "{:pad$}{}", "", terminal::shown(&title.to_string()));
+    }
+
+    /// Bytes that are one field, and what they mean. `value` may be empty.
+    pub fn field(&mut self, bytes: &[u8], name: &str, value: impl fmt::Display) {
+        self.rows(bytes, false, name, &value.to_string());
+    }
+
+    /// Bytes that nobody can name, and why.
+    pub fn raw(&mut self, bytes: &[u8], why: &str) {
+        self.field(bytes, "?", why);
+    }
+
+    /// A field in which there is something that nobody is to see: `value` must not have it. The bytes are shown, or
+    /// not even they ([`Sheet::without_secrets`]).
+    pub fn secret(&mut self, bytes: &[u8], name: &str, value: impl fmt::Display) {
+        self.rows(bytes, self.hides_secrets, name, &value.to_string());
+    }
+
+    /// More bytes of the last field: only their number is shown.
+    pub fn more(&mut self, bytes: &[u8]) {
+        self.untold += bytes.len() as u64;
+        self.offset += bytes.len() as u64;
+    }
+
+    /// What `write` writes is set in, and belongs to the line before.
+    pub fn nested<T>(&mut self, write: impl FnOnce(&mut Sheet) -> T) -> T {
+        self.depth += 1;
+        let result = write(self);
+        self.depth -= 1;
+        result
+    }
+
+    /// What other bytes become that were just shown (inflated, decoded of base64, …): they have offsets of their own,
+    /// from 0, and these faults. A bar stands before each of their lines.
+    pub fn inner(&mut self, faults: impl IntoIterator<Item = Fault>, write: impl FnOnce(&mut Sheet)) {
+        self.settle();
+        let outer = replace(&mut self.offset, 0);
+        let outer_faults = replace(&mut self.faults, faults.into_iter().collect());
+        let depth = replace(&mut self.depth, 0);
+        self.level += 1;
+        write(self);
+        self.end();
+        self.level -= 1;
+        (self.offset, self.faults, self.depth) = (outer, outer_faults, depth);
+    }
+
+    /// The next byte has this offset: those before it have been shown in [`Sheet::inner`], just as they are.
+    pub fn skip_to(&mut self, offset: u64) {
+        self.settle();
+        self.offset = offset;
+        self.show_faults(offset);
+    }
+
+    /// Everything has been written: the faults that no byte was shown for.
+    pub fn end(&mut self) {
+        self.settle();
+        self.show_faults(u64::MAX);
+    }
+
+    /// Something was given up, whatever has been written so far.
+    pub fn fault(&mut self, fault: &Fault) {
+        self.settle();
+        self.margin();
+        let _ = writeln!(self.text, "{:08x}  !! {}", fault.offset, terminal::shown(&fault.text));
+    }
+
+    fn rows(&mut self, bytes: &[u8], is_hidden: bool, name: &str, value: &str) {
+        self.settle();
+        let colon = if value.is_empty() { "" } else { ": " };
+        let shown = bytes.len().min(SHOWN_BYTES);
+        for (row, piece) in bytes[..shown].chunks(ROW_BYTES).enumerate() {
+            self.margin();
+            let _ = write!(self.text, "{:08x}  ", self.offset + (row * ROW_BYTES) as u64);
+            for byte in piece {
+                let _ = if is_hidden { self.text.write_str("** ") } else { write!(self.text, "{byte:02x} ") };
+            }
+            if row == 0 {
+                let pad = (ROW_BYTES - piece.len()) * 3 + 1 + self.depth * INDENT;
+                let _ = write!(self.text, "{:pad$}{}{colon}{}", "", terminal::shown(name), terminal::shown(value));
+            }
+            self.text.truncate(self.text.trim_end_matches(' ').len());
+            self.text.push('\n');
+        }
+        self.offset += bytes.len() as u64;
+        self.untold = (bytes.len() - shown) as u64;
+        if self.untold == 0 {
+            self.show_faults(self.offset);
+        }
+    }
+
+    /// The last field is over.
+    fn settle(&mut self) {
+        let untold = take(&mut self.untold);
+        if untold > 0 {
+            self.margin();
+            let _ = writeln!(self.text, "{:10}… {untold} bytes more", "");
+            self.show_faults(self.offset);
+        }
+    }
+
+    fn margin(&mut self) {
+        (0..self.level).for_each(|_| self.text.push_str(BAR));
+    }
+
+    fn show_faults(&mut self, until: u64) {
+        while self.faults.front().is_some_and(|fault| fault.offset < until) {
+            if let Some(fault) = self.faults.pop_front() {
+                self.fault(&fault);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_follow_each_other_and_faults_stand_behind_their_bytes() {
+        let mut sheet = Sheet::new(0, [Fault { offset: 7, text: "malformed: seven".to_owned() }]);
+        sheet.title("process");
+        sheet.nested(|sheet| {
+            sheet.field(&[0xdd, 0, 0, 0, 0, 1], "magic", "");
+            sheet.field(&[0, 0, 0, 0, 0, 0, 4, 0], "size", 1024);
+        });
+        sheet.field(&[7; 70], "text", "lo\u{1b}ng");
+        let row = "07 ".repeat(16);
+        let row = row.trim_end();
+        let expected = format!(
+            "          process
+00000000  dd 00 00 00 00 01                                  magic
+00000006  00 00 00 00 00 00 04 00                            size: 1024
+00000007  !! malformed: seven
+0000000e  {row}  text: lo\\u{{1b}}ng
+0000001e  {row}
+0000002e  {row}
+0000003e  {row}
+          … 6 bytes more
+"
+        );
+        assert_eq!(sheet.take(), expected);
+        assert_eq!(sheet.offset(), 84);
+    }
+
+    #[test]
+    fn inner_bytes_have_offsets_and_faults_of_their_own() {
+        let fault = |offset: u64, text: &str| Fault { offset, text: text.to_owned() };
+        let mut sheet = Sheet::new(0x100, [fault(0x105, "outer")]);
+        sheet.field(b"zzzz", "compressed", "");
+        sheet.inner([fault(1, "inner"), fault(9, "late")], |sheet| sheet.field(b"ab", "text", ""));
+        sheet.field(b"zz", "rest", "");
+        let shown: Vec<_> =
+            sheet.take().lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let expected = [
+            "00000100 7a 7a 7a 7a compressed",
+            "| 00000000 61 62 text",
+            "| 00000001 !! inner",
+            "| 00000009 !! late",
+            "00000104 7a 7a rest",
+            "00000105 !! outer",
+        ];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn how_many_bytes_follow_is_told_once_and_before_the_faults_in_them() {
+        let mut sheet = Sheet::new(0, [Fault { offset: 70, text: "seventy".to_owned() }]);
+        sheet.field(&[1; 64], "text", "");
+        assert_eq!(sheet.take_settled().lines().count(), 4);
+        sheet.more(&[1; 5]);
+        sheet.more(&[1; 5]);
+        assert_eq!(sheet.take_settled(), "");
+        sheet.field(b"z", "next", "");
+        let shown = sheet.take();
+        let lines: Vec<_> = shown.lines().map(str::trim).collect();
+        assert_eq!(lines[0], "… 10 bytes more");
+        assert!(lines[1] == "00000046  !! seventy" && lines[2].starts_with("0000004a  7a"), "{shown}");
+    }
+
+    #[test]
+    fn secrets_are_shown_as_bytes_or_not_at_all() {
+        let shown = |mut sheet: Sheet| {
+            sheet.secret(b"key", "header", "hidden");
+            sheet.take().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(shown(Sheet::new(0, [])), "00000000 6b 65 79 header: hidden");
+        assert_eq!(shown(Sheet::new(0, []).without_secrets()), "00000000 ** ** ** header: hidden");
+    }
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_is_written() {
+        let hostile = "a\u{1b}[2J\u{202e}b\u{9b}\n";
+        let mut sheet = Sheet::new(0, [Fault { offset: 0, text: hostile.to_owned() }]);
+        sheet.title(hostile);
+        sheet.field(b"x", hostile, hostile);
+        let shown = sheet.take();
+        assert_eq!(shown.lines().count(), 3, "{shown:?}");
+        assert!(shown.chars().all(|c| c == '\n' || (' '..='~').contains(&c)), "{shown:?}");
+        assert_eq!(shown.matches("a\\u{1b}[2J\\u{202e}b\\u{9b}\\n").count(), 4);
+    }
+}

@@ -1,0 +1,163 @@
+//! Who has been heard: the agents of a listener, as their events tell them, for operators.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::codec::lru::Lru;
+use crate::event::{Batch, Kind, Origin, Resource, ResourceValue, UnixNanos};
+
+/// Agents of one listener that are remembered; of more, those go that were silent for longest.
+const MAX_AGENTS: usize = 1024;
+/// Of what an agent says of itself, the attributes are kept that fit into so many bytes.
+const MAX_RESOURCE_BYTES: usize = 2048;
+/// What an attribute counts besides its key and text.
+const ATTRIBUTE_BYTES: usize = 80;
+/// What an agent takes besides.
+const AGENT_BYTES: usize = 256;
+/// The most that the agents of a listener take.
+pub(crate) const ROSTER_BYTES: u64 = (MAX_AGENTS * (MAX_RESOURCE_BYTES + AGENT_BYTES)) as u64;
+
+/// The agents of one listener. An agent is an address (without its port) and what it says of itself.
+#[derive(Debug)]
+pub(super) struct Roster {
+    seed: RandomState,
+    agents: Mutex<Lru<u64, Agent>>,
+}
+
+/// One agent, as it has been heard.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    /// Where it spoke from the last time.
+    pub origin: Arc<Origin>,
+    /// What it says of itself, as far as it is kept.
+    pub resource: Vec<(String, ResourceValue)>,
+    /// When it was heard first and last, by the collector's clock.
+    pub since: UnixNanos,
+    #[allow(missing_docs)]
+    pub last_seen: UnixNanos,
+    /// Events that it caused, losses included.
+    pub events: u64,
+    /// Losses among them.
+    pub losses: u64,
+}
+
+impl Default for Roster {
+    fn default() -> Self {
+        Roster { seed: RandomState::new(), agents: Mutex::new(Lru::default()) }
+    }
+}
+
+impl Roster {
+    /// An agent has caused these events. What a batch says last counts for all of it.
+    pub(super) fn heard(&self, batch: &Batch) {
+        let Some(last) = batch.events().last() else { return };
+        let (origin, resource, at) = (last.origin(), last.resource(), last.observed());
+        let key = self.key(origin, resource);
+        let (events, losses) = (batch.len() as u64, batch.count(Kind::Loss));
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(agent) = agents.get(&key) {
+            agent.origin.clone_from(origin);
+            // Batches of several connections do not come in the order in which they were read.
+            agent.since = agent.since.min(at);
+            agent.last_seen = agent.last_seen.max(at);
+            agent.events += events;
+            agent.losses += losses;
+            return;
+        }
+        if agents.len() >= MAX_AGENTS {
+            agents.pop_oldest();
+        }
+        let (origin, resource) = (origin.clone(), kept(resource));
+        agents.insert(key, Agent { origin, resource, since: at, last_seen: at, events, losses });
+    }
+
+    /// Everybody who is remembered, in the order in which they were heard first.
+    pub(super) fn agents(&self) -> Vec<Agent> {
+        let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agents: Vec<_> = agents.iter().map(|(_, agent)| agent.clone()).collect();
+        agents.sort_by_key(|agent| agent.since);
+        agents
+    }
+
+    fn key(&self, origin: &Origin, resource: &Resource) -> u64 {
+        let address = origin.peer.rsplit_once(':').map_or(&*origin.peer, |(address, _)| address);
+        let hashed = |value: &ResourceValue| match value {
+            ResourceValue::Bool(value) => self.seed.hash_one(value),
+            ResourceValue::I64(value) => self.seed.hash_one(value),
+            ResourceValue::U64(value) => self.seed.hash_one(value),
+            ResourceValue::F64(value) => self.seed.hash_one(value.to_bits()),
+            ResourceValue::Text(text) => self.seed.hash_one(text),
+        };
+        resource
+            .attributes()
+            .iter()
+            .fold(self.seed.hash_one(address), |key, (name, value)| self.seed.hash_one((key, name, hashed(value))))
+    }
+}
+
+fn kept(resource: &Resource) -> Vec<(String, ResourceValue)> {
+    let mut room = MAX_RESOURCE_BYTES;
+    let fits = |(key, value): &&(String, ResourceValue)| {
+        let bytes = ATTRIBUTE_BYTES + key.len() + if let ResourceValue::Text(text) = value { text.len() } else { 0 };
+        let fits = bytes <= room;
+        if fits {
+            room -= bytes;
+        }
+        fits
+    };
+    resource.attributes().iter().filter(fits).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{BatchBuilder, Header, Loss, Position, Reason, semconv};
+
+    fn batch(peer: &str, resource: &[(&str, &str)], events: u64, at: u64) -> Batch {
+        let origin = Origin::new("datadog", "spans".into(), peer.into(), at);
+        let mut builder = BatchBuilder::new(origin.into());
+        let resource = resource.iter().map(|(key, value)| ((*key).to_owned(), ResourceValue::from(*value)));
+        builder.set_resource(Resource::new(resource).into());
+        for _ in 0..events {
+            let header = Header::observed_at(semconv::LOSS, UnixNanos(at), Position::default());
+            let loss = Loss { reason: Reason::Malformed, bytes: 1, events: None, detail: "", excerpt: &[] };
+            builder.loss(header, loss);
+        }
+        builder.take()
+    }
+
+    #[test]
+    fn an_agent_is_an_address_and_what_it_says_of_itself() {
+        let roster = Roster::default();
+        roster.heard(&batch("10.0.0.1:1000", &[("service.name", "shop")], 2, 5));
+        roster.heard(&batch("10.0.0.1:2000", &[("service.name", "shop")], 3, 7));
+        roster.heard(&batch("10.0.0.1:1000", &[("service.name", "cart")], 1, 8));
+        roster.heard(&batch("[::1]:1000", &[], 1, 9));
+        let seen: Vec<_> = roster
+            .agents()
+            .into_iter()
+            .map(|agent| (agent.origin.peer.to_string(), agent.since.0, agent.last_seen.0, agent.events, agent.losses))
+            .collect();
+        let expected = [("10.0.0.1:2000", 5, 7, 5, 5), ("10.0.0.1:1000", 8, 8, 1, 1), ("[::1]:1000", 9, 9, 1, 1)];
+        assert_eq!(
+            seen,
+            expected.map(|(peer, since, last, events, losses)| (peer.to_owned(), since, last, events, losses))
+        );
+    }
+
+    #[test]
+    fn of_too_many_agents_the_silent_ones_go_and_of_a_long_story_the_rest_is_not_kept() {
+        let roster = Roster::default();
+        let long = "x".repeat(MAX_RESOURCE_BYTES);
+        roster.heard(&batch("10.0.0.1:1", &[("story", &long), ("name", "talker")], 1, 0));
+        for at in 1..=MAX_AGENTS as u64 {
+            roster.heard(&batch("10.0.0.2:1", &[("id", &at.to_string())], 1, at));
+            roster.heard(&batch("10.0.0.1:1", &[("story", &long), ("name", "talker")], 1, at));
+        }
+        let agents = roster.agents();
+        assert_eq!(agents.len(), MAX_AGENTS);
+        assert_eq!(agents[0].resource, [("name".to_owned(), ResourceValue::from("talker"))]);
+        assert_eq!(agents[0].events, 1 + MAX_AGENTS as u64);
+        assert_eq!(agents[1].since, UnixNanos(2));
+    }
+}

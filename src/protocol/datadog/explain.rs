@@ -1,0 +1,294 @@
+//! The objects of a connection, named field by field: a reading of the layouts beside that of `wire.rs`.
+
+use std::collections::HashMap;
+
+use crate::codec::text::{cut_bytes, repair};
+use crate::event::SpanId;
+use crate::explain::words::{self, counted};
+use crate::explain::{Explain, Fields, Raw, Sheet, value};
+
+use super::ListLayout;
+use super::wire::{ENTRY_BYTES, MAGIC, PROCESS_BYTES};
+
+/// Of a longer string only so much is named at once; the rest is counted as it comes.
+const WHOLE_STRING_BYTES: usize = 4096;
+/// Of such a string this is shown.
+const STRING_START_BYTES: usize = 64;
+/// Bytes before the text of a string.
+const STRING_HEAD_BYTES: usize = 2 + 8 + 4;
+/// Bytes before the entries of a list.
+const LIST_HEAD_BYTES: usize = 2 + 1;
+/// The entries that a list of the `padded32` layout has room for.
+const PADDED_ENTRIES: usize = 32;
+/// Strings, and bytes of them, that are remembered; further ones are shown by their ids.
+const MAX_NAMES: usize = 16_384;
+const MAX_NAME_BYTES: usize = 1 << 20;
+
+/// Names the objects of a connection.
+#[derive(Debug)]
+pub struct Explainer {
+    layout: ListLayout,
+    phase: Phase,
+    names: Names,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// `process` comes.
+    Process,
+    Objects,
+    /// Inside of a long string that began before anybody looked, of which so many bytes are still to come.
+    Within(usize),
+    /// Inside of a long string, of which so many bytes are still to come.
+    Text(usize),
+    /// Nobody knows where the next object begins (reading 31).
+    Lost(Raw),
+}
+
+impl Explainer {
+    /// From the first byte of a connection on.
+    pub fn new(layout: ListLayout) -> Self {
+        Explainer { layout, phase: Phase::Process, names: Names::default() }
+    }
+
+    /// From the beginning of an object on, or inside of the text of a string, `text_left` bytes before its end.
+    pub(super) fn within(layout: ListLayout, text_left: u32) -> Self {
+        let phase = if text_left == 0 { Phase::Objects } else { Phase::Within(text_left as usize) };
+        Explainer { phase, ..Explainer::new(layout) }
+    }
+
+    /// Behind a fault.
+    pub(super) fn lost() -> Self {
+        let mut explainer = Explainer::new(ListLayout::default());
+        explainer.lose("behind a fault nothing can be read");
+        explainer
+    }
+
+    fn lose(&mut self, why: &'static str) {
+        self.phase = Phase::Lost(Raw::new(why));
+    }
+
+    /// Names what is at the front of `input`. `None`: not all of it is here.
+    fn step(&mut self, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
+        match &mut self.phase {
+            Phase::Process => {
+                // A wrong byte of the type is a fault at once; of a wrong version four bytes are named.
+                let known = input.len().min(2);
+                if input[..known] != MAGIC[..known] {
+                    self.lose("no process");
+                    return Some(0);
+                }
+                let size = if *input.get(..6)? == MAGIC { PROCESS_BYTES } else { 6 };
+                let object = input.get(..size)?;
+                self.process(object, sheet);
+                if size == PROCESS_BYTES {
+                    self.phase = Phase::Objects;
+                } else {
+                    self.lose("of a version that is not known");
+                }
+                Some(size)
+            }
+            Phase::Objects => {
+                let Ok(size) = self.size(input)? else {
+                    self.lose("no object that may stand here");
+                    return Some(0);
+                };
+                self.object(input.get(..size)?, sheet);
+                Some(size)
+            }
+            Phase::Within(left) => {
+                input.first()?;
+                sheet.title("string, of which this is not the beginning");
+                self.phase = Phase::Text(*left);
+                Some(0)
+            }
+            Phase::Text(0) => {
+                self.phase = Phase::Objects;
+                Some(0)
+            }
+            Phase::Text(left) => {
+                let size = input.len().min(*left);
+                *left -= size;
+                sheet.more(&input[..size]);
+                Some(size).filter(|size| *size > 0)
+            }
+            Phase::Lost(raw) => Some(raw.explain(input, sheet)).filter(|size| *size > 0),
+        }
+    }
+
+    /// How many bytes are to be named at once. `None`: not enough is here to tell; `Err`: what is here is no object.
+    fn size(&self, input: &[u8]) -> Option<Result<usize, ()>> {
+        if *input.first()? != 0xDD {
+            return Some(Err(()));
+        }
+        let list_entries = |layout: ListLayout, count: u8| match layout {
+            ListLayout::Exact => Ok(usize::from(count)),
+            ListLayout::Padded32 if usize::from(count) <= PADDED_ENTRIES => Ok(PADDED_ENTRIES),
+            ListLayout::Padded32 => Err(()),
+        };
+        Some(match *input.get(1)? {
+            0x01 => Ok(2 + 16),
+            0x02 => Ok(2 + 8 + 8 + 16 + 8 + 8 + 4 * 8 + 1),
+            0x04 | 0x05 => list_entries(self.layout, *input.get(2)?).map(|count| LIST_HEAD_BYTES + count * ENTRY_BYTES),
+            0x06 => {
+                let length =
+                    input.get(10..STRING_HEAD_BYTES)?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+                Ok(STRING_HEAD_BYTES + if length > WHOLE_STRING_BYTES { STRING_START_BYTES } else { length })
+            }
+            _ => Err(()),
+        })
+    }
+
+    /// An object, or what there is of one.
+    fn object(&mut self, object: &[u8], sheet: &mut Sheet) {
+        match object.get(1) {
+            Some(0x01) => self.trace(object, sheet),
+            Some(0x02) => self.span(object, sheet),
+            Some(0x04) => self.list(object, "metricsList", sheet),
+            Some(0x05) => self.list(object, "metaList", sheet),
+            Some(0x06) => self.string(object, sheet),
+            _ => sheet.raw(object, "not whole"),
+        }
+    }
+
+    fn process(&self, object: &[u8], sheet: &mut Sheet) {
+        sheet.title("process");
+        sheet.nested(|sheet| {
+            let mut fields = Fields::new(object, sheet);
+            fields.u16("object_type", |_| "process")?;
+            fields.u32("protocol_version", |version| version)?;
+            // Behind a version that is not ours nothing is known.
+            if !fields.rest().is_empty() {
+                fields.u64("string_cache_size", |entries| counted(entries, "entry"))?;
+            }
+            Some(())
+        });
+    }
+
+    fn trace(&self, object: &[u8], sheet: &mut Sheet) {
+        sheet.title("trace");
+        sheet.nested(|sheet| {
+            let mut fields = Fields::new(object, sheet);
+            fields.u16("object_type", |_| "trace")?;
+            fields.bytes(16, "trace_id", words::hex)
+        });
+    }
+
+    fn span(&self, object: &[u8], sheet: &mut Sheet) {
+        sheet.title("span");
+        sheet.nested(|sheet| {
+            let mut fields = Fields::new(object, sheet);
+            fields.u16("object_type", |_| "span")?;
+            fields.bytes(8, "span_id", words::hex)?;
+            fields.array("parent_id", |id| if SpanId(id).is_zero() { "none".to_owned() } else { words::hex(&id) })?;
+            fields.bytes(16, "trace_id", words::hex)?;
+            fields.u64("start", |start| words::moment(start.into()))?;
+            fields.u64("duration", |duration| words::duration(duration.into()))?;
+            for name in ["name", "type", "resource", "service"] {
+                fields.array(name, |id| self.names.show(id))?;
+            }
+            fields.u8("error", |error| error)
+        });
+    }
+
+    fn list(&self, object: &[u8], name: &str, sheet: &mut Sheet) {
+        sheet.title(name);
+        sheet.nested(|sheet| {
+            let mut fields = Fields::new(object, sheet);
+            fields.u16("object_type", |_| name.to_owned())?;
+            let is_meta = name == "metaList";
+            let count = fields.u8(if is_meta { "metaLen" } else { "metricsLen" }, |count| count)?;
+            for _ in 0..count {
+                fields.array(if is_meta { "meta" } else { "metric" }, |entry: [u8; ENTRY_BYTES]| {
+                    let (halves, _) = entry.as_chunks::<8>();
+                    let [key, value] = [0, 1].map(|half| halves.get(half).copied().unwrap_or_default());
+                    let value = match is_meta {
+                        true => self.names.show(value),
+                        false => format!("{:?}", f64::from_be_bytes(value)),
+                    };
+                    format!("{} = {value}", self.names.show(key))
+                })?;
+            }
+            if self.layout == ListLayout::Padded32 {
+                let unused = PADDED_ENTRIES.saturating_sub(usize::from(count)) * ENTRY_BYTES;
+                fields.bytes(unused, "unused", |_| "")?;
+            }
+            Some(())
+        });
+    }
+
+    fn string(&mut self, object: &[u8], sheet: &mut Sheet) {
+        sheet.title("string");
+        let mut defined = None;
+        sheet.nested(|sheet| {
+            let mut fields = Fields::new(object, sheet);
+            fields.u16("object_type", |_| "string")?;
+            let id = fields.array("id", |id: [u8; 8]| words::hex(&id))?;
+            let length = fields.u32("len", |length| counted(length.into(), "byte"))? as usize;
+            let is_long = length > WHOLE_STRING_BYTES;
+            let shown = if is_long { STRING_START_BYTES } else { length };
+            let text = fields.bytes(shown, "characters", |text| match is_long {
+                true => format!("{}…", value::text(cut_bytes(text, STRING_START_BYTES - 3))),
+                false => value::text(text),
+            })?;
+            defined = Some((id, text, length - shown));
+            Some(())
+        });
+        if let Some((id, text, left)) = defined {
+            self.names.learn(id, text);
+            if left > 0 {
+                self.phase = Phase::Text(left);
+            }
+        }
+    }
+}
+
+impl Explain for Explainer {
+    fn explain(&mut self, input: &[u8], sheet: &mut Sheet) -> usize {
+        let mut at = 0;
+        while let Some(size) = self.step(&input[at..], sheet) {
+            at += size;
+        }
+        at
+    }
+
+    fn finish(&mut self, rest: &[u8], sheet: &mut Sheet) {
+        match &mut self.phase {
+            _ if rest.is_empty() => {}
+            Phase::Process => self.process(rest, sheet),
+            Phase::Objects | Phase::Within(_) | Phase::Text(_) => self.object(rest, sheet),
+            Phase::Lost(raw) => raw.finish(rest, sheet),
+        }
+    }
+}
+
+/// The strings that were defined, as far as they are remembered.
+#[derive(Debug, Default)]
+struct Names {
+    texts: HashMap<[u8; 8], Box<str>>,
+    bytes: usize,
+}
+
+impl Names {
+    fn learn(&mut self, id: [u8; 8], text: &[u8]) {
+        let kept = cut_bytes(text, value::TEXT_BYTES);
+        let (kept_text, _) = repair(kept);
+        let text = if kept.len() < text.len() { format!("{kept_text}…") } else { kept_text.into_owned() };
+        let known = self.texts.remove(&id);
+        self.bytes -= known.map_or(0, |known| known.len());
+        if self.texts.len() < MAX_NAMES && self.bytes + text.len() <= MAX_NAME_BYTES {
+            self.bytes += text.len();
+            self.texts.insert(id, text.into());
+        }
+    }
+
+    /// An id, and its text if that is known.
+    fn show(&self, id: [u8; 8]) -> String {
+        match self.texts.get(&id) {
+            Some(text) => format!("{} {}", words::hex(&id), value::quoted(text)),
+            // Reading 5.
+            None if id == [0; 8] => "absent".to_owned(),
+            None => words::hex(&id),
+        }
+    }
+}

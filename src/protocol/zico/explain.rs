@@ -1,0 +1,174 @@
+//! The bytes of a request, named: what they are packed in, definitions, records in one another (section 2).
+
+mod items;
+
+use crate::codec::base64;
+use crate::explain::words::counted;
+use crate::explain::{Fault, Sheet, value};
+use crate::protocol::Head;
+
+use super::Options;
+use super::exchange::Route;
+use super::forms::{self, Packing, Submission};
+use super::wire::{self, Carries, Dialect};
+
+/// Writes the body of a request onto the sheet, with what the decoder says of it. Bodies with keys in them are shown as
+/// bytes alone: who may not see them must not be given this sheet.
+///
+/// What is packed follows the bytes that it is packed in, with offsets of its own, and so do the faults in it. Ids of
+/// strings and methods stay ids: they were defined in other requests.
+pub fn body(head: &Head, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
+    match Route::read(head.path()) {
+        _ if body.is_empty() => tell(&faults, sheet),
+        Some(Route::Submit(carries)) => submitted(head, carries, body, faults, sheet),
+        Some(Route::Form) => form(body, faults, sheet),
+        Some(Route::Register | Route::Session) => {
+            sheet.inner(faults, |sheet| sheet.secret(body, "keys", "hidden"));
+        }
+        None => sheet.inner(faults, |sheet| sheet.raw(body, "no path that agents post to")),
+    }
+}
+
+fn tell(faults: &[Fault], sheet: &mut Sheet) {
+    faults.iter().for_each(|fault| sheet.fault(fault));
+}
+
+/// Rule 5: CBOR, or base64 of it.
+fn submitted(head: &Head, carries: Carries, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
+    let is_gen2 = head.header("x-zorka-session-id").is_some();
+    let assumed = if is_gen2 { Dialect::Gen2 } else { Dialect::Gen1 };
+    let write = |bytes: &[u8], sheet: &mut Sheet| {
+        items::write(bytes, carries, wire::detect(bytes, carries).unwrap_or(assumed), sheet);
+    };
+    if body.first().is_some_and(|first| *first >= 0x80) {
+        return sheet.inner(faults, |sheet| write(body, sheet));
+    }
+    match base64::decode(body) {
+        Ok(bytes) => {
+            sheet.field(body, "base64", counted(bytes.len() as u64, "byte"));
+            sheet.inner(faults, |sheet| write(&bytes, sheet));
+        }
+        Err(error) => sheet.inner(faults, |sheet| sheet.raw(body, &format!("no CBOR: {error}"))),
+    }
+}
+
+/// Section 1.4.
+fn form(body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
+    let submission = match forms::submission(body) {
+        Ok(submission) => submission,
+        Err(fault) => return sheet.inner(faults, |sheet| sheet.raw(body, &fault.to_string())),
+    };
+    for field in body.split_inclusive(|byte| *byte == b'&') {
+        let name = field.split(|byte| b"=&".contains(byte)).next().unwrap_or_default();
+        match name {
+            b"host" => sheet.field(field, "host", value::text(submission.host.as_bytes())),
+            b"data" | b"zdata" | b"ldata" => {
+                let bytes = counted(submission.packed.len() as u64, "byte");
+                sheet.field(field, "data", format_args!("{bytes} in base64"));
+            }
+            _ => sheet.raw(field, "passed over"),
+        }
+    }
+    match submission.packing {
+        Packing::Plain => sheet.inner(faults, |sheet| of_form(&submission.packed, sheet)),
+        _ => sheet.inner([], |sheet| packed(submission, faults, sheet)),
+    }
+}
+
+/// What came out of base64, and is packed a second time.
+fn packed(submission: Submission, faults: Vec<Fault>, sheet: &mut Sheet) {
+    let packed = submission.packed.clone();
+    let limit = usize::try_from(Options::default().max_inflated_bytes).unwrap_or(usize::MAX);
+    let mut unpacking = submission.unpack(limit);
+    let fault = loop {
+        match unpacking.step() {
+            Ok(false) => {}
+            Ok(true) => break None,
+            Err(fault) => break Some(fault),
+        }
+    };
+    let layout = unpacking.layout();
+    if let Some(fault) = fault {
+        sheet.raw(&packed, &format!("{layout}: {fault}"));
+        return tell(&faults, sheet);
+    }
+    let (stream, trailing) = packed.split_at(packed.len() - unpacking.trailing().min(packed.len()));
+    let bytes = unpacking.into_output();
+    sheet.field(stream, layout, format_args!("becomes {}", counted(bytes.len() as u64, "byte")));
+    sheet.inner(faults, |sheet| of_form(&bytes, sheet));
+    if !trailing.is_empty() {
+        sheet.raw(trailing, "behind the end of what is packed");
+    }
+}
+
+/// What a form brought, whose first bytes say what it is.
+fn of_form(bytes: &[u8], sheet: &mut Sheet) {
+    let carries = wire::carries(bytes);
+    items::write(bytes, carries, wire::detect(bytes, carries).unwrap_or(Dialect::Doc), sheet);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(path: &str, body: &[u8]) -> Vec<String> {
+        let head = Head { method: "POST".into(), target: path.into(), headers: Vec::new() };
+        let mut sheet = Sheet::new(0, []);
+        super::body(&head, body, vec![Fault { offset: 1, text: "malformed".to_owned() }], &mut sheet);
+        let rows = sheet.take();
+        rows.lines()
+            .map(|line| line.trim_start_matches("| ").split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect()
+    }
+
+    const METHOD: [&str; 6] = [
+        "00000000 c2 84 method",
+        "00000001 !! malformed",
+        "00000002 01 id: 1",
+        "00000003 00 class: none",
+        "00000004 00 method: none",
+        "00000005 00 signature: none",
+    ];
+
+    #[test]
+    fn a_body_is_cbor_or_base64_of_it() {
+        let shown = rows("/agent/submit/agd", b"\xc2\x84\x01\0\0\0");
+        assert_eq!((shown[0].as_str(), &shown[1..]), ("definitions, dialect gen1", &METHOD.map(str::to_owned)[..]));
+        let shown = rows("/agent/submit/agd/", b"woQBAAAA");
+        assert_eq!(shown[0], "00000000 77 6f 51 42 41 41 41 41 base64: 6 bytes");
+        assert_eq!(shown[2..], METHOD);
+        let shown = rows("/agent/submit/agd", b"w!");
+        assert_eq!(shown[0], "00000000 77 21 ?: no CBOR: base64, at 1: a character that base64 does not have");
+        assert_eq!(shown[1], "00000001 !! malformed");
+    }
+
+    #[test]
+    fn a_form_is_unpacked_as_often_as_it_was_packed() {
+        let shown = rows("/submit/agent", b"host=a&x&data=woQBAAAA");
+        assert_eq!(
+            shown[..4],
+            [
+                "00000000 68 6f 73 74 3d 61 26 host: \"a\"",
+                "00000007 78 26 ?: passed over",
+                "00000009 64 61 74 61 3d 77 6f 51 42 41 41 41 41 data: 6 bytes in base64",
+                "definitions, dialect doc",
+            ]
+        );
+        // One stored block of raw deflate (RFC 1951) with the same in doc, and a byte behind it.
+        let deflate = b"\x01\x06\0\xf9\xff\xce\x84\x01\0\0\0\x2a";
+        assert_eq!(base64::decode(b"AQYA+f/OhAEAAAAq").unwrap(), deflate);
+        let shown = rows("/submit/agent", b"host=a&zdata=AQYA%2Bf%2FOhAEAAAAq");
+        assert_eq!(shown[1], "00000007 7a 64 61 74 61 3d 41 51 59 41 25 32 42 66 25 32 data: 12 bytes in base64");
+        assert_eq!(shown[3], "00000000 01 06 00 f9 ff ce 84 01 00 00 00 zdata:deflate: becomes 6 bytes");
+        assert_eq!(shown[4..7], ["definitions, dialect doc", "00000000 ce 84 method", "00000001 !! malformed"]);
+        assert_eq!(shown[11], "0000000b 2a ?: behind the end of what is packed");
+        let shown = rows("/submit/agent", b"host=a");
+        assert_eq!(shown[0], "00000000 68 6f 73 74 3d 61 ?: at 6: it takes exactly one of `data`, `zdata` and `ldata`");
+    }
+
+    #[test]
+    fn keys_are_not_told_in_words() {
+        let shown = rows("/agent/session", b"{\"authkey\":\"abc\"}");
+        assert!(shown[0].ends_with("keys: hidden") && !shown.concat().contains("authkey"), "{shown:?}");
+    }
+}

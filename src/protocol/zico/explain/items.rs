@@ -1,0 +1,604 @@
+//! The items of a body, in each of the three dialects (sections 2.2 to 2.5).
+
+use std::fmt::Display;
+
+use crate::codec::cbor::{CborError, Fault, Item, Reader};
+use crate::explain::Sheet;
+use crate::explain::cbor::{Values, elements, field, head, inside, reference, said, size};
+use crate::explain::depth::set_in;
+use crate::explain::words::{duration, moment};
+
+use super::super::wire::{Carries, Dialect, MOST_VALUE_DEPTH};
+
+const BREAK: u8 = 0xFF;
+/// The tag of an integer that stands for a text (doc and gen1).
+const REFERENCE: u64 = 6;
+/// Nanoseconds of a tick, and the bits of a word that are ticks (doc and gen1).
+const TICK_NANOS: i128 = 65_536;
+const TIME_BITS: u32 = 40;
+
+/// Writes a body. What follows an item that is none of the dialect's cannot be told apart.
+pub(super) fn write(bytes: &[u8], carries: Carries, dialect: Dialect, sheet: &mut Sheet) {
+    let what = match carries {
+        Carries::Definitions => "definitions",
+        Carries::Trace => "trace",
+    };
+    sheet.title(format_args!("{what}, dialect {}", dialect.as_str()));
+    let mut items = Items { reader: Reader::new(bytes), dialect, open: Vec::new() };
+    while !items.reader.is_at_end() {
+        let depth = items.open.len();
+        let written = set_in(sheet, depth, |sheet| match carries {
+            Carries::Definitions => items.definition(sheet),
+            Carries::Trace => items.entry(sheet),
+        });
+        if let Some(Err(error)) = written {
+            return sheet.raw(items.reader.rest(), &error.to_string());
+        }
+    }
+}
+
+struct Items<'a> {
+    reader: Reader<'a>,
+    dialect: Dialect,
+    /// Records that are open: whether their words are little-endian (doc).
+    open: Vec<bool>,
+}
+
+type Written = Result<(), CborError>;
+
+impl Items<'_> {
+    fn definition(&mut self, sheet: &mut Sheet) -> Written {
+        let values = self.values();
+        let reader = &mut self.reader;
+        match (self.dialect, tag(reader)?) {
+            (Dialect::Doc, 0x0D) | (Dialect::Gen1 | Dialect::Gen2, 1) => {
+                let kinds = u64::from(self.dialect != Dialect::Gen2);
+                tagged(reader, sheet, "string", 2 + kinds..=2 + kinds)?;
+                inside(sheet, |sheet| {
+                    integer(reader, sheet, "id")?;
+                    text(reader, sheet, "text")?;
+                    if kinds > 0 { number(reader, sheet, "type", kind) } else { Ok(()) }
+                })
+            }
+            (Dialect::Doc, 0x0E) | (Dialect::Gen1 | Dialect::Gen2, 2) => {
+                tagged(reader, sheet, "method", 4..=4)?;
+                inside(sheet, |sheet| {
+                    integer(reader, sheet, "id")?;
+                    ["class", "method", "signature"].iter().try_for_each(|name| symbol(reader, sheet, name))
+                })
+            }
+            (Dialect::Doc, 0x0F) | (Dialect::Gen1, 3) => {
+                tagged(reader, sheet, "agent attribute", 2..=2)?;
+                inside(sheet, |sheet| {
+                    name(reader, sheet, "key", false)?;
+                    values.value(reader, sheet, "value", 0)
+                })
+            }
+            _ => Err(self.misplaced()),
+        }
+    }
+
+    fn entry(&mut self, sheet: &mut Sheet) -> Written {
+        if self.reader.rest().first() == Some(&BREAK) {
+            let closes = self.dialect != Dialect::Gen2 && !self.open.is_empty();
+            head(&mut self.reader, sheet, "end of record", if closes { "" } else { "of none" })?;
+            if closes {
+                self.open.pop();
+            }
+            return Ok(());
+        }
+        match self.dialect {
+            Dialect::Gen2 => self.gen2_entry(sheet),
+            _ => self.gen1_entry(sheet),
+        }
+    }
+
+    fn gen1_entry(&mut self, sheet: &mut Sheet) -> Written {
+        let values = self.values();
+        let reader = &mut self.reader;
+        let tag = tag(reader)?;
+        match (self.dialect, tag) {
+            (Dialect::Doc, 6 | 7 | 0x0A | 0x0B) => {
+                let is_little = matches!(tag, 7 | 0x0B);
+                record(reader, sheet, order_name(is_little))?;
+                self.open.push(is_little);
+                // A record whose word is none is none: nothing after it is read.
+                inside(sheet, |sheet| {
+                    field(reader, sheet, "prolog", |reader| Ok(prolog(word(reader, is_little, 8..=8)?)))
+                })
+            }
+            (Dialect::Gen1, 8) => {
+                record(reader, sheet, "")?;
+                self.open.push(false);
+                Ok(())
+            }
+            (Dialect::Gen1, 0x0A | 0x0B) => field(reader, sheet, "prolog", |reader| {
+                reader.item()?;
+                Ok(prolog(word(reader, tag == 0x0B, 8..=8)?))
+            }),
+            (Dialect::Doc, 0x0D) | (Dialect::Gen1, 0x0C | 0x0D) => {
+                let is_little = match self.dialect {
+                    Dialect::Doc => self.open.last().copied().unwrap_or(true),
+                    _ => tag == 0x0D,
+                };
+                field(reader, sheet, "epilog", |reader| {
+                    reader.item()?;
+                    let (word, long) = word(reader, is_little, 8..=16)?;
+                    let calls = long.unwrap_or(word >> TIME_BITS);
+                    Ok(format!("stop {}, calls {calls}", ticks(word)))
+                })?;
+                self.end_of_record(sheet)
+            }
+            (_, 0x0F) => tagged_number(reader, sheet, "flags", |flags| {
+                format!("{flags}{}", if flags & 8 != 0 { " (error)" } else { "" })
+            }),
+            (_, 0x21) => {
+                tagged(reader, sheet, "begin of trace", 2..=2)?;
+                inside(sheet, |sheet| {
+                    number(reader, sheet, "clock", clock)?;
+                    symbol(reader, sheet, "type")
+                })
+            }
+            (_, 9 | 0x0E) => attributes(reader, sheet, values),
+            (_, 0x26) => {
+                tagged(reader, sheet, "attributes of a trace above", 2..=2)?;
+                inside(sheet, |sheet| {
+                    symbol(reader, sheet, "type")?;
+                    values.map(reader, sheet, "attributes", 0)
+                })
+            }
+            (_, 0x22) => exception(reader, sheet, values, 5),
+            (_, 0x23) => tagged_number(reader, sheet, "exception", |id| format!("{id}, told before")),
+            _ => Err(self.misplaced()),
+        }
+    }
+
+    fn gen2_entry(&mut self, sheet: &mut Sheet) -> Written {
+        let values = self.values();
+        let reader = &mut self.reader;
+        match tag(reader)? {
+            3 => {
+                record(reader, sheet, "")?;
+                self.open.push(false);
+                inside(sheet, |sheet| {
+                    number(reader, sheet, "start", |nanos| duration(i128::from(nanos as i64)))?;
+                    integer(reader, sheet, "method")
+                })
+            }
+            4 => {
+                let length = tagged(reader, sheet, "epilog", 2..=3)?;
+                inside(sheet, |sheet| {
+                    number(reader, sheet, "stop", |nanos| duration(i128::from(nanos as i64)))?;
+                    integer(reader, sheet, "calls")?;
+                    if length == 3 { number(reader, sheet, "flags", flags) } else { Ok(()) }
+                })?;
+                self.end_of_record(sheet)
+            }
+            5 => {
+                let length = tagged(reader, sheet, "begin of trace", 2..=4)?;
+                inside(sheet, |sheet| {
+                    number(reader, sheet, "clock", clock)?;
+                    symbol(reader, sheet, "type")?;
+                    if length > 2 {
+                        number(reader, sheet, "span id", |id| format!("{id:016x}"))?;
+                    }
+                    if length > 3 { number(reader, sheet, "parent span id", |id| format!("{id:016x}")) } else { Ok(()) }
+                })
+            }
+            6 => {
+                let is_upward = length_of(*reader) == Some(3);
+                let what = if is_upward { "attribute of a trace above" } else { "attribute" };
+                tagged(reader, sheet, what, 2..=3)?;
+                inside(sheet, |sheet| {
+                    if is_upward {
+                        symbol(reader, sheet, "type")?;
+                    }
+                    name(reader, sheet, "key", true)?;
+                    values.value(reader, sheet, "value", 0)
+                })
+            }
+            7 => exception(reader, sheet, values, 6),
+            8 => tagged_number(reader, sheet, "exception", |id| format!("{id}, told before")),
+            _ => Err(self.misplaced()),
+        }
+    }
+
+    /// The break behind an epilog is part of it.
+    fn end_of_record(&mut self, sheet: &mut Sheet) -> Written {
+        let offset = self.reader.offset();
+        match self.reader.rest() {
+            [BREAK, ..] => {}
+            [] => return Err(CborError { offset, fault: Fault::End }),
+            _ => return Err(CborError { offset, fault: Fault::Expected("a break behind the end") }),
+        }
+        let was_open = self.open.pop().is_some();
+        head(&mut self.reader, sheet, "end of record", if was_open { "" } else { "of none" })
+    }
+
+    fn values(&self) -> Values {
+        let reference = (self.dialect != Dialect::Gen2).then_some(REFERENCE);
+        Values { reference, most_depth: MOST_VALUE_DEPTH + 1 }
+    }
+
+    fn misplaced(&self) -> CborError {
+        let expected = match self.dialect {
+            Dialect::Doc => "an item of the dialect doc",
+            Dialect::Gen1 => "an item of the dialect gen1",
+            Dialect::Gen2 => "an item of the dialect gen2",
+        };
+        CborError { offset: self.reader.offset(), fault: Fault::Expected(expected) }
+    }
+}
+
+/// The tag at the front, which stays there.
+fn tag(reader: &Reader<'_>) -> Result<u64, CborError> {
+    let mut next = *reader;
+    match next.item()? {
+        Item::Tag(tag) => Ok(tag),
+        _ => Err(CborError { offset: reader.offset(), fault: Fault::Expected("a tag") }),
+    }
+}
+
+/// The length of the array behind the tag at the front.
+fn length_of(mut reader: Reader<'_>) -> Option<u64> {
+    reader.item().ok()?;
+    if let Item::Array(length) = reader.item().ok()? { length } else { None }
+}
+
+/// A tag, and an array of a length that is declared.
+fn tagged(
+    reader: &mut Reader<'_>,
+    sheet: &mut Sheet,
+    name: &str,
+    lengths: std::ops::RangeInclusive<u64>,
+) -> Result<u64, CborError> {
+    let mut length = 0;
+    field(reader, sheet, name, |reader| {
+        reader.item()?;
+        length = reader.array(lengths, "an array of another length")?;
+        Ok("")
+    })?;
+    Ok(length)
+}
+
+/// Rule 32: a record is an array up to a break.
+fn record(reader: &mut Reader<'_>, sheet: &mut Sheet, words: &str) -> Written {
+    field(reader, sheet, "record", |reader| {
+        reader.item()?;
+        let offset = reader.offset();
+        match reader.item()? {
+            Item::Array(None) => Ok(words),
+            _ => Err(CborError { offset, fault: Fault::Expected("an array up to a break") }),
+        }
+    })
+}
+
+fn tagged_number<V: Display>(
+    reader: &mut Reader<'_>,
+    sheet: &mut Sheet,
+    name: &str,
+    say: impl FnOnce(u64) -> V,
+) -> Written {
+    field(reader, sheet, name, |reader| {
+        reader.item()?;
+        read_integer(reader).map(say)
+    })
+}
+
+fn number<V: Display>(reader: &mut Reader<'_>, sheet: &mut Sheet, name: &str, say: impl FnOnce(u64) -> V) -> Written {
+    field(reader, sheet, name, |reader| read_integer(reader).map(say))
+}
+
+fn integer(reader: &mut Reader<'_>, sheet: &mut Sheet, name: &str) -> Written {
+    number(reader, sheet, name, |number| number as i64)
+}
+
+/// An integer, as 64 bits. A truth value counts as one.
+fn read_integer(reader: &mut Reader<'_>) -> Result<u64, CborError> {
+    let before = *reader;
+    match reader.item()? {
+        Item::Bool(truth) => Ok(truth.into()),
+        _ => {
+            *reader = before;
+            reader.integer_bits()
+        }
+    }
+}
+
+/// The id of a string, tagged or not. 0 is none (rule 18).
+fn symbol(reader: &mut Reader<'_>, sheet: &mut Sheet, name: &str) -> Written {
+    field(reader, sheet, name, |reader| {
+        if tag(reader) == Ok(REFERENCE) {
+            reader.item()?;
+        }
+        read_integer(reader).map(symbol_name)
+    })
+}
+
+fn symbol_name(id: u64) -> String {
+    if id == 0 { "none".to_owned() } else { format!("string {id}") }
+}
+
+/// A text, or the id that stands for one.
+fn name(reader: &mut Reader<'_>, sheet: &mut Sheet, label: &str, is_bare: bool) -> Written {
+    let mut next = *reader;
+    match next.item()? {
+        Item::Tag(REFERENCE) => field(reader, sheet, label, reference),
+        Item::Unsigned(id) if is_bare => head(reader, sheet, label, symbol_name(id)),
+        item @ (Item::Null | Item::Undefined) => head(reader, sheet, label, said(item)),
+        _ => text(reader, sheet, label),
+    }
+}
+
+/// A text, whole or in pieces.
+fn text(reader: &mut Reader<'_>, sheet: &mut Sheet, label: &str) -> Written {
+    let mut next = *reader;
+    match next.item()? {
+        Item::Text(_) | Item::Pieces(true) => Values { reference: None, most_depth: 0 }.value(reader, sheet, label, 0),
+        _ => Err(CborError { offset: reader.offset(), fault: Fault::Expected("a text or the id of one") }),
+    }
+}
+
+fn attributes(reader: &mut Reader<'_>, sheet: &mut Sheet, values: Values) -> Written {
+    let mut pairs = None;
+    field(reader, sheet, "attributes", |reader| {
+        reader.item()?;
+        let offset = reader.offset();
+        let Item::Map(left) = reader.item()? else {
+            return Err(CborError { offset, fault: Fault::Expected("a map") });
+        };
+        pairs = left;
+        Ok(size(left, "pair"))
+    })?;
+    values.pairs(reader, sheet, pairs, 0)
+}
+
+fn exception(reader: &mut Reader<'_>, sheet: &mut Sheet, values: Values, most: u64) -> Written {
+    let length = tagged(reader, sheet, "exception", 5..=most)?;
+    inside(sheet, |sheet| {
+        integer(reader, sheet, "id")?;
+        name(reader, sheet, "class", true)?;
+        name(reader, sheet, "message", false)?;
+        let mut next = *reader;
+        match next.item()? {
+            Item::Null => head(reader, sheet, "cause", "null")?,
+            _ => integer(reader, sheet, "cause")?,
+        }
+        let mut next = *reader;
+        let Item::Array(frames) = next.item()? else {
+            return Err(CborError { offset: reader.offset(), fault: Fault::Expected("an array of frames") });
+        };
+        head(reader, sheet, "stack", size(frames, "frame"))?;
+        inside(sheet, |sheet| elements(reader, sheet, frames, frame))?;
+        if length == 6 { values.map(reader, sheet, "attributes", 0) } else { Ok(()) }
+    })
+}
+
+fn frame(reader: &mut Reader<'_>, sheet: &mut Sheet, number_of: u64) -> Written {
+    field(reader, sheet, &format!("frame {number_of}"), |reader| {
+        reader.array(4..=4, "an array of class, method, file and line").map(|_| "")
+    })?;
+    inside(sheet, |sheet| {
+        ["class", "method", "file"].iter().try_for_each(|label| name(reader, sheet, label, true))?;
+        number(reader, sheet, "line", |line| match line as i64 {
+            -2 => "-2 (native)".to_owned(),
+            line @ (-1 | 0) => format!("{line} (not known)"),
+            line => line.to_string(),
+        })
+    })
+}
+
+/// A word of 8 bytes, and maybe a second one behind it.
+fn word(
+    reader: &mut Reader<'_>,
+    is_little: bool,
+    sizes: std::ops::RangeInclusive<usize>,
+) -> Result<(u64, Option<u64>), CborError> {
+    let offset = reader.offset();
+    let read = |bytes: &[u8]| {
+        let bytes = bytes.first_chunk().copied()?;
+        Some(if is_little { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) })
+    };
+    match reader.item()? {
+        Item::Bytes(bytes) if sizes.contains(&bytes.len()) && bytes.len() % 8 == 0 => {
+            Ok((read(bytes).unwrap_or_default(), bytes.get(8..).and_then(read)))
+        }
+        _ => Err(CborError { offset, fault: Fault::Expected("a byte string of 8, or at the end of 16") }),
+    }
+}
+
+/// The time is below, the method above (section 2.3).
+fn prolog((word, _): (u64, Option<u64>)) -> String {
+    format!("start {}, method {}", ticks(word), word >> TIME_BITS)
+}
+
+fn ticks(word: u64) -> String {
+    duration(i128::from(word & ((1 << TIME_BITS) - 1)) * TICK_NANOS)
+}
+
+fn clock(millis: u64) -> String {
+    moment(i128::from(millis as i64) * 1_000_000)
+}
+
+fn order_name(is_little: bool) -> &'static str {
+    if is_little { "little-endian" } else { "big-endian" }
+}
+
+/// Types of strings (section 2.2), which nobody relies on.
+fn kind(kind: u64) -> String {
+    let name = match kind {
+        0 => " (string)",
+        4 => " (keyword)",
+        5 => " (class)",
+        6 => " (method)",
+        7 => " (uuid)",
+        8 => " (signature)",
+        _ => "",
+    };
+    format!("{kind}{name}")
+}
+
+/// Flags of a trace (section 2.4).
+fn flags(flags: u64) -> String {
+    const NAMES: [(u64, &str); 10] = [
+        (0x01, "overflow"),
+        (0x02, "submit"),
+        (0x04, "all methods"),
+        (0x08, "drop interim"),
+        (0x10, "trace calls"),
+        (0x20, "drop"),
+        (0x40, "submit method"),
+        (0x100, "thread name"),
+        (0x1000, "error"),
+        (0x2000, "sent"),
+    ];
+    let names: Vec<_> = NAMES.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect();
+    if names.is_empty() { format!("{flags:#x}") } else { format!("{flags:#x} ({})", names.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(bytes: &[u8], carries: Carries, dialect: Dialect) -> Vec<String> {
+        let mut sheet = Sheet::new(0, []);
+        write(bytes, carries, dialect, &mut sheet);
+        assert_eq!(sheet.offset(), bytes.len() as u64);
+        let rows = sheet.take();
+        rows.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    }
+
+    #[test]
+    fn definitions_are_named_in_each_dialect() {
+        assert_eq!(
+            rows(b"\xc1\x83\x07\x62ab\x05\xc2\x84\x01\xc6\x07\x00\x08", Carries::Definitions, Dialect::Gen1),
+            [
+                "00000000 c1 83 string",
+                "00000002 07 id: 7",
+                "00000003 62 61 62 text: \"ab\"",
+                "00000006 05 type: 5 (class)",
+                "00000007 c2 84 method",
+                "00000009 01 id: 1",
+                "0000000a c6 07 class: string 7",
+                "0000000c 00 method: none",
+                "0000000d 08 signature: string 8",
+            ]
+        );
+        let gen2 = rows(b"\xc1\x82\x07\x61a", Carries::Definitions, Dialect::Gen2);
+        assert_eq!(gen2, ["00000000 c1 82 string", "00000002 07 id: 7", "00000003 61 61 text: \"a\""]);
+        let doc = rows(b"\xcf\x82\x61k\x01\xc1", Carries::Definitions, Dialect::Doc);
+        assert_eq!(
+            doc,
+            [
+                "00000000 cf 82 agent attribute",
+                "00000002 61 6b key: \"k\"",
+                "00000004 01 value: 1",
+                "00000005 c1 ?: at 5: expected an item of the dialect doc",
+            ]
+        );
+    }
+
+    /// Section 2.3: both byte orders of the same word, the long form of calls, and what stands in between.
+    #[test]
+    fn records_of_gen1_hold_what_is_in_them() {
+        let trace = [
+            &b"\xc8\x9f\xcb\x48\xe8\x03\0\0\0\x01\0\0"[..],
+            b"\xd8\x21\x82\x19\x03\xe8\x02",
+            b"\xc9\xa1\xc6\x05\x61x",
+            b"\xd8\x26\x82\0\xa0",
+            b"\xcf\x08",
+            b"\xc8\x9f\xca\x48\0\0\x01\0\0\0\x03\xe8\xff",
+            b"\xd8\x22\x85\x01\xc6\x04\xf6\0\x81\x84\x01\x02\x03\x21",
+            b"\xd8\x23\x01",
+            b"\xcc\x50\0\0\0\0\0\0\x03\xe9\0\0\0\0\x01\0\0\0\xff",
+        ]
+        .concat();
+        assert_eq!(
+            rows(&trace, Carries::Trace, Dialect::Gen1),
+            [
+                "00000000 c8 9f record",
+                "00000002 cb 48 e8 03 00 00 00 01 00 00 prolog: start 65.536 ms, method 1",
+                "0000000c d8 21 82 begin of trace",
+                "0000000f 19 03 e8 clock: 1970-01-01T00:00:01Z",
+                "00000012 02 type: string 2",
+                "00000013 c9 a1 attributes: 1 pair",
+                "00000015 c6 05 key: string 5",
+                "00000017 61 78 value: \"x\"",
+                "00000019 d8 26 82 attributes of a trace above",
+                "0000001c 00 type: none",
+                "0000001d a0 attributes: 0 pairs",
+                "0000001e cf 08 flags: 8 (error)",
+                "00000020 c8 9f record",
+                "00000022 ca 48 00 00 01 00 00 00 03 e8 prolog: start 65.536 ms, method 1",
+                "0000002c ff end of record",
+                "0000002d d8 22 85 exception",
+                "00000030 01 id: 1",
+                "00000031 c6 04 class: string 4",
+                "00000033 f6 message: null",
+                "00000034 00 cause: 0",
+                "00000035 81 stack: 1 frame",
+                "00000036 84 frame 0",
+                "00000037 01 class: string 1",
+                "00000038 02 method: string 2",
+                "00000039 03 file: string 3",
+                "0000003a 21 line: -2 (native)",
+                "0000003b d8 23 01 exception: 1, told before",
+                "0000003e cc 50 00 00 00 00 00 00 03 e9 00 00 00 00 01 00",
+                "0000004e 00 00",
+                "00000050 ff end of record",
+            ]
+            .map(|row| if row.starts_with("0000003e") {
+                format!("{row} epilog: stop 65.601536 ms, calls 16777216")
+            } else {
+                row.to_owned()
+            })
+        );
+    }
+
+    /// Section 2.4.
+    #[test]
+    fn records_of_gen2_are_integers() {
+        let trace = b"\xc3\x9f\x19\x03\xe8\x07\xc5\x84\x01\x02\x20\x03\xc6\x83\0\x05\x61x\xc8\x04\xc4\x83\x19\x07\xd0\x01\x19\x10\x20\xff\xff";
+        assert_eq!(
+            rows(trace, Carries::Trace, Dialect::Gen2),
+            [
+                "00000000 c3 9f record",
+                "00000002 19 03 e8 start: 1 µs",
+                "00000005 07 method: 7",
+                "00000006 c5 84 begin of trace",
+                "00000008 01 clock: 1970-01-01T00:00:00.001Z",
+                "00000009 02 type: string 2",
+                "0000000a 20 span id: ffffffffffffffff",
+                "0000000b 03 parent span id: 0000000000000003",
+                "0000000c c6 83 attribute of a trace above",
+                "0000000e 00 type: none",
+                "0000000f 05 key: string 5",
+                "00000010 61 78 value: \"x\"",
+                "00000012 c8 04 exception: 4, told before",
+                "00000014 c4 83 epilog",
+                "00000016 19 07 d0 stop: 2 µs",
+                "00000019 01 calls: 1",
+                "0000001a 19 10 20 flags: 0x1020 (drop, error)",
+                "0000001d ff end of record",
+                "0000001e ff end of record: of none",
+            ]
+        );
+    }
+
+    /// Section 2.5: the words of a record, its epilog's too, are in the order that its tag says.
+    #[test]
+    fn doc_records_have_an_order() {
+        let word = b"\xe8\x03\0\0\0\x01\0\0";
+        let trace = [&b"\xcb\x9f\x48"[..], word, b"\xcd\x48", word, b"\xff\x01\x02"].concat();
+        assert_eq!(
+            rows(&trace, Carries::Trace, Dialect::Doc),
+            [
+                "00000000 cb 9f record: little-endian",
+                "00000002 48 e8 03 00 00 00 01 00 00 prolog: start 65.536 ms, method 1",
+                "0000000b cd 48 e8 03 00 00 00 01 00 00 epilog: stop 65.536 ms, calls 1",
+                "00000015 ff end of record",
+                "00000016 01 02 ?: at 22: expected a tag",
+            ]
+        );
+    }
+}

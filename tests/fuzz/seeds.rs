@@ -1,0 +1,247 @@
+//! Lays the recordings of the project out as inputs of the targets:
+//!
+//!     cargo run --manifest-path tests/fuzz/Cargo.toml --example seeds
+//!
+//! writes tests/fuzz/corpus/<target>/. The corpus is no part of the project: fuzzers make it grow.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tributary_fuzz::{MARK, Setting};
+
+/// Longer inputs are slow and show no more.
+const MOST_BYTES: usize = 16 * 1024;
+
+fn main() -> io::Result<()> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let seeds = Seeds { data: here.join("../data"), corpus: here.join("corpus") };
+    seeds.datadog()?;
+    seeds.bytefrog()?;
+    seeds.rbkit()?;
+    seeds.endless()?;
+    seeds.zico()?;
+    seeds.codecs()
+}
+
+struct Seeds {
+    data: PathBuf,
+    corpus: PathBuf,
+}
+
+impl Seeds {
+    fn datadog(&self) -> io::Result<()> {
+        for case in self.folders("datadog")? {
+            let wire = fs::read(case.join("wire.bin"))?;
+            let is_padded = case.ends_with("js-reference-padded-lists");
+            self.put("datadog", &[(3, u8::from(is_padded))], &wire)?;
+            self.put("datadog", &[(0, 17), (1, 90), (3, u8::from(is_padded) | 2)], &wire)?;
+        }
+        Ok(())
+    }
+
+    /// Of each run the control connection, then its data: once as the run that its hello says, once as it was.
+    fn bytefrog(&self) -> io::Result<()> {
+        for case in self.folders("bytefrog")? {
+            let streams = ["control", "data-0", "data-1", "data-2"];
+            let streams: Vec<_> =
+                streams.iter().filter_map(|n| fs::read(case.join(format!("{n}.agent.bin"))).ok()).collect();
+            let version = match streams.first().map(Vec::as_slice) {
+                Some([0, version @ 1..=4, ..]) => version - 1,
+                _ => 3,
+            };
+            let bodies = |from: usize| {
+                let part =
+                    |(at, stream): (usize, &Vec<u8>)| (at as u8, stream.get(from..).unwrap_or_default().to_vec());
+                streams.iter().enumerate().map(part).collect::<Vec<_>>()
+            };
+            for mode in 0..6 {
+                self.put("bytefrog", &[(1, version), (2, mode)], &joined(&bodies(2)))?;
+            }
+            self.put("bytefrog", &[(0, 1), (1, version)], &joined(&bodies(0)))?;
+            self.put("bytefrog", &[(0, 3), (1, version)], &joined(&bodies(0)))?;
+        }
+        Ok(())
+    }
+
+    fn rbkit(&self) -> io::Result<()> {
+        const PUBLISHED: u8 = 0;
+        const REPLIED: u8 = 1;
+        const BODY: u8 = 2;
+        const BOTH: u8 = 3;
+        for session in self.folders("rbkit/sessions")? {
+            let mut parts = Vec::new();
+            for file in files(&session)? {
+                let name = file.to_string_lossy().into_owned();
+                let body = fs::read(&file)?;
+                if name.ends_with(".msgpack") && body.len() < MOST_BYTES {
+                    self.put("rbkit", &[(0, BODY)], &joined(&[(4, body.clone())]))?;
+                    let is_published = name.contains("-pub-");
+                    let mode = if is_published { PUBLISHED } else { REPLIED };
+                    self.put("rbkit", &[(0, mode), (1, 33)], &joined(&[(4, body.clone())]))?;
+                    parts.push((if is_published { 4 } else { 12 }, body));
+                }
+            }
+            let mut size = 0;
+            parts.retain(|(_, body)| {
+                size += body.len() + 4;
+                size < MOST_BYTES - 64
+            });
+            self.put("rbkit", &[(0, BOTH), (4, 2)], &joined(&parts))?;
+        }
+        for (folder, mode) in [("rbkit/messages", PUBLISHED), ("rbkit/replies", REPLIED)] {
+            for file in files(&self.data.join(folder))? {
+                if file.extension().is_some_and(|extension| extension != "json") {
+                    self.put("rbkit", &[(0, mode)], &joined(&[(4, fs::read(&file)?)]))?;
+                }
+            }
+        }
+        for folder in self.folders("rbkit/zmtp")? {
+            for file in files(&folder)? {
+                if file.extension().is_some_and(|extension| extension == "bin") {
+                    let mode = if file.to_string_lossy().contains("rep") { REPLIED } else { PUBLISHED };
+                    self.put("rbkit", &[(0, mode), (4, 1)], &joined(&[(0, fs::read(&file)?)]))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn endless(&self) -> io::Result<()> {
+        for case in self.folders("endless")? {
+            let Ok(body) = fs::read(case.join("body.bin")) else { continue };
+            let expected: Option<Value> =
+                fs::read(case.join("expected.json")).ok().and_then(|text| serde_json::from_slice(&text).ok());
+            let version = expected.and_then(|expected| expected["protocol"].as_u64()).unwrap_or(3);
+            let order = 3 - version.min(3) as u8;
+            self.put("endless", &[], &joined(&[(order, body.clone())]))?;
+            self.put("endless", &[(2, 1)], &joined(&[(order | 4, body.clone()), (order, body)]))?;
+        }
+        Ok(())
+    }
+
+    fn zico(&self) -> io::Result<()> {
+        for case in self.folders("zico")? {
+            let mut parts: Vec<(u8, Vec<u8>)> = Vec::new();
+            for line in fs::read_to_string(case.join("requests.ndjson"))?.lines() {
+                let request: Value = serde_json::from_str(line)?;
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let mut bytes = format!("POST {} HTTP/1.1\r\n", text(&request["path"]));
+                // Without a length, a body is all that is there.
+                for header in request["headers"].as_array().into_iter().flatten() {
+                    if !text(&header[0]).eq_ignore_ascii_case("content-length") {
+                        bytes.push_str(&format!("{}: {}\r\n", text(&header[0]), text(&header[1])));
+                    }
+                }
+                bytes.push_str("\r\n");
+                let body = fs::read(case.join(text(&request["body"])))?;
+                parts.push((0, [bytes.into_bytes(), body].concat()));
+            }
+            self.put("zico", &[], &joined(&parts))?;
+            self.put("zico", &[(0, 1)], &joined(&parts))?;
+            // Whole conversations may be too long; their first requests are not.
+            let mut size = 0;
+            parts.retain(|(_, bytes)| {
+                size += bytes.len() + 4;
+                size < MOST_BYTES - 64
+            });
+            self.put("zico", &[(3, 1)], &joined(&parts))?;
+        }
+        Ok(())
+    }
+
+    /// What the recordings hold of each codec, behind the bytes that its target wants first.
+    fn codecs(&self) -> io::Result<()> {
+        for case in self.folders("zico")? {
+            let is_form = case.file_name().is_some_and(|name| name.to_string_lossy().starts_with("form"));
+            for file in files(&case.join("bodies"))? {
+                let body = fs::read(&file)?;
+                self.put_bare("cbor", &body)?;
+                if is_form {
+                    // As base64, and as notation.
+                    self.put_bare("text", &[&[0, 0], &body[..]].concat())?;
+                    self.put_bare("text", &[&[2, 0], &body[..]].concat())?;
+                }
+            }
+        }
+        for folder in ["rbkit/messages", "rbkit/replies"] {
+            for file in files(&self.data.join(folder))? {
+                if file.extension().is_some_and(|extension| extension != "json") {
+                    self.put_bare("msgpack", &[&[0], &fs::read(&file)?[..]].concat())?;
+                }
+            }
+        }
+        for folder in self.folders("rbkit/zmtp")? {
+            for file in files(&folder)? {
+                self.put_bare("framing", &[&[0, 0], &fs::read(&file)?[..]].concat())?;
+                self.put_bare("framing", &[&[0, 1], &fs::read(&file)?[..]].concat())?;
+            }
+        }
+        for file in files(&self.data.join("endless/http"))? {
+            let request = fs::read(&file)?;
+            self.put_bare("framing", &[&[1, 99], &request[..]].concat())?;
+            if let Some(head) = request.windows(4).position(|window| window == b"\r\n\r\n") {
+                self.put_bare("unpack", &[&[0, 0, 0, 0], &request[head + 4..]].concat())?;
+            }
+        }
+        for case in self.folders("endless")? {
+            if let Ok(body) = fs::read(case.join("body.bin")) {
+                // Packed in every way, whole and damaged.
+                for how in 0x10..0x17 {
+                    self.put_bare("unpack", &[&[how, 0, 0, 0], &body[..]].concat())?;
+                    self.put_bare("unpack", &[&[how, 40, 8, 99], &body[..]].concat())?;
+                }
+                // Not the type of a bundle, and all the same what agents write.
+                self.put_bare("gvariant", &[&[0], &body[..]].concat())?;
+                self.put_bare("gvariant", &[&[1], &body[..]].concat())?;
+                self.put_bare("framing", &[&[3, 40], &body[..]].concat())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes an input with these bytes of the setting.
+    fn put(&self, target: &str, setting: &[(usize, u8)], rest: &[u8]) -> io::Result<()> {
+        let mut input = vec![0; Setting::BYTES];
+        setting.iter().for_each(|(at, byte)| input[*at] = *byte);
+        input.extend_from_slice(rest);
+        self.put_bare(target, &input)
+    }
+
+    fn put_bare(&self, target: &str, input: &[u8]) -> io::Result<()> {
+        if input.len() > MOST_BYTES {
+            return Ok(());
+        }
+        let folder = self.corpus.join(target);
+        fs::create_dir_all(&folder)?;
+        let mut hasher = DefaultHasher::new();
+        input.hash(&mut hasher);
+        fs::write(folder.join(format!("seed-{:016x}", hasher.finish())), input)
+    }
+
+    fn folders(&self, name: &str) -> io::Result<Vec<PathBuf>> {
+        let mut entries = entries(&self.data.join(name))?;
+        entries.retain(|entry| entry.is_dir());
+        Ok(entries)
+    }
+}
+
+/// Parts as [`tributary_fuzz::parts`] reads them.
+fn joined(parts: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let parts: Vec<_> = parts.iter().map(|(order, bytes)| [&[*order][..], bytes].concat()).collect();
+    parts.join(&MARK[..])
+}
+
+fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut entries = entries(folder)?;
+    entries.retain(|entry| entry.is_file());
+    Ok(entries)
+}
+
+fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut entries = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    entries.sort();
+    Ok(entries)
+}

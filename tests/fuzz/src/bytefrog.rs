@@ -1,0 +1,13 @@
+//! The law of Bytefrog runs, as the tests have it, and what it reads.
+
+#[path = "../../bytefrog_law_support/law.rs"]
+pub mod law;
+
+use tributary::pipeline::ledger::ListenerAccount;
+
+/// What is left of a run: its lines, and the books of each connection.
+#[derive(Debug)]
+pub struct Finished {
+    pub text: String,
+    pub accounts: Vec<ListenerAccount>,
+}
