@@ -23,7 +23,8 @@ fn main() -> io::Result<()> {
     seeds.rbkit()?;
     seeds.endless()?;
     seeds.zico()?;
-    seeds.codecs()
+    seeds.codecs()?;
+    seeds.explain()
 }
 
 struct Seeds {
@@ -124,21 +125,7 @@ impl Seeds {
 
     fn zico(&self) -> io::Result<()> {
         for case in self.folders("zico")? {
-            let mut parts: Vec<(u8, Vec<u8>)> = Vec::new();
-            for line in fs::read_to_string(case.join("requests.ndjson"))?.lines() {
-                let request: Value = serde_json::from_str(line)?;
-                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                let mut bytes = format!("POST {} HTTP/1.1\r\n", text(&request["path"]));
-                // Without a length, a body is all that is there.
-                for header in request["headers"].as_array().into_iter().flatten() {
-                    if !text(&header[0]).eq_ignore_ascii_case("content-length") {
-                        bytes.push_str(&format!("{}: {}\r\n", text(&header[0]), text(&header[1])));
-                    }
-                }
-                bytes.push_str("\r\n");
-                let body = fs::read(case.join(text(&request["body"])))?;
-                parts.push((0, [bytes.into_bytes(), body].concat()));
-            }
+            let mut parts: Vec<_> = requests(&case)?.into_iter().map(|request| (0, request)).collect();
             self.put("zico", &[], &joined(&parts))?;
             self.put("zico", &[(0, 1)], &joined(&parts))?;
             // Whole conversations may be too long; their first requests are not.
@@ -158,30 +145,30 @@ impl Seeds {
             let is_form = case.file_name().is_some_and(|name| name.to_string_lossy().starts_with("form"));
             for file in files(&case.join("bodies"))? {
                 let body = fs::read(&file)?;
-                self.put_bare("cbor", &body)?;
+                self.put_bare("values", &[&[0], &body[..]].concat())?;
                 if is_form {
                     // As base64, and as notation.
-                    self.put_bare("text", &[&[0, 0], &body[..]].concat())?;
-                    self.put_bare("text", &[&[2, 0], &body[..]].concat())?;
+                    self.put_bare("codecs", &[&[0, 0, 0], &body[..]].concat())?;
+                    self.put_bare("codecs", &[&[0, 2, 0], &body[..]].concat())?;
                 }
             }
         }
         for folder in ["rbkit/messages", "rbkit/replies"] {
             for file in files(&self.data.join(folder))? {
                 if file.extension().is_some_and(|extension| extension != "json") {
-                    self.put_bare("msgpack", &[&[0], &fs::read(&file)?[..]].concat())?;
+                    self.put_bare("values", &[&[1, 0], &fs::read(&file)?[..]].concat())?;
                 }
             }
         }
         for folder in self.folders("rbkit/zmtp")? {
             for file in files(&folder)? {
-                self.put_bare("framing", &[&[0, 0], &fs::read(&file)?[..]].concat())?;
-                self.put_bare("framing", &[&[0, 1], &fs::read(&file)?[..]].concat())?;
+                self.put_bare("codecs", &[&[1, 0, 0], &fs::read(&file)?[..]].concat())?;
+                self.put_bare("codecs", &[&[1, 0, 1], &fs::read(&file)?[..]].concat())?;
             }
         }
         for file in files(&self.data.join("endless/http"))? {
             let request = fs::read(&file)?;
-            self.put_bare("framing", &[&[1, 99], &request[..]].concat())?;
+            self.put_bare("codecs", &[&[1, 1, 99], &request[..]].concat())?;
             if let Some(head) = request.windows(4).position(|window| window == b"\r\n\r\n") {
                 self.put_bare("unpack", &[&[0, 0, 0, 0], &request[head + 4..]].concat())?;
             }
@@ -196,7 +183,47 @@ impl Seeds {
                 // Not the type of a bundle, and all the same what agents write.
                 self.put_bare("gvariant", &[&[0], &body[..]].concat())?;
                 self.put_bare("gvariant", &[&[1], &body[..]].concat())?;
-                self.put_bare("framing", &[&[3, 40], &body[..]].concat())?;
+                self.put_bare("codecs", &[&[1, 3, 40], &body[..]].concat())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What connections received, behind the number of what explains it, and how it is cut.
+    fn explain(&self) -> io::Result<()> {
+        for case in self.folders("datadog")? {
+            let is_padded = u8::from(case.ends_with("js-reference-padded-lists"));
+            self.put_bare("explain", &[&[is_padded, 5], &fs::read(case.join("wire.bin"))?[..]].concat())?;
+        }
+        for case in self.folders("bytefrog")? {
+            for name in ["control", "data-0"] {
+                let Ok(stream) = fs::read(case.join(format!("{name}.agent.bin"))) else { continue };
+                let version =
+                    case.file_name().and_then(|name| name.to_str()?.split('v').nth(1)?.get(..1)?.parse::<u8>().ok());
+                self.put_bare("explain", &[&[1 + version.unwrap_or(4), 6], &stream[..]].concat())?;
+            }
+        }
+        for folder in ["rbkit/messages", "rbkit/replies"] {
+            for file in files(&self.data.join(folder))? {
+                if file.extension().is_some_and(|extension| extension != "json") {
+                    self.put_bare("explain", &[&[6, 7], &fs::read(&file)?[..]].concat())?;
+                }
+            }
+        }
+        for folder in self.folders("rbkit/zmtp")? {
+            for file in files(&folder)? {
+                self.put_bare("explain", &[&[6, 5], &fs::read(&file)?[..]].concat())?;
+            }
+        }
+        for case in self.folders("endless")? {
+            if let Ok(request) = fs::read(case.join("request.http")) {
+                self.put_bare("explain", &[&[10, 0], &request[..]].concat())?;
+                self.put_bare("explain", &[&[14, 8], &request[..]].concat())?;
+            }
+        }
+        for case in self.folders("zico")? {
+            for (number, request) in requests(&case)?.into_iter().enumerate() {
+                self.put_bare("explain", &[&[11, number as u8], &request[..]].concat())?;
             }
         }
         Ok(())
@@ -226,6 +253,25 @@ impl Seeds {
         entries.retain(|entry| entry.is_dir());
         Ok(entries)
     }
+}
+
+/// The requests of a conversation of zico, as bytes. Without a length, a body is all that is there.
+fn requests(case: &Path) -> io::Result<Vec<Vec<u8>>> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut requests = Vec::new();
+    for line in fs::read_to_string(case.join("requests.ndjson"))?.lines() {
+        let request: Value = serde_json::from_str(line)?;
+        let mut bytes = format!("POST {} HTTP/1.1\r\n", text(&request["path"]));
+        for header in request["headers"].as_array().into_iter().flatten() {
+            if !text(&header[0]).eq_ignore_ascii_case("content-length") {
+                bytes.push_str(&format!("{}: {}\r\n", text(&header[0]), text(&header[1])));
+            }
+        }
+        bytes.push_str("\r\n");
+        let body = fs::read(case.join(text(&request["body"])))?;
+        requests.push([bytes.into_bytes(), body].concat());
+    }
+    Ok(requests)
 }
 
 /// Parts as [`tributary_fuzz::parts`] reads them.

@@ -1,14 +1,11 @@
 //! MessagePack, next to rmpv: the same values, ending at the same byte; and a message that is still arriving is waited for,
 //! never judged otherwise than when it is whole.
-#![cfg_attr(feature = "fuzzer", no_main)]
 
 use rmpv::Value as Foreign;
 use tributary::codec::msgpack::{Reader, Value};
 use tributary::codec::reader::DecodeErrorKind;
 
-tributary_fuzz::target!(property);
-
-fn property(input: &[u8]) {
+pub fn property(input: &[u8]) {
     let Some((&cut, input)) = input.split_first() else { return };
     let mut reader = Reader::new(input, 0);
     let skipped = reader.skip("value");

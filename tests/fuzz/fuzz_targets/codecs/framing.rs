@@ -1,25 +1,25 @@
-//! What stands around messages: ZMTP, heads of HTTP, and capture files. Each comes to the same however its bytes arrive, and
+//! What stands around messages: ZMTP, heads of HTTP, PROXY headers, and capture files. Each comes to the same however its bytes arrive, and
 //! says no more than is there.
-#![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::time::Duration;
 
 use bytes::BytesMut;
+use proxy_header::{ParseConfig, ProxiedAddress, ProxyHeader};
 use tributary::capture::{self, Head, MAGIC, MAX_CONTENT_BYTES, Reader, Record, What};
+use tributary::codec::proxy;
 use tributary::codec::zmtp::{Limits, Peer, Socket, Step};
 use tributary::decode::whole_request;
 use tributary::event::UnixNanos;
 use tributary::protocol::{End, Protocol};
 
-tributary_fuzz::target!(property);
-
-fn property(input: &[u8]) {
+pub fn property(input: &[u8]) {
     let Some((&[which, number], bytes)) = input.split_first_chunk() else { return };
-    match which % 4 {
+    match which % 5 {
         0 => zmtp(bytes, number),
         1 => request(bytes, number),
         2 => capture_file(bytes),
-        _ => recorded(bytes, number),
+        3 => recorded(bytes, number),
+        _ => proxied(bytes, number),
     }
 }
 
@@ -75,6 +75,31 @@ fn request(bytes: &[u8], cut: u8) {
         None => {
             let shorter = bytes.len() * usize::from(cut) / 256;
             assert!(whole_request(&bytes[..shorter], 1).is_none(), "whole with {shorter} bytes, and not with more");
+        }
+    }
+}
+
+/// A PROXY header: what another library reads too, and the same while it is arriving.
+fn proxied(bytes: &[u8], how: u8) {
+    let begin = [&b""[..], b"PROXY TCP", b"\r\n\r\n\0\r\nQUIT\n\x21"][usize::from(how) % 3];
+    let input = [begin, bytes].concat();
+    let here = input.len() * usize::from(how) / 256;
+    let whole = proxy::read(&input);
+    match (proxy::read(&input[..here]), whole) {
+        (Ok(None), Ok(Some(header))) => assert!(here < header.length && header.length <= input.len()),
+        (Ok(None), Ok(None)) => assert!(input.len() < proxy::MAX_BYTES),
+        (Ok(None), Err(error)) => assert!(error.offset <= input.len()),
+        (part, whole) => assert_eq!(part, whole, "with {here} of {} bytes", input.len()),
+    }
+    if let Ok(Some(ours)) = whole {
+        match ProxyHeader::parse(&input, ParseConfig::default()) {
+            Ok((theirs, length)) => {
+                let is_stream = |address: &&ProxiedAddress| address.protocol == proxy_header::Protocol::Stream;
+                let source = theirs.proxied_address().filter(is_stream).map(|address| address.source);
+                assert_eq!((ours.length, ours.source), (length, source));
+            }
+            // It refuses more families than the specification does.
+            Err(_) => assert_eq!(ours.source, None),
         }
     }
 }

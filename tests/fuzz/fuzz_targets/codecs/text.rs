@@ -1,5 +1,4 @@
 //! Base64, modified UTF-8 and EDN, next to others that read the same.
-#![cfg_attr(feature = "fuzzer", no_main)]
 
 use base64::Engine;
 use base64::alphabet::STANDARD;
@@ -9,9 +8,7 @@ use serde_json::Value;
 use tributary::codec::mutf8::Repair;
 use tributary::codec::{base64 as ours, edn, mutf8, text};
 
-tributary_fuzz::target!(property);
-
-fn property(input: &[u8]) {
+pub fn property(input: &[u8]) {
     let Some((&[which, number], bytes)) = input.split_first_chunk() else { return };
     match which % 4 {
         0 => base64(bytes),

@@ -1,13 +1,10 @@
 //! CBOR, next to ciborium: item by item the same, and whatever ciborium takes for a whole value is passed over in one piece
 //! that ends at the same byte.
-#![cfg_attr(feature = "fuzzer", no_main)]
 
 use ciborium_ll::{Decoder, Header, simple};
 use tributary::codec::cbor::{Fault, Item, MOST_DEPTH, Reader};
 
-tributary_fuzz::target!(property);
-
-fn property(input: &[u8]) {
+pub fn property(input: &[u8]) {
     items(input);
     values(input);
 }

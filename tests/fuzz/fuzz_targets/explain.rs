@@ -1,0 +1,115 @@
+//! Annotated wire bytes, of every protocol: every byte is shown once and in order, however the bytes are cut, and nothing that
+//! a terminal obeys is written.
+#![cfg_attr(feature = "fuzzer", no_main)]
+
+#[path = "../../explain/shown.rs"]
+#[allow(dead_code)]
+mod shown;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tributary::event::BatchBuilder;
+use tributary::explain::http::{Body, Requests};
+use tributary::explain::{Explain, Sheet};
+use tributary::protocol::bytefrog::Hq;
+use tributary::protocol::datadog::{DatadogSession, ListLayout};
+use tributary::protocol::rbkit::{Agent, AgentOptions, Channel, Player};
+use tributary::protocol::{Flow, MemoryBudget, Output, Protocol, Session, bytefrog, datadog, endless, rbkit, zico};
+use tributary_fuzz::{now, origin, pieces};
+
+tributary_fuzz::target!(property);
+
+fn property(input: &[u8]) {
+    let Some((&[which, cut], bytes)) = input.split_first_chunk() else { return };
+    let memory = MemoryBudget::new(1 << 30);
+    match which % 16 {
+        layout @ (0 | 1) => {
+            let mut options = datadog::Options::default();
+            if layout == 1 {
+                options.list_layout = ListLayout::Padded32;
+            }
+            session(|| DatadogSession::new(options.clone(), 16 << 20, false, &memory), Protocol::Datadog, bytes, cut);
+        }
+        version @ 2..6 => {
+            let options = bytefrog::Options::default();
+            let hq = || Hq::offline(options.clone(), false, memory.clone(), Some(version - 1));
+            session(|| hq().session(None), Protocol::Bytefrog, bytes, cut);
+        }
+        channel @ 6..10 => {
+            let channel = [None, Some(Channel::Pub), Some(Channel::Rep), None][usize::from(channel - 6)];
+            // A first byte of 0xFF tells the player that this is a stream, and no body.
+            let options = Arc::new(rbkit::Options::default());
+            let agent = || Agent::new(AgentOptions::default());
+            let player = || Player::new(agent(), options.clone(), 16 << 20, bytes, channel, true);
+            match player() {
+                Player::Pub(_) => session(|| published(player()), Protocol::Rbkit, bytes, cut),
+                Player::Rep(_) => session(|| replied(player()), Protocol::Rbkit, bytes, cut),
+            }
+        }
+        form => {
+            let body: Body = if form % 2 == 0 { endless::explain::body } else { zico::explain::body };
+            let is_file = form < 13;
+            let requests = || Requests::new(body, |_| false, Vec::new());
+            let make = || Box::new(if is_file { requests().of_file() } else { requests() });
+            let whole = name(make(), bytes, 0);
+            if !is_file {
+                assert_eq!(whole, name(make(), bytes, cut), "in pieces");
+            }
+        }
+    }
+}
+
+fn published(player: Player) -> rbkit::Subscription {
+    let Player::Pub(session) = player else { panic!("another channel the second time") };
+    *session
+}
+
+fn replied(player: Player) -> rbkit::Control {
+    let Player::Rep(session) = player else { panic!("another channel the second time") };
+    *session
+}
+
+/// What is received from the first byte on, and whatever is left when somebody begins to look in the middle of it.
+fn session<S: Session>(make: impl Fn() -> S, protocol: Protocol, bytes: &[u8], cut: u8) {
+    let whole = name(make().explainer(), bytes, 0);
+    assert_eq!(whole, name(make().explainer(), bytes, cut), "in pieces");
+
+    let (mut session, mut input) = (make(), Vec::new());
+    let mut out = Output::new(BatchBuilder::new(origin(protocol, 1)));
+    for piece in pieces(bytes, cut).take(MOST_LOOKS) {
+        input.extend_from_slice(piece);
+        loop {
+            let explainer = session.explainer();
+            let progress = session.receive(&input, now(Duration::ZERO), &mut out);
+            out.batch.take();
+            name(explainer, &input[..progress.consumed], 0);
+            input.drain(..progress.consumed);
+            if progress.flow != Flow::Again {
+                break;
+            }
+        }
+    }
+}
+
+const MOST_LOOKS: usize = 30;
+
+/// Names bytes, and checks that these and no others are shown.
+fn name(mut explainer: Box<dyn Explain>, bytes: &[u8], cut: u8) -> String {
+    let mut sheet = Sheet::new(0, []);
+    let (mut input, mut text) = (Vec::new(), String::new());
+    for piece in pieces(bytes, cut) {
+        input.extend_from_slice(piece);
+        let named = explainer.explain(&input, &mut sheet);
+        input.drain(..named);
+        text.push_str(&sheet.take_settled());
+    }
+    explainer.finish(&input, &mut sheet);
+    sheet.end();
+    text.push_str(&sheet.take());
+    assert_eq!(sheet.offset(), bytes.len() as u64);
+    let is_harmless = |character: char| character == '\n' || !character.is_control();
+    assert!(text.chars().all(is_harmless), "{text:?}");
+    shown::check_bytes(&shown::lines(&text), bytes);
+    text
+}
