@@ -236,6 +236,8 @@ async fn agents_do_not_notice_what_others_send() {
 #[test]
 fn memory_that_somebody_has_filled_and_left_is_given_back() {
     let budget = MemoryBudget::new(1 << 20);
+    // Six eighths are for what lasts.
+    let much = budget.limit() / 8 * 6 / 10 * 9;
     let mut offline = Offline::with(Options::default(), budget.clone(), false);
     let define = |offline: &mut Offline, session: u32, strings: i64| {
         let body: Vec<u8> = (0..strings).flat_map(|id| gen2::string(id, &"x".repeat(100))).collect();
@@ -247,17 +249,17 @@ fn memory_that_somebody_has_filled_and_left_is_given_back() {
         offline.elapsed += Duration::from_millis(1);
         define(&mut offline, hoarder, 1000);
     }
-    assert!(budget.used() > budget.limit() / 10 * 9, "{}", budget.used());
+    assert!(budget.used() > much, "{}", budget.used());
     assert!(!define(&mut offline, 1000, 1000).losses().is_empty(), "there is no room for an honest agent");
     // They stay while they may be in use, and no longer.
     for _ in 0..9 {
         offline.pass(Duration::from_secs(1));
     }
-    assert!(budget.used() > budget.limit() / 10 * 9, "{}", budget.used());
+    assert!(budget.used() > much, "{}", budget.used());
     for _ in 0..20 {
         offline.pass(Duration::from_secs(1));
     }
     // Enough have gone, and the others stay.
-    assert!((1..=budget.limit() / 10 * 9).contains(&budget.used()), "{}", budget.used());
+    assert!((1..=much).contains(&budget.used()), "{}", budget.used());
     assert!(define(&mut offline, 1000, 200).losses().is_empty());
 }

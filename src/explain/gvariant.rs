@@ -91,6 +91,7 @@ impl Walk<'_, '_> {
             return odd(bytes, format_args!("{label}: {had}, where its type has {}", node.size), sheet);
         }
         if label.is_named
+            && !bytes.is_empty()
             && let Some(words) = (self.say)(label.name, bytes)
         {
             return sheet.field(bytes, &label.to_string(), words);
@@ -383,6 +384,7 @@ mod tests {
             ["00000000 68 69 00 it: \"hi\"", "00000003 00 73 type: \"s\"", "00000005 00 just: there is a value",]
         );
         assert_eq!(rows("mv", b""), ["it: nothing"]);
+        assert_eq!(rows("ay", b""), ["it: empty"]);
         assert_eq!(rows("my", b"\x01"), ["00000000 01 it: 1"]);
         assert_eq!(
             rows("v", b"\x01\0d\x1b"),

@@ -54,6 +54,11 @@ impl MemoryBudget {
         self.used() + ROOM_FOR_ONE > self.share(CONNECTIONS)
     }
 
+    /// Whether next to nothing is left for what lasts: then what is not in use must go.
+    pub fn is_nearly_used_up(&self) -> bool {
+        self.used() > self.share(LASTING) / 10 * 9
+    }
+
     /// One session's part of it, for what lasts; empty at first. The first [`MemoryLease::FLOOR`] are not counted: the
     /// session's connection has brought them along.
     pub fn lease(self: &Arc<Self>) -> MemoryLease {

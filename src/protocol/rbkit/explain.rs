@@ -195,7 +195,7 @@ fn first(input: &[u8], left: u64) -> &[u8] {
 fn write_head(head: &[u8], flags: u8, length: u64, sheet: &mut Sheet) {
     let names = [(COMMAND, "command"), (LONG, "long"), (MORE, "more follows"), (!7, "reserved")];
     let names: Vec<_> = names.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, name)| *name).collect();
-    sheet.field(&head[..1], "flags", names.join(", "));
+    sheet.field(&head[..1], "flags", if names.is_empty() { "none".to_owned() } else { names.join(", ") });
     sheet.field(&head[1..], "size", length);
 }
 
@@ -298,7 +298,7 @@ mod tests {
                 "00000061 01 flags: more follows",
                 "00000062 00 size: 0",
                 "next frame",
-                "00000063 00 flags",
+                "00000063 00 flags: none",
                 "00000064 02 size: 2",
                 "00000065 6f 6b reply: ok",
                 "command",
@@ -398,12 +398,12 @@ mod tests {
             rows(Explainer::within(Channel::Pub, 0), bytes),
             [
                 "message",
-                "00000000 00 flags",
+                "00000000 00 flags: none",
                 "00000001 04 size: 4",
                 "00000002 81 message: 1 pair",
-                "00000003 c1 01 02 ?: a value; no value begins with this byte",
+                "00000003 c1 01 02 ?: no value begins with the byte 0xc1",
                 "message",
-                "00000006 00 flags",
+                "00000006 00 flags: none",
                 "00000007 01 size: 1",
                 "00000008 01 message: 1",
                 "message",
@@ -411,7 +411,7 @@ mod tests {
                 "0000000a 01 size: 1",
                 "0000000b 00 ?: a frame of a message of several, which rbkit does not send",
                 "next frame",
-                "0000000c 00 flags",
+                "0000000c 00 flags: none",
                 "0000000d 01 size: 1",
                 "0000000e 07 ?: a frame of a message of several, which rbkit does not send",
                 "message",

@@ -187,7 +187,7 @@ impl Sessions {
     pub(super) fn sweep(&self, now: Option<Duration>) {
         let mut live = lock(&self.live);
         if let Some(now) = now
-            && self.budget.used() > self.budget.limit() / 10 * 9
+            && self.budget.is_nearly_used_up()
         {
             self.make_room(&mut live, micros(now.saturating_sub(QUIET)));
         }

@@ -131,7 +131,10 @@ impl Message {
         match self.item(&mut reader, sheet) {
             Ok(()) => Step::Taken(reader.offset()),
             Err(error) if reader.may_wait(&error) => Step::More,
-            Err(DecodeError { kind: DecodeErrorKind::Invalid { expected, .. }, .. }) => Step::Wrong(expected),
+            Err(error) if here.get(error.offset) == Some(&0xC1) => Step::Wrong("no value begins with the byte 0xc1"),
+            Err(DecodeError { kind: DecodeErrorKind::Invalid { .. }, .. }) => {
+                Step::Wrong("it would hold more than is left of the message")
+            }
             Err(_) => Step::Wrong("the message ends inside a value"),
         }
     }

@@ -255,7 +255,7 @@ fn tagged(
     let mut length = 0;
     field(reader, sheet, name, |reader| {
         reader.item()?;
-        length = reader.array(lengths, "an array of another length")?;
+        length = reader.array(lengths, "an array as long as those of such items")?;
         Ok("")
     })?;
     Ok(length)
