@@ -381,6 +381,16 @@ mod tests {
         );
     }
 
+    /// Found by the fuzz target `explain`: an `o` is a number too.
+    #[test]
+    fn a_reply_that_arrives_in_two_pieces_is_the_one_that_it_is() {
+        let mut explainer = Explainer::message(Channel::Rep, 2);
+        let mut sheet = Sheet::new(0, []);
+        assert_eq!(explainer.explain(b"o", &mut sheet), 0);
+        assert_eq!(explainer.explain(b"ok", &mut sheet), 2);
+        assert!(sheet.take().ends_with("reply: ok\n"));
+    }
+
     #[test]
     fn what_is_no_message_is_shown_to_the_end_of_its_frame() {
         let bytes = b"\x00\x04\x81\xc1\x01\x02\x00\x01\x01\x01\x01\x00\x00\x01\x07\x02\0\0\0\0\0\0\0\x03\x92\x01";
