@@ -22,7 +22,8 @@ use tributary::protocol::End;
 use tributary::simulate::{Agent, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
 
 /// However busy the machine is, nothing goes out for lack of time.
-const PATIENT: [&str; 3] = ["unresolved_wait = \"5m\"", "reorder_window = \"5m\"", "rename_wait = \"5m\""];
+const PATIENT: [&str; 4] =
+    ["unresolved_wait = \"5m\"", "reorder_window = \"5m\"", "rename_wait = \"5m\"", "refusal_wait = \"5m\""];
 
 /// The configuration of a listener called `test` that records into `dir`.
 fn recorded(protocol: &str, dir: &Path, options: &str) -> String {

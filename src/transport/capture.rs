@@ -472,7 +472,7 @@ mod tests {
         else {
             panic!("other records")
         };
-        assert_eq!((pieces.len(), *missing, after.as_slice()), (7, 5 << 20, &b"after"[..]));
+        assert_eq!((pieces.len(), *missing, after.as_slice()), (3, 9 << 20, &b"after"[..]));
     }
 
     #[test]
