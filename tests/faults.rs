@@ -4,9 +4,11 @@
 
 mod live;
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -27,6 +29,9 @@ fn configured(home: &Path, listener: &str) -> String {
         .unwrap();
     path.display().to_string()
 }
+
+/// The user whom nothing belongs to.
+const NOBODY: u32 = 65534;
 
 const DATADOG: &str = "protocol = \"datadog\"\nspan_idle = \"20ms\"";
 
@@ -196,4 +201,46 @@ fn a_directory_that_is_taken_away_or_made_unwritable_costs_no_event() {
     until("it goes on", || (written(&inside, "after") || written(&away, "after")).then_some(()));
     daemon.signal("TERM");
     assert_eq!(daemon.end().code, Some(0));
+}
+
+#[test]
+fn permissions_that_are_lost_cost_no_event_once_they_are_given_back() {
+    let home = tempfile::tempdir().unwrap();
+    let inside = home.path().join("inside");
+    fs::create_dir(&inside).unwrap();
+    // Who may do everything loses nothing: root runs it as somebody else, who must reach the binary and the directory.
+    let program = home.path().join("tributary");
+    fs::copy(env!("CARGO_BIN_EXE_tributary"), &program).unwrap();
+    let allow = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    allow(home.path(), 0o755);
+    allow(&inside, 0o777);
+    let config = configured(home.path(), DATADOG);
+    let text = fs::read_to_string(&config).unwrap().replace("events.ndjson", "inside/events.ndjson");
+    fs::write(&config, text).unwrap();
+    let mut command = Command::new(&program);
+    command.args(["run", "--config", &config]);
+    if fs::metadata(home.path()).unwrap().uid() == 0 {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let daemon = Binary::start(command);
+    let address = daemon.address("a");
+    let file = inside.join("events.ndjson");
+    let written = |name: &str| {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        text.contains(&format!("\"{name}\"")).then_some(())
+    };
+    drop(speak(address, "before"));
+    until("it is written", || written("before"));
+    // What is open stays writable; so it is let go of.
+    allow(&inside, 0o000);
+    daemon.signal("HUP");
+    until("the file is closed", || (!daemon.has_open(&file)).then_some(()));
+    drop(speak(address, "meanwhile"));
+    daemon.until_stderr("Permission denied");
+    allow(&inside, 0o777);
+    until("what was held is written", || written("meanwhile"));
+    daemon.signal("TERM");
+    let ended = daemon.end();
+    assert_eq!(ended.code, Some(0));
+    assert!(ended.stderr.contains("sink f: 4 events = 4 written + 0 shed + 0 failed"), "{}", ended.stderr);
 }
