@@ -21,9 +21,15 @@ use tributary::capture::{MAGIC, Reader, What};
 use tributary::protocol::End;
 use tributary::simulate::{Agent, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
 
-/// However busy the machine is, nothing goes out for lack of time.
-const PATIENT: [&str; 4] =
-    ["unresolved_wait = \"5m\"", "reorder_window = \"5m\"", "rename_wait = \"5m\"", "refusal_wait = \"5m\""];
+/// However busy the machine is, nothing goes out for lack of time; and between what the program says first on each of its
+/// connections and its end, which comes with a heartbeat, there is so much of it that a replay keeps the order.
+const PATIENT: [&str; 5] = [
+    "unresolved_wait = \"5m\"",
+    "reorder_window = \"5m\"",
+    "rename_wait = \"5m\"",
+    "refusal_wait = \"5m\"",
+    "heartbeat_interval = \"3s\"",
+];
 
 /// The configuration of a listener called `test` that records into `dir`.
 fn recorded(protocol: &str, dir: &Path, options: &str) -> String {
