@@ -2,10 +2,6 @@
 
 use std::process::ExitCode;
 
-/// Batches are made by one thread and let go by another, for months. See docs/decisions/0025.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     tributary::cli::main()
 }
