@@ -13,6 +13,7 @@ pub mod table;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, JoinHandle};
@@ -77,6 +78,11 @@ impl Daemon {
     /// Where its listener listens.
     pub fn address(&self) -> SocketAddr {
         self.address.expect("it listens")
+    }
+
+    /// Where a file is that it writes.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
     }
 
     /// Waits until it has nothing to do any more, and answers its CPU time so far in seconds.
