@@ -12,21 +12,11 @@ mod daemon;
 
 use daemon::loads::{DISCARD, FILE, LOADS, Load};
 use daemon::table::{self, fixed, head, median, rate, row, spread};
-use daemon::{Books, Daemon, Sent, Simulation, ceiling, peer, raw};
+use daemon::{Cost, ceiling, peer, raw};
 
 /// CPU seconds per million events of the best of the other collectors that were measured: Fluent Bit 5.1.1, msgpack by
 /// the forward protocol, packed, to a file of 266 bytes a line. Recorded 2026-11 on a machine like this one, not run here.
 const FLUENT_BIT: f64 = 3.95;
-
-/// What one run of one row cost.
-struct Run {
-    sent: Sent,
-    cpu_seconds: f64,
-    peak_mib: f64,
-    bytes_out: u64,
-    /// `sent = written + lost`.
-    books: String,
-}
 
 fn main() {
     let (numbers, words) = table::arguments();
@@ -35,7 +25,7 @@ fn main() {
     let named = |load: &&Load| words.is_empty() || words.iter().any(|word| load.name.starts_with(word.as_str()));
     println!("{repetitions} interleaved repetitions; medians (lowest–highest); CPU in seconds per million events\n");
     head(&["events/s", "MB/s in", "MB/s out", "CPU", "× raw copy", "peak MiB", "sent = written + lost"]);
-    let costs: Vec<Cost> =
+    let costs: Vec<Line> =
         LOADS.iter().filter(named).map(|load| measure(load, load.events(events), repetitions)).collect();
 
     println!(
@@ -43,7 +33,7 @@ fn main() {
     );
     println!("forward protocol, packed, to a file of 266 bytes a line):\n");
     head(&["bytes a line", "CPU", "times less"]);
-    for Cost { name, line_bytes, cpu } in costs {
+    for Line { name, line_bytes, cpu } in costs {
         row(name, &[fixed(line_bytes), fixed(cpu), fixed(FLUENT_BIT / cpu)]);
     }
     if words.is_empty() || words.iter().any(|word| word == "rsyslog") {
@@ -52,7 +42,7 @@ fn main() {
 }
 
 /// What a line of a load costs.
-struct Cost {
+struct Line {
     name: &'static str,
     line_bytes: f64,
     /// Of a million of them, in seconds.
@@ -60,14 +50,15 @@ struct Cost {
 }
 
 /// Prints the rows of a load. Answers what it costs to a file.
-fn measure(load: &Load, events: u64, repetitions: u64) -> Cost {
+fn measure(load: &Load, events: u64, repetitions: u64) -> Line {
     let (mut discarded, mut filed, mut copied, mut alone) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..repetitions {
-        discarded.push(run(load, DISCARD, events));
+        discarded.push(Cost::of_load(load, events, "", &[DISCARD], &[]).0);
         // A virtual machine may have to ask its host for every page that it has not used lately, at several times the
         // cost of the copy. So each run that writes finds as much memory freshly freed as the other.
         raw::copy(events * load.bytes_per_event);
-        let to_file = run(load, FILE, events);
+        let (to_file, books) = Cost::of_load(load, events, "", &[FILE], &[]);
+        drop(books);
         raw::copy(events * load.bytes_per_event);
         copied.push(raw::copy(to_file.bytes_out));
         filed.push(to_file);
@@ -77,58 +68,27 @@ fn measure(load: &Load, events: u64, repetitions: u64) -> Cost {
     let ratios: Vec<f64> = filed.iter().zip(&copied).map(|(file, copy)| file.cpu_seconds / copy.cpu_seconds).collect();
     print_runs(&format!("{name} → discard"), &discarded, "");
     print_runs(&format!("{name} → file"), &filed, &spread(&ratios, |ratio| *ratio));
-    let (events, bytes) = (filed[0].sent.events as f64, filed[0].bytes_out as f64);
+    let (events, bytes) = (filed[0].events as f64, filed[0].bytes_out as f64);
     let per_second = rate(median(&copied, |copy| events / copy.seconds));
     let megabytes = fixed(median(&copied, |copy| bytes / 1e6 / copy.seconds));
     let cpu = spread(&copied, |copy| copy.cpu_seconds / events * 1e6);
     let none = String::new;
     row("raw copy of the same bytes out", &[per_second, none(), megabytes, cpu, "1".into(), none(), none()]);
-    let [per_second, megabytes] = speeds(&alone, |sent| *sent);
+    let per_second = rate(median(&alone, |sent| sent.events as f64 / sent.seconds));
+    let megabytes = fixed(median(&alone, |sent| sent.bytes as f64 / 1e6 / sent.seconds));
     row("generator alone", &[per_second, megabytes, none(), none(), none(), none(), none()]);
-    Cost { name, line_bytes: bytes / events, cpu: median(&filed, Run::cpu_per_million) }
+    Line { name, line_bytes: bytes / events, cpu: median(&filed, Cost::cpu_per_million) }
 }
 
-fn print_runs(name: &str, runs: &[Run], ratio: &str) {
-    let [per_second, megabytes_in] = speeds(runs, |run| run.sent);
-    let megabytes_out = match median(runs, |run| run.bytes_out as f64 / 1e6 / run.sent.seconds) {
+fn print_runs(name: &str, runs: &[Cost], ratio: &str) {
+    let megabytes_in = fixed(median(runs, |run| run.bytes_in as f64 / 1e6 / run.seconds));
+    let megabytes_out = match median(runs, |run| run.bytes_out as f64 / 1e6 / run.seconds) {
         0.0 => String::new(),
         megabytes => fixed(megabytes),
     };
-    let (cpu, peak) = (spread(runs, Run::cpu_per_million), fixed(median(runs, |run| run.peak_mib)));
-    row(name, &[per_second, megabytes_in, megabytes_out, cpu, ratio.to_owned(), peak, runs[0].books.clone()]);
-}
-
-/// Events and megabytes per second.
-fn speeds<T>(runs: &[T], sent: impl Fn(&T) -> Sent) -> [String; 2] {
-    let per_second = median(runs, |run| sent(run).events as f64 / sent(run).seconds);
-    let megabytes = median(runs, |run| sent(run).bytes as f64 / 1e6 / sent(run).seconds);
-    [rate(per_second), fixed(megabytes)]
-}
-
-impl Run {
-    fn cpu_per_million(&self) -> f64 {
-        self.cpu_seconds / self.sent.events as f64 * 1e6
-    }
-}
-
-/// Runs the daemon with one sink, sends it everything, and stops it.
-fn run(load: &Load, sink: &str, events: u64) -> Run {
-    let (run, _) = run_and_keep(load, sink, events);
-    run
-}
-
-/// The same, and what it left behind.
-fn run_and_keep(load: &Load, sink: &str, events: u64) -> (Run, Books) {
-    let meeting = load.meeting();
-    let daemon = Daemon::start(&load.config(meeting, "", &[sink]));
-    let before = daemon.process.cpu_seconds();
-    // The agents wait until the daemon has read to the end and closed; what lanes still hold is soon written.
-    let sent = Simulation::start(&load.arguments(meeting, &daemon, events)).finish();
-    let cpu_seconds = daemon.settled_cpu_seconds() - before;
-    let peak_mib = daemon.process.memory().peak;
-    let left = daemon.stop();
-    let (books, bytes_out) = (left.check(sent.events), left.bytes_written());
-    (Run { sent, cpu_seconds, peak_mib, bytes_out, books }, left)
+    let (cpu, peak) = (spread(runs, Cost::cpu_per_million), fixed(median(runs, |run| run.memory.peak)));
+    let per_second = rate(median(runs, Cost::per_second));
+    row(name, &[per_second, megabytes_in, megabytes_out, cpu, ratio.to_owned(), peak, runs[0].balance.clone()]);
 }
 
 /// Prints what rsyslog takes to parse and write the lines that the daemon has written.
@@ -142,11 +102,11 @@ fn beside_rsyslog(events: u64, repetitions: u64) {
     );
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..repetitions {
-        let (run, left) = run_and_keep(Load::named("datadog"), FILE, events);
-        theirs.push(peer::rsyslog(&left.directory.path().join("out/events.ndjson"), run.sent.events));
+        let (run, books) = Cost::of_load(Load::named("datadog"), events, "", &[FILE], &[]);
+        theirs.push(peer::rsyslog(&books.directory.path().join("out/events.ndjson"), run.events));
         ours.push(run);
     }
-    let events = ours[0].sent.events as f64;
+    let events = ours[0].events as f64;
     let ratios: Vec<f64> =
         ours.iter().zip(&theirs).map(|(ours, theirs)| theirs.cpu_seconds / ours.cpu_seconds).collect();
     head(&["events/s", "MB/s out", "CPU", "× datadog → file", "peak MiB"]);

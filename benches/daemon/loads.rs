@@ -18,7 +18,7 @@ const EVENTS: &str = "EVENTS";
 pub struct Load {
     pub name: &'static str,
     pub agent: &'static [&'static str],
-    options: &'static str,
+    pub options: &'static str,
     /// About as many bytes as an event takes in a file.
     pub bytes_per_event: u64,
     /// Events in a run, of each hundred that are asked for: so that all runs take about as long.

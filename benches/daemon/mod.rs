@@ -9,6 +9,7 @@ pub mod peer;
 pub mod process;
 pub mod raw;
 pub mod table;
+pub mod wire;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -19,7 +20,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use process::Process;
+use loads::Load;
+use process::{Memory, Process};
 use tempfile::TempDir;
 
 const TRIBUTARY: &str = env!("CARGO_BIN_EXE_tributary");
@@ -88,17 +90,17 @@ impl Daemon {
     /// Waits until it has nothing to do any more, and answers its CPU time so far in seconds.
     pub fn settled_cpu_seconds(&self) -> f64 {
         let began = Instant::now();
-        let mut before = self.process.cpu_seconds();
-        loop {
+        let (mut before, mut quiet) = (self.process.cpu_seconds(), 0);
+        // Twice: on a busy machine it may not have had its turn.
+        while quiet < 2 {
             thread::sleep(Duration::from_millis(100));
             let now = self.process.cpu_seconds();
             // What an idle one takes to look at its clocks is less than 1 %.
-            if now - before < 0.001 {
-                return now;
-            }
+            quiet = if now - before < 0.001 { quiet + 1 } else { 0 };
             assert!(began.elapsed() < PATIENCE, "it does not come to rest");
             before = now;
         }
+        before
     }
 
     /// Stops it; its books.
@@ -143,6 +145,12 @@ impl Books {
         files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
     }
 
+    /// Bytes that it has read from agents.
+    pub fn bytes_read(&self) -> u64 {
+        let before = self.text.split(" bytes in = ").next().unwrap();
+        before.split_whitespace().last().unwrap().parse().expect(&self.text)
+    }
+
     /// Holds them against what was sent, for every sink: `sent = written + lost`, and nothing lost.
     pub fn check(&self, sent: u64) -> String {
         let Books { text, .. } = self;
@@ -155,6 +163,74 @@ impl Books {
     }
 }
 
+/// What a daemon took for what it was given.
+#[derive(Debug)]
+pub struct Cost {
+    pub events: u64,
+    /// From the first byte until everything was read.
+    pub seconds: f64,
+    pub cpu_seconds: f64,
+    pub memory: Memory,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    /// `sent = written + lost`.
+    pub balance: String,
+}
+
+/// What agents did.
+#[derive(Clone, Copy, Debug)]
+pub struct Given {
+    /// Events of what is measured.
+    pub events: u64,
+    /// Those from before, in `prepare`.
+    pub before: u64,
+}
+
+impl Cost {
+    /// Starts a daemon, lets `prepare` and then `give` send it something, and stops it. Only the second is measured. Its
+    /// files are there as long as its books.
+    pub fn of<T>(
+        config: &str,
+        prepare: impl FnOnce(&Daemon) -> T,
+        give: impl FnOnce(&Daemon, T) -> Given,
+    ) -> (Cost, Books) {
+        let daemon = Daemon::start(config);
+        let prepared = prepare(&daemon);
+        let before = daemon.settled_cpu_seconds();
+        let began = Instant::now();
+        let given = give(&daemon, prepared);
+        // Agents wait until the daemon has read to the end and closed; what lanes still hold is soon written.
+        let seconds = began.elapsed().as_secs_f64();
+        let cpu_seconds = daemon.settled_cpu_seconds() - before;
+        let memory = daemon.process.memory();
+        let books = daemon.stop();
+        let balance = books.check(given.before + given.events);
+        let (bytes_in, bytes_out) = (books.bytes_read(), books.bytes_written());
+        (Cost { events: given.events, seconds, cpu_seconds, memory, bytes_in, bytes_out, balance }, books)
+    }
+
+    /// The same for simulated agents.
+    pub fn of_load(load: &Load, events: u64, more: &str, sinks: &[&str], arguments: &[&str]) -> (Cost, Books) {
+        let meeting = load.meeting();
+        let give = |daemon: &Daemon, ()| {
+            let mut all = load.arguments(meeting, daemon, events);
+            all.extend(arguments.iter().map(|&argument| argument.to_owned()));
+            Given { events: Simulation::start(&all).finish().events, before: 0 }
+        };
+        Cost::of(&load.config(meeting, more, sinks), |_| (), give)
+    }
+
+    /// CPU seconds per million events.
+    pub fn cpu_per_million(&self) -> f64 {
+        self.cpu_seconds / self.events as f64 * 1e6
+    }
+
+    /// Events per second.
+    pub fn per_second(&self) -> f64 {
+        self.events as f64 / self.seconds
+    }
+}
+
 /// What simulated agents say that they have sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
@@ -162,6 +238,8 @@ pub struct Sent {
     pub bytes: u64,
     /// From the start of the process until it ended: then the daemon has read everything, for agents wait for that.
     pub seconds: f64,
+    /// From the start until the system had taken the last byte.
+    pub last_byte_seconds: f64,
 }
 
 /// Simulated agents that are still sending.
@@ -187,7 +265,8 @@ impl Simulation {
         assert!(output.status.success(), "{said}");
         let report: serde_json::Value = serde_json::from_str(said.lines().last().unwrap_or_default()).expect(&said);
         let number = |key: &str| report[key].as_u64().expect(&said);
-        Sent { events: number("events"), bytes: number("bytes"), seconds }
+        let last_byte_seconds = report["seconds"].as_f64().expect(&said);
+        Sent { events: number("events"), bytes: number("bytes"), seconds, last_byte_seconds }
     }
 }
 
