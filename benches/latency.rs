@@ -3,12 +3,12 @@
 //! `cargo bench --bench latency [-- [PROTOCOL...] [SECONDS]]` prints a table. Agents send at a rate that does not depend on
 //! the daemon: what `simulate --rate` could not send in time it sends as soon as it can, and nothing is left out.
 //!
-//! Each line tells when the collector read its bytes (`observed_time`); this bench reads the lines, from a pipe or from the
+//! Each line tells when the daemon took up its bytes (`observed_time`); this bench reads the lines, from a pipe or from the
 //! file while it grows, and looks at the same clock when it has them. The difference is counted for every line. So a
 //! figure contains: decoding, the lane, encoding, the write, and that this bench is woken up and reads (of a file, that it
-//! looks again after 0.1 ms). It does not contain how long bytes wait in the socket before the daemon reads them; that
-//! is in the last column, which holds the moment at which a line was seen against the moment at which the agent should
-//! have made it, were every event due alone.
+//! looks again after 0.1 ms). It does not contain how long bytes wait in the socket, or behind other batches of the same
+//! read. That is in a column of its own, which holds the moment at which a line was seen against the moment at which the
+//! agent should have made it, were every event due alone.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
