@@ -90,8 +90,9 @@ pub const LOADS: [Load; 9] = [
     },
 ];
 
-/// A Java agent takes one of these intervals to exit.
-const BRIEF_EXIT: &str = "heartbeat_interval = \"100ms\"";
+/// A Java agent takes one of these intervals to exit. Were it much shorter, heartbeats would be missed on a busy machine,
+/// and the daemon would say so in events that nobody sent.
+const BRIEF_EXIT: &str = "heartbeat_interval = \"500ms\"";
 
 /// Where agents of a load and their daemon meet. Processes of Ruby are dialled, all others dial.
 #[derive(Clone, Copy, Debug)]
