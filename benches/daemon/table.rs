@@ -1,0 +1,69 @@
+//! Tables that can be pasted into docs/performance.md, and the numbers in them.
+
+/// Prints the head of a table; the first column has no name.
+pub fn head(columns: &[&str]) {
+    println!("| | {} |", columns.join(" | "));
+    println!("|{}", "---|".repeat(columns.len() + 1));
+}
+
+/// Prints a row.
+pub fn row(name: &str, cells: &[String]) {
+    println!("| {name} | {} |", cells.join(" | "));
+}
+
+/// The numbers among the arguments, and the words: those that begin with a dash are cargo's.
+pub fn arguments() -> (Vec<u64>, Vec<String>) {
+    let all: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let numbers = all.iter().filter_map(|argument| argument.parse().ok()).collect();
+    let words = all.iter().filter(|argument| argument.parse::<u64>().is_err()).cloned().collect();
+    (numbers, words)
+}
+
+/// The one in the middle; of two, the larger.
+pub fn median<T>(runs: &[T], figure: impl Fn(&T) -> f64) -> f64 {
+    let mut figures: Vec<f64> = runs.iter().map(figure).collect();
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// The median with the lowest and the highest.
+pub fn spread<T>(runs: &[T], figure: impl Fn(&T) -> f64) -> String {
+    let low = runs.iter().map(&figure).fold(f64::INFINITY, f64::min);
+    let high = runs.iter().map(&figure).fold(0.0, f64::max);
+    let middle = median(runs, &figure);
+    if runs.len() == 1 { fixed(middle) } else { format!("{} ({}–{})", fixed(middle), fixed(low), fixed(high)) }
+}
+
+/// Three digits or two that count.
+pub fn fixed(figure: f64) -> String {
+    match figure {
+        100.0.. => format!("{figure:.0}"),
+        10.0.. => format!("{figure:.1}"),
+        0.1.. => format!("{figure:.2}"),
+        _ => format!("{figure:.3}"),
+    }
+}
+
+/// A count with commas.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// So many per second, in millions or thousands.
+pub fn rate(per_second: f64) -> String {
+    if per_second >= 1e6 {
+        format!("{:.2} M", per_second / 1e6)
+    } else if per_second >= 1e4 {
+        format!("{:.0} k", per_second / 1e3)
+    } else {
+        format!("{per_second:.0}")
+    }
+}
