@@ -447,10 +447,12 @@ impl Repeats {
         if !self.is_on {
             return false;
         }
-        let event = shared.memory.fingerprint((self.speaker, kind.as_str(), slice.bytes()));
+        let event = shared.memory.fingerprint((self.speaker, kind as u8, slice.bytes()));
         // Aggregates have no time of their own that would tell machines apart.
-        let event = self.close_to(event, kind != Section::Aggregate, &shared.memory);
-        if shared.memory.knows(&event) {
+        let is_unique = kind != Section::Aggregate;
+        let event = self.close_to(event, is_unique, &shared.memory);
+        let known_by = if is_unique { &event[..1] } else { &event[..] };
+        if shared.memory.knows(known_by) {
             return true;
         }
         if self.fresh.len() < shared.options.dedup.entries {

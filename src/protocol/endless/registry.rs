@@ -1,7 +1,9 @@
 //! The events that are known: their names, and what their payloads mean. The data file is compiled in.
 
-use std::collections::HashMap;
 use std::sync::LazyLock;
+
+use foldhash::quality::RandomState;
+use hashbrown::HashMap;
 
 /// A known event.
 #[derive(Debug)]
@@ -72,8 +74,8 @@ impl Shape {
 const NONE: &str = "-";
 const UNKNOWN: &str = "?";
 
-static REGISTRY: LazyLock<HashMap<[u8; 16], Known>> = LazyLock::new(|| {
-    let mut registry: HashMap<[u8; 16], Known> = HashMap::new();
+static REGISTRY: LazyLock<HashMap<[u8; 16], Known, RandomState>> = LazyLock::new(|| {
+    let mut registry: HashMap<[u8; 16], Known, RandomState> = HashMap::default();
     for (id, name, shape) in include_str!("registry.tsv").lines().filter_map(line) {
         registry.entry(id).or_insert(Known { name, shapes: Vec::new() }).shapes.push(shape);
     }
