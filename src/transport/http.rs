@@ -266,9 +266,8 @@ impl<E: Exchange> Conversation<E> {
         };
         let request = Request { head, body, number };
         let job = Job {
-            work: self.http.exchange.work(request.clone(), self.around.clock.now()),
+            work: self.http.exchange.work(request, self.around.clock.now()),
             out: Output::new(BatchBuilder::new(self.origin.clone())),
-            request,
             undecided,
             around: self.around.clone(),
             origin: self.origin.clone(),
@@ -295,7 +294,6 @@ impl<E: Exchange> Conversation<E> {
 struct Job<W> {
     work: W,
     out: Output,
-    request: Request,
     undecided: Undecided,
     around: Surroundings,
     origin: Arc<Origin>,
@@ -350,7 +348,7 @@ impl<W: Work> Job<W> {
             at: received,
             origin: self.origin.clone(),
             reason: reason.to_owned(),
-            request: self.request.clone(),
+            request: self.work.request().clone(),
         };
         match quarantine.keep(record).await {
             Ok(()) => true,
