@@ -290,6 +290,9 @@ impl<E: Exchange> Conversation<E> {
     }
 }
 
+/// So long a request is worked on, and then others have their turn. Most are done by then.
+const TURN: Duration = Duration::from_micros(500);
+
 /// A request being worked on.
 struct Job<W> {
     work: W,
@@ -307,7 +310,7 @@ impl<W: Work> Job<W> {
     async fn run(mut self) -> Response {
         let delivery = self.around.sender.delivery();
         let received = self.around.clock.now();
-        let mut now = received;
+        let (mut now, mut turn) = (received, received.elapsed);
         loop {
             self.around.sender.until_it_keeps_up().await;
             let flow = self.work.proceed(now, &mut self.out);
@@ -323,13 +326,16 @@ impl<W: Work> Job<W> {
             if flow != Flow::Again {
                 break;
             }
-            match self.out.hold.take() {
-                Some(hold) => {
-                    let _ = timeout(hold, self.around.stop.cancelled()).await;
-                }
-                None => tokio::task::yield_now().await,
+            now = self.around.clock.now();
+            if let Some(hold) = self.out.hold.take() {
+                let _ = timeout(hold, self.around.stop.cancelled()).await;
+            } else if now.elapsed.saturating_sub(turn) < TURN {
+                continue;
+            } else {
+                tokio::task::yield_now().await;
             }
             now = self.around.clock.now();
+            turn = now.elapsed;
         }
         let is_kept = self.set_aside(received.unix).await;
         let is_written = delivery.verdict().await == Verdict::Written;
