@@ -166,6 +166,8 @@ impl<E> Http<E> {
         };
         room.out.batch.set_origin(origin.clone());
         room.out.batch.set_resource(Arc::default());
+        // How long the last request would have waited is not for this one.
+        room.out.hold = None;
         room
     }
 
