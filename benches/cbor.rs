@@ -1,10 +1,9 @@
 //! CBOR, next to two libraries for it, over bodies of traces of the two generations of agents: the items of traces, all
 //! items one by one, and passing over whole documents. Report: bytes of the body per second.
-//!
-//! Libraries that read documents rather than streams need every call to be inside of another one's array, so a trace is one
-//! deeply nested item to them; here it is nested to 20, for the default of ciborium ends at 127 calls.
 
 #![allow(missing_docs)]
+
+mod workloads;
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -13,73 +12,9 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use minicbor::data::Type;
 use serde::de::IgnoredAny;
 use tributary::codec::cbor::{MOST_DEPTH, Reader};
-use tributary::protocol::zico::wire::{self, Dialect, Order};
-
-const RECORDS: usize = 20_000;
-/// Records of a trace, and how deep they are nested.
-const TRACE: usize = 40;
-const DEPTH: usize = 20;
-
-fn gen1() -> Vec<u8> {
-    let mut body = Vec::new();
-    for trace in 0..(RECORDS / TRACE) as u64 {
-        for call in 0..TRACE {
-            if call < DEPTH {
-                body.extend_from_slice(b"\xc8\x9f\xcb\x48");
-                body.extend_from_slice(&(7 << 40 | trace).to_le_bytes());
-            }
-            if call == 0 {
-                body.extend_from_slice(b"\xd8\x21\x82\x1b\x00\x00\x01\x8b\xcf\xe5\x68\x00\x07");
-            }
-            if call < DEPTH && call % 4 == 1 {
-                body.extend_from_slice(b"\xc9\xa2\xc6\x18\x20\x6c/orders/4711\xc6\x18\x21\x18\xc8");
-            }
-            if call >= DEPTH {
-                body.extend_from_slice(b"\xcd\x48");
-                body.extend_from_slice(&((1 << 40) | (trace + 9)).to_le_bytes());
-                body.push(0xFF);
-            }
-        }
-    }
-    body
-}
-
-fn gen2() -> Vec<u8> {
-    let mut body = Vec::new();
-    for trace in 0..(RECORDS / TRACE) as u64 {
-        for call in 0..TRACE {
-            if call < DEPTH {
-                body.extend_from_slice(b"\xc3\x9f\x1b");
-                body.extend_from_slice(&(1_326_258_996_611 + trace).to_be_bytes());
-                body.extend_from_slice(b"\x19\x01\x2c");
-            }
-            if call == 0 {
-                body.extend_from_slice(b"\xc5\x82\x1b\x00\x00\x01\x8b\xcf\xe5\x68\x00\x07");
-            }
-            if call < DEPTH && call % 4 == 1 {
-                body.extend_from_slice(b"\xc6\x82\x18\x20\x6c/orders/4711\xc6\x82\x18\x21\x63200");
-            }
-            if call >= DEPTH {
-                body.extend_from_slice(b"\xc4\x83\x1b");
-                body.extend_from_slice(&(1_326_258_999_611 + trace).to_be_bytes());
-                body.extend_from_slice(b"\x01\x19\x21\x08\xff");
-            }
-        }
-    }
-    body
-}
-
-fn entries(body: &[u8], dialect: Dialect) -> usize {
-    let (mut reader, mut order, mut entries) = (Reader::new(body), Order::Little, 0);
-    while !reader.is_at_end() {
-        match wire::entry(&mut reader, dialect, &mut order) {
-            Ok(entry) => drop(black_box(entry)),
-            Err(_) => break,
-        }
-        entries += 1;
-    }
-    entries
-}
+use tributary::protocol::zico::wire::Dialect;
+use workloads::EVENTS;
+use workloads::zico::{DEPTH, entries, records};
 
 fn skipped(body: &[u8]) -> usize {
     let (mut reader, mut items) = (Reader::new(body), 0);
@@ -141,14 +76,14 @@ fn ciborium_items<T: serde::de::DeserializeOwned>(mut body: &[u8]) -> usize {
 fn all(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("cbor");
     group.sample_size(20).measurement_time(Duration::from_secs(3));
-    for (name, body, dialect) in [("gen1", gen1(), Dialect::Gen1), ("gen2", gen2(), Dialect::Gen2)] {
-        let traces = RECORDS / TRACE;
+    for (name, dialect) in [("gen1", Dialect::Gen1), ("gen2", Dialect::Gen2)] {
+        let (body, traces) = (records(dialect), (EVENTS / DEPTH) as usize);
         assert_eq!(skipped(&body), traces);
         assert_eq!(minicbor_skipped(&body), traces);
         assert_eq!(minicbor_pulled(&body).ok(), Some(pulled(&body)));
         assert_eq!(ciborium_items::<IgnoredAny>(&body), traces);
         assert_eq!(ciborium_items::<ciborium::Value>(&body), traces);
-        assert!(entries(&body, dialect) > RECORDS);
+        assert!(entries(&body, dialect) > EVENTS as usize);
         group.throughput(Throughput::Bytes(body.len() as u64));
         let body = black_box(body.as_slice());
         group.bench_function(format!("{name}, items of traces"), |b| b.iter(|| entries(body, dialect)));

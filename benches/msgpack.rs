@@ -1,18 +1,19 @@
-//! MessagePack of a heap dump, read three ways in one run: by our pull reader, by rmp-serde into structs, and by
-//! rmp-serde into a value of any shape, as a decoder without a schema has it. All answer the same sums.
+//! MessagePack of a heap dump, next to two libraries for it: our pull reader; rmp-serde into structs, and into a value of any
+//! shape, as a decoder without a schema has it; rmpv into values of its own, with texts borrowed and copied. All answer
+//! the same sums.
 
 #![allow(missing_docs)]
 
-mod rbkit_dump;
+mod workloads;
 
 use std::fmt;
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use rbkit_dump::{OBJECTS, dump};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tributary::codec::msgpack::{Reader, Value};
+use workloads::rbkit::{OBJECTS, dump};
 
 /// Objects, sum of ids, references, bytes of text, sum of lines and sizes.
 type Sums = [u64; 5];
@@ -148,18 +149,63 @@ fn any(wire: &[u8]) -> Option<Sums> {
     Some(sums)
 }
 
+/// Values of rmpv whose texts stay where they are.
+fn borrowed(mut wire: &[u8]) -> Option<Sums> {
+    let objects = rmpv::decode::read_value_ref(&mut wire).ok()?;
+    let rmpv::ValueRef::Array(objects) = objects else { return None };
+    let mut sums = [objects.len() as u64, 0, 0, 0, 0];
+    for object in &objects {
+        let rmpv::ValueRef::Map(pairs) = object else { return None };
+        for (key, value) in pairs {
+            match (key.as_u64()?, value) {
+                (_, rmpv::ValueRef::Nil) => {}
+                (3, id) => sums[1] = sums[1].wrapping_add(id.as_u64()?),
+                (4 | 6, rmpv::ValueRef::String(text)) => sums[3] += text.as_str()?.len() as u64,
+                (5, rmpv::ValueRef::Array(ids)) => sums[2] += ids.len() as u64,
+                (7 | 8, number) => sums[4] += number.as_u64()?,
+                _ => return None,
+            }
+        }
+    }
+    Some(sums)
+}
+
+/// Values of rmpv that own what they hold.
+fn owned(mut wire: &[u8]) -> Option<Sums> {
+    let objects = rmpv::decode::read_value(&mut wire).ok()?;
+    let objects = objects.as_array()?;
+    let mut sums = [objects.len() as u64, 0, 0, 0, 0];
+    for object in objects {
+        for (key, value) in object.as_map()? {
+            match key.as_u64()? {
+                _ if value.is_nil() => {}
+                3 => sums[1] = sums[1].wrapping_add(value.as_u64()?),
+                4 | 6 => sums[3] += value.as_str()?.len() as u64,
+                5 => sums[2] += value.as_array()?.len() as u64,
+                7 | 8 => sums[4] += value.as_u64()?,
+                _ => return None,
+            }
+        }
+    }
+    Some(sums)
+}
+
 fn all(criterion: &mut Criterion) {
     let wire = dump();
     let sums = pull(&wire).expect("our reader reads it");
     assert_eq!(sums[0], OBJECTS);
     assert_eq!(structs(&wire), Some(sums));
     assert_eq!(any(&wire), Some(sums));
+    assert_eq!(borrowed(&wire), Some(sums));
+    assert_eq!(owned(&wire), Some(sums));
     let mut group = criterion.benchmark_group("msgpack");
     group.sample_size(20).measurement_time(Duration::from_secs(3));
     group.throughput(Throughput::ElementsAndBytes { elements: OBJECTS, bytes: wire.len() as u64 });
     group.bench_function("pull reader", |bencher| bencher.iter(|| pull(black_box(&wire))));
     group.bench_function("rmp-serde, structs", |bencher| bencher.iter(|| structs(black_box(&wire))));
     group.bench_function("rmp-serde, any value", |bencher| bencher.iter(|| any(black_box(&wire))));
+    group.bench_function("rmpv, borrowed values", |bencher| bencher.iter(|| borrowed(black_box(&wire))));
+    group.bench_function("rmpv, values", |bencher| bencher.iter(|| owned(black_box(&wire))));
     group.finish();
 }
 

@@ -141,8 +141,13 @@ pub(super) async fn gather(
                 if let Ok(data) = frame.into_data() {
                     undecided.received(data.len());
                     if body.capacity() - body.len() < data.len() {
-                        // A quarter at a time: what is not used must find room, too.
-                        body.reserve_exact(data.len().max(body.len() / 4));
+                        // A quarter at a time: what is not used must find room, too, and so must both copies while the
+                        // old one moves into the new.
+                        let room = data.len().max(body.len() / 4);
+                        if !lease.hold((body.capacity() + body.len() + room) as u64) {
+                            break Cut::OutOfMemory;
+                        }
+                        body.reserve_exact(room);
                     }
                     body.extend_from_slice(&data);
                 }
@@ -151,7 +156,7 @@ pub(super) async fn gather(
             Err(_) => break Cut::TimedOut,
         }
     };
-    let received = body.len();
+    let received = undecided.bytes;
     body.truncate(Loss::EXCERPT);
     body.shrink_to_fit();
     drop(lease);
