@@ -50,6 +50,9 @@ pub trait Work: Send + 'static {
     /// Why the request is to be kept as it came, once `proceed` is done. `None`: it need not.
     fn aside(&self) -> Option<&str>;
 
+    /// The request as it came.
+    fn request(&self) -> &Request;
+
     /// The answer, when the fate of the events is known.
     fn conclude(self, fate: Fate, now: Now) -> Response;
 }

@@ -1,15 +1,17 @@
 //! HTTP/1.1 listeners: hyper reads heads and frames bodies; who comes in, how long everything may take, what the sinks
 //! say and what is answered is ours.
 //!
-//! A request is answered when every sink that takes its events has them. It is worked on by a task of its own, so a peer
-//! that has gone (or was told to come again, because the sinks took too long) does not undo what was begun.
+//! A request is answered when every sink that takes its events has them. It is worked on by the task of its connection; and
+//! by a task of its own once the peer has gone (or was told to come again, because the sinks took too long), so that what
+//! was begun is not undone.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,7 +23,7 @@ use hyper::service::service_fn;
 use hyper::{HeaderMap, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
@@ -63,9 +65,10 @@ impl Listener {
         let http = Arc::new(Http {
             exchange,
             places: Arc::new(Semaphore::new(options.max_requests)),
-            quarantine: Quarantine::new(&options.quarantine, &self.name).map(Arc::new),
+            quarantine: Quarantine::new(&options.quarantine, &self.name),
             options,
             budget,
+            rooms: Mutex::default(),
         });
         let house = House {
             http: http.clone(),
@@ -97,6 +100,7 @@ impl<E: Exchange> House<E> {
         let ticking = async {
             loop {
                 sleep(TICK).await;
+                self.http.rooms().clear();
                 self.told(E::tick).await;
             }
         };
@@ -136,7 +140,48 @@ struct Http<E> {
     /// For requests that are decoded and delivered.
     places: Arc<Semaphore>,
     budget: Arc<MemoryBudget>,
-    quarantine: Option<Arc<Quarantine>>,
+    quarantine: Option<Quarantine>,
+    /// Left by requests that are done, for a second at most.
+    rooms: Mutex<Vec<Room>>,
+}
+
+/// Where a request writes its events: most are too short to make memory of their own for that.
+struct Room {
+    out: Output,
+    /// What is kept for the next batch.
+    kept: MemoryLease,
+}
+
+/// So many rooms are kept …
+const MOST_ROOMS: usize = 16;
+/// … and none that takes more than this.
+const MOST_ROOM_BYTES: usize = 128 << 10;
+
+impl<E> Http<E> {
+    /// A room for events of `origin`.
+    fn room(&self, origin: &Arc<Origin>) -> Room {
+        let Some(mut room) = self.rooms().pop() else {
+            let out = Output::new(BatchBuilder::new(origin.clone()));
+            return Room { out, kept: self.budget.passing(0) };
+        };
+        room.out.batch.set_origin(origin.clone());
+        room.out.batch.set_resource(Arc::default());
+        // How long the last request would have waited is not for this one.
+        room.out.hold = None;
+        room
+    }
+
+    /// Nothing of a request is in the room any more.
+    fn leave(&self, room: Room) {
+        let mut rooms = self.rooms();
+        if rooms.len() < MOST_ROOMS && room.out.batch.is_empty() && room.out.batch.memory_bytes() <= MOST_ROOM_BYTES {
+            rooms.push(room);
+        }
+    }
+
+    fn rooms(&self) -> MutexGuard<'_, Vec<Room>> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What all requests of a connection share.
@@ -200,7 +245,7 @@ async fn converse<E: Exchange>(arrival: Arrival, http: Arc<Http<E>>) {
 }
 
 impl<E: Exchange> Conversation<E> {
-    async fn answer(&self, request: hyper::Request<Incoming>) -> hyper::Response<Full<Bytes>> {
+    async fn answer(self: &Arc<Self>, request: hyper::Request<Incoming>) -> hyper::Response<Full<Bytes>> {
         self.watch.request();
         let response = self.respond(request).await;
         self.watch.answer();
@@ -208,7 +253,7 @@ impl<E: Exchange> Conversation<E> {
         to_hyper(response)
     }
 
-    async fn respond(&self, request: hyper::Request<Incoming>) -> Response {
+    async fn respond(self: &Arc<Self>, request: hyper::Request<Incoming>) -> Response {
         let number = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
         let (parts, incoming) = request.into_parts();
         let head = Head {
@@ -226,7 +271,7 @@ impl<E: Exchange> Conversation<E> {
                 self.show(&head, number, Bytes::new(), is_secret);
                 if !incoming.is_end_stream() {
                     let why = format!("{} {:.200}, {}", head.method, head.target, response.status);
-                    drain(incoming, is_expecting, reason, &why, undecided).await;
+                    Box::pin(drain(incoming, is_expecting, reason, &why, undecided)).await;
                 }
                 return response;
             }
@@ -235,7 +280,7 @@ impl<E: Exchange> Conversation<E> {
         if declared.is_some_and(|declared| declared > limit.0) {
             let response = too_large(limit.0, limit.1);
             let why = String::from_utf8_lossy(&response.body).trim_end().to_owned();
-            drain(incoming, is_expecting, Reason::TooLarge, &why, undecided).await;
+            Box::pin(drain(incoming, is_expecting, Reason::TooLarge, &why, undecided)).await;
             return response;
         }
         match gather(incoming, limit, self.http.budget.passing(SMALL_BODY_BYTES), undecided).await {
@@ -255,108 +300,146 @@ impl<E: Exchange> Conversation<E> {
         }
     }
 
-    /// Has a whole request worked on, and waits for its fate for as long as it may take.
-    async fn deliver(&self, head: Head, number: u64, gathered: Gathered) -> Response {
+    /// Works on a whole request, and waits for its fate for as long as it may take.
+    async fn deliver(self: &Arc<Self>, head: Head, number: u64, gathered: Gathered) -> Response {
         let Gathered { body, lease, mut undecided } = gathered;
         let until = Instant::now() + self.http.options.delivery_timeout;
-        let Ok(Ok(place)) = tokio::time::timeout_at(until, self.http.places.clone().acquire_owned()).await else {
+        let Ok(Ok(place)) = timeout_at(until, self.http.places.clone().acquire_owned()).await else {
             let why = "too many requests are on their way (max_requests)";
-            undecided.lose(Reason::Failed, why, &body).await;
+            Box::pin(undecided.lose(Reason::Failed, why, &body)).await;
             return Response::unavailable(why);
         };
         let request = Request { head, body, number };
-        let job = Job {
-            work: self.http.exchange.work(request.clone(), self.around.clock.now()),
-            out: Output::new(BatchBuilder::new(self.origin.clone())),
-            request,
-            undecided,
-            around: self.around.clone(),
-            origin: self.origin.clone(),
-            quarantine: self.http.quarantine.clone(),
-            kept: self.http.budget.passing(0),
-            _place: place,
-        };
-        let abort = self.around.abort.clone();
-        let task = self.around.tasks.spawn(async move {
-            let response = abort.run_until_cancelled_owned(job.run()).await;
-            drop(lease);
-            response
-        });
-        match tokio::time::timeout_at(until, task).await {
-            Ok(Ok(Some(response))) => response,
-            // A panic has told its loss; a stopping daemon has no time left.
-            Ok(_) => Response::unavailable("the collector cannot take this just now"),
+        let job = Job::new(request, undecided, self.clone(), (lease, place));
+        let underway = Underway { job: Some(Box::pin(job.run())), around: &self.around };
+        match timeout_at(until, underway).await {
+            Ok(Some(response)) => response,
+            // A panic has told its loss.
+            Ok(None) => Response::unavailable("the collector cannot take this just now"),
             Err(_) => Response::unavailable("storing the events takes longer than usual; send them again"),
         }
     }
 }
 
-/// A request being worked on.
-struct Job<W> {
-    work: W,
-    out: Output,
-    request: Request,
-    undecided: Undecided,
-    around: Surroundings,
-    origin: Arc<Origin>,
-    quarantine: Option<Arc<Quarantine>>,
-    /// Room for the next batch.
-    kept: MemoryLease,
-    _place: OwnedSemaphorePermit,
+/// A job that whoever waits for its answer works on; and when nobody does any more, a task of its own.
+struct Underway<'a> {
+    /// `None`: it is done.
+    job: Option<Pin<Box<dyn Future<Output = Response> + Send>>>,
+    around: &'a Surroundings,
 }
 
-impl<W: Work> Job<W> {
-    async fn run(mut self) -> Response {
-        let delivery = self.around.sender.delivery();
-        let received = self.around.clock.now();
-        let mut now = received;
+impl Future for Underway<'_> {
+    /// `None`: it has panicked.
+    type Output = Option<Response>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Response>> {
+        let Some(job) = &mut self.job else { return Poll::Ready(None) };
+        // What has panicked is not looked at again.
+        let answer = match catch_unwind(AssertUnwindSafe(|| job.as_mut().poll(context))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(response)) => Some(response),
+            Err(_) => None,
+        };
+        self.job = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        let Some(job) = self.job.take() else { return };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let abort = self.around.abort.clone();
+            self.around.tasks.spawn_on(async move { abort.run_until_cancelled_owned(job).await }, &runtime);
+        }
+    }
+}
+
+/// So long a request is worked on, and then others have their turn. Most are done by then.
+const TURN: Duration = Duration::from_micros(500);
+
+/// A request being worked on.
+struct Job<E: Exchange> {
+    work: E::Work,
+    room: Room,
+    undecided: Undecided,
+    conversation: Arc<Conversation<E>>,
+    /// The memory of the body, and a place.
+    _held: (MemoryLease, OwnedSemaphorePermit),
+}
+
+impl<E: Exchange> Job<E> {
+    /// Boxed here, or every future around it would keep room for it, too.
+    fn new(
+        request: Request,
+        undecided: Undecided,
+        conversation: Arc<Conversation<E>>,
+        held: (MemoryLease, OwnedSemaphorePermit),
+    ) -> Box<Self> {
+        let work = conversation.http.exchange.work(request, conversation.around.clock.now());
+        let room = conversation.http.room(&conversation.origin);
+        Box::new(Job { work, room, undecided, conversation, _held: held })
+    }
+
+    async fn run(mut self: Box<Self>) -> Response {
+        let conversation = self.conversation.clone();
+        let around = &conversation.around;
+        let Room { out, kept } = &mut self.room;
+        let delivery = around.sender.delivery();
+        let received = around.clock.now();
+        let (mut now, mut turn) = (received, received.elapsed);
         loop {
-            self.around.sender.until_it_keeps_up().await;
-            let flow = self.work.proceed(now, &mut self.out);
-            self.undecided.settle(&mut self.out);
-            if !self.out.batch.is_empty() {
-                let batch = self.out.batch.take();
-                if !self.kept.try_hold(self.out.batch.memory_bytes() as u64) {
-                    self.out.batch.shrink();
+            around.sender.until_it_keeps_up().await;
+            let flow = self.work.proceed(now, out);
+            self.undecided.settle(out);
+            if !out.batch.is_empty() {
+                let batch = out.batch.take();
+                if !kept.try_hold(out.batch.memory_bytes() as u64) {
+                    out.batch.shrink();
                 }
-                self.around.books.handed_over(&batch);
+                around.books.handed_over(&batch);
                 delivery.send(batch).await;
             }
             if flow != Flow::Again {
                 break;
             }
-            match self.out.hold.take() {
-                Some(hold) => {
-                    let _ = timeout(hold, self.around.stop.cancelled()).await;
-                }
-                None => tokio::task::yield_now().await,
+            now = around.clock.now();
+            if let Some(hold) = out.hold.take() {
+                let _ = timeout(hold, around.stop.cancelled()).await;
+            } else if now.elapsed.saturating_sub(turn) < TURN {
+                continue;
+            } else {
+                tokio::task::yield_now().await;
             }
-            now = self.around.clock.now();
+            now = around.clock.now();
+            turn = now.elapsed;
         }
         let is_kept = self.set_aside(received.unix).await;
+        conversation.http.leave(self.room);
         let is_written = delivery.verdict().await == Verdict::Written;
         let fate = match (is_written, is_kept) {
             (true, true) => Fate::Delivered,
             (true, false) => Fate::Unkept,
             (false, _) => Fate::Failed,
         };
-        self.work.conclude(fate, self.around.clock.now())
+        self.work.conclude(fate, around.clock.now())
     }
 
     /// Keeps the request if it must be. `false`: it could not.
     async fn set_aside(&mut self, received: UnixNanos) -> bool {
-        let (Some(reason), Some(quarantine)) = (self.work.aside(), &self.quarantine) else { return true };
+        let Conversation { http, origin, .. } = &*self.conversation;
+        let (Some(reason), Some(quarantine)) = (self.work.aside(), &http.quarantine) else { return true };
         let record = Record {
             at: received,
-            origin: self.origin.clone(),
+            origin: origin.clone(),
             reason: reason.to_owned(),
-            request: self.request.clone(),
+            request: self.work.request().clone(),
         };
         match quarantine.keep(record).await {
             Ok(()) => true,
             Err(error) => {
                 if let Some(Turn { unsaid }) = quarantine.trouble.turn() {
-                    let listener = &*self.origin.listener;
+                    let listener = &*origin.listener;
                     error!(listener, %error, unsaid, "cannot keep a request that cannot be read");
                 }
                 false

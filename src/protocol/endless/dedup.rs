@@ -4,12 +4,13 @@
 //! by what stands behind its clocks. A later upload may hold more events than the one that was lost on its way back:
 //! then each event is known by itself, together with who speaks.
 
-use std::collections::{HashSet, VecDeque};
-use std::hash::{BuildHasher, Hash};
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use foldhash::quality::RandomState;
+use hashbrown::HashSet;
 
 use super::options::Dedup;
 
@@ -38,10 +39,29 @@ pub(super) struct Memory {
 
 #[derive(Debug, Default)]
 struct State {
-    known: HashSet<Fingerprint>,
+    known: HashSet<Fingerprint, AsItIs>,
     /// In the order in which they came, with the time of each.
     by_age: VecDeque<(Fingerprint, Duration)>,
-    underway: HashSet<Fingerprint>,
+    underway: HashSet<Fingerprint, AsItIs>,
+}
+
+/// A fingerprint is two hashes already, and is not hashed again to find its place.
+type AsItIs = BuildHasherDefault<LowHalf>;
+
+#[derive(Debug, Default)]
+struct LowHalf(u64);
+
+impl Hasher for LowHalf {
+    fn write_u128(&mut self, fingerprint: u128) {
+        self.0 = fingerprint as u64;
+    }
+
+    /// Nothing but fingerprints is looked up.
+    fn write(&mut self, _bytes: &[u8]) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// What a memory with these limits takes at most: a table that has twice the room it needs, with those who came by age,

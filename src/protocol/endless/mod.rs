@@ -12,6 +12,7 @@ mod options;
 mod payload;
 mod reading;
 mod registry;
+mod texts;
 pub mod wire;
 mod work;
 

@@ -12,7 +12,8 @@ use crate::protocol::Output;
 
 use super::image;
 use super::payload::Payload;
-use super::registry::{self, Known};
+use super::registry::{self, Known, uuid};
+use super::texts::Texts;
 use super::wire::{Aggregate, BundleHead, Clocks, EventHead, Layout, Version, When, site_entry};
 
 /// The agent's calendar clock is believed when it is at most so far ahead of ours …
@@ -93,13 +94,14 @@ pub(super) fn singular(
     slice: Slice<'_>,
     shown: &Shown<'_>,
     context: &Context,
+    texts: &mut Texts,
     out: &mut Output,
 ) {
     let known = lookup(head, out);
     let time = context.timeline.time(relative);
     let mut event = out.batch.event(context.header(semconv::ENDLESS_EVENT, time, slice));
-    head_attributes(&mut event, head, known);
-    let body = payload_attributes(&mut event, shown, known, context.layout);
+    head_attributes(&mut event, head, known, texts);
+    let body = payload_attributes(&mut event, shown, known, context.layout, texts);
     marks(&mut event, shown, None, context);
     event.log(Severity::Info, body);
 }
@@ -110,6 +112,7 @@ pub(super) fn aggregate(
     slice: Slice<'_>,
     shown: &Shown<'_>,
     context: &Context,
+    texts: &mut Texts,
     out: &mut Output,
 ) {
     let head = &aggregate.head;
@@ -128,11 +131,12 @@ pub(super) fn aggregate(
         }
     };
     let mut event = out.batch.event(context.header(semconv::ENDLESS_AGGREGATE, time, slice));
-    head_attributes(&mut event, head, known);
+    head_attributes(&mut event, head, known, texts);
     if let Some(period) = period {
-        event.text(semconv::ENDLESS_PERIOD, period);
+        let period = texts.period(period, event.batch());
+        event.attribute(semconv::ENDLESS_PERIOD, period);
     }
-    if let Some(payload) = payload_attributes(&mut event, shown, known, context.layout) {
+    if let Some(payload) = payload_attributes(&mut event, shown, known, context.layout, texts) {
         event.attribute(semconv::ENDLESS_PAYLOAD, payload);
     }
     let is_relative = matches!(aggregate.when, When::Relative(_));
@@ -150,6 +154,8 @@ pub(super) fn aggregate(
 /// Which element of a sequence it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Element {
+    /// When, on the agent's running clock.
+    pub(super) relative: i64,
     /// From 0.
     pub(super) index: u64,
     /// How many elements the sequence has.
@@ -159,20 +165,20 @@ pub(super) struct Element {
 /// Writes one element of a sequence.
 pub(super) fn element(
     head: &EventHead<'_>,
-    relative: i64,
     element: Element,
     slice: Slice<'_>,
     shown: &Shown<'_>,
     context: &Context,
+    texts: &mut Texts,
     out: &mut Output,
 ) {
     let known = lookup(head, out);
-    let time = context.timeline.time(relative);
+    let time = context.timeline.time(element.relative);
     let mut event = out.batch.event(context.header(semconv::ENDLESS_SEQUENCE, time, slice));
-    head_attributes(&mut event, head, known);
+    head_attributes(&mut event, head, known, texts);
     event.attribute(semconv::ENDLESS_SEQUENCE_INDEX, element.index);
     event.attribute(semconv::ENDLESS_SEQUENCE_LENGTH, element.length);
-    let body = payload_attributes(&mut event, shown, known, context.layout);
+    let body = payload_attributes(&mut event, shown, known, context.layout, texts);
     marks(&mut event, shown, Some(element), context);
     event.log(Severity::Info, body);
 }
@@ -186,16 +192,18 @@ fn lookup(head: &EventHead<'_>, out: &mut Output) -> Option<&'static Known> {
     known
 }
 
-fn head_attributes(event: &mut EventBuilder<'_>, head: &EventHead<'_>, known: Option<&Known>) {
-    match <&[u8; 16]>::try_from(head.id) {
-        Ok(id) => event.text(semconv::ENDLESS_EVENT_ID, str::from_utf8(&uuid(id)).unwrap_or_default()),
-        Err(_) => event.text(semconv::ENDLESS_EVENT_ID, &hex(head.id)),
-    }
+fn head_attributes(event: &mut EventBuilder<'_>, head: &EventHead<'_>, known: Option<&Known>, texts: &mut Texts) {
     if let Some(known) = known {
-        event.text(semconv::ENDLESS_EVENT_NAME, known.name);
+        let (id, name) = (texts.id(known, event.batch()), texts.name(known, event.batch()));
+        event.attribute(semconv::ENDLESS_EVENT_ID, id);
+        event.attribute(semconv::ENDLESS_EVENT_NAME, name);
+    } else {
+        let id = <&[u8; 16]>::try_from(head.id).map_or_else(|_| hex(head.id), uuid);
+        event.text(semconv::ENDLESS_EVENT_ID, &id);
     }
     if let Some(version) = head.os_version {
-        event.text(semconv::OS_VERSION, version);
+        let version = texts.os_version(version, event.batch());
+        event.attribute(semconv::OS_VERSION, version);
     }
     if let Some(user) = head.user_id {
         event.attribute(semconv::ENDLESS_USER_ID, u64::from(user));
@@ -208,6 +216,7 @@ fn payload_attributes(
     shown: &Shown<'_>,
     known: Option<&Known>,
     layout: Layout,
+    texts: &mut Texts,
 ) -> Option<Value> {
     let shape = known.and_then(|known| known.shape(layout.has_users()));
     let payload = match shown {
@@ -221,7 +230,11 @@ fn payload_attributes(
         }
     };
     if let Some(payload) = payload {
-        event.text(semconv::ENDLESS_PAYLOAD_TYPE, payload.payload_type);
+        let payload_type = match known {
+            Some(known) => texts.payload_type(known, payload.payload_type, event.batch()),
+            None => event.batch().push_text(payload.payload_type),
+        };
+        event.attribute(semconv::ENDLESS_PAYLOAD_TYPE, payload_type);
     }
     if let Some(shape) = shape {
         match shape.fields(payload.map(|payload| payload.payload_type)) {
@@ -230,7 +243,7 @@ fn payload_attributes(
                     .iter()
                     .filter_map(|field| {
                         let value = payload?.field(field, event.batch())?;
-                        Some((event.batch().push_text(field.name).into(), value))
+                        Some((texts.field(field, event.batch()).into(), value))
                     })
                     .collect();
                 if !members.is_empty() {
@@ -262,22 +275,6 @@ fn marks(event: &mut EventBuilder<'_>, shown: &Shown<'_>, element: Option<Elemen
     if context.timeline.is_received {
         event.text(semconv::TIME_BASIS, semconv::TIME_BASIS_RECEIVED);
     }
-}
-
-/// A UUID in its usual form.
-fn uuid(id: &[u8; 16]) -> [u8; 36] {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = [b'-'; 36];
-    let mut at = 0;
-    for (index, byte) in id.iter().enumerate() {
-        if [4, 6, 8, 10].contains(&index) {
-            at += 1;
-        }
-        text[at] = DIGITS[usize::from(byte >> 4)];
-        text[at + 1] = DIGITS[usize::from(byte & 15)];
-        at += 2;
-    }
-    text
 }
 
 /// Bytes in hex.

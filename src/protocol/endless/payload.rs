@@ -1,5 +1,8 @@
 //! Payloads: GVariant → values of an event, and the fields that the registry names in them.
 
+use foldhash::quality::RandomState;
+use hashbrown::HashMap;
+
 use crate::codec::gvariant::{self, Container, Scratch, Skip, Slice, Visitor};
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::event::{BatchBuilder, Key, Value};
@@ -211,7 +214,7 @@ impl<'a> Visitor<'a> for Rendering<'a, '_> {
 
 /// The entries of a dict, each key once: of a repeated one the last value, at the place of the first.
 fn last_of_each<'a>(content: &[Rendered<'a>]) -> Vec<(&'a str, Value)> {
-    let mut places = std::collections::HashMap::new();
+    let mut places: HashMap<&str, usize, RandomState> = HashMap::default();
     let mut entries: Vec<(&str, Value)> = Vec::new();
     for part in content {
         let Rendered::Entry(key, value) = *part else { continue };
@@ -248,8 +251,8 @@ impl Payload<'_> {
 
 /// Whether two names differ in case and underscores at most.
 fn is_same_name(one: &str, other: &str) -> bool {
-    let letters = |text: &'_ str| -> Vec<u8> {
-        text.bytes().filter(|byte| *byte != b'_').map(|byte| byte.to_ascii_lowercase()).collect()
-    };
-    letters(one) == letters(other)
+    fn letters(text: &str) -> impl Iterator<Item = u8> {
+        text.bytes().filter(|byte| *byte != b'_').map(|byte| byte.to_ascii_lowercase())
+    }
+    letters(one).eq(letters(other))
 }

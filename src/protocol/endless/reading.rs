@@ -11,6 +11,7 @@ use super::dedup::{Fingerprint, Memory, Seen};
 use super::exchange::Shared;
 use super::normalize::{self, Context, Element, Shown, Timeline};
 use super::payload::{self, PayloadFault, Workroom};
+use super::texts::Texts;
 use super::wire::{self, Bundle, BundleHead, Layout, Section, Version};
 
 /// How deep a payload (a maybe of a variant) stands in a bundle: bundle, array, event, payload …
@@ -33,6 +34,7 @@ pub(super) struct Reading {
     place: Option<Place>,
     sequence: Option<OpenSequence>,
     room: Workroom,
+    texts: Texts,
     repeats: Repeats,
     /// Whether it is known yet whether the bundle is a repeat.
     has_begun: bool,
@@ -121,6 +123,7 @@ impl Reading {
             place: None,
             sequence: None,
             room: Workroom::default(),
+            texts: Texts::default(),
             repeats: Repeats::new(bundle, body, layout, &shared.memory),
             has_begun: false,
             events: 0,
@@ -256,7 +259,7 @@ impl Reading {
     fn singular(&mut self, slice: Slice<'_>, shared: &Shared, out: &mut Output) -> Result<(), DecodeError> {
         let event = wire::singular(slice, self.layout)?;
         let shown = self.payload(event.payload, slice, PAYLOAD_DEPTH, shared, out);
-        normalize::singular(&event.head, event.relative, slice, &shown, &self.context, out);
+        normalize::singular(&event.head, event.relative, slice, &shown, &self.context, &mut self.texts, out);
         self.events += 1;
         Ok(())
     }
@@ -264,7 +267,7 @@ impl Reading {
     fn aggregate(&mut self, slice: Slice<'_>, shared: &Shared, out: &mut Output) -> Result<(), DecodeError> {
         let event = wire::aggregate(slice, self.layout)?;
         let shown = self.payload(event.payload, slice, PAYLOAD_DEPTH, shared, out);
-        normalize::aggregate(&event, slice, &shown, &self.context, out);
+        normalize::aggregate(&event, slice, &shown, &self.context, &mut self.texts, out);
         self.events += 1;
         Ok(())
     }
@@ -319,8 +322,8 @@ impl Reading {
                 true => Shown::Raw(payload::raw(payload)),
                 false => self.payload(payload, item, ITEM_PAYLOAD_DEPTH, shared, out),
             };
-            let element = Element { index: open.index, length };
-            normalize::element(&sequence.head, relative, element, item, &shown, &self.context, out);
+            let element = Element { relative, index: open.index, length };
+            normalize::element(&sequence.head, element, item, &shown, &self.context, &mut self.texts, out);
             self.events += 1;
             open.index += 1;
         }
@@ -447,10 +450,12 @@ impl Repeats {
         if !self.is_on {
             return false;
         }
-        let event = shared.memory.fingerprint((self.speaker, kind.as_str(), slice.bytes()));
+        let event = shared.memory.fingerprint((self.speaker, kind as u8, slice.bytes()));
         // Aggregates have no time of their own that would tell machines apart.
-        let event = self.close_to(event, kind != Section::Aggregate, &shared.memory);
-        if shared.memory.knows(&event) {
+        let is_unique = kind != Section::Aggregate;
+        let event = self.close_to(event, is_unique, &shared.memory);
+        let known_by = if is_unique { &event[..1] } else { &event[..] };
+        if shared.memory.knows(known_by) {
             return true;
         }
         if self.fresh.len() < shared.options.dedup.entries {

@@ -1,11 +1,17 @@
 //! The events that are known: their names, and what their payloads mean. The data file is compiled in.
 
-use std::collections::HashMap;
 use std::sync::LazyLock;
+
+use foldhash::quality::RandomState;
+use hashbrown::HashMap;
 
 /// A known event.
 #[derive(Debug)]
 pub(super) struct Known {
+    /// Counts known events from 0.
+    pub(super) number: usize,
+    /// Its id as events show it.
+    pub(super) id: String,
     /// What Endless OS calls it.
     pub(super) name: &'static str,
     shapes: Vec<Shape>,
@@ -23,6 +29,8 @@ pub(super) struct Shape {
 /// One named part of a payload.
 #[derive(Debug)]
 pub(super) struct Field {
+    /// Counts fields of all events from 0.
+    pub(super) number: usize,
     pub(super) name: &'static str,
     pub(super) part: Part,
 }
@@ -69,13 +77,27 @@ impl Shape {
     }
 }
 
+/// A UUID in its usual form.
+pub(super) fn uuid(id: &[u8; 16]) -> String {
+    let id = u128::from_be_bytes(*id);
+    let part = |bits: u32, shift: u32| (id >> shift) & ((1 << bits) - 1);
+    format!("{:08x}-{:04x}-{:04x}-{:04x}-{:012x}", part(32, 96), part(16, 80), part(16, 64), part(16, 48), part(48, 0))
+}
+
 const NONE: &str = "-";
 const UNKNOWN: &str = "?";
 
-static REGISTRY: LazyLock<HashMap<[u8; 16], Known>> = LazyLock::new(|| {
-    let mut registry: HashMap<[u8; 16], Known> = HashMap::new();
-    for (id, name, shape) in include_str!("registry.tsv").lines().filter_map(line) {
-        registry.entry(id).or_insert(Known { name, shapes: Vec::new() }).shapes.push(shape);
+static REGISTRY: LazyLock<HashMap<[u8; 16], Known, RandomState>> = LazyLock::new(|| {
+    let mut registry: HashMap<[u8; 16], Known, RandomState> = HashMap::default();
+    let mut fields = 0;
+    for (id, name, mut shape) in include_str!("registry.tsv").lines().filter_map(line) {
+        for field in &mut shape.fields {
+            field.number = fields;
+            fields += 1;
+        }
+        let number = registry.len();
+        let known = || Known { number, id: uuid(&id), name, shapes: Vec::new() };
+        registry.entry(id).or_insert_with(known).shapes.push(shape);
     }
     registry
 });
@@ -102,7 +124,7 @@ fn field(text: &'static str) -> Option<Field> {
             _ => Part::Member(part.parse().ok()?),
         },
     };
-    Some(Field { name, part })
+    Some(Field { number: 0, name, part })
 }
 
 #[cfg(test)]
@@ -127,7 +149,7 @@ mod tests {
     fn an_event_is_known_by_its_id_and_its_payload_by_its_type_and_version() {
         let id = 0x0bba3340_52e3_41a2_854f_e6ed36621379u128.to_be_bytes();
         let event = known(&id).unwrap();
-        assert_eq!(event.name, "LinuxPackageOpened");
+        assert_eq!((event.name, event.id.as_str()), ("LinuxPackageOpened", "0bba3340-52e3-41a2-854f-e6ed36621379"));
         assert!(event.shape(true).unwrap().fields(Some("s")).is_some());
         assert!(event.shape(false).unwrap().fields(Some("s")).is_none());
         assert_eq!(event.shape(false).unwrap().fields(Some("as")).unwrap()[0].part, Part::Whole);

@@ -97,6 +97,10 @@ impl Work for EndlessWork {
         self.aside.as_deref()
     }
 
+    fn request(&self) -> &Request {
+        &self.request
+    }
+
     fn conclude(mut self, fate: Fate, now: Now) -> Response {
         if let Stage::Done(Some(reading)) = &mut self.stage {
             reading.conclude(fate, now.elapsed, &self.shared.memory);

@@ -105,6 +105,10 @@ impl Work for ZicoWork {
         self.aside.as_deref()
     }
 
+    fn request(&self) -> &Request {
+        &self.request
+    }
+
     fn conclude(self, fate: Fate, now: Now) -> Response {
         if let Some(slot) = &self.slot {
             let mut session = slot.lock();
