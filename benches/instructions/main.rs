@@ -20,7 +20,7 @@ use tributary::sink::encode::{Encoder, Format};
 
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions/baseline.tsv");
 const COMMAND: &str = "cargo bench --profile instructions --bench instructions";
-/// The profile in [`COMMAND`], which names the folder that the program lies in.
+/// The profile in [`COMMAND`], which names the folder above the one that the program lies in.
 const PROFILE: &str = "instructions";
 /// What this program is told when it runs itself below valgrind.
 const BELOW_VALGRIND: &str = "--below-valgrind";
@@ -53,7 +53,8 @@ fn work() {
 }
 
 fn compare(renew: bool) -> Result<(), String> {
-    let is_of_profile = env::current_exe().unwrap().components().any(|part| part.as_os_str() == PROFILE);
+    let program = env::current_exe().unwrap();
+    let is_of_profile = program.ancestors().nth(2).is_some_and(|folder| folder.ends_with(PROFILE));
     if renew && !is_of_profile {
         return Err(format!("the baseline is one of the profile `{PROFILE}`: {COMMAND} -- --renew"));
     }

@@ -139,7 +139,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let stdin = [PathBuf::from("-")];
     let files = if arguments.files.is_empty() { &stdin[..] } else { &arguments.files };
     let files = files.iter().map(|file| Input::new(file)).collect();
-    decode(arguments, files, Output::Written(Lines::new(arguments.format.into())))
+    decode(arguments, files, Output::Written(Box::new(Lines::new(arguments.format.into()))))
 }
 
 fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Result<(), Failure> {
@@ -485,7 +485,7 @@ fn feed<S: Session>(
 /// Where events go.
 enum Output<'a> {
     /// To stdout.
-    Written(Lines),
+    Written(Box<Lines>),
     /// To a profile.
     Taken(&'a mut dyn FnMut(&Batch)),
     /// To an explanation: `origin.connection` is the number of the file, of captures too.

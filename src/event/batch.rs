@@ -4,7 +4,7 @@
 //! to every sink; a sink reads it through [`super::EventView`]. This file is what the two agree on. Text is copied into
 //! the arena once per batch, so no event holds a read buffer or a counted string.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::{Kind, Name, Origin, Reason, Resource, Severity, SpanId, TraceId, UnixNanos};
 
@@ -14,10 +14,15 @@ pub struct Batch {
     pub(super) text: String,
     pub(super) bytes: Vec<u8>,
     pub(super) events: Vec<Event>,
-    pub(super) attributes: Vec<(Key, Value)>,
+    pub(super) attributes: Vec<Attribute>,
+    pub(super) runs: Vec<Run>,
     pub(super) values: Vec<Value>,
     pub(super) members: Vec<(Key, Value)>,
     pub(super) frames: Vec<Frame>,
+    pub(super) spans: Vec<SpanData>,
+    pub(super) metrics: Vec<MetricData>,
+    pub(super) samples: Vec<SampleData>,
+    pub(super) losses: Vec<LossData>,
     pub(super) origins: Vec<Arc<Origin>>,
     pub(super) resources: Vec<Arc<Resource>>,
     pub(super) counts: [u32; Kind::ALL.len()],
@@ -44,9 +49,9 @@ impl Batch {
         self.origins.first()
     }
 
-    /// Attributes, values, members and frames.
+    /// Attributes, values, members, frames and runs.
     pub(super) fn elements(&self) -> usize {
-        self.attributes.len() + self.values.len() + self.members.len() + self.frames.len()
+        self.attributes.len() + self.values.len() + self.members.len() + self.frames.len() + self.runs.len()
     }
 
     /// Bytes of memory that this batch holds, with who speaks in it.
@@ -57,9 +62,15 @@ impl Batch {
             + self.text.capacity()
             + self.bytes.capacity()
             + self.events.capacity() * size_of::<Event>()
-            + (self.attributes.capacity() + self.members.capacity()) * size_of::<(Key, Value)>()
+            + self.attributes.capacity() * size_of::<Attribute>()
+            + self.members.capacity() * size_of::<(Key, Value)>()
             + self.values.capacity() * size_of::<Value>()
             + self.frames.capacity() * size_of::<Frame>()
+            + self.spans.capacity() * size_of::<SpanData>()
+            + self.metrics.capacity() * size_of::<MetricData>()
+            + self.samples.capacity() * size_of::<SampleData>()
+            + self.losses.capacity() * size_of::<LossData>()
+            + self.runs.iter().map(Run::memory_bytes).sum::<usize>()
     }
 }
 
@@ -106,13 +117,14 @@ pub struct Position {
     pub length: u64,
 }
 
+/// Data of a kind, or where it stands among those of its kind: most events are small.
 #[derive(Debug)]
 pub(super) enum Data {
     Log { severity: Severity, body: Option<Value> },
-    Span(SpanData),
-    Metric(MetricData),
-    Sample { data: SampleData, frames: Span32 },
-    Loss { reason: Reason, bytes: u64, events: Option<u64>, detail: Text, excerpt: Span32 },
+    Span(u32),
+    Metric(u32),
+    Sample { data: u32, frames: Span32 },
+    Loss(u32),
 }
 
 impl Data {
@@ -122,7 +134,7 @@ impl Data {
             Data::Span(_) => Kind::Span,
             Data::Metric(_) => Kind::Metric,
             Data::Sample { .. } => Kind::Sample,
-            Data::Loss { .. } => Kind::Loss,
+            Data::Loss(_) => Kind::Loss,
         }
     }
 }
@@ -202,6 +214,16 @@ pub struct SampleData {
     pub value: Number,
 }
 
+/// What did not become an event.
+#[derive(Debug)]
+pub(super) struct LossData {
+    pub(super) reason: Reason,
+    pub(super) bytes: u64,
+    pub(super) events: Option<u64>,
+    pub(super) detail: Text,
+    pub(super) excerpt: Span32,
+}
+
 /// One frame of a stack.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)]
@@ -209,6 +231,36 @@ pub struct Frame {
     pub function: Option<Text>,
     pub file: Option<Text>,
     pub line: Option<u64>,
+}
+
+/// An attribute of an event. Small, because events are mostly attributes, and they go from one processor to another.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Attribute {
+    /// Its own.
+    One(Key, Value),
+    /// Several that it has in common with other events of the batch: one of its runs.
+    Run(u32),
+}
+
+const _: () = assert!(size_of::<Attribute>() == 24 && size_of::<Event>() <= 112);
+
+/// Attributes that events of a batch have in common.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) members: Span32,
+    /// What they take in output, roughly.
+    pub(super) expanded: usize,
+    /// How many events have them.
+    pub(super) uses: u32,
+    /// As an encoder writes them.
+    pub(super) rendered: OnceLock<Box<[u8]>>,
+}
+
+impl Run {
+    /// Memory of the run beside its members, once an encoder has rendered it.
+    fn memory_bytes(&self) -> usize {
+        size_of::<Run>() + if self.uses > 1 { self.expanded } else { 0 }
+    }
 }
 
 /// A text in a batch's arena. Valid only with the batch it came from.
@@ -255,33 +307,52 @@ pub(super) fn is_plain(text: &str) -> bool {
     text.bytes().fold(true, |plain, b| plain & (b >= 0x20) & (b != b'"') & (b != b'\\') & (b != 0xC2) & (b != 0xE2))
 }
 
-/// The name of an event or attribute.
+/// The name of an event or attribute: one of ours, or one of the peer's. As small as a text.
 #[derive(Clone, Copy, Debug)]
-pub enum Key {
+pub struct Key {
+    /// Where a text begins; [`Key::NAME`] for a name.
+    start: u32,
+    /// As [`Text`] has it; a name's place in the table of names.
+    rest: u32,
+}
+
+/// What a [`Key`] is.
+pub(super) enum Named {
     /// One of ours.
     Name(Name),
     /// One of the peer's.
     Text(Text),
 }
 
+impl Key {
+    /// No text of a batch begins here: batches close long before.
+    const NAME: u32 = u32::MAX;
+
+    #[inline]
+    pub(super) fn named(self) -> Named {
+        match self.start {
+            Key::NAME => Named::Name(Name(self.rest as u16)),
+            start => Named::Text(Text { start, len_and_plain: self.rest }),
+        }
+    }
+
+    pub(super) fn len(self) -> usize {
+        match self.named() {
+            Named::Name(name) => name.as_str().len(),
+            Named::Text(text) => text.len(),
+        }
+    }
+}
+
 impl From<Name> for Key {
     fn from(name: Name) -> Self {
-        Key::Name(name)
+        Key { start: Key::NAME, rest: name.0.into() }
     }
 }
 
 impl From<Text> for Key {
     fn from(text: Text) -> Self {
-        Key::Text(text)
-    }
-}
-
-impl Key {
-    pub(super) fn len(self) -> usize {
-        match self {
-            Key::Name(name) => name.as_str().len(),
-            Key::Text(text) => text.len(),
-        }
+        Key { start: text.start, rest: text.len_and_plain }
     }
 }
 

@@ -1,10 +1,10 @@
 //! Writing a batch: the builder that sessions hold, and the event being written.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use super::batch::{Batch, Data, Event, Frame, Header, Key, MetricData, SampleData, Span32, SpanData, Text, Value};
-use super::batch::{index32, is_plain};
+use super::batch::{Attribute, Batch, Data, Event, Frame, Header, Key, LossData, MetricData, Named, Run, SampleData};
+use super::batch::{Span32, SpanData, Text, Value, index32, is_plain};
 use super::{Kind, Loss, Origin, Resource, Severity};
 
 /// A batch is full at this many events …
@@ -27,6 +27,13 @@ static NEXT_BATCH: AtomicU64 = AtomicU64::new(1);
 pub struct Interned {
     batch: u64,
     text: Option<Text>,
+}
+
+/// Remembers where a run of attributes stands in a batch, as [`Interned`] does for a text.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InternedRun {
+    batch: u64,
+    run: u32,
 }
 
 /// Writes batches. One per session; [`BatchBuilder::take`] ends a batch and begins the next.
@@ -118,6 +125,9 @@ impl BatchBuilder {
             text: String::with_capacity(room(self.batch.text.len())),
             events: Vec::with_capacity(room(self.batch.events.len())),
             attributes: Vec::with_capacity(room(self.batch.attributes.len())),
+            spans: Vec::with_capacity(room(self.batch.spans.len())),
+            metrics: Vec::with_capacity(room(self.batch.metrics.len())),
+            samples: Vec::with_capacity(room(self.batch.samples.len())),
             ..Batch::default()
         };
         self.id = NEXT_BATCH.fetch_add(1, Ordering::Relaxed);
@@ -176,6 +186,30 @@ impl BatchBuilder {
         text
     }
 
+    /// Attributes that many events of a batch have in common, as `memo` knows them or as `make` writes them: they stand
+    /// once in the batch, and encoders render them once. See [`EventBuilder::run`].
+    #[inline]
+    pub fn intern_run<const N: usize>(
+        &mut self,
+        memo: &mut InternedRun,
+        make: impl FnOnce(&mut Self) -> [(Key, Value); N],
+    ) -> u32 {
+        if memo.batch != self.id {
+            let members = make(self);
+            *memo = InternedRun { batch: self.id, run: self.push_run(&members) };
+        }
+        memo.run
+    }
+
+    fn push_run(&mut self, members: &[(Key, Value)]) -> u32 {
+        let start = self.batch.members.len();
+        self.batch.members.extend_from_slice(members);
+        let members = Span32::new(start, self.batch.members.len());
+        let expanded = self.batch.members[start..].iter().map(|(key, value)| attribute_bytes(*key, *value)).sum();
+        self.batch.runs.push(Run { members, expanded, uses: 0, rendered: OnceLock::new() });
+        index32(self.batch.runs.len() - 1)
+    }
+
     /// Bytes as a value.
     pub fn bytes(&mut self, bytes: &[u8]) -> Value {
         Value::Bytes(self.push_bytes(bytes))
@@ -193,7 +227,7 @@ impl BatchBuilder {
     pub fn map(&mut self, members: &[(Key, Value)]) -> Value {
         let start = self.batch.members.len();
         self.batch.members.extend_from_slice(members);
-        self.expanded += members.iter().map(|(key, value)| key.len() + 6 + output_bytes(*value)).sum::<usize>();
+        self.expanded += members.iter().map(|(key, value)| attribute_bytes(*key, *value)).sum::<usize>();
         Value::Map(Span32::new(start, self.batch.members.len()))
     }
 
@@ -216,7 +250,10 @@ impl BatchBuilder {
         let Loss { reason, bytes, events, .. } = loss;
         let mut event = self.event(header);
         attributes.iter().for_each(|(key, value)| event.attribute(*key, *value));
-        event.end(Data::Loss { reason, bytes, events, detail, excerpt });
+        let losses = &mut event.batch.batch.losses;
+        losses.push(LossData { reason, bytes, events, detail, excerpt });
+        let place = index32(losses.len() - 1);
+        event.end(Data::Loss(place));
     }
 
     fn current_origin(&mut self) -> u32 {
@@ -248,6 +285,12 @@ fn output_bytes(value: Value) -> usize {
     if let Value::Text(text) = value { text.len() } else { 8 }
 }
 
+/// What an attribute costs in output, roughly.
+#[inline]
+fn attribute_bytes(key: Key, value: Value) -> usize {
+    key.len() + 6 + output_bytes(value)
+}
+
 /// An event being written: attributes first, then one of the ending calls, which say what kind it is.
 #[derive(Debug)]
 #[must_use = "an event that is not ended never was"]
@@ -262,8 +305,18 @@ impl EventBuilder<'_> {
     #[inline]
     pub fn attribute(&mut self, key: impl Into<Key>, value: impl Into<Value>) {
         let (key, value) = (key.into(), value.into());
-        self.batch.expanded += key.len() + 6 + output_bytes(value);
-        self.batch.batch.attributes.push((key, value));
+        self.batch.expanded += attribute_bytes(key, value);
+        self.batch.batch.attributes.push(Attribute::One(key, value));
+    }
+
+    /// Adds the attributes of a run that was made for this batch. The caller sees to it that no key repeats.
+    #[inline]
+    pub fn run(&mut self, run: u32) {
+        if let Some(known) = self.batch.batch.runs.get_mut(run as usize) {
+            known.uses += 1;
+            self.batch.expanded += known.expanded;
+            self.batch.batch.attributes.push(Attribute::Run(run));
+        }
     }
 
     /// Adds an attribute whose value is copied into the arena.
@@ -285,12 +338,18 @@ impl EventBuilder<'_> {
 
     /// Ends a span.
     pub fn span(self, span: SpanData) {
-        self.end(Data::Span(span));
+        let spans = &mut self.batch.batch.spans;
+        spans.push(span);
+        let place = index32(spans.len() - 1);
+        self.end(Data::Span(place));
     }
 
     /// Ends a metric.
     pub fn metric(self, metric: MetricData) {
-        self.end(Data::Metric(metric));
+        let metrics = &mut self.batch.batch.metrics;
+        metrics.push(metric);
+        let place = index32(metrics.len() - 1);
+        self.end(Data::Metric(place));
     }
 
     /// Ends a sample; frames innermost first.
@@ -300,6 +359,9 @@ impl EventBuilder<'_> {
         let text = |text: Option<Text>| text.map_or(0, Text::len);
         self.batch.expanded += frames.iter().map(|it| 40 + text(it.function) + text(it.file)).sum::<usize>();
         let frames = Span32::new(start, self.batch.batch.frames.len());
+        let samples = &mut self.batch.batch.samples;
+        samples.push(data);
+        let data = index32(samples.len() - 1);
         self.end(Data::Sample { data, frames });
     }
 
@@ -309,7 +371,7 @@ impl EventBuilder<'_> {
         let (origin, resource) = (builder.current_origin(), builder.current_resource());
         builder.batch.counts[data.kind().index()] += 1;
         builder.batch.events.push(Event { header: self.header, data, attributes, origin, resource });
-        let name_bytes = if let Key::Text(name) = self.header.name { name.len() } else { 0 };
+        let name_bytes = if let Named::Text(name) = self.header.name.named() { name.len() } else { 0 };
         builder.expanded += builder.event_bytes() + name_bytes;
     }
 }

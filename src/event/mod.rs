@@ -17,12 +17,15 @@ pub use batch::{
     Batch, Frame, Header, Key, MetricData, MetricType, Number, Position, SampleData, SpanData, Status, Temporality,
     Text, Value,
 };
-pub use builder::{BatchBuilder, EventBuilder, Interned, MOST_BATCH_BYTES};
+pub use builder::{BatchBuilder, EventBuilder, Interned, InternedRun, MOST_BATCH_BYTES};
 pub use id::{SpanId, TraceId, UnixNanos, write_hex};
 pub use loss::{Loss, Reason};
 pub use origin::{Origin, Resource, ResourceValue};
 pub use semconv::Name;
-pub use view::{DataView, EventView, FrameView, LossView, SampleView, TextView, ValueView};
+pub use view::{
+    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LossView, RunView, SampleView, TextView,
+    ValueView,
+};
 
 /// What an event is. The names are those of the `kind` key in JSON.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

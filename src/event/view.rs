@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::batch::{Data, Event, Frame, Key, Text, Value};
+use super::batch::{Attribute, Data, Event, Frame, Key, LossData, Named, Run, Text, Value};
 use super::{
-    Batch, Header, Kind, MetricData, Origin, Position, Reason, Resource, SampleData, Severity, SpanData, UnixNanos,
+    Batch, Header, Kind, MetricData, Name, Origin, Position, Reason, Resource, SampleData, Severity, SpanData,
+    UnixNanos,
 };
 
 /// One event of a batch.
@@ -15,12 +16,69 @@ pub struct EventView<'a> {
 }
 
 /// A text, and whether an encoder may write it between quotes as it stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct TextView<'a> {
     /// The text.
     pub text: &'a str,
     /// Surely nothing in it that JSON escapes. `false` says only that it must be looked at.
     pub plain: bool,
+    /// The text and whatever stands behind it in memory: a short text is copied fastest with some bytes too many.
+    pub tail: &'a [u8],
+}
+
+impl<'a> TextView<'a> {
+    /// A text of which nothing is known.
+    pub fn unchecked(text: &'a str) -> Self {
+        TextView { text, plain: false, tail: text.as_bytes() }
+    }
+}
+
+/// The name of an event or attribute.
+#[derive(Clone, Copy, Debug)]
+pub enum KeyView<'a> {
+    /// One of ours.
+    Name(Name),
+    /// One of the peer's.
+    Text(TextView<'a>),
+}
+
+impl<'a> KeyView<'a> {
+    /// The name as a text.
+    pub fn text(self) -> TextView<'a> {
+        match self {
+            KeyView::Name(name) => TextView { text: name.as_str(), plain: true, tail: name.as_str().as_bytes() },
+            KeyView::Text(text) => text,
+        }
+    }
+}
+
+/// An attribute of an event, or several that it has in common with others.
+#[derive(Clone, Copy, Debug)]
+pub enum AttributeView<'a> {
+    /// Its own.
+    One(KeyView<'a>, ValueView<'a>),
+    /// Of a run, never empty.
+    Run(RunView<'a>),
+}
+
+/// Attributes that events of a batch have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct RunView<'a> {
+    batch: &'a Batch,
+    run: &'a Run,
+}
+
+impl<'a> RunView<'a> {
+    /// The attributes.
+    pub fn members(self) -> Members<'a> {
+        Members { batch: self.batch, members: &self.batch.members[self.run.members.range()] }
+    }
+
+    /// As an encoder writes them, once for all events. `None`: so few have them that it is not worth keeping.
+    pub fn rendered(self, render: impl FnOnce(Members<'a>) -> Vec<u8>) -> Option<&'a [u8]> {
+        let keep = || self.run.rendered.get_or_init(|| render(self.members()).into_boxed_slice());
+        (self.run.uses > 1).then(|| &**keep())
+    }
 }
 
 /// The value of an attribute or of a body.
@@ -86,14 +144,16 @@ impl Batch {
 
     #[inline]
     fn text(&self, text: Text) -> TextView<'_> {
-        TextView { text: &self.text[text.range()], plain: text.is_plain() }
+        let range = text.range();
+        let tail = self.text.as_bytes().get(range.start..).unwrap_or_default();
+        TextView { text: &self.text[range], plain: text.is_plain(), tail }
     }
 
     #[inline]
-    fn key(&self, key: Key) -> TextView<'_> {
-        match key {
-            Key::Name(name) => TextView { text: name.as_str(), plain: true },
-            Key::Text(text) => self.text(text),
+    fn key(&self, key: Key) -> KeyView<'_> {
+        match key.named() {
+            Named::Name(name) => KeyView::Name(name),
+            Named::Text(text) => KeyView::Text(self.text(text)),
         }
     }
 
@@ -121,7 +181,7 @@ impl<'a> EventView<'a> {
 
     /// The event's name.
     pub fn name(&self) -> TextView<'a> {
-        self.batch.key(self.header().name)
+        self.batch.key(self.header().name).text()
     }
 
     /// When it happened; `None` when unknown.
@@ -139,9 +199,20 @@ impl<'a> EventView<'a> {
         self.header().position
     }
 
-    /// The attributes, in the order in which they were written.
-    pub fn attributes(&self) -> Members<'a> {
-        Members { batch: self.batch, members: &self.batch.attributes[self.event.attributes.range()] }
+    /// The attributes, in the order in which they were written, one by one.
+    pub fn attributes(&self) -> impl Iterator<Item = (TextView<'a>, ValueView<'a>)> {
+        self.attribute_parts().flat_map(|part| {
+            let (one, run) = match part {
+                AttributeView::One(key, value) => (Some((key, value)), None),
+                AttributeView::Run(run) => (None, Some(run.members())),
+            };
+            one.into_iter().chain(run.into_iter().flatten()).map(|(key, value)| (key.text(), value))
+        })
+    }
+
+    /// The same, with what it has in common with others in one piece.
+    pub fn attribute_parts(&self) -> Attributes<'a> {
+        Attributes { batch: self.batch, attributes: &self.batch.attributes[self.event.attributes.range()] }
     }
 
     /// The data of its kind.
@@ -151,18 +222,22 @@ impl<'a> EventView<'a> {
             Data::Log { severity, body } => {
                 DataView::Log { severity: *severity, body: body.map(|body| batch.value(body)) }
             }
-            Data::Span(span) => DataView::Span(span),
-            Data::Metric(metric) => DataView::Metric(metric),
+            Data::Span(place) => DataView::Span(&batch.spans[*place as usize]),
+            Data::Metric(place) => DataView::Metric(&batch.metrics[*place as usize]),
             Data::Sample { data, frames } => {
+                let data = &batch.samples[*data as usize];
                 DataView::Sample(SampleView { data, batch, frames: &batch.frames[frames.range()] })
             }
-            Data::Loss { reason, bytes, events, detail, excerpt } => DataView::Loss(LossView {
-                reason: *reason,
-                bytes: *bytes,
-                events: *events,
-                detail: batch.text(*detail),
-                excerpt: &batch.bytes[excerpt.range()],
-            }),
+            Data::Loss(place) => {
+                let LossData { reason, bytes, events, detail, excerpt } = &batch.losses[*place as usize];
+                DataView::Loss(LossView {
+                    reason: *reason,
+                    bytes: *bytes,
+                    events: *events,
+                    detail: batch.text(*detail),
+                    excerpt: &batch.bytes[excerpt.range()],
+                })
+            }
         }
     }
 
@@ -211,26 +286,49 @@ impl<'a> Iterator for Values<'a> {
     }
 }
 
-/// Keys and values: attributes of an event, or members of a map.
+/// The attributes of an event.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes<'a> {
+    batch: &'a Batch,
+    attributes: &'a [Attribute],
+}
+
+impl Attributes<'_> {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.attributes.is_empty()
+    }
+}
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = AttributeView<'a>;
+
+    // Always, as in `Batch::value`: a key and value handed back through memory make the encoder wait for them, which
+    // has cost a third of a line's time.
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        let (first, rest) = self.attributes.split_first()?;
+        self.attributes = rest;
+        Some(match first {
+            Attribute::One(key, value) => AttributeView::One(self.batch.key(*key), self.batch.value(*value)),
+            Attribute::Run(run) => {
+                AttributeView::Run(RunView { batch: self.batch, run: &self.batch.runs[*run as usize] })
+            }
+        })
+    }
+}
+
+/// Keys and values: members of a map, or of a run of attributes.
 #[derive(Clone, Copy, Debug)]
 pub struct Members<'a> {
     batch: &'a Batch,
     members: &'a [(Key, Value)],
 }
 
-impl Members<'_> {
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.members.is_empty()
-    }
-}
-
 impl<'a> Iterator for Members<'a> {
-    type Item = (TextView<'a>, ValueView<'a>);
+    type Item = (KeyView<'a>, ValueView<'a>);
 
-    // Always, as in `Batch::value`: a key and value handed back through memory make the encoder wait for them, which
-    // has cost a third of a line's time.
-    #[inline(always)]
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         let ((key, value), rest) = self.members.split_first()?;
         self.members = rest;

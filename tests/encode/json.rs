@@ -258,3 +258,62 @@ fn resource_and_origin_are_rendered_once_and_serve_every_encoder() {
     assert!(again.starts_with(b"{\"host.name\""));
     batch.origin().unwrap().rendered(|_| panic!("the encoder did not keep its rendering"));
 }
+
+/// Runs stand once in the batch, and say in each event what its own attributes would.
+#[test]
+fn attributes_in_common_read_like_those_of_one_event_whether_one_has_them_or_many() {
+    use tributary::event::InternedRun;
+    for events in [1_u64, 3] {
+        let (mut builder, mut memo) = (builder(), InternedRun::default());
+        let mut expanded = 0;
+        for number in 0..events {
+            let run = builder.intern_run(&mut memo, |batch| {
+                let name = batch.push_text("a \"quoted\" name that is longer than a short one");
+                [(semconv::THREAD_ID.into(), 7_u64.into()), (semconv::THREAD_NAME.into(), name.into())]
+            });
+            let before = builder.total_expanded_bytes();
+            let mut event = builder.event(header(semconv::BYTEFROG_MARKER));
+            event.attribute(semconv::BYTEFROG_METHOD_ID, number);
+            event.run(run);
+            event.attribute(semconv::TEXT_REPAIRED, true);
+            event.log(Severity::Info, None);
+            expanded = builder.total_expanded_bytes() - before;
+        }
+        let batch = builder.take();
+        let mut plain = super::builder();
+        for number in 0..events {
+            let before = plain.total_expanded_bytes();
+            let mut event = plain.event(header(semconv::BYTEFROG_MARKER));
+            event.attribute(semconv::BYTEFROG_METHOD_ID, number);
+            event.attribute(semconv::THREAD_ID, 7_u64);
+            event.text(semconv::THREAD_NAME, "a \"quoted\" name that is longer than a short one");
+            event.attribute(semconv::TEXT_REPAIRED, true);
+            event.log(Severity::Info, None);
+            assert_eq!(plain.total_expanded_bytes() - before, expanded, "it counts for as much output");
+        }
+        let plain = plain.take();
+        assert_eq!(json(&batch), json(&plain));
+        assert_eq!(super::text(&batch), super::text(&plain));
+        assert!(json(&batch).contains(r#":0,"thread.id":7,"thread.name":"a \"quoted\" name"#));
+    }
+}
+
+/// Of the next batch nothing is known, whatever stood in the one before.
+#[test]
+fn a_run_is_written_anew_for_every_batch() {
+    use tributary::event::InternedRun;
+    let (mut builder, mut memo, mut made) = (builder(), InternedRun::default(), 0);
+    for _ in 0..2 {
+        for _ in 0..2 {
+            let run = builder.intern_run(&mut memo, |_| {
+                made += 1;
+                [(semconv::THREAD_ID.into(), 7_u64.into())]
+            });
+            let mut event = builder.event(header(semconv::BYTEFROG_MARKER));
+            event.run(run);
+            event.log(Severity::Info, None);
+        }
+        assert_eq!(json(&builder.take()).matches(r#""attributes":{"thread.id":7}"#).count(), 2);
+    }
+    assert_eq!(made, 2);
+}

@@ -6,7 +6,7 @@
 use hashbrown::HashMap;
 
 use crate::codec::mutf8::{self, Repair};
-use crate::event::Interned;
+use crate::event::{Interned, InternedRun};
 
 /// Ids below this one are found without hashing.
 const DIRECT_IDS: u32 = 1 << 16;
@@ -39,15 +39,21 @@ pub(super) struct Name {
     pub text: Box<str>,
     /// Something in it became U+FFFD.
     pub is_repaired: bool,
-    /// Where it stands in the batch being written.
+    /// Where it stands in the batch being written …
     pub memo: Interned,
+    /// … and where, together with its id.
+    pub run: InternedRun,
 }
 
 impl Name {
     /// The name in these bytes (rule 22).
     pub(super) fn read(bytes: &[u8]) -> Name {
         let (text, repair) = mutf8::read(bytes);
-        Name { text: text.into(), is_repaired: repair != Repair::None, memo: Interned::default() }
+        Name::new(text.into(), repair != Repair::None)
+    }
+
+    fn new(text: Box<str>, is_repaired: bool) -> Name {
+        Name { text, is_repaired, memo: Interned::default(), run: InternedRun::default() }
     }
 }
 
@@ -70,11 +76,10 @@ impl Method {
         if let (Some(name), Some(flags), Some(descriptor)) = (parts.next(), parts.next(), parts.next())
             && let Ok(access) = flags.parse::<u32>()
         {
-            let text = name.replace('/', ".").into();
-            let function = Name { text, is_repaired, memo: Interned::default() };
+            let function = Name::new(name.replace('/', ".").into(), is_repaired);
             return Method { function, access: Some(access.into()), descriptor: Some(descriptor.into()) };
         }
-        let function = Name { text, is_repaired, memo: Interned::default() };
+        let function = Name::new(text, is_repaired);
         Method { function, access: None, descriptor: None }
     }
 

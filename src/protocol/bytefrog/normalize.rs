@@ -343,9 +343,15 @@ impl<'a> Writing<'a> {
             Some(method) => {
                 let function = &mut method.function;
                 self.is_repaired |= function.is_repaired;
-                let name = self.event.batch().intern(&mut function.memo, &function.text);
-                self.event.attribute(names::CODE_FUNCTION_NAME, name);
-                self.event.attribute(names::BYTEFROG_METHOD_ID, u64::from(id));
+                let Text { text, memo, run, .. } = function;
+                let run = self.event.batch().intern_run(run, |batch| {
+                    let name = batch.intern(memo, text);
+                    [
+                        (names::CODE_FUNCTION_NAME.into(), name.into()),
+                        (names::BYTEFROG_METHOD_ID.into(), u64::from(id).into()),
+                    ]
+                });
+                self.event.run(run);
                 if with_signature {
                     describe(&mut self.event, method.access, method.descriptor.as_deref());
                 }
@@ -359,17 +365,20 @@ impl<'a> Writing<'a> {
 
     /// The thread's name at that time of the agent (rule 21).
     fn thread(&mut self, id: u16, time: u32) {
-        self.event.attribute(names::THREAD_ID, u64::from(id));
-        match self.dictionary.thread(id) {
-            Some(thread) => {
-                let name = thread.name_at(time);
-                self.is_repaired |= name.is_repaired;
-                let text = self.event.batch().intern(&mut name.memo, &name.text);
-                self.event.attribute(names::THREAD_NAME, text);
+        let Some(thread) = self.dictionary.thread(id) else {
+            self.event.attribute(names::THREAD_ID, u64::from(id));
+            if self.names_threads {
+                self.unresolved(names::BYTEFROG_UNRESOLVED_THREAD, id.into());
             }
-            None if self.names_threads => self.unresolved(names::BYTEFROG_UNRESOLVED_THREAD, id.into()),
-            None => {}
-        }
+            return;
+        };
+        let Text { text, is_repaired, run, .. } = thread.name_at(time);
+        self.is_repaired |= *is_repaired;
+        let run = self.event.batch().intern_run(run, |batch| {
+            let name = batch.push_text(text);
+            [(names::THREAD_ID.into(), u64::from(id).into()), (names::THREAD_NAME.into(), name.into())]
+        });
+        self.event.run(run);
     }
 
     fn exception(&mut self, id: u32) {

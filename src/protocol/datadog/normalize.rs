@@ -142,6 +142,16 @@ fn is_written(entry: &Entry) -> bool {
     has_value && entry.key != Ref::Absent && entry.kind != EntryKind::Dropped
 }
 
+/// Whether no key can be there twice, as a cheap look tells: most records have few keys, and each once.
+fn have_distinct_prints(entries: &[Entry]) -> bool {
+    let mut seen = 0_u128;
+    entries.iter().all(|entry| {
+        let before = seen;
+        seen |= 1 << (entry.key_print % 128);
+        seen != before
+    })
+}
+
 /// Writes one record's attributes, and remembers what its texts went through.
 struct Writer<'a> {
     event: EventBuilder<'a>,
@@ -172,7 +182,9 @@ impl Writer<'_> {
     }
 
     fn entries(&mut self, entries: &[Entry]) {
-        if entries.len() <= FEW_ENTRIES {
+        if have_distinct_prints(entries) {
+            entries.iter().filter(|entry| is_written(entry)).for_each(|entry| self.entry(entry, false));
+        } else if entries.len() <= FEW_ENTRIES {
             for (at, entry) in entries.iter().enumerate().filter(|(_, entry)| is_written(entry)) {
                 let same = |other: &Entry, kind| {
                     other.key_print == entry.key_print

@@ -216,6 +216,7 @@ impl Strings {
     }
 
     /// The text in a batch, at most `limit` bytes of it, and what it went through to be there.
+    #[inline]
     pub(super) fn show(&mut self, slot: Slot, limit: usize, batch: &mut BatchBuilder) -> (Text, Marks) {
         let Stored { text, marks, memo, .. } = &mut self.texts[slot.0 as usize];
         if text.len() <= limit {

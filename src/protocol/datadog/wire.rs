@@ -2,6 +2,8 @@
 //!
 //! Nothing here allocates or waits for what it would refuse: every declared length meets its limit first.
 
+use std::hash::{Hash, Hasher};
+
 use crate::codec::reader::{DecodeError, DecodeErrorKind, Reader};
 use crate::event::{SpanId, TraceId};
 
@@ -23,8 +25,15 @@ pub const ENTRY_BYTES: usize = size_of::<Entry>();
 const PADDED_ENTRIES: usize = 32;
 
 /// A string's id: 8 opaque bytes (reading 3), compared bytewise, shown as 16 hex digits.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct StringId(pub [u8; 8]);
+
+/// As one number: an array of bytes would be hashed as a slice, with its length.
+impl Hash for StringId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(u64::from_ne_bytes(self.0));
+    }
+}
 
 impl StringId {
     /// Id 0 means "absent" unless it was defined (reading 5).

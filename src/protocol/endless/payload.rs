@@ -189,7 +189,7 @@ impl<'a> Visitor<'a> for Rendering<'a, '_> {
             Container::Dict { has_text_keys: true } => {
                 let entries = last_of_each(content);
                 let members: Vec<_> =
-                    entries.iter().map(|(key, value)| (Key::Text(self.batch.push_text(key)), *value)).collect();
+                    entries.iter().map(|(key, value)| (Key::from(self.batch.push_text(key)), *value)).collect();
                 if is_outermost {
                     self.parts = Parts::Entries(entries);
                 }

@@ -15,9 +15,23 @@ pub(super) fn push_string(out: &mut Vec<u8>, view: TextView<'_>) {
 #[inline]
 pub(super) fn push_string_content(out: &mut Vec<u8>, view: TextView<'_>) {
     if view.plain {
-        out.extend_from_slice(view.text.as_bytes());
+        push_short(out, view.text.len(), view.tail);
     } else {
         push_json_escaped(out, view.text);
+    }
+}
+
+/// Appends the first `len` bytes of `tail`. A piece of a length known beforehand is a few moves, where any other is a
+/// call that has to find out; so a short one is copied with what stands behind it, which is taken back.
+#[inline]
+pub(super) fn push_short(out: &mut Vec<u8>, len: usize, tail: &[u8]) {
+    const PIECE: usize = 32;
+    match tail.first_chunk::<PIECE>() {
+        Some(piece) if len <= PIECE => {
+            out.extend_from_slice(piece);
+            out.truncate(out.len() - (PIECE - len));
+        }
+        _ => out.extend_from_slice(&tail[..len]),
     }
 }
 

@@ -3,17 +3,22 @@
 //! Written by hand, because this is where most of the collector's time goes: keys are ready-made pieces, text that
 //! the batch knows to be plain is copied, and what holds for a whole connection is rendered once.
 
-use super::escape::{push_json_escaped, push_string, push_string_content};
+use super::escape::{push_json_escaped, push_short, push_string, push_string_content};
 use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push_u64};
-use super::time::TimeFormat;
+use super::time::{RepeatedTime, TimeFormat};
+use crate::event::semconv::PADDING;
 use crate::event::{
-    DataView, EventView, FrameView, LossView, MetricData, MetricType, Origin, Position, Resource, ResourceValue,
-    SampleView, Severity, SpanData, Status, Temporality, TextView, ValueView,
+    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LossView, MetricData, MetricType, Origin,
+    Position, Resource, ResourceValue, SampleView, Severity, SpanData, Status, Temporality, TextView, ValueView,
 };
 
-/// Encodes events as JSON lines; keeps the date of the last instant.
+/// Encodes events as JSON lines; keeps the last instants.
 #[derive(Debug, Default)]
 pub struct JsonEncoder {
+    /// When events happened, and when they were observed.
+    happened: RepeatedTime,
+    observed: RepeatedTime,
+    /// Other instants.
     times: TimeFormat,
 }
 
@@ -28,10 +33,7 @@ impl JsonEncoder {
             DataView::Sample(sample) => push_sample(out, sample),
             DataView::Loss(loss) => push_loss(out, loss),
         }
-        if !event.attributes().is_empty() {
-            push(out, b",\"attributes\":");
-            push_members(out, event.attributes());
-        }
+        push_attributes(out, event.attribute_parts());
         if !event.resource().attributes().is_empty() {
             push(out, b",\"resource\":");
             push(out, event.resource().rendered(render_resource));
@@ -44,12 +46,12 @@ impl JsonEncoder {
         match event.time() {
             Some(time) => {
                 push(out, b"{\"time\":\"");
-                self.times.push(out, time);
+                self.happened.push(out, time);
                 push(out, b"\",\"observed_time\":\"");
             }
             None => push(out, b"{\"time\":null,\"observed_time\":\""),
         }
-        self.times.push(out, event.observed());
+        self.observed.push(out, event.observed());
         push(out, b"\",\"kind\":\"");
         push(out, event.kind().as_str().as_bytes());
         push(out, b"\",\"name\":");
@@ -189,22 +191,64 @@ fn push_loss(out: &mut Vec<u8>, loss: LossView<'_>) {
     push(out, b"}");
 }
 
-fn push_members<'a>(out: &mut Vec<u8>, members: impl Iterator<Item = (TextView<'a>, ValueView<'a>)>) {
-    let mut separator = b"{\"";
-    for (key, value) in members {
-        push(out, separator);
-        push_string_content(out, key);
-        if let ValueView::Text(text) = value {
-            push(out, b"\":\"");
-            push_string_content(out, text);
-            push(out, b"\"");
-        } else {
-            push(out, b"\":");
-            push_value(out, value);
-        }
-        separator = b",\"";
+fn push_attributes(out: &mut Vec<u8>, attributes: Attributes<'_>) {
+    if attributes.is_empty() {
+        return;
     }
-    push(out, if separator == b"{\"" { b"{}" } else { b"}" });
+    push(out, b",\"attributes\":{");
+    for attribute in attributes {
+        match attribute {
+            AttributeView::One(key, value) => push_member(out, key, value),
+            AttributeView::Run(run) => match run.rendered(render_run) {
+                Some(rendered) => push(out, rendered),
+                None => run.members().for_each(|(key, value)| push_member(out, key, value)),
+            },
+        }
+    }
+    close(out, b'}');
+}
+
+/// Attributes that many events have, each with its comma.
+fn render_run<'a>(members: impl Iterator<Item = (KeyView<'a>, ValueView<'a>)>) -> Vec<u8> {
+    let mut out = Vec::new();
+    members.for_each(|(key, value)| push_member(&mut out, key, value));
+    out
+}
+
+fn push_members<'a>(out: &mut Vec<u8>, members: impl Iterator<Item = (KeyView<'a>, ValueView<'a>)>) {
+    push(out, b"{");
+    members.for_each(|(key, value)| push_member(out, key, value));
+    close(out, b'}');
+}
+
+/// A key, its value and a comma. Texts are told apart early, so that few pieces need be written.
+#[inline(always)]
+fn push_member(out: &mut Vec<u8>, key: KeyView<'_>, value: ValueView<'_>) {
+    if let ValueView::Text(text) = value {
+        match key {
+            KeyView::Name(name) => {
+                let piece = name.before_text_padded().as_bytes();
+                push_short(out, piece.len() - PADDING, piece);
+            }
+            KeyView::Text(key) => {
+                push(out, b"\"");
+                push_string_content(out, key);
+                push(out, b"\":\"");
+            }
+        }
+        push_string_content(out, text);
+        push(out, b"\",");
+    } else {
+        match key {
+            KeyView::Name(name) => push(out, name.before_value().as_bytes()),
+            KeyView::Text(key) => {
+                push_string(out, key);
+                push(out, b":");
+            }
+        }
+        push_value(out, value);
+        push(out, b",");
+    }
 }
 
 fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
@@ -269,7 +313,10 @@ fn render_origin(origin: &Origin) -> Vec<u8> {
 /// A resource as a whole object.
 fn render_resource(resource: &Resource) -> Vec<u8> {
     let mut out = Vec::new();
-    let members = resource.attributes().iter().map(|(key, value)| (unchecked(key), resource_value(value)));
+    let members = resource
+        .attributes()
+        .iter()
+        .map(|(key, value)| (KeyView::Text(TextView::unchecked(key)), resource_value(value)));
     push_members(&mut out, members);
     out
 }
@@ -280,13 +327,8 @@ fn resource_value(value: &ResourceValue) -> ValueView<'_> {
         ResourceValue::I64(value) => ValueView::I64(*value),
         ResourceValue::U64(value) => ValueView::U64(*value),
         ResourceValue::F64(value) => ValueView::F64(*value),
-        ResourceValue::Text(text) => ValueView::Text(unchecked(text)),
+        ResourceValue::Text(text) => ValueView::Text(TextView::unchecked(text)),
     }
-}
-
-/// A text that nobody has looked at for characters to escape.
-fn unchecked(text: &str) -> TextView<'_> {
-    TextView { text, plain: false }
 }
 
 #[inline]

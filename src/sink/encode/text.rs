@@ -202,7 +202,7 @@ fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
             let mut separator = "{";
             for (key, value) in members {
                 push(out, separator);
-                push_member(out, key, value);
+                push_member(out, key.text(), value);
                 separator = ", ";
             }
             push(out, if separator == "{" { "{}" } else { "}" });

@@ -46,6 +46,28 @@ impl TimeFormat {
     }
 }
 
+/// Formats instants that are mostly the one before again: events that were read at once were observed at once, and
+/// clocks of milliseconds stand still for many events.
+#[derive(Debug, Default)]
+pub(super) struct RepeatedTime {
+    times: TimeFormat,
+    last: Option<(UnixNanos, [u8; 30])>,
+}
+
+impl RepeatedTime {
+    /// As [`TimeFormat::push`].
+    #[inline]
+    pub(super) fn push(&mut self, out: &mut Vec<u8>, time: UnixNanos) {
+        match &self.last {
+            Some((last, text)) if *last == time => out.extend_from_slice(text),
+            _ => {
+                self.times.push(out, time);
+                self.last = out.last_chunk().map(|text| (time, *text));
+            }
+        }
+    }
+}
+
 /// The two digits of a number below 100.
 #[inline]
 fn pair(number: u32) -> [u8; 2] {
@@ -131,6 +153,14 @@ mod tests {
         assert_eq!(format(951_782_400 * NANOS_PER_SECOND), "2000-02-29T00:00:00.000000000Z");
         assert_eq!(format(1_709_251_199 * NANOS_PER_SECOND), "2024-02-29T23:59:59.000000000Z");
         assert_eq!(format(u64::MAX), "2554-07-21T23:34:33.709551615Z");
+    }
+
+    #[test]
+    fn what_repeats_is_said_again_and_what_differs_is_not() {
+        let (mut times, mut out) = (RepeatedTime::default(), Vec::new());
+        let nanos = [0, 0, 1, 1, NANOS_PER_DAY, 0, u64::MAX, u64::MAX];
+        nanos.iter().for_each(|nanos| times.push(&mut out, UnixNanos(*nanos)));
+        assert_eq!(String::from_utf8(out).unwrap(), nanos.map(format).concat());
     }
 
     #[test]
