@@ -217,7 +217,7 @@ fn methods(events: u64) -> Vec<Row> {
                 }
                 Given { events: events + frog.end(), before: 0 }
             };
-            let dictionary = "dictionary = { entries = 2000000, bytes = \"512MiB\" }\nheartbeat_interval = \"5s\"";
+            let dictionary = "dictionary = { entries = 2000000, bytes = \"512MiB\" }\nheartbeat_interval = \"5s\"\nmax_stall = \"1h\"";
             Cost::of(&config("bytefrog", dictionary, FILE), prepare, give).0
         }),
     };

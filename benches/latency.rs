@@ -183,10 +183,11 @@ impl Seen {
         }
     }
 
-    /// Lines per second, from the first to the last.
+    /// Lines per second, from the first until all but one in a hundred: agents take their time to end.
     fn per_second(&self) -> f64 {
-        let (Some((first, _)), Some((last, lines))) = (self.reads.first(), self.reads.last()) else { return 0.0 };
-        *lines as f64 / ((last - first).max(1) as f64 / 1e9)
+        let (Some((first, _)), most) = (self.reads.first(), self.lines - self.lines / 100) else { return 0.0 };
+        let (at, lines) = self.reads.iter().find(|(_, lines)| *lines >= most).unwrap();
+        *lines as f64 / ((at - first).max(1) as f64 / 1e9)
     }
 
     /// How long after its time each line was seen, when the first of all is due at the start and each next one at its

@@ -91,8 +91,8 @@ pub const LOADS: [Load; 9] = [
 ];
 
 /// A Java agent takes one of these intervals to exit. Were it much shorter, heartbeats would be missed on a busy machine,
-/// and the daemon would say so in events that nobody sent.
-const BRIEF_EXIT: &str = "heartbeat_interval = \"500ms\"";
+/// and the daemon would say so in events that nobody sent. And it waits for the disk, however long, rather than shed.
+const BRIEF_EXIT: &str = "heartbeat_interval = \"500ms\"\nmax_stall = \"1h\"";
 
 /// Where agents of a load and their daemon meet. Processes of Ruby are dialled, all others dial.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +131,7 @@ impl Load {
                 format!("[listeners.bench]\nprotocol = \"{protocol}\"\nlisten = \"127.0.0.1:0\"\n{options}\n{more}\n")
             }
             Meeting::Dials { publish, request } => format!(
-                "[listeners.bench]\nprotocol = \"rbkit\"\nreconnect = {{ min = \"10ms\", max = \"50ms\" }}\n{more}\n\
+                "[listeners.bench]\nprotocol = \"rbkit\"\nreconnect = {{ min = \"10ms\", max = \"50ms\" }}\nmax_stall = \"1h\"\n{more}\n\
                  agents = [{{ publish = \"{publish}\", request = \"{request}\", {options} }}]\n"
             ),
         };
