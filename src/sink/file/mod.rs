@@ -32,7 +32,7 @@ use super::{Selection, Sink, SinkError, SinkFault};
 pub use self::options::{Compression, Fsync, Options};
 
 /// Encoded events beyond this many bytes are written without waiting for the worker's flush.
-const FLUSH_BYTES: usize = 256 * 1024;
+const FLUSH_BYTES: usize = 512 * 1024;
 
 /// Writes events into files. Dropped, it stops a compression in progress; the next sink of the same path resumes it.
 #[derive(Debug)]
