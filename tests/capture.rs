@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use live::binary::{Binary, Ended, run, tributary};
-use live::{Daemon, Stopped, send_all, wire, within};
+use live::{Daemon, Stopped, send_all, until, wire, within};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
@@ -319,7 +319,13 @@ async fn a_replay_at_the_speed_of_old_says_the_same() {
     drop(peer);
     daemon.until_all_closed().await;
     let (before, to) = (daemon.events(), daemon.server.address().unwrap().to_string());
-    let files = captures(dir.path());
+    // The recorder writes by itself; how the connection ended is the last that it has to say.
+    let files = until("the capture is complete", || {
+        let files = captures(dir.path());
+        let is_complete = |file: &PathBuf| fs::read(file).is_ok_and(|bytes| bytes.ends_with(b"closed"));
+        files.first().is_some_and(is_complete).then_some(files)
+    })
+    .await;
     let replaying = tokio::task::spawn_blocking(move || command(&["replay"], &files, &["--to", &to]));
     let said = within("the replay", replaying).await.unwrap().sent();
     assert_eq!((said["connections"].as_u64(), said["records"].as_u64()), (Some(1), Some(4)));
