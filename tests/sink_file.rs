@@ -317,7 +317,7 @@ async fn a_batch_larger_than_the_buffer_is_taken_even_when_it_cannot_be_written(
     let obstacle = directory.path().join("app.log");
     fs::create_dir(&obstacle).unwrap();
     let mut sink = File::new(options(&directory, "app.log")).unwrap();
-    let expected = names(0..300, 1_000);
+    let expected = names(0..600, 1_000);
     is_retry(write_as(&mut sink, &expected, "web", now()).await);
     fs::remove_dir(&obstacle).unwrap();
     sink.flush().await.unwrap();

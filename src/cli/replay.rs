@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
@@ -24,6 +25,8 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Where no time passes between what was sent: a connection that has ended is waited for so long before it goes on with
 /// the others, for what they say may take for granted that it has ended.
 const END_WAIT: Duration = Duration::from_secs(5);
+/// How long an agent that opens several connections waits at most for the answer on the one before.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// Meanwhile it is looked at so often.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
@@ -89,7 +92,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         names.push(name);
     }
     let protocol = spoken.map_or("", Protocol::as_str);
-    let sent = block_on(play(captures, &names, arguments.to, arguments.speed))??;
+    let sent = block_on(play(captures, &names, arguments.to, arguments.speed, spoken == Some(Protocol::Bytefrog)))??;
     let Sent { connections, records, bytes, answered, seconds, faults } = sent;
     say(format_args!(
         r#"{{"protocol":"{protocol}","connections":{connections},"records":{records},"bytes":{bytes},"answered":{answered},"seconds":{seconds:.6}}}"#
@@ -124,11 +127,20 @@ enum Connection {
     Over,
 }
 
-async fn play(mut captures: Captures, names: &[Arc<str>], to: SocketAddr, speed: Speed) -> Result<Sent, Failure> {
+/// `waits`: agents of this kind open a connection when the one before it was answered, and so does the replay.
+async fn play(
+    mut captures: Captures,
+    names: &[Arc<str>],
+    to: SocketAddr,
+    speed: Speed,
+    waits: bool,
+) -> Result<Sent, Failure> {
     let (began, first) = (Instant::now(), captures.start());
     let mut sent = Sent::default();
     let mut listening = Vec::new();
     let mut connections: Vec<_> = names.iter().map(|_| Connection::Before).collect();
+    // Whether the connection that was opened last was answered.
+    let mut is_answered: Option<Arc<AtomicBool>> = None;
     while let Some((number, at, step)) = captures.next()? {
         if let Speed::Times(times) = speed {
             let after = Duration::from_nanos(at.0.saturating_sub(first.0));
@@ -140,10 +152,19 @@ async fn play(mut captures: Captures, names: &[Arc<str>], to: SocketAddr, speed:
         let connection = &mut connections[number];
         let done = async {
             if let Connection::Before = connection {
+                let until = Instant::now() + ANSWER_WAIT;
+                while waits && is_answered.as_ref().is_some_and(|it| !it.load(Relaxed)) && Instant::now() < until {
+                    sleep(LOOK_AGAIN).await;
+                }
                 let stream = TcpStream::connect(to).await?;
                 stream.set_nodelay(true)?;
                 let (mut reading, writing) = stream.into_split();
-                let heard = tokio::spawn(async move { tokio::io::copy(&mut reading, &mut tokio::io::sink()).await });
+                let answer = is_answered.insert(Arc::default()).clone();
+                let heard = tokio::spawn(async move {
+                    reading.readable().await?;
+                    answer.store(true, Relaxed);
+                    tokio::io::copy(&mut reading, &mut tokio::io::sink()).await
+                });
                 sent.connections += 1;
                 *connection = Connection::Open(writing, heard);
             }
