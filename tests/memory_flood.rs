@@ -32,8 +32,7 @@ use tokio::time::timeout;
 const MIB: u64 = 1 << 20;
 /// `limits.memory_bytes` below.
 const LIMIT: u64 = 64 * MIB;
-/// What the allocator keeps of memory that was given back, and what it wastes between pieces: an arena for each thread, and
-/// what is fragmented in them.
+/// What the allocator keeps of memory that was given back, and what it wastes between pieces.
 const ALLOCATOR: u64 = 32 * MIB;
 /// A peer that is not read for so long is pushed back.
 const PUSHED_BACK: Duration = Duration::from_millis(500);

@@ -8,10 +8,10 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::loads::{DISCARD, Load, Meeting};
-use super::{Daemon, PATIENCE, Sent, Simulation};
+use super::{Daemon, Sent, Simulation, connect};
 
 /// Lets agents send so many events to nobody.
 pub fn run(load: &Load, events: u64) -> Sent {
@@ -119,14 +119,7 @@ fn subscribe(publish: SocketAddr, request: SocketAddr, is_dump: bool) {
 
 /// A connection that has shaken hands, without security.
 fn zmtp(address: SocketAddr, socket: &str) -> TcpStream {
-    let began = Instant::now();
-    let mut stream = loop {
-        match TcpStream::connect(address) {
-            Ok(stream) => break stream,
-            Err(error) => assert!(began.elapsed() < PATIENCE, "{address}: {error}"),
-        }
-        thread::sleep(Duration::from_millis(1));
-    };
+    let mut stream = connect(address);
     stream.set_nodelay(true).unwrap();
     let mut greeting = [0; 64];
     greeting[..12].copy_from_slice(&[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1]);

@@ -13,7 +13,7 @@ pub mod wire;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -273,4 +273,16 @@ impl Simulation {
 /// An address of this machine that nobody listens on just now.
 pub fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A connection to somebody who may have to begin listening first.
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let began = Instant::now();
+    loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => return stream,
+            Err(error) => assert!(began.elapsed() < PATIENCE, "{address}: {error}"),
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }

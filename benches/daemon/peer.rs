@@ -2,14 +2,14 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::process::Process;
-use super::{PATIENCE, free_address};
+use super::{PATIENCE, connect, free_address};
 
 /// What it cost.
 #[derive(Clone, Copy, Debug)]
@@ -53,14 +53,7 @@ pub fn rsyslog(lines: &Path, count: u64) -> Taken {
     let mut command = Command::new("rsyslogd");
     command.arg("-n").arg("-f").arg(place.join("conf")).arg("-i").arg(place.join("pid"));
     let mut child = command.stdout(Stdio::null()).stderr(File::create(place.join("log")).unwrap()).spawn().unwrap();
-    let began = Instant::now();
-    let mut stream = loop {
-        match TcpStream::connect(address) {
-            Ok(stream) => break stream,
-            Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
-        }
-        thread::sleep(Duration::from_millis(10));
-    };
+    let mut stream = connect(address);
     let process = Process { id: child.id() };
     let before = process.cpu_seconds();
     let began = Instant::now();
