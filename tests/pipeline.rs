@@ -4,8 +4,8 @@
 mod live;
 
 use std::io::ErrorKind;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use live::puppet::{Mood, Strings};
@@ -338,6 +338,45 @@ async fn a_delivery_given_up_by_the_end_of_the_grace_period_has_failed() {
     assert_eq!(within("the verdict", delivery).await.unwrap(), Verdict::Failed);
     assert_eq!(within("the verdict", pipeline.deliver("later")).await.unwrap(), Verdict::Failed);
     assert_eq!(figures(&pipeline.finish().await[0]), [2, 0, 0, 2]);
+}
+
+/// Blocks its thread in `write` until it is released, as a disk does that does not answer.
+struct Stuck(Arc<Mutex<mpsc::Receiver<()>>>);
+
+impl Sink for Stuck {
+    async fn write(&mut self, _events: Selection<'_>) -> Result<(), SinkError> {
+        let _ = self.0.lock().unwrap().recv();
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_sink_that_blocks_its_thread_hinders_nobody_and_can_be_given_up() {
+    let (release, released) = mpsc::channel::<()>();
+    let (released, strings) = (Arc::new(Mutex::new(released)), Strings::new(Mood::Write));
+    let mut sinks = Sinks::new(CancellationToken::new());
+    let (of_stuck, of_puppet) = (Arc::downgrade(&released), strings.clone());
+    sinks.add("stuck", LaneOptions::default(), move || Ok(Stuck(of_stuck.upgrade().unwrap())));
+    sinks.add("puppet", LaneOptions::default(), move || Ok(of_puppet.puppet()));
+    let books = sinks.books().to_vec();
+    let (sender, mut workers) = sinks.start();
+    sender.send(batch(1, &["first"])).await;
+    until("it is stuck", || (Arc::strong_count(&released) == 2 && books[0].account().lane_batches == 1).then_some(()))
+        .await;
+    sender.send(batch(1, &["second"])).await;
+    until("the other has both", || (strings.written().len() == 2).then_some(())).await;
+    drop(sender);
+    within("it is given up", workers.abort()).await;
+    assert_eq!(figures(&books[0].account()), [2, 0, 0, 2]);
+    // What its thread says when it gets on is not heard any more.
+    drop(release);
+    until("its thread has ended", || (Arc::strong_count(&released) == 1).then_some(())).await;
+    assert_eq!(figures(&books[0].account()), [2, 0, 0, 2]);
+    assert_eq!(figures(&books[1].account()), [2, 2, 0, 0]);
 }
 
 #[tokio::test]

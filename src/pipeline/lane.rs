@@ -22,30 +22,39 @@ const MAX_OWED: usize = 1024;
 /// A batch on its way, with the room it takes and the claim it makes.
 #[derive(Debug)]
 pub(super) struct Parcel {
-    batch: Arc<Batch>,
+    contents: Contents,
     ticket: Ticket,
+}
+
+/// A batch, and its room in the lane.
+#[derive(Debug)]
+pub(super) struct Contents {
+    batch: Arc<Batch>,
     _room: OwnedSemaphorePermit,
     _counted: InLane,
 }
 
 impl Parcel {
     fn new(batch: Arc<Batch>, ticket: Ticket, room: OwnedSemaphorePermit, books: &LaneBooks) -> Self {
-        Parcel { batch, ticket, _room: room, _counted: books.sink.in_lane() }
-    }
-
-    /// The events that the sink takes.
-    pub(super) fn selection(&self, kinds: Kinds) -> Selection<'_> {
-        Selection::new(&self.batch, kinds)
+        let contents = Contents { batch, _room: room, _counted: books.sink.in_lane() };
+        Parcel { contents, ticket }
     }
 
     /// When the collector read the last of the events.
     pub(super) fn observed(&self) -> Option<UnixNanos> {
-        self.batch.events().last().map(|event| event.observed())
+        self.contents.batch.events().last().map(|event| event.observed())
     }
 
-    /// Lets the batch and its room go; the claim stays.
-    pub(super) fn into_ticket(self) -> Ticket {
-        self.ticket
+    /// The batch, to be let go of once it is written, and the claim, which stays until that is certain.
+    pub(super) fn open(self) -> (Contents, Ticket) {
+        (self.contents, self.ticket)
+    }
+}
+
+impl Contents {
+    /// The events that the sink takes.
+    pub(super) fn selection(&self, kinds: Kinds) -> Selection<'_> {
+        Selection::new(&self.batch, kinds)
     }
 }
 

@@ -1,10 +1,17 @@
-//! The task that drives one sink: takes batches off the lane, writes, flushes, waits, and tells what became of them.
+//! Driving one sink: batches are taken off the lane, written, flushed, waited for, and their claims answered.
+//!
+//! A *worker* does that, on a thread of its own where the sink may block: an event becomes a line and reaches the system
+//! on the same processor. A *supervisor*, a task beside the others, makes the sink and puts a new one in its place. It
+//! never waits for a thread that is stuck: it takes that one's claims away and goes on.
 
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError};
+use std::thread;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::runtime;
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -33,7 +40,7 @@ pub(super) struct WorkerContext {
     pub(super) reopen: watch::Receiver<u64>,
     /// Cancelled by the worker when the daemon must stop.
     pub(super) stop: CancellationToken,
-    /// Cancelled when the grace period is over: what is not written by then never will be.
+    /// Cancelled when the grace period is over: what is not written by then counts as failed.
     pub(super) abort: CancellationToken,
     /// When the last events that a sink got were read. Kept here because a sink that is made anew may have nothing to
     /// tell but what its predecessor lost.
@@ -110,83 +117,167 @@ pub(super) async fn supervise<S: Sink>(
     while parcels.recv().await.is_some() {}
 }
 
-/// Runs one sink, in a task of its own, so that a panic in it ends there. `None`: the daemon has no more time.
+/// What a worker has taken off the lane, and not flushed yet: who drops it says that it failed.
+#[derive(Debug, Default)]
+struct Claims(std::sync::Mutex<Taken>);
+
+#[derive(Debug, Default)]
+struct Taken {
+    tickets: Vec<Ticket>,
+    debts: Vec<Debt>,
+}
+
+impl Claims {
+    fn add(&self, ticket: Ticket) {
+        self.locked().tickets.push(ticket);
+    }
+
+    fn owe(&self, debt: Debt) {
+        self.locked().debts.push(debt);
+    }
+
+    /// Everything taken is where it should be.
+    fn flushed(&self) {
+        let mut taken = self.locked();
+        taken.tickets.drain(..).for_each(Ticket::written);
+        taken.debts.drain(..).for_each(Debt::paid);
+    }
+
+    /// Nobody waits any longer.
+    fn give_up(&self) {
+        *self.locked() = Taken::default();
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, Taken> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs one sink, on a thread of its own: what panics or blocks in it does so there. `None`: the daemon has no more time.
 async fn run<S: Sink>(
     sink: S,
     parcels: &Arc<Mutex<mpsc::Receiver<Parcel>>>,
     context: &Arc<WorkerContext>,
 ) -> Option<Outcome> {
-    let mut worker = tokio::spawn(work(sink, parcels.clone(), context.clone()));
-    let ended = tokio::select! {
-        ended = &mut worker => ended,
-        () = context.abort.cancelled() => {
-            worker.abort();
-            worker.await
-        }
+    let claims = Arc::<Claims>::default();
+    let worker = Worker { parcels: parcels.clone(), claims: claims.clone(), context: context.clone() };
+    // Cancelled, too, when nobody waits for the thread any more.
+    let abort = context.abort.child_token();
+    let _guard = abort.clone().drop_guard();
+    let outcome = match start(sink, worker, abort.clone()) {
+        Ok(ended) => tokio::select! {
+            // No word is left behind by a panic.
+            ended = ended => ended.unwrap_or_else(|_| Some(Outcome::Failed("it panicked, which is a bug of ours".to_owned()))),
+            () = abort.cancelled() => None,
+        },
+        Err(error) => Some(Outcome::Failed(format!("no thread for it: {error}"))),
     };
-    match ended {
-        Ok(outcome) => Some(outcome),
-        Err(error) if error.is_panic() => Some(Outcome::Failed("it panicked, which is a bug of ours".to_owned())),
-        Err(_) => None,
-    }
+    claims.give_up();
+    outcome
 }
 
-async fn work<S: Sink>(
-    mut sink: S,
-    parcels: Arc<Mutex<mpsc::Receiver<Parcel>>>,
-    context: Arc<WorkerContext>,
-) -> Outcome {
-    let mut parcels = parcels.lock().await;
-    let result = take_parcels(&mut sink, &mut parcels, &context).await;
-    result.err().unwrap_or(Outcome::Done)
-}
-
-async fn take_parcels<S: Sink>(
-    sink: &mut S,
-    parcels: &mut mpsc::Receiver<Parcel>,
-    context: &WorkerContext,
-) -> Result<(), Outcome> {
-    let mut reopen = context.reopen.clone();
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        let first = tokio::select! {
-            biased;
-            Ok(()) = reopen.changed() => {
-                sink.reopen();
-                continue;
+/// Starts the thread; it tells its outcome when the sink is dropped. `None`: it was cancelled.
+fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Result<oneshot::Receiver<Option<Outcome>>> {
+    let (telling, ended) = oneshot::channel();
+    let runtime = runtime::Builder::new_current_thread().enable_time().build()?;
+    let name = format!("sink {}", worker.context.books.sink.name());
+    thread::Builder::new().name(name).spawn(move || {
+        // Dropped last, should this panic: after the sink and its files.
+        let telling = telling;
+        let work = async move {
+            tokio::select! {
+                biased;
+                () = abort.cancelled() => None,
+                outcome = worker.work(sink) => Some(outcome),
             }
-            _ = ticks.tick() => {
-                tick(sink, context).await?;
-                continue;
-            }
-            parcel = parcels.recv() => parcel,
         };
-        // Everything that is there goes into one flush; nothing waits for more to come.
-        let (mut tickets, mut debts) = (Vec::new(), Vec::new());
-        let mut next = first;
-        let is_last = next.is_none();
-        while let Some(parcel) = next {
-            if let Some(observed) = parcel.observed() {
-                context.observed.store(observed.0, Relaxed);
+        let outcome = runtime.block_on(work);
+        // Without waiting for a compression in progress.
+        runtime.shutdown_background();
+        // Nobody listens any more when it took too long.
+        let _ = telling.send(outcome);
+    })?;
+    Ok(ended)
+}
+
+/// The work on one sink, until the lane is closed and drained or the sink cannot go on.
+struct Worker {
+    parcels: Arc<Mutex<mpsc::Receiver<Parcel>>>,
+    claims: Arc<Claims>,
+    context: Arc<WorkerContext>,
+}
+
+impl Worker {
+    async fn work<S: Sink>(self, mut sink: S) -> Outcome {
+        let result = self.take_parcels(&mut sink).await;
+        result.err().unwrap_or(Outcome::Done)
+    }
+
+    async fn take_parcels<S: Sink>(&self, sink: &mut S) -> Result<(), Outcome> {
+        let context = &*self.context;
+        let mut reopen = context.reopen.clone();
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let first = tokio::select! {
+                biased;
+                Ok(()) = reopen.changed() => {
+                    sink.reopen();
+                    continue;
+                }
+                _ = ticks.tick() => {
+                    tick(sink, context).await?;
+                    continue;
+                }
+                parcel = self.next_parcel() => parcel,
+            };
+            // Everything that is there goes into one flush; nothing waits for more to come.
+            let mut next = first;
+            let is_last = next.is_none();
+            let mut taken = 0;
+            while let Some(parcel) = next {
+                self.write(sink, parcel).await?;
+                taken += 1;
+                next = if taken < MAX_UNFLUSHED { self.parcels.lock().await.try_recv().ok() } else { None };
             }
-            write_owed(sink, context, &mut debts).await?;
-            let written = sink.write(parcel.selection(context.kinds)).await;
-            let ticket = parcel.into_ticket();
-            hold(sink, written, context).await?;
-            tickets.push(ticket);
-            next = if tickets.len() < MAX_UNFLUSHED { parcels.try_recv().ok() } else { None };
+            if is_last {
+                self.write_owed(sink).await?;
+            }
+            let flushed = sink.flush().await;
+            hold(sink, flushed, context).await?;
+            self.claims.flushed();
+            if is_last {
+                return close(sink, context).await;
+            }
         }
-        if is_last {
-            write_owed(sink, context, &mut debts).await?;
+    }
+
+    /// The lane is locked no longer than this takes: a sink that is stuck locks nobody out.
+    async fn next_parcel(&self) -> Option<Parcel> {
+        self.parcels.lock().await.recv().await
+    }
+
+    async fn write<S: Sink>(&self, sink: &mut S, parcel: Parcel) -> Result<(), Outcome> {
+        if let Some(observed) = parcel.observed() {
+            self.context.observed.store(observed.0, Relaxed);
         }
-        let flushed = sink.flush().await;
-        hold(sink, flushed, context).await?;
-        tickets.drain(..).for_each(Ticket::written);
-        debts.drain(..).for_each(Debt::paid);
-        if is_last {
-            return close(sink, context).await;
-        }
+        self.write_owed(sink).await?;
+        let (contents, ticket) = parcel.open();
+        self.claims.add(ticket);
+        let written = sink.write(contents.selection(self.context.kinds)).await;
+        // The sink has what it needs of the batch, even if it must wait.
+        drop(contents);
+        hold(sink, written, &self.context).await
+    }
+
+    /// What the sink did not get is told in its own output, before what follows it.
+    async fn write_owed<S: Sink>(&self, sink: &mut S) -> Result<(), Outcome> {
+        let context = &*self.context;
+        let Some(debt) = context.books.take_owed() else { return Ok(()) };
+        let Some(batch) = debt.batch(UnixNanos(context.observed.load(Relaxed))) else { return Ok(()) };
+        self.claims.owe(debt);
+        let written = sink.write(Selection::new(&batch, context.kinds)).await;
+        hold(sink, written, context).await
     }
 }
 
@@ -213,15 +304,6 @@ async fn close<S: Sink>(sink: &mut S, context: &WorkerContext) -> Result<(), Out
         }
         closed => hold(sink, closed, context).await,
     }
-}
-
-/// What the sink did not get is told in its own output, before what follows it.
-async fn write_owed<S: Sink>(sink: &mut S, context: &WorkerContext, debts: &mut Vec<Debt>) -> Result<(), Outcome> {
-    let Some(debt) = context.books.take_owed() else { return Ok(()) };
-    let Some(batch) = debt.batch(UnixNanos(context.observed.load(Relaxed))) else { return Ok(()) };
-    debts.push(debt);
-    let written = sink.write(Selection::new(&batch, context.kinds)).await;
-    hold(sink, written, context).await
 }
 
 /// While the sink's answer is "not now": waits and flushes again. The lane fills meanwhile, and the agents slow down.

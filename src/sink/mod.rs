@@ -1,13 +1,12 @@
 //! FLOOR 3 — batches leaving the house.
 //!
-//! A [`Sink`] turns batches into bytes somewhere. It is driven by one worker task (`pipeline::worker`), which
-//! decides when to flush, waits and retries when the sink cannot write just now, and keeps the books.
+//! A [`Sink`] turns batches into bytes somewhere. It is driven by one worker (`pipeline::worker`), on a thread of its own,
+//! which decides when to flush, waits and retries when the sink cannot write just now, and keeps the books.
 
 pub mod discard;
 pub mod encode;
 pub mod file;
 pub mod memory;
-mod offload;
 pub mod stdout;
 
 use std::fmt;
@@ -21,6 +20,9 @@ use crate::event::{Batch, EventView, Kind};
 /// The worker's promise: `write` any number of times, then `flush`; events count as written only when a flush that
 /// follows them has answered `Ok`. After [`SinkError::Retry`] the worker waits and calls `flush` again, and nothing
 /// else, until it answers otherwise.
+///
+/// A sink has a thread of its own, on which tokio's clock runs and nothing else does: it may block in every call, as long
+/// as what it blocks for takes, and it may wait.
 pub trait Sink: Send + 'static {
     /// Takes the events of a batch, into memory or further.
     ///

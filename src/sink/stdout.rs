@@ -8,7 +8,6 @@ use crate::config::Bounds;
 use crate::event::MOST_BATCH_BYTES;
 
 use super::encode::{Encoder, Format};
-use super::offload::Offload;
 use super::{Selection, Sink, SinkError, SinkFault};
 
 /// Encoded events beyond this many bytes are written without waiting for the worker's flush.
@@ -24,14 +23,9 @@ pub(crate) fn declare(of: &str, bounds: &mut Bounds) {
 
 /// Writes events to a stream. A reader that has left closes the sink; anything else that goes wrong is its end, since
 /// a stream, other than a file, does not tell what became of what it was given.
-#[derive(Debug)]
 pub struct Stdout {
-    stream: Offload<Stream>,
-    encoder: Encoder,
-}
-
-struct Stream {
     writer: Box<dyn Write + Send>,
+    encoder: Encoder,
     waiting: Vec<u8>,
 }
 
@@ -43,24 +37,24 @@ impl Stdout {
 
     /// Any stream.
     pub fn to(writer: Box<dyn Write + Send>, format: Format) -> Self {
-        Stdout { stream: Offload::new(Stream { writer, waiting: Vec::new() }), encoder: Encoder::new(format) }
+        Stdout { writer, encoder: Encoder::new(format), waiting: Vec::new() }
     }
 }
 
 impl Sink for Stdout {
     async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
-        let stream = self.stream.here().await.map_err(failed)?;
         for event in events.events() {
-            self.encoder.encode(event, &mut stream.waiting);
+            self.encoder.encode(event, &mut self.waiting);
         }
-        if stream.waiting.len() > FLUSH_BYTES { self.flush().await } else { Ok(()) }
+        if self.waiting.len() > FLUSH_BYTES { self.flush().await } else { Ok(()) }
     }
 
     async fn flush(&mut self) -> Result<(), SinkError> {
-        if self.stream.here().await.map_err(failed)?.waiting.is_empty() {
+        if self.waiting.is_empty() {
             return Ok(());
         }
-        let result = self.stream.run(Stream::flush).await.map_err(failed)?;
+        let result = write_patiently(&mut self.writer, &self.waiting);
+        self.waiting.clear();
         result.map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe => SinkError::Closed,
             _ => failed(error),
@@ -68,17 +62,9 @@ impl Sink for Stdout {
     }
 }
 
-impl Stream {
-    fn flush(&mut self) -> io::Result<()> {
-        let result = write_patiently(&mut self.writer, &self.waiting);
-        self.waiting.clear();
-        result
-    }
-}
-
-impl fmt::Debug for Stream {
+impl fmt::Debug for Stdout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream").field("waiting", &self.waiting.len()).finish_non_exhaustive()
+        f.debug_struct("Stdout").field("waiting", &self.waiting.len()).finish_non_exhaustive()
     }
 }
 

@@ -4,9 +4,9 @@
 //! wrong on the way (disk full, directory removed, permission lost) leaves the file ending after a whole record and
 //! the rest in memory, to be written when `flush` is called again.
 //!
-//! How the parts stand to each other: [`File`] is the async face; `outputs` holds what blocks, per file a `queue` of
-//! encoded records and a `live` file; `template` says which file, `names` what finished ones are called; `tidy` and
-//! `compress` look after those.
+//! How the parts stand to each other: [`File`] is the sink; `outputs` holds its files, for each a `queue` of encoded
+//! records and a `live` file; `template` says which file, `names` what finished ones are called; `tidy` and `compress`
+//! look after those.
 
 mod compress;
 mod live;
@@ -18,7 +18,6 @@ mod tail;
 mod template;
 mod tidy;
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,7 +25,6 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use self::outputs::Outputs;
 use self::template::Template;
-use super::offload::Offload;
 use super::{Selection, Sink, SinkError, SinkFault};
 
 pub use self::options::{Compression, Fsync, Options};
@@ -37,7 +35,7 @@ const FLUSH_BYTES: usize = 512 * 1024;
 /// Writes events into files. Dropped, it stops a compression in progress; the next sink of the same path resumes it.
 #[derive(Debug)]
 pub struct File {
-    outputs: Offload<Outputs>,
+    outputs: Outputs,
     compressing: Option<JoinHandle<()>>,
     stop_compressing: Arc<AtomicBool>,
     reopen: bool,
@@ -51,7 +49,7 @@ impl File {
     pub fn new(options: Options) -> Result<File, String> {
         let template = Template::parse(&options.path)?;
         Ok(File {
-            outputs: Offload::new(Outputs::new(options, template)),
+            outputs: Outputs::new(options, template),
             compressing: None,
             stop_compressing: Arc::default(),
             reopen: false,
@@ -67,56 +65,43 @@ impl File {
         }
     }
 
-    async fn work(&mut self, work: fn(&mut Outputs, bool) -> Result<(), SinkFault>) -> Result<(), SinkError> {
+    fn work(&mut self, work: fn(&mut Outputs, bool) -> Result<(), SinkFault>) -> Result<(), SinkError> {
+        if std::mem::take(&mut self.reopen) {
+            self.outputs.reopen();
+        }
         let is_idle = self.compressing.as_ref().is_none_or(JoinHandle::is_finished);
-        let result = self.outputs.run(move |outputs| work(outputs, is_idle)).await.map_err(dead)?;
-        self.compress().await?;
+        let result = work(&mut self.outputs, is_idle);
+        self.compress();
         result.map_err(SinkError::Retry)
     }
 
-    async fn compress(&mut self) -> Result<(), SinkError> {
-        let outputs = self.outputs.here().await.map_err(dead)?;
-        let paths = outputs.take_to_compress();
+    fn compress(&mut self) {
+        let paths = self.outputs.take_to_compress();
         if !paths.is_empty() {
-            let (compression, fsync) = (outputs.options().compression, outputs.options().fsync);
+            let (compression, fsync) = (self.outputs.options().compression, self.outputs.options().fsync);
             let stop = self.stop_compressing.clone();
             self.compressing = Some(spawn_blocking(move || compress::all(&paths, compression, fsync, &stop)));
         }
-        Ok(())
-    }
-
-    async fn pass_on_reopen(&mut self) -> Result<&mut Outputs, SinkError> {
-        let outputs = self.outputs.here().await.map_err(dead)?;
-        if std::mem::take(&mut self.reopen) {
-            outputs.reopen();
-        }
-        Ok(outputs)
     }
 }
 
 impl Sink for File {
     async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
-        let outputs = self.outputs.here().await.map_err(dead)?;
-        outputs.take(events);
-        if outputs.waiting_bytes() > FLUSH_BYTES { self.flush().await } else { Ok(()) }
+        self.outputs.take(events);
+        if self.outputs.waiting_bytes() > FLUSH_BYTES { self.flush().await } else { Ok(()) }
     }
 
     async fn flush(&mut self) -> Result<(), SinkError> {
-        if self.pass_on_reopen().await?.waiting_bytes() == 0 {
-            return Ok(());
-        }
-        self.work(Outputs::flush).await
+        if self.outputs.waiting_bytes() == 0 { Ok(()) } else { self.work(Outputs::flush) }
     }
 
     async fn tick(&mut self) -> Result<(), SinkError> {
-        self.pass_on_reopen().await?;
-        self.work(Outputs::tick).await
+        self.work(Outputs::tick)
     }
 
     async fn close(&mut self) -> Result<(), SinkError> {
         self.reopen = true;
-        self.pass_on_reopen().await?;
-        self.work(Outputs::tick).await
+        self.work(Outputs::tick)
     }
 
     /// Open files are let go of with the next flush that has something to write or the next tick, whichever is first.
@@ -129,8 +114,4 @@ impl Drop for File {
     fn drop(&mut self) {
         self.stop_compressing.store(true, Ordering::Relaxed);
     }
-}
-
-fn dead(source: io::Error) -> SinkError {
-    SinkError::Failed(SinkFault { action: "go on writing files".to_owned(), source })
 }
