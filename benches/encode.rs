@@ -173,11 +173,11 @@ fn tree(event: EventView<'_>) -> Json {
         .attributes()
         .map(|(key, value)| {
             let value = match value {
-                ValueView::Text(text) => Json::from(text.text),
+                ValueView::Text(text) => Json::from(text.text()),
                 ValueView::F64(number) => Json::from(number),
                 other => panic!("{other:?}"),
             };
-            (key.text.to_owned(), value)
+            (key.text().to_owned(), value)
         })
         .collect();
     let resource: Map<_, _> = event
@@ -198,7 +198,7 @@ fn tree(event: EventView<'_>) -> Json {
         "time": event.time().map(rfc_3339),
         "observed_time": rfc_3339(event.observed()),
         "kind": event.kind().as_str(),
-        "name": event.name().text,
+        "name": event.name().text(),
         "span": {
             "trace_id": span.trace_id.to_string(),
             "span_id": span.span_id.to_string(),

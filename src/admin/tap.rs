@@ -249,7 +249,7 @@ impl Wire {
                 followed.lost = !followed.rest.is_empty();
                 followed.explainer.finish(&std::mem::take(&mut followed.rest), &mut sheet);
             }
-            let (reason, bytes, detail) = (loss.reason.as_str(), loss.bytes, loss.detail.text);
+            let (reason, bytes, detail) = (loss.reason.as_str(), loss.bytes, loss.detail.text());
             let request =
                 event.position().sequence.map(|number| format!("request or message {number}: ")).unwrap_or_default();
             let text = format!("{request}{reason}, {bytes} bytes lost: {detail}");

@@ -23,8 +23,8 @@ pub use loss::{Loss, Reason};
 pub use origin::{Origin, Resource, ResourceValue};
 pub use semconv::Name;
 pub use view::{
-    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LossView, RunView, SampleView, TextView,
-    ValueView,
+    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LossView, Member, Members, RunView, SampleView,
+    TextView, ValueView,
 };
 
 /// What an event is. The names are those of the `kind` key in JSON.

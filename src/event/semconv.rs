@@ -14,33 +14,50 @@ impl Name {
         NAMES[self.0 as usize][0]
     }
 
-    /// The name as a key of JSON: quoted, and with its colon.
-    pub const fn before_value(self) -> &'static str {
-        NAMES[self.0 as usize][1]
+    /// The name as a JSON string, in its quotes.
+    #[inline]
+    pub(crate) fn quoted_padded(self) -> Padded {
+        self.padded(2)
     }
 
-    /// The same with the quote that begins a text, and [`PADDING`] behind it: a short piece is copied fastest with some
-    /// bytes too many.
-    pub const fn before_text_padded(self) -> &'static str {
-        NAMES[self.0 as usize][2]
+    /// The name as a key of JSON: quoted, and with its colon.
+    #[inline]
+    pub(crate) fn before_value_padded(self) -> Padded {
+        self.padded(3)
+    }
+
+    /// The same with the quote that begins a text.
+    #[inline]
+    pub(crate) fn before_text_padded(self) -> Padded {
+        self.padded(4)
+    }
+
+    /// So many bytes more than the name has.
+    fn padded(self, more: usize) -> Padded {
+        let [name, padded] = NAMES[self.0 as usize];
+        Padded { padded, len: name.len() + more }
     }
 }
 
-/// Bytes behind a padded piece.
-pub const PADDING: usize = 32;
+/// A piece of text with [`PADDING`] behind it: a short piece is copied fastest with some bytes too many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Padded {
+    pub(crate) padded: &'static str,
+    /// Of the piece.
+    pub(crate) len: usize,
+}
 
-/// Makes a constant of every name, and the table of them all.
+/// Bytes behind a padded piece, at least.
+pub(crate) const PADDING: usize = 32;
+
+/// Makes a constant of every name, and the table of them all: the name, and how it begins a member of a JSON object.
 macro_rules! names {
     ($($(#[$doc:meta])+ $name:ident = $text:literal;)+) => {
         #[allow(clippy::upper_case_acronyms, non_camel_case_types)]
         enum Place { $($name),+ }
         $($(#[$doc])+ pub const $name: Name = Name(Place::$name as u16);)+
-        const NAMES: &[[&str; 3]] = &[
-            $([
-                $text,
-                concat!("\"", $text, "\":"),
-                concat!("\"", $text, "\":\"", "                                "),
-            ]),+
+        const NAMES: &[[&str; 2]] = &[
+            $([$text, concat!("\"", $text, "\":\"", "                                ")]),+
         ];
     };
 }
@@ -431,7 +448,7 @@ names! {
 
 #[cfg(test)]
 mod tests {
-    use super::{NAMES, PADDING};
+    use super::{NAMES, Name, PADDING, Padded};
 
     #[test]
     fn every_name_is_plain_ascii_so_that_encoders_need_not_escape_it() {
@@ -442,9 +459,13 @@ mod tests {
 
     #[test]
     fn every_name_is_there_as_a_key_of_json() {
-        for [name, value, text] in NAMES {
-            assert_eq!(*value, format!("\"{name}\":"));
-            assert_eq!(*text, format!("{value}\"{}", " ".repeat(PADDING)));
+        let shown = |piece: Padded| &piece.padded[..piece.len];
+        for (place, [name, padded]) in NAMES.iter().enumerate() {
+            let known = Name(place as u16);
+            assert_eq!(shown(known.quoted_padded()), format!("\"{name}\""));
+            assert_eq!(shown(known.before_value_padded()), format!("\"{name}\":"));
+            assert_eq!(shown(known.before_text_padded()), format!("\"{name}\":\""));
+            assert!(padded.len() >= known.before_text_padded().len + PADDING);
         }
     }
 

@@ -39,8 +39,8 @@ pub fn items(batch: &Batch) -> impl Iterator<Item = Item<'_>> {
 fn item(event: EventView<'_>) -> Option<Item<'_>> {
     match event.data() {
         DataView::Sample(view) => sample(event, view).map(Item::Sample),
-        DataView::Log { .. } if event.name().text == HEAP_OBJECT => Some(Item::Object(object(event))),
-        DataView::Log { .. } if event.name().text == HEAP_DUMP => Some(Item::DumpEnd(object(event).dump)),
+        DataView::Log { .. } if event.name().text() == HEAP_OBJECT => Some(Item::Object(object(event))),
+        DataView::Log { .. } if event.name().text() == HEAP_DUMP => Some(Item::DumpEnd(object(event).dump)),
         _ => None,
     }
 }
@@ -52,8 +52,8 @@ fn sample<'a>(event: EventView<'a>, view: SampleView<'a>) -> Option<Sample<'a>> 
         Number::F64(value) => value as u64,
     };
     let frames = view.frames().map(|frame| Frame {
-        function: frame.function.map(|text| text.text.into()),
-        site: Site { file: frame.file.map(|text| text.text.into()), line: frame.line },
+        function: frame.function.map(|text| text.text().into()),
+        site: Site { file: frame.file.map(|text| text.text().into()), line: frame.line },
     });
     let counted = counted(view.data.sample_type)?;
     let Object { class, site, .. } = object(event);
@@ -79,11 +79,11 @@ fn object(event: EventView<'_>) -> Object<'_> {
     };
     let mut object = Object { dump, id: 0, class: None, site: Site::default(), size: None, references: 0 };
     for (key, value) in event.attributes() {
-        match (key.text, value) {
+        match (key.text(), value) {
             (OBJECT_ID, ValueView::U64(id)) => object.id = id,
-            (CLASS, ValueView::Text(class)) => object.class = Some(class.text.into()),
+            (CLASS, ValueView::Text(class)) => object.class = Some(class.text().into()),
             (REFERENCES, ValueView::Array(ids)) => object.references = ids.count() as u64,
-            (FILE, ValueView::Text(file)) => object.site.file = Some(file.text.into()),
+            (FILE, ValueView::Text(file)) => object.site.file = Some(file.text().into()),
             (LINE, ValueView::U64(line)) => object.site.line = Some(line),
             (SIZE, ValueView::U64(size)) => object.size = Some(size),
             (DUMP_ID, ValueView::U64(id)) => object.dump.id = id,

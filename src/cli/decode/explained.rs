@@ -131,7 +131,7 @@ fn fault(event: EventView<'_>) -> Option<RequestFault> {
         (0, Some(events)) => format!(", {}", counted(events, "event")),
         (bytes, _) => format!(", {} lost", counted(bytes, "byte")),
     };
-    let text = format!("{}{counts}: {}", loss.reason.as_str(), loss.detail.text);
+    let text = format!("{}{counts}: {}", loss.reason.as_str(), loss.detail.text());
     let position = event.position();
     Some(RequestFault { request: position.sequence, fault: Fault { offset: position.offset, text } })
 }

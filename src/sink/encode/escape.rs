@@ -2,6 +2,7 @@
 
 use super::number::HEX;
 use crate::event::TextView;
+use crate::event::semconv::{PADDING, Padded};
 
 /// Appends a text as a JSON string, quotes included.
 #[inline]
@@ -14,22 +15,27 @@ pub(super) fn push_string(out: &mut Vec<u8>, view: TextView<'_>) {
 /// Appends what stands between the quotes of a JSON string.
 #[inline]
 pub(super) fn push_string_content(out: &mut Vec<u8>, view: TextView<'_>) {
-    if view.plain {
-        push_short(out, view.text.len(), view.tail);
+    if view.is_plain() {
+        push_start(out, view.len(), view.tail());
     } else {
-        push_json_escaped(out, view.text);
+        push_json_escaped(out, view.text());
     }
+}
+
+/// Appends a piece that is known beforehand.
+#[inline]
+pub(super) fn push_short(out: &mut Vec<u8>, piece: Padded) {
+    push_start(out, piece.len, piece.padded.as_bytes());
 }
 
 /// Appends the first `len` bytes of `tail`. A piece of a length known beforehand is a few moves, where any other is a
 /// call that has to find out; so a short one is copied with what stands behind it, which is taken back.
 #[inline]
-pub(super) fn push_short(out: &mut Vec<u8>, len: usize, tail: &[u8]) {
-    const PIECE: usize = 32;
-    match tail.first_chunk::<PIECE>() {
-        Some(piece) if len <= PIECE => {
+fn push_start(out: &mut Vec<u8>, len: usize, tail: &[u8]) {
+    match tail.first_chunk::<PADDING>() {
+        Some(piece) if len <= PADDING => {
             out.extend_from_slice(piece);
-            out.truncate(out.len() - (PIECE - len));
+            out.truncate(out.len() - (PADDING - len));
         }
         _ => out.extend_from_slice(&tail[..len]),
     }

@@ -6,10 +6,10 @@
 use super::escape::{push_json_escaped, push_short, push_string, push_string_content};
 use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push_u64};
 use super::time::{RepeatedTime, TimeFormat};
-use crate::event::semconv::PADDING;
 use crate::event::{
-    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LossView, MetricData, MetricType, Origin,
-    Position, Resource, ResourceValue, SampleView, Severity, SpanData, Status, Temporality, TextView, ValueView,
+    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, Kind, LossView, Member, Members, MetricData,
+    MetricType, Origin, Position, Resource, ResourceValue, SampleView, Severity, SpanData, Status, Temporality,
+    TextView, ValueView,
 };
 
 /// Encodes events as JSON lines; keeps the last instants.
@@ -52,10 +52,17 @@ impl JsonEncoder {
             None => push(out, b"{\"time\":null,\"observed_time\":\""),
         }
         self.observed.push(out, event.observed());
-        push(out, b"\",\"kind\":\"");
-        push(out, event.kind().as_str().as_bytes());
-        push(out, b"\",\"name\":");
-        push_string(out, event.name());
+        match event.kind() {
+            Kind::Log => push(out, b"\",\"kind\":\"log\",\"name\":"),
+            Kind::Span => push(out, b"\",\"kind\":\"span\",\"name\":"),
+            Kind::Metric => push(out, b"\",\"kind\":\"metric\",\"name\":"),
+            Kind::Sample => push(out, b"\",\"kind\":\"sample\",\"name\":"),
+            Kind::Loss => push(out, b"\",\"kind\":\"loss\",\"name\":"),
+        }
+        match event.name_key() {
+            KeyView::Name(name) => push_short(out, name.quoted_padded()),
+            KeyView::Text(name) => push_string(out, name),
+        }
     }
 
     fn push_span(&mut self, out: &mut Vec<u8>, span: &SpanData) {
@@ -117,9 +124,14 @@ impl JsonEncoder {
 }
 
 fn push_log(out: &mut Vec<u8>, severity: Severity, body: Option<ValueView<'_>>) {
-    push(out, b",\"severity\":\"");
-    push(out, severity.as_str().as_bytes());
-    push(out, b"\"");
+    match severity {
+        Severity::Trace => push(out, b",\"severity\":\"TRACE\""),
+        Severity::Debug => push(out, b",\"severity\":\"DEBUG\""),
+        Severity::Info => push(out, b",\"severity\":\"INFO\""),
+        Severity::Warn => push(out, b",\"severity\":\"WARN\""),
+        Severity::Error => push(out, b",\"severity\":\"ERROR\""),
+        Severity::Fatal => push(out, b",\"severity\":\"FATAL\""),
+    }
     if let Some(body) = body {
         push(out, b",\"body\":");
         push_value(out, body);
@@ -179,7 +191,7 @@ fn push_loss(out: &mut Vec<u8>, loss: LossView<'_>) {
         push(out, b",\"events\":");
         push_u64(out, events);
     }
-    if !loss.detail.text.is_empty() {
+    if !loss.detail.text().is_empty() {
         push(out, b",\"detail\":");
         push_string(out, loss.detail);
     }
@@ -198,38 +210,27 @@ fn push_attributes(out: &mut Vec<u8>, attributes: Attributes<'_>) {
     push(out, b",\"attributes\":{");
     for attribute in attributes {
         match attribute {
-            AttributeView::One(key, value) => push_member(out, key, value),
-            AttributeView::Run(run) => match run.rendered(render_run) {
+            AttributeView::One(member) => push_member(out, member),
+            AttributeView::Run(run) => match run.rendered(push_each) {
                 Some(rendered) => push(out, rendered),
-                None => run.members().for_each(|(key, value)| push_member(out, key, value)),
+                None => push_each(run.members(), out),
             },
         }
     }
     close(out, b'}');
 }
 
-/// Attributes that many events have, each with its comma.
-fn render_run<'a>(members: impl Iterator<Item = (KeyView<'a>, ValueView<'a>)>) -> Vec<u8> {
-    let mut out = Vec::new();
-    members.for_each(|(key, value)| push_member(&mut out, key, value));
-    out
-}
-
-fn push_members<'a>(out: &mut Vec<u8>, members: impl Iterator<Item = (KeyView<'a>, ValueView<'a>)>) {
-    push(out, b"{");
-    members.for_each(|(key, value)| push_member(out, key, value));
-    close(out, b'}');
+/// Keys and values, each with its comma.
+fn push_each(members: Members<'_>, out: &mut Vec<u8>) {
+    members.for_each(|member| push_member(out, member));
 }
 
 /// A key, its value and a comma. Texts are told apart early, so that few pieces need be written.
 #[inline(always)]
-fn push_member(out: &mut Vec<u8>, key: KeyView<'_>, value: ValueView<'_>) {
-    if let ValueView::Text(text) = value {
-        match key {
-            KeyView::Name(name) => {
-                let piece = name.before_text_padded().as_bytes();
-                push_short(out, piece.len() - PADDING, piece);
-            }
+fn push_member(out: &mut Vec<u8>, member: Member<'_>) {
+    if let ValueView::Text(text) = member.value() {
+        match member.key() {
+            KeyView::Name(name) => push_short(out, name.before_text_padded()),
             KeyView::Text(key) => {
                 push(out, b"\"");
                 push_string_content(out, key);
@@ -239,14 +240,14 @@ fn push_member(out: &mut Vec<u8>, key: KeyView<'_>, value: ValueView<'_>) {
         push_string_content(out, text);
         push(out, b"\",");
     } else {
-        match key {
-            KeyView::Name(name) => push(out, name.before_value().as_bytes()),
+        match member.key() {
+            KeyView::Name(name) => push_short(out, name.before_value_padded()),
             KeyView::Text(key) => {
                 push_string(out, key);
                 push(out, b":");
             }
         }
-        push_value(out, value);
+        push_value(out, member.value());
         push(out, b",");
     }
 }
@@ -272,7 +273,11 @@ fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
             }
             close(out, b']');
         }
-        ValueView::Map(members) => push_members(out, members),
+        ValueView::Map(members) => {
+            push(out, b"{");
+            push_each(members, out);
+            close(out, b'}');
+        }
     }
 }
 
@@ -312,12 +317,14 @@ fn render_origin(origin: &Origin) -> Vec<u8> {
 
 /// A resource as a whole object.
 fn render_resource(resource: &Resource) -> Vec<u8> {
-    let mut out = Vec::new();
-    let members = resource
-        .attributes()
-        .iter()
-        .map(|(key, value)| (KeyView::Text(TextView::unchecked(key)), resource_value(value)));
-    push_members(&mut out, members);
+    let mut out = vec![b'{'];
+    for (key, value) in resource.attributes() {
+        push_string(&mut out, TextView::unchecked(key));
+        push(&mut out, b":");
+        push_value(&mut out, resource_value(value));
+        push(&mut out, b",");
+    }
+    close(&mut out, b'}');
     out
 }
 

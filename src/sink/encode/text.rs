@@ -24,7 +24,7 @@ pub fn encode(event: EventView<'_>, out: &mut Vec<u8>) {
     push(out, " ");
     push(out, kind_column(event));
     push(out, " ");
-    push_word(out, event.name().text);
+    push_word(out, event.name().text());
     match event.data() {
         DataView::Log { body: Some(body), .. } => {
             push(out, "  ");
@@ -138,10 +138,10 @@ fn push_sample(out: &mut Vec<u8>, sample: SampleView<'_>) {
 }
 
 fn push_frame(out: &mut Vec<u8>, frame: FrameView<'_>) {
-    push_word(out, frame.function.map_or("?", |function| function.text));
+    push_word(out, frame.function.map_or("?", |function| function.text()));
     if let Some(file) = frame.file {
         push(out, " (");
-        push_word(out, file.text);
+        push_word(out, file.text());
         if let Some(line) = frame.line {
             push(out, ":");
             push_u64(out, line);
@@ -164,9 +164,9 @@ fn push_loss(out: &mut Vec<u8>, loss: LossView<'_>, offset: u64) {
         Some(events) => push_display(out, format_args!(", {events} events")),
         None => push(out, ", events unknown"),
     }
-    if !loss.detail.text.is_empty() {
+    if !loss.detail.text().is_empty() {
         push(out, "  ");
-        push_quoted(out, loss.detail.text);
+        push_quoted(out, loss.detail.text());
     }
     if !loss.excerpt.is_empty() {
         push(out, "  excerpt ");
@@ -175,7 +175,7 @@ fn push_loss(out: &mut Vec<u8>, loss: LossView<'_>, offset: u64) {
 }
 
 fn push_member(out: &mut Vec<u8>, key: TextView<'_>, value: ValueView<'_>) {
-    push_word(out, key.text);
+    push_word(out, key.text());
     push(out, "=");
     push_value(out, value);
 }
@@ -187,7 +187,7 @@ fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
         ValueView::I64(value) => push_i64(out, value),
         ValueView::U64(value) => push_u64(out, value),
         ValueView::F64(value) => push_f64(out, value),
-        ValueView::Text(text) => push_word(out, text.text),
+        ValueView::Text(text) => push_word(out, text.text()),
         ValueView::Bytes(bytes) => push_base64(out, bytes),
         ValueView::Array(values) => {
             let mut separator = "[";
@@ -200,9 +200,9 @@ fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
         }
         ValueView::Map(members) => {
             let mut separator = "{";
-            for (key, value) in members {
+            for member in members {
                 push(out, separator);
-                push_member(out, key.text(), value);
+                push_member(out, member.key().text(), member.value());
                 separator = ", ";
             }
             push(out, if separator == "{" { "{}" } else { "}" });
