@@ -50,7 +50,8 @@ pub struct Limits {
     /// other components may take whatever happens, and what all peers share. 256 MiB. At least 1 MiB, and at least what the
     /// configuration needs.
     pub memory_bytes: u64,
-    /// Threads that decode and serve. None, as by default: one per processor, at most 8. 1 to 256.
+    /// Threads that decode and serve, beside one for each sink. None, as by default: one less than there are processors, at
+    /// least 1 and at most 8. 1 to 256.
     pub threads: Option<usize>,
     /// How long a stopping daemon waits for its connections and sinks. 10 s. Zero: not at all; at most 1 h.
     pub shutdown_grace: Duration,
@@ -164,7 +165,8 @@ impl Limits {
     /// How many threads decode and serve.
     pub fn threads(&self) -> usize {
         let processors = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        self.threads.unwrap_or_else(|| processors().min(MOST_THREADS))
+        // Sinks want a processor, too.
+        self.threads.unwrap_or_else(|| processors().saturating_sub(1).clamp(1, MOST_THREADS))
     }
 }
 

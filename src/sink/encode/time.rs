@@ -51,18 +51,21 @@ impl TimeFormat {
 #[derive(Debug, Default)]
 pub(super) struct RepeatedTime {
     times: TimeFormat,
-    last: Option<(UnixNanos, [u8; 30])>,
+    last: Option<UnixNanos>,
+    /// The text of `last`, once it has come twice: reading back what was written just now means to wait for it.
+    text: Option<[u8; 30]>,
 }
 
 impl RepeatedTime {
     /// As [`TimeFormat::push`].
     #[inline]
     pub(super) fn push(&mut self, out: &mut Vec<u8>, time: UnixNanos) {
-        match &self.last {
-            Some((last, text)) if *last == time => out.extend_from_slice(text),
+        let is_again = self.last.replace(time) == Some(time);
+        match &self.text {
+            Some(text) if is_again => out.extend_from_slice(text),
             _ => {
                 self.times.push(out, time);
-                self.last = out.last_chunk().map(|text| (time, *text));
+                self.text = if is_again { out.last_chunk().copied() } else { None };
             }
         }
     }
@@ -158,7 +161,7 @@ mod tests {
     #[test]
     fn what_repeats_is_said_again_and_what_differs_is_not() {
         let (mut times, mut out) = (RepeatedTime::default(), Vec::new());
-        let nanos = [0, 0, 1, 1, NANOS_PER_DAY, 0, u64::MAX, u64::MAX];
+        let nanos = [0, 0, 0, 1, 1, 1, 1, 0, NANOS_PER_DAY, 0, u64::MAX, u64::MAX, u64::MAX];
         nanos.iter().for_each(|nanos| times.push(&mut out, UnixNanos(*nanos)));
         assert_eq!(String::from_utf8(out).unwrap(), nanos.map(format).concat());
     }
