@@ -1,8 +1,8 @@
 //! Messages → events, as `docs/event-model.md` lists them.
 
 use crate::event::{
-    EventBuilder, Header, Interned, Key, Loss, Name, Position, Reason, Severity, SpanData, Status, UnixNanos, Value,
-    semconv as names,
+    EventBuilder, Header, Interned, InternedRun, Key, Loss, Name, Position, Reason, Severity, SpanData, Status,
+    UnixNanos, Value, semconv as names,
 };
 use crate::protocol::{Now, Output};
 
@@ -200,6 +200,7 @@ pub(super) fn definition(out: &mut Output, definition: Definition<'_>, place: Pl
 #[derive(Debug)]
 pub(super) struct Writer {
     basis: Interned,
+    ending: Ending,
     /// Whether threads have names in this version.
     names_threads: bool,
     /// Events that went out with raw ids (rule 20).
@@ -209,7 +210,7 @@ pub(super) struct Writer {
 impl Writer {
     /// A writer for a version whose threads have names, or have not.
     pub(super) fn new(names_threads: bool) -> Self {
-        Writer { basis: Interned::default(), names_threads, unresolved: 0 }
+        Writer { basis: Interned::default(), ending: Ending::default(), names_threads, unresolved: 0 }
     }
 
     /// An event of a thread, at `time`; `ids` where it belongs to a span.
@@ -313,11 +314,19 @@ impl Writer {
     }
 }
 
+/// What the events of one millisecond end with: there are thousands of them when it matters.
+#[derive(Debug, Default)]
+struct Ending {
+    time: u32,
+    run: InternedRun,
+}
+
 /// An event of a thread being written.
 struct Writing<'a> {
     event: EventBuilder<'a>,
     dictionary: &'a mut Dictionary,
     basis: &'a mut Interned,
+    ending: &'a mut Ending,
     names_threads: bool,
     unresolved_events: &'a mut u64,
     is_repaired: bool,
@@ -330,6 +339,7 @@ impl<'a> Writing<'a> {
             event: out.batch.event(header),
             dictionary,
             basis: &mut writer.basis,
+            ending: &mut writer.ending,
             names_threads: writer.names_threads,
             unresolved_events: &mut writer.unresolved,
             is_repaired: false,
@@ -421,9 +431,17 @@ impl<'a> Writing<'a> {
 
     /// What every timed event ends with.
     fn end(mut self, time: u32) -> EventBuilder<'a> {
-        let basis = self.event.batch().intern(self.basis, names::TIME_BASIS_PEER_RELATIVE);
-        self.event.attribute(names::BYTEFROG_TIME_RELATIVE_MS, u64::from(time));
-        self.event.attribute(names::TIME_BASIS, basis);
+        if self.ending.time != time {
+            *self.ending = Ending { time, run: InternedRun::default() };
+        }
+        let run = self.event.batch().intern_run(&mut self.ending.run, |batch| {
+            let basis = batch.intern(self.basis, names::TIME_BASIS_PEER_RELATIVE);
+            [
+                (names::BYTEFROG_TIME_RELATIVE_MS.into(), u64::from(time).into()),
+                (names::TIME_BASIS.into(), basis.into()),
+            ]
+        });
+        self.event.run(run);
         mark_repaired(&mut self.event, self.is_repaired);
         *self.unresolved_events += u64::from(self.is_unresolved);
         self.event
