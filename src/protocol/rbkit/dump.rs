@@ -1,5 +1,6 @@
 //! Heap dumps: which event belongs to which, and whether all objects have come (rule 15).
 
+use crate::event::InternedRun;
 use crate::protocol::Output;
 
 use super::normalize::{self, DumpOf, Place};
@@ -15,6 +16,8 @@ pub(super) struct Dumps {
     unnumbered: u64,
     /// What objects say of the dump that they stand in.
     current: Option<DumpOf>,
+    /// Where that stands in the batch being written.
+    said: InternedRun,
 }
 
 #[derive(Debug)]
@@ -36,6 +39,7 @@ impl Dumps {
             }
         };
         self.current = Some(dump);
+        self.said = InternedRun::default();
         let continues = |open: &Open| head.correlation.is_some() && open.dump.id == dump.id;
         if self.open.as_ref().is_some_and(continues) {
             return;
@@ -48,15 +52,16 @@ impl Dumps {
     }
 
     /// The dump that objects stand in now.
-    pub(super) fn current(&self) -> DumpOf {
+    fn current(&self) -> DumpOf {
         self.current.unwrap_or(DumpOf { id: 0, objects: None, time: None })
     }
 
-    /// An object, readable or not.
-    pub(super) fn saw_object(&mut self) {
+    /// An object, readable or not. Answers the dump that it stands in, and where the batch has what it says of that.
+    pub(super) fn saw_object(&mut self) -> (DumpOf, &mut InternedRun) {
         if let Some(open) = &mut self.open {
             open.seen += 1;
         }
+        (self.current(), &mut self.said)
     }
 
     /// The event is over: the dump may be complete.

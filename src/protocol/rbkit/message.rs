@@ -15,6 +15,7 @@ use super::dump::Dumps;
 use super::normalize::{self, Place};
 use super::options::Options;
 use super::snapshot::{Snapshot, read_frames};
+use super::texts::Texts;
 use super::wire::{Family, Head, Kind, Object, Payload, Type, wrong};
 
 /// A message under way.
@@ -72,11 +73,13 @@ pub(super) struct Surroundings<'a> {
 pub(super) struct Scratch {
     references: Vec<Value>,
     frames: Vec<Frame>,
+    texts: Texts,
 }
 
 impl Scratch {
     pub(super) fn memory_bytes(&self) -> usize {
-        self.references.capacity() * size_of::<Value>() + self.frames.capacity() * size_of::<Frame>()
+        let lists = self.references.capacity() * size_of::<Value>() + self.frames.capacity() * size_of::<Frame>();
+        lists + self.texts.memory_bytes()
     }
 }
 
@@ -138,28 +141,9 @@ impl Message {
     pub(super) fn step(&mut self, input: &[u8], around: &mut Surroundings<'_>, out: &mut Output) -> Step {
         let here = &input[..input.len().min(usize::try_from(self.left).unwrap_or(usize::MAX))];
         let missing = self.left - here.len() as u64;
-        let reader = Reader::new(here, missing);
-        let lost_before = out.lost_bytes;
-        let result = match &mut self.state {
-            State::Head => self.head(reader, around, out),
-            State::Event => self.event(reader, around, out),
-            State::Objects { .. } => self.object(reader, around, out),
-            State::Stats { .. } => self.stat(reader, around, out),
+        match &mut self.state {
             State::Snapshot { .. } => return self.snapshot(here, around, out),
-            State::EventPairs(0) => {
-                self.state = State::Event;
-                Ok(0)
-            }
-            State::Pairs(0) => {
-                self.state = State::End;
-                Ok(0)
-            }
-            State::EventPairs(pairs) | State::Pairs(pairs) => skip_pair(reader).inspect(|_| *pairs -= 1),
             State::End if self.left == 0 => return Step::Done,
-            State::End => {
-                self.waste(Reason::Malformed, format!("{} bytes follow the message", self.left));
-                Ok(0)
-            }
             State::Waste(fault) if self.left == 0 => {
                 fault.tell(around.now, out);
                 return Step::Done;
@@ -170,19 +154,64 @@ impl Message {
                 self.advance(here.len());
                 return Step::Taken(here.len());
             }
-        };
-        match result {
-            Ok(bytes) => {
-                let lost: u64 = out.lost_bytes.iter().zip(lost_before).map(|(now, before)| now - before).sum();
-                out.decoded_bytes += (bytes as u64).saturating_sub(lost);
-                self.advance(bytes);
-                Step::Taken(bytes)
+            _ => {}
+        }
+        let lost_before: u64 = out.lost_bytes.iter().sum();
+        let mut taken = 0;
+        let result = loop {
+            let reader = Reader::new(&here[taken..], missing);
+            match self.part(reader, around, out) {
+                Ok(bytes) => {
+                    self.advance(bytes);
+                    taken += bytes;
+                }
+                // What is before it is worked off.
+                Err(_) if taken > 0 => break Ok(()),
+                Err(error) => break Err((reader.may_wait(&error), error)),
             }
-            Err(error) if reader.may_wait(&error) => Step::More,
-            Err(error) => {
+            // Of events and objects there are many, one behind the other.
+            if !matches!(self.state, State::Event | State::Objects { .. }) || out.batch.is_full() {
+                break Ok(());
+            }
+        };
+        let lost = out.lost_bytes.iter().sum::<u64>() - lost_before;
+        out.decoded_bytes += (taken as u64).saturating_sub(lost);
+        match result {
+            Ok(()) => Step::Taken(taken),
+            Err((true, _)) => Step::More,
+            Err((false, error)) => {
                 self.refuse(&error);
                 Step::Taken(0)
             }
+        }
+    }
+
+    /// The next part of the message, which stands at the front of `reader`: answers its length.
+    fn part(
+        &mut self,
+        reader: Reader<'_>,
+        around: &mut Surroundings<'_>,
+        out: &mut Output,
+    ) -> Result<usize, DecodeError> {
+        match &mut self.state {
+            State::Objects { .. } => self.object(reader, around, out),
+            State::Event => self.event(reader, around, out),
+            State::Head => self.head(reader, around, out),
+            State::Stats { .. } => self.stat(reader, around, out),
+            State::EventPairs(0) => {
+                self.state = State::Event;
+                Ok(0)
+            }
+            State::Pairs(0) => {
+                self.state = State::End;
+                Ok(0)
+            }
+            State::EventPairs(pairs) | State::Pairs(pairs) => skip_pair(reader).inspect(|_| *pairs -= 1),
+            State::End => {
+                self.waste(Reason::Malformed, format!("{} bytes follow the message", self.left));
+                Ok(0)
+            }
+            State::Snapshot { .. } | State::Waste(_) => Ok(0),
         }
     }
 
@@ -373,11 +402,13 @@ impl Message {
         let malformed = Failure::Part(Reason::Malformed, "the event has no payload with an object_id");
         let Some(Payload { reader: mut payload, after }) = head.payload else { return Err(malformed) };
         let Wire::Map(pairs) = payload.next("payload")? else { return Err(malformed) };
-        let object = Object::read(&mut payload, pairs)?;
+        let references = (&mut around.scratch.references, around.options.max_references);
+        let object = Object::read(&mut payload, pairs, references)?;
         let end = if after == 0 { payload.offset() } else { end_of(whole)? };
         let Some(id) = object.id else { return Err(malformed) };
         let class = if name == names::RBKIT_OBJECT_CREATED { object.class } else { None };
-        normalize::object_is(out, name, id, class, head.time, self.place(end, around.now));
+        let place = self.place(end, around.now);
+        normalize::object_is(out, name, (id, class), head.time, &mut around.scratch.texts, place);
         Ok(end)
     }
 
@@ -417,8 +448,12 @@ impl Message {
             return Ok(0);
         }
         let mut reader = whole;
+        let Scratch { references, texts, .. } = &mut *around.scratch;
         let object = match reader.next("object")? {
-            Wire::Map(pairs) => Some(Object::read(&mut reader, pairs)?).filter(|object| object.id.is_some()),
+            Wire::Map(pairs) => {
+                let object = Object::read(&mut reader, pairs, (&mut *references, around.options.max_references))?;
+                Some(object).filter(|object| object.id.is_some())
+            }
             _ => {
                 reader = whole;
                 reader.skip("object")?;
@@ -428,18 +463,16 @@ impl Message {
         *left -= 1;
         let bytes = &whole.rest()[..reader.offset()];
         let place = self.place(bytes.len(), around.now);
-        around.dumps.saw_object();
-        match object {
-            Some(object) => {
-                let references = (&mut around.scratch.references, around.options.max_references);
-                let cut = normalize::heap_object(out, &object, around.dumps.current(), references, place);
-                if cut > 0 {
-                    let detail = format!("{cut} bytes of references are over max_references");
-                    let excerpt = &bytes[bytes.len().saturating_sub(cut as usize)..];
-                    normalize::lost(out, Reason::TooLarge, excerpt, None, &detail, place);
-                }
-            }
-            None => normalize::lost(out, Reason::Malformed, bytes, Some(1), "an object without object_id", place),
+        let dump = around.dumps.saw_object();
+        let Some(object) = object else {
+            normalize::lost(out, Reason::Malformed, bytes, Some(1), "an object without object_id", place);
+            return Ok(bytes.len());
+        };
+        normalize::heap_object(out, &object, references, dump, texts, place);
+        let cut = object.references.map_or(0, |references| references.cut);
+        if cut > 0 {
+            let detail = format!("{cut} bytes of references are over max_references");
+            normalize::lost(out, Reason::TooLarge, &bytes[bytes.len().saturating_sub(cut)..], None, &detail, place);
         }
         Ok(bytes.len())
     }
@@ -491,9 +524,9 @@ impl Message {
         let end = end_of(whole)?;
         let malformed = |_| Failure::Part(Reason::Malformed, "a cpu_sample without an array of frames");
         let payload = head.payload.ok_or_else(|| malformed(()))?;
-        let (frames, mut marks) = (&mut around.scratch.frames, (false, false));
+        let (Scratch { frames, texts, .. }, mut marks) = (&mut *around.scratch, (false, false));
         frames.clear();
-        let thread = read_frames(payload.reader, around.options.max_frames, frames, &mut marks, out)
+        let thread = read_frames(payload.reader, around.options.max_frames, (&mut *frames, texts), &mut marks, out)
             .map_err(|_| malformed(()))?;
         normalize::cpu_sample(out, frames, thread, marks, head.time, self.place(end, around.now));
         Ok(end)
@@ -528,7 +561,8 @@ impl Message {
         let offset = self.start + self.taken;
         let place = Place { sequence: self.counter, offset, length: length as u64, now: around.now };
         let lost_before: u64 = out.lost_bytes.iter().sum();
-        let proceeded = snapshot.proceed(&here[..length], around.options.max_frames, out, place);
+        let texts = &mut around.scratch.texts;
+        let proceeded = snapshot.proceed(&here[..length], around.options.max_frames, texts, out, place);
         let lost = out.lost_bytes.iter().sum::<u64>() - lost_before;
         snapshot.lost += lost;
         match proceeded {

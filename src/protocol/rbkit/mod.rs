@@ -14,6 +14,7 @@ mod options;
 mod recording;
 mod snapshot;
 mod subscription;
+mod texts;
 mod wire;
 
 pub use agent::{Agent, AgentStatus, Answer, Command, Refusal};

@@ -3,12 +3,13 @@
 use crate::codec::msgpack::Value as Wire;
 use crate::codec::text::repair;
 use crate::event::{
-    BatchBuilder, EventBuilder, Frame, Header, Key, Loss, MetricData, MetricType, Name, Number, Position, Reason,
-    SampleData, Severity, Temporality, Text, UnixNanos, Value, semconv as names,
+    BatchBuilder, EventBuilder, Frame, Header, InternedRun, Key, Loss, MetricData, MetricType, Name, Number, Position,
+    Reason, SampleData, Severity, Temporality, UnixNanos, Value, semconv as names,
 };
 use crate::protocol::{Now, Output};
 
 use super::handshake::Handshake;
+use super::texts::Texts;
 use super::wire::{Object, StackFrame};
 
 /// Where a message or a part of it stood, and when it was read.
@@ -86,11 +87,18 @@ pub(super) fn handshake(out: &mut Output, handshake: &Handshake, time: Option<f6
 }
 
 /// An object that was created or destroyed.
-pub(super) fn object_is(out: &mut Output, name: Name, id: u64, class: Option<&[u8]>, time: Option<f64>, place: Place) {
+pub(super) fn object_is(
+    out: &mut Output,
+    name: Name,
+    (id, class): (u64, Option<&[u8]>),
+    time: Option<f64>,
+    texts: &mut Texts,
+    place: Place,
+) {
     let mut event = place.event(out, name, time);
     event.attribute(names::RBKIT_OBJECT_ID, id);
     let mut repaired = false;
-    add_text(&mut event, names::RBKIT_CLASS_NAME, class, &mut repaired);
+    add_text(&mut event, names::RBKIT_CLASS_NAME, class, texts, &mut repaired);
     mark_repaired(&mut event, repaired);
     event.log(Severity::Info, None);
 }
@@ -104,49 +112,39 @@ pub(super) struct DumpOf {
     pub(super) time: Option<f64>,
 }
 
-/// An object of a heap dump; `references` is where they are collected, and of more than `max_references` the first
-/// count. Answers how many bytes of references were left out.
+/// An object of a heap dump, which refers to `references`, or to more. `said` is where the batch has what all objects of the
+/// dump say of it.
 pub(super) fn heap_object(
     out: &mut Output,
     object: &Object<'_>,
-    dump: DumpOf,
-    (references, max_references): (&mut Vec<Value>, u32),
+    references: &[Value],
+    (dump, said): (DumpOf, &mut InternedRun),
+    texts: &mut Texts,
     place: Place,
-) -> u64 {
+) {
     let mut event = place.event(out, names::RBKIT_HEAP_OBJECT, dump.time);
     event.attribute(names::RBKIT_OBJECT_ID, object.id.unwrap_or_default());
-    let (mut repaired, mut cut, mut is_incomplete) = (false, 0, false);
-    add_text(&mut event, names::RBKIT_CLASS_NAME, object.class, &mut repaired);
+    let (mut repaired, mut is_incomplete) = (false, false);
+    add_text(&mut event, names::RBKIT_CLASS_NAME, object.class, texts, &mut repaired);
     if let Some(list) = object.references {
-        references.clear();
-        let mut reader = list.reader;
-        for _ in 0..list.count.min(max_references) {
-            // Anything but an id was passed over when the object was read, and ends the list here.
-            let Some(id) = reader.unsigned() else { break };
-            references.push(Value::U64(id));
-        }
         is_incomplete = references.len() < list.count as usize;
-        if list.count > max_references {
-            let mut reader = list.reader;
-            let mut skip = |count| (0..count).try_for_each(|_| reader.skip("reference")).map(|()| reader.offset());
-            if let (Ok(kept), Ok(end)) = (skip(max_references), skip(list.count - max_references)) {
-                cut = (end - kept) as u64;
-            }
-        }
         let list = event.batch().array(references);
         event.attribute(names::RBKIT_OBJECT_REFERENCES, list);
     }
-    add_text(&mut event, names::CODE_FILE_PATH, object.file, &mut repaired);
+    add_text(&mut event, names::CODE_FILE_PATH, object.file, texts, &mut repaired);
     add_number(&mut event, names::CODE_LINE_NUMBER, object.line);
     add_number(&mut event, names::RBKIT_OBJECT_SIZE, object.size);
-    event.attribute(names::RBKIT_DUMP_ID, dump.id);
-    add_number(&mut event, names::RBKIT_DUMP_OBJECT_COUNT, dump.objects);
+    let id = (names::RBKIT_DUMP_ID.into(), dump.id.into());
+    let run = match dump.objects {
+        Some(count) => event.batch().intern_run(said, |_| [id, (names::RBKIT_DUMP_OBJECT_COUNT.into(), count.into())]),
+        None => event.batch().intern_run(said, |_| [id]),
+    };
+    event.run(run);
     mark_repaired(&mut event, repaired);
     if is_incomplete {
         mark_incomplete(&mut event, "references");
     }
     event.log(Severity::Info, None);
-    cut
 }
 
 /// A heap dump is complete.
@@ -228,9 +226,14 @@ fn decimal(text: &[u8]) -> Option<Number> {
     whole.ok().or_else(|| text.parse().map(Number::F64).ok())
 }
 
-/// Frames for [`cpu_sample`] and [`allocation`], whose texts are copied once each.
-pub(super) fn add_frame(batch: &mut BatchBuilder, frame: &StackFrame<'_>, repaired: &mut bool) -> Frame {
-    let mut text = |bytes: Option<&[u8]>| bytes.map(|bytes| push_repaired(batch, bytes, repaired));
+/// A frame for [`cpu_sample`] and [`allocation`].
+pub(super) fn add_frame(
+    batch: &mut BatchBuilder,
+    frame: &StackFrame<'_>,
+    texts: &mut Texts,
+    repaired: &mut bool,
+) -> Frame {
+    let mut text = |bytes: Option<&[u8]>| bytes.map(|bytes| texts.push(batch, bytes, repaired));
     Frame { function: text(frame.label.or(frame.method)), file: text(frame.file), line: frame.line }
 }
 
@@ -261,11 +264,11 @@ pub(super) struct Site<'a> {
     pub(super) size: Option<u64>,
 }
 
-/// Objects that a site has allocated through one stack.
+/// Objects, `count` of them, that a site has allocated through one stack.
 pub(super) fn allocation(
     out: &mut Output,
-    site: Site<'_>,
-    count: u64,
+    (site, count): (Site<'_>, u64),
+    texts: &mut Texts,
     frames: &[Frame],
     (is_repaired, is_cut): (bool, bool),
     time: Option<f64>,
@@ -273,9 +276,9 @@ pub(super) fn allocation(
 ) {
     let mut repaired = is_repaired;
     let mut event = place.event(out, names::RBKIT_ALLOCATIONS, time);
-    add_text(&mut event, names::CODE_FILE_PATH, site.file, &mut repaired);
+    add_text(&mut event, names::CODE_FILE_PATH, site.file, texts, &mut repaired);
     add_number(&mut event, names::CODE_LINE_NUMBER, site.line);
-    add_text(&mut event, names::RBKIT_CLASS_NAME, Some(site.class), &mut repaired);
+    add_text(&mut event, names::RBKIT_CLASS_NAME, Some(site.class), texts, &mut repaired);
     add_number(&mut event, names::RBKIT_OBJECT_SIZE, site.size);
     mark_repaired(&mut event, repaired);
     if is_cut {
@@ -284,16 +287,9 @@ pub(super) fn allocation(
     event.sample(SampleData { sample_type: "alloc_objects", unit: "count", value: Number::U64(count) }, frames);
 }
 
-/// Text of a peer, in the arena. Agents send C strings, so nothing follows a NUL.
-fn push_repaired(batch: &mut BatchBuilder, bytes: &[u8], repaired: &mut bool) -> Text {
-    let (text, is_repaired) = repair(bytes);
-    *repaired |= is_repaired;
-    batch.push_text(&text)
-}
-
-fn add_text(event: &mut EventBuilder<'_>, name: Name, bytes: Option<&[u8]>, repaired: &mut bool) {
+fn add_text(event: &mut EventBuilder<'_>, name: Name, bytes: Option<&[u8]>, texts: &mut Texts, repaired: &mut bool) {
     if let Some(bytes) = bytes {
-        let text = push_repaired(event.batch(), bytes, repaired);
+        let text = texts.push(event.batch(), bytes, repaired);
         event.attribute(name, text);
     }
 }

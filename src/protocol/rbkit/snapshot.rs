@@ -14,6 +14,7 @@ use crate::event::{Frame, Reason};
 use crate::protocol::Output;
 
 use super::normalize::{self, Place, Site};
+use super::texts::Texts;
 use super::wire::{KEY_ALLOCATIONS, KEY_COUNT, KEY_STACKTRACE, StackFrame, wrong};
 
 /// Stacks that are kept as read take so many bytes at most; then they are read again when they are needed. Many samples
@@ -151,14 +152,15 @@ impl Snapshot {
         &mut self,
         event: &[u8],
         max_frames: usize,
+        texts: &mut Texts,
         out: &mut Output,
         place: Place,
     ) -> Result<bool, DecodeError> {
         while !out.batch.is_full() {
             if self.stacks_left > 0 {
-                self.next_stack(event, max_frames, out, place)?;
+                self.next_stack(event, max_frames, texts, out, place)?;
             } else if self.sites_left > 0 {
-                self.next_site(event, max_frames, out, place)?;
+                self.next_site(event, max_frames, texts, out, place)?;
             } else if self.files_left > 0 {
                 self.next_file(event)?;
             } else {
@@ -190,6 +192,7 @@ impl Snapshot {
         &mut self,
         event: &[u8],
         max_frames: usize,
+        texts: &mut Texts,
         out: &mut Output,
         place: Place,
     ) -> Result<(), DecodeError> {
@@ -222,7 +225,7 @@ impl Snapshot {
             }
         }
         if self.stacks_left == 0 {
-            self.write(event, stack, self.count, max_frames, out, place);
+            self.write(event, (stack, self.count), max_frames, texts, out, place);
         }
         Ok(())
     }
@@ -232,6 +235,7 @@ impl Snapshot {
         &mut self,
         event: &[u8],
         max_frames: usize,
+        texts: &mut Texts,
         out: &mut Output,
         place: Place,
     ) -> Result<(), DecodeError> {
@@ -243,11 +247,11 @@ impl Snapshot {
         reader.skip("count")?;
         self.stacks_at += reader.offset();
         if let (Wire::Unsigned(id), Wire::Unsigned(count)) = (id.next("stacktrace id")?, count.next("count")?) {
-            self.write(event, Some(id), count, max_frames, out, place);
+            self.write(event, (Some(id), count), max_frames, texts, out, place);
             self.count = self.count.saturating_sub(count);
         }
         if self.stacks_left == 0 && self.count > 0 {
-            self.write(event, None, self.count, max_frames, out, place);
+            self.write(event, (None, self.count), max_frames, texts, out, place);
         }
         Ok(())
     }
@@ -255,9 +259,9 @@ impl Snapshot {
     fn write(
         &mut self,
         event: &[u8],
-        stack: Option<u64>,
-        count: u64,
+        (stack, count): (Option<u64>, u64),
         max_frames: usize,
+        texts: &mut Texts,
         out: &mut Output,
         place: Place,
     ) {
@@ -272,7 +276,7 @@ impl Snapshot {
                     line: *line,
                     ..StackFrame::default()
                 };
-                frames.push(normalize::add_frame(&mut out.batch, &frame, &mut marks.0));
+                frames.push(normalize::add_frame(&mut out.batch, &frame, texts, &mut marks.0));
             }
             marks.1 = kept.is_some_and(|kept| kept.is_cut);
         } else {
@@ -280,7 +284,7 @@ impl Snapshot {
         }
         let file = self.file.clone().map(|range| &event[range]);
         let site = site(file, &event[self.signature.clone()]);
-        normalize::allocation(out, site, count, &frames, marks, self.time, place);
+        normalize::allocation(out, (site, count), texts, &frames, marks, self.time, place);
     }
 
     /// Reads the stack that begins at `start`, if it is not kept.
@@ -314,14 +318,14 @@ impl Snapshot {
 pub(super) fn read_frames(
     reader: Reader<'_>,
     max_frames: usize,
-    frames: &mut Vec<Frame>,
+    (frames, texts): (&mut Vec<Frame>, &mut Texts),
     (is_repaired, is_cut): &mut (bool, bool),
     out: &mut Output,
 ) -> Result<Option<u64>, DecodeError> {
     let mut thread = None;
     each_frame(reader, max_frames, is_cut, |frame| {
         thread = thread.or(frame.thread);
-        frames.push(normalize::add_frame(&mut out.batch, &frame, is_repaired));
+        frames.push(normalize::add_frame(&mut out.batch, &frame, texts, is_repaired));
     })?;
     Ok(thread)
 }

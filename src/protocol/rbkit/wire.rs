@@ -3,6 +3,7 @@
 
 use crate::codec::msgpack::{Reader, Value};
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
+use crate::event;
 
 /// What a message or event is, whatever its number in a dialect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -224,6 +225,16 @@ fn skipped<T>(reader: &mut Reader<'_>, head: Value<'_>) -> Result<Option<T>, Dec
     Ok(None)
 }
 
+/// Reads past so many references of an object.
+fn pass_over(reader: &mut Reader<'_>, references: u32) -> Result<(), DecodeError> {
+    for _ in 0..references {
+        if reader.unsigned().is_none() {
+            reader.skip("reference")?;
+        }
+    }
+    Ok(())
+}
+
 /// A field that is missing or of the wrong type.
 pub(super) fn wrong(field: &'static str, offset: usize, expected: &'static str) -> DecodeError {
     DecodeError { field, offset, kind: DecodeErrorKind::Invalid { found: 0, expected } }
@@ -234,22 +245,29 @@ pub(super) fn wrong(field: &'static str, offset: usize, expected: &'static str) 
 pub(super) struct Object<'a> {
     pub(super) id: Option<u64>,
     pub(super) class: Option<&'a [u8]>,
-    pub(super) references: Option<References<'a>>,
+    pub(super) references: Option<References>,
     pub(super) file: Option<&'a [u8]>,
     pub(super) line: Option<u64>,
     pub(super) size: Option<u64>,
 }
 
-/// Ids of an object's references: so many, read from here.
+/// The list of an object's references.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct References<'a> {
+pub(super) struct References {
+    /// How many there are.
     pub(super) count: u32,
-    pub(super) reader: Reader<'a>,
+    /// Bytes of those that are over the limit.
+    pub(super) cut: usize,
 }
 
 impl<'a> Object<'a> {
-    /// Reads the pairs of a map whose head has been read.
-    pub(super) fn read(reader: &mut Reader<'a>, pairs: u32) -> Result<Object<'a>, DecodeError> {
+    /// Reads the pairs of a map whose head has been read. Ids of references are put into `ids`: of more than
+    /// `max_references` the first, and none behind an element that is no id.
+    pub(super) fn read(
+        reader: &mut Reader<'a>,
+        pairs: u32,
+        (ids, max_references): (&mut Vec<event::Value>, u32),
+    ) -> Result<Object<'a>, DecodeError> {
         let mut object = Object::default();
         for _ in 0..pairs {
             let Some(key) = read_key(reader)? else {
@@ -264,12 +282,17 @@ impl<'a> Object<'a> {
                 KEY_SIZE => object.size = read_unsigned(reader, "size")?,
                 KEY_REFERENCES => match reader.next("references")? {
                     Value::Array(count) => {
-                        object.references = Some(References { count, reader: *reader });
-                        for _ in 0..count {
-                            if reader.unsigned().is_none() {
-                                reader.skip("reference")?;
-                            }
+                        ids.clear();
+                        let kept = count.min(max_references);
+                        while ids.len() < kept as usize
+                            && let Some(id) = reader.unsigned()
+                        {
+                            ids.push(id.into());
                         }
+                        pass_over(reader, kept - ids.len() as u32)?;
+                        let end = reader.offset();
+                        pass_over(reader, count - kept)?;
+                        object.references = Some(References { count, cut: reader.offset() - end });
                     }
                     other => object.references = skipped(reader, other)?,
                 },
