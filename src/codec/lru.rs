@@ -45,6 +45,7 @@ impl<K: Copy + Ord + Hash, V> Lru<K, V> {
     }
 
     /// The value of `key`, which now counts as used last.
+    #[inline]
     pub fn get(&mut self, key: &K) -> Option<&mut V> {
         let entry = self.entries.get_mut(key)?;
         self.uses += 1;
@@ -59,13 +60,13 @@ impl<K: Copy + Ord + Hash, V> Lru<K, V> {
 
     /// Sets the value of `key`, which now counts as used last; gives back the value it replaces.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        if let Some(known) = self.get(&key) {
-            return Some(std::mem::replace(known, value));
-        }
         self.uses += 1;
-        self.entries.insert(key, Entry { value, last_use: self.uses });
-        self.order.push(Reverse((self.uses, key)));
-        None
+        let entry = Entry { value, last_use: self.uses };
+        let replaced = self.entries.insert(key, entry);
+        if replaced.is_none() {
+            self.order.push(Reverse((self.uses, key)));
+        }
+        replaced.map(|entry| entry.value)
     }
 
     /// The entries, in no order.

@@ -5,9 +5,10 @@ use std::borrow::Cow;
 /// Text from bytes that should be UTF-8. `true` says that it had to be repaired: every maximal ill-formed part
 /// became one U+FFFD, as [`String::from_utf8_lossy`] does.
 pub fn repair(bytes: &[u8]) -> (Cow<'_, str>, bool) {
-    let text = String::from_utf8_lossy(bytes);
-    let repaired = matches!(text, Cow::Owned(_));
-    (text, repaired)
+    match str::from_utf8(bytes) {
+        Ok(text) => (text.into(), false),
+        Err(_) => (String::from_utf8_lossy(bytes), true),
+    }
 }
 
 /// The longest prefix of at most `limit` bytes that does not end inside a character. Bytes that are not UTF-8

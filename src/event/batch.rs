@@ -264,7 +264,7 @@ impl Run {
 }
 
 /// A text in a batch's arena. Valid only with the batch it came from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Text {
     pub(super) start: u32,
     /// Length in the lower 31 bits; the top bit says that the text is plain.

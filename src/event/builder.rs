@@ -25,8 +25,9 @@ static NEXT_BATCH: AtomicU64 = AtomicU64::new(1);
 /// Remembers where a text stands in a batch, so that the next use in the same batch copies nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Interned {
+    /// Number of the batch; 0 is none's.
     batch: u64,
-    text: Option<Text>,
+    text: Text,
 }
 
 /// Remembers where a run of attributes stands in a batch, as [`Interned`] does for a text.
@@ -173,16 +174,13 @@ impl BatchBuilder {
     /// Copies a text into the arena unless `memo` says that this batch has it.
     #[inline]
     pub fn intern(&mut self, memo: &mut Interned, text: &str) -> Text {
-        match memo.text {
-            Some(text) if memo.batch == self.id => text,
-            _ => self.intern_anew(memo, text),
-        }
+        if memo.batch == self.id { memo.text } else { self.intern_anew(memo, text) }
     }
 
     #[cold]
     fn intern_anew(&mut self, memo: &mut Interned, text: &str) -> Text {
         let text = self.push_text(text);
-        *memo = Interned { batch: self.id, text: Some(text) };
+        *memo = Interned { batch: self.id, text };
         text
     }
 

@@ -58,9 +58,12 @@ impl fmt::Debug for SpanId {
 /// # Errors
 /// Only those of the writer.
 pub fn write_hex(f: &mut impl fmt::Write, bytes: &[u8]) -> fmt::Result {
-    const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-    bytes.iter().try_for_each(|byte| {
-        f.write_char(DIGITS[usize::from(byte >> 4)])?;
-        f.write_char(DIGITS[usize::from(byte & 15)])
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes.chunks(16).try_for_each(|bytes| {
+        let mut digits = [0; 32];
+        for (two, byte) in digits.as_chunks_mut().0.iter_mut().zip(bytes) {
+            *two = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
+        }
+        f.write_str(str::from_utf8(&digits[..2 * bytes.len()]).unwrap_or_default())
     })
 }

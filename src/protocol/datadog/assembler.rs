@@ -9,9 +9,9 @@ use crate::protocol::{MemoryBudget, MemoryLease, Now, Output};
 
 use super::record::{
     Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, Place, RESOURCE, Record, Ref, SERVICE, TYPE, Warning,
-    Warnings, field_place, key_place, key_print, release_all, retain_all,
+    field_place, key_place,
 };
-use super::strings::{Slot, Strings};
+use super::strings::{Known, Slot, Strings};
 use super::traces::Traces;
 use super::waiting::Waiting;
 use super::wire::{self, ENTRY_BYTES, ListKind, Process, Span, StringId};
@@ -26,6 +26,13 @@ const SHORT_ENTRIES: usize = MAX_SPARE_ENTRIES;
 const SWEEP_BYTES: u64 = 256 * 1024;
 /// A record with more entries than this gives its memory back.
 const MAX_SPARE_ENTRIES: usize = 512;
+
+/// Keys count in full: the record holds all of them, however little of each it shows.
+const KEY_IN_FULL: usize = usize::MAX;
+/// What a metric's value counts in a record.
+const METRIC_BYTES: u64 = 8;
+/// What it costs a peer, in bytes of output, that a meta of the trace is looked at for a span.
+const TRACE_META_BYTES: u64 = 32;
 
 /// Room for more ready records than this is given back once they are gone.
 const MANY_READY: usize = 64;
@@ -104,17 +111,17 @@ impl Assembler {
         self.begin(Owner::Trace(trace_id), place);
     }
 
-    pub(super) fn span(&mut self, span: Span, place: Place, out: &mut Output) {
+    pub(super) fn span(&mut self, span: &Span, place: Place, out: &mut Output) {
         self.close(out);
-        let record = self.begin(Owner::Span(span), place);
+        let record = self.begin(Owner::Span(*span), place);
         if span.error > 1 {
             record.warn(Warning::ErrorFlag, out);
         }
         if span.start.checked_add(span.duration).is_none() {
             record.warn(Warning::EndOverflows, out);
         }
-        self.refer_fields(&span);
-        self.refer_trace(&span);
+        self.refer_fields(span);
+        self.refer_trace(span);
     }
 
     fn begin(&mut self, owner: Owner, place: Place) -> &mut Record {
@@ -126,30 +133,12 @@ impl Assembler {
             }
         };
         self.next_key += 1;
-        let mut spare = self.spare.take();
-        let record = Record {
-            key: self.next_key,
-            owner,
-            sequence,
-            place,
-            fields: [Ref::Absent; 4],
-            entries: spare.as_mut().map_or_else(Vec::new, |spare| std::mem::take(&mut spare.entries)),
-            own_entries: 0,
-            unresolved: 0,
-            expanded_bytes: 0,
-            dropped: 0,
-            dropped_late: 0,
-            last_list: None,
-            warnings: Warnings::default(),
-            holds_texts: false,
-            partial: false,
-        };
-        let record = match spare {
+        let record = match self.spare.take() {
             Some(mut spare) => {
-                *spare = record;
+                spare.begin_anew(self.next_key, owner, sequence, place);
                 spare
             }
-            None => Box::new(record),
+            None => Box::new(Record::new(self.next_key, owner, sequence, place)),
         };
         self.open.insert(record)
     }
@@ -162,11 +151,11 @@ impl Assembler {
         for (field, limit) in limits {
             let id = span.texts[field];
             open.fields[field] = match self.strings.refer(id) {
-                Some(slot) => {
-                    open.expanded_bytes += self.strings.text(slot).len().min(limit) as u64;
-                    Ref::Bound(slot)
+                Some(known) => {
+                    open.expanded_bytes += known.bytes(limit);
+                    Ref::Bound(known.slot)
                 }
-                None => wait_for(id, open.key, field_place(field), &mut open.unresolved, &mut self.waiting),
+                None => wait_for(id, field_place(field), open, &mut self.waiting),
             };
         }
         self.grown |= open.unresolved > 0;
@@ -178,10 +167,9 @@ impl Assembler {
         let Some(open) = &mut self.open else { return };
         let Some(metas) = self.traces.get(span.trace_id) else { return };
         // Work, whether it becomes output or not.
-        self.owed += (metas.len() * size_of::<Entry>()) as u64;
+        self.owed += metas.len() as u64 * TRACE_META_BYTES;
         for (done, [key, value]) in metas.iter().enumerate() {
             let (Ref::Bound(key_slot), Ref::Bound(value_slot)) = (*key, *value) else { continue };
-            let key_print = self.strings.fingerprint(key_slot);
             let key_bytes = self.strings.text(key_slot).len().min(self.options.max_text.key);
             let bytes = (key_bytes + self.strings.text(value_slot).len().min(self.options.max_text.value)) as u64;
             if open.expanded_bytes + bytes > self.options.max_record_bytes {
@@ -192,7 +180,7 @@ impl Assembler {
             }
             open.expanded_bytes += bytes;
             let value = EntryValue::Text(*value);
-            open.entries.push(Entry { kind: EntryKind::TraceMeta, key_print, key: *key, value });
+            open.entries.push(Entry { kind: EntryKind::TraceMeta, key: *key, value });
         }
     }
 
@@ -207,45 +195,36 @@ impl Assembler {
             open.warn(Warning::RepeatedList, out);
         }
         let (mut max_entries, max_bytes) = (self.options.max_record_entries, self.options.max_record_bytes);
+        let max_value = self.options.max_text.value;
         let mut limit = "max_record_entries";
         if self.is_short && max_entries > SHORT_ENTRIES {
             (max_entries, limit) = (SHORT_ENTRIES, "limits.memory_bytes");
         }
         let mut dropped = 0;
-        for (at, [name, value]) in entries.iter().enumerate() {
+        for (at, ids) in entries.iter().enumerate() {
             if open.own_entries >= max_entries {
                 // What is dropped for its number neither binds nor touches the cache (rule 28).
                 dropped += (entries.len() - at) as u64;
                 break;
             }
-            let key_at = key_place(open.entries.len());
-            let unresolved_before = open.unresolved;
-            let mut refer = |id: StringId, place: u32, limit: usize| match self.strings.refer(id) {
-                Some(slot) => (Ref::Bound(slot), self.strings.text(slot).len().min(limit) as u64),
-                None => (wait_for(id, open.key, place, &mut open.unresolved, &mut self.waiting), 0),
+            let key = self.strings.refer(StringId(ids[0]));
+            let is_added = match kind {
+                ListKind::Meta => match (key, self.strings.refer(StringId(ids[1]))) {
+                    (Some(key), Some(value)) => {
+                        let bytes = key.bytes(KEY_IN_FULL) + value.bytes(max_value);
+                        open.add(Entry::meta(key.slot, value.slot), bytes, max_bytes)
+                    }
+                    known => add_waiting(kind, ids, known, (max_value, max_bytes), open, &mut self.waiting),
+                },
+                ListKind::Metrics => match key {
+                    Some(key) => {
+                        let bytes = key.bytes(KEY_IN_FULL) + METRIC_BYTES;
+                        open.add(Entry::metric(key.slot, ids[1]), bytes, max_bytes)
+                    }
+                    None => add_waiting(kind, ids, (None, None), (max_value, max_bytes), open, &mut self.waiting),
+                },
             };
-            // Keys count in full: the record holds all of them, however little of each it shows.
-            let (key, key_bytes) = refer(StringId(*name), key_at, usize::MAX);
-            let (kind, value, value_bytes) = match kind {
-                ListKind::Meta => {
-                    let (value, bytes) = refer(StringId(*value), key_at + 1, self.options.max_text.value);
-                    (EntryKind::Meta, EntryValue::Text(value), bytes)
-                }
-                ListKind::Metrics => (EntryKind::Metric, EntryValue::Number(u64::from_be_bytes(*value)), 8),
-            };
-            open.expanded_bytes += key_bytes + value_bytes;
-            let mut entry = Entry { kind, key_print: key_print(key, &self.strings), key, value };
-            if open.expanded_bytes > max_bytes {
-                open.expanded_bytes -= key_bytes + value_bytes;
-                dropped += 1;
-                if open.unresolved == unresolved_before {
-                    continue;
-                }
-                // Part of it waits: it stays for the index's sake, and is not written.
-                entry.kind = EntryKind::Dropped;
-            }
-            open.entries.push(entry);
-            open.own_entries += 1;
+            dropped += u64::from(!is_added);
         }
         self.grown |= open.unresolved > 0 || open.entries.len() > SHORT_ENTRIES / 2;
         if dropped == 0 {
@@ -290,10 +269,14 @@ impl Assembler {
 
     /// Frees texts that nobody needs, whatever the open record refers to.
     fn sweep(&mut self) {
-        let open = || self.open.iter().flat_map(|open| open.refs());
-        retain_all(open(), &mut self.strings);
-        self.strings.sweep();
-        release_all(open(), &mut self.strings);
+        match &self.open {
+            Some(open) => {
+                open.retain_all(&mut self.strings);
+                self.strings.sweep();
+                open.release_all(&mut self.strings);
+            }
+            None => self.strings.sweep(),
+        }
         // What the open record needs stays dropped: to sweep again pays only when as much has come on top.
         self.sweep_above = 2 * self.strings.dropped_bytes() + SWEEP_BYTES;
     }
@@ -335,28 +318,35 @@ impl Assembler {
             self.send(open, out);
         } else {
             self.owed += out.batch.event_bytes() as u64 + open.expanded_bytes;
-            retain_all(open.refs(), &mut self.strings);
+            open.retain_all(&mut self.strings);
             open.holds_texts = true;
             self.waiting.insert(open);
             self.grown = true;
         }
-        self.sweep();
-    }
-
-    /// Sends what may go out, as far as the batch has room.
-    pub(super) fn send_ready(&mut self, out: &mut Output) {
-        while !out.batch.is_full() {
-            let Some(record) = self.ready.pop_front() else {
-                if self.ready.capacity() > MANY_READY {
-                    self.ready = VecDeque::new();
-                }
-                return;
-            };
-            self.send(record, out);
+        if self.strings.dropped_bytes() > 0 {
+            self.sweep();
         }
     }
 
-    fn send(&mut self, mut record: Box<Record>, out: &mut Output) {
+    /// Sends what may go out, as far as the batch has room.
+    #[inline]
+    pub(super) fn send_ready(&mut self, out: &mut Output) {
+        if !self.ready.is_empty() {
+            self.send_some_ready(out);
+        }
+    }
+
+    fn send_some_ready(&mut self, out: &mut Output) {
+        while !out.batch.is_full() {
+            let Some(record) = self.ready.pop_front() else { break };
+            self.send(record, out);
+        }
+        if self.ready.is_empty() && self.ready.capacity() > MANY_READY {
+            self.ready = VecDeque::new();
+        }
+    }
+
+    fn send(&mut self, record: Box<Record>, out: &mut Output) {
         normalize::write(&record, &mut self.strings, &self.options.max_text, out);
         if record.unresolved > 0 {
             self.unresolved_events += 1;
@@ -372,10 +362,9 @@ impl Assembler {
             out.loss(record.place.header(semconv::LOSS, Some(record.sequence)), loss);
         }
         if record.holds_texts {
-            release_all(record.refs(), &mut self.strings);
+            record.release_all(&mut self.strings);
         }
         if record.entries.capacity() <= MAX_SPARE_ENTRIES {
-            record.entries.clear();
             self.spare = Some(record);
         }
     }
@@ -443,10 +432,14 @@ impl Assembler {
 
     /// Lets go of what is over a limit: waiting records go out unresolved, oldest first; then trace meta, then cached
     /// strings are forgotten.
+    #[inline]
     pub(super) fn enforce_limits(&mut self, out: &mut Output) {
-        if !self.grown {
-            return;
+        if self.grown {
+            self.enforce_limits_grown(out);
         }
+    }
+
+    fn enforce_limits_grown(&mut self, out: &mut Output) {
         while !out.batch.is_full() {
             let too_many = self.waiting.len() > self.options.waiting.records;
             let held = self.waiting.bytes() + self.traces.bytes() + self.strings.held_bytes();
@@ -503,13 +496,44 @@ impl Assembler {
     }
 }
 
+/// Adds an entry that lacks one text or both. `false`: there is no room for what is there of it.
+#[cold]
+fn add_waiting(
+    kind: ListKind,
+    ids: &wire::Entry,
+    (key, value): (Option<Known>, Option<Known>),
+    (max_value, max_bytes): (usize, u64),
+    record: &mut Record,
+    waiting: &mut Waiting,
+) -> bool {
+    let unresolved_before = record.unresolved;
+    let place = key_place(record.entries.len());
+    let mut refer = |side: usize, known: Option<Known>| match known {
+        Some(known) => Ref::Bound(known.slot),
+        None => wait_for(StringId(ids[side]), place + side as u32, record, waiting),
+    };
+    let bytes = |known: Option<Known>, limit| known.map_or(0, |known| known.bytes(limit));
+    let (key, key_bytes) = (refer(0, key), bytes(key, KEY_IN_FULL));
+    let (kind, value, value_bytes) = match kind {
+        ListKind::Meta => (EntryKind::Meta, EntryValue::Text(refer(1, value)), bytes(value, max_value)),
+        ListKind::Metrics => (EntryKind::Metric, EntryValue::Number(ids[1]), METRIC_BYTES),
+    };
+    let is_added = record.add(Entry { kind, key, value }, key_bytes + value_bytes, max_bytes);
+    if !is_added && record.unresolved > unresolved_before {
+        // Part of it waits: it stays for the index's sake, and is not written.
+        record.add(Entry { kind: EntryKind::Dropped, key, value }, 0, u64::MAX);
+    }
+    is_added
+}
+
 /// A reference to an id without text: absent when it is 0 (rule 13), else one that waits.
-fn wait_for(id: StringId, key: u64, place: u32, unresolved: &mut u32, waiting: &mut Waiting) -> Ref {
+#[cold]
+fn wait_for(id: StringId, place: u32, record: &mut Record, waiting: &mut Waiting) -> Ref {
     if id == StringId::ABSENT {
         return Ref::Absent;
     }
-    waiting.expect(id, key, place);
-    *unresolved += 1;
+    waiting.expect(id, record.key, place);
+    record.unresolved += 1;
     Ref::Waiting(id)
 }
 
@@ -533,7 +557,7 @@ mod tests {
         let texts = [id(0); 4];
         let (span_id, trace_id) = (SpanId([1; 8]), TraceId([1; 16]));
         let span = Span { span_id, parent_id: span_id, trace_id, start: 1, duration: 1, texts, error: 0 };
-        assembler.span(span, place, &mut out);
+        assembler.span(&span, place, &mut out);
         let entries: Vec<wire::Entry> = (0..40).map(|number| [id(0).0, id(number).0]).collect();
         // The key in full and the value, 40,000 bytes an entry: 26 of them fit into the record.
         assembler.list(ListKind::Meta, &entries, place, &mut out);

@@ -15,6 +15,8 @@ use super::wire::{Span, StringId};
 
 /// Up to this many entries, repeated keys are found by comparing each with each.
 const FEW_ENTRIES: usize = 48;
+/// Words of bits for the cheap look that tells whether a key may be repeated at all.
+const SEEN_WORDS: usize = 8;
 
 /// Writes a record as an event. A process also becomes the resource of everything after it.
 pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Output) {
@@ -22,21 +24,22 @@ pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, ou
         out.batch.set_resource(resource(record, strings, limits).into());
     }
     let place = record.place;
+    let (name, marks) = name(record, strings, limits, out);
     let header = Header {
-        name: name(record, strings, limits, out),
+        name,
         time: time(record),
         observed: place.now.unix,
         position: Position { sequence: Some(record.sequence), offset: place.offset, length: place.size },
     };
     let is_late = matches!(record.owner, Owner::Late(_));
-    let mut writer = Writer { event: out.batch.event(header), strings, limits, is_late, marks: Marks::default() };
-    match record.owner {
+    let mut writer = Writer { event: out.batch.event(header), strings, limits, is_late, marks };
+    match &record.owner {
         Owner::Process(process) => {
             writer.event.text(semconv::DATADOG_PROTOCOL_VERSION, "1");
             writer.event.attribute(semconv::DATADOG_STRING_CACHE_SIZE, process.string_cache_size);
         }
         Owner::Trace(trace_id) => writer.event.text(semconv::DATADOG_TRACE_ID, &trace_id.to_string()),
-        Owner::Span(_) => writer.fields(record),
+        Owner::Span(_) => writer.fields(&record.fields),
         Owner::Late(LateOwner::Process) => {}
         Owner::Late(LateOwner::Trace(trace_id)) => writer.event.text(semconv::TRACE_ID, &trace_id.to_string()),
         Owner::Late(LateOwner::Span(trace_id, span_id)) => {
@@ -52,8 +55,8 @@ pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, ou
         _ => writer.entries(&record.entries),
     }
     writer.oddities(record);
-    match record.owner {
-        Owner::Span(span) => writer.event.span(span_data(&span)),
+    match &record.owner {
+        Owner::Span(span) => writer.event.span(span_data(span)),
         _ => writer.event.log(Severity::Info, None),
     }
 }
@@ -73,14 +76,19 @@ pub(super) fn write_definition(id: StringId, slot: Slot, strings: &Strings, head
     event.log(Severity::Debug, None);
 }
 
-fn name(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Output) -> Key {
-    match (&record.owner, record.fields[NAME]) {
-        (Owner::Span(_), Ref::Bound(slot)) => strings.show(slot, limits.name, &mut out.batch).0.into(),
-        (Owner::Span(_), _) => semconv::DATADOG_SPAN.into(),
-        (Owner::Process(_), _) => semconv::DATADOG_PROCESS.into(),
-        (Owner::Trace(_), _) => semconv::DATADOG_TRACE.into(),
-        (Owner::Late(_), _) => semconv::DATADOG_LATE_LIST.into(),
-    }
+/// The event's name, and what it went through.
+fn name(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Output) -> (Key, Marks) {
+    let name = match (&record.owner, record.fields[NAME]) {
+        (Owner::Span(_), Ref::Bound(slot)) => {
+            let (text, marks) = strings.show(slot, limits.name, &mut out.batch);
+            return (text.into(), marks);
+        }
+        (Owner::Span(_), _) => semconv::DATADOG_SPAN,
+        (Owner::Process(_), _) => semconv::DATADOG_PROCESS,
+        (Owner::Trace(_), _) => semconv::DATADOG_TRACE,
+        (Owner::Late(_), _) => semconv::DATADOG_LATE_LIST,
+    };
+    (name.into(), Marks::default())
 }
 
 /// A process or trace has no clock of its own; a span that starts at 0 has not set it.
@@ -109,7 +117,7 @@ fn resource(record: &Record, strings: &Strings, limits: &MaxText) -> Resource {
         let value = match entry.value {
             EntryValue::Text(Ref::Bound(slot)) => ResourceValue::Text(text(slot)),
             EntryValue::Text(_) => return None,
-            EntryValue::Number(bits) => ResourceValue::F64(f64::from_bits(bits)),
+            EntryValue::Number(bytes) => ResourceValue::F64(f64::from_be_bytes(bytes)),
         };
         match (entry.key, entry.kind) {
             (Ref::Bound(slot), _) => Some((strings.key(slot).to_owned(), value)),
@@ -128,28 +136,16 @@ fn hex(id: StringId) -> String {
 /// What stands before the id of a key without text. Nothing that a peer can say begins like it.
 fn nameless(kind: EntryKind) -> Name {
     match kind {
-        EntryKind::Metric => semconv::DATADOG_NAMELESS_METRIC,
+        EntryKind::Metric | EntryKind::TakenMetric => semconv::DATADOG_NAMELESS_METRIC,
         _ => semconv::DATADOG_NAMELESS_META,
     }
 }
 
 /// Whether an entry becomes an attribute: it has a value, and a key or at least a key's id.
+#[inline]
 fn is_written(entry: &Entry) -> bool {
-    let has_value = match entry.value {
-        EntryValue::Text(value) => matches!(value, Ref::Bound(_)),
-        EntryValue::Number(_) => true,
-    };
-    has_value && entry.key != Ref::Absent && entry.kind != EntryKind::Dropped
-}
-
-/// Whether no key can be there twice, as a cheap look tells: most records have few keys, and each once.
-fn have_distinct_prints(entries: &[Entry]) -> bool {
-    let mut seen = 0_u128;
-    entries.iter().all(|entry| {
-        let before = seen;
-        seen |= 1 << (entry.key_print % 128);
-        seen != before
-    })
+    let has_value = matches!(entry.value, EntryValue::Text(Ref::Bound(_)) | EntryValue::Number(_));
+    has_value && !matches!(entry.key, Ref::Absent) && entry.kind != EntryKind::Dropped
 }
 
 /// Writes one record's attributes, and remembers what its texts went through.
@@ -164,17 +160,14 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn fields(&mut self, record: &Record) {
-        if let Ref::Bound(slot) = record.fields[NAME] {
-            self.note(slot, self.limits.name);
-        }
+    fn fields(&mut self, fields: &[Ref; 4]) {
         let limits = self.limits;
         for (field, name, limit) in [
             (SERVICE, semconv::SERVICE_NAME, limits.service),
             (RESOURCE, semconv::DATADOG_RESOURCE, limits.resource),
             (TYPE, semconv::DATADOG_TYPE, limits.type_),
         ] {
-            if let Ref::Bound(slot) = record.fields[field] {
+            if let Ref::Bound(slot) = fields[field] {
                 let text = self.text(slot, limit);
                 self.event.attribute(name, text);
             }
@@ -182,32 +175,48 @@ impl Writer<'_> {
     }
 
     fn entries(&mut self, entries: &[Entry]) {
-        if have_distinct_prints(entries) {
-            entries.iter().filter(|entry| is_written(entry)).for_each(|entry| self.entry(entry, false));
-        } else if entries.len() <= FEW_ENTRIES {
-            for (at, entry) in entries.iter().enumerate().filter(|(_, entry)| is_written(entry)) {
-                let same = |other: &Entry, kind| {
-                    other.key_print == entry.key_print
-                        && other.kind == kind
-                        && self.same_key(other.key, entry.key)
-                        && is_written(other)
-                };
-                let is_repeated = entries[at + 1..].iter().any(|other| same(other, entry.kind));
-                if !is_repeated {
-                    let is_metric = entry.kind == EntryKind::Metric;
-                    let is_taken = is_metric && entries.iter().any(|other| same(other, EntryKind::Meta));
-                    self.entry(entry, is_taken);
-                }
-            }
+        if self.have_distinct_keys(entries) {
+            self.write_entries(entries);
         } else {
-            for (entry, is_taken) in self.unrepeated(entries) {
-                self.entry(&entry, is_taken);
-            }
+            let unrepeated = self.unrepeated(entries);
+            self.write_entries(&unrepeated);
         }
     }
 
-    /// The same choice as for few entries, in linear time: of repeated keys the last, and whether a metric's is a tag's.
-    fn unrepeated(&self, entries: &[Entry]) -> Vec<(Entry, bool)> {
+    /// Whether no key can be there twice, as a cheap look tells: most records have few keys, and each once.
+    fn have_distinct_keys(&self, entries: &[Entry]) -> bool {
+        let mut seen = [0_u64; SEEN_WORDS];
+        entries.iter().all(|entry| {
+            let print = match entry.key {
+                Ref::Bound(slot) => usize::from(self.strings.fingerprint(slot)),
+                Ref::Waiting(StringId([.., last])) => usize::from(last),
+                Ref::Absent => 0,
+            };
+            let (word, bit) = (&mut seen[print / 64 % SEEN_WORDS], 1 << (print % 64));
+            let is_new = *word & bit == 0;
+            *word |= bit;
+            is_new
+        })
+    }
+
+    /// Of repeated keys the last; a metric whose key a tag has says so.
+    #[cold]
+    fn unrepeated(&self, entries: &[Entry]) -> Vec<Entry> {
+        if entries.len() <= FEW_ENTRIES { self.few_unrepeated(entries) } else { self.many_unrepeated(entries) }
+    }
+
+    fn few_unrepeated(&self, entries: &[Entry]) -> Vec<Entry> {
+        let same = |entry: &Entry, kind, other: &Entry| {
+            other.kind == kind && self.same_key(other.key, entry.key) && is_written(other)
+        };
+        let written = entries.iter().enumerate().filter(|(_, entry)| is_written(entry));
+        let last = written.filter(|(at, entry)| !entries[at + 1..].iter().any(|other| same(entry, entry.kind, other)));
+        let is_taken = |entry: &Entry| entries.iter().any(|other| same(entry, EntryKind::Meta, other));
+        last.map(|(_, entry)| if is_taken(entry) { entry.taken() } else { *entry }).collect()
+    }
+
+    /// The same choice in linear time.
+    fn many_unrepeated(&self, entries: &[Entry]) -> Vec<Entry> {
         let identity = |key: Ref| match key {
             Ref::Bound(slot) => (Some(self.strings.key(slot)), StringId::ABSENT),
             Ref::Waiting(id) => (None, id),
@@ -220,7 +229,7 @@ impl Writer<'_> {
         let mut kept: Vec<_> = written()
             .rev()
             .filter(|entry| seen.insert((entry.kind as u8, identity(entry.key))))
-            .map(|entry| (*entry, entry.kind == EntryKind::Metric && tags.contains(&identity(entry.key))))
+            .map(|entry| if tags.contains(&identity(entry.key)) { entry.taken() } else { *entry })
             .collect();
         kept.reverse();
         kept
@@ -233,31 +242,43 @@ impl Writer<'_> {
         }
     }
 
-    fn entry(&mut self, entry: &Entry, is_taken: bool) {
-        let value = match entry.value {
-            EntryValue::Text(Ref::Bound(slot)) => Value::Text(self.text(slot, self.limits.value)),
-            EntryValue::Text(_) => return,
-            EntryValue::Number(bits) => Value::F64(f64::from_bits(bits)),
-        };
-        let prefix = match entry.kind {
-            EntryKind::Meta => semconv::DATADOG_META,
-            EntryKind::Metric => semconv::DATADOG_METRIC,
-            EntryKind::TraceMeta => semconv::DATADOG_TRACE_META,
-            EntryKind::Dropped => return,
-        };
-        let key = match entry.key {
-            Ref::Bound(slot) => {
-                if is_taken || entry.kind == EntryKind::TraceMeta || self.is_reserved(slot) {
-                    self.note(slot, self.limits.key);
-                    self.event.batch().push_parts(&[prefix.as_str(), self.strings.key(slot)])
-                } else {
+    /// Entries as attributes, but for those that [are not](is_written).
+    fn write_entries(&mut self, entries: &[Entry]) {
+        for entry in entries {
+            if !is_written(entry) {
+                continue;
+            }
+            let value = match entry.value {
+                EntryValue::Text(Ref::Bound(slot)) => Value::Text(self.text(slot, self.limits.value)),
+                EntryValue::Text(_) => continue,
+                EntryValue::Number(bytes) => Value::F64(f64::from_be_bytes(bytes)),
+            };
+            let key = match (entry.kind, entry.key) {
+                (EntryKind::Meta | EntryKind::Metric, Ref::Bound(slot)) if !self.is_reserved(slot) => {
                     self.text(slot, self.limits.key)
                 }
+                _ => self.prefixed_key(entry),
+            };
+            self.event.attribute(key, value);
+        }
+    }
+
+    /// A key that does not stand as it was sent, or has no text.
+    #[cold]
+    fn prefixed_key(&mut self, entry: &Entry) -> Text {
+        let prefix = match entry.kind {
+            EntryKind::Metric | EntryKind::TakenMetric => semconv::DATADOG_METRIC,
+            EntryKind::TraceMeta => semconv::DATADOG_TRACE_META,
+            EntryKind::Meta | EntryKind::Dropped => semconv::DATADOG_META,
+        };
+        match entry.key {
+            Ref::Bound(slot) => {
+                self.note(slot, self.limits.key);
+                self.event.batch().push_parts(&[prefix.as_str(), self.strings.key(slot)])
             }
             Ref::Waiting(id) => self.event.batch().push_parts(&[nameless(entry.kind).as_str(), &hex(id)]),
-            Ref::Absent => return,
-        };
-        self.event.attribute(key, value);
+            Ref::Absent => self.event.batch().push_text(nameless(entry.kind).as_str()),
+        }
     }
 
     /// Whether the text, as a key of this event, belongs to the collector.
@@ -343,6 +364,7 @@ impl Writer<'_> {
         }
     }
 
+    #[inline]
     fn text(&mut self, slot: Slot, limit: usize) -> Text {
         let (text, marks) = self.strings.show(slot, limit, self.event.batch());
         self.marks |= marks;

@@ -91,8 +91,6 @@ pub(super) enum Ref {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) kind: EntryKind,
-    /// Equal keys have equal prints.
-    pub(super) key_print: u16,
     pub(super) key: Ref,
     pub(super) value: EntryValue,
 }
@@ -101,6 +99,8 @@ pub(super) struct Entry {
 pub(super) enum EntryKind {
     Meta,
     Metric,
+    /// A metric whose key is that of a tag; only while the record is written.
+    TakenMetric,
     /// Of the span's trace.
     TraceMeta,
     /// Cut by a limit when its text came; kept only for its references.
@@ -110,9 +110,33 @@ pub(super) enum EntryKind {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum EntryValue {
     Text(Ref),
-    /// The bits of a double, exactly as sent (rule 8).
-    Number(u64),
+    /// A double, exactly as sent (rule 8).
+    Number([u8; 8]),
 }
+
+impl Entry {
+    /// A tag whose texts are known.
+    #[inline]
+    pub(super) fn meta(key: Slot, value: Slot) -> Self {
+        Entry { kind: EntryKind::Meta, key: Ref::Bound(key), value: EntryValue::Text(Ref::Bound(value)) }
+    }
+
+    /// The same when a tag has its key.
+    pub(super) fn taken(mut self) -> Self {
+        if self.kind == EntryKind::Metric {
+            self.kind = EntryKind::TakenMetric;
+        }
+        self
+    }
+
+    /// A metric whose key is known.
+    #[inline]
+    pub(super) fn metric(key: Slot, number: [u8; 8]) -> Self {
+        Entry { kind: EntryKind::Metric, key: Ref::Bound(key), value: EntryValue::Number(number) }
+    }
+}
+
+const _: () = assert!(size_of::<Entry>() <= 28, "records are mostly entries");
 
 /// Oddities of a record, told in `datadog.warnings`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -160,19 +184,78 @@ impl Warnings {
 }
 
 impl Record {
+    pub(super) fn new(key: u64, owner: Owner, sequence: u64, place: Place) -> Self {
+        Record {
+            key,
+            owner,
+            sequence,
+            place,
+            fields: [Ref::Absent; 4],
+            entries: Vec::new(),
+            own_entries: 0,
+            unresolved: 0,
+            expanded_bytes: 0,
+            dropped: 0,
+            dropped_late: 0,
+            last_list: None,
+            warnings: Warnings::default(),
+            holds_texts: false,
+            partial: false,
+        }
+    }
+
+    /// Becomes another record, which has the memory of this one's entries.
+    pub(super) fn begin_anew(&mut self, key: u64, owner: Owner, sequence: u64, place: Place) {
+        self.entries.clear();
+        let entries = std::mem::take(&mut self.entries);
+        *self = Record { entries, ..Record::new(key, owner, sequence, place) };
+    }
+
     /// Something about it is odd: told on its event, and counted.
     pub(super) fn warn(&mut self, warning: Warning, out: &mut Output) {
         self.warnings.0 |= 1 << warning as u8;
         out.warn(warning.as_str());
     }
 
+    /// Adds an entry of its own lists that takes so many bytes of output. `false`: there is no room for them.
+    #[inline]
+    pub(super) fn add(&mut self, entry: Entry, bytes: u64, max_bytes: u64) -> bool {
+        let has_room = self.expanded_bytes + bytes <= max_bytes;
+        if has_room {
+            self.expanded_bytes += bytes;
+            self.entries.push(entry);
+            self.own_entries += 1;
+        }
+        has_room
+    }
+
     /// Every reference, in the order of the wire.
-    pub(super) fn refs(&self) -> impl Iterator<Item = Ref> {
-        let of_entry = |entry: &Entry| match entry.value {
-            EntryValue::Text(value) => [entry.key, value],
-            EntryValue::Number(_) => [entry.key, Ref::Absent],
-        };
-        self.fields.into_iter().chain(self.entries.iter().flat_map(of_entry))
+    pub(super) fn for_each_ref(&self, mut each: impl FnMut(Ref)) {
+        self.fields.iter().for_each(|field| each(*field));
+        for entry in &self.entries {
+            each(entry.key);
+            if let EntryValue::Text(value) = entry.value {
+                each(value);
+            }
+        }
+    }
+
+    /// Counts its references as such, before a sweep.
+    pub(super) fn retain_all(&self, strings: &mut Strings) {
+        self.for_each_ref(|reference| {
+            if let Ref::Bound(slot) = reference {
+                strings.retain(slot);
+            }
+        });
+    }
+
+    /// Gives back its references, which are no longer needed or no longer counted.
+    pub(super) fn release_all(&self, strings: &mut Strings) {
+        self.for_each_ref(|reference| {
+            if let Ref::Bound(slot) = reference {
+                strings.release(slot);
+            }
+        });
     }
 
     /// The reference at a place that [`field_place`] or [`key_place`] named.
@@ -204,10 +287,6 @@ impl Record {
         if self.holds_texts {
             strings.retain(slot);
         }
-        if let Some(index) = entry {
-            let key = self.entries[index].key;
-            self.entries[index].key_print = key_print(key, strings);
-        }
         self.unresolved -= 1;
         if entry.is_some_and(|index| self.entries[index].kind == EntryKind::Dropped) {
             return;
@@ -236,31 +315,4 @@ pub(super) fn field_place(field: usize) -> u32 {
 /// Place of the key reference of an entry, for the waiting index; its value's is the next one.
 pub(super) fn key_place(entry: usize) -> u32 {
     4 + 2 * entry as u32
-}
-
-/// A number that equal keys share, and others seldom: most repeated keys are told apart by it.
-pub(super) fn key_print(key: Ref, strings: &Strings) -> u16 {
-    match key {
-        Ref::Absent => 0,
-        Ref::Bound(slot) => strings.fingerprint(slot),
-        Ref::Waiting(StringId([.., high, low])) => u16::from_be_bytes([high, low]),
-    }
-}
-
-/// Counts references as such, before a sweep.
-pub(super) fn retain_all(refs: impl IntoIterator<Item = Ref>, strings: &mut Strings) {
-    for reference in refs {
-        if let Ref::Bound(slot) = reference {
-            strings.retain(slot);
-        }
-    }
-}
-
-/// Gives back the texts of references that are no longer needed.
-pub(super) fn release_all(refs: impl IntoIterator<Item = Ref>, strings: &mut Strings) {
-    for reference in refs {
-        if let Ref::Bound(slot) = reference {
-            strings.release(slot);
-        }
-    }
 }

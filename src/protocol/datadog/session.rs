@@ -194,7 +194,7 @@ impl DatadogSession {
         let mut undecoded = 0;
         match object {
             Object::Trace(trace_id) => self.assembler.trace(trace_id, place, out),
-            Object::Span(span) => self.assembler.span(span, place, out),
+            Object::Span(span) => self.assembler.span(&span, place, out),
             Object::List(kind, entries) => undecoded = self.assembler.list(kind, entries, place, out),
             Object::String(id, text) => self.assembler.define(id, text, false, place, out),
             Object::LongString(id, len) => {

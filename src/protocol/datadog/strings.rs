@@ -16,10 +16,28 @@ use super::{Options, StringCache};
 
 /// What a cached text costs beside its bytes.
 const TEXT_OVERHEAD_BYTES: u64 = 128;
+/// Room for more dropped texts than this is given back once they are swept.
+const MANY_DROPPED: usize = 1024;
 
 /// A text in the table. Whoever keeps one across a sweep has retained it, and releases it again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Slot(u32);
+
+/// What an id stands for, as the cache has it: so that a reference need not touch the text itself, which may be far away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Known {
+    pub(super) slot: Slot,
+    /// Length of the text.
+    len: u32,
+}
+
+impl Known {
+    /// Bytes of the text, of which at most `limit` are shown.
+    #[inline]
+    pub(super) fn bytes(self, limit: usize) -> u64 {
+        (self.len as usize).min(limit) as u64
+    }
+}
 
 /// What happened to a text on its way into the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -52,6 +70,12 @@ struct Stored {
     memo: Interned,
 }
 
+impl Stored {
+    fn cost(&self) -> u64 {
+        self.text.len() as u64 + TEXT_OVERHEAD_BYTES
+    }
+}
+
 /// The answer to a definition.
 #[derive(Debug)]
 pub(super) struct Defined {
@@ -62,7 +86,7 @@ pub(super) struct Defined {
 /// The string table of one connection; never shared with another (reading 29).
 #[derive(Debug)]
 pub(super) struct Strings {
-    cache: Lru<StringId, Slot>,
+    cache: Lru<StringId, Known>,
     texts: Vec<Stored>,
     free: Vec<u32>,
     limits: StringCache,
@@ -101,7 +125,8 @@ impl Strings {
     }
 
     /// The text that `id` stands for now. A reference counts as a use (reading 9).
-    pub(super) fn refer(&mut self, id: StringId) -> Option<Slot> {
+    #[inline]
+    pub(super) fn refer(&mut self, id: StringId) -> Option<Known> {
         self.cache.get(&id).copied()
     }
 
@@ -110,7 +135,7 @@ impl Strings {
         let (text, repaired) = repair(bytes);
         let marks = Marks { repaired, truncated };
         let mut is_same_text = false;
-        if let Some(slot) = self.refer(id) {
+        if let Some(Known { slot, .. }) = self.refer(id) {
             let known = &self.texts[slot.0 as usize];
             is_same_text = *known.text == *text;
             if is_same_text && known.marks == marks {
@@ -132,10 +157,12 @@ impl Strings {
             dropped: false,
             memo,
         });
-        self.cached_bytes += self.cost(slot);
-        let replaced = self.cache.insert(id, slot);
+        self.cached_bytes += self.texts[slot.0 as usize].cost();
+        // Limits keep texts far below 4 GiB.
+        let len = self.text(slot).len() as u32;
+        let replaced = self.cache.insert(id, Known { slot, len });
         if let Some(replaced) = replaced {
-            self.uncache(replaced);
+            self.uncache(replaced.slot);
         }
         while self.cache.len() > self.max_entries || self.cached_bytes > self.limits.bytes {
             if !self.evict_oldest() {
@@ -148,8 +175,8 @@ impl Strings {
     /// Forgets the id used longest ago (rule 27). `false`: the cache is empty.
     pub(super) fn evict_oldest(&mut self) -> bool {
         match self.cache.pop_oldest() {
-            Some((_, slot)) => {
-                self.uncache(slot);
+            Some((_, known)) => {
+                self.uncache(known.slot);
                 true
             }
             None => false,
@@ -167,19 +194,19 @@ impl Strings {
 
     /// Frees what nobody needs. No uncounted reference may be left.
     pub(super) fn sweep(&mut self) {
-        if self.dropped.is_empty() {
-            return;
-        }
         self.dropped_bytes = 0;
-        for slot in std::mem::take(&mut self.dropped) {
+        for at in 0..self.dropped.len() {
+            let slot = self.dropped[at];
             let stored = &mut self.texts[slot.0 as usize];
             stored.dropped = false;
             if stored.references == 0 {
-                self.orphan_bytes -= self.cost(slot);
-                self.texts[slot.0 as usize] = Stored::default();
+                self.orphan_bytes -= stored.cost();
+                *stored = Stored::default();
                 self.free.push(slot.0);
             }
         }
+        self.dropped.clear();
+        self.dropped.shrink_to(MANY_DROPPED);
     }
 
     /// Memory that a sweep may free.
@@ -222,7 +249,7 @@ impl Strings {
         if text.len() <= limit {
             (batch.intern(memo, text), *marks)
         } else {
-            (batch.push_text(cut(text, limit)), Marks { truncated: true, ..*marks })
+            (show_cut(text, limit, batch), Marks { truncated: true, ..*marks })
         }
     }
 
@@ -242,24 +269,20 @@ impl Strings {
         hasher.finish() as u16
     }
 
-    fn cost(&self, slot: Slot) -> u64 {
-        self.text(slot).len() as u64 + TEXT_OVERHEAD_BYTES
-    }
-
     fn uncache(&mut self, slot: Slot) {
-        let cost = self.cost(slot);
+        let stored = &mut self.texts[slot.0 as usize];
+        stored.cached = false;
+        let cost = stored.cost();
         self.cached_bytes -= cost;
         self.orphan_bytes += cost;
-        self.texts[slot.0 as usize].cached = false;
         self.drop_if_unused(slot);
     }
 
     fn drop_if_unused(&mut self, slot: Slot) {
-        let cost = self.cost(slot);
         let stored = &mut self.texts[slot.0 as usize];
         if stored.references == 0 && !stored.cached && !stored.dropped {
             stored.dropped = true;
-            self.dropped_bytes += cost;
+            self.dropped_bytes += stored.cost();
             self.dropped.push(slot);
         }
     }
@@ -276,6 +299,11 @@ impl Strings {
             }
         }
     }
+}
+
+#[cold]
+fn show_cut(text: &str, limit: usize, batch: &mut BatchBuilder) -> Text {
+    batch.push_text(cut(text, limit))
 }
 
 #[cfg(test)]

@@ -87,9 +87,9 @@ impl Waiting {
     /// The record goes out with what it lacks: nobody waits for it any more. Records leave unresolved in the order in
     /// which they came, so its places stand at the front.
     pub(super) fn give_up(&mut self, record: &Record) {
-        for reference in record.refs() {
-            let Ref::Waiting(id) = reference else { continue };
-            let Some(queue) = self.index.get_mut(&id) else { continue };
+        record.for_each_ref(|reference| {
+            let Ref::Waiting(id) = reference else { return };
+            let Some(queue) = self.index.get_mut(&id) else { return };
             while queue.front().is_some_and(|(key, _)| *key <= record.key) {
                 queue.pop_front();
                 self.places -= 1;
@@ -97,7 +97,7 @@ impl Waiting {
             if queue.is_empty() {
                 self.index.remove(&id);
             }
-        }
+        });
         self.give_back();
     }
 
