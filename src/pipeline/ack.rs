@@ -1,8 +1,8 @@
 //! Delivery verdicts: nothing counts as delivered unless a sink said so.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::mpsc;
+use tokio::sync::oneshot;
 
 use crate::event::{Origin, Reason};
 
@@ -19,6 +19,37 @@ pub enum Verdict {
     Failed,
 }
 
+/// Where the tickets of a delivery say what became of them. Dropped with the last of them, it tells the worst to whoever
+/// waits: once, and so wakes it once.
+#[derive(Debug)]
+pub(super) struct Answer {
+    worst: Mutex<Verdict>,
+    told: Option<oneshot::Sender<Verdict>>,
+}
+
+impl Answer {
+    /// An answer, and where it comes.
+    pub(super) fn new() -> (Arc<Self>, oneshot::Receiver<Verdict>) {
+        let (told, verdict) = oneshot::channel();
+        (Arc::new(Answer { worst: Mutex::new(Verdict::Written), told: Some(told) }), verdict)
+    }
+
+    fn add(&self, verdict: Verdict) {
+        let mut worst = self.worst.lock().unwrap_or_else(PoisonError::into_inner);
+        *worst = verdict.max(*worst);
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let worst = *self.worst.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(told) = self.told.take() {
+            // Whoever asked may have stopped listening.
+            let _ = told.send(worst);
+        }
+    }
+}
+
 /// One batch's claim on one sink. Dropped without a word (an error, a panic, an aborted task) it says
 /// [`Verdict::Failed`].
 #[derive(Debug)]
@@ -26,7 +57,7 @@ pub(super) struct Ticket {
     lane: Arc<LaneBooks>,
     origin: Option<Arc<Origin>>,
     events: u64,
-    answer: Option<mpsc::UnboundedSender<Verdict>>,
+    answer: Option<Arc<Answer>>,
     verdict: Verdict,
 }
 
@@ -36,7 +67,7 @@ impl Ticket {
         lane: Arc<LaneBooks>,
         origin: Option<Arc<Origin>>,
         events: u64,
-        answer: Option<mpsc::UnboundedSender<Verdict>>,
+        answer: Option<Arc<Answer>>,
     ) -> Self {
         lane.sink.add_events(events);
         Ticket { lane, origin, events, answer, verdict: Verdict::Failed }
@@ -67,8 +98,7 @@ impl Drop for Ticket {
             }
         }
         if let Some(answer) = &self.answer {
-            // Whoever asked may have stopped listening.
-            let _ = answer.send(self.verdict);
+            answer.add(self.verdict);
         }
     }
 }

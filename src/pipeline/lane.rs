@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, UnixNanos, semconv};
 use crate::sink::{Kinds, Selection};
 
-use super::ack::{Ticket, Verdict};
+use super::ack::{Answer, Ticket};
 use super::ledger::{InLane, SinkBooks};
 use super::options::{LaneOptions, WhenFull};
 
@@ -110,12 +110,7 @@ impl Lane {
 
     /// Claims the sink for the batch and puts it into the lane if there is room; else gives the claim back, for
     /// [`Lane::wait`] or to be shed.
-    pub(super) fn offer(
-        &self,
-        batch: &Arc<Batch>,
-        answer: Option<&mpsc::UnboundedSender<Verdict>>,
-        has_patience: bool,
-    ) -> Option<Ticket> {
+    pub(super) fn offer(&self, batch: &Arc<Batch>, answer: Option<&Arc<Answer>>, has_patience: bool) -> Option<Ticket> {
         let origin = batch.origin();
         let protocols = &self.options.protocols;
         if !protocols.is_empty() && !protocols.iter().any(|p| origin.is_some_and(|o| o.protocol == p.as_str())) {

@@ -16,7 +16,7 @@ mod worker;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::{RwLock, mpsc, watch};
+use tokio::sync::{RwLock, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -25,6 +25,7 @@ use crate::event::Batch;
 use crate::protocol::MemoryBudget;
 use crate::sink::{Sink, SinkError};
 
+use ack::Answer;
 pub use ack::Verdict;
 use lane::Lane;
 use ledger::SinkBooks;
@@ -96,15 +97,15 @@ impl Sender {
 
     /// Begins a delivery of several batches that are answered for together.
     pub fn delivery(&self) -> Delivery {
-        let (answer, verdicts) = mpsc::unbounded_channel();
-        Delivery { sender: self.clone(), answer, verdicts }
+        let (answer, verdict) = Answer::new();
+        Delivery { sender: self.clone(), answer, verdict }
     }
 
     /// First offers the batch to every lane, so that a full one delays no other; then waits for those together.
-    async fn hand_over(&self, batch: Arc<Batch>, answer: Option<mpsc::UnboundedSender<Verdict>>) {
+    async fn hand_over(&self, batch: Arc<Batch>, answer: Option<&Arc<Answer>>) {
         self.taps.events(&batch);
         let lanes = self.lanes.read().await.clone();
-        let offer = |lane| Some((lane, Lane::offer(lane, &batch, answer.as_ref(), self.patience.is_some())?));
+        let offer = |lane| Some((lane, Lane::offer(lane, &batch, answer, self.patience.is_some())?));
         let mut full: Vec<_> = lanes.iter().filter_map(offer).collect();
         if full.is_empty() {
             return;
@@ -129,25 +130,22 @@ impl Sender {
 #[derive(Debug)]
 pub struct Delivery {
     sender: Sender,
-    answer: mpsc::UnboundedSender<Verdict>,
-    verdicts: mpsc::UnboundedReceiver<Verdict>,
+    answer: Arc<Answer>,
+    verdict: oneshot::Receiver<Verdict>,
 }
 
 impl Delivery {
     /// Hands a further batch over, like [`Sender::send`].
     pub async fn send(&self, batch: Batch) {
-        self.sender.hand_over(Arc::new(batch), Some(self.answer.clone())).await;
+        self.sender.hand_over(Arc::new(batch), Some(&self.answer)).await;
     }
 
     /// Waits for what becomes of all of them: the worst verdict of all sinks. What no sink takes counts as written.
     pub async fn verdict(self) -> Verdict {
-        let Delivery { answer, mut verdicts, .. } = self;
+        let Delivery { answer, verdict, .. } = self;
         drop(answer);
-        let mut worst = Verdict::Written;
-        while let Some(verdict) = verdicts.recv().await {
-            worst = worst.max(verdict);
-        }
-        worst
+        // It is always told: by the drop of the last that has it.
+        verdict.await.unwrap_or(Verdict::Failed)
     }
 }
 
