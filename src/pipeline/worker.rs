@@ -261,9 +261,9 @@ impl Worker {
         if let Some(observed) = parcel.observed() {
             self.context.observed.store(observed.0, Relaxed);
         }
-        self.write_owed(sink).await?;
         let (contents, ticket) = parcel.open();
         self.claims.add(ticket);
+        self.write_owed(sink).await?;
         let written = sink.write(contents.selection(self.context.kinds)).await;
         // The sink has what it needs of the batch, even if it must wait.
         drop(contents);
