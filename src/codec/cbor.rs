@@ -9,6 +9,15 @@ use std::fmt;
 /// The deepest nesting that [`Reader::skip`] can be allowed.
 pub const MOST_DEPTH: usize = 96;
 
+/// Most values are not nested deeper: then no room for more has to be made.
+const FEW_LEVELS: usize = 4;
+
+/// Major types.
+const UNSIGNED: u8 = 0;
+const NEGATIVE: u8 = 1;
+const ARRAY: u8 = 4;
+const TAG: u8 = 6;
+
 /// Reads items off the front of a slice. `Copy`: a copy is a bookmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
@@ -157,11 +166,7 @@ impl<'a> Reader<'a> {
     /// Another item, or those of [`Reader::item`].
     #[inline]
     pub fn unsigned(&mut self) -> Result<u64, CborError> {
-        let before = *self;
-        match self.item()? {
-            Item::Unsigned(value) => Ok(value),
-            _ => Err(self.unexpected(before, "an integer from 0 on")),
-        }
+        self.head(UNSIGNED).ok_or_else(|| self.other_than("an integer from 0 on"))
     }
 
     /// An integer, as the 64 bits of its two's complement: a negative one and one from 2^63 on may be the same.
@@ -170,12 +175,19 @@ impl<'a> Reader<'a> {
     /// Another item, or those of [`Reader::item`].
     #[inline]
     pub fn integer_bits(&mut self) -> Result<u64, CborError> {
-        let before = *self;
-        match self.item()? {
-            Item::Unsigned(value) => Ok(value),
-            Item::Negative(value) => Ok(!value),
-            _ => Err(self.unexpected(before, "an integer")),
+        match self.head(UNSIGNED) {
+            Some(value) => Ok(value),
+            None => self.head(NEGATIVE).map(|value| !value).ok_or_else(|| self.other_than("an integer")),
         }
+    }
+
+    /// A tag.
+    ///
+    /// # Errors
+    /// Another item, or those of [`Reader::item`].
+    #[inline]
+    pub fn tag(&mut self) -> Result<u64, CborError> {
+        self.head(TAG).ok_or_else(|| self.other_than("a tag"))
     }
 
     /// The head of an array whose length is declared and lies in a range.
@@ -185,9 +197,12 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn array(&mut self, lengths: std::ops::RangeInclusive<u64>, what: &'static str) -> Result<u64, CborError> {
         let before = *self;
-        match self.item()? {
-            Item::Array(Some(length)) if lengths.contains(&length) => Ok(length),
-            _ => Err(self.unexpected(before, what)),
+        match self.head(ARRAY) {
+            Some(length) if lengths.contains(&length) => Ok(length),
+            _ => {
+                *self = before;
+                Err(self.other_than(what))
+            }
         }
     }
 
@@ -203,15 +218,21 @@ impl<'a> Reader<'a> {
             Item::Break | Item::Tag(_) | Item::Pieces(_) | Item::Array(_) | Item::Map(_) => *self = start,
             _ => return Ok(()),
         }
-        let skipped = self.pass_over(max_depth.min(MOST_DEPTH));
+        let max_depth = max_depth.min(MOST_DEPTH);
+        let mut skipped = self.pass_over::<FEW_LEVELS>(max_depth.min(FEW_LEVELS));
+        if skipped.is_err_and(|error| error.fault == Fault::TooDeep(FEW_LEVELS)) && max_depth > FEW_LEVELS {
+            *self = start;
+            skipped = self.pass_over::<MOST_DEPTH>(max_depth);
+        }
         if skipped.is_err() {
             *self = start;
         }
         skipped
     }
 
-    fn pass_over(&mut self, max_depth: usize) -> Result<(), CborError> {
-        let mut open = [Open::Items(0); MOST_DEPTH];
+    /// The same with room for so many `LEVELS` that are open, which is as much as `max_depth`.
+    fn pass_over<const LEVELS: usize>(&mut self, max_depth: usize) -> Result<(), CborError> {
+        let mut open = [Open::Items(0); LEVELS];
         let mut depth = 0;
         loop {
             let offset = self.at;
@@ -272,6 +293,27 @@ impl<'a> Reader<'a> {
                 }
             }
         }
+    }
+
+    /// The argument of the next item, if that is of this major type and its head is here; else nothing is read. For whoever
+    /// knows what comes: no item has to be made and taken apart.
+    #[inline]
+    fn head(&mut self, major: u8) -> Option<u64> {
+        let rest = self.bytes.get(self.at..)?;
+        let initial = *rest.first()?;
+        if initial >> 5 != major {
+            return None;
+        }
+        let (argument, size) = match initial & 0x1F {
+            info @ 0..24 => (u64::from(info), 1),
+            24 => (u64::from(*rest.get(1)?), 2),
+            25 => (u64::from(u16::from_be_bytes(*rest[1..].first_chunk()?)), 3),
+            26 => (u64::from(u32::from_be_bytes(*rest[1..].first_chunk()?)), 5),
+            27 => (u64::from_be_bytes(*rest[1..].first_chunk()?), 9),
+            _ => return None,
+        };
+        self.at += size;
+        Some(argument)
     }
 
     #[inline]
@@ -346,10 +388,11 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// What is wrong with the next item, which is not `what` was expected. The reader stays where it is.
     #[cold]
-    fn unexpected(&mut self, before: Reader<'a>, what: &'static str) -> CborError {
-        *self = before;
-        CborError { offset: before.at, fault: Fault::Expected(what) }
+    fn other_than(&self, what: &'static str) -> CborError {
+        let expected = CborError { offset: self.at, fault: Fault::Expected(what) };
+        { *self }.item().err().unwrap_or(expected)
     }
 }
 

@@ -171,6 +171,11 @@ impl BatchBuilder {
         Text::new(start, self.batch.text.len() - start, text.is_plain() && is_plain(suffix))
     }
 
+    /// A text of this batch.
+    pub fn text(&self, text: Text) -> &str {
+        &self.batch.text[text.range()]
+    }
+
     /// Copies a text into the arena unless `memo` says that this batch has it.
     #[inline]
     pub fn intern(&mut self, memo: &mut Interned, text: &str) -> Text {

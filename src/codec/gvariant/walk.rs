@@ -63,17 +63,63 @@ impl Visitor<'_> for Skip {
     fn close(&mut self, _: Container) {}
 }
 
-/// Memory that walks use again and again: the types being walked.
+/// What walks use again and again: memory, and types that they have met.
 #[derive(Debug)]
 pub struct Scratch {
+    /// Those of the types that are known, one type after the other, and behind them those of types being walked.
     nodes: Vec<Node>,
+    known: Vec<Known>,
+    /// Where the nodes of known types end.
+    known_nodes: usize,
     most_type_bytes: usize,
 }
+
+/// A type that need not be read again.
+#[derive(Debug)]
+struct Known {
+    text: Box<[u8]>,
+    /// Its first node.
+    index: usize,
+}
+
+/// So many types are known at most; then all are forgotten.
+const MOST_KNOWN: usize = 32;
+/// A longer type string is read each time.
+const LONGEST_KNOWN: usize = 64;
 
 impl Scratch {
     /// Of walks in which a longer type string than this is a fault: each of its bytes may take 16 bytes of memory.
     pub fn for_types_of(most_type_bytes: usize) -> Self {
-        Scratch { nodes: Vec::new(), most_type_bytes }
+        Scratch { nodes: Vec::new(), known: Vec::new(), known_nodes: 0, most_type_bytes }
+    }
+
+    fn begin_walk(&mut self) {
+        if self.known.len() >= MOST_KNOWN {
+            self.known.clear();
+            self.known_nodes = 0;
+        }
+        self.nodes.truncate(self.known_nodes);
+        // A type string may be as long as the value; what one value needed is not kept for ever.
+        self.nodes.shrink_to(KEPT_NODES);
+    }
+
+    /// The first node of a type.
+    fn find(&mut self, text: Slice<'_>) -> Result<usize, DecodeError> {
+        match self.known.iter().find(|known| *known.text == *text.bytes()) {
+            Some(known) => Ok(known.index),
+            None => self.read(text),
+        }
+    }
+
+    fn read(&mut self, text: Slice<'_>) -> Result<usize, DecodeError> {
+        let index = self.nodes.len();
+        types::parse(text, &mut self.nodes)?;
+        // Behind one that is not known, none becomes so: it goes when that one goes.
+        if index == self.known_nodes && text.len() <= LONGEST_KNOWN && self.known.len() < MOST_KNOWN {
+            self.known.push(Known { text: text.bytes().into(), index });
+            self.known_nodes = self.nodes.len();
+        }
+        Ok(index)
     }
 }
 
@@ -109,10 +155,8 @@ pub fn walk<'a>(
     scratch: &mut Scratch,
     visitor: &mut impl Visitor<'a>,
 ) -> Result<(), DecodeError> {
-    scratch.nodes.clear();
-    // A type string may be as long as the value; what one value needed is not kept for ever.
-    scratch.nodes.shrink_to(KEPT_NODES);
-    Walk { nodes: &mut scratch.nodes, most_type_bytes: scratch.most_type_bytes, visitor }.typed(text, slice, depth)
+    scratch.begin_walk();
+    Walk { scratch, visitor }.typed(text, slice, depth)
 }
 
 /// Type nodes whose memory is kept from value to value.
@@ -132,16 +176,14 @@ pub fn unwrap_variant(slice: Slice<'_>) -> Result<(Slice<'_>, Slice<'_>), Decode
 }
 
 struct Walk<'w, V> {
-    nodes: &'w mut Vec<Node>,
-    most_type_bytes: usize,
+    scratch: &'w mut Scratch,
     visitor: &'w mut V,
 }
 
 impl<'a, V: Visitor<'a>> Walk<'_, V> {
     /// A value whose type is yet to be read.
     fn typed(&mut self, text: Slice<'_>, slice: Slice<'a>, depth: usize) -> Result<(), DecodeError> {
-        let mark = self.nodes.len();
-        if text.len() > self.most_type_bytes {
+        if text.len() > self.scratch.most_type_bytes {
             return Err(slice.fault(
                 "gvariant.type",
                 0,
@@ -149,20 +191,22 @@ impl<'a, V: Visitor<'a>> Walk<'_, V> {
                 "a type string within the limit for values",
             ));
         }
-        types::parse(text, self.nodes)?;
-        let levels = usize::from(self.nodes[mark].levels);
+        let index = self.scratch.find(text)?;
+        let levels = usize::from(self.scratch.nodes[index].levels);
         if depth + levels > MAX_DEPTH {
             let found = (depth + levels) as u64;
             return Err(slice.fault("gvariant.depth", 0, found, "at most 128 levels of values in one another"));
         }
-        self.value(mark, slice, depth)?;
-        self.nodes.truncate(mark);
+        self.value(index, slice, depth)?;
+        if index >= self.scratch.known_nodes {
+            self.scratch.nodes.truncate(index);
+        }
         Ok(())
     }
 
     /// A value of the type at `index`.
     fn value(&mut self, index: usize, slice: Slice<'a>, depth: usize) -> Result<(), DecodeError> {
-        let node = self.nodes[index];
+        let node = self.scratch.nodes[index];
         if node.size != 0 && slice.len() != node.size as usize {
             return Err(slice.fault("gvariant.value", 0, slice.len() as u64, "as many bytes as its type has"));
         }
@@ -202,7 +246,7 @@ impl<'a, V: Visitor<'a>> Walk<'_, V> {
 
     fn signature(&mut self, slice: Slice<'a>) -> Result<(), DecodeError> {
         let text = slice.string("gvariant.signature")?;
-        if !types::is_signature(text, self.nodes) {
+        if !types::is_signature(text, &mut self.scratch.nodes) {
             return Err(slice.fault("gvariant.signature", 0, text.len() as u64, "complete types"));
         }
         self.visitor.text(text);
@@ -210,7 +254,7 @@ impl<'a, V: Visitor<'a>> Walk<'_, V> {
     }
 
     fn maybe(&mut self, index: usize, slice: Slice<'a>, depth: usize) -> Result<(), DecodeError> {
-        let content = match self.nodes[index + 1].size {
+        let content = match self.scratch.nodes[index + 1].size {
             0 => slice.maybe("gvariant.maybe")?,
             _ => Some(slice).filter(|slice| !slice.is_empty()),
         };
@@ -224,13 +268,13 @@ impl<'a, V: Visitor<'a>> Walk<'_, V> {
     }
 
     fn array(&mut self, index: usize, slice: Slice<'a>, depth: usize) -> Result<(), DecodeError> {
-        let child = self.nodes[index + 1];
+        let child = self.scratch.nodes[index + 1];
         let container = match child.code {
             b'y' => {
                 self.visitor.bytes(slice.bytes());
                 return Ok(());
             }
-            b'{' => Container::Dict { has_text_keys: b"sog".contains(&self.nodes[index + 2].code) },
+            b'{' => Container::Dict { has_text_keys: b"sog".contains(&self.scratch.nodes[index + 2].code) },
             _ => Container::Array,
         };
         self.visitor.open(container);
@@ -252,13 +296,13 @@ impl<'a, V: Visitor<'a>> Walk<'_, V> {
     }
 
     fn tuple(&mut self, index: usize, slice: Slice<'a>, depth: usize, container: Container) -> Result<(), DecodeError> {
-        let node = self.nodes[index];
+        let node = self.scratch.nodes[index];
         let mut members = Tuple::new(slice, node.offsets as usize, "gvariant.tuple")?;
         self.visitor.open(container);
         let (mut at, end) = (index + 1, node.next as usize);
         let mut ends_open = false;
         while at < end {
-            let member = self.nodes[at];
+            let member = self.scratch.nodes[at];
             let alignment = usize::from(member.alignment);
             let next = member.next as usize;
             let content = match member.size {

@@ -46,17 +46,18 @@ struct State {
 }
 
 /// A fingerprint is two hashes already, and is not hashed again to find its place.
-type AsItIs = BuildHasherDefault<LowHalf>;
+pub(super) type AsItIs = BuildHasherDefault<LowHalf>;
 
+/// The hasher of [`AsItIs`].
 #[derive(Debug, Default)]
-struct LowHalf(u64);
+pub(super) struct LowHalf(u64);
 
 impl Hasher for LowHalf {
     fn write_u128(&mut self, fingerprint: u128) {
         self.0 = fingerprint as u64;
     }
 
-    /// Nothing but fingerprints is looked up.
+    /// Nothing but numbers of 128 bits is looked up.
     fn write(&mut self, _bytes: &[u8]) {}
 
     fn finish(&self) -> u64 {
@@ -118,6 +119,7 @@ impl Memory {
     pub(super) fn end(&self, bundle: Fingerprint, delivered: &[Fingerprint], now: Duration) {
         let mut state = self.lock();
         state.underway.remove(&bundle);
+        state.known.reserve(delivered.len());
         for fingerprint in delivered {
             if state.known.insert(*fingerprint) {
                 state.by_age.push_back((*fingerprint, now));

@@ -11,7 +11,7 @@ use crate::event::{
 use crate::protocol::Output;
 
 use super::image;
-use super::payload::Payload;
+use super::payload::{Payload, Workroom};
 use super::registry::{self, Known, uuid};
 use super::texts::Texts;
 use super::wire::{Aggregate, BundleHead, Clocks, EventHead, Layout, Version, When, site_entry};
@@ -39,11 +39,6 @@ impl Timeline {
         let is_received = layout == Layout::V3 && !is_plausible;
         let base = if is_received { received } else { absolute };
         Timeline { origin: Some(base - i128::from(relative)), is_received }
-    }
-
-    /// The same, said of times that do not depend on it where `is_independent`.
-    fn believed_if(self, is_independent: bool) -> Self {
-        Timeline { is_received: self.is_received && !is_independent, ..self }
     }
 
     /// When something happened, if that can be said.
@@ -87,68 +82,182 @@ pub(super) enum Shown<'a> {
     Omitted,
 }
 
-/// Writes a singular event.
-pub(super) fn singular(
-    head: &EventHead<'_>,
-    relative: i64,
-    slice: Slice<'_>,
-    shown: &Shown<'_>,
-    context: &Context,
-    texts: &mut Texts,
-    out: &mut Output,
-) {
-    let known = lookup(head, out);
-    let time = context.timeline.time(relative);
-    let mut event = out.batch.event(context.header(semconv::ENDLESS_EVENT, time, slice));
-    head_attributes(&mut event, head, known, texts);
-    let body = payload_attributes(&mut event, shown, known, context.layout, texts);
-    marks(&mut event, shown, None, context);
-    event.log(Severity::Info, body);
+/// Writes events of a bundle.
+pub(super) struct Writer<'a> {
+    pub(super) context: &'a Context,
+    /// Where payloads were read.
+    pub(super) room: &'a mut Workroom,
+    pub(super) texts: &'a mut Texts,
 }
 
-/// Writes an aggregate event.
-pub(super) fn aggregate(
-    aggregate: &Aggregate<'_>,
-    slice: Slice<'_>,
-    shown: &Shown<'_>,
-    context: &Context,
-    texts: &mut Texts,
-    out: &mut Output,
-) {
-    let head = &aggregate.head;
-    let known = lookup(head, out);
-    let letter;
-    let (start, time, period) = match aggregate.when {
-        When::Relative(relative) => (None, context.timeline.time(relative), None),
-        When::Period(text) => {
-            let (start, end) = bounds(text).unzip();
-            (start, end, Some(text))
-        }
-        When::Started(length, start) => {
-            letter = char::from(length).to_string();
-            let (start, end) = draft_bounds(length, start).unzip();
-            (start, end, Some(letter.as_str()))
-        }
-    };
-    let mut event = out.batch.event(context.header(semconv::ENDLESS_AGGREGATE, time, slice));
-    head_attributes(&mut event, head, known, texts);
-    if let Some(period) = period {
-        let period = texts.period(period, event.batch());
-        event.attribute(semconv::ENDLESS_PERIOD, period);
+impl Writer<'_> {
+    /// Writes a singular event.
+    pub(super) fn singular(
+        &mut self,
+        head: &EventHead<'_>,
+        relative: i64,
+        slice: Slice<'_>,
+        shown: &Shown<'_>,
+        out: &mut Output,
+    ) {
+        let context = self.context;
+        let known = lookup(head, out);
+        let time = context.timeline.time(relative);
+        let mut event = out.batch.event(context.header(semconv::ENDLESS_EVENT, time, slice));
+        self.head(&mut event, head, known);
+        let body = self.payload(&mut event, shown, known);
+        self.marks(&mut event, shown, None, context.timeline.is_received);
+        event.log(Severity::Info, body);
     }
-    if let Some(payload) = payload_attributes(&mut event, shown, known, context.layout, texts) {
-        event.attribute(semconv::ENDLESS_PAYLOAD, payload);
+
+    /// Writes an aggregate event.
+    pub(super) fn aggregate(
+        &mut self,
+        aggregate: &Aggregate<'_>,
+        slice: Slice<'_>,
+        shown: &Shown<'_>,
+        out: &mut Output,
+    ) {
+        let context = self.context;
+        let head = &aggregate.head;
+        let known = lookup(head, out);
+        let letter;
+        let (start, time, period) = match aggregate.when {
+            When::Relative(relative) => (None, context.timeline.time(relative), None),
+            When::Period(text) => {
+                let (start, end) = self.texts.bounds(text).unzip();
+                (start, end, Some(text))
+            }
+            When::Started(length, start) => {
+                letter = char::from(length).to_string();
+                let (start, end) = draft_bounds(length, start).unzip();
+                (start, end, Some(letter.as_str()))
+            }
+        };
+        let mut event = out.batch.event(context.header(semconv::ENDLESS_AGGREGATE, time, slice));
+        self.head(&mut event, head, known);
+        if let Some(period) = period {
+            let period = self.texts.period(period, event.batch());
+            event.attribute(semconv::ENDLESS_PERIOD, period);
+        }
+        if let Some(payload) = self.payload(&mut event, shown, known) {
+            event.attribute(semconv::ENDLESS_PAYLOAD, payload);
+        }
+        // Only a time that was counted on the agent's running clock depends on ours.
+        let is_received = context.timeline.is_received && matches!(aggregate.when, When::Relative(_));
+        self.marks(&mut event, shown, None, is_received);
+        // Only version 3 cannot count backwards.
+        let monotonic = context.layout == Layout::V3;
+        event.metric(MetricData {
+            metric_type: MetricType::Sum { temporality: Temporality::Delta, monotonic },
+            unit: "",
+            value: Number::I64(aggregate.count),
+            start,
+        });
     }
-    let is_relative = matches!(aggregate.when, When::Relative(_));
-    marks(&mut event, shown, None, &Context { timeline: context.timeline.believed_if(!is_relative), ..*context });
-    // Only version 3 cannot count backwards.
-    let monotonic = context.layout == Layout::V3;
-    event.metric(MetricData {
-        metric_type: MetricType::Sum { temporality: Temporality::Delta, monotonic },
-        unit: "",
-        value: Number::I64(aggregate.count),
-        start,
-    });
+
+    /// Writes one element of a sequence.
+    pub(super) fn element(
+        &mut self,
+        head: &EventHead<'_>,
+        element: Element,
+        slice: Slice<'_>,
+        shown: &Shown<'_>,
+        out: &mut Output,
+    ) {
+        let context = self.context;
+        let known = lookup(head, out);
+        let time = context.timeline.time(element.relative);
+        let mut event = out.batch.event(context.header(semconv::ENDLESS_SEQUENCE, time, slice));
+        self.head(&mut event, head, known);
+        event.attribute(semconv::ENDLESS_SEQUENCE_INDEX, element.index);
+        event.attribute(semconv::ENDLESS_SEQUENCE_LENGTH, element.length);
+        let body = self.payload(&mut event, shown, known);
+        self.marks(&mut event, shown, Some(element), context.timeline.is_received);
+        event.log(Severity::Info, body);
+    }
+
+    fn head(&mut self, event: &mut EventBuilder<'_>, head: &EventHead<'_>, known: Option<&Known>) {
+        if let Some(known) = known {
+            let run = self.texts.head(known, head.os_version, event.batch());
+            event.run(run);
+        } else {
+            let id = <&[u8; 16]>::try_from(head.id).map_or_else(|_| hex(head.id), uuid);
+            event.text(semconv::ENDLESS_EVENT_ID, &id);
+            if let Some(version) = head.os_version {
+                let version = self.texts.os_version(version, event.batch());
+                event.attribute(semconv::OS_VERSION, version);
+            }
+        }
+        if let Some(user) = head.user_id {
+            event.attribute(semconv::ENDLESS_USER_ID, u64::from(user));
+        }
+    }
+
+    /// What there is to say of a payload beside its value, which it answers.
+    fn payload(
+        &mut self,
+        event: &mut EventBuilder<'_>,
+        shown: &Shown<'_>,
+        known: Option<&'static Known>,
+    ) -> Option<Value> {
+        let Writer { context, room, texts } = self;
+        let shape = known.and_then(|known| known.shape(context.layout.has_users()));
+        let payload = match shown {
+            Shown::Read(payload) => Some(payload),
+            Shown::Absent => None,
+            Shown::Omitted => return None,
+            Shown::Raw(bytes) => {
+                let bytes = event.batch().bytes(bytes);
+                event.attribute(semconv::ENDLESS_PAYLOAD_BASE64, bytes);
+                return None;
+            }
+        };
+        let Some(payload) = payload else {
+            // It may be another version's; so may a payload of another type, which is shown all the same (rule 16).
+            if let Some(shape) = shape.filter(|shape| shape.fields(None).is_none()) {
+                event.text(semconv::ENDLESS_PAYLOAD_EXPECTED, shape.expected());
+            }
+            return None;
+        };
+        let (payload_type, fields) = match known {
+            Some(known) => texts.payload_type(known, shape, payload.payload_type, event.batch()),
+            None => (event.batch().push_text(str::from_utf8(payload.payload_type).unwrap_or_default()), None),
+        };
+        event.attribute(semconv::ENDLESS_PAYLOAD_TYPE, payload_type);
+        match (shape, fields) {
+            (Some(_), Some(fields)) => {
+                let members = room.fields(payload, fields, texts, event.batch());
+                if !members.is_empty() {
+                    let fields = event.batch().map(members);
+                    event.attribute(semconv::ENDLESS_FIELDS, fields);
+                }
+            }
+            (Some(shape), None) => event.text(semconv::ENDLESS_PAYLOAD_EXPECTED, shape.expected()),
+            (None, _) => {}
+        }
+        Some(payload.value)
+    }
+
+    /// What is missing, and whose clock it is.
+    fn marks(&mut self, event: &mut EventBuilder<'_>, shown: &Shown<'_>, element: Option<Element>, is_received: bool) {
+        let lacks_payload = matches!(shown, Shown::Raw(_) | Shown::Omitted);
+        let lacks_end = element.is_some_and(|element| element.length < 2);
+        if lacks_payload || lacks_end {
+            let missing = [(lacks_payload, "payload"), (lacks_end, "sequence")];
+            let missing: Vec<Value> = missing
+                .into_iter()
+                .filter(|(is_missing, _)| *is_missing)
+                .map(|(_, part)| event.batch().push_text(part).into())
+                .collect();
+            let missing = event.batch().array(&missing);
+            event.attribute(semconv::INCOMPLETE, missing);
+        }
+        if is_received {
+            let received = self.texts.received(event.batch());
+            event.attribute(semconv::TIME_BASIS, received);
+        }
+    }
 }
 
 /// Which element of a sequence it is.
@@ -162,27 +271,6 @@ pub(super) struct Element {
     pub(super) length: u64,
 }
 
-/// Writes one element of a sequence.
-pub(super) fn element(
-    head: &EventHead<'_>,
-    element: Element,
-    slice: Slice<'_>,
-    shown: &Shown<'_>,
-    context: &Context,
-    texts: &mut Texts,
-    out: &mut Output,
-) {
-    let known = lookup(head, out);
-    let time = context.timeline.time(element.relative);
-    let mut event = out.batch.event(context.header(semconv::ENDLESS_SEQUENCE, time, slice));
-    head_attributes(&mut event, head, known, texts);
-    event.attribute(semconv::ENDLESS_SEQUENCE_INDEX, element.index);
-    event.attribute(semconv::ENDLESS_SEQUENCE_LENGTH, element.length);
-    let body = payload_attributes(&mut event, shown, known, context.layout, texts);
-    marks(&mut event, shown, Some(element), context);
-    event.log(Severity::Info, body);
-}
-
 /// The registry's entry; that there is none is counted, and no loss.
 fn lookup(head: &EventHead<'_>, out: &mut Output) -> Option<&'static Known> {
     let known = registry::known(head.id);
@@ -190,91 +278,6 @@ fn lookup(head: &EventHead<'_>, out: &mut Output) -> Option<&'static Known> {
         out.warn("unknown_event");
     }
     known
-}
-
-fn head_attributes(event: &mut EventBuilder<'_>, head: &EventHead<'_>, known: Option<&Known>, texts: &mut Texts) {
-    if let Some(known) = known {
-        let (id, name) = (texts.id(known, event.batch()), texts.name(known, event.batch()));
-        event.attribute(semconv::ENDLESS_EVENT_ID, id);
-        event.attribute(semconv::ENDLESS_EVENT_NAME, name);
-    } else {
-        let id = <&[u8; 16]>::try_from(head.id).map_or_else(|_| hex(head.id), uuid);
-        event.text(semconv::ENDLESS_EVENT_ID, &id);
-    }
-    if let Some(version) = head.os_version {
-        let version = texts.os_version(version, event.batch());
-        event.attribute(semconv::OS_VERSION, version);
-    }
-    if let Some(user) = head.user_id {
-        event.attribute(semconv::ENDLESS_USER_ID, u64::from(user));
-    }
-}
-
-/// What there is to say of a payload beside its value, which it answers.
-fn payload_attributes(
-    event: &mut EventBuilder<'_>,
-    shown: &Shown<'_>,
-    known: Option<&Known>,
-    layout: Layout,
-    texts: &mut Texts,
-) -> Option<Value> {
-    let shape = known.and_then(|known| known.shape(layout.has_users()));
-    let payload = match shown {
-        Shown::Read(payload) => Some(payload),
-        Shown::Absent => None,
-        Shown::Omitted => return None,
-        Shown::Raw(bytes) => {
-            let bytes = event.batch().bytes(bytes);
-            event.attribute(semconv::ENDLESS_PAYLOAD_BASE64, bytes);
-            return None;
-        }
-    };
-    if let Some(payload) = payload {
-        let payload_type = match known {
-            Some(known) => texts.payload_type(known, payload.payload_type, event.batch()),
-            None => event.batch().push_text(payload.payload_type),
-        };
-        event.attribute(semconv::ENDLESS_PAYLOAD_TYPE, payload_type);
-    }
-    if let Some(shape) = shape {
-        match shape.fields(payload.map(|payload| payload.payload_type)) {
-            Some(fields) => {
-                let members: Vec<_> = fields
-                    .iter()
-                    .filter_map(|field| {
-                        let value = payload?.field(field, event.batch())?;
-                        Some((texts.field(field, event.batch()).into(), value))
-                    })
-                    .collect();
-                if !members.is_empty() {
-                    let fields = event.batch().map(&members);
-                    event.attribute(semconv::ENDLESS_FIELDS, fields);
-                }
-            }
-            // It may be another version's; the payload is shown all the same (rule 16).
-            None => event.text(semconv::ENDLESS_PAYLOAD_EXPECTED, shape.expected()),
-        }
-    }
-    payload.map(|payload| payload.value)
-}
-
-/// What is missing, and whose clock it is.
-fn marks(event: &mut EventBuilder<'_>, shown: &Shown<'_>, element: Option<Element>, context: &Context) {
-    let lacks_payload = matches!(shown, Shown::Raw(_) | Shown::Omitted);
-    let lacks_end = element.is_some_and(|element| element.length < 2);
-    let missing = [(lacks_payload, "payload"), (lacks_end, "sequence")];
-    let missing: Vec<Value> = missing
-        .into_iter()
-        .filter(|(is_missing, _)| *is_missing)
-        .map(|(_, part)| event.batch().push_text(part).into())
-        .collect();
-    if !missing.is_empty() {
-        let missing = event.batch().array(&missing);
-        event.attribute(semconv::INCOMPLETE, missing);
-    }
-    if context.timeline.is_received {
-        event.text(semconv::TIME_BASIS, semconv::TIME_BASIS_RECEIVED);
-    }
 }
 
 /// Bytes in hex.
@@ -285,7 +288,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 }
 
 /// The first moment of a period `YYYY-MM-DD` or `YYYY-MM`, and of the one after it (rule 11).
-fn bounds(period: &str) -> Option<(UnixNanos, UnixNanos)> {
+pub(super) fn bounds(period: &str) -> Option<(UnixNanos, UnixNanos)> {
     let is_form = |form: &str| {
         period.len() == form.len()
             && period.bytes().zip(form.bytes()).all(|(found, wanted)| match wanted {

@@ -5,41 +5,43 @@ use hashbrown::HashMap;
 
 use crate::codec::gvariant::{self, Container, Scratch, Skip, Slice, Visitor};
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
-use crate::event::{BatchBuilder, Key, Value};
+use crate::event::{BatchBuilder, Key, Text, Value};
 
 use super::registry::{Field, Part};
+use super::texts::Texts;
 
 /// A payload that is in order.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Payload<'a> {
-    /// The innermost type (rule 15).
-    pub(super) payload_type: &'a str,
+    /// The innermost type (rule 15): ASCII letters and brackets, or it could not have been walked.
+    pub(super) payload_type: &'a [u8],
     /// All of it.
     pub(super) value: Value,
-    parts: Parts<'a>,
+    parts: Parts,
 }
 
-/// What the outermost container of a payload holds, where it is one that fields are found in.
-#[derive(Debug)]
-enum Parts<'a> {
-    None,
-    Members(Vec<Rendered<'a>>),
-    Entries(Vec<(&'a str, Value)>),
-}
-
-/// A value, with its text where it is one.
+/// What the outermost container of a payload holds, where it is one that fields are found in. It is closed last, and so
+/// its content is what [`Lists`] have until the next payload is read.
 #[derive(Clone, Copy, Debug)]
-enum Rendered<'a> {
-    Value(Value),
-    Text(&'a str, Value),
-    /// An entry of a dict with text keys.
-    Entry(&'a str, Value),
+enum Parts {
+    None,
+    /// Members of a tuple: [`Lists::values`].
+    Members,
+    /// Entries of a dict with text keys: [`Lists::entries`].
+    Entries,
 }
 
-impl Rendered<'_> {
+/// A value, or an entry of a dict with text keys.
+#[derive(Clone, Copy, Debug)]
+enum Rendered {
+    Value(Value),
+    Entry(Text, Value),
+}
+
+impl Rendered {
     fn value(self) -> Value {
         match self {
-            Rendered::Value(value) | Rendered::Text(_, value) | Rendered::Entry(_, value) => value,
+            Rendered::Value(value) | Rendered::Entry(_, value) => value,
         }
     }
 }
@@ -57,7 +59,22 @@ pub(super) enum PayloadFault {
 #[derive(Debug, Default)]
 pub(super) struct Workroom {
     scratch: Scratch,
+    lists: Lists,
+}
+
+/// What is put together while a payload is read.
+#[derive(Debug, Default)]
+struct Lists {
+    /// Values that are complete and whose containers are not.
+    done: Vec<Rendered>,
+    /// Containers that are not complete, and where in `done` their content starts.
+    open: Vec<(Container, usize)>,
+    /// What the tuple, entry or array that was closed last holds.
     values: Vec<Value>,
+    /// What the dict with text keys that was closed last holds, each key once.
+    entries: Vec<(Text, Value)>,
+    /// Members of a map that is being put together.
+    members: Vec<(Key, Value)>,
 }
 
 /// Reads the payload in `maybe`, a maybe of a variant that stands `depth` levels below the bundle. `None`: there is
@@ -121,131 +138,164 @@ fn render<'a>(
     batch: &mut BatchBuilder,
 ) -> Result<Payload<'a>, DecodeError> {
     let (content, text, depth) = unwrap(variant, depth)?;
-    let Workroom { scratch, values } = room;
-    let mut rendering = Rendering { batch, values, done: Vec::new(), open: Vec::new(), parts: Parts::None };
+    let Workroom { scratch, lists } = room;
+    lists.done.clear();
+    lists.open.clear();
+    let mut rendering = Rendering { batch, lists, parts: Parts::None };
     gvariant::walk(text, content, depth, scratch, &mut rendering)?;
-    let value = rendering.done.pop().map_or(Value::Null, Rendered::value);
-    // A type that could be walked is of ASCII letters and brackets.
-    let payload_type = str::from_utf8(text.bytes()).unwrap_or_default();
-    Ok(Payload { payload_type, value, parts: rendering.parts })
+    let parts = rendering.parts;
+    let value = lists.done.pop().map_or(Value::Null, Rendered::value);
+    Ok(Payload { payload_type: text.bytes(), value, parts })
 }
 
 /// Makes values of what a walk tells.
-struct Rendering<'a, 'b> {
+struct Rendering<'b> {
     batch: &'b mut BatchBuilder,
-    /// Where the content of one container is put together.
-    values: &'b mut Vec<Value>,
-    /// Values that are complete and whose containers are not.
-    done: Vec<Rendered<'a>>,
-    /// Containers that are not complete, and where in `done` their content starts.
-    open: Vec<(Container, usize)>,
-    parts: Parts<'a>,
+    lists: &'b mut Lists,
+    parts: Parts,
 }
 
-impl<'a> Visitor<'a> for Rendering<'a, '_> {
+impl Rendering<'_> {
+    fn push(&mut self, value: Value) {
+        self.lists.done.push(Rendered::Value(value));
+    }
+
+    /// The content of a dict with text keys, each key once: of a repeated one the last value, at the place of the first.
+    fn keep_last_of_each(&mut self, start: usize) {
+        let Lists { done, entries, .. } = &mut *self.lists;
+        let batch = &*self.batch;
+        let content = &done[start..];
+        entries.clear();
+        let mut places: HashMap<&str, usize, RandomState> = HashMap::default();
+        for part in content {
+            let Rendered::Entry(key, value) = *part else { continue };
+            let text = batch.text(key);
+            let place = match content.len() {
+                ..=FEW_ENTRIES => entries.iter().position(|(known, _)| batch.text(*known) == text),
+                _ => Some(*places.entry(text).or_insert(entries.len())),
+            };
+            match place.and_then(|place| entries.get_mut(place)) {
+                Some(entry) => entry.1 = value,
+                None => entries.push((key, value)),
+            }
+        }
+    }
+}
+
+impl<'a> Visitor<'a> for Rendering<'_> {
     fn bool(&mut self, value: bool) {
-        self.done.push(Rendered::Value(Value::Bool(value)));
+        self.push(Value::Bool(value));
     }
 
     fn unsigned(&mut self, value: u64) {
-        self.done.push(Rendered::Value(Value::U64(value)));
+        self.push(Value::U64(value));
     }
 
     fn signed(&mut self, value: i64) {
-        self.done.push(Rendered::Value(Value::I64(value)));
+        self.push(Value::I64(value));
     }
 
     fn double(&mut self, value: f64) {
-        self.done.push(Rendered::Value(Value::F64(value)));
+        self.push(Value::F64(value));
     }
 
     fn text(&mut self, text: &'a str) {
-        let value = Value::Text(self.batch.push_text(text));
-        self.done.push(Rendered::Text(text, value));
+        let text = self.batch.push_text(text);
+        self.push(Value::Text(text));
     }
 
     fn bytes(&mut self, bytes: &'a [u8]) {
         let value = self.batch.bytes(bytes);
-        self.done.push(Rendered::Value(value));
+        self.push(value);
     }
 
     fn nothing(&mut self) {
-        self.done.push(Rendered::Value(Value::Null));
+        self.push(Value::Null);
     }
 
     fn open(&mut self, container: Container) {
-        self.open.push((container, self.done.len()));
+        self.lists.open.push((container, self.lists.done.len()));
     }
 
     fn close(&mut self, container: Container) {
-        let Some((_, start)) = self.open.pop() else { return };
-        let is_outermost = self.open.is_empty();
-        let content = &self.done[start..];
-        let in_text_dict = matches!(self.open.last(), Some((Container::Dict { has_text_keys: true }, _)));
-        if in_text_dict && let [Rendered::Text(key, _), value] = content {
-            let entry = Rendered::Entry(key, value.value());
-            self.done.truncate(start);
-            self.done.push(entry);
+        let Some((_, start)) = self.lists.open.pop() else { return };
+        let in_text_dict = matches!(self.lists.open.last(), Some((Container::Dict { has_text_keys: true }, _)));
+        if in_text_dict && let [Rendered::Value(Value::Text(key)), value] = &self.lists.done[start..] {
+            let entry = Rendered::Entry(*key, value.value());
+            self.lists.done.truncate(start);
+            self.lists.done.push(entry);
             return;
         }
         let closed = match container {
             Container::Dict { has_text_keys: true } => {
-                let entries = last_of_each(content);
-                let members: Vec<_> =
-                    entries.iter().map(|(key, value)| (Key::from(self.batch.push_text(key)), *value)).collect();
-                if is_outermost {
-                    self.parts = Parts::Entries(entries);
-                }
-                Rendered::Value(self.batch.map(&members))
+                self.keep_last_of_each(start);
+                self.parts = Parts::Entries;
+                let Lists { entries, members, .. } = &mut *self.lists;
+                members.clear();
+                members.extend(entries.iter().map(|(key, value)| (Key::from(*key), *value)));
+                self.batch.map(members)
             }
             Container::Tuple | Container::Entry | Container::Array | Container::Dict { .. } => {
-                self.values.clear();
-                self.values.extend(content.iter().map(|part| part.value()));
-                if is_outermost && container == Container::Tuple {
-                    self.parts = Parts::Members(content.to_vec());
-                }
-                Rendered::Value(self.batch.array(self.values))
+                let Lists { done, values, .. } = &mut *self.lists;
+                values.clear();
+                values.extend(done[start..].iter().map(|part| part.value()));
+                self.parts = if container == Container::Tuple { Parts::Members } else { Parts::None };
+                self.batch.array(values)
             }
         };
-        self.done.truncate(start);
-        self.done.push(closed);
+        self.lists.done.truncate(start);
+        self.push(closed);
     }
 }
 
-/// The entries of a dict, each key once: of a repeated one the last value, at the place of the first.
-fn last_of_each<'a>(content: &[Rendered<'a>]) -> Vec<(&'a str, Value)> {
-    let mut places: HashMap<&str, usize, RandomState> = HashMap::default();
-    let mut entries: Vec<(&str, Value)> = Vec::new();
-    for part in content {
-        let Rendered::Entry(key, value) = *part else { continue };
-        let place = *places.entry(key).or_insert(entries.len());
-        match entries.get_mut(place) {
-            Some(entry) => entry.1 = value,
-            None => entries.push((key, value)),
-        }
-    }
-    entries
-}
+/// Keys of a dict with so few entries are compared with each other.
+const FEW_ENTRIES: usize = 8;
 
 impl Payload<'_> {
-    /// The part of the payload that a field is, if it is there.
-    pub(super) fn field(&self, field: &Field, batch: &mut BatchBuilder) -> Option<Value> {
-        match (field.part, &self.parts) {
+    /// The part of the payload that a field is, if it is there. `lists` are those that the payload was read with.
+    fn field(&self, field: &Field, lists: &Lists, batch: &mut BatchBuilder) -> Option<Value> {
+        let Lists { values, entries, .. } = lists;
+        match (field.part, self.parts) {
             (Part::Whole, _) => Some(self.value),
-            (Part::Member(index), Parts::Members(members)) => members.get(index).map(|part| part.value()),
-            (Part::MemberIf(index, condition), Parts::Members(members)) => match members.get(condition)?.value() {
-                Value::Bool(true) => members.get(index).map(|part| part.value()),
+            (Part::Member(index), Parts::Members) => values.get(index).copied(),
+            (Part::MemberIf(index, condition), Parts::Members) => match values.get(condition)? {
+                Value::Bool(true) => values.get(index).copied(),
                 _ => None,
             },
-            (Part::Unquoted(index), Parts::Members(members)) => match members.get(index)? {
-                Rendered::Text(text, _) => Some(Value::Text(batch.push_text(text.trim_matches('"')))),
-                other => Some(other.value()),
+            (Part::Unquoted(index), Parts::Members) => match values.get(index)? {
+                Value::Text(text) => {
+                    let unquoted = batch.text(*text).trim_matches('"').to_owned();
+                    Some(Value::Text(batch.push_text(&unquoted)))
+                }
+                other => Some(*other),
             },
-            (Part::Keyed, Parts::Entries(entries)) => {
-                entries.iter().find(|(key, _)| is_same_name(key, field.name)).map(|(_, value)| *value)
+            (Part::Keyed, Parts::Entries) => {
+                let entry = entries.iter().find(|(key, _)| is_same_name(batch.text(*key), field.name));
+                entry.map(|(_, value)| *value)
             }
             _ => None,
         }
+    }
+}
+
+impl Workroom {
+    /// The fields of a payload that are there. It is the one that was read last.
+    pub(super) fn fields(
+        &mut self,
+        payload: &Payload<'_>,
+        fields: &[Field],
+        texts: &mut Texts,
+        batch: &mut BatchBuilder,
+    ) -> &[(Key, Value)] {
+        let mut found = std::mem::take(&mut self.lists.members);
+        found.clear();
+        for field in fields {
+            if let Some(value) = payload.field(field, &self.lists, batch) {
+                found.push((texts.field(field, batch).into(), value));
+            }
+        }
+        self.lists.members = found;
+        &self.lists.members
     }
 }
 

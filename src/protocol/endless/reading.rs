@@ -9,7 +9,7 @@ use crate::protocol::{Fate, Now, Output, Request};
 
 use super::dedup::{Fingerprint, Memory, Seen};
 use super::exchange::Shared;
-use super::normalize::{self, Context, Element, Shown, Timeline};
+use super::normalize::{self, Context, Element, Shown, Timeline, Writer};
 use super::payload::{self, PayloadFault, Workroom};
 use super::texts::Texts;
 use super::wire::{self, Bundle, BundleHead, Layout, Section, Version};
@@ -64,8 +64,9 @@ struct Repeats {
     bundle: Option<[Fingerprint; 3]>,
     /// Who speaks.
     speaker: Fingerprint,
-    /// The step of the clock's origin, where it is needed to tell speakers apart.
-    origin: Option<i128>,
+    /// What stands for the step of the clock's origin, the one before it and the one after it, where they are needed to tell
+    /// speakers apart.
+    steps: Option<[Fingerprint; 3]>,
     /// What is to be remembered once it is delivered …
     fresh: Vec<Fingerprint>,
     /// … and that only if the bundle was kept as well, for something in it cannot be read.
@@ -259,7 +260,7 @@ impl Reading {
     fn singular(&mut self, slice: Slice<'_>, shared: &Shared, out: &mut Output) -> Result<(), DecodeError> {
         let event = wire::singular(slice, self.layout)?;
         let shown = self.payload(event.payload, slice, PAYLOAD_DEPTH, shared, out);
-        normalize::singular(&event.head, event.relative, slice, &shown, &self.context, &mut self.texts, out);
+        self.writer().singular(&event.head, event.relative, slice, &shown, out);
         self.events += 1;
         Ok(())
     }
@@ -267,7 +268,7 @@ impl Reading {
     fn aggregate(&mut self, slice: Slice<'_>, shared: &Shared, out: &mut Output) -> Result<(), DecodeError> {
         let event = wire::aggregate(slice, self.layout)?;
         let shown = self.payload(event.payload, slice, PAYLOAD_DEPTH, shared, out);
-        normalize::aggregate(&event, slice, &shown, &self.context, &mut self.texts, out);
+        self.writer().aggregate(&event, slice, &shown, out);
         self.events += 1;
         Ok(())
     }
@@ -323,13 +324,17 @@ impl Reading {
                 false => self.payload(payload, item, ITEM_PAYLOAD_DEPTH, shared, out),
             };
             let element = Element { relative, index: open.index, length };
-            normalize::element(&sequence.head, element, item, &shown, &self.context, &mut self.texts, out);
+            self.writer().element(&sequence.head, element, item, &shown, out);
             self.events += 1;
             open.index += 1;
         }
         open.place = Some(items.place());
         self.sequence = Some(open);
         false
+    }
+
+    fn writer(&mut self) -> Writer<'_> {
+        Writer { context: &self.context, room: &mut self.room, texts: &mut self.texts }
     }
 
     /// Reads a payload of the event in `slice`; what is wrong with it is reported.
@@ -413,7 +418,7 @@ impl Repeats {
             is_on,
             bundle: None,
             speaker: 0,
-            origin: None,
+            steps: None,
             fresh: Vec::new(),
             faulty: Vec::new(),
             events: 0,
@@ -425,22 +430,24 @@ impl Repeats {
         let clocks = bundle.head.clocks.map_or((0, 0), |clocks| (clocks.absolute, clocks.relative));
         let origin = i128::from(clocks.0) - i128::from(clocks.1);
         // Machines are told apart by an id that version 0 got wrong and version 3 does not send.
-        repeats.origin = (layout != Layout::V2).then(|| origin.div_euclid(ORIGIN_STEP_NANOS));
+        let step = origin.div_euclid(ORIGIN_STEP_NANOS);
+        repeats.steps = (layout != Layout::V2).then(|| [0, -1, 1].map(|other| memory.fingerprint(step + other)));
         let [singular, _, sequence] = bundle.sections;
         let stamp = layout.stamp_bytes().min(body.len());
         let kind = layout.type_string();
         let whole = memory.fingerprint((kind, &body[stamp..]));
         let is_unique = !singular.is_empty() || !sequence.is_empty();
-        repeats.bundle = Some(repeats.close_to(whole, is_unique, memory));
+        repeats.bundle = Some(repeats.close_to(whole, is_unique));
         let head = body.get(stamp..singular.offset()).unwrap_or_default();
         repeats.speaker = memory.fingerprint((kind, head));
         repeats
     }
 
     /// A fingerprint and those that the same thing may have; the three are one for what is unique by itself.
-    fn close_to(&self, fingerprint: Fingerprint, is_unique: bool, memory: &Memory) -> [Fingerprint; 3] {
-        match self.origin.filter(|_| !is_unique) {
-            Some(origin) => [0, -1, 1].map(|step| memory.fingerprint((fingerprint, origin + step))),
+    fn close_to(&self, fingerprint: Fingerprint, is_unique: bool) -> [Fingerprint; 3] {
+        match self.steps.filter(|_| !is_unique) {
+            // Nobody knows what any of the two is, so neither can anybody make two of them alike.
+            Some(steps) => steps.map(|step| fingerprint ^ step),
             None => [fingerprint; 3],
         }
     }
@@ -453,7 +460,7 @@ impl Repeats {
         let event = shared.memory.fingerprint((self.speaker, kind as u8, slice.bytes()));
         // Aggregates have no time of their own that would tell machines apart.
         let is_unique = kind != Section::Aggregate;
-        let event = self.close_to(event, is_unique, &shared.memory);
+        let event = self.close_to(event, is_unique);
         let known_by = if is_unique { &event[..1] } else { &event[..] };
         if shared.memory.knows(known_by) {
             return true;

@@ -1,9 +1,10 @@
 //! The events that are known: their names, and what their payloads mean. The data file is compiled in.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
-use foldhash::quality::RandomState;
 use hashbrown::HashMap;
+
+use super::dedup::AsItIs;
 
 /// A known event.
 #[derive(Debug)]
@@ -14,15 +15,19 @@ pub(super) struct Known {
     pub(super) id: String,
     /// What Endless OS calls it.
     pub(super) name: &'static str,
-    shapes: Vec<Shape>,
+    /// Where the protocol has users (versions 0 to 2).
+    with_users: Option<Arc<Shape>>,
+    /// Where it has none (version 3).
+    without_users: Option<Arc<Shape>>,
 }
 
 /// What an event looks like in some versions of the protocol.
 #[derive(Debug)]
 pub(super) struct Shape {
-    versions: &'static str,
     /// The payload types, separated by `|`; `-` for none.
     types: &'static str,
+    /// One by one.
+    each_type: Vec<&'static str>,
     fields: Vec<Field>,
 }
 
@@ -52,22 +57,22 @@ pub(super) enum Part {
 
 /// The event with this id.
 pub(super) fn known(id: &[u8]) -> Option<&'static Known> {
-    REGISTRY.get(<&[u8; 16]>::try_from(id).ok()?)
+    REGISTRY.get(&u128::from_be_bytes(id.try_into().ok()?))
 }
 
 impl Known {
     /// What it looks like where the protocol has users (versions 0 to 2), or where it has none.
     pub(super) fn shape(&self, has_users: bool) -> Option<&Shape> {
-        let version = if has_users { "2" } else { "3" };
-        self.shapes.iter().find(|shape| shape.versions.split(',').any(|one| one == version))
+        let shape = if has_users { &self.with_users } else { &self.without_users };
+        shape.as_deref()
     }
 }
 
 impl Shape {
     /// The fields of a payload of this type; `None` where it should be of another, or not there at all.
     pub(super) fn fields(&self, payload_type: Option<&str>) -> Option<&[Field]> {
-        let expected = payload_type.unwrap_or(NONE);
-        let is_expected = self.types == UNKNOWN || self.types.split('|').any(|one| one == expected);
+        let found = payload_type.unwrap_or(NONE);
+        let is_expected = self.each_type.contains(&found) || self.types == UNKNOWN;
         is_expected.then_some(&self.fields)
     }
 
@@ -79,38 +84,49 @@ impl Shape {
 
 /// A UUID in its usual form.
 pub(super) fn uuid(id: &[u8; 16]) -> String {
-    let id = u128::from_be_bytes(*id);
-    let part = |bits: u32, shift: u32| (id >> shift) & ((1 << bits) - 1);
-    format!("{:08x}-{:04x}-{:04x}-{:04x}-{:012x}", part(32, 96), part(16, 80), part(16, 64), part(16, 48), part(48, 0))
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
+    let mut text = [b'-'; 36];
+    for (byte, place) in id.iter().zip(PLACES) {
+        text[place] = DIGITS[usize::from(byte >> 4)];
+        text[place + 1] = DIGITS[usize::from(byte & 15)];
+    }
+    str::from_utf8(&text).unwrap_or_default().to_owned()
 }
 
 const NONE: &str = "-";
 const UNKNOWN: &str = "?";
 
-static REGISTRY: LazyLock<HashMap<[u8; 16], Known, RandomState>> = LazyLock::new(|| {
-    let mut registry: HashMap<[u8; 16], Known, RandomState> = HashMap::default();
+/// By their ids, which are random already.
+static REGISTRY: LazyLock<HashMap<u128, Known, AsItIs>> = LazyLock::new(|| {
+    let mut registry: HashMap<u128, Known, AsItIs> = HashMap::default();
     let mut fields = 0;
-    for (id, name, mut shape) in include_str!("registry.tsv").lines().filter_map(line) {
+    for (id, name, versions, mut shape) in include_str!("registry.tsv").lines().filter_map(line) {
         for field in &mut shape.fields {
             field.number = fields;
             fields += 1;
         }
-        let number = registry.len();
-        let known = || Known { number, id: uuid(&id), name, shapes: Vec::new() };
-        registry.entry(id).or_insert_with(known).shapes.push(shape);
+        let (number, shape) = (registry.len(), Arc::new(shape));
+        let known = || Known { number, id: uuid(&id.to_be_bytes()), name, with_users: None, without_users: None };
+        let known = registry.entry(id).or_insert_with(known);
+        for version in versions.split(',') {
+            let place = if version == "2" { &mut known.with_users } else { &mut known.without_users };
+            place.get_or_insert_with(|| shape.clone());
+        }
     }
     registry
 });
 
-/// One line of the data file; `None` for a comment. A test sees to it that every other line is understood.
-fn line(line: &'static str) -> Option<([u8; 16], &'static str, Shape)> {
+/// One line of the data file: id, name, versions and shape; `None` for a comment. A test sees to it that every other line is
+/// understood.
+fn line(line: &'static str) -> Option<(u128, &'static str, &'static str, Shape)> {
     let mut columns = line.split('\t');
     let (id, _kind, name) = (columns.next()?, columns.next()?, columns.next()?);
     let (versions, types, fields) = (columns.next()?, columns.next()?, columns.next()?);
     let digits: String = id.chars().filter(|digit| *digit != '-').collect();
-    let id = u128::from_str_radix(&digits, 16).ok()?.to_be_bytes();
+    let id = u128::from_str_radix(&digits, 16).ok()?;
     let fields = fields.split(' ').filter(|field| *field != NONE).map(field).collect::<Option<_>>()?;
-    Some((id, name, Shape { versions, types, fields }))
+    Some((id, name, versions, Shape { types, each_type: types.split('|').collect(), fields }))
 }
 
 fn field(text: &'static str) -> Option<Field> {
@@ -136,8 +152,8 @@ mod tests {
         let lines = include_str!("registry.tsv").lines().filter(|line| !line.starts_with('#'));
         let mut count = 0;
         for text in lines {
-            let (_, name, shape) = line(text).unwrap_or_else(|| panic!("{text}"));
-            assert!(!name.is_empty() && ["2", "3", "2,3"].contains(&shape.versions), "{text}");
+            let (_, name, versions, _) = line(text).unwrap_or_else(|| panic!("{text}"));
+            assert!(!name.is_empty() && ["2", "3", "2,3"].contains(&versions), "{text}");
             let columns: Vec<_> = text.split('\t').collect();
             assert!(columns.len() == 6 && ["singular", "aggregate", "sequence"].contains(&columns[1]), "{text}");
             count += 1;

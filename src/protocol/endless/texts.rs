@@ -1,8 +1,9 @@
 //! Texts that the events of a bundle have in common: each stands in a batch once.
 
-use crate::event::{BatchBuilder, Interned, Text};
+use crate::event::{BatchBuilder, Interned, InternedRun, Text, UnixNanos, semconv};
 
-use super::registry::{Field, Known};
+use super::normalize;
+use super::registry::{Field, Known, Shape};
 
 /// A longer text is not looked for.
 const LONGEST: usize = 128;
@@ -16,37 +17,69 @@ pub(super) struct Texts {
     fields: Vec<Interned>,
     os_version: Latest,
     period: Latest,
+    /// A period, and when it begins and ends.
+    bounds: Option<(String, Option<(UnixNanos, UnixNanos)>)>,
+    received: Interned,
 }
 
 /// Those of one known event.
 #[derive(Clone, Debug, Default)]
 struct OfEvent {
-    id: Interned,
-    name: Interned,
+    /// What it says first, …
+    head: InternedRun,
+    /// … and of which version of the system, by [`Latest::changes`].
+    version: u64,
     payload_type: Latest,
+    /// Those of a payload of that type.
+    fields: Option<&'static [Field]>,
 }
 
 /// A text that is mostly the same as the last time.
 #[derive(Clone, Debug, Default)]
 struct Latest {
-    text: String,
+    text: Option<String>,
     memo: Interned,
+    /// How often it was another one.
+    changes: u64,
 }
 
 impl Texts {
-    /// The event's id.
-    pub(super) fn id(&mut self, known: &Known, batch: &mut BatchBuilder) -> Text {
-        batch.intern(&mut self.of(known).id, &known.id)
+    /// The attributes with which an event begins: its id, its name, and the version of the system where it has one.
+    pub(super) fn head(&mut self, known: &Known, os_version: Option<&str>, batch: &mut BatchBuilder) -> u32 {
+        let version = os_version.map(|version| self.os_version.find(version.as_bytes(), batch));
+        let changes = self.os_version.changes;
+        let of = self.of(known);
+        if of.version != changes {
+            (of.head, of.version) = (InternedRun::default(), changes);
+        }
+        let id_and_name = |batch: &mut BatchBuilder| {
+            let (id, name) = (batch.push_text(&known.id), batch.push_text(known.name));
+            [(semconv::ENDLESS_EVENT_ID.into(), id.into()), (semconv::ENDLESS_EVENT_NAME.into(), name.into())]
+        };
+        match version {
+            Some(version) => batch.intern_run(&mut of.head, |batch| {
+                let [id, name] = id_and_name(batch);
+                [id, name, (semconv::OS_VERSION.into(), version.into())]
+            }),
+            None => batch.intern_run(&mut of.head, id_and_name),
+        }
     }
 
-    /// The event's name.
-    pub(super) fn name(&mut self, known: &Known, batch: &mut BatchBuilder) -> Text {
-        batch.intern(&mut self.of(known).name, known.name)
-    }
-
-    /// The type of a payload of the event.
-    pub(super) fn payload_type(&mut self, known: &Known, text: &str, batch: &mut BatchBuilder) -> Text {
-        self.of(known).payload_type.find(text, batch)
+    /// The type of a payload of the event, which is ASCII, and the fields of such a payload, as [`Shape::fields`] has them.
+    pub(super) fn payload_type(
+        &mut self,
+        known: &Known,
+        shape: Option<&'static Shape>,
+        payload_type: &[u8],
+        batch: &mut BatchBuilder,
+    ) -> (Text, Option<&'static [Field]>) {
+        let OfEvent { payload_type: latest, fields, .. } = self.of(known);
+        let changes = latest.changes;
+        let text = latest.find(payload_type, batch);
+        if latest.changes != changes {
+            *fields = shape.and_then(|shape| shape.fields(str::from_utf8(payload_type).ok()));
+        }
+        (text, *fields)
     }
 
     /// The name of a field.
@@ -56,12 +89,31 @@ impl Texts {
 
     /// The version of the system.
     pub(super) fn os_version(&mut self, text: &str, batch: &mut BatchBuilder) -> Text {
-        self.os_version.find(text, batch)
+        self.os_version.find(text.as_bytes(), batch)
     }
 
     /// The period of an aggregate.
     pub(super) fn period(&mut self, text: &str, batch: &mut BatchBuilder) -> Text {
-        self.period.find(text, batch)
+        self.period.find(text.as_bytes(), batch)
+    }
+
+    /// When a period begins and ends, if it is one.
+    pub(super) fn bounds(&mut self, period: &str) -> Option<(UnixNanos, UnixNanos)> {
+        match &self.bounds {
+            Some((known, bounds)) if known == period => *bounds,
+            _ => {
+                let bounds = normalize::bounds(period);
+                if period.len() <= LONGEST {
+                    self.bounds = Some((period.to_owned(), bounds));
+                }
+                bounds
+            }
+        }
+    }
+
+    /// Whose clock it is, where it is ours.
+    pub(super) fn received(&mut self, batch: &mut BatchBuilder) -> Text {
+        batch.intern(&mut self.received, semconv::TIME_BASIS_RECEIVED)
     }
 
     fn of(&mut self, known: &Known) -> &mut OfEvent {
@@ -70,15 +122,21 @@ impl Texts {
 }
 
 impl Latest {
-    fn find(&mut self, text: &str, batch: &mut BatchBuilder) -> Text {
+    /// The text, which is UTF-8, in the batch.
+    fn find(&mut self, text: &[u8], batch: &mut BatchBuilder) -> Text {
+        if let Some(known) = &self.text
+            && known.as_bytes() == text
+        {
+            return batch.intern(&mut self.memo, known);
+        }
+        let text = str::from_utf8(text).unwrap_or_default();
+        self.changes += 1;
         if text.len() > LONGEST {
+            self.text = None;
             return batch.push_text(text);
         }
-        if self.text != text {
-            text.clone_into(&mut self.text);
-            self.memo = Interned::default();
-        }
-        batch.intern(&mut self.memo, text)
+        self.memo = Interned::default();
+        batch.intern(&mut self.memo, self.text.insert(text.to_owned()))
     }
 }
 
@@ -110,17 +168,26 @@ mod tests {
         let known = registry::known(&0x0bba3340_52e3_41a2_854f_e6ed36621379u128.to_be_bytes()).unwrap();
         let place = |text: Text| format!("{text:?}");
         for _ in 0..2 {
-            let first = [texts.id(known, &mut batch), texts.os_version("5.1", &mut batch)].map(place);
-            let again = [texts.id(known, &mut batch), texts.os_version("5.1", &mut batch)].map(place);
-            assert_eq!(first, again);
+            let first = place(texts.os_version("5.1", &mut batch));
+            let run = texts.head(known, Some("5.1"), &mut batch);
+            assert_eq!(
+                (place(texts.os_version("5.1", &mut batch)), texts.head(known, Some("5.1"), &mut batch)),
+                (first.clone(), run)
+            );
             let other = texts.os_version("5.2", &mut batch);
-            assert_ne!(place(other), first[1]);
+            assert_ne!(place(other), first);
             assert_ne!(place(texts.os_version("5.1", &mut batch)), place(other));
+            // Between the two it was another version.
+            assert_ne!(texts.head(known, Some("5.1"), &mut batch), run);
+            let mut head = |version: &str| texts.head(known, Some(version), &mut batch);
+            let long = ["5", "6"].map(|digit| digit.repeat(LONGEST + 1));
+            let runs = [head(&long[0]), head(&long[1]), head(""), head(&long[1]), head("5.1")];
+            assert!((1..runs.len()).all(|index| !runs[..index].contains(&runs[index])), "{runs:?}");
             take(&mut batch);
         }
         let long = "x".repeat(LONGEST + 1);
         let (one, two) = (texts.period(&long, &mut batch), texts.period(&long, &mut batch));
         assert_ne!(place(one), place(two));
-        assert_eq!((one.len(), texts.period.text.len()), (LONGEST + 1, 0));
+        assert_eq!((one.len(), &texts.period.text), (LONGEST + 1, &None));
     }
 }

@@ -23,13 +23,22 @@ pub(super) fn made_up(session: &str, sequence: u64) -> TraceId {
     TraceId(digest.as_ref().first_chunk().copied().unwrap_or([1; 16]))
 }
 
+/// What makes the ids of a trace's records differ from those of another's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seed(u64);
+
+impl Seed {
+    pub(super) fn of(trace: TraceId) -> Self {
+        let trace = u128::from_be_bytes(trace.0);
+        Seed(mix(mix((trace >> 64) as u64) ^ trace as u64))
+    }
+}
+
 /// The id of the record that was opened as number `index` of its trace, from 0. Not of where it stands in a body.
 #[inline]
-pub(super) fn span_id(trace: TraceId, index: u64, prolog: Option<Prolog>) -> SpanId {
-    let trace = u128::from_be_bytes(trace.0);
+pub(super) fn span_id(trace: Seed, index: u64, prolog: Option<Prolog>) -> SpanId {
     let Prolog { start, method } = prolog.unwrap_or(Prolog { start: 0, method: 0 });
-    let parts = [(trace >> 64) as u64, trace as u64, index, start, method];
-    let id = parts.into_iter().fold(0, |mixed, part| mix(mixed ^ part));
+    let id = [index, start, method].into_iter().fold(trace.0, |mixed, part| mix(mixed ^ part));
     SpanId(id.max(1).to_be_bytes())
 }
 
@@ -72,7 +81,7 @@ mod tests {
         assert_eq!(made_up("s", 1), made_up("s", 1));
         assert_ne!(made_up("s", 1), made_up("s", 2));
         assert_ne!(made_up("s", 1), made_up("t", 1));
-        let (trace, other) = (made_up("s", 1), made_up("s", 2));
+        let [trace, other] = [1, 2].map(|number| Seed::of(made_up("s", number)));
         let prolog = |start| Some(Prolog { start, method: 7 });
         let ids = [
             span_id(trace, 0, prolog(1)),

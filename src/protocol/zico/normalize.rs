@@ -97,7 +97,7 @@ impl Workroom {
         }
         let trace_type = record.begin.as_ref().and_then(|begin| match &begin.trace_type {
             TraceType::Id(0) => None,
-            TraceType::Id(id) => Some(self.writer.symbol(*id, place).1),
+            TraceType::Id(id) => Some(self.writer.symbol(*id, place).text),
             TraceType::Text(text) => Some(place.batch.push_text(text)),
         });
         let time = around.anchor.and_then(|anchor| anchor.time(start, dialect));
@@ -105,11 +105,8 @@ impl Workroom {
         let duration = start.zip(stop).and_then(|(start, stop)| clock::duration(start, stop, dialect));
         let header = Header { name: method.name, time, observed: context.observed, position: around.position };
         let mut event = out.batch.event(header);
-        if let Some(function) = method.function {
-            event.attribute(names::CODE_FUNCTION_NAME, function);
-        }
-        if let Some(signature) = method.signature {
-            event.attribute(names::ZICO_METHOD_SIGNATURE, signature);
+        if let Some(run) = method.run {
+            event.run(run);
         }
         if let Some(epilog) = record.epilog {
             event.attribute(names::ZICO_CALLS, epilog.calls);
@@ -174,11 +171,15 @@ impl Workroom {
                 self.writer.is_repaired |= method.is_repaired;
                 self.writer.is_cut |= method.is_cut;
                 self.writer.unresolved.extend_from_slice(&method.unresolved);
-                let name = out.batch.intern(&mut method.name_memo, &method.name);
-                let signature = (!method.signature.is_empty())
-                    .then(|| out.batch.intern(&mut method.signature_memo, &method.signature));
-                let (name, function) = (name.into(), Some(name.into()));
-                MethodTexts { name, function, signature: signature.map(Value::from), unresolved: None }
+                let name = out.batch.intern(&mut method.memo, &method.name);
+                let function = (names::CODE_FUNCTION_NAME.into(), name.into());
+                let run = match &*method.signature {
+                    "" => out.batch.intern_run(&mut method.run, |_| [function]),
+                    signature => out.batch.intern_run(&mut method.run, |batch| {
+                        [function, (names::ZICO_METHOD_SIGNATURE.into(), batch.push_text(signature).into())]
+                    }),
+                };
+                MethodTexts { name: name.into(), run: Some(run), unresolved: None }
             }
             _ => {
                 let name = out.batch.push_text(&format!("method#{}", id as i64));
@@ -394,14 +395,14 @@ impl Thrown {
 /// What a method comes to in a batch.
 struct MethodTexts {
     name: Key,
-    function: Option<Value>,
-    signature: Option<Value>,
+    /// The attributes that say its name and signature.
+    run: Option<u32>,
     unresolved: Option<u64>,
 }
 
 impl MethodTexts {
     fn named(name: Key) -> Self {
-        MethodTexts { name, function: None, signature: None, unresolved: None }
+        MethodTexts { name, run: None, unresolved: None }
     }
 }
 

@@ -6,7 +6,9 @@
 use hashbrown::HashMap;
 
 use crate::codec::text;
-use crate::event::Interned;
+use crate::event::{Interned, InternedRun};
+
+use super::value;
 
 /// What an entry costs beside its text, roughly.
 const ENTRY_BYTES: usize = 128;
@@ -27,7 +29,9 @@ pub(super) struct SymbolLimits {
 pub(super) struct Table {
     limits: SymbolLimits,
     strings: HashMap<u64, Symbol, foldhash::quality::RandomState>,
-    methods: HashMap<u64, MethodEntry, foldhash::quality::RandomState>,
+    /// Where methods stand in `methods`.
+    places: HashMap<u64, usize, foldhash::quality::RandomState>,
+    methods: Vec<MethodEntry>,
     /// Bytes of texts.
     text_bytes: usize,
     /// Bytes of methods that are put together.
@@ -44,6 +48,8 @@ pub(super) struct Symbol {
     pub(super) is_repaired: bool,
     /// It was longer.
     pub(super) is_cut: bool,
+    /// As a key it is called like one of ours.
+    pub(super) is_ours: bool,
     /// Where it stands in the batch being written.
     pub(super) memo: Interned,
 }
@@ -67,8 +73,10 @@ pub(super) struct Method {
     pub(super) is_cut: bool,
     /// Ids in it that are not defined.
     pub(super) unresolved: Vec<u64>,
-    pub(super) name_memo: Interned,
-    pub(super) signature_memo: Interned,
+    /// Where the name stands in the batch being written …
+    pub(super) memo: Interned,
+    /// … and where the attributes do that say name and signature.
+    pub(super) run: InternedRun,
 }
 
 /// A table is full.
@@ -85,7 +93,8 @@ impl Table {
         Table {
             limits,
             strings: HashMap::default(),
-            methods: HashMap::default(),
+            places: HashMap::default(),
+            methods: Vec::new(),
             text_bytes: 0,
             method_bytes: 0,
             generation: 0,
@@ -115,18 +124,20 @@ impl Table {
         self.make_room(text.len(), before, entries)?;
         self.text_bytes = self.text_bytes + text.len() - before;
         self.generation += 1;
-        self.strings.insert(id, Symbol { text: text.into(), is_repaired, is_cut, memo: Interned::default() });
+        let (is_ours, memo) = (value::is_ours(&text), Interned::default());
+        self.strings.insert(id, Symbol { text: text.into(), is_repaired, is_cut, is_ours, memo });
         Ok(())
     }
 
     /// Defines a method, maybe anew.
     pub(super) fn define_method(&mut self, id: u64, parts: [u64; 3]) -> Result<(), Full> {
-        match self.methods.get_mut(&id) {
-            Some(known) if known.parts == parts => {}
-            Some(known) => *known = MethodEntry { parts, known: None },
+        match self.places.get(&id) {
+            Some(place) if self.methods[*place].parts == parts => {}
+            Some(place) => self.methods[*place] = MethodEntry { parts, known: None },
             None => {
                 self.make_room(0, 0, 1)?;
-                self.methods.insert(id, MethodEntry { parts, known: None });
+                self.places.insert(id, self.methods.len());
+                self.methods.push(MethodEntry { parts, known: None });
             }
         }
         Ok(())
@@ -164,30 +175,33 @@ impl Symbols<'_> {
     #[inline]
     pub(super) fn method(&mut self, id: u64) -> Option<&mut Method> {
         let generations = [self.own.generation, self.host.as_ref().map_or(0, |host| host.generation)];
-        let is_own = match self.own.methods.get(&id) {
+        let place = self.own.places.get(&id).copied();
+        match place.map(|place| &self.own.methods[place]) {
+            // Named twice, for the borrow of an early return would last too long.
             Some(MethodEntry { known: Some((_, made)), .. }) if *made == generations => {
-                // Looked up twice, for the borrow of an early return would last too long.
-                return self.own.methods.get_mut(&id)?.known.as_mut().map(|(method, _)| method);
+                self.own.methods[place?].known.as_mut().map(|(method, _)| method)
             }
-            entry => entry.is_some(),
-        };
-        self.put_together(id, generations, is_own)
+            entry => {
+                let is_own = entry.is_some();
+                self.put_together(id, generations, is_own)
+            }
+        }
     }
 
     #[cold]
     fn put_together(&mut self, id: u64, generations: [u64; 2], is_own: bool) -> Option<&mut Method> {
         let table = if is_own { &*self.own } else { self.host.as_deref()? };
-        let parts = table.methods.get(&id)?.parts;
-        let method = self.compose(parts);
+        let place = *table.places.get(&id)?;
+        let method = self.compose(table.methods[place].parts);
         let table = if is_own { &mut *self.own } else { self.host.as_deref_mut()? };
         // A class may stand in any number of methods: what they come to is bounded, too.
         let bytes = method.name.len() + method.signature.len();
         if table.method_bytes + bytes > table.limits.bytes {
-            table.methods.values_mut().for_each(|entry| entry.known = None);
+            table.methods.iter_mut().for_each(|entry| entry.known = None);
             table.method_bytes = 0;
         }
         table.method_bytes += bytes;
-        Some(&mut table.methods.get_mut(&id)?.known.insert((method, generations)).0)
+        Some(&mut table.methods[place].known.insert((method, generations)).0)
     }
 
     /// A method of strings with these ids, of which 0 is none (rule 18).

@@ -15,7 +15,7 @@ use crate::protocol::Output;
 use super::body::{BodyState, TraceFault};
 use super::clock::Anchor;
 use super::delivered::Delivered;
-use super::ids;
+use super::ids::{self, Seed};
 use super::normalize::{Surroundings, Thrown};
 use super::record::{Kept, MethodUse, Record, Top, TraceType};
 use super::symbols::{Method, Symbols};
@@ -29,6 +29,7 @@ const SENT: u64 = 0x2000;
 #[derive(Debug)]
 pub(super) struct Trace {
     pub(super) id: TraceId,
+    seed: Seed,
     pub(super) dialect: Dialect,
     records: Vec<Record>,
     /// The tops among them, by their places.
@@ -65,6 +66,7 @@ impl Trace {
     pub(super) fn new(id: TraceId, dialect: Dialect) -> Self {
         Trace {
             id,
+            seed: Seed::of(id),
             dialect,
             records: Vec::new(),
             tops: Vec::new(),
@@ -107,7 +109,8 @@ impl Trace {
     ) -> Result<bool, TraceFault> {
         let mut reader = Reader::at(body, state.at);
         let most_open = self.open_bytes() + GROWTH_BYTES;
-        while !out.batch.is_full() && self.open_bytes() < most_open {
+        let mut is_full = out.batch.is_full();
+        while !is_full && self.open_bytes() < most_open {
             if reader.is_at_end() {
                 state.tell(body, out);
                 return Ok(true);
@@ -123,6 +126,7 @@ impl Trace {
                 self.open(prolog, order, start);
             } else {
                 self.apply(entry, start, reader, symbols, delivered, state, out);
+                is_full = out.batch.is_full();
             }
             state.at = reader.offset();
         }
@@ -192,7 +196,7 @@ impl Trace {
             parent.is_named = true;
         }
         self.records.push(Record {
-            id: ids::span_id(self.id, self.opened, prolog),
+            id: ids::span_id(self.seed, self.opened, prolog),
             prolog,
             epilog: None,
             begin: None,
@@ -222,7 +226,7 @@ impl Trace {
     ) {
         let body = reader.whole();
         let is_gen2 = self.dialect == Dialect::Gen2;
-        let (index, trace_id) = (self.opened.wrapping_sub(1), self.id);
+        let (index, seed) = (self.opened.wrapping_sub(1), self.seed);
         let Some(record) = self.records.last_mut() else {
             let is_epilog = matches!(entry, Entry::Epilog(_));
             return state.orphan(start, reader.offset(), is_epilog, body, out);
@@ -243,7 +247,7 @@ impl Trace {
             Entry::Prolog(prolog) => {
                 record.prolog = Some(prolog);
                 if !record.is_named {
-                    record.id = ids::span_id(trace_id, index, record.prolog);
+                    record.id = ids::span_id(seed, index, record.prolog);
                 }
             }
             Entry::Flags(flags) => record.own_flags = Some(flags),

@@ -48,6 +48,15 @@ pub(super) struct Member {
     pub(super) value: Value,
 }
 
+/// The text of a symbol.
+pub(super) struct Known {
+    /// What it is known by as a key.
+    hash: u64,
+    pub(super) text: Text,
+    /// As a key it is called like one of ours.
+    is_ours: bool,
+}
+
 /// A container being written.
 #[derive(Debug)]
 struct Open {
@@ -151,7 +160,7 @@ impl Writer {
             Item::Array(left) => (Container::Array, left),
             Item::Map(left) => (Container::Map(None), left),
             Item::Tag(REFERENCE) if place.dialect != Dialect::Gen2 => match wire::integer(reader) {
-                Ok(id) => return Ok(Some(self.symbol(id, place).1.into())),
+                Ok(id) => return Ok(Some(self.symbol(id, place).text.into())),
                 Err(_) => (Container::Tag(REFERENCE), Some(1)),
             },
             Item::Tag(tag) => (Container::Tag(tag), Some(1)),
@@ -259,8 +268,7 @@ impl Writer {
     fn key(&mut self, key: Name<'_>, whole: &[u8], place: &mut Place<'_, '_>) -> (u64, Text) {
         match key {
             Name::Symbol(id) => {
-                let (hash, text) = self.symbol(id, place);
-                let is_ours = place.symbols.string(id).is_some_and(|symbol| is_ours(&symbol.text));
+                let Known { hash, text, is_ours } = self.symbol(id, place);
                 (hash, if is_ours { self.aside(id, place) } else { text })
             }
             Name::Text(bytes) => {
@@ -277,29 +285,30 @@ impl Writer {
         }
     }
 
-    /// The text of a symbol, and what it is known by as a key.
-    pub(super) fn symbol(&mut self, id: u64, place: &mut Place<'_, '_>) -> (u64, Text) {
+    /// The text of a symbol.
+    pub(super) fn symbol(&mut self, id: u64, place: &mut Place<'_, '_>) -> Known {
         match place.symbols.string(id) {
             Some(symbol) => {
                 self.is_repaired |= symbol.is_repaired;
                 self.is_cut |= symbol.is_cut;
-                let hash = self.hasher.hash_one(&*symbol.text);
+                let (hash, is_ours) = (self.hasher.hash_one(&*symbol.text), symbol.is_ours);
                 // Two bytes may name a long text.
-                match self.credit.checked_sub(symbol.text.len()) {
+                let text = match self.credit.checked_sub(symbol.text.len()) {
                     Some(left) => {
                         self.credit = left;
-                        (hash, place.batch.intern(&mut symbol.memo, &symbol.text))
+                        place.batch.intern(&mut symbol.memo, &symbol.text)
                     }
                     None => {
                         self.is_cut = true;
-                        (hash, place.batch.push_text(""))
+                        place.batch.push_text("")
                     }
-                }
+                };
+                Known { hash, text, is_ours }
             }
             None => {
                 self.unresolved.push(id);
                 let text = placeholder(id);
-                (self.hasher.hash_one(text.as_str()), place.batch.push_text(&text))
+                Known { hash: self.hasher.hash_one(text.as_str()), text: place.batch.push_text(&text), is_ours: false }
             }
         }
     }
@@ -319,7 +328,7 @@ impl Writer {
 }
 
 /// Whether a key of the peer's is one of those that spans have by themselves.
-fn is_ours(key: &str) -> bool {
+pub(super) fn is_ours(key: &str) -> bool {
     let own = [semconv::CODE_FUNCTION_NAME, semconv::TRACE_ID, semconv::SPAN_ID];
     key.starts_with("zico.")
         || key.starts_with("tributary.")

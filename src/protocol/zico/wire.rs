@@ -22,6 +22,7 @@ const TIME_BITS: u32 = 40;
 /// The tag of a string reference in doc and gen1.
 const REFERENCE: u64 = 6;
 const BREAK: u8 = 0xFF;
+const ARRAY_TO_BREAK: u8 = 0x9F;
 
 /// Which of the three dialects a body is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,7 +164,7 @@ pub enum Definition<'a> {
 /// It is none of the dialect's. The reader stays where it was.
 pub fn definition<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Definition<'a>, WireError> {
     whole_item(reader, |reader| {
-        let tag = tag(reader)?;
+        let tag = reader.tag()?;
         Ok(match (dialect, tag) {
             (Dialect::Doc, 0x0D) | (Dialect::Gen1, 1) => {
                 reader.array(3..=3, "an array of id, text and type")?;
@@ -293,6 +294,12 @@ pub fn entry(reader: &mut Reader<'_>, dialect: Dialect, order: &mut Order) -> Re
             let word = if *tag == 0xCB { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) };
             Ok(Entry::Open(Some(prolog_of(word))))
         }
+        (Dialect::Gen1, [tag @ (0xCC | 0xCD), 0x48, a, b, c, d, e, f, g, h, BREAK, ..]) => {
+            let bytes = [*a, *b, *c, *d, *e, *f, *g, *h];
+            *reader = reader.advanced(11);
+            let word = if *tag == 0xCD { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) };
+            Ok(Entry::Epilog(epilog_of(word)))
+        }
         (_, [BREAK, ..]) => {
             *reader = reader.advanced(1);
             Ok(Entry::Break)
@@ -304,7 +311,7 @@ pub fn entry(reader: &mut Reader<'_>, dialect: Dialect, order: &mut Order) -> Re
 
 /// Doc and gen1, which differ in how records begin and end (sections 2.3 and 2.5).
 fn gen1_entry(reader: &mut Reader<'_>, dialect: Dialect, order: &mut Order) -> Result<Entry, WireErrorKind> {
-    let tag = tag(reader)?;
+    let tag = reader.tag()?;
     Ok(match (dialect, tag) {
         (Dialect::Doc, 6 | 7 | 0x0A | 0x0B) => {
             array_to_break(reader)?;
@@ -346,7 +353,7 @@ fn gen1_entry(reader: &mut Reader<'_>, dialect: Dialect, order: &mut Order) -> R
 }
 
 fn gen2_entry(reader: &mut Reader<'_>) -> Result<Entry, WireErrorKind> {
-    let tag = tag(reader)?;
+    let tag = reader.tag()?;
     Ok(match tag {
         3 => {
             array_to_break(reader)?;
@@ -396,21 +403,14 @@ fn map(reader: &mut Reader<'_>, upward: Option<u64>) -> Result<Attributes, CborE
     Ok(Attributes { upward, form: Form::Map, range: start.offset()..reader.offset() })
 }
 
-fn tag(reader: &mut Reader<'_>) -> Result<u64, CborError> {
-    let offset = reader.offset();
-    match reader.item()? {
-        Item::Tag(tag) => Ok(tag),
-        _ => Err(CborError { offset, fault: Fault::Expected("a tag") }),
-    }
-}
-
 /// Rule 32: a record is an array up to a break, or it is undecodable.
 fn array_to_break(reader: &mut Reader<'_>) -> Result<(), CborError> {
-    let offset = reader.offset();
-    match reader.item()? {
-        Item::Array(None) => Ok(()),
-        _ => Err(CborError { offset, fault: Fault::Expected("an array up to a break") }),
+    if reader.take(ARRAY_TO_BREAK) {
+        return Ok(());
     }
+    let offset = reader.offset();
+    reader.item()?;
+    Err(CborError { offset, fault: Fault::Expected("an array up to a break") })
 }
 
 fn word(reader: &mut Reader<'_>, order: Order) -> Result<u64, CborError> {
@@ -429,9 +429,9 @@ fn epilog(reader: &mut Reader<'_>, order: Order) -> Result<Epilog, CborError> {
         Item::Bytes(bytes) if bytes.len() == 16 => (word_of(&bytes[..8], order), Some(word_of(&bytes[8..], order))),
         _ => return Err(CborError { offset, fault: Fault::Expected("a byte string of 8 or 16") }),
     };
-    let stop = word & ((1 << TIME_BITS) - 1);
     end_of_record(reader)?;
-    Ok(Epilog { stop, calls: long_calls.unwrap_or(word >> TIME_BITS), flags: None })
+    let epilog = epilog_of(word);
+    Ok(Epilog { calls: long_calls.unwrap_or(epilog.calls), ..epilog })
 }
 
 /// The break behind an epilog, without which that is none.
@@ -454,6 +454,10 @@ fn word_of(bytes: &[u8], order: Order) -> u64 {
 
 fn prolog_of(word: u64) -> Prolog {
     Prolog { start: word & ((1 << TIME_BITS) - 1), method: word >> TIME_BITS }
+}
+
+fn epilog_of(word: u64) -> Epilog {
+    Epilog { stop: word & ((1 << TIME_BITS) - 1), calls: word >> TIME_BITS, flags: None }
 }
 
 impl From<CborError> for WireErrorKind {
