@@ -8,10 +8,10 @@ use crate::event::{Loss, Reason, TraceId, semconv};
 use crate::protocol::{MemoryBudget, MemoryLease, Now, Output};
 
 use super::record::{
-    Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, Place, RESOURCE, Record, Ref, SERVICE, TYPE, Warning,
-    field_place, key_place,
+    Entry, EntryKind, EntryValue, KEY_IN_FULL, LateOwner, METRIC_BYTES, NAME, Owner, Place, RESOURCE, Record, Ref,
+    SERVICE, TYPE, Warning, field_place,
 };
-use super::strings::{Known, Slot, Strings};
+use super::strings::{Slot, Strings};
 use super::traces::Traces;
 use super::waiting::Waiting;
 use super::wire::{self, ENTRY_BYTES, ListKind, Process, Span, StringId};
@@ -27,10 +27,6 @@ const SWEEP_BYTES: u64 = 256 * 1024;
 /// A record with more entries than this gives its memory back.
 const MAX_SPARE_ENTRIES: usize = 512;
 
-/// Keys count in full: the record holds all of them, however little of each it shows.
-const KEY_IN_FULL: usize = usize::MAX;
-/// What a metric's value counts in a record.
-const METRIC_BYTES: u64 = 8;
 /// What it costs a peer, in bytes of output, that a meta of the trace is looked at for a span.
 const TRACE_META_BYTES: u64 = 32;
 
@@ -146,16 +142,17 @@ impl Assembler {
     fn refer_fields(&mut self, span: &Span) {
         let Some(open) = &mut self.open else { return };
         let max_text = &self.options.max_text;
-        let limits =
-            [(NAME, max_text.name), (TYPE, max_text.type_), (RESOURCE, max_text.resource), (SERVICE, max_text.service)];
-        for (field, limit) in limits {
+        let mut limits = [0; 4];
+        (limits[NAME], limits[TYPE]) = (max_text.name, max_text.type_);
+        (limits[RESOURCE], limits[SERVICE]) = (max_text.resource, max_text.service);
+        for (field, limit) in limits.into_iter().enumerate() {
             let id = span.texts[field];
             open.fields[field] = match self.strings.refer(id) {
                 Some(known) => {
                     open.expanded_bytes += known.bytes(limit);
                     Ref::Bound(known.slot)
                 }
-                None => wait_for(id, field_place(field), open, &mut self.waiting),
+                None => self.waiting.wait_for(id, field_place(field), open),
             };
         }
         self.grown |= open.unresolved > 0;
@@ -207,22 +204,17 @@ impl Assembler {
                 dropped += (entries.len() - at) as u64;
                 break;
             }
-            let key = self.strings.refer(StringId(ids[0]));
-            let is_added = match kind {
-                ListKind::Meta => match (key, self.strings.refer(StringId(ids[1]))) {
-                    (Some(key), Some(value)) => {
-                        let bytes = key.bytes(KEY_IN_FULL) + value.bytes(max_value);
-                        open.add(Entry::meta(key.slot, value.slot), bytes, max_bytes)
-                    }
-                    known => add_waiting(kind, ids, known, (max_value, max_bytes), open, &mut self.waiting),
-                },
-                ListKind::Metrics => match key {
-                    Some(key) => {
-                        let bytes = key.bytes(KEY_IN_FULL) + METRIC_BYTES;
-                        open.add(Entry::metric(key.slot, ids[1]), bytes, max_bytes)
-                    }
-                    None => add_waiting(kind, ids, (None, None), (max_value, max_bytes), open, &mut self.waiting),
-                },
+            let is_added = if let Some(key) = self.strings.refer(StringId(ids[0])) {
+                let key_bytes = key.bytes(KEY_IN_FULL);
+                if kind == ListKind::Metrics {
+                    open.add(Entry::metric(key.slot, ids[1]), key_bytes + METRIC_BYTES, max_bytes)
+                } else if let Some(value) = self.strings.refer(StringId(ids[1])) {
+                    open.add(Entry::meta(key.slot, value.slot), key_bytes + value.bytes(max_value), max_bytes)
+                } else {
+                    self.waiting.add(kind, ids, (max_value, max_bytes), open, &mut self.strings)
+                }
+            } else {
+                self.waiting.add(kind, ids, (max_value, max_bytes), open, &mut self.strings)
             };
             dropped += u64::from(!is_added);
         }
@@ -494,47 +486,6 @@ impl Assembler {
         }
         self.is_leased
     }
-}
-
-/// Adds an entry that lacks one text or both. `false`: there is no room for what is there of it.
-#[cold]
-fn add_waiting(
-    kind: ListKind,
-    ids: &wire::Entry,
-    (key, value): (Option<Known>, Option<Known>),
-    (max_value, max_bytes): (usize, u64),
-    record: &mut Record,
-    waiting: &mut Waiting,
-) -> bool {
-    let unresolved_before = record.unresolved;
-    let place = key_place(record.entries.len());
-    let mut refer = |side: usize, known: Option<Known>| match known {
-        Some(known) => Ref::Bound(known.slot),
-        None => wait_for(StringId(ids[side]), place + side as u32, record, waiting),
-    };
-    let bytes = |known: Option<Known>, limit| known.map_or(0, |known| known.bytes(limit));
-    let (key, key_bytes) = (refer(0, key), bytes(key, KEY_IN_FULL));
-    let (kind, value, value_bytes) = match kind {
-        ListKind::Meta => (EntryKind::Meta, EntryValue::Text(refer(1, value)), bytes(value, max_value)),
-        ListKind::Metrics => (EntryKind::Metric, EntryValue::Number(ids[1]), METRIC_BYTES),
-    };
-    let is_added = record.add(Entry { kind, key, value }, key_bytes + value_bytes, max_bytes);
-    if !is_added && record.unresolved > unresolved_before {
-        // Part of it waits: it stays for the index's sake, and is not written.
-        record.add(Entry { kind: EntryKind::Dropped, key, value }, 0, u64::MAX);
-    }
-    is_added
-}
-
-/// A reference to an id without text: absent when it is 0 (rule 13), else one that waits.
-#[cold]
-fn wait_for(id: StringId, place: u32, record: &mut Record, waiting: &mut Waiting) -> Ref {
-    if id == StringId::ABSENT {
-        return Ref::Absent;
-    }
-    waiting.expect(id, record.key, place);
-    record.unresolved += 1;
-    Ref::Waiting(id)
 }
 
 #[cfg(test)]

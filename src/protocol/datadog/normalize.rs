@@ -254,11 +254,10 @@ impl Writer<'_> {
                 EntryValue::Number(bytes) => Value::F64(f64::from_be_bytes(bytes)),
             };
             let key = match (entry.kind, entry.key) {
-                (EntryKind::Meta | EntryKind::Metric, Ref::Bound(slot)) if !self.is_reserved(slot) => {
-                    self.text(slot, self.limits.key)
-                }
-                _ => self.prefixed_key(entry),
+                (EntryKind::Meta | EntryKind::Metric, Ref::Bound(slot)) => self.key(slot),
+                _ => None,
             };
+            let key = key.unwrap_or_else(|| self.prefixed_key(entry));
             self.event.attribute(key, value);
         }
     }
@@ -281,10 +280,16 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether the text, as a key of this event, belongs to the collector.
-    fn is_reserved(&self, slot: Slot) -> bool {
+    /// The text as a key of this event, unless that belongs to the collector.
+    #[inline]
+    fn key(&mut self, slot: Slot) -> Option<Text> {
         let names_owner = |key: &str| key == semconv::TRACE_ID.as_str() || key == semconv::SPAN_ID.as_str();
-        self.strings.is_reserved(slot) || (self.is_late && names_owner(self.strings.key(slot)))
+        if self.is_late && names_owner(self.strings.key(slot)) {
+            return None;
+        }
+        let (text, marks) = self.strings.show_key(slot, self.event.batch())?;
+        self.marks |= marks;
+        Some(text)
     }
 
     /// The marks of texts that went into the resource.

@@ -12,6 +12,11 @@ pub(super) const TYPE: usize = 1;
 pub(super) const RESOURCE: usize = 2;
 pub(super) const SERVICE: usize = 3;
 
+/// Keys count in full: the record holds all of them, however little of each it shows.
+pub(super) const KEY_IN_FULL: usize = usize::MAX;
+/// What a metric's value counts.
+pub(super) const METRIC_BYTES: u64 = 8;
+
 /// An owner object and everything that belongs to it.
 #[derive(Debug)]
 pub(super) struct Record {

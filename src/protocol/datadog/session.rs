@@ -189,12 +189,18 @@ impl DatadogSession {
     }
 
     fn object(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Result<Option<usize>, DecodeError> {
-        let Some((object, size)) = wire::decode(rest, &self.wire)? else { return Ok(None) };
+        let decoded = wire::decode(rest, &self.wire);
+        // Looked at where it is: an object is as large as a span.
+        let (object, size) = match &decoded {
+            Ok(Some((object, size))) => (object, *size),
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(*error),
+        };
         let place = Place { offset: self.offset, size: size as u64, now };
         let mut undecoded = 0;
-        match object {
+        match *object {
             Object::Trace(trace_id) => self.assembler.trace(trace_id, place, out),
-            Object::Span(span) => self.assembler.span(&span, place, out),
+            Object::Span(ref span) => self.assembler.span(span, place, out),
             Object::List(kind, entries) => undecoded = self.assembler.list(kind, entries, place, out),
             Object::String(id, text) => self.assembler.define(id, text, false, place, out),
             Object::LongString(id, len) => {

@@ -71,6 +71,15 @@ struct Stored {
 }
 
 impl Stored {
+    #[inline]
+    fn show(&mut self, limit: usize, batch: &mut BatchBuilder) -> (Text, Marks) {
+        if self.text.len() <= limit {
+            (batch.intern(&mut self.memo, &self.text), self.marks)
+        } else {
+            (show_cut(&self.text, limit, batch), Marks { truncated: true, ..self.marks })
+        }
+    }
+
     fn cost(&self) -> u64 {
         self.text.len() as u64 + TEXT_OVERHEAD_BYTES
     }
@@ -222,11 +231,6 @@ impl Strings {
         self.texts[slot.0 as usize].marks
     }
 
-    /// Whether the text, as a key, belongs to the collector.
-    pub(super) fn is_reserved(&self, slot: Slot) -> bool {
-        self.texts[slot.0 as usize].reserved
-    }
-
     /// Whether two texts are the same key once both are cut to `max_text.key`.
     pub(super) fn same_key(&self, a: Slot, b: Slot) -> bool {
         a == b || (self.fingerprint(a) == self.fingerprint(b) && self.key(a) == self.key(b))
@@ -245,12 +249,14 @@ impl Strings {
     /// The text in a batch, at most `limit` bytes of it, and what it went through to be there.
     #[inline]
     pub(super) fn show(&mut self, slot: Slot, limit: usize, batch: &mut BatchBuilder) -> (Text, Marks) {
-        let Stored { text, marks, memo, .. } = &mut self.texts[slot.0 as usize];
-        if text.len() <= limit {
-            (batch.intern(memo, text), *marks)
-        } else {
-            (show_cut(text, limit, batch), Marks { truncated: true, ..*marks })
-        }
+        self.texts[slot.0 as usize].show(limit, batch)
+    }
+
+    /// The same for the text as a key; `None`: as a key it belongs to the collector.
+    #[inline]
+    pub(super) fn show_key(&mut self, slot: Slot, batch: &mut BatchBuilder) -> Option<(Text, Marks)> {
+        let stored = &mut self.texts[slot.0 as usize];
+        if stored.reserved { None } else { Some(stored.show(self.key_limit, batch)) }
     }
 
     /// Memory of what the cache knows.

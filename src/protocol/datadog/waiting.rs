@@ -6,8 +6,9 @@ use std::time::Duration;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use super::record::{Record, Ref};
-use super::wire::StringId;
+use super::record::{Entry, EntryKind, EntryValue, KEY_IN_FULL, METRIC_BYTES, Record, Ref, key_place};
+use super::strings::Strings;
+use super::wire::{self, ListKind, StringId};
 
 /// Records that are complete but for texts, and the index of what they (and the open record) wait for.
 #[derive(Debug, Default)]
@@ -35,10 +36,49 @@ impl Waiting {
         self.bytes + (self.index.len() * WAITED_ID_BYTES + self.places * size_of::<(u64, u32)>()) as u64
     }
 
-    /// The reference at `place` of the record `key` waits for `id`.
-    pub(super) fn expect(&mut self, id: StringId, key: u64, place: u32) {
-        self.index.entry(id).or_default().push_back((key, place));
+    /// A reference, at `place` of the record, to an id without text: absent when it is 0 (rule 13), else one that waits.
+    #[cold]
+    pub(super) fn wait_for(&mut self, id: StringId, place: u32, record: &mut Record) -> Ref {
+        if id == StringId::ABSENT {
+            return Ref::Absent;
+        }
+        self.index.entry(id).or_default().push_back((record.key, place));
         self.places += 1;
+        record.unresolved += 1;
+        Ref::Waiting(id)
+    }
+
+    /// Adds to the record an entry that lacks one text or both. `false`: there is no room for what is there of it.
+    #[cold]
+    pub(super) fn add(
+        &mut self,
+        kind: ListKind,
+        ids: &wire::Entry,
+        (max_value, max_bytes): (usize, u64),
+        record: &mut Record,
+        strings: &mut Strings,
+    ) -> bool {
+        let unresolved_before = record.unresolved;
+        let place = key_place(record.entries.len());
+        // Looked up once more: that leaves the order of use as it was.
+        let mut refer = |id: StringId, place: u32, limit: usize| match strings.refer(id) {
+            Some(known) => (Ref::Bound(known.slot), known.bytes(limit)),
+            None => (self.wait_for(id, place, record), 0),
+        };
+        let (key, key_bytes) = refer(StringId(ids[0]), place, KEY_IN_FULL);
+        let (kind, value, value_bytes) = match kind {
+            ListKind::Meta => {
+                let (value, bytes) = refer(StringId(ids[1]), place + 1, max_value);
+                (EntryKind::Meta, EntryValue::Text(value), bytes)
+            }
+            ListKind::Metrics => (EntryKind::Metric, EntryValue::Number(ids[1]), METRIC_BYTES),
+        };
+        let is_added = record.add(Entry { kind, key, value }, key_bytes + value_bytes, max_bytes);
+        if !is_added && record.unresolved > unresolved_before {
+            // Part of it waits: it stays for the index's sake, and is not written.
+            record.add(Entry { kind: EntryKind::Dropped, key, value }, 0, u64::MAX);
+        }
+        is_added
     }
 
     /// Whether nothing waits for any text.
