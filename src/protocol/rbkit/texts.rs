@@ -87,7 +87,9 @@ mod tests {
             assert!(same(text.as_bytes(), &mut repaired), "{text}");
         }
         assert!(!same(&[b'x'; LONGEST + 1], &mut repaired) && same(&[b'x'; LONGEST], &mut repaired));
-        assert!(!repaired && !same(b"\xff", &mut repaired) && repaired);
+        assert!(!repaired);
+        assert!(!same(b"\xff", &mut repaired));
+        assert!(repaired);
         // What was there before another text took its place is not taken for it.
         for number in 0..4 * PLACES {
             let text = format!("Class{number}");
