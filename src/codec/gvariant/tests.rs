@@ -189,3 +189,55 @@ fn faults_name_their_offset_in_the_whole() {
         walk_type("(yas)", Slice::new(b"\x01a\0b\xFF\0\x02\x05"), 0, &mut Scratch::default(), &mut Skip).unwrap_err();
     assert_eq!(error.offset, 4);
 }
+
+#[test]
+fn a_type_that_is_known_is_walked_as_one_that_is_read() {
+    let mut scratch = Scratch::default();
+    let mut again = |kind: &str, bytes: &[u8]| {
+        let mut told = Told::default();
+        walk_type(kind, Slice::new(bytes), 0, &mut scratch, &mut told).map_err(|error| error.to_string())?;
+        Ok::<_, String>(told.0)
+    };
+    // Too long to be known, around a variant of a type that is; what follows the variant needs the outer type again.
+    let long = format!("({}vy)", "y".repeat(70));
+    let value = [&[1; 70][..], &[0, 0], b"x\0\0s", &[7, 76]].concat();
+    let expected = format!("({} 'x' 7)", ["1"; 70].join(" "));
+    for _ in 0..2 {
+        assert_eq!(again("s", b"x\0"), Ok("'x'".to_owned()));
+        assert_eq!(again(&long, &value), Ok(expected.clone()));
+        // A fault within leaves nothing behind that the next walk would take for its own.
+        assert!(again(&long, &value[..77]).is_err() && again("(yq", &[]).is_err());
+        // More types than are known at a time.
+        for length in 1..50 {
+            let told = format!("({})", vec!["5"; length].join(" "));
+            assert_eq!(again(&format!("({})", "y".repeat(length)), &vec![5; length]), Ok(told));
+        }
+    }
+}
+
+#[test]
+fn zero_bytes_are_found_wherever_they_stand() {
+    for length in 0..40 {
+        let text = vec![0x80; length];
+        assert!(!has_zero(&text) && !has_zero(&vec![1; length]) && !has_zero(&vec![0xFF; length]));
+        for at in 0..length {
+            let mut text = text.clone();
+            text[at] = 0;
+            assert!(has_zero(&text), "{at} of {length}");
+        }
+    }
+    // Padding that is not zero, at each place before an aligned member, near the start of the bytes and further in.
+    for head in [1, 9, 3, 11, 7, 15] {
+        let kind = format!("({}t)", "y".repeat(head));
+        let padded = (head + 7) & !7;
+        let value = vec![0; padded + 8];
+        assert!(is_normal(&kind, &value), "{kind}");
+        for at in head..padded {
+            let mut value = value.clone();
+            value[at] = 1;
+            assert!(!is_normal(&kind, &value), "{at} in {kind}");
+        }
+        // What stands before the padding is none of it.
+        assert!(is_normal(&kind, &[vec![9; head], value[head..].to_vec()].concat()));
+    }
+}
