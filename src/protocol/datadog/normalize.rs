@@ -16,7 +16,7 @@ use super::wire::{Span, StringId};
 /// Up to this many entries, repeated keys are found by comparing each with each.
 const FEW_ENTRIES: usize = 48;
 /// Words of bits for the cheap look that tells whether a key may be repeated at all.
-const SEEN_WORDS: usize = 8;
+const SEEN_WORDS: usize = 16;
 
 /// Writes a record as an event. A process also becomes the resource of everything after it.
 pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Output) {
@@ -187,11 +187,7 @@ impl Writer<'_> {
     fn have_distinct_keys(&self, entries: &[Entry]) -> bool {
         let mut seen = [0_u64; SEEN_WORDS];
         entries.iter().all(|entry| {
-            let print = match entry.key {
-                Ref::Bound(slot) => usize::from(self.strings.fingerprint(slot)),
-                Ref::Waiting(StringId([.., last])) => usize::from(last),
-                Ref::Absent => 0,
-            };
+            let print = usize::from(self.key_print(entry.key));
             let (word, bit) = (&mut seen[print / 64 % SEEN_WORDS], 1 << (print % 64));
             let is_new = *word & bit == 0;
             *word |= bit;
@@ -206,13 +202,22 @@ impl Writer<'_> {
     }
 
     fn few_unrepeated(&self, entries: &[Entry]) -> Vec<Entry> {
-        let same = |entry: &Entry, kind, other: &Entry| {
-            other.kind == kind && self.same_key(other.key, entry.key) && is_written(other)
+        let prints: Vec<_> = entries.iter().map(|entry| self.key_print(entry.key)).collect();
+        let same = |at: usize, kind, other: usize| {
+            prints[at] == prints[other]
+                && entries[other].kind == kind
+                && self.same_key(entries[at].key, entries[other].key)
+                && is_written(&entries[other])
         };
-        let written = entries.iter().enumerate().filter(|(_, entry)| is_written(entry));
-        let last = written.filter(|(at, entry)| !entries[at + 1..].iter().any(|other| same(entry, entry.kind, other)));
-        let is_taken = |entry: &Entry| entries.iter().any(|other| same(entry, EntryKind::Meta, other));
-        last.map(|(_, entry)| if is_taken(entry) { entry.taken() } else { *entry }).collect()
+        let all = 0..entries.len();
+        let is_repeated = |at: usize| (at + 1..entries.len()).any(|other| same(at, entries[at].kind, other));
+        let is_taken = |at| all.clone().any(|other| same(at, EntryKind::Meta, other));
+        let last = all.clone().filter(|at| is_written(&entries[*at]) && !is_repeated(*at));
+        let kept = last.map(|at| match entries[at] {
+            metric if metric.kind == EntryKind::Metric && is_taken(at) => metric.taken(),
+            entry => entry,
+        });
+        kept.collect()
     }
 
     /// The same choice in linear time.
@@ -233,6 +238,16 @@ impl Writer<'_> {
             .collect();
         kept.reverse();
         kept
+    }
+
+    /// A number that equal keys share, and others seldom.
+    #[inline]
+    fn key_print(&self, key: Ref) -> u16 {
+        match key {
+            Ref::Bound(slot) => self.strings.fingerprint(slot),
+            Ref::Waiting(StringId([.., high, low])) => u16::from_be_bytes([high, low]),
+            Ref::Absent => 0,
+        }
     }
 
     fn same_key(&self, a: Ref, b: Ref) -> bool {
