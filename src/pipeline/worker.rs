@@ -1,7 +1,7 @@
 //! Driving one sink: batches are taken off the lane, written, flushed, waited for, and their claims answered.
 //!
-//! A *worker* does that, on a thread of its own where the sink may block: an event becomes a line and reaches the system
-//! on the same processor. A *supervisor*, a task beside the others, makes the sink and puts a new one in its place. It
+//! A *worker* does that, on a thread of its own if the sink may block: an event becomes a line and reaches the system on the
+//! same processor. A *supervisor*, a task beside the others, makes the sink and puts a new one in its place. It
 //! never waits for a thread that is stuck: it takes that one's claims away and goes on.
 
 use std::io;
@@ -153,7 +153,7 @@ impl Claims {
     }
 }
 
-/// Runs one sink, on a thread of its own: what panics or blocks in it does so there. `None`: the daemon has no more time.
+/// Runs one sink by itself: what panics or blocks in it does so there. `None`: the daemon has no more time.
 async fn run<S: Sink>(
     sink: S,
     parcels: &Arc<Mutex<mpsc::Receiver<Parcel>>>,
@@ -176,25 +176,30 @@ async fn run<S: Sink>(
     outcome
 }
 
-/// Starts the thread; it tells its outcome when the sink is dropped. `None`: it was cancelled.
+/// Starts the work, on a thread if the sink may block, else as a task; it tells its outcome when the sink is dropped. `None`:
+/// it was cancelled.
 fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Result<oneshot::Receiver<Option<Outcome>>> {
     let (telling, ended) = oneshot::channel();
-    let runtime = runtime::Builder::new_current_thread().enable_time().build()?;
     let name = format!("sink {}", worker.context.books.sink.name());
+    let work = async move {
+        tokio::select! {
+            biased;
+            () = abort.cancelled() => None,
+            outcome = worker.work(sink) => Some(outcome),
+        }
+    };
+    // Nobody listens to the outcome any more when it took too long.
+    if !S::BLOCKS {
+        tokio::spawn(async move { telling.send(work.await) });
+        return Ok(ended);
+    }
+    let runtime = runtime::Builder::new_current_thread().enable_time().build()?;
     thread::Builder::new().name(name).spawn(move || {
         // Dropped last, should this panic: after the sink and its files.
         let telling = telling;
-        let work = async move {
-            tokio::select! {
-                biased;
-                () = abort.cancelled() => None,
-                outcome = worker.work(sink) => Some(outcome),
-            }
-        };
         let outcome = runtime.block_on(work);
         // Without waiting for a compression in progress.
         runtime.shutdown_background();
-        // Nobody listens any more when it took too long.
         let _ = telling.send(outcome);
     })?;
     Ok(ended)

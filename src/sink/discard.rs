@@ -7,6 +7,8 @@ use super::{Selection, Sink, SinkError};
 pub struct Discard;
 
 impl Sink for Discard {
+    const BLOCKS: bool = false;
+
     async fn write(&mut self, _events: Selection<'_>) -> Result<(), SinkError> {
         Ok(())
     }

@@ -24,6 +24,9 @@ use crate::event::{Batch, EventView, Kind};
 /// A sink has a thread of its own, on which tokio's clock runs and nothing else does: it may block in every call, as long
 /// as what it blocks for takes, and it may wait.
 pub trait Sink: Send + 'static {
+    /// Whether a call may block. One that never does needs no thread: it shares those that decode.
+    const BLOCKS: bool = true;
+
     /// Takes the events of a batch, into memory or further.
     ///
     /// # Errors
