@@ -31,8 +31,9 @@ use super::options::ListenerOptions;
 use super::stream::Stream;
 use super::tls::Tls;
 
-/// Connections that the kernel keeps for us until we accept them.
-const BACKLOG: i32 = 1024;
+/// Connections that the kernel keeps for us until we accept them; it allows `net.core.somaxconn` at most, 4096 where nobody
+/// has changed it. When thousands connect at once while others send at full speed, some that found no room were reset.
+const BACKLOG: i32 = 4096;
 /// After an error of `accept` the next try waits: the first time this long, at most that long.
 const ACCEPT_RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// The first byte of a TLS connection: a handshake record.
