@@ -142,7 +142,8 @@ async fn after_much_traffic_span_idle_is_as_long_as_after_little() {
     let (mut busy, mut quiet) = (daemon.connect().await, daemon.connect().await);
     let many = wire::named_span(1, "much").repeat(10_000);
     busy.write_all(&[wire::process(), many, wire::named_span(2, "first")].concat()).await.unwrap();
-    daemon.until("all but the last is out", |events| spans(events).len() == 10_000).await;
+    // The last may be, too, when looking at so many took long.
+    daemon.until("all but the last are out", |events| spans(events).len() >= 10_000).await;
     // The other's time begins later, so it ends later.
     sleep(Duration::from_millis(100)).await;
     quiet.write_all(&[wire::process(), wire::named_span(3, "second")].concat()).await.unwrap();
