@@ -107,9 +107,11 @@ impl Daemon {
         until(what, || condition(&self.books()).then_some(())).await;
     }
 
-    /// Waits until the daemon is done with every connection.
+    /// Waits until the daemon is done with every connection, and has written what came of them.
     pub async fn until_all_closed(&self) {
         self.until_books("every connection is over", |books| books.connections_open == 0).await;
+        let is_written = || self.server.ledger().accounts().sinks.iter().all(|sink| sink.in_motion() == 0);
+        until("everything is written", || is_written().then_some(())).await;
     }
 
     /// Stops; the books must balance.
