@@ -1,7 +1,6 @@
 //! FLOOR 3 — batches leaving the house.
 //!
-//! A [`Sink`] turns batches into bytes somewhere. It is driven by one worker (`pipeline::worker`), on a thread of its own,
-//! which decides when to flush, waits and retries when the sink cannot write just now, and keeps the books.
+//! A [`Sink`] turns batches into bytes somewhere. It is driven by one worker (`pipeline::worker`), which decides when to flush, waits and retries when the sink cannot write just now, and keeps the books.
 
 pub mod discard;
 pub mod encode;
@@ -21,8 +20,8 @@ use crate::event::{Batch, EventView, Kind};
 /// follows them has answered `Ok`. After [`SinkError::Retry`] the worker waits and calls `flush` again, and nothing
 /// else, until it answers otherwise.
 ///
-/// A sink has a thread of its own, on which tokio's clock runs and nothing else does: it may block in every call, as long
-/// as what it blocks for takes, and it may wait.
+/// A sink that [may block](Sink::BLOCKS) has a thread of its own, on which tokio's clock runs and nothing else does. Every
+/// sink may wait.
 pub trait Sink: Send + 'static {
     /// Whether a call may block. One that never does needs no thread: it shares those that decode.
     const BLOCKS: bool = true;

@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use hashbrown::HashMap;
 
 use super::dedup::AsItIs;
+use crate::event::write_hex;
 
 /// A known event.
 #[derive(Debug)]
@@ -84,14 +85,15 @@ impl Shape {
 
 /// A UUID in its usual form.
 pub(super) fn uuid(id: &[u8; 16]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
-    let mut text = [b'-'; 36];
-    for (byte, place) in id.iter().zip(PLACES) {
-        text[place] = DIGITS[usize::from(byte >> 4)];
-        text[place + 1] = DIGITS[usize::from(byte & 15)];
+    let mut text = String::with_capacity(36);
+    for part in [0..4, 4..6, 6..8, 8..10, 10..16] {
+        if part.start > 0 {
+            text.push('-');
+        }
+        // Writing to a String does not fail.
+        let _ = write_hex(&mut text, &id[part]);
     }
-    str::from_utf8(&text).unwrap_or_default().to_owned()
+    text
 }
 
 const NONE: &str = "-";

@@ -26,7 +26,8 @@ struct Known {
 }
 
 impl Texts {
-    /// A text of the peer, in the arena. Agents send C strings, so nothing follows a NUL. One that is not UTF-8 is repaired, and `repaired` says so.
+    /// A text of the peer, in the arena. Agents send C strings, so nothing follows a NUL. One that is not UTF-8 is repaired,
+    /// and `repaired` says so.
     pub(super) fn push(&mut self, batch: &mut BatchBuilder, bytes: &[u8], repaired: &mut bool) -> Text {
         if let Some(known) = self.known.get_mut(place(bytes))
             && known.text.as_bytes() == bytes
