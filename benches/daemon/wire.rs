@@ -7,7 +7,7 @@ use cbor::{gen2, text};
 
 use super::PATIENCE;
 
-#[path = "../../tests/zico_support/cbor.rs"]
+#[path = "../../tests/support/zico/cbor.rs"]
 #[allow(dead_code, missing_docs, unreachable_pub)]
 mod cbor;
 

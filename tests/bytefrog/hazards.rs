@@ -1,0 +1,323 @@
+//! What must never happen to a traced program because of us: until it runs. Each of these things was seen to abort,
+//! hang or silence the program of a real agent when a collector did otherwise.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::bytefrog_support::agent::{Agent, Connection, soon};
+use crate::bytefrog_support::configuration::{self, Said};
+use crate::bytefrog_support::{daemon, listener, recording, text, wire};
+use crate::live::Daemon;
+use serde_json::Value;
+use tributary::config::Config;
+
+/// The field values of the configurations named `two-packages`, which running agents took.
+const TWO_PACKAGES: &str = r#"
+agent_buffer = "4MiB"
+data_connections = 2
+heartbeat_interval = "1s"
+exclusions = ["^(java|javax|jdk|sun|com/sun)/", ".*"]
+inclusions = ["^com/example/größe/[^/]+$", "^com/example/shop/[^/]+$"]
+"#;
+
+/// The whole answer to a hello: type, length, body.
+async fn answer(daemon: &Daemon, version: u8) -> (Agent, Vec<u8>) {
+    let agent = Agent::connect(&daemon.server, version).await;
+    let heard = agent.control.heard().bytes;
+    let body = configuration::body(version, &heard).unwrap().to_vec();
+    (agent, body)
+}
+
+fn recorded(name: &str) -> Vec<u8> {
+    fs::read(recording::directory().join("configuration").join(name)).unwrap()
+}
+
+/// Waits until the daemon has dealt with what was sent to it before: another agent has been greeted since.
+async fn settle(daemon: &Daemon) {
+    for _ in 0..3 {
+        let mut other = Agent::connect(&daemon.server, 4).await;
+        other.control.end().await;
+        other.control.until_closed().await;
+    }
+}
+
+#[tokio::test]
+async fn a_version_1_configuration_is_the_blob_that_agents_took() {
+    let daemon = daemon(TWO_PACKAGES).await;
+    let (agent, body) = answer(&daemon, 1).await;
+    let mut want = recorded("v1-two-packages.ser");
+    want[0xe8] = agent.configuration.run;
+    assert_eq!(body, want);
+}
+
+#[tokio::test]
+async fn a_configuration_of_later_versions_has_all_seven_fields_and_they_are_integers_and_lists() {
+    let daemon = daemon(TWO_PACKAGES).await;
+    for version in 2..=4 {
+        let (agent, body) = answer(&daemon, version).await;
+        let mut want: Value = serde_json::from_slice(&recorded("v2-v3-v4-two-packages.json")).unwrap();
+        want["runId"] = agent.configuration.run.into();
+        let got: Value = serde_json::from_str(&text::read(&body)).unwrap();
+        assert_eq!(got, want, "version {version}");
+    }
+}
+
+#[tokio::test]
+async fn the_defaults_suit_every_agent() {
+    let daemon = daemon("").await;
+    for version in 1..=4 {
+        let configuration = Agent::connect(&daemon.server, version).await.configuration;
+        assert!(configuration.buffer_bytes >= 4 << 20, "64 threads at once must not lock each other out");
+        assert!((100..=5_000).contains(&configuration.heartbeat_millis), "0 floods, and an exit takes so long");
+        assert!((1..=64).contains(&configuration.senders), "without a sender the program hangs");
+        assert_eq!(configuration.retries, 5);
+        let excluded = configuration.exclusions.join(" ");
+        for package in ["java", "javax", "jdk", "sun", "com/sun"] {
+            assert!(excluded.contains(package), "an agent that instruments {package} re-enters itself and hangs");
+        }
+    }
+}
+
+#[test]
+fn values_that_would_harm_an_agent_are_errors_in_the_configuration() {
+    let wrong = [
+        "heartbeat_interval = \"0s\"",
+        "heartbeat_interval = \"99ms\"",
+        "heartbeat_interval = \"6s\"",
+        "agent_buffer = \"639B\"",
+        "data_connections = 0",
+        "data_connections = 65",
+        "start = \"later\"",
+        "calls = \"none\"",
+        "order = \"time\"",
+    ];
+    for line in wrong {
+        let errors = Config::parse("test", &listener(line)).expect_err(line).to_string();
+        assert!(errors.contains(line.split(' ').next().unwrap()), "{line}: {errors}");
+    }
+}
+
+/// An agent that instruments the platform's own classes re-enters itself. An operator who excludes other things does not
+/// mean that.
+#[tokio::test]
+async fn the_platforms_classes_are_kept_out_whatever_the_operator_excludes() {
+    for line in ["exclusions = []", "exclusions = [\"^org/example/\"]"] {
+        let toml = listener(line);
+        if Config::parse("test", &toml).is_err() {
+            continue;
+        }
+        let daemon = Daemon::start(&toml).await;
+        let excluded = Agent::connect(&daemon.server, 4).await.configuration.exclusions.join(" ");
+        assert!(excluded.contains("java") && excluded.contains("jdk"), "{line}: {excluded}");
+    }
+}
+
+/// A data connection may carry nothing but its hello for as long as the program runs, and a trace dies of one that is
+/// closed.
+#[test]
+fn by_default_no_silence_closes_a_connection() {
+    let config = Config::parse("test", &listener("")).unwrap().config;
+    assert_eq!(config.listeners[0].options.idle_timeout, Duration::ZERO);
+}
+
+/// Version 1 agents read the configuration with one plain read. On loopback what was written at once arrives at once;
+/// of two writes a reader that is waiting would see the first alone, if not each time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_configuration_goes_out_in_one_write_with_its_length() {
+    let inclusions: Vec<String> = (0..400).map(|number| format!("\"^org/example/shop{number}/[^/]+$\"")).collect();
+    let daemon = daemon(&format!("inclusions = [{}]", inclusions.join(", "))).await;
+    for version in [1, 4].repeat(50) {
+        let agent = Agent::connect(&daemon.server, version).await;
+        let heard = agent.control.heard();
+        let whole = configuration::body(version, &heard.bytes).unwrap().len() + if version == 1 { 5 } else { 3 };
+        assert!(whole > 10_000);
+        assert!(heard.reads[0] >= whole, "the first read gives {} bytes of {whole}", heard.reads[0]);
+    }
+}
+
+#[tokio::test]
+async fn every_version_and_a_project_hello_is_configured_and_started_at_once() {
+    let daemon = daemon("").await;
+    for version in 1..=4 {
+        let agent = Agent::connect(&daemon.server, version).await;
+        agent.until_said(&Said::Start).await;
+    }
+    let control = Connection::open(&daemon.server).await;
+    let agent = Agent::greet(control, 4, &wire::project_hello(-42)).await;
+    agent.until_said(&Said::Start).await;
+    let is_of_project = |event: &Value| event["resource"]["bytefrog.project.id"] == -42;
+    daemon.until("the project is known", |events| events.iter().any(is_of_project)).await;
+}
+
+#[tokio::test]
+async fn a_hello_that_comes_byte_by_byte_is_a_hello() {
+    let daemon = daemon("").await;
+    let mut control = Connection::open(&daemon.server).await;
+    let hello = wire::project_hello(7);
+    for (count, byte) in (1..).zip(&hello[..5]) {
+        control.send(&[*byte]).await;
+        soon("it is read", || (daemon.books().bytes_in == count).then_some(())).await;
+    }
+    assert_eq!(control.heard().bytes, [0; 0], "nothing is said before the hello is there");
+    Agent::greet(control, 4, &hello[5..]).await;
+}
+
+#[tokio::test]
+async fn start_can_wait_for_a_command_and_nothing_else_is_said_before() {
+    let daemon = daemon("start = \"on_command\"").await;
+    for version in [1, 4] {
+        let mut agent = Agent::connect(&daemon.server, version).await;
+        for _ in 0..3 {
+            agent.control.send(&wire::heartbeat(b'I')).await;
+        }
+        settle(&daemon).await;
+        assert!(matches!(agent.said()[..], [Said::Configuration(_)]), "{:?}", agent.said());
+        assert!(!agent.control.heard().is_closed, "it is waiting for its start");
+    }
+}
+
+/// `suspend` in the same breath as `start` kills the agent's controller, and before `start` it does nothing.
+#[tokio::test]
+async fn suspended_means_started_and_suspended_once_the_agent_has_settled() {
+    let daemon = daemon("start = \"suspended\"\ndata_connections = 2").await;
+    let mut agent = Agent::connect(&daemon.server, 1).await;
+    agent.until_said(&Said::Start).await;
+    let is_untouched = |agent: &Agent| matches!(agent.said()[..], [Said::Configuration(_), Said::Start]);
+    agent.control.send(&wire::heartbeat(b'I')).await;
+    settle(&daemon).await;
+    assert!(is_untouched(&agent), "there is no data connection yet");
+    let _first = agent.data(&daemon.server).await;
+    agent.control.send(&wire::heartbeat(b'T')).await;
+    settle(&daemon).await;
+    assert!(is_untouched(&agent), "one data connection of two is there");
+    let _second = agent.data(&daemon.server).await;
+    settle(&daemon).await;
+    assert!(is_untouched(&agent), "no heartbeat came since");
+    agent.control.send(&wire::heartbeat(b'I')).await;
+    settle(&daemon).await;
+    assert!(is_untouched(&agent), "it does not say that it traces");
+    agent.control.send(&wire::heartbeat(b'T')).await;
+    agent.until_said(&Said::Suspend).await;
+    agent.control.send(&wire::heartbeat(b'S')).await;
+    settle(&daemon).await;
+    assert_eq!(agent.said()[1..], [Said::Start, Said::Suspend]);
+}
+
+#[tokio::test]
+async fn live_runs_have_numbers_of_their_own_that_java_reads_as_they_are() {
+    let daemon = daemon("").await;
+    let mut agents = Vec::new();
+    for number in 0..127_u8 {
+        agents.push(Agent::connect(&daemon.server, 1 + number % 4).await);
+    }
+    let runs: BTreeSet<u8> = agents.iter().map(|agent| agent.configuration.run).collect();
+    assert!(runs.len() == 127 && runs.last() <= Some(&127), "{runs:?}");
+    let mut gone = agents.remove(77);
+    gone.control.end().await;
+    gone.control.until_closed().await;
+    daemon.until_named("bytefrog.run.ended").await;
+    let next = Agent::connect(&daemon.server, 1).await;
+    assert_eq!(next.configuration.run, gone.configuration.run, "the only number that is free");
+}
+
+/// A data connection of the run before may still be on its way.
+#[tokio::test]
+async fn the_number_of_a_run_that_has_ended_is_not_used_again_at_once() {
+    let daemon = daemon("").await;
+    let mut seen = BTreeSet::new();
+    for _ in 0..100 {
+        let mut agent = Agent::connect(&daemon.server, 1).await;
+        assert!(seen.insert(agent.configuration.run), "{} again, after {seen:?}", agent.configuration.run);
+        agent.control.end().await;
+        agent.control.until_closed().await;
+    }
+}
+
+/// A refusal of any kind would abort its program, and without a data connection the program would hang.
+#[tokio::test]
+async fn an_agent_that_is_one_too_many_is_configured_started_and_stopped_not_refused() {
+    let daemon = daemon("").await;
+    let mut agents = Vec::new();
+    for _ in 0..127 {
+        agents.push(Agent::connect(&daemon.server, 1).await);
+    }
+    let mut data = Vec::new();
+    for version in [1, 4] {
+        let mut agent = Agent::connect(&daemon.server, version).await;
+        agent.until_said(&Said::Start).await;
+        agent.control.send(&wire::heartbeat(b'I')).await;
+        for _ in 0..agent.configuration.senders {
+            data.push(agent.data(&daemon.server).await);
+        }
+        for _ in 0..2 {
+            agent.control.send(&wire::heartbeat(b'T')).await;
+        }
+        agent.until_said(&Said::Stop).await;
+        assert_eq!(agent.said()[1..], [Said::Start, Said::Stop], "version {version}");
+        agent.control.send(&wire::heartbeat(b'X')).await;
+        agents.push(agent);
+    }
+    let accounts = daemon.stop().await.accounts;
+    assert_eq!(accounts.listeners[0].refused, 0);
+}
+
+/// An agent dials as soon as it has its configuration, and its hello may overtake the bookkeeping.
+#[tokio::test]
+async fn a_data_hello_may_come_before_its_run_is_known() {
+    for attempt in 1.. {
+        let daemon = daemon("").await;
+        let before = Agent::connect(&daemon.server, 1).await;
+        let next = before.configuration.run + 1;
+        let mut data = Connection::open(&daemon.server).await;
+        data.send(&wire::data_hello(next)).await;
+        let late = Instant::now();
+        let agent = Agent::connect(&daemon.server, 1).await;
+        assert_eq!(agent.configuration.run, next, "numbers go round robin");
+        let heard = data.until_heard(1).await;
+        if heard == [31] {
+            return;
+        }
+        // On a busy machine the run may come later than anybody waits.
+        assert!(late.elapsed() > Duration::from_millis(400) && attempt < 20, "{heard:02x?}");
+    }
+}
+
+#[tokio::test]
+async fn a_data_hello_for_a_run_that_never_comes_is_refused_after_half_a_second() {
+    let daemon = daemon("").await;
+    let mut stranger = Connection::open(&daemon.server).await;
+    let begin = Instant::now();
+    stranger.send(&[wire::data_hello(99), wire::entry(1, 0, 1, 0)].concat()).await;
+    stranger.until_refused().await;
+    assert!(begin.elapsed() >= Duration::from_millis(450), "refused after {:?}", begin.elapsed());
+    stranger.end().await;
+    daemon.until_all_closed().await;
+    let stopped = daemon.stop().await;
+    let names: Vec<_> = stopped.events.iter().map(|event| event["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["tributary.loss"], "no run comes of it");
+    assert_eq!(stopped.events[0]["loss"]["reason"], "unauthorized");
+    assert_eq!(stopped.events[0]["loss"]["bytes"], 17);
+}
+
+#[tokio::test]
+async fn a_data_hello_from_another_address_than_the_agents_is_refused() {
+    let daemon = daemon("").await;
+    let agent = Agent::connect(&daemon.server, 1).await;
+    let mut stranger = Connection::open_from([127, 0, 0, 2], &daemon.server).await;
+    stranger.send(&wire::data_hello(agent.configuration.run)).await;
+    stranger.until_refused().await;
+    agent.data(&daemon.server).await;
+    let is_told = |event: &Value| event["loss"]["reason"] == "unauthorized" && event["loss"]["bytes"] == 2;
+    daemon.until("the loss", |events| events.iter().any(is_told)).await;
+}
+
+#[tokio::test]
+async fn no_more_data_connections_are_let_in_than_the_configuration_asks_for() {
+    let daemon = daemon("data_connections = 2").await;
+    let agent = Agent::connect(&daemon.server, 1).await;
+    let _data = [agent.data(&daemon.server).await, agent.data(&daemon.server).await];
+    let mut third = Connection::open(&daemon.server).await;
+    third.send(&wire::data_hello(agent.configuration.run)).await;
+    third.until_refused().await;
+}

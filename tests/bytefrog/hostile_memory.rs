@@ -1,0 +1,127 @@
+//! What the budget says a run holds is what it holds, as the kernel counts it.
+//!
+//! One test in a process of its own, so that nothing else moves the figure; runs of earlier scenarios are kept, so that
+//! none takes over memory that another has let go.
+
+use crate::bytefrog_law_support::Run;
+use crate::bytefrog_support::wire;
+use crate::hostile_support::{is_in_own_process, process_memory};
+use tributary::protocol::MemoryBudget;
+use tributary::protocol::bytefrog::{Calls, Hq, Options};
+
+/// Runs per scenario: enough that memory left over from the preparation does not matter.
+const RUNS: u64 = 2;
+
+/// What a run may hold beside what it answers for: buffers of its two connections, and what the next batch will need.
+const UNACCOUNTED: u64 = 2 << 20;
+
+/// A way to make a collector remember.
+type Scenario = (&'static str, Calls, fn(&mut Run));
+
+/// Feeds messages in reads as they might come.
+fn feed(run: &mut Run, messages: impl Iterator<Item = Vec<u8>>) {
+    let mut read = Vec::new();
+    for message in messages {
+        read.extend(message);
+        if read.len() > 60_000 {
+            run.feed(1, &std::mem::take(&mut read));
+        }
+    }
+    run.feed(1, &read);
+}
+
+/// A text of another length and content each time, longer once it is repaired.
+fn broken(id: u32, length: usize) -> Vec<u8> {
+    [&[11][..], &id.to_be_bytes(), &(length as u16).to_be_bytes(), &vec![0xff; length]].concat()
+}
+
+fn events_without_names(run: &mut Run) {
+    feed(run, (0..60_000).map(|number| wire::entry(0, number, number, 0)));
+}
+
+fn events_of_one_name(run: &mut Run) {
+    feed(run, (0..60_000).map(|number| wire::entry(0, number, 7, 0)));
+}
+
+fn markers_before_their_turn(run: &mut Run) {
+    feed(run, (1..250).map(|number| wire::marker(0, number, "k", &"v".repeat(60_000))));
+}
+
+fn numbers_with_holes(run: &mut Run) {
+    feed(run, (1..60_000).map(|number| wire::entry(0, number * 1000, 0, 0)));
+}
+
+fn deep_stacks(run: &mut Run) {
+    let named = std::iter::once(wire::method(0, "a/B.c;1;()V"));
+    feed(run, named.chain((0..60_000).map(|number| wire::entry(0, number, 0, (number / 1000) as u16))));
+}
+
+fn stacks_that_were_deep(run: &mut Run) {
+    let named = std::iter::once(wire::method(0, "a/B.c;1;()V"));
+    let calls = (0..20u32).flat_map(|thread| {
+        let entries = (0..3000).map(move |at| wire::entry(0, thread * 6000 + at, 0, thread as u16));
+        entries.chain((0..2999).map(move |at| wire::exit(4, 0, thread * 6000 + 3000 + at, 0, thread as u16)))
+    });
+    feed(run, named.chain(calls));
+}
+
+fn small_names(run: &mut Run) {
+    feed(run, (0..100_000).map(|id| wire::method(id, &id.to_string())));
+}
+
+fn long_names(run: &mut Run) {
+    feed(run, (0..200).map(|id| wire::exception(id, &"x".repeat(60_000))));
+}
+
+fn broken_names(run: &mut Run) {
+    feed(run, (0..150).map(|id| broken(id, 60_000)));
+}
+
+fn renames(run: &mut Run) {
+    feed(run, (0..100_000u32).map(|time| wire::thread_name((time / 1500) as u16, time, "renamed")));
+}
+
+fn one_name_for_each_thread(run: &mut Run) {
+    feed(run, (0..65_536u32).map(|thread| wire::thread_name(thread as u16, 0, "t")));
+}
+
+const SCENARIOS: [Scenario; 11] = [
+    ("events without names", Calls::Events, events_without_names),
+    ("events of one name", Calls::Events, events_of_one_name),
+    ("markers before their turn", Calls::Spans, markers_before_their_turn),
+    ("numbers with holes", Calls::Spans, numbers_with_holes),
+    ("deep stacks", Calls::Spans, deep_stacks),
+    ("stacks that were deep", Calls::Spans, stacks_that_were_deep),
+    ("small names", Calls::Events, small_names),
+    ("long names", Calls::Events, long_names),
+    ("broken names", Calls::Events, broken_names),
+    ("renames", Calls::Events, renames),
+    ("one name for each thread", Calls::Events, one_name_for_each_thread),
+];
+
+#[test]
+fn what_runs_answer_for_is_what_they_hold() {
+    if !is_in_own_process(what_runs_answer_for_is_what_they_hold) {
+        return;
+    }
+    let mut kept = Vec::new();
+    let mut wrong = Vec::new();
+    for (name, calls, attack) in SCENARIOS {
+        let budget = MemoryBudget::new(1 << 40);
+        let before = process_memory("VmRSS:");
+        for _ in 0..RUNS {
+            let mut run = Run::counting(Hq::new(Options { calls, ..Options::default() }, false, budget.clone()));
+            run.open(&wire::hello(4));
+            run.open(&wire::data_hello(0));
+            attack(&mut run);
+            run.feed(1, &wire::method(0, "a/B.c;1;()V"));
+            kept.push(run);
+        }
+        let held = process_memory("VmRSS:").saturating_sub(before) / RUNS;
+        let answered_for = budget.used() / RUNS;
+        if held > 2 * answered_for + UNACCOUNTED || answered_for > 80 << 20 {
+            wrong.push(format!("{name}: a run holds {held} bytes and answers for {answered_for}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -1,0 +1,359 @@
+//! What a configuration file means, what is printed of it, and that the files we ship tell the truth.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tributary::config::{Config, Loaded, ProtocolOptions, SinkKind};
+use tributary::event::Kind;
+use tributary::pipeline::options::{LaneOptions, OnFailure, WhenFull};
+use tributary::protocol::datadog::{self, ListLayout, StringCache};
+use tributary::protocol::{Amplification, Protocol, endless, zico};
+use tributary::sink::encode::Format;
+use tributary::sink::file;
+use tributary::store::StoreOptions;
+use tributary::transport::options::{CaptureOptions, HttpOptions, ListenerOptions, QuarantineOptions, TlsOptions};
+
+const REFERENCE: &str = include_str!("../../config/tributary.toml");
+const MINIMAL: &str = include_str!("../../config/minimal.toml");
+
+fn read(text: &str) -> Loaded {
+    Config::parse("t.toml", text).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+#[test]
+fn an_empty_file_means_what_is_built_in() {
+    let config = read("").config;
+    assert_eq!(config, Config::builtin());
+    assert_eq!(config.limits.memory_bytes, 256 << 20);
+    assert_eq!(config.limits.shutdown_grace, Duration::from_secs(10));
+    let listener = &config.listeners[0];
+    assert_eq!(listener.name, "spans");
+    assert_eq!(listener.listen, Some(SocketAddr::from(([127, 0, 0, 1], 8136))));
+    assert_eq!(listener.options, ListenerOptions::default());
+    assert_eq!(listener.protocol, ProtocolOptions::Datadog(datadog::Options::default()));
+    let [sink] = config.sinks.as_slice() else { panic!("one sink") };
+    assert_eq!(sink.name, "console");
+    assert_eq!(sink.kind, SinkKind::Stdout { format: Format::Json });
+    assert_eq!(sink.lane, LaneOptions::default());
+}
+
+#[test]
+fn every_protocol_has_a_built_in_listener_on_loopback() {
+    let config = Config::builtin();
+    let has = |protocol| config.listeners.iter().filter(|listener| listener.protocol.protocol() == protocol).count();
+    assert!(Protocol::ALL.into_iter().all(|protocol| has(protocol) == 1));
+    assert!(config.listeners.iter().filter_map(|listener| listener.listen).all(|listen| listen.ip().is_loopback()));
+}
+
+#[test]
+fn listeners_and_sinks_keep_the_order_of_the_file() {
+    let loaded = read(
+        "[sinks.b]\ntype = \"discard\"\n[listeners.z]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n\
+         [listeners.a]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n[sinks.a]\ntype = \"discard\"\n",
+    );
+    assert_eq!(loaded.config.listeners.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["z", "a"]);
+    assert_eq!(loaded.config.sinks.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["b", "a"]);
+}
+
+#[test]
+fn every_option_of_a_listener_is_taken_from_the_file() {
+    let config = read(LISTENER).config;
+    let listener = &config.listeners[0];
+    assert_eq!(listener.listen, Some("[::1]:9000".parse().unwrap()));
+    let tls =
+        TlsOptions { cert: "c.pem".into(), key: "k.pem".into(), client_ca: Some("a.pem".into()), allow_plain: true };
+    let options = ListenerOptions {
+        max_connections: 1,
+        max_connections_per_address: Some(2),
+        max_message_bytes: 3 << 10,
+        handshake_timeout: Duration::from_secs(4),
+        message_timeout: Duration::from_secs(5),
+        min_message_rate: 6,
+        idle_timeout: Duration::ZERO,
+        keepalive: Duration::from_secs(7),
+        close_linger: Duration::from_millis(8),
+        allow: vec!["10.0.0.0/8".parse().unwrap(), "192.0.2.7/32".parse().unwrap(), "::1/128".parse().unwrap()],
+        proxy_protocol: vec!["10.0.0.5/32".parse().unwrap()],
+        emit_definitions: true,
+        tls: Some(tls),
+        capture: Some(CaptureOptions { dir: "cap".into(), max_bytes: 3 << 20 }),
+    };
+    assert_eq!(listener.options, options);
+    let datadog = datadog::Options {
+        list_layout: ListLayout::Padded32,
+        string_cache: StringCache { min_entries: 1, max_entries: 2, bytes: 3 << 20 },
+        kept_string_bytes: 4096,
+        waiting: datadog::Waiting { records: 5, bytes: 6, time: Duration::from_millis(7) },
+        max_record_entries: 8,
+        max_record_bytes: 9 << 20,
+        max_traces: 10,
+        span_idle: Duration::from_millis(11),
+        max_text: datadog::MaxText { name: 12, service: 13, type_: 14, resource: 15, key: 16, value: 17 },
+        amplification: Amplification { ratio: 18, burst: 19 << 20, rate: 20 << 20 },
+    };
+    assert_eq!(listener.protocol, ProtocolOptions::Datadog(datadog));
+}
+
+const LISTENER: &str = r#"
+[listeners.all]
+protocol = "datadog"
+listen = "[::1]:9000"
+max_connections = 1
+max_connections_per_address = 0x2
+max_message_bytes = "3KiB"
+handshake_timeout = "4s"
+message_timeout = "5s"
+min_message_rate = 6
+idle_timeout = "0s"
+keepalive = "7s"
+close_linger = "8ms"
+allow = ["10.1.2.3/8", "192.0.2.7", "::1"]
+proxy_protocol = ["10.0.0.5"]
+emit_definitions = true
+tls = { cert = "c.pem", key = "k.pem", client_ca = "a.pem", allow_plain = true }
+capture = { dir = "cap", max_bytes = "3MiB" }
+list_layout = "padded32"
+string_cache = { min_entries = 1, max_entries = 2, bytes = "3MiB" }
+kept_string_bytes = 4_096
+waiting = { records = 5, bytes = "6B", time = "7ms" }
+max_record_entries = 8
+max_record_bytes = "9MiB"
+max_traces = 10
+span_idle = "11ms"
+[listeners.all.max_text]
+name = 12
+service = 13
+type = 14
+resource = 15
+key = 16
+value = 17
+[listeners.all.amplification]
+ratio = 18
+burst = "19MiB"
+rate = "20MiB"
+"#;
+
+#[test]
+fn every_option_of_an_http_listener_is_taken_from_the_file() {
+    let text = "[listeners.all]\nprotocol = \"endless\"\nmax_requests = 1\nmax_head_bytes = \"9KiB\"\n\
+                delivery_timeout = \"2s\"\nquarantine = { dir = \"q\", max_bytes = \"3MiB\" }\npath_prefix = \"/p/\"\n\
+                max_body_bytes = \"4KiB\"\nmax_inflated_bytes = \"5KiB\"\nmax_payload_bytes = \"6KiB\"\n\
+                max_channel_bytes = \"7KiB\"\ndedup = { time = \"8s\", entries = 9 }\n\
+                amplification = { ratio = 10, burst = \"11MiB\", rate = \"12MiB\" }\n";
+    let endless = endless::Options {
+        path_prefix: "/p".into(),
+        max_body_bytes: 4 << 10,
+        max_inflated_bytes: 5 << 10,
+        max_payload_bytes: 6 << 10,
+        max_channel_bytes: 7 << 10,
+        dedup: endless::Dedup { time: Duration::from_secs(8), entries: 9 },
+        amplification: Amplification { ratio: 10, burst: 11 << 20, rate: 12 << 20 },
+    };
+    let http = HttpOptions {
+        max_requests: 1,
+        max_head_bytes: 9 << 10,
+        delivery_timeout: Duration::from_secs(2),
+        quarantine: QuarantineOptions { dir: "q".into(), max_bytes: 3 << 20 },
+    };
+    assert_eq!(read(text).config.listeners[0].protocol, ProtocolOptions::Endless(endless, http));
+}
+
+#[test]
+fn every_option_of_a_zico_listener_is_taken_from_the_file() {
+    let text = "[listeners.all]\nprotocol = \"zico\"\nmax_body_bytes = \"1KiB\"\nmax_inflated_bytes = \"2KiB\"\n\
+                max_registration_bytes = \"3KiB\"\nmax_sessions = 4\nmax_symbols = 5\nmax_symbol_bytes = \"66KiB\"\n\
+                max_text_bytes = 70\nmax_record_bytes = \"8KiB\"\nmax_open_bytes = \"90KiB\"\ntrace_timeout = \"10s\"\n\
+                max_remembered = 11\namplification = { ratio = 12, burst = \"13MiB\", rate = \"14MiB\" }\n\
+                state_dir = \"s\"\nkeys_file = \"k\"\nsession_timeout = \"15s\"\nmax_agents = 16\n\
+                max_agents_per_address = 17\nmax_sessions_per_agent = 18\nagent_retention = \"19h\"\n";
+    let zico = zico::Options {
+        max_body_bytes: 1 << 10,
+        max_inflated_bytes: 2 << 10,
+        max_registration_bytes: 3 << 10,
+        max_sessions: 4,
+        max_symbols: 5,
+        max_symbol_bytes: 66 << 10,
+        max_text_bytes: 70,
+        max_record_bytes: 8 << 10,
+        max_open_bytes: 90 << 10,
+        trace_timeout: Duration::from_secs(10),
+        max_remembered: 11,
+        amplification: Amplification { ratio: 12, burst: 13 << 20, rate: 14 << 20 },
+    };
+    let store = StoreOptions {
+        state_dir: Some("s".into()),
+        keys_file: Some("k".into()),
+        session_timeout: Duration::from_secs(15),
+        max_agents: 16,
+        max_agents_per_address: 17,
+        max_sessions_per_agent: 18,
+        agent_retention: Duration::from_secs(19 * 3600),
+    };
+    let config = read(text).config;
+    let ProtocolOptions::Zico(found, agents, _) = &config.listeners[0].protocol else { panic!("{config:?}") };
+    assert_eq!((found, agents), (&zico, &store));
+    assert_eq!(config.listeners[0].listen.unwrap().port(), 8640);
+}
+
+#[test]
+fn every_option_of_a_sink_is_taken_from_the_file() {
+    let config = read(SINKS).config;
+    let options = file::Options {
+        path: "out/%H.txt".into(),
+        format: Format::Text,
+        rotate_bytes: 0,
+        rotate_interval: Duration::from_secs(60),
+        compression: file::Compression::Lz4,
+        keep_files: 3,
+        fsync: file::Fsync::Always,
+        fsync_interval: Duration::from_millis(4),
+    };
+    assert_eq!(config.sinks[0].kind, SinkKind::File(options));
+    let lane = LaneOptions {
+        buffer_batches: 5,
+        buffer_bytes: 6 << 20,
+        when_full: WhenFull::Shed,
+        on_failure: OnFailure::Fatal,
+        protocols: vec![Protocol::Datadog],
+        kinds: [Kind::Span, Kind::Loss].into_iter().collect(),
+    };
+    assert_eq!(config.sinks[0].lane, lane);
+    assert_eq!(config.sinks[1].kind, SinkKind::Stdout { format: Format::Text });
+    assert_eq!(config.sinks[2].kind, SinkKind::Discard);
+}
+
+const SINKS: &str = r#"
+[sinks.all]
+type = "file"
+path = "out/%H.txt"
+format = "text"
+rotate_bytes = 0
+rotate_interval = "1m"
+compression = "lz4"
+keep_files = 3
+fsync = "always"
+fsync_interval = "4ms"
+buffer_batches = 5
+buffer_bytes = "6MiB"
+when_full = "shed"
+on_failure = "fatal"
+protocols = ["datadog"]
+kinds = ["span", "loss"]
+[sinks.eyes]
+type = "stdout"
+format = "text"
+[sinks.nowhere]
+type = "discard"
+"#;
+
+#[test]
+fn a_byte_order_mark_and_windows_line_ends_change_nothing() {
+    let windows = format!("\u{feff}{}", LISTENER.replace('\n', "\r\n"));
+    assert_eq!(read(&windows), read(LISTENER));
+}
+
+// ---- What is printed of it ----
+
+#[test]
+fn whatever_a_text_holds_it_is_printed_as_toml() {
+    let nasty = "a'b\"c\\d\ne\u{1b}#é";
+    let text = format!("listeners.\"a\".protocol = \"datadog\"\nlisteners.a.tls = {{ cert = {nasty:?}, key = 'k' }}\n");
+    let loaded = read(&text.replace("\\u{1b}", "\\u001b"));
+    assert_eq!(loaded.config.listeners[0].options.tls.as_ref().unwrap().cert.to_str(), Some(nasty));
+    assert_eq!(read(&loaded.effective), loaded);
+}
+
+#[test]
+fn the_effective_configuration_reads_as_itself() {
+    for text in
+        ["", MINIMAL, LISTENER, SINKS, &uncommented(REFERENCE, &["# "]), &uncommented(REFERENCE, &["# ", "#: "])]
+    {
+        let loaded = read(text);
+        assert_eq!(read(&loaded.effective), loaded);
+    }
+}
+
+#[test]
+fn the_effective_configuration_shows_defaults_and_what_is_not_set() {
+    let effective = read("[sinks.a]\ntype = \"discard\"\nbuffer_bytes = 65536\n").effective;
+    assert!(effective.starts_with(
+        "[limits]\nmemory_bytes = \"256MiB\"\n# threads is not set\nshutdown_grace = \"10s\"\n\n[admin]\n"
+    ));
+    assert!(effective.contains("\nlisten = \"127.0.0.1:8136\"\n"));
+    assert!(effective.contains("\nallow = []\n"));
+    assert!(effective.contains("\n# tls.cert is not set\n"));
+    assert!(effective.contains("\nstring_cache.bytes = \"8MiB\"\n"));
+    let sink = "\n\n[sinks.a]\ntype = \"discard\"\nbuffer_batches = 256\nbuffer_bytes = \"64KiB\"\nwhen_full = \"block\"\n\
+                on_failure = \"restart\"\nprotocols = []\nkinds = []\n";
+    assert!(effective.ends_with(sink), "{effective}");
+}
+
+#[test]
+fn options_are_listed_by_path_and_value() {
+    let options = read("").options;
+    let value = |path: &str| options.iter().find(|(known, _)| known == path).map(|(_, value)| value.as_str());
+    assert_eq!(value("limits.shutdown_grace"), Some("\"10s\""));
+    assert_eq!(value("listeners.spans.max_text.type"), Some("100"));
+    assert_eq!(value("listeners.spans.tls.cert"), Some(""));
+    assert_eq!(value("sinks.console.type"), Some("\"stdout\""));
+}
+
+// ---- The files we ship ----
+
+#[test]
+fn the_reference_file_as_it_stands_means_what_is_built_in() {
+    assert_eq!(read(REFERENCE).config, Config::builtin());
+}
+
+#[test]
+fn the_reference_file_shows_every_default_as_it_is() {
+    let shown = read(&uncommented(REFERENCE, &["# "])).config;
+    let builtin = Config::builtin();
+    assert_eq!(shown.limits, builtin.limits);
+    assert_eq!(shown.listeners, builtin.listeners);
+    let [console, archive] = shown.sinks.as_slice() else { panic!("two sinks") };
+    assert_eq!(*console, builtin.sinks[0]);
+    assert_eq!(archive.kind, SinkKind::File(file::Options::default()));
+    assert_eq!(archive.lane, LaneOptions::default());
+}
+
+#[test]
+fn the_reference_file_shows_every_option_once() {
+    let text = uncommented(REFERENCE, &["# ", "#: "]);
+    let mut known: Vec<String> = read(&text).options.into_iter().map(|(path, _)| path).collect();
+    let mut shown = Vec::new();
+    let mut header = "";
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        if let Some(name) = line.strip_prefix('[') {
+            header = name.trim_end_matches(']');
+        } else if let Some((key, _)) = line.split_once(" = ") {
+            shown.push(format!("{header}.{key}"));
+        }
+    }
+    known.sort();
+    shown.sort();
+    assert_eq!(shown, known);
+}
+
+#[test]
+fn the_minimal_file_is_everything_into_files() {
+    let config = read(MINIMAL).config;
+    assert_eq!(config.listeners, Config::builtin().listeners);
+    assert!(matches!(&config.sinks[0].kind, SinkKind::File(file) if file.compression == file::Compression::Gzip));
+    assert_eq!(config.sinks.len(), 1);
+}
+
+/// `text` with the options and headers that stand behind one of `marks` brought to life.
+fn uncommented(text: &str, marks: &[&str]) -> String {
+    let live = |line: &str| {
+        let key = line.split(" = ").next().filter(|key| key.len() < line.len());
+        let is_option =
+            key.is_some_and(|key| key.bytes().all(|byte| byte.is_ascii_lowercase() || b"_.".contains(&byte)));
+        is_option || (line.starts_with('[') && line.ends_with(']'))
+    };
+    let line = |line: &str| {
+        let found = marks.iter().find_map(|mark| line.strip_prefix(mark)).filter(|rest| live(rest));
+        format!("{}\n", found.unwrap_or(line))
+    };
+    text.lines().map(line).collect()
+}

@@ -1,0 +1,16 @@
+//! The command line and the configuration.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
+
+#[path = "../support/common/mod.rs"]
+mod common;
+#[path = "../support/live/mod.rs"]
+mod live;
+#[path = "../support/zico/mod.rs"]
+mod zico_support;
+
+mod commands;
+mod config;
+mod config_errors;
+mod explain;
+mod run;
+mod simulate;

@@ -1,0 +1,279 @@
+//! The daemon as a process: configuration, signals, its books, and what it does when it cannot write.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::live::binary::{Binary, Ended, run, tributary, until};
+use crate::live::{PATIENCE, spans, wire};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A daemon with a configuration of its own; more arguments may follow.
+fn start(toml: &str, more: &[&str]) -> (TempDir, Binary) {
+    let (directory, command) = command(toml, more);
+    (directory, Binary::start(command))
+}
+
+fn command(toml: &str, more: &[&str]) -> (TempDir, Command) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.toml");
+    fs::write(&path, toml).unwrap();
+    let command = tributary(&[&["run", "--config", path.to_str().unwrap()], more].concat());
+    (directory, command)
+}
+
+fn listener() -> String {
+    crate::live::listener("")
+}
+
+fn file_sink(path: &Path) -> String {
+    format!("{}[sinks.archive]\ntype = \"file\"\npath = \"{}\"\n", listener(), path.display())
+}
+
+fn simulate(to: SocketAddr, count: u64, connections: u64) -> Value {
+    let (to, count, connections) = (to.to_string(), count.to_string(), connections.to_string());
+    run(&["simulate", "datadog", "--to", &to, "--count", &count, "--connections", &connections]).sent()
+}
+
+/// Sends a span over a connection of its own and waits until the daemon closes, too.
+fn send_span(to: SocketAddr, name: &str) {
+    let mut stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&[wire::process(), wire::named_span(1, name)].concat()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+}
+
+fn events_in(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Stops the daemon with a signal, after which it must end well.
+fn stop(daemon: Binary, signal: &str) -> Ended {
+    daemon.signal(signal);
+    let ended = daemon.end();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    ended
+}
+
+#[test]
+fn what_agents_sent_is_what_was_written_and_the_books_say_so() {
+    let (directory, daemon) = start(&listener(), &[]);
+    let sent = simulate(daemon.address("test"), 3_000, 5);
+    let ended = stop(daemon, "TERM");
+    let count = sent["events"].as_u64().unwrap();
+    assert_eq!(count, 3_000);
+    assert_eq!(ended.events().len() as u64, count);
+    assert!(ended.stderr.contains(&format!("configuration: {}", directory.path().join("t.toml").display())));
+    let (bytes, books) = (&sent["bytes"], ended.line("INFO listener test (datadog): "));
+    assert!(books.contains(&format!("5 connections, {bytes} bytes in = {bytes} decoded + 0 lost; {count} events")));
+    let books = ended.line("INFO sink console: 3");
+    assert!(books.ends_with(&format!("{count} events = {count} written + 0 shed + 0 failed")), "{books}");
+}
+
+#[test]
+fn an_interrupt_ends_the_daemon_as_well_and_open_records_go_out() {
+    let (_directory, daemon) = start(&listener(), &[]);
+    let mut stream = TcpStream::connect(daemon.address("test")).unwrap();
+    stream.write_all(&[wire::process(), wire::named_span(1, "closed"), wire::named_span(1, "open")].concat()).unwrap();
+    // What is on its way to the daemon when it stops belongs to nobody yet; so see that it is there.
+    let mut reader = TcpStream::connect(daemon.address("test")).unwrap();
+    reader.write_all(b"x").unwrap();
+    reader.shutdown(Shutdown::Write).unwrap();
+    reader.read_to_end(&mut Vec::new()).unwrap();
+    let ended = stop(daemon, "INT");
+    let events = ended.events();
+    assert_eq!(spans(&events)[0], ("closed", true));
+    assert_eq!(spans(&events)[1].0, "open");
+}
+
+#[test]
+fn a_hang_up_lets_go_of_renamed_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let (live_file, old_file) = (directory.path().join("events.ndjson"), directory.path().join("old.ndjson"));
+    let (_directory, daemon) = start(&file_sink(&live_file), &[]);
+    let address = daemon.address("test");
+    send_span(address, "before");
+    until("the span is in the file", || (!spans(&events_in(&live_file)).is_empty()).then_some(()));
+    fs::rename(&live_file, &old_file).unwrap();
+    daemon.signal("HUP");
+    daemon.until_stderr("SIGHUP: files are opened anew");
+    send_span(address, "after");
+    stop(daemon, "TERM");
+    assert_eq!(spans(&events_in(&old_file)), [("before", true)]);
+    assert_eq!(spans(&events_in(&live_file)), [("after", true)]);
+}
+
+#[test]
+fn a_hang_up_closes_files_although_nothing_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().canonicalize().unwrap().join("events.ndjson");
+    let (_directory, daemon) = start(&file_sink(&path), &[]);
+    send_span(daemon.address("test"), "before");
+    // All that was sent: a write after the signal would open the file anew.
+    until("the span is in the file", || (!spans(&events_in(&path)).is_empty()).then_some(()));
+    assert!(daemon.has_open(&path));
+    daemon.signal("HUP");
+    until("the file is closed", || (!daemon.has_open(&path)).then_some(()));
+    send_span(daemon.address("test"), "after");
+    stop(daemon, "TERM");
+    assert_eq!(spans(&events_in(&path)), [("before", true), ("after", true)]);
+}
+
+#[test]
+fn a_hang_up_takes_a_good_configuration_and_not_a_bad_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let (home, daemon) = start(&file_sink(&file("first.ndjson")), &[]);
+    let address = daemon.address("test");
+    send_span(address, "first");
+    let path = home.path().join("t.toml");
+    let good = fs::read_to_string(&path).unwrap();
+    fs::write(&path, good.replace("first.ndjson", "second.ndjson") + "[listeners.bad]\nprotocol = 7\n").unwrap();
+    daemon.signal("HUP");
+    daemon.until_stderr("everything goes on as before: the configuration is wrong");
+    fs::write(&path, good.replace("first.ndjson", "second.ndjson")).unwrap();
+    daemon.signal("HUP");
+    daemon.until_stderr("begun anew");
+    send_span(address, "second");
+    stop(daemon, "TERM");
+    assert_eq!(spans(&events_in(&file("first.ndjson"))), [("first", true)]);
+    assert_eq!(spans(&events_in(&file("second.ndjson"))), [("second", true)]);
+}
+
+#[test]
+fn a_watched_configuration_is_taken_without_a_signal() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let (home, daemon) = start(&format!("[reload]\nwatch = true\n{}", file_sink(&file("first.ndjson"))), &[]);
+    let address = daemon.address("test");
+    let path = home.path().join("t.toml");
+    let next = home.path().join("next.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&next, text.replace("first.ndjson", "second.ndjson")).unwrap();
+    fs::rename(&next, &path).unwrap();
+    daemon.until_stderr("begun anew");
+    send_span(address, "second");
+    fs::write(&path, "nonsense").unwrap();
+    daemon.until_stderr("everything goes on as before");
+    send_span(address, "third");
+    stop(daemon, "TERM");
+    assert_eq!(spans(&events_in(&file("second.ndjson"))), [("second", true), ("third", true)]);
+}
+
+#[test]
+fn a_daemon_whose_log_nobody_reads_any_more_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("events.ndjson");
+    let (_directory, mut command) = command(&file_sink(&file), &[]);
+    let mut daemon = command.env_remove("TRIBUTARY_LOG").stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(daemon.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let line = lines.find(|line| line.contains("listener test (datadog) on ")).unwrap();
+    let address = line.rsplit(' ').next().unwrap().parse().unwrap();
+    drop(lines);
+    let pid = daemon.id().to_string();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    signal("-HUP");
+    send_span(address, "unheard");
+    until("the span is in the file", || (!spans(&events_in(&file)).is_empty()).then_some(()));
+    signal("-TERM");
+    let status = until("the end of the daemon", || daemon.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_at_once_and_says_what_was_not_written() {
+    let (_directory, command) = command(&format!("limits.shutdown_grace = \"1h\"\n{}", listener()), &[]);
+    // Its stdout is a pipe that nobody reads on, and that is soon full.
+    let mut daemon = Binary::start_unheard(command);
+    let mut stdout = daemon.take_stdout();
+    let mut stream = TcpStream::connect(daemon.address("test")).unwrap();
+    stream.write_all(&wire::work(3_000).0).unwrap();
+    // The first byte shows that it is at work; the pipe holds a tenth of what is to come.
+    stdout.read_exact(&mut [0]).unwrap();
+    daemon.signal("TERM");
+    daemon.until_stderr("a second signal stops at once");
+    daemon.signal("TERM");
+    let ended = daemon.end();
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    let words = ended.last_words();
+    assert!(words.ends_with(" decoded events could not be written by sink console"), "{}", ended.stderr);
+}
+
+#[test]
+fn events_that_could_not_be_written_are_the_last_words_and_exit_code_1() {
+    let directory = tempfile::tempdir().unwrap();
+    let no_directory = directory.path().join("file");
+    fs::write(&no_directory, "").unwrap();
+    let toml = format!("limits.shutdown_grace = \"100ms\"\n{}", file_sink(&no_directory.join("events.ndjson")));
+    let (_directory, daemon) = start(&toml, &[]);
+    send_span(daemon.address("test"), "lost");
+    daemon.until_stderr("holding everything until it can");
+    daemon.signal("TERM");
+    let ended = daemon.end();
+    assert_eq!(ended.code, Some(1));
+    assert_eq!(ended.last_words(), "tributary: 2 decoded events could not be written by sink archive");
+    assert!(ended.line("sink archive: 2 events").ends_with("2 events = 0 written + 0 shed + 2 failed"));
+}
+
+#[test]
+fn a_fatal_sink_ends_the_daemon_with_exit_code_1() {
+    let toml = format!("{}[sinks.console]\ntype = \"stdout\"\non_failure = \"fatal\"\n", listener());
+    let (_directory, mut command) = command(&toml, &[]);
+    let shell = format!("exec {} \"$@\" >/dev/full", command.get_program().to_str().unwrap());
+    let mut shell_command = Command::new("sh");
+    shell_command.args(["-c", &shell, "sh"]).args(command.get_args());
+    command = shell_command;
+    let daemon = Binary::start(command);
+    send_span(daemon.address("test"), "lost");
+    let ended = daemon.end();
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("sink failed: cannot write to standard output"), "{}", ended.stderr);
+    assert_eq!(ended.last_words(), "tributary: 2 decoded events could not be written by sink console");
+}
+
+#[test]
+fn a_port_that_is_taken_is_the_last_word_and_exit_code_1() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let (_directory, daemon) = start(&format!("[listeners.a]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n"), &[]);
+    let ended = daemon.end();
+    assert_eq!((ended.code, &*ended.stdout), (Some(1), ""));
+    let expected = format!("tributary: cannot start listener a on {address}: ");
+    assert!(ended.last_words().starts_with(&expected), "{}", ended.stderr);
+}
+
+#[test]
+fn with_log_format_json_every_line_is_json() {
+    let (_directory, daemon) = start(&listener(), &["--log-format", "json", "--log-level", "debug"]);
+    let line: Value = serde_json::from_str(&daemon.until_stderr("listener test (")).unwrap();
+    let message = line["fields"]["message"].as_str().unwrap();
+    let address: SocketAddr = message.rsplit(' ').next().unwrap().parse().unwrap();
+    simulate(address, 100, 1);
+    let ended = stop(daemon, "TERM");
+    assert_eq!(ended.events().len(), 100);
+    let said: Vec<Value> = ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // At debug, connections have words of their own, and say which they are.
+    let of_connection = said.iter().find(|line| line["fields"]["message"] == "connection opened").unwrap();
+    assert_eq!(of_connection["span"]["protocol"], "datadog");
+}
+
+#[test]
+fn a_daemon_without_a_file_descriptor_left_recovers() {
+    let (_directory, command) = command(&listener(), &[]);
+    let mut limited = Command::new("prlimit");
+    limited.arg("--nofile=40").arg(command.get_program()).args(command.get_args());
+    let daemon = Binary::start(limited);
+    let address = daemon.address("test");
+    // The system accepts them all; the daemon can take about half of them.
+    let streams: Vec<_> = (0..60).map(|_| TcpStream::connect(address).unwrap()).collect();
+    daemon.until_stderr("cannot accept connections; trying again");
+    drop(streams);
+    send_span(address, "after");
+    let ended = stop(daemon, "TERM");
+    assert_eq!(spans(&ended.events()), [("after", true)]);
+}

@@ -1,0 +1,129 @@
+//! A sink that cannot write slows the agents down, and costs them nothing else.
+
+use std::time::Duration;
+
+use crate::live::puppet::{Mood, Strings};
+use crate::live::{connect, losses, send_all, until, wire, within};
+use tokio::io::AsyncWriteExt;
+use tokio::time::{sleep, timeout};
+use tributary::pipeline::ledger::Accounts;
+use tributary::pipeline::options::LaneOptions;
+use tributary::server::Server;
+
+/// More spans than this cannot be on their way to a sink that stands still: 64 batches of 1,024 that it has in its hands, the
+/// lane's, and what the system keeps for a socket, 6 MiB or so of 83 bytes each.
+const MOST_ON_THEIR_WAY: u64 = 200_000;
+
+/// A daemon with one sink, whose lane holds one batch.
+async fn daemon(strings: &Strings, options: &str) -> Server {
+    let strings = strings.clone();
+    let lane = LaneOptions { buffer_batches: 1, ..LaneOptions::default() };
+    let add = |sinks: &mut tributary::pipeline::Sinks| sinks.add("puppet", lane, move || Ok(strings.puppet()));
+    Server::start_with(&crate::live::config(&crate::live::listener(options)), add).await.unwrap()
+}
+
+async fn stop(server: Server) -> Accounts {
+    let accounts = within("stopping", server.stop()).await;
+    assert!(accounts.are_balanced(), "{accounts}");
+    accounts
+}
+
+/// How many events the sink claims: those that wait for room in its lane, too.
+fn claimed(server: &Server) -> u64 {
+    server.ledger().accounts().sinks[0].events
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stalled_sink_stops_the_senders_writes_and_nothing_is_lost() {
+    let strings = Strings::new(Mood::Stall);
+    let server = daemon(&strings, "span_idle = \"1h\"").await;
+    let mut stream = connect(&server).await;
+    socket2::SockRef::from(&stream).set_send_buffer_size(64 << 10).unwrap();
+    stream.write_all(&wire::work(0).0).await.unwrap();
+    let spans = wire::span(1).repeat(500);
+    let (mut rest, mut sent, mut waited) = (&spans[..], 0_u64, 0);
+    // Only an answer that stays out for a good while is taken for a stop.
+    while waited < 3 {
+        assert!(sent < MOST_ON_THEIR_WAY, "the sender may go on and on");
+        match timeout(Duration::from_millis(300), stream.write(rest)).await {
+            Ok(written) => rest = &rest[written.unwrap()..],
+            Err(_) => waited += 1,
+        }
+        if rest.is_empty() {
+            (rest, sent) = (&spans[..], sent + 500);
+        }
+    }
+    let in_hand = crate::live::books(&server).bytes_in;
+    assert!(in_hand < sent * 83, "the daemon has stopped reading");
+    strings.set(Mood::Write);
+    within("the sender goes on", stream.write_all(rest)).await.unwrap();
+    send_all(stream, &[]).await;
+    let accounts = stop(server).await;
+    assert_eq!(accounts.sinks[0].written, 1 + sent + 500);
+    assert_eq!(accounts.listeners[0].lost(), 0);
+    assert!(losses(&strings.written()).is_empty());
+}
+
+#[tokio::test]
+async fn time_that_the_daemon_takes_is_not_counted_against_the_peer() {
+    let strings = Strings::new(Mood::Write);
+    let limits = "message_timeout = \"1500ms\"\nmin_message_rate = 0\nidle_timeout = \"1500ms\"\nspan_idle = \"1h\"";
+    let server = daemon(&strings, limits).await;
+    // The first two fill the sink and its lane. Each of the others has the daemon wait with a whole span in its hands,
+    // and after that there is: nothing, half a span, half of a long string.
+    let half_span = &wire::span(2)[..40];
+    let half_string = [wire::string_head(3, 100_000), vec![b'x'; 1_000]].concat();
+    let rests = [&[][..], &[], &[], half_span, &half_string];
+    strings.set(Mood::Stall);
+    let mut streams = Vec::new();
+    for (number, rest) in (1..).zip(rests) {
+        let mut stream = connect(&server).await;
+        // The process goes out with the span, and blocks.
+        let begin = [&wire::process()[..], &wire::named_span(1, "one"), &wire::trace(), rest].concat();
+        stream.write_all(&begin).await.unwrap();
+        until("it is claimed", || (claimed(&server) == 2 * number).then_some(())).await;
+        streams.push(stream);
+    }
+    // Over every limit, if this counted.
+    sleep(Duration::from_millis(2500)).await;
+    strings.set(Mood::Write);
+    let ends = [
+        wire::named_span(2, "two"),
+        [&wire::span(2)[40..], &wire::string(2, "two")[..]].concat(),
+        [vec![b'x'; 99_000], wire::named_span(2, "two")].concat(),
+    ];
+    for (stream, end) in streams[2..].iter_mut().zip(ends) {
+        stream.write_all(&end).await.unwrap();
+    }
+    for stream in streams.drain(2..) {
+        send_all(stream, &[]).await;
+    }
+    let accounts = stop(server).await;
+    assert_eq!(losses(&strings.written()), [&serde_json::Value::Null; 0]);
+    assert_eq!(accounts.listeners[0].lost(), 0, "{accounts}");
+    assert_eq!(strings.written_names().iter().filter(|name| *name == "two").count(), 3);
+}
+
+#[tokio::test]
+async fn a_span_whose_lists_wait_with_the_system_is_not_taken_for_complete() {
+    let strings = Strings::new(Mood::Write);
+    let server = daemon(&strings, "span_idle = \"1s\"").await;
+    let mut stream = connect(&server).await;
+    stream.write_all(&[wire::process(), wire::string(2, "load")].concat()).await.unwrap();
+    until("the process is written", || (strings.written().len() == 1).then_some(())).await;
+    // Each span lets the one before it go: into the sink, which stalls, into its lane, and the third waits for room.
+    strings.set(Mood::Stall);
+    for (claims, name) in [(1, "one"), (2, "two"), (3, "three"), (4, "four")] {
+        stream.write_all(&wire::named_span(1, name)).await.unwrap();
+        until("it is claimed", || (claimed(&server) >= claims).then_some(())).await;
+    }
+    // The daemon reads nothing by now.
+    stream.write_all(&wire::metric(2, 0.5)).await.unwrap();
+    sleep(Duration::from_secs(2)).await;
+    strings.set(Mood::Write);
+    send_all(stream, &[]).await;
+    stop(server).await;
+    let written = strings.written();
+    assert_eq!(strings.written_names().last().unwrap(), "four", "{written:?}");
+    assert_eq!(written.last().unwrap()["attributes"]["load"], 0.5);
+}

@@ -1,0 +1,555 @@
+//! Captures: what a live daemon records of its connections, what decoding and replaying makes of it, and that whatever
+//! goes wrong with recording harms nobody.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::future::pending;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::live::binary::{Binary, Ended, run, tributary};
+use crate::live::{Daemon, Stopped, send_all, until, wire, within};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tributary::capture::{MAGIC, Reader, What};
+use tributary::protocol::End;
+use tributary::simulate::{Agent, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
+
+/// However busy the machine is, nothing goes out for lack of time; and between what the program says first on each of its
+/// connections and its end, which comes with a heartbeat, there is so much of it that a replay keeps the order.
+const PATIENT: [&str; 5] = [
+    "unresolved_wait = \"5m\"",
+    "reorder_window = \"5m\"",
+    "rename_wait = \"5m\"",
+    "refusal_wait = \"5m\"",
+    "heartbeat_interval = \"3s\"",
+];
+
+/// The configuration of a listener called `test` that records into `dir`.
+fn recorded(protocol: &str, dir: &Path, options: &str) -> String {
+    let capture = format!("capture = {{ dir = {:?}, max_bytes = \"1GiB\" }}", dir.display().to_string());
+    plain(protocol, &format!("{capture}\n{options}"))
+}
+
+fn plain(protocol: &str, options: &str) -> String {
+    format!("[listeners.test]\nprotocol = \"{protocol}\"\nlisten = \"127.0.0.1:0\"\n{options}\n")
+}
+
+/// The captures of the listener, oldest first.
+fn captures(dir: &Path) -> Vec<PathBuf> {
+    let Ok(files) = fs::read_dir(dir.join("test")) else { return Vec::new() };
+    let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+/// All records of a capture, and how many bytes of its end are torn.
+fn records(path: &Path) -> (Vec<What>, u64) {
+    let file = fs::read(path).unwrap();
+    let mut reader = Reader::new(file.strip_prefix(MAGIC).unwrap()).unwrap();
+    let mut records = Vec::new();
+    while let Some(record) = reader.record().unwrap() {
+        records.push(record.what);
+    }
+    (records, reader.torn())
+}
+
+/// What a capture says was received.
+fn received(path: &Path) -> Vec<u8> {
+    let bytes = |what| if let What::Bytes(bytes) = what { bytes } else { Vec::new() };
+    records(path).0.into_iter().flat_map(bytes).collect()
+}
+
+fn command(command: &[&str], files: &[PathBuf], more: &[&str]) -> Ended {
+    let files: Vec<_> = files.iter().map(|path| path.to_str().unwrap()).collect();
+    run(&[command, &files[..], more].concat())
+}
+
+fn decode(protocol: &str, files: &[PathBuf], options: &[&str]) -> Vec<Value> {
+    let options: Vec<_> = options.iter().flat_map(|option| ["-o", option]).collect();
+    let decoded = command(&["decode", protocol], files, &options);
+    assert_eq!(decoded.code, Some(0), "{}", decoded.stderr);
+    decoded.events()
+}
+
+/// Sends captures again.
+async fn replay(files: Vec<PathBuf>, to: SocketAddr, speed: &'static str) -> Value {
+    let to = to.to_string();
+    let replaying = tokio::task::spawn_blocking(move || command(&["replay"], &files, &["--to", &to, "--speed", speed]));
+    within("the replay", replaying).await.unwrap().sent()
+}
+
+/// The names of the spans.
+fn names(events: &[Value]) -> Vec<&str> {
+    crate::live::spans(events).into_iter().map(|(name, _)| name).collect()
+}
+
+/// An event without what depends on the moment.
+fn timeless(event: &Value) -> Value {
+    let mut event = crate::live::timeless(event);
+    if let Some(attributes) = event.get_mut("attributes").and_then(Value::as_object_mut) {
+        attributes.remove("bytefrog.run.duration_ms");
+    }
+    event
+}
+
+/// The events without what depends on the moment, in an order of their own. Whose connection it was stays.
+fn sorted(events: &[Value]) -> Vec<String> {
+    let owned = |event: &Value| {
+        let mut owned = timeless(event);
+        owned["origin"] = event["origin"].clone();
+        owned.to_string()
+    };
+    let mut events: Vec<_> = events.iter().map(owned).collect();
+    events.sort();
+    events
+}
+
+/// The same without whose connection it was.
+fn replayed(events: &[Value]) -> Vec<String> {
+    let mut events: Vec<_> = events.iter().map(|event| timeless(event).to_string()).collect();
+    events.sort();
+    events
+}
+
+fn without_resource(mut events: Vec<Value>) -> Vec<Value> {
+    for event in &mut events {
+        event.as_object_mut().unwrap().remove("resource");
+    }
+    events
+}
+
+#[track_caller]
+fn assert_same(found: &[String], expected: &[String]) {
+    let first = found.iter().zip(expected).find(|(found, expected)| found != expected);
+    assert_eq!(first, None, "of {} and {}", found.len(), expected.len());
+    assert_eq!(found.len(), expected.len(), "{:?}", found.last());
+}
+
+/// Lets agents talk to a daemon that records them.
+async fn simulated(agent: Agent, connections: usize, events: u64, config: &str) -> (Stopped, u64) {
+    let daemon = Daemon::start(config).await;
+    let to = daemon.server.address().unwrap();
+    let plan = Plan { to, amount: Amount::Events(events), rate: None, connections, seed: 11 };
+    let sent = within("the agents", tributary::simulate::run(agent, plan, pending())).await.unwrap();
+    daemon.until_all_closed().await;
+    (daemon.stop().await, sent.bytes)
+}
+
+/// What a second daemon makes of the captures.
+async fn played_again(files: Vec<PathBuf>, config: &str, speed: &'static str) -> (Stopped, Value) {
+    let daemon = Daemon::start(config).await;
+    let sent = replay(files, daemon.server.address().unwrap(), speed).await;
+    daemon.until_all_closed().await;
+    (daemon.stop().await, sent)
+}
+
+/// Records simulated agents, and holds what is decoded and replayed of it against what the daemon gave.
+async fn assert_round_trip(agent: Agent, connections: usize, options: &[&str]) {
+    let protocol = agent.protocol().as_str();
+    let dir = tempfile::tempdir().unwrap();
+    let lines = format!("{}\nquarantine.dir = \"\"", options.join("\n"));
+    let lines = if protocol == "endless" { lines } else { options.join("\n") };
+    let (live, sent) = simulated(agent, connections, 3_000, &recorded(protocol, dir.path(), &lines)).await;
+    let account = &live.accounts.listeners[0];
+    let files = captures(dir.path());
+    assert_eq!(files.len() as u64, account.connections);
+    let bytes: u64 = files.iter().map(|file| received(file).len() as u64).sum();
+    assert_eq!(bytes, sent);
+    // Of HTTP the books count bodies.
+    assert!(protocol == "endless" || bytes == account.bytes_in, "{account}");
+    for file in &files {
+        let (records, torn) = records(file);
+        assert_eq!((records.last(), torn), (Some(&What::End(End::Closed)), 0), "{records:?}");
+        assert!(!records.iter().any(|record| matches!(record, What::Missing(_) | What::Full)));
+    }
+
+    let expected = sorted(&live.events);
+    assert!(expected.len() >= 3_000);
+    let options: Vec<_> = options.iter().map(|option| option.replace(" = ", "=").replace('"', "")).collect();
+    let options: Vec<_> = options.iter().map(String::as_str).collect();
+    assert_same(&sorted(&decode(protocol, &files, &options)), &expected);
+
+    // The connections of a traced program need one another: at full speed the first may be over before the next is seen.
+    let speed = if protocol == "bytefrog" { "1" } else { "max" };
+    let (again, said) = played_again(files, &plain(protocol, &lines), speed).await;
+    assert_eq!((&said["protocol"], said["bytes"].as_u64()), (&Value::from(protocol), Some(bytes)));
+    assert_eq!(said["connections"].as_u64(), Some(account.connections));
+    assert_same(&replayed(&again.events), &replayed(&live.events));
+    assert_eq!(again.accounts.listeners[0].bytes_in, account.bytes_in);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn captures_of_datadog_are_what_was_received_and_decode_and_replay_to_the_same_events() {
+    assert_round_trip(Agent::Datadog(datadog::Dialect::Exact), 3, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn captures_of_bytefrog_are_what_was_received_and_decode_and_replay_to_the_same_events() {
+    for version in [1, 4] {
+        let options = bytefrog::Options { version, ..Default::default() };
+        assert_round_trip(Agent::Bytefrog(options), 1, &PATIENT).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn captures_of_endless_are_what_was_received_and_decode_and_replay_to_the_same_events() {
+    assert_round_trip(Agent::Endless(endless::Version::V3), 3, &[]).await;
+}
+
+#[tokio::test]
+async fn captures_of_zico_are_decoded_to_the_events_of_the_daemon() {
+    for dialect in [zico::Dialect::Gen1, zico::Dialect::Gen2] {
+        let dir = tempfile::tempdir().unwrap();
+        let config = recorded("zico", dir.path(), "quarantine.dir = \"\"");
+        let (live, _) = simulated(Agent::Zico(dialect), 2, 2_000, &config).await;
+        let decoded = decode("zico", &captures(dir.path()), &[]);
+        match dialect {
+            zico::Dialect::Gen2 => assert_same(&sorted(&decoded), &sorted(&live.events)),
+            // Who is told to be what by the answer to a registration is not among what was received.
+            _ => assert_same(&sorted(&without_resource(decoded)), &sorted(&without_resource(live.events))),
+        }
+    }
+}
+
+#[tokio::test]
+async fn captures_of_dialled_ruby_processes_are_decoded_to_the_events_of_the_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let any = "127.0.0.1:0".parse().unwrap();
+    let options = rbkit::Options { publish: any, request: any, dialect: rbkit::Dialect::Master21, heap_objects: 100 };
+    let process = rbkit::Process::bind(options).await.unwrap();
+    let rbkit::Options { publish, request, .. } = process.options();
+    let agents =
+        format!("agents = [{{ publish = \"{publish}\", request = \"{request}\", enable = [\"memory_profile\"] }}]");
+    let config = recorded("rbkit", dir.path(), &agents).replace("listen = \"127.0.0.1:0\"\n", "");
+    let daemon = Daemon::start(&config).await;
+    let plan = rbkit::Plan { amount: Amount::Events(3_000), rate: None, seed: 5 };
+    let report = within("the process ends", process.run(plan, pending())).await.unwrap();
+    daemon.until_all_closed().await;
+    let stopped = daemon.stop().await;
+    let files = captures(dir.path());
+    let bytes: u64 = files.iter().map(|file| received(file).len() as u64).sum();
+    assert_eq!((files.len(), bytes), (2, report.sent.bytes));
+    // A running daemon tells of handshakes only what has changed.
+    let published = |mut events: Vec<Value>| {
+        events.retain(|event| event["name"] != "rbkit.handshake");
+        sorted(&events)
+    };
+    assert_same(&published(decode("rbkit", &files, &[])), &published(stopped.events.clone()));
+
+    // Where processes connect to us, what they published can be replayed.
+    let taken = "listen_publish = \"127.0.0.1:0\"";
+    let daemon = Daemon::start(&plain("rbkit", taken).replace("listen = \"127.0.0.1:0\"\n", "")).await;
+    let published = files.iter().find(|file| received(file).windows(3).any(|name| name == b"PUB")).unwrap().clone();
+    replay(vec![published], daemon.server.address().unwrap(), "max").await;
+    daemon.until_all_closed().await;
+    let again = daemon.stop().await.events;
+    let objects = |events: &[Value]| events.iter().filter(|event| event["name"] == "rbkit.object.created").count();
+    assert!(objects(&again) > 100);
+    assert_eq!(objects(&again), objects(&stopped.events));
+}
+
+#[tokio::test]
+async fn decoded_events_have_the_times_at_which_they_were_received() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&recorded("datadog", dir.path(), "span_idle = \"5m\"")).await;
+    let before = jiff::Timestamp::now();
+    send_all(daemon.connect().await, &[wire::process(), wire::named_span(1, "one")].concat()).await;
+    daemon.stop().await;
+    let after = jiff::Timestamp::now();
+    let events = decode("datadog", &captures(dir.path()), &[]);
+    assert_eq!(events.len(), 2);
+    for event in events {
+        let observed: jiff::Timestamp = event["observed_time"].as_str().unwrap().parse().unwrap();
+        assert!(before <= observed && observed <= after, "{before} <= {observed} <= {after}");
+    }
+}
+
+#[tokio::test]
+async fn a_loss_is_decoded_as_it_was_told_with_how_the_connection_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = "message_timeout = \"50ms\"\nmin_message_rate = 0";
+    let daemon = Daemon::start(&recorded("datadog", dir.path(), limits)).await;
+    let mut slow = daemon.connect().await;
+    let half = [wire::process(), wire::named_span(1, "one"), wire::string_head(2, 10)].concat();
+    tokio::io::AsyncWriteExt::write_all(&mut slow, &half).await.unwrap();
+    crate::live::assert_is_closed(&mut slow).await;
+    let stopped = daemon.stop().await;
+    let files = captures(dir.path());
+    assert_eq!(records(&files[0]).0.last(), Some(&What::End(End::TimedOut)));
+    assert!(crate::live::losses(&stopped.events)[0]["detail"].as_str().unwrap().contains("time limit"));
+    assert_same(&sorted(&decode("datadog", &files, &[])), &sorted(&stopped.events));
+}
+
+#[tokio::test]
+async fn what_happened_because_time_passed_happens_when_decoding() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&recorded("datadog", dir.path(), "span_idle = \"10ms\"")).await;
+    let mut peer = daemon.connect().await;
+    let span = [wire::process(), wire::string(2, "load"), wire::named_span(1, "one")].concat();
+    tokio::io::AsyncWriteExt::write_all(&mut peer, &span).await.unwrap();
+    daemon.until_named("one").await;
+    // The span has gone, so its metric comes too late and becomes an event of its own.
+    tokio::io::AsyncWriteExt::write_all(&mut peer, &wire::metric(2, 0.5)).await.unwrap();
+    drop(peer);
+    daemon.until_all_closed().await;
+    let stopped = daemon.stop().await;
+    assert_eq!(stopped.events.len(), 3);
+    let files = captures(dir.path());
+    assert_same(&sorted(&decode("datadog", &files, &["span_idle=10ms"])), &sorted(&stopped.events));
+    assert_eq!(decode("datadog", &files, &["span_idle=1h"]).len(), 2, "without waiting, the two are one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replay_at_the_speed_of_old_says_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&recorded("datadog", dir.path(), "")).await;
+    let mut peer = daemon.connect().await;
+    for bytes in [wire::process(), wire::named_span(1, "one"), wire::named_span(2, "two"), wire::trace()] {
+        let before = daemon.books().bytes_in;
+        tokio::io::AsyncWriteExt::write_all(&mut peer, &bytes).await.unwrap();
+        daemon.until_books("it is read", |books| books.bytes_in > before).await;
+    }
+    drop(peer);
+    daemon.until_all_closed().await;
+    let (before, to) = (daemon.events(), daemon.server.address().unwrap().to_string());
+    // The recorder writes by itself; how the connection ended is the last that it has to say.
+    let files = until("the capture is complete", || {
+        let files = captures(dir.path());
+        let is_complete = |file: &PathBuf| fs::read(file).is_ok_and(|bytes| bytes.ends_with(b"closed"));
+        files.first().is_some_and(is_complete).then_some(files)
+    })
+    .await;
+    let replaying = tokio::task::spawn_blocking(move || command(&["replay"], &files, &["--to", &to]));
+    let said = within("the replay", replaying).await.unwrap().sent();
+    assert_eq!((said["connections"].as_u64(), said["records"].as_u64()), (Some(1), Some(4)));
+    daemon.until_all_closed().await;
+    let events = daemon.stop().await.events;
+    assert_same(&replayed(&events[before.len()..]), &replayed(&before));
+}
+
+#[tokio::test]
+async fn a_torn_capture_is_read_as_far_as_it_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&recorded("datadog", dir.path(), "")).await;
+    let mut peer = daemon.connect().await;
+    for name in ["one", "two"] {
+        let bytes = [if name == "one" { wire::process() } else { wire::trace() }, wire::named_span(1, name)].concat();
+        tokio::io::AsyncWriteExt::write_all(&mut peer, &bytes).await.unwrap();
+        daemon.until_named(name).await;
+    }
+    drop(peer);
+    daemon.until_all_closed().await;
+    daemon.stop().await;
+    let files = captures(dir.path());
+    let whole = fs::read(&files[0]).unwrap();
+    assert_eq!(names(&decode("datadog", &files, &[])), ["one", "two"]);
+    let torn = files[0].with_extension("torn");
+    // The end record has 13 bytes and the word "closed".
+    for (cut, what) in [(1, "torn"), (18, "torn"), (19, "has no end"), (30, "torn")] {
+        fs::write(&torn, &whole[..whole.len() - cut]).unwrap();
+        let decoded = command(&["decode", "datadog"], std::slice::from_ref(&torn), &[]);
+        assert_eq!(decoded.code, Some(0));
+        assert!(decoded.stderr.contains(what), "{cut}: {}", decoded.stderr);
+        let expected = if cut < 20 { &["one", "two"][..] } else { &["one"] };
+        assert_eq!(names(&decoded.events()), expected, "{cut}");
+    }
+    fs::write(&torn, &whole[..MAGIC.len() + 9]).unwrap();
+    let decoded = command(&["decode", "datadog"], &[torn], &[]);
+    assert_eq!(decoded.code, Some(1));
+    assert!(decoded.last_words().contains("the capture is damaged"), "{}", decoded.stderr);
+}
+
+#[tokio::test]
+async fn the_oldest_captures_make_room_and_what_is_too_large_alone_is_recorded_no_further() {
+    let dir = tempfile::tempdir().unwrap();
+    let max_bytes = 1 << 20;
+    let config = recorded("datadog", dir.path(), "").replace("1GiB", "1MiB");
+    let daemon = Daemon::start(&config).await;
+    let (bytes, _) = wire::work(3_000);
+    assert!(bytes.len() > max_bytes / 4 && bytes.len() < max_bytes / 3);
+    let mut first = None;
+    for number in 1..=6 {
+        send_all(daemon.connect().await, &bytes).await;
+        daemon.until_books("it is over", |books| books.connections == number && books.connections_open == 0).await;
+        first = first.or_else(|| captures(dir.path()).first().cloned());
+    }
+    let (long, _) = wire::work(12_000);
+    assert!(long.len() > max_bytes);
+    send_all(daemon.connect().await, &long).await;
+    let stopped = daemon.stop().await;
+    assert_eq!(stopped.accounts.listeners[0].bytes_in, (6 * bytes.len() + long.len()) as u64);
+
+    let files = captures(dir.path());
+    let kept: u64 = files.iter().map(|file| file.metadata().unwrap().len()).sum();
+    assert!(kept <= max_bytes as u64, "{kept}");
+    assert!(!files.contains(&first.unwrap()), "the oldest is gone");
+    let (last, _) = records(files.last().unwrap());
+    let [.., What::Full, What::Missing(missing), What::End(End::Closed)] = &last[..] else {
+        panic!("{:?}", last.last())
+    };
+    assert_eq!(received(files.last().unwrap()).len() as u64 + missing, long.len() as u64);
+    let decoded = command(&["decode", "datadog"], &files[files.len() - 1..], &[]);
+    assert_eq!(decoded.code, Some(0));
+    assert!(decoded.stderr.contains("capture.max_bytes"), "{}", decoded.stderr);
+
+    // What an earlier run has left counts, too.
+    let daemon = Daemon::start(&config).await;
+    send_all(daemon.connect().await, &bytes).await;
+    daemon.stop().await;
+    let files = captures(dir.path());
+    let kept: u64 = files.iter().map(|file| file.metadata().unwrap().len()).sum();
+    assert!(kept <= max_bytes as u64, "{kept}");
+    assert_eq!(received(files.last().unwrap()), bytes);
+}
+
+#[tokio::test]
+async fn where_nothing_can_be_recorded_everything_else_goes_on_and_captures_say_what_they_miss() {
+    let directory = tempfile::tempdir().unwrap();
+    // A file is where the directory ought to be.
+    let dir = directory.path().join("captures");
+    fs::write(&dir, "in the way").unwrap();
+    let daemon = Daemon::start(&recorded("datadog", &dir, "")).await;
+    let (bytes, events) = wire::work(1_000);
+    send_all(daemon.connect().await, &bytes).await;
+    // And then it is out of the way, in the middle of a connection.
+    let mut peer = daemon.connect().await;
+    tokio::io::AsyncWriteExt::write_all(&mut peer, &wire::process()).await.unwrap();
+    let before = bytes.len() as u64;
+    daemon.until_books("the greeting is read", |books| books.bytes_in > before).await;
+    fs::remove_file(&dir).unwrap();
+    let rest = wire::named_span(1, "late");
+    tokio::io::AsyncWriteExt::write_all(&mut peer, &rest).await.unwrap();
+    drop(peer);
+    daemon.until_named("late").await;
+    daemon.until_all_closed().await;
+    let stopped = daemon.stop().await;
+    assert_eq!(stopped.events.len() as u64, events + 2);
+    let files = captures(&dir);
+    let said: Vec<_> = files.iter().map(|file| records(file).0).collect();
+    let missing = |records: &Vec<What>| match records[..] {
+        [What::Missing(missing), ..] => missing,
+        _ => 0,
+    };
+    let found: u64 = files.iter().map(|file| received(file).len() as u64).sum();
+    let all: u64 = said.iter().map(missing).sum::<u64>() + found;
+    let peer = (wire::process().len() + rest.len()) as u64;
+    assert!(all >= peer && found >= rest.len() as u64, "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_leaves_gaps_in_captures_and_nothing_else() {
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("note: not allowed to mount a tmpfs, so the full disk is not tested here");
+        return;
+    };
+    let filler = disk.0.path().join("filler");
+    let room = fs::write(&filler, vec![0; (4 << 20) - (64 << 10)]);
+    room.unwrap();
+    let daemon = Daemon::start(&recorded("datadog", disk.0.path(), "")).await;
+    let (bytes, events) = wire::work(3_000);
+    let mut peer = daemon.connect().await;
+    tokio::io::AsyncWriteExt::write_all(&mut peer, &bytes).await.unwrap();
+    let all = bytes.len() as u64;
+    daemon.until_books("everything is read", |books| books.bytes_in == all).await;
+    fs::remove_file(&filler).unwrap();
+    drop(peer);
+    daemon.until_all_closed().await;
+    let stopped = daemon.stop().await;
+    assert_eq!(stopped.events.len() as u64, events);
+    let files = captures(disk.0.path());
+    let (records, torn) = records(&files[0]);
+    let missing: u64 = records.iter().map(|what| if let What::Missing(bytes) = what { *bytes } else { 0 }).sum();
+    assert_eq!(torn, 0, "{records:?}");
+    assert!(missing > 0);
+    assert_eq!(received(&files[0]).len() as u64 + missing, all);
+}
+
+/// A file system of its own, gone when dropped.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    /// `None` when this process may not mount.
+    fn mount() -> Option<SmallDisk> {
+        let directory = tempfile::tempdir().unwrap();
+        let mount =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(directory.path()).output();
+        mount.is_ok_and(|output| output.status.success()).then_some(SmallDisk(directory))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn what_a_killed_daemon_has_recorded_is_decoded() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("t.toml");
+    fs::write(&config, recorded("datadog", dir.path(), "")).unwrap();
+    let daemon = Binary::start(tributary(&["run", "--config", config.to_str().unwrap()]));
+    let mut peer = std::net::TcpStream::connect(daemon.address("test")).unwrap();
+    // What is behind a span shows that it is whole.
+    let bytes = [wire::process(), wire::named_span(1, "one"), wire::named_span(2, "two"), wire::trace()].concat();
+    peer.write_all(&bytes).unwrap();
+    daemon.until_stdout("\"two\"");
+    crate::live::binary::until("it is recorded", || {
+        captures(dir.path()).first().filter(|file| received(file) == bytes).map(drop)
+    });
+    daemon.signal("KILL");
+    let killed = daemon.end();
+    let files = captures(dir.path());
+    assert!(!records(&files[0]).0.iter().any(|record| matches!(record, What::End(_))));
+    let events = decode("datadog", &files, &[]);
+    assert_eq!(crate::live::spans(&events), [("one", true), ("two", true)]);
+    assert_eq!(crate::live::spans(&events), crate::live::spans(&killed.events()));
+}
+
+#[tokio::test]
+async fn names_and_rights_of_captures_are_the_daemons_own() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&recorded("datadog", dir.path(), "")).await;
+    for _ in 0..3 {
+        send_all(daemon.connect().await, b"../../etc/passwd").await;
+    }
+    daemon.stop().await;
+    let files = captures(dir.path());
+    assert_eq!(files.len(), 3);
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(files[0].parent().unwrap()), 0o700);
+    assert_eq!(files.iter().map(|file| mode(file)).collect::<BTreeSet<_>>(), BTreeSet::from([0o600]));
+    for file in files {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let (time, rest) = name.split_once('-').unwrap();
+        assert!(time.len() == 20 && time.bytes().all(|byte| byte.is_ascii_digit()), "{name}");
+        assert!(rest.strip_suffix(".capture").unwrap().parse::<u64>().is_ok(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_capture_of_another_protocol_and_what_is_no_capture_are_refused_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&recorded("datadog", dir.path(), "")).await;
+    send_all(daemon.connect().await, &wire::process()).await;
+    let to = daemon.server.address().unwrap().to_string();
+    daemon.stop().await;
+    let files = captures(dir.path());
+    let other = command(&["decode", "bytefrog"], &files, &[]);
+    assert_eq!(other.code, Some(2));
+    assert!(other.last_words().contains("is a capture of datadog"), "{}", other.stderr);
+    let raw = dir.path().join("raw");
+    fs::write(&raw, wire::process()).unwrap();
+    let refused = command(&["replay"], &[raw], &["--to", &to]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.last_words().contains("no capture"), "{}", refused.stderr);
+    let nobody = command(&["replay"], &files, &["--to", &to, "--speed", "2.5"]);
+    assert_eq!(nobody.code, Some(1));
+    assert!(nobody.last_words().contains("1 connection not sent"), "{}", nobody.stderr);
+    assert!(TcpStream::connect(&to).await.is_err());
+}

@@ -1,0 +1,300 @@
+//! The daemon over real sockets: what comes out is what `decode` makes of the same bytes, however they arrive, and
+//! whatever the neighbours do; and stopping loses nothing.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::live::puppet::{Mood, Strings};
+use crate::live::{Daemon, Stopped, assert_is_closed, connect, losses, send_all, spans, timeless, until, wire, within};
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::task::{JoinSet, yield_now};
+use tributary::protocol::End;
+use tributary::protocol::datadog::{ListLayout, Options};
+use tributary::server::Server;
+
+/// Nothing happens for lack of time: as offline, where time stands still.
+const TIMELESS: &str = "span_idle = \"1h\"\nwaiting.time = \"1h\"\nhandshake_timeout = \"1h\"\nmessage_timeout = \"1h\"\nclose_linger = \"1m\"";
+
+/// The name and the bytes of every recorded connection.
+fn captures() -> Vec<(String, Vec<u8>)> {
+    let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/datadog");
+    let directories = fs::read_dir(data).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+    let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let captures: Vec<_> = directories.map(|path| (name(&path), fs::read(path.join("wire.bin")).unwrap())).collect();
+    assert!(captures.len() > 50, "the captures are there");
+    captures
+}
+
+/// What `decode` makes of these bytes.
+fn decoded(bytes: &[u8], list_layout: ListLayout) -> Vec<Value> {
+    let options = Options { list_layout, ..Options::default() };
+    crate::common::decode_with(&options, vec![bytes], End::Closed).events.iter().map(timeless).collect()
+}
+
+/// The events of the connection that came from `peer`.
+fn of_peer(events: &[Value], peer: &str) -> Vec<Value> {
+    events.iter().filter(|event| event["origin"]["peer"] == peer).map(timeless).collect()
+}
+
+/// Sends bytes in pieces of random sizes, about 300 of them.
+async fn send_in_pieces(mut stream: TcpStream, bytes: &[u8], seed: u64) {
+    let mut random = seed;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let size = 1 + (random >> 33) as usize % (1 + bytes.len() / 150);
+        let (piece, left) = rest.split_at(size.min(rest.len()));
+        stream.write_all(piece).await.unwrap();
+        rest = left;
+        yield_now().await;
+    }
+    send_all(stream, &[]).await;
+}
+
+/// Sends every capture to one daemon, all at once, and compares.
+async fn compare_all(layout: ListLayout, in_pieces: bool) {
+    let key = if layout == ListLayout::Exact { "exact" } else { "padded32" };
+    let daemon = Daemon::with(&format!("{TIMELESS}\nlist_layout = \"{key}\"")).await;
+    let mut peers = Vec::new();
+    let mut sending = JoinSet::new();
+    for (number, (name, bytes)) in captures().into_iter().enumerate() {
+        let stream = daemon.connect().await;
+        peers.push((name, stream.local_addr().unwrap().to_string(), decoded(&bytes, layout)));
+        sending.spawn(async move {
+            match in_pieces {
+                true => send_in_pieces(stream, &bytes, number as u64).await,
+                false => send_all(stream, &bytes).await,
+            }
+        });
+    }
+    within("all is sent", sending.join_all()).await;
+    daemon.until_all_closed().await;
+    let Stopped { events, accounts } = daemon.stop().await;
+    for (name, peer, expected) in &peers {
+        assert_eq!(&of_peer(&events, peer), expected, "{name}, list_layout {key}");
+    }
+    assert_eq!(events.len(), peers.iter().map(|(.., expected)| expected.len()).sum::<usize>());
+    assert_eq!(accounts.sinks[0].written, events.len() as u64);
+    assert_eq!(accounts.listeners[0].connections, peers.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_side_by_side_give_the_events_that_decode_gives() {
+    compare_all(ListLayout::Exact, false).await;
+    compare_all(ListLayout::Padded32, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_that_arrive_in_small_pieces_give_the_same_events() {
+    compare_all(ListLayout::Exact, true).await;
+    compare_all(ListLayout::Padded32, true).await;
+}
+
+#[tokio::test]
+async fn a_file_sink_holds_the_events_that_decode_gives() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("{listener}.ndjson");
+    let toml =
+        format!("{}[sinks.archive]\ntype = \"file\"\npath = \"{}\"", crate::live::listener(TIMELESS), path.display());
+    let server = Server::start(&crate::live::config(&toml)).await.unwrap();
+    let mut peers = Vec::new();
+    for (name, bytes) in captures() {
+        let stream = connect(&server).await;
+        peers.push((name, stream.local_addr().unwrap().to_string(), decoded(&bytes, ListLayout::Exact)));
+        send_all(stream, &bytes).await;
+    }
+    until("every connection is over", || (crate::live::books(&server).connections_open == 0).then_some(())).await;
+    let accounts = within("stopping", server.stop()).await;
+    assert!(accounts.are_balanced(), "{accounts}");
+    let text = fs::read_to_string(directory.path().join("test.ndjson")).unwrap();
+    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (name, peer, expected) in peers {
+        assert_eq!(of_peer(&events, &peer), expected, "{name}");
+    }
+    assert_eq!(accounts.sinks[0].written, events.len() as u64);
+}
+
+#[tokio::test]
+async fn after_a_fault_the_bytes_that_were_received_count_and_no_others() {
+    let daemon = Daemon::with("").await;
+    let mut stream = daemon.connect().await;
+    let garbage = vec![0xEE; 1 << 20];
+    let mut sent = 0;
+    // The daemon soon stops listening; then a write fails.
+    within("the daemon has had enough", async {
+        stream.write_all(&wire::process()).await.unwrap();
+        while let Ok(bytes) = stream.write(&garbage).await {
+            sent += bytes as u64;
+        }
+    })
+    .await;
+    daemon.until_all_closed().await;
+    let Stopped { events, accounts } = daemon.stop().await;
+    let [loss] = losses(&events)[..] else { panic!("one loss: {events:?}") };
+    assert_eq!(loss["reason"], "malformed");
+    let account = &accounts.listeners[0];
+    assert_eq!(loss["bytes"].as_u64(), Some(account.lost()));
+    assert_eq!(account.lost() + wire::process().len() as u64, account.bytes_in);
+    assert!(account.lost() <= sent && account.lost() < 8 << 20, "{} of {sent}", account.lost());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_on_one_connection_does_not_keep_another_waiting() {
+    let strings = Strings::new(Mood::Write);
+    let sink = strings.clone();
+    // Of all that floods in, the sink is shown the logs only: there are none but the process and the traces.
+    let lane = tributary::pipeline::options::LaneOptions {
+        kinds: [tributary::event::Kind::Log].into_iter().collect(),
+        ..Default::default()
+    };
+    let config = crate::live::config(&crate::live::listener("span_idle = \"1h\""));
+    let server = Server::start_with(&config, |sinks| {
+        sinks.add("puppet", lane, move || Ok(sink.puppet()));
+    })
+    .await
+    .unwrap();
+    let mut flood = connect(&server).await;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let flooding = tokio::spawn({
+        let is_over = is_over.clone();
+        async move {
+            let (hello, _) = wire::work(0);
+            flood.write_all(&hello).await.unwrap();
+            let spans = wire::span(1).repeat(4_000);
+            let mut sent = hello.len() as u64;
+            while !is_over.load(Ordering::Relaxed) {
+                flood.write_all(&spans).await.unwrap();
+                sent += spans.len() as u64;
+            }
+            send_all(flood, &[]).await;
+            sent
+        }
+    });
+    let mut quiet = connect(&server).await;
+    let peer = quiet.local_addr().unwrap().to_string();
+    quiet.write_all(&wire::process()).await.unwrap();
+    let mut flooded_before = 0;
+    for count in 1..=30 {
+        quiet.write_all(&wire::trace()).await.unwrap();
+        let heard = || strings.written().iter().filter(|event| event["origin"]["peer"] == peer).count();
+        // The process and all traces but the last, which is still open.
+        until("the quiet connection is heard", || (heard() == count).then_some(())).await;
+        let flooded = crate::live::books(&server).bytes_in;
+        assert!(flooded > flooded_before, "the flood goes on");
+        flooded_before = flooded;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let sent = within("the flood is over", flooding).await.unwrap();
+    send_all(quiet, &[]).await;
+    let accounts = within("stopping", server.stop()).await;
+    assert!(accounts.are_balanced(), "{accounts}");
+    assert_eq!(accounts.listeners[0].bytes_in, sent + 14 + 30 * 18);
+    assert_eq!(accounts.listeners[0].lost(), 0);
+}
+
+#[tokio::test]
+async fn a_stop_sends_open_records_out_incomplete_and_loses_nothing() {
+    let daemon = Daemon::with("span_idle = \"1h\"").await;
+    let mut open = daemon.connect().await;
+    open.write_all(&[wire::process(), wire::named_span(1, "open")].concat()).await.unwrap();
+    // A record that waits for its name goes out as well.
+    let mut waiting = daemon.connect().await;
+    waiting.write_all(&[wire::process(), wire::span(2), wire::trace()].concat()).await.unwrap();
+    let expected = 14 + 14 + 4 + 83 + 14 + 83 + 18;
+    daemon.until_books("all is read", |books| books.bytes_in == expected).await;
+    let Stopped { events, accounts } = daemon.stop().await;
+    let mut spans = spans(&events);
+    spans.sort_unstable();
+    assert_eq!(spans, [("datadog.span", true), ("open", false)]);
+    assert_eq!(accounts.listeners[0].lost(), 0);
+    assert_eq!(accounts.failed(), 0);
+    assert_is_closed(&mut open).await;
+    assert_is_closed(&mut waiting).await;
+}
+
+#[tokio::test]
+async fn a_stop_inside_an_object_loses_that_object_only() {
+    let daemon = Daemon::with("span_idle = \"1h\"").await;
+    let mut stream = daemon.connect().await;
+    stream.write_all(&[wire::process(), wire::named_span(1, "open"), vec![0xDD, 4, 1]].concat()).await.unwrap();
+    daemon.until_books("all is read", |books| books.bytes_in == 118).await;
+    let Stopped { events, .. } = daemon.stop().await;
+    assert_eq!(spans(&events), [("open", false)]);
+    let [loss] = losses(&events)[..] else { panic!("one loss: {events:?}") };
+    assert_eq!((&loss["reason"], &loss["bytes"]), (&"truncated".into(), &3.into()));
+}
+
+#[tokio::test]
+async fn a_stop_reads_what_has_arrived_before_it() {
+    let daemon = Daemon::with("span_idle = \"1h\"").await;
+    let mut stream = daemon.connect().await;
+    stream.write_all(&wire::process()).await.unwrap();
+    daemon.until_books("the connection is served", |books| books.bytes_in == 14).await;
+    // It is with the system when the write returns; the daemon, on this same thread, cannot have seen it yet.
+    let last = wire::named_span(1, "last");
+    assert_eq!(stream.try_write(&last).unwrap(), last.len());
+    let Stopped { events, accounts } = daemon.stop().await;
+    assert_eq!(accounts.listeners[0].bytes_in, 14 + last.len() as u64);
+    assert_eq!(spans(&events), [("last", false)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_grace_period_ends_what_was_not_written_counts_as_failed() {
+    // More than once, since it is about two things that happen at the same time.
+    for _ in 0..10 {
+        let strings = Strings::new(Mood::Stall);
+        let sink = strings.clone();
+        let lane = tributary::pipeline::options::LaneOptions { buffer_batches: 1, ..Default::default() };
+        let mut config = crate::live::config(&crate::live::listener(""));
+        config.limits.shutdown_grace = Duration::from_millis(50);
+        let server = Server::start_with(&config, |sinks| {
+            sinks.add("puppet", lane, move || Ok(sink.puppet()));
+        })
+        .await
+        .unwrap();
+        let (bytes, _) = wire::work(20_000);
+        let mut senders = JoinSet::new();
+        for _ in 0..3 {
+            let (mut stream, bytes) = (connect(&server).await, bytes.clone());
+            senders.spawn(async move {
+                // It breaks, or the system takes all of it.
+                let _ = stream.write_all(&bytes).await;
+            });
+        }
+        // Some batches are in the sink, one is in its lane, and the connections wait with another each.
+        until("the sink stalls", || (strings.flushes() > 0).then_some(())).await;
+        until_it_rests(|| crate::live::books(&server).bytes_in).await;
+        let accounts = within("stopping", server.stop()).await;
+        assert!(accounts.are_balanced(), "{accounts}");
+        let sink = &accounts.sinks[0];
+        assert_eq!((sink.written, sink.failed), (0, accounts.listeners[0].events()), "{accounts}");
+        assert!(accounts.failed() > 3 && accounts.listeners[0].lost() > 0, "{accounts}");
+        within("the peers notice", senders.join_all()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_listener_that_cannot_be_bound_is_named_and_nothing_runs() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let toml =
+        format!("{}[listeners.second]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n", crate::live::listener(""));
+    let error = Server::start(&crate::live::config(&toml)).await.err().unwrap().to_string();
+    assert!(error.starts_with(&format!("cannot start listener second on {address}: ")), "{error}");
+}
+
+/// Waits until a number does not change any more.
+async fn until_it_rests(number: impl Fn() -> u64) {
+    let (mut last, mut same) = (number(), 0);
+    while same < 10 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let now = number();
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+    }
+}

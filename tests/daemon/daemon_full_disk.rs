@@ -1,0 +1,85 @@
+//! A live daemon whose disk is full, and then is not. In a process of its own: mounting forks, and a fork holds the
+//! locks of the files that other tests have open.
+
+use std::fs;
+use std::future::pending;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::live::{losses, until, within};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::time::sleep;
+use tributary::event::Kind;
+use tributary::server::Server;
+use tributary::simulate::datadog::Dialect;
+use tributary::simulate::{Agent, Amount, Plan};
+
+const DISK_BYTES: usize = 32 << 20;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_slows_the_agents_down_and_all_is_well_when_there_is_room_again() {
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("note: not allowed to mount a tmpfs, so the full disk is not tested here");
+        return;
+    };
+    let filler = disk.path().join("filler");
+    // Room for a few hundred events.
+    fs::write(&filler, vec![0; DISK_BYTES - (256 << 10)]).unwrap();
+    let (events, path) = (disk.path().join("events.ndjson"), disk.path().display());
+    let limits = "span_idle = \"1s\"\nmessage_timeout = \"1s\"\nidle_timeout = \"1500ms\"\nmin_message_rate = 0";
+    let sink = format!("[sinks.archive]\ntype = \"file\"\npath = \"{path}/events.ndjson\"\nbuffer_batches = 1");
+    let server =
+        Server::start(&crate::live::config(&format!("{}{sink}", crate::live::listener(limits)))).await.unwrap();
+    let plan =
+        Plan { to: server.address().unwrap(), amount: Amount::Events(20_000), rate: None, connections: 3, seed: 7 };
+    let agents = tokio::spawn(tributary::simulate::run(Agent::Datadog(Dialect::Exact), plan, pending()));
+    let archive = || server.ledger().accounts().sinks.remove(0);
+    until("the sink holds what it has", || archive().holding.then_some(())).await;
+    // Longer than any limit, so that every connection would have been given up.
+    sleep(Duration::from_secs(2)).await;
+    let stuck = crate::live::books(&server).bytes_in;
+    let before = fs::read(&events).unwrap();
+    assert!(before.ends_with(b"\n"), "the last record is whole");
+    fs::remove_file(&filler).unwrap();
+    let sent = within("the agents are done", agents).await.unwrap().unwrap();
+    assert!(stuck < sent.bytes, "the daemon had stopped reading");
+    // An agent waits only so long for the daemon to close; what it sent last may still be with the system.
+    let is_over = || crate::live::books(&server).connections_open == 0;
+    until("every connection is over", || is_over().then_some(())).await;
+    let accounts = within("stopping", server.stop()).await;
+    assert!(accounts.are_balanced(), "{accounts}");
+    assert_eq!((accounts.listeners[0].bytes_in, accounts.listeners[0].lost()), (sent.bytes, 0), "{accounts}");
+    assert_eq!(accounts.listeners[0].count(Kind::Loss), 0);
+    assert_eq!((accounts.sinks[0].written, accounts.failed()), (sent.events, 0), "{accounts}");
+    let after = fs::read_to_string(&events).unwrap();
+    assert!(after.as_bytes().starts_with(&before));
+    let written: Vec<Value> = after.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(written.len() as u64, sent.events);
+    assert!(losses(&written).is_empty());
+}
+
+/// A file system of its own, gone when dropped.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    /// `None` when this process may not mount.
+    fn mount() -> Option<SmallDisk> {
+        let directory = tempfile::tempdir().unwrap();
+        let size = format!("size={DISK_BYTES}");
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(directory.path()).output();
+        mount.is_ok_and(|output| output.status.success()).then_some(SmallDisk(directory))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily, so that a file which a failed test left open does not keep it.
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}

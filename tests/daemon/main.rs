@@ -1,0 +1,35 @@
+//! The daemon: listeners, limits, faults of the machine, TLS, reload, capture, tap and the admin endpoint.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
+
+#[path = "../support/common/mod.rs"]
+mod common;
+#[path = "../support/endless/mod.rs"]
+mod endless_support;
+#[path = "../support/live/mod.rs"]
+mod live;
+#[path = "../support/rbkit_law/mod.rs"]
+mod rbkit_law_support;
+#[path = "../support/sink_file/mod.rs"]
+mod sink_file_support;
+#[path = "../support/tls/mod.rs"]
+mod tls_support;
+#[path = "../support/zico/mod.rs"]
+mod zico_support;
+
+mod admin;
+mod backpressure;
+mod capture;
+mod daemon;
+mod daemon_full_disk;
+mod faults;
+mod faults_clock;
+mod faults_pace;
+mod memory;
+mod memory_flood;
+mod proxy;
+mod reload;
+mod service;
+mod tap;
+mod tls;
+mod tls_reload;
+mod transport;

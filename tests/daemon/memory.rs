@@ -1,0 +1,196 @@
+//! Memory that can be computed: what is refused before the start, and what waits when it is used up.
+
+use std::fs;
+
+use crate::live::binary::run;
+use crate::live::puppet::{Mood, Strings};
+use crate::live::{Daemon, config_with_room, connect, until, wire, within};
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tributary::config::Config;
+use tributary::pipeline::options::LaneOptions;
+use tributary::server::Server;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Two threads decode, so that the sum is the same on every machine; the rest is added by hand: 8 MiB for batches being
+/// made, 2 MiB for the admin endpoint and for who was heard, 4 MiB for a lane and as much for the lines of a pipe, and little things.
+const SMALL: &str = "limits = { memory_bytes = \"MEMORY\", threads = 2 }
+[listeners.spans]
+protocol = \"datadog\"
+max_message_bytes = \"20MiB\"
+[sinks.pipe]
+type = \"stdout\"
+buffer_bytes = \"64KiB\"
+";
+
+#[test]
+fn a_configuration_that_needs_more_memory_than_it_is_given_is_refused_with_the_sum() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.toml");
+    fs::write(&path, SMALL.replace("MEMORY", "32MiB")).unwrap();
+    let path = path.to_str().unwrap();
+    let checked = run(&["check", "--config", path]);
+    assert_eq!((checked.code, &*checked.stdout), (Some(2), ""));
+    let expected = format!(
+        "tributary: the configuration is wrong
+{path}:1:27: `memory_bytes` is 32MiB: too little for this configuration
+  1 | limits = {{ memory_bytes = \"32MiB\", threads = 2 }}
+    |                           ^^^^^^^ at least 41MiB, or lower what is large among these bytes:
+    |      8,388,608  limits           batches being made: 2 threads x 4MiB
+    |      2,097,152  admin            16 connections, each with a request and an answer
+    |      2,359,296  listeners.spans  who has been heard
+    |      4,521,984  sinks.pipe       its lane: one batch of 4MiB
+    |      4,259,840  sinks.pipe       lines on their way to the stream
+    |     21,626,880  together
+    |     21,364,736  peers            at least: the longest message, and never less than 16MiB
+"
+    );
+    assert_eq!(checked.stderr, expected);
+    let ran = run(&["run", "--config", path]);
+    assert_eq!((ran.code, ran.stderr), (Some(2), expected));
+    // What it says is enough is enough.
+    fs::write(path, SMALL.replace("MEMORY", "41MiB")).unwrap();
+    assert_eq!(run(&["check", "--config", path]).code, Some(0));
+    fs::write(path, SMALL.replace("MEMORY", "40MiB")).unwrap();
+    assert_eq!(run(&["check", "--config", path]).code, Some(2));
+}
+
+#[test]
+fn check_prints_parts_that_add_up_to_the_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.toml");
+    fs::write(&path, SMALL.replace("MEMORY", "64MiB")).unwrap();
+    let printed = run(&["check", "--print", "--config", path.to_str().unwrap()]);
+    let table = &printed.stdout[printed.stdout.find("# Memory at the worst").unwrap()..];
+    let rows: Vec<(u64, &str)> = table
+        .lines()
+        .skip(2)
+        .map(|line| {
+            let mut words = line.trim_start_matches('#').split_whitespace();
+            (words.next().unwrap().replace(',', "").parse().unwrap(), words.next().unwrap())
+        })
+        .collect();
+    let [parts @ .., (limit, "together")] = &rows[..] else { panic!("{table}") };
+    assert_eq!(parts.iter().map(|(bytes, _)| bytes).sum::<u64>(), *limit, "{table}");
+    assert_eq!(*limit, 64 * MIB);
+    let names: Vec<_> = parts.iter().map(|(_, name)| *name).collect();
+    assert_eq!(names, ["limits", "admin", "listeners.spans", "sinks.pipe", "sinks.pipe", "peers"]);
+}
+
+#[test]
+fn the_defaults_leave_room_for_five_thousand_connections() {
+    let mut config = Config::builtin();
+    config.limits.threads = Some(4);
+    let room = config.bounds().left_of(config.limits.memory_bytes);
+    assert!(room / 8 * 7 >= 5_000 * 24 * KIB, "{room} bytes are left");
+}
+
+/// A connection that says that it is there, by a span of this name.
+async fn with_span(server: &Server, name: &str) -> TcpStream {
+    let mut stream = connect(server).await;
+    stream.write_all(&[wire::process(), wire::named_span(1, name), wire::trace()].concat()).await.unwrap();
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_finds_no_memory_for_a_connection_waits_and_is_served_when_another_has_gone() {
+    // Seven eighths of it are for three connections, and not for four.
+    let config = config_with_room(&crate::live::listener(""), 3 * 24 * KIB * 8 / 7 + 8);
+    let daemon = Daemon::on(&config).await;
+    let mut inside = Vec::new();
+    for number in 0..3 {
+        inside.push(with_span(&daemon.server, &format!("in-{number}")).await);
+        daemon.until_named(&format!("in-{number}")).await;
+    }
+    let _outside = with_span(&daemon.server, "outside").await;
+    for (number, stream) in inside.iter_mut().enumerate() {
+        let name = format!("again-{number}");
+        stream.write_all(&[wire::named_span(2, &name), wire::trace()].concat()).await.unwrap();
+        daemon.until_named(&name).await;
+    }
+    assert_eq!(daemon.books().connections_open, 3);
+    assert!(daemon.server.health().not_ready().unwrap().contains("limits.memory_bytes"));
+    inside.pop();
+    daemon.until_named("outside").await;
+    drop((inside, _outside));
+    daemon.stop().await;
+}
+
+const RUBY: &str =
+    "[listeners.test]\nprotocol = \"rbkit\"\nlisten_publish = \"127.0.0.1:0\"\nmessage_timeout = \"500ms\"\n";
+
+/// The front of a message that is one text of 4 MB, and holds so many bytes.
+fn half_message(bytes: usize) -> Vec<u8> {
+    let mut event = vec![0x83, 0, 6, 9, 0, 2, 0x91, 0x82, 0, 9, 2, 0x91, 0x81, 12, 0xDB];
+    event.extend_from_slice(&4_000_000_u32.to_be_bytes());
+    event.resize(event.len() + 4_000_000, b'x');
+    [&crate::rbkit_law_support::pack::hello("PUB")[..], &crate::rbkit_law_support::pack::frame(0, &event)[..bytes]]
+        .concat()
+}
+
+fn wants_memory(event: &Value) -> bool {
+    let loss = &event["loss"];
+    loss["reason"] == "failed" && loss["detail"].as_str().unwrap().contains("limits.memory_bytes")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_for_which_there_is_no_memory_is_not_read_on_and_ends_with_a_loss_that_says_so() {
+    let daemon = Daemon::on(&config_with_room(RUBY, MIB)).await;
+    let mut stream = connect(&daemon.server).await;
+    // It is not read on, so not all of it can be sent.
+    let _ = within("the daemon hangs up", stream.write_all(&half_message(3_900_000))).await;
+    let events = daemon.until("a loss", |events| events.iter().any(wants_memory)).await;
+    let loss = events.iter().find(|event| wants_memory(event)).unwrap();
+    // Behind the greeting, the READY command, the head of the frame and that of the message.
+    assert_eq!(loss["origin"]["offset"], 64 + 27 + 9);
+    assert!(loss["loss"]["bytes"].as_u64().unwrap() <= MIB, "{loss}");
+    daemon.until_all_closed().await;
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_memory_is_short_who_holds_much_of_it_has_the_time_of_a_message_and_no_more() {
+    // At a byte per second the first could stay for a week.
+    let config = config_with_room(&format!("{RUBY}min_message_rate = 1\n"), 2 * MIB);
+    let daemon = Daemon::on(&config).await;
+    let mut first = connect(&daemon.server).await;
+    first.write_all(&half_message(600_000)).await.unwrap();
+    daemon.until_books("it is all there", |books| books.bytes_in >= 600_000).await;
+    let mut second = connect(&daemon.server).await;
+    let _ = within("the daemon hangs up", second.write_all(&half_message(3_900_000))).await;
+    let is_told = |events: &[Value]| events.iter().filter(|event| wants_memory(event)).count() == 2;
+    daemon.until("both have gone", is_told).await;
+    daemon.until_all_closed().await;
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_many_batches_wait_for_a_full_lane_no_more_are_made() {
+    const PEERS: u64 = 150;
+    let strings = Strings::new(Mood::Stall);
+    let puppets = strings.clone();
+    let lane = LaneOptions { buffer_batches: 1, ..LaneOptions::default() };
+    let add = |sinks: &mut tributary::pipeline::Sinks| sinks.add("puppet", lane, move || Ok(puppets.puppet()));
+    let server = Server::start_with(&crate::live::config(&crate::live::listener("")), add).await.unwrap();
+    let (work, events) = wire::work(120);
+    let mut streams = Vec::new();
+    for _ in 0..PEERS {
+        let mut stream = connect(&server).await;
+        stream.write_all(&work).await.unwrap();
+        streams.push(stream);
+    }
+    // Every connection has read something, and would make a batch of it.
+    until("all are read", || (crate::live::books(&server).bytes_in >= PEERS * 8 * KIB).then_some(())).await;
+    let claimed = server.ledger().accounts().sinks[0].events;
+    assert!(claimed < PEERS * 80 / 2, "{claimed} events wait");
+    strings.set(Mood::Write);
+    for stream in streams {
+        crate::live::send_all(stream, &[]).await;
+    }
+    let accounts = within("stopping", server.stop()).await;
+    assert!(accounts.are_balanced(), "{accounts}");
+    assert_eq!(accounts.sinks[0].written, PEERS * events);
+}

@@ -1,0 +1,218 @@
+//! Another configuration for a running daemon: what has changed is exchanged, everything else goes on, nothing is lost.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+
+use crate::live::{Daemon, assert_is_closed, config, until, wire, within};
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tributary::server::Server;
+
+/// An address that was free a moment ago.
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn listener(name: &str, address: SocketAddr, options: &str) -> String {
+    format!("[listeners.{name}]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n{options}\n")
+}
+
+fn file(name: &str, path: &Path, options: &str) -> String {
+    format!("[sinks.{name}]\ntype = \"file\"\npath = {:?}\n{options}\n", path.display().to_string())
+}
+
+/// Each name is a string of its own.
+async fn say(stream: &mut TcpStream, name: &str) {
+    let id = 1 + name.bytes().fold(0, |id: u64, byte| (id * 31 + u64::from(byte)) % 60_000);
+    stream.write_all(&wire::named_span(id, name)).await.unwrap();
+}
+
+/// A connection that has said its first span.
+async fn speaker(address: SocketAddr, name: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(&wire::process()).await.unwrap();
+    say(&mut stream, name).await;
+    stream
+}
+
+fn names(events: &[Value]) -> Vec<String> {
+    let spans = events.iter().filter(|event| event["kind"] == "span");
+    spans.map(|span| span["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn written(path: &Path) -> Vec<String> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    names(&text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<_>>())
+}
+
+const QUICK: &str = "span_idle = \"10ms\"";
+
+#[tokio::test]
+async fn what_is_the_same_keeps_its_connections_and_what_is_not_begins_anew() {
+    let (same, changed, gone, new) = (free_address(), free_address(), free_address(), free_address());
+    let before = [("same", same), ("changed", changed), ("gone", gone)];
+    let text: String = before.iter().map(|(name, address)| listener(name, *address, QUICK)).collect();
+    let mut daemon = Daemon::start(&text).await;
+    let mut kept = speaker(same, "same-1").await;
+    let mut ended = speaker(changed, "changed-1").await;
+    let mut dropped = speaker(gone, "gone-1").await;
+    daemon.until("three spans", |events| names(events).len() == 3).await;
+
+    let text = [
+        listener("new", new, QUICK),
+        listener("same", same, QUICK),
+        listener("changed", changed, "span_idle = \"11ms\""),
+    ];
+    let reloaded = daemon.server.reload(&config(&text.concat())).await.unwrap();
+    assert_eq!(reloaded.changes, ["listener changed begun anew", "listener gone ended", "listener new begun"]);
+    assert!(reloaded.failures.is_empty());
+    let bound: Vec<_> = daemon.server.addresses().iter().map(|bound| (&*bound.name, bound.address)).collect();
+    assert_eq!(bound, [("new", new), ("same", same), ("changed", changed)]);
+
+    assert_is_closed(&mut ended).await;
+    assert_is_closed(&mut dropped).await;
+    say(&mut kept, "same-2").await;
+    let _again = speaker(changed, "changed-2").await;
+    let _first = speaker(new, "new-1").await;
+    daemon.until("six spans", |events| names(events).len() == 6).await;
+    assert!(TcpStream::connect(gone).await.is_err());
+    let stopped = daemon.stop().await;
+    let mut all = names(&stopped.events);
+    all.sort();
+    assert_eq!(all, ["changed-1", "changed-2", "gone-1", "new-1", "same-1", "same-2"]);
+    // The books go on, and nobody's are forgotten.
+    let connections: Vec<_> =
+        stopped.accounts.listeners.iter().map(|one| (one.name.as_str(), one.connections)).collect();
+    assert_eq!(connections, [("same", 1), ("changed", 2), ("gone", 1), ("new", 1)]);
+}
+
+#[tokio::test]
+async fn a_configuration_that_cannot_be_leaves_everything_as_it_was() {
+    let (address, other) = (free_address(), free_address());
+    let mut daemon = Daemon::start(&listener("a", address, QUICK)).await;
+    let mut peer = speaker(address, "before").await;
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let impossible = [
+        listener("b", other, QUICK),
+        listener("c", taken.local_addr().unwrap(), QUICK),
+        listener("d", free_address(), "tls = { cert = \"/nowhere/c.pem\", key = \"/nowhere/k.pem\" }"),
+    ];
+    let error = daemon.server.reload(&config(&impossible.concat())).await.unwrap_err().to_string();
+    assert!(error.contains("cannot start listener c on"), "{error}");
+    assert!(TcpStream::connect(other).await.is_err());
+    say(&mut peer, "after").await;
+    daemon.until("both spans", |events| names(events) == ["before", "after"]).await;
+    assert!(daemon.server.reload(&config(&listener("a", address, QUICK))).await.unwrap().changes.is_empty());
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_refused_configuration_leaves_no_books_behind() {
+    let address = free_address();
+    let mut daemon = Daemon::start(&listener("a", address, QUICK)).await;
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let impossible = [listener("b", free_address(), QUICK), listener("c", taken.local_addr().unwrap(), QUICK)];
+    assert!(daemon.server.reload(&config(&impossible.concat())).await.is_err());
+    let names = |server: &Server| {
+        server.ledger().accounts().listeners.into_iter().map(|account| account.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&daemon.server), ["a"]);
+    let possible = [listener("a", address, QUICK), listener("b", free_address(), QUICK)];
+    daemon.server.reload(&config(&possible.concat())).await.unwrap();
+    assert_eq!(names(&daemon.server), ["a", "b"]);
+    daemon.stop().await;
+}
+
+fn zico(name: &str, state_dir: &Path, options: &str) -> String {
+    let state_dir = state_dir.display().to_string();
+    let quarantine = "quarantine.dir = \"\"";
+    format!(
+        "[listeners.{name}]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:0\"\nstate_dir = {state_dir:?}\n{quarantine}\n{options}\n"
+    )
+}
+
+/// So long would a daemon wait that waits at all.
+const NEVER: &str = "[limits]\nshutdown_grace = \"1h\"\n";
+
+#[tokio::test]
+async fn a_new_listener_whose_agents_cannot_be_kept_is_refused_at_once() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("file"), "").unwrap();
+    let before = listener("a", free_address(), QUICK);
+    let mut daemon = Daemon::start(&format!("{NEVER}{before}")).await;
+    let with = |dir: &str| config(&format!("{NEVER}{before}{}", zico("z", &home.path().join(dir), "")));
+    let refused = within("the refusal", daemon.server.reload(&with("file"))).await.unwrap_err().to_string();
+    assert!(refused.contains("the agents of listener z") && refused.contains("file"), "{refused}");
+    assert_eq!(daemon.server.ledger().accounts().listeners.len(), 1);
+    let reloaded = daemon.server.reload(&with("directory")).await.unwrap();
+    assert_eq!(reloaded.changes, ["listener z begun"]);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_listener_that_is_changed_takes_its_agents_over_when_its_connections_have_gone() {
+    let home = tempfile::tempdir().unwrap();
+    let mut daemon = Daemon::start(&format!("{NEVER}{}", zico("z", home.path(), ""))).await;
+    // Its connection holds the store until it has gone.
+    let mut peer = daemon.connect().await;
+    daemon.until_books("it is there", |books| books.connections_open == 1).await;
+    let other = format!("{NEVER}{}", zico("z", home.path(), "session_timeout = \"2h\""));
+    let reloaded = within("reloading", daemon.server.reload(&config(&other))).await.unwrap();
+    assert_eq!(reloaded.changes, ["listener z begun anew"]);
+    assert!(reloaded.failures.is_empty(), "{:?}", reloaded.failures);
+    assert_is_closed(&mut peer).await;
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn sinks_come_go_and_change_under_traffic_and_no_event_is_lost_between_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let address = free_address();
+    let with = |sinks: &str| config(&format!("{}{sinks}", listener("a", address, QUICK)));
+    let steady = file("steady", &path("steady.ndjson"), "");
+    let mut server = Server::start(&with(&format!("{steady}{}", file("other", &path("1.ndjson"), "")))).await.unwrap();
+    let talking = tokio::spawn(async move {
+        let mut peer = speaker(address, "span-0").await;
+        for number in 1..400 {
+            say(&mut peer, &format!("span-{number}")).await;
+            tokio::task::yield_now().await;
+        }
+        peer.shutdown().await.unwrap();
+    });
+    for number in 2..6 {
+        let other = file("other", &path(&format!("{number}.ndjson")), "buffer_batches = 2");
+        let reloaded = within("reloading", server.reload(&with(&format!("{steady}{other}")))).await.unwrap();
+        assert_eq!(reloaded.changes, ["sink other begun anew"]);
+    }
+    within("all is said", talking).await.unwrap();
+    let is_all_written = || (written(&path("steady.ndjson")).len() == 400).then_some(());
+    until("400 spans", is_all_written).await;
+    let reloaded = server.reload(&with(&steady)).await.unwrap();
+    assert_eq!(reloaded.changes, ["sink other ended"]);
+    let accounts = server.stop().await;
+    assert!(accounts.are_balanced(), "{accounts}");
+    let in_parts: Vec<_> = (1..6).flat_map(|number| written(&path(&format!("{number}.ndjson")))).collect();
+    assert_eq!(in_parts, written(&path("steady.ndjson")));
+    let events: Vec<_> = accounts.sinks.iter().map(|sink| (sink.name.as_str(), sink.events, sink.failed)).collect();
+    let all = accounts.listeners[0].events();
+    assert_eq!(events, [("steady", all, 0), ("other", all, 0)]);
+}
+
+#[tokio::test]
+async fn the_admin_endpoint_moves_and_sees_what_is_new() {
+    let address = free_address();
+    let with = |admin: SocketAddr, rest: &str| config(&format!("[admin]\nlisten = \"{admin}\"\n{rest}"));
+    let (first, second) = (free_address(), free_address());
+    let mut server = Server::start(&with(first, &listener("a", address, QUICK))).await.unwrap();
+    let ruby = "[listeners.ruby]\nprotocol = \"rbkit\"\nagents = [{ request = \"127.0.0.1:1\" }]\n";
+    let reloaded = server.reload(&with(second, ruby)).await.unwrap();
+    assert_eq!(reloaded.changes, ["listener a ended", "listener ruby begun", "admin endpoint begun anew"]);
+    assert!(TcpStream::connect(first).await.is_err());
+    assert!(TcpStream::connect(address).await.is_err());
+    assert_eq!(server.admin_address(), Some(second));
+    assert_eq!(server.dialled().len(), 1);
+    server.stop().await;
+}

@@ -1,0 +1,79 @@
+//! The manners of a service: what the daemon says to systemd, and the sockets that it takes over.
+
+use std::fs;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::live::binary::{Binary, tributary, until};
+use crate::live::wire;
+
+/// What a service manager hears, in order.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn at(path: &Path) -> Manager {
+        let socket = UnixDatagram::bind(path).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Manager(socket)
+    }
+
+    fn hear(&self) -> String {
+        let mut bytes = [0; 1024];
+        let length = self.0.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).trim().to_owned()
+    }
+
+    fn hear_but(&self, ignored: &str) -> String {
+        std::iter::repeat_with(|| self.hear()).find(|said| said != ignored).unwrap()
+    }
+}
+
+#[test]
+fn a_service_manager_hears_of_readiness_progress_reloads_and_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let (socket, file) = (directory.path().join("notify"), directory.path().join("t.toml"));
+    let manager = Manager::at(&socket);
+    let quiet = "[admin]\nlisten = \"\"\n[listeners.a]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n";
+    fs::write(&file, format!("{quiet}[sinks.none]\ntype = \"discard\"\n")).unwrap();
+    let mut command = tributary(&["run", "--config", file.to_str().unwrap()]);
+    command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "300000").env_remove("WATCHDOG_PID");
+    let daemon = Binary::start(command);
+    assert_eq!(manager.hear_but("WATCHDOG=1"), "READY=1");
+    assert_eq!(manager.hear(), "WATCHDOG=1");
+    assert_eq!(manager.hear(), "WATCHDOG=1");
+    daemon.signal("HUP");
+    let said = manager.hear_but("WATCHDOG=1");
+    assert!(said.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{said}");
+    assert_eq!(manager.hear_but("WATCHDOG=1"), "READY=1");
+    daemon.signal("TERM");
+    assert_eq!(manager.hear_but("WATCHDOG=1"), "STOPPING=1");
+    assert_eq!(daemon.end().code, Some(0));
+}
+
+#[test]
+fn a_socket_that_was_handed_over_is_served_with_all_that_waited_in_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, events) = (directory.path().join("t.toml"), directory.path().join("events.ndjson"));
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    // Before there is any daemon.
+    let mut early = TcpStream::connect(address).unwrap();
+    early.write_all(&[wire::process(), wire::named_span(1, "early")].concat()).unwrap();
+    drop(early);
+    let sink = format!("[sinks.file]\ntype = \"file\"\npath = {:?}\n", events.display().to_string());
+    let listener = format!("[listeners.a]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n");
+    fs::write(&file, format!("[admin]\nlisten = \"\"\n{listener}{sink}")).unwrap();
+    let script = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" run --config \"$1\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tributary"), file.to_str().unwrap()]);
+    let mut daemon = command.stdin(Stdio::from(OwnedFd::from(socket))).stderr(Stdio::null()).spawn().unwrap();
+    until("the span is written", || fs::read_to_string(&events).ok().filter(|text| text.contains("\"early\"")));
+    let pid = daemon.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert!(until("the daemon ends", || daemon.try_wait().unwrap()).success());
+}

@@ -1,0 +1,226 @@
+//! Looking on at a running daemon: `tributary tap`, and the endpoint behind it.
+
+use std::future::pending;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::live::binary::{Binary, run, tributary};
+use crate::live::{Daemon, connect, until, wire, within};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
+use tributary::simulate::{Agent, Amount, Plan, datadog, endless};
+
+const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+
+async fn daemon(options: &str) -> Daemon {
+    Daemon::start(&format!("{ADMIN}{}", crate::live::listener(options))).await
+}
+
+/// `tributary tap` of this daemon, which looks on already.
+async fn tap(daemon: &Daemon, arguments: &[&str]) -> Binary {
+    let admin = daemon.server.admin_address().unwrap().to_string();
+    let all = [&["tap", "--admin", &admin], arguments].concat();
+    let before = taps(daemon).await;
+    let tap = Binary::start(tributary(&all));
+    within("it looks on", async {
+        while taps(daemon).await == before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    tap
+}
+
+/// How many look on.
+async fn taps(daemon: &Daemon) -> u64 {
+    let metrics = ask(daemon.server.admin_address().unwrap(), "/metrics").await;
+    let line = metrics.lines().find_map(|line| line.strip_prefix("tributary_taps ")).unwrap();
+    line.parse().unwrap()
+}
+
+async fn ask(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+    let mut text = String::new();
+    within("an answer", stream.read_to_string(&mut text)).await.unwrap();
+    text
+}
+
+async fn end(tap: Binary) -> crate::live::binary::Ended {
+    let ended = spawn_blocking(move || tap.end()).await.unwrap();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    ended
+}
+
+/// What a sheet says, line by line, without its layout.
+fn said(sheet: &str) -> Vec<String> {
+    sheet.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tap_shows_the_events_that_the_sinks_get_up_to_the_last_one() {
+    let daemon = daemon("").await;
+    let all = tap(&daemon, &[]).await;
+    let losses = tap(&daemon, &["--kind", "loss", "--listener", "test", "--format", "text"]).await;
+    let (work, spans) = wire::work(50);
+    let bytes = [work, b"no such thing".to_vec()].concat();
+    crate::live::send_all(daemon.connect().await, &bytes).await;
+    daemon.until_all_closed().await;
+    let stopped = daemon.stop().await;
+    let (all, losses) = (end(all).await, end(losses).await);
+    assert!(stopped.events.len() as u64 > spans);
+    assert_eq!(all.events(), stopped.events);
+    assert_eq!(losses.stdout.lines().count(), 1);
+    assert!(losses.stdout.contains("malformed"), "{}", losses.stdout);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wire_is_shown_from_the_next_message_on_and_what_is_wrong_with_it() {
+    let daemon = daemon("").await;
+    let mut stream = daemon.connect().await;
+    stream.write_all(&[wire::process(), wire::named_span(7, "before")].concat()).await.unwrap();
+    daemon.until_books("it is read", |books| books.bytes_in > 100 && books.buffered() == 0).await;
+    let tap = tap(&daemon, &["--wire"]).await;
+    let at = daemon.books().bytes_in;
+    // In two pieces, so that the first of them is no message.
+    let message = wire::named_span(8, "after");
+    stream.write_all(&message[..5]).await.unwrap();
+    daemon.until_books("a piece is here", |books| books.bytes_in == at + 5).await;
+    stream.write_all(&message[5..]).await.unwrap();
+    stream.write_all(&[0xDD, 0x77, 1, 2, 3]).await.unwrap();
+    daemon.until_all_closed().await;
+    daemon.stop().await;
+    let sheet = end(tap).await.stdout;
+    let lines = said(&sheet);
+    assert!(lines[0].starts_with("== test (datadog) 127.0.0.1:"), "{sheet}");
+    assert!(sheet.contains("\"after\"") && !sheet.contains("\"before\""), "{sheet}");
+    let first = lines.iter().find(|line| line.contains(" dd 06 ")).unwrap();
+    assert!(first.starts_with(&format!("{at:08x} ")), "{sheet}");
+    let fault = at + message.len() as u64;
+    // The bytes themselves stand before what is said of them.
+    assert!(lines.iter().any(|line| line.starts_with(&format!("{fault:08x} dd 77 01 02 03 "))), "{sheet}");
+    let fault = lines.iter().find(|line| line.starts_with(&format!("{fault:08x} !!"))).unwrap();
+    assert!(fault.contains("object_type"), "{sheet}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_shown_with_their_bodies_named_and_no_key_is() {
+    let listen = "listen = \"127.0.0.1:0\"";
+    let toml = format!(
+        "{ADMIN}[listeners.desktops]\nprotocol = \"endless\"\n{listen}\n[listeners.zorka]\nprotocol = \"zico\"\n{listen}\n"
+    );
+    let daemon = Daemon::start(&toml).await;
+    let tap = tap(&daemon, &["--wire"]).await;
+    let plan =
+        Plan { to: daemon.server.address().unwrap(), amount: Amount::Events(3), rate: None, connections: 1, seed: 1 };
+    within("sent", tributary::simulate::run(Agent::Endless(endless::Version::default()), plan, pending()))
+        .await
+        .unwrap();
+    let zorka = daemon.server.addresses().iter().find(|bound| bound.name == "zorka").unwrap().address;
+    let body = "{\"rkey\":\"hush-hush\",\"name\":\"h\",\"app\":\"a\",\"env\":\"e\"}";
+    let request = format!(
+        "POST /agent/register HTTP/1.1\r\nhost: x\r\nx-zorka-auth-key: hush-too\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(zorka).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    within("an answer", stream.read_to_end(&mut answer)).await.unwrap();
+    daemon.stop().await;
+    let sheet = end(tap).await.stdout;
+    assert!(sheet.contains("request 1: PUT /3/"), "{sheet}");
+    assert!(sheet.contains("request 1: POST /agent/register"), "{sheet}");
+    assert!(sheet.matches("event_id").count() >= 3 || sheet.matches("event id").count() >= 3, "{sheet}");
+    assert!(!sheet.contains("hush"), "{sheet}");
+    // Nor its bytes.
+    assert!(!sheet.contains("68 75 73 68"), "{sheet}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tap_that_nobody_reads_holds_nobody_up_and_says_what_it_has_left_out() {
+    const EVENTS: u64 = 40_000;
+    let daemon = daemon("").await;
+    let mut idle = TcpStream::connect(daemon.server.admin_address().unwrap()).await.unwrap();
+    idle.write_all(b"GET /tap HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    within("it looks on", async { while taps(&daemon).await == 0 {} }).await;
+    let plan = Plan {
+        to: daemon.server.address().unwrap(),
+        amount: Amount::Events(EVENTS),
+        rate: None,
+        connections: 2,
+        seed: 3,
+    };
+    let agent = Agent::Datadog(datadog::Dialect::default());
+    within("everything is sent", tributary::simulate::run(agent, plan, pending())).await.unwrap();
+    daemon.until_all_closed().await;
+    let written = || daemon.server.ledger().accounts().sinks[0].written;
+    until("it is written", || (written() >= EVENTS).then_some(())).await;
+    // Only now somebody reads, and something more passes.
+    let reading = tokio::spawn(async move {
+        let mut all = Vec::new();
+        idle.read_to_end(&mut all).await.unwrap();
+        all
+    });
+    crate::live::send_all(daemon.connect().await, &wire::process()).await;
+    daemon.until_all_closed().await;
+    let stopped = daemon.stop().await;
+    let shown = String::from_utf8(within("it is read to its end", reading).await.unwrap()).unwrap();
+    // Its lines stand in chunks; each chunk has whole lines.
+    let lines: Vec<Value> =
+        shown.lines().filter(|line| line.starts_with("{\"")).map(|line| serde_json::from_str(line).unwrap()).collect();
+    let is_told = |line: &&Value| line["loss"]["reason"] == "shed";
+    let left_out: u64 = lines.iter().filter(is_told).map(|line| line["loss"]["events"].as_u64().unwrap()).sum();
+    let seen = lines.iter().filter(|line| !is_told(line)).count() as u64;
+    assert!(left_out > 0, "{seen} events were shown");
+    assert_eq!(seen + left_out, stopped.events.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_many_may_look_on_and_a_place_is_given_back() {
+    let daemon = daemon("").await;
+    let address = daemon.server.admin_address().unwrap();
+    let mut open = Vec::new();
+    for number in 1..=4 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /tap?wire HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        open.push(stream);
+        within("it looks on", async { while taps(&daemon).await < number {} }).await;
+    }
+    assert!(ask(address, "/tap").await.starts_with("HTTP/1.1 503 "));
+    drop(open.pop());
+    within("the place is free", async {
+        while taps(&daemon).await > 3 {
+            // That somebody has left is seen when something is to be shown.
+            crate::live::send_all(connect(&daemon.server).await, &wire::process()).await;
+        }
+    })
+    .await;
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_shown_is_said_clearly() {
+    let daemon = daemon("").await;
+    let address = daemon.server.admin_address().unwrap();
+    for (query, status, words) in [
+        ("kind=spam", 400, "there is no kind spam"),
+        ("listener=nobody", 404, "there is no listener nobody"),
+        ("colour=red", 400, "what is colour=red?"),
+    ] {
+        let answer = ask(address, &format!("/tap?{query}")).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(words), "{answer}");
+    }
+    let admin = address.to_string();
+    let (ended, nobody) = spawn_blocking(move || {
+        (run(&["tap", "--admin", &admin, "--listener", "nobody"]), run(&["tap", "--admin", "127.0.0.1:1"]))
+    })
+    .await
+    .unwrap();
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.last_words().contains("404 Not Found: there is no listener nobody"), "{}", ended.stderr);
+    assert_eq!(nobody.code, Some(1));
+    assert!(nobody.last_words().contains("the admin endpoint on 127.0.0.1:1"), "{}", nobody.stderr);
+    daemon.stop().await;
+}

@@ -1,0 +1,359 @@
+//! How connections end and who may open them: time limits, half-closes, resets, limits on their number.
+
+use std::time::Duration;
+
+use crate::live::{Daemon, assert_is_closed, losses, reset, send_all, spans, until, wire, within};
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tributary::event::{Header, Position, Severity};
+use tributary::pipeline::Sinks;
+use tributary::protocol::{Awaiting, End, Flow, Now, Output, Progress, Protocol, Session};
+use tributary::sink::memory::Memory;
+use tributary::transport::clock::Clock;
+use tributary::transport::tcp::Listener;
+
+/// A connection on which the first span, `name`, was sent and has gone out.
+async fn with_span(daemon: &Daemon, name: &str) -> TcpStream {
+    let mut stream = daemon.connect().await;
+    stream.write_all(&wire::process()).await.unwrap();
+    say(daemon, &mut stream, name).await;
+    stream
+}
+
+/// Sends a span and waits until it has gone out, which shows that the connection lives.
+async fn say(daemon: &Daemon, stream: &mut TcpStream, name: &str) {
+    stream.write_all(&[wire::named_span(1, name), wire::trace()].concat()).await.unwrap();
+    daemon.until_named(name).await;
+}
+
+fn assert_lost(events: &[Value], reason: &str, bytes: usize) {
+    let [loss] = losses(events)[..] else { panic!("one loss: {events:?}") };
+    assert_eq!((&loss["reason"], &loss["bytes"]), (&json!(reason), &json!(bytes)));
+}
+
+#[tokio::test]
+async fn who_does_not_say_hello_in_time_is_disconnected() {
+    let daemon = Daemon::with("handshake_timeout = \"300ms\"").await;
+    // Only the first message is subject to that limit.
+    let mut other = with_span(&daemon, "before").await;
+    let mut silent = daemon.connect().await;
+    let mut slow = daemon.connect().await;
+    slow.write_all(&wire::process()[..9]).await.unwrap();
+    assert_is_closed(&mut silent).await;
+    assert_is_closed(&mut slow).await;
+    say(&daemon, &mut other, "after").await;
+    assert_lost(&daemon.stop().await.events, "truncated", 9);
+}
+
+#[tokio::test]
+async fn a_message_that_drips_is_given_up_after_message_timeout() {
+    let daemon = Daemon::with("message_timeout = \"500ms\"\nmin_message_rate = 0").await;
+    let mut other = with_span(&daemon, "before").await;
+    let mut dripping = with_span(&daemon, "dripping").await;
+    let span = wire::span(1);
+    dripping.write_all(&span[..10]).await.unwrap();
+    // Bytes keep coming, but the message does not become whole.
+    for byte in &span[10..82] {
+        sleep(Duration::from_millis(20)).await;
+        if dripping.write_all(&[*byte]).await.is_err() {
+            break;
+        }
+    }
+    assert_is_closed(&mut dripping).await;
+    say(&daemon, &mut other, "after").await;
+    let events = daemon.stop().await.events;
+    let [loss] = losses(&events)[..] else { panic!("one loss: {events:?}") };
+    assert_eq!(loss["reason"], "truncated");
+    assert!((10..83).contains(&loss["bytes"].as_u64().unwrap()), "{loss}");
+    assert!(loss["detail"].as_str().unwrap().contains("a time limit passed"), "{loss}");
+}
+
+#[tokio::test]
+async fn a_long_message_has_the_time_that_its_bytes_take_at_the_lowest_rate() {
+    let daemon = Daemon::with("message_timeout = \"500ms\"\nmin_message_rate = \"100B\"").await;
+    // 6,000 bytes at 100 a second are a minute.
+    let text = "x".repeat(6_001);
+    let string = wire::string(1, &text);
+    let (most, last) = string.split_at(string.len() - 1);
+    let mut stream = daemon.connect().await;
+    stream.write_all(&[&wire::process(), most].concat()).await.unwrap();
+    sleep(Duration::from_millis(1500)).await;
+    stream.write_all(last).await.unwrap();
+    stream.write_all(&wire::span(1)).await.unwrap();
+    send_all(stream, &[]).await;
+    let events = daemon.stop().await.events;
+    assert!(losses(&events).is_empty(), "{events:?}");
+    assert_eq!(spans(&events), [(&text[..100], true)]);
+}
+
+#[tokio::test]
+async fn a_long_string_that_drips_is_given_up_although_its_bytes_are_read() {
+    let daemon = Daemon::with("message_timeout = \"300ms\"\nmin_message_rate = 0").await;
+    let mut stream = daemon.connect().await;
+    let begin = [wire::string_head(1, 1 << 20), vec![b'x'; 5_000]].concat();
+    stream.write_all(&[&wire::process()[..], &begin].concat()).await.unwrap();
+    assert_is_closed(&mut stream).await;
+    assert_lost(&daemon.stop().await.events, "truncated", begin.len());
+}
+
+#[tokio::test]
+async fn a_peer_that_is_silent_between_messages_is_disconnected_after_idle_timeout() {
+    let daemon = Daemon::with("idle_timeout = \"1500ms\"\nspan_idle = \"10ms\"").await;
+    let mut idle = with_span(&daemon, "idle").await;
+    let mut busy = with_span(&daemon, "busy").await;
+    let mut byte = [0];
+    // The other one says something all the time, and stays.
+    let closed = async {
+        loop {
+            tokio::select! {
+                read = tokio::io::AsyncReadExt::read(&mut idle, &mut byte) => return read.unwrap(),
+                () = sleep(Duration::from_millis(20)) => busy.write_all(&wire::trace()).await.unwrap(),
+            }
+        }
+    };
+    assert_eq!(within("the idle connection is closed", closed).await, 0);
+    say(&daemon, &mut busy, "after").await;
+    let events = daemon.stop().await.events;
+    assert!(losses(&events).is_empty(), "{events:?}");
+    assert!(spans(&events).iter().all(|(_, is_whole)| *is_whole));
+}
+
+#[tokio::test]
+async fn a_span_goes_out_after_span_idle_though_nothing_follows() {
+    let daemon = Daemon::with("span_idle = \"50ms\"").await;
+    let mut stream = daemon.connect().await;
+    stream.write_all(&[wire::process(), wire::named_span(1, "idle")].concat()).await.unwrap();
+    daemon.until_named("idle").await;
+    assert_eq!(daemon.books().connections_open, 1);
+    say(&daemon, &mut stream, "next").await;
+    assert_eq!(spans(&daemon.stop().await.events), [("idle", true), ("next", true)]);
+}
+
+#[tokio::test]
+async fn after_much_traffic_span_idle_is_as_long_as_after_little() {
+    let daemon = Daemon::with("span_idle = \"200ms\"").await;
+    let (mut busy, mut quiet) = (daemon.connect().await, daemon.connect().await);
+    let many = wire::named_span(1, "much").repeat(10_000);
+    busy.write_all(&[wire::process(), many, wire::named_span(2, "first")].concat()).await.unwrap();
+    // The last may be, too, when looking at so many took long.
+    daemon.until("all but the last are out", |events| spans(events).len() >= 10_000).await;
+    // The other's time begins later, so it ends later.
+    sleep(Duration::from_millis(100)).await;
+    quiet.write_all(&[wire::process(), wire::named_span(3, "second")].concat()).await.unwrap();
+    let events = daemon.until("both are out", |events| spans(events).len() == 10_002).await;
+    assert_eq!(spans(&events)[10_000..], [("first", true), ("second", true)]);
+}
+
+#[tokio::test]
+async fn a_record_goes_out_with_its_raw_ids_after_waiting_time_though_nothing_follows() {
+    let daemon = Daemon::with("span_idle = \"10ms\"\nwaiting.time = \"50ms\"").await;
+    let mut stream = daemon.connect().await;
+    stream.write_all(&[wire::process(), wire::span(5)].concat()).await.unwrap();
+    let span = daemon.until_named("datadog.span").await;
+    assert_eq!(span["attributes"]["datadog.unresolved.name"], "0000000000000005");
+    send_all(stream, &[]).await;
+    let events = daemon.stop().await.events;
+    let [loss] = losses(&events)[..] else { panic!("one loss: {events:?}") };
+    assert_eq!((&loss["reason"], &loss["events"]), (&json!("unresolved"), &json!(1)));
+}
+
+#[tokio::test]
+async fn a_half_close_completes_the_last_span() {
+    let daemon = Daemon::with("span_idle = \"1h\"").await;
+    send_all(daemon.connect().await, &[wire::process(), wire::named_span(1, "last")].concat()).await;
+    let events = daemon.stop().await.events;
+    assert_eq!(spans(&events), [("last", true)]);
+    assert!(losses(&events).is_empty());
+}
+
+#[tokio::test]
+async fn a_reset_leaves_the_last_span_incomplete_and_is_a_loss_only_inside_an_object() {
+    let daemon = Daemon::with("span_idle = \"1h\"").await;
+    let between = [wire::process(), wire::named_span(1, "between")].concat();
+    let inside = [&wire::process(), &wire::named_span(1, "inside")[..], &wire::metric(1, 2.0)[..7]].concat();
+    let mut streams = Vec::new();
+    for bytes in [&between, &inside] {
+        let mut stream = daemon.connect().await;
+        stream.write_all(bytes).await.unwrap();
+        streams.push(stream);
+    }
+    let sent = (between.len() + inside.len()) as u64;
+    daemon.until_books("all is read", |books| books.bytes_in == sent).await;
+    streams.into_iter().for_each(reset);
+    daemon.until_all_closed().await;
+    let events = daemon.stop().await.events;
+    let mut spans = spans(&events);
+    spans.sort_unstable();
+    assert_eq!(spans, [("between", false), ("inside", false)]);
+    assert_lost(&events, "truncated", 7);
+    let loss = events.iter().find(|event| event["kind"] == "loss").unwrap();
+    assert!(loss["loss"]["detail"].as_str().unwrap().contains("the connection broke"), "{loss}");
+}
+
+#[tokio::test]
+async fn a_message_over_the_limit_ends_its_connection_and_no_other() {
+    let daemon = Daemon::with("max_message_bytes = \"1KiB\"").await;
+    let mut other = with_span(&daemon, "before").await;
+    let string = wire::string(1, &"x".repeat(2_000));
+    send_all(daemon.connect().await, &[&wire::process()[..], &string].concat()).await;
+    daemon.until_books("the connection is over", |books| books.connections_open == 1).await;
+    say(&daemon, &mut other, "after").await;
+    assert_lost(&daemon.stop().await.events, "too_large", string.len());
+}
+
+#[tokio::test]
+async fn a_message_exactly_at_the_limit_is_taken_though_its_head_comes_on_top() {
+    let daemon = Daemon::with("max_message_bytes = \"1MiB\"\nkept_string_bytes = \"1MiB\"").await;
+    let mut stream = daemon.connect().await;
+    let string = wire::string(1, &"x".repeat(1 << 20));
+    let (most, last) = string.split_at(string.len() - 1);
+    stream.write_all(&[&wire::process(), most].concat()).await.unwrap();
+    let received = (wire::process().len() + most.len()) as u64;
+    daemon.until_books("all but a byte is here", |books| books.bytes_in == received).await;
+    send_all(stream, last).await;
+    daemon.until_all_closed().await;
+    let events = daemon.stop().await.events;
+    assert!(losses(&events).is_empty(), "{events:?}");
+}
+
+#[tokio::test]
+async fn a_tls_hello_on_a_plain_listener_is_told_as_what_it_is() {
+    let daemon = Daemon::with("").await;
+    let hello = [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xFC, 3, 3][..], &[0xA5; 40]].concat();
+    send_all(daemon.connect().await, &hello).await;
+    daemon.until_all_closed().await;
+    let events = daemon.stop().await.events;
+    assert_lost(&events, "malformed", hello.len());
+    assert!(losses(&events)[0]["detail"].as_str().unwrap().contains("looks like TLS"), "{events:?}");
+}
+
+#[tokio::test]
+async fn beyond_max_connections_the_next_waits_until_one_leaves() {
+    let daemon = Daemon::with("max_connections = 2").await;
+    let first = with_span(&daemon, "first").await;
+    let mut second = with_span(&daemon, "second").await;
+    let mut third = daemon.connect().await;
+    third.write_all(&[wire::process(), wire::named_span(1, "third"), wire::trace()].concat()).await.unwrap();
+    for _ in 0..20 {
+        sleep(Duration::from_millis(10)).await;
+        assert_eq!(daemon.books().connections, 2, "the third one waits");
+    }
+    say(&daemon, &mut second, "second again").await;
+    send_all(first, &[]).await;
+    daemon.until_named("third").await;
+    say(&daemon, &mut third, "third again").await;
+    let books = daemon.books();
+    assert_eq!((books.connections, books.connections_open, books.refused), (3, 2, 0));
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn beyond_max_connections_per_address_the_next_is_turned_away() {
+    let daemon = Daemon::with("max_connections_per_address = 1").await;
+    let mut first = with_span(&daemon, "first").await;
+    assert_is_closed(&mut daemon.connect().await).await;
+    assert_eq!((daemon.books().connections, daemon.books().refused), (1, 1));
+    say(&daemon, &mut first, "first again").await;
+    send_all(first, &[]).await;
+    daemon.until_all_closed().await;
+    with_span(&daemon, "next").await;
+    let accounts = daemon.stop().await.accounts;
+    assert!(accounts.to_string().contains("; 1 connections refused"), "{accounts}");
+}
+
+#[tokio::test]
+async fn only_allowed_networks_come_in() {
+    let daemon = Daemon::with("allow = [\"10.0.0.0/8\"]").await;
+    assert_is_closed(&mut daemon.connect().await).await;
+    assert_eq!((daemon.books().connections, daemon.books().refused), (0, 1));
+    daemon.stop().await;
+    let daemon = Daemon::with("allow = [\"10.0.0.0/8\", \"127.0.0.0/8\"]").await;
+    with_span(&daemon, "allowed").await;
+    assert_eq!(daemon.books().refused, 0);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn many_connections_that_come_and_go_leave_nothing_behind() {
+    let daemon = Daemon::with("max_connections = 8").await;
+    let address = daemon.server.address().unwrap();
+    let mut agents = tokio::task::JoinSet::new();
+    for _ in 0..16 {
+        agents.spawn(async move {
+            for _ in 0..10 {
+                let stream = TcpStream::connect(address).await.unwrap();
+                send_all(stream, &[wire::process(), wire::named_span(1, "work")].concat()).await;
+            }
+        });
+    }
+    within("all is sent", agents.join_all()).await;
+    daemon.until_all_closed().await;
+    let crate::live::Stopped { events, accounts } = daemon.stop().await;
+    assert_eq!(accounts.listeners[0].connections, 160);
+    assert_eq!(spans(&events), vec![("work", true); 160]);
+}
+
+/// Makes an event of all that it gets, and then panics if that was an exclamation.
+struct Fragile;
+
+impl Session for Fragile {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+        if !input.is_empty() {
+            let name = out.batch.push_text(str::from_utf8(input).unwrap()).into();
+            let header = Header { name, time: None, observed: now.unix, position: Position::default() };
+            out.batch.event(header).log(Severity::Info, None);
+            out.decoded_bytes += input.len() as u64;
+            assert!(!input.ends_with(b"!"), "on purpose");
+        }
+        Progress { consumed: input.len(), flow: Flow::Continue }
+    }
+
+    fn finish(&mut self, _rest: &[u8], _end: End, _now: Now, _out: &mut Output) -> Flow {
+        Flow::Close
+    }
+
+    fn awaiting(&self) -> Awaiting {
+        Awaiting::Message
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_panics_takes_no_other_with_it_and_its_bytes_are_lost_with_the_events_made_of_them() {
+    let (memory, lines) = Memory::new();
+    let mut sinks = Sinks::new(CancellationToken::new());
+    crate::live::add(&mut sinks, "memory", memory);
+    let (sender, mut workers) = sinks.start();
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let listener = Listener::bind("test", Protocol::Datadog, ([127, 0, 0, 1], 0).into(), Default::default()).unwrap();
+    let (address, books) = (listener.address().unwrap(), listener.books.clone());
+    let serving =
+        listener.serve(|_| Fragile, sender, Clock::start(), tasks.clone(), stop.clone(), CancellationToken::new());
+    let serving = tokio::spawn(serving);
+    let events = || -> Vec<Value> { lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect() };
+
+    let mut unlucky = TcpStream::connect(address).await.unwrap();
+    unlucky.write_all(b"good").await.unwrap();
+    until("its first event", || (events().len() == 1).then_some(())).await;
+    unlucky.write_all(b"bad!").await.unwrap();
+    until("the loss", || (events().len() == 2).then_some(())).await;
+    let mut other = TcpStream::connect(address).await.unwrap();
+    other.write_all(b"other").await.unwrap();
+    until("the other's event", || (events().len() == 3).then_some(())).await;
+    stop.cancel();
+    serving.await.unwrap();
+    tasks.close();
+    within("the connections end", tasks.wait()).await;
+    within("the sink ends", workers.drained()).await;
+
+    let events = events();
+    assert_eq!([&events[0]["name"], &events[2]["name"]], ["good", "other"]);
+    let (loss, origin) = (&events[1]["loss"], &events[1]["origin"]);
+    assert_eq!((&loss["reason"], &loss["bytes"]), (&json!("failed"), &json!(4)));
+    assert_eq!((&origin["offset"], &origin["length"]), (&json!(4), &json!(4)));
+    let account = books.account();
+    assert_eq!((account.bytes_in, account.bytes_decoded, account.lost()), (13, 9, 4));
+}

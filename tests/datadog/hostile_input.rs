@@ -1,0 +1,523 @@
+//! Peers that mean harm: what they can make the collector remember, write and compute is bounded, and the events that
+//! do go out stay sound.
+
+use std::time::Duration;
+
+use crate::hostile_support::wire::{meta, metrics, process, span, string, string_head, trace};
+use crate::hostile_support::{Driven, raw};
+use tributary::event::Kind;
+use tributary::protocol::datadog::{ListLayout, Options};
+use tributary::protocol::{End, MemoryBudget, MemoryLease};
+use tributary::simulate::datadog::{Dialect, Tracer};
+
+// Events stay sound.
+
+#[test]
+fn a_record_cut_both_late_and_at_once_counts_as_one_incomplete_event() {
+    let mut options = Options { max_record_entries: 2, ..Options::default() };
+    options.max_record_bytes = 10;
+    let mut driven = Driven::new(&options).keep_lines();
+    driven.feed(&[process(0), meta(&[(1, 2)]), string(1, b"key"), string(2, b"a value of more than ten")].concat());
+    driven.feed(&metrics(&[(1, 0), (1, 0), (1, 0)]));
+    let done = driven.finish(End::Closed);
+    assert_eq!(done.of_kind("log").len(), 1);
+    let told: u64 = done.of_kind("loss").iter().map(|event| event["loss"]["events"].as_u64().unwrap()).sum();
+    assert_eq!(told, 1, "{}", done.text);
+}
+
+#[test]
+fn a_metric_moved_away_from_a_tag_never_takes_the_name_of_one_without_a_key() {
+    let mut driven = Driven::new(&Options::default()).keep_lines();
+    driven.feed(&[process(0), string(1, b"0000000000000009"), string(2, b"tag")].concat());
+    driven.feed(&[span(1, [2; 4]), meta(&[(1, 2)]), metrics(&[(9, 1f64.to_bits()), (1, 2f64.to_bits())])].concat());
+    let done = driven.finish(End::Closed);
+    let line = done.text.lines().find(|line| line.contains("\"span\":")).unwrap();
+    assert_eq!(raw::repeated_keys(line), [""; 0], "{line}");
+    let spans = done.of_kind("span");
+    assert_eq!(spans[0]["attributes"]["datadog.metric.0000000000000009"].as_f64(), Some(2.0));
+    assert_eq!(spans[0]["attributes"]["0000000000000009"], "tag");
+}
+
+#[test]
+fn a_late_list_cannot_say_whose_it_is() {
+    let mut driven = Driven::new(&Options::default()).keep_lines();
+    driven.feed(&[process(0), string(1, b"trace_id"), string(2, b"span_id"), span(7, [0; 4])].concat());
+    driven.pass(Duration::from_secs(2));
+    driven.feed(&meta(&[(1, 1), (2, 2)]));
+    let done = driven.finish(End::Closed);
+    let line = done.text.lines().last().unwrap();
+    assert_eq!(raw::repeated_keys(line), [""; 0], "{line}");
+    let events = done.events();
+    let attributes = &events.last().unwrap()["attributes"];
+    assert_eq!(attributes["trace_id"], "00000000000000000000000000000007");
+    assert_eq!(attributes["datadog.meta.trace_id"], "trace_id");
+    assert_eq!(attributes["datadog.meta.span_id"], "span_id");
+}
+
+#[test]
+fn a_padded_list_has_its_whole_length_where_it_stands_for_itself() {
+    let mut options = Options { list_layout: ListLayout::Padded32, max_record_entries: 1, ..Options::default() };
+    options.span_idle = Duration::from_millis(1);
+    let mut driven = Driven::new(&options).keep_lines();
+    driven.feed(&process(0));
+    driven.pass(Duration::from_secs(1));
+    let mut list = metrics(&[(0, 0), (0, 0)]);
+    list.resize(515, 0);
+    driven.feed(&list);
+    let events = driven.finish(End::Closed).events();
+    let lengths: Vec<_> = events.iter().map(|event| event["origin"]["length"].as_u64().unwrap()).collect();
+    assert_eq!(lengths, [14, 515, 515]);
+}
+
+#[test]
+fn offline_too_every_record_whose_time_is_up_goes_out_then() {
+    let mut running = crate::common::Running::new(&Options::default());
+    running.feed(&[process(0), span(1, [99; 4]).repeat(3000), trace(1)].concat());
+    running.pass(Duration::from_secs(10));
+    assert_eq!(running.names().iter().filter(|name| *name == "datadog.span").count(), 3000);
+}
+
+// Memory: the process-wide budget.
+
+/// Distinct strings of 100 bytes, `count` of them from id `first` on.
+fn strings(first: u64, count: u64) -> Vec<u8> {
+    (first..first + count).flat_map(|id| string(id, format!("{id:0100}").as_bytes())).collect()
+}
+
+#[test]
+fn a_hoarder_is_kept_within_the_memory_budget_and_leaves_room_for_the_modest() {
+    let budget = MemoryBudget::new(4 << 20);
+    let mut hoarder = Driven::with(&Options::default(), 1 << 20, &budget);
+    hoarder.feed(&process(u64::MAX));
+    for part in 0..20 {
+        hoarder.feed(&strings(part * 1000 + 1, 1000));
+        assert!(budget.used() <= budget.limit(), "{} bytes", budget.used());
+    }
+    assert!(budget.used() > budget.limit() / 2, "the budget can be used: {} bytes", budget.used());
+    let mut modest: Vec<_> = (0..8).map(|_| Driven::with(&Options::default(), 1 << 20, &budget).keep_lines()).collect();
+    modest.iter_mut().for_each(|modest| modest.feed(&[process(0), strings(1, 200)].concat()));
+    hoarder.feed(&strings(50_001, 1));
+    assert!(budget.used() <= budget.limit(), "{} bytes", budget.used());
+    for mut modest in modest {
+        modest.feed(&span(1, [1, 50, 100, 200]));
+        let done = modest.finish(End::Closed);
+        assert_eq!(done.of_kind("loss").len(), 0, "{}", done.text);
+        assert!(done.of_kind("span")[0]["name"].as_str().unwrap().ends_with("01"));
+    }
+    drop(hoarder);
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn waiting_records_count_with_all_that_they_hold_and_give_it_back_when_their_time_is_up() {
+    let budget = MemoryBudget::new(256 << 20);
+    let mut driven = Driven::with(&Options::default(), 1 << 20, &budget);
+    driven.feed(&process(0));
+    for at in 0..4000 {
+        let id = 1000 + 8 * at;
+        driven.feed(&[span(1, [id, id + 1, id + 2, id + 3]), meta(&[(id + 4, id + 5)])].concat());
+    }
+    assert_eq!(driven.spans(), 0);
+    assert!(budget.used() > 4000 * 6 * 100, "six ids each: {} bytes", budget.used());
+    driven.pass(Duration::from_secs(11));
+    assert_eq!(driven.spans(), 4000);
+    assert!(budget.used() <= MemoryLease::FLOOR, "{} bytes", budget.used());
+    drop(driven);
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn ids_that_are_never_defined_hold_no_more_than_the_waiting_limits() {
+    let mut options = Options::default();
+    options.waiting.bytes = 1 << 20;
+    let budget = MemoryBudget::new(256 << 20);
+    let mut driven = Driven::with(&options, 1 << 20, &budget);
+    driven.feed(&process(0));
+    let entries: Vec<_> = (0..255).map(|at| (1000 + 2 * at, 1001 + 2 * at)).collect();
+    for record in 0..200 {
+        driven.feed(&[span(1, [0; 4]), meta(&entries)].concat());
+        assert!(budget.used() <= (1 << 20) + 256 * 1024, "{} bytes after {record}", budget.used());
+    }
+    assert!(driven.warnings("pending_overflow") > 0);
+    let done = driven.finish(End::Closed);
+    assert_eq!((done.account.buffered(), done.account.lost()), (0, 0));
+}
+
+#[test]
+fn trace_meta_is_held_within_the_limits_though_nothing_waits() {
+    let mut options = Options::default();
+    options.waiting.bytes = 64 * 1024;
+    let budget = MemoryBudget::new(256 << 20);
+    let mut driven = Driven::with(&options, 1 << 20, &budget);
+    driven.feed(&[process(0), string(1, b"key"), string(2, b"value")].concat());
+    for id in 0..4000 {
+        driven.feed(&[trace(id), meta(&[(1, 2); 20])].concat());
+    }
+    assert!(budget.used() >= 64 * 1024, "it is accounted for: {} bytes", budget.used());
+    assert!(budget.used() <= 64 * 1024 + 32 * 1024, "{} bytes", budget.used());
+}
+
+#[test]
+fn where_nothing_may_be_remembered_no_trace_is() {
+    let mut options = Options::default();
+    options.waiting.bytes = 0;
+    let mut driven = Driven::new(&options).keep_lines();
+    driven.feed(&[process(0), string(1, b"key"), trace(7), meta(&[(1, 1)]), span(7, [0; 4])].concat());
+    assert!(!driven.finish(End::Closed).text.contains("datadog.trace.meta."));
+}
+
+// Amplification: whatever little a peer sends, it gets no more output than its credit, and then has to wait.
+
+/// Limits under which few bytes show an attack.
+fn tight() -> Options {
+    let mut options = Options::default();
+    (options.amplification.burst, options.amplification.rate) = (1 << 20, 1 << 20);
+    options
+}
+
+/// More than what the input, the burst and the time since the start have earned did not go out. What was on its way
+/// when the credit ran out, and what our count of output leaves out, may.
+fn assert_within_credit(driven: &Driven, options: &Options) {
+    let earned = options.amplification.ratio * driven.account().bytes_in
+        + options.amplification.burst
+        + (options.amplification.rate as f64 * driven.elapsed.as_secs_f64()) as u64;
+    let output = driven.output_bytes;
+    assert!(output <= earned + earned / 4 + (2 << 20), "{output} bytes went out, {earned} were earned");
+}
+
+#[test]
+fn one_long_string_named_again_and_again_earns_no_more_than_its_credit() {
+    let options = tight();
+    let mut driven = Driven::new(&options);
+    driven.feed(&[process(0), string(1, &[b'x'; 65_536]), string(2, b"a"), string(3, b"b")].concat());
+    let keys: Vec<_> = (0..40).map(|at| (10 + at, 1)).collect();
+    driven.feed(&(0..40).flat_map(|at| string(10 + at, &[b'k', at as u8])).collect::<Vec<_>>());
+    for _ in 0..40 {
+        driven.feed(&[span(1, [1; 4]), meta(&keys), meta(&keys)].concat());
+        assert_within_credit(&driven, &options);
+    }
+    assert!(driven.held > Duration::from_secs(10), "{:?}", driven.held);
+    assert!(driven.longest_line <= 2 << 20, "{} bytes", driven.longest_line);
+    assert!(driven.batch_bytes <= 4 << 20, "{} bytes", driven.batch_bytes);
+}
+
+#[test]
+fn a_process_that_says_much_of_itself_pays_for_it_with_every_event() {
+    let options = tight();
+    let mut driven = Driven::new(&options);
+    driven.feed(&[process(0), string(1, &[b'x'; 25_000]), string(2, b"a"), string(3, b"b"), string(4, b"c")].concat());
+    driven.feed(&meta(&[(2, 1), (3, 1), (4, 1)]));
+    for _ in 0..300 {
+        driven.feed(&span(1, [0; 4]));
+    }
+    driven.feed(&trace(1));
+    assert_eq!(driven.spans(), 300);
+    assert!(driven.held > Duration::from_secs(10), "{:?}", driven.held);
+    assert_within_credit(&driven, &options);
+}
+
+#[test]
+fn names_count_as_output_too() {
+    let mut options = tight();
+    options.max_text.name = 1 << 20;
+    let mut driven = Driven::new(&options);
+    driven.feed(&[process(0), string(1, &[b'x'; 65_536])].concat());
+    for _ in 0..300 {
+        driven.feed(&span(1, [1, 0, 0, 0]));
+    }
+    assert!(driven.held > Duration::from_secs(10), "{:?}", driven.held);
+    assert_within_credit(&driven, &options);
+}
+
+#[test]
+fn records_that_wait_are_paid_for_before_time_or_the_end_lets_them_out() {
+    for is_defined_first in [true, false] {
+        let options = tight();
+        let text = string(1, &[b'x'; 25_000]);
+        let keys: Vec<_> = (0..8).map(|at| (10 + at, 1)).collect();
+        let record = [span(1, [99, 0, 0, 0]), meta(&keys)].concat();
+        let mut driven = Driven::new(&options);
+        driven.feed(&process(0));
+        driven.feed(&(0..8).flat_map(|at| string(10 + at, &[b'k', at as u8])).collect::<Vec<_>>());
+        if is_defined_first {
+            driven.feed(&text);
+        }
+        for _ in 0..300 {
+            driven.feed(&record);
+        }
+        driven.feed(&trace(1));
+        if !is_defined_first {
+            driven.feed(&text);
+        }
+        driven.feed(&trace(2));
+        assert!(driven.held > Duration::from_secs(10), "{:?}", driven.held);
+        driven.pass(Duration::from_secs(10));
+        assert_eq!(driven.spans(), 300);
+        assert_within_credit(&driven, &options);
+    }
+}
+
+#[test]
+fn trace_meta_that_every_span_has_to_look_at_is_paid_for_even_when_it_becomes_nothing() {
+    for entry in [(1, 1), (98, 99)] {
+        let options = tight();
+        let mut driven = Driven::new(&options);
+        driven.feed(&[process(0), string(1, b"k"), trace(1)].concat());
+        (0..16).for_each(|_| driven.feed(&[meta(&[entry; 255]), metrics(&[])].concat()));
+        let spans = span(1, [0; 4]).repeat(300);
+        driven.feed(&spans);
+        let before = (driven.calls, driven.held);
+        driven.feed(&spans);
+        assert!(driven.calls > before.0 + 50, "{} turns", driven.calls - before.0);
+        assert!(driven.held > before.1 + Duration::from_secs(10), "{:?}", driven.held - before.1);
+    }
+}
+
+#[test]
+fn trace_meta_leaves_a_span_the_entries_of_its_own_that_fit() {
+    let options = Options { max_record_bytes: 100, ..Options::default() };
+    let mut driven = Driven::new(&options).keep_lines();
+    let texts = [string(1, b"k"), string(2, &[b'x'; 60]), string(3, b"own")].concat();
+    driven.feed(&[process(0), texts, trace(1), meta(&[(1, 2)]), trace(1), meta(&[(1, 2)])].concat());
+    driven.feed(&[span(1, [0; 4]), meta(&[(3, 1)])].concat());
+    let done = driven.finish(End::Closed);
+    let span = &done.of_kind("span")[0];
+    assert_eq!(span["attributes"]["own"], "k", "{}", done.text);
+    assert_eq!(span["attributes"]["datadog.entries_dropped"], 1);
+}
+
+#[test]
+fn an_entry_that_is_dropped_takes_no_room_from_those_that_come_later() {
+    let options = Options { max_record_bytes: 10, ..Options::default() };
+    let mut driven = Driven::new(&options).keep_lines();
+    driven.feed(&[process(0), string(1, b"twelve bytes"), span(1, [0; 4]), meta(&[(1, 2), (3, 3)])].concat());
+    driven.feed(&[string(2, b"nine more"), string(3, b"kv")].concat());
+    let done = driven.finish(End::Closed);
+    let span = &done.of_kind("span")[0];
+    assert_eq!(span["attributes"]["kv"], "kv", "{}", done.text);
+    assert_eq!(span["attributes"]["datadog.entries_dropped"], 1);
+}
+
+#[test]
+fn a_metric_that_is_dropped_is_unresolved_as_a_metric() {
+    let options = Options { max_record_bytes: 4, ..Options::default() };
+    let mut driven = Driven::new(&options).keep_lines();
+    driven.feed(&[process(0), span(1, [0; 4]), metrics(&[(9, 0)])].concat());
+    let done = driven.finish(End::Closed);
+    let span = &done.of_kind("span")[0];
+    assert_eq!(span["attributes"]["datadog.unresolved.metrics"], "0000000000000009", "{}", done.text);
+}
+
+#[test]
+fn honest_tracers_are_never_held() {
+    for (seed, cache) in [(1, 0), (2, 16), (3, 1024)] {
+        let mut tracer = Tracer::new(seed, 0, 1_795_176_900_000_000_000, Dialect::Exact).with_string_cache_size(cache);
+        let mut wire = Vec::new();
+        tracer.hello(&mut wire);
+        for _ in 0..300 {
+            tracer.trace(u64::MAX, &mut wire);
+        }
+        let mut driven = Driven::new(&Options::default());
+        driven.feed_in_reads(&wire);
+        assert_eq!(driven.held, Duration::ZERO);
+        assert_eq!(driven.finish(End::Closed).account.lost(), 0);
+    }
+}
+
+// The rows of the list of attacks, and some more.
+
+#[test]
+fn a_declared_cache_of_any_size_is_kept_within_the_limits() {
+    for (declared, kept) in [(0, 4), (5, 5), (u64::MAX, 8)] {
+        let mut options = Options::default();
+        (options.string_cache.min_entries, options.string_cache.max_entries) = (4, 8);
+        let mut driven = Driven::new(&options);
+        driven.feed(&[process(declared), strings(1, 20)].concat());
+        (1..=20).for_each(|id| driven.feed(&span(1, [id, 0, 0, 0])));
+        let done = driven.finish(End::Closed);
+        assert_eq!(done.account.bytes_lost, [0; 10]);
+        let mut driven = Driven::new(&options).keep_lines();
+        driven.feed(&[process(declared), strings(1, 20)].concat());
+        (1..=20).for_each(|id| driven.feed(&span(1, [id, 0, 0, 0])));
+        let spans = driven.finish(End::Closed).of_kind("span");
+        let known = spans.iter().filter(|span| span["name"] != "datadog.span").count();
+        assert_eq!(known, kept, "declared {declared}");
+    }
+}
+
+#[test]
+fn a_string_of_four_gigabytes_is_refused_from_its_head() {
+    let budget = MemoryBudget::new(256 << 20);
+    let mut driven = Driven::with(&Options::default(), 16 << 20, &budget).keep_lines();
+    driven.feed(&[process(0), string_head(1, u32::MAX)].concat());
+    assert!(driven.is_closed);
+    driven.feed(&[0; 1000]);
+    let done = driven.finish(End::Closed);
+    let loss = &done.of_kind("loss")[0]["loss"];
+    assert_eq!((&loss["reason"], &loss["bytes"]), (&"too_large".into(), &1014.into()));
+}
+
+#[test]
+fn a_string_at_the_hard_limit_is_read_and_one_over_it_is_not() {
+    for (len, is_read) in [(100_000, true), (100_001, false)] {
+        let mut driven = Driven::with(&Options::default(), 100_000, &MemoryBudget::new(1 << 30));
+        driven.feed(&[process(0), string(1, &vec![b'x'; len])].concat());
+        assert_eq!(driven.is_closed, !is_read);
+        assert_eq!(driven.warnings("string_truncated"), u64::from(is_read));
+        assert_eq!(driven.finish(End::Closed).account.lost() == 0, is_read);
+    }
+}
+
+#[test]
+fn a_string_dribbled_byte_by_byte_is_cut_at_a_character_and_costs_one_look_at_each_byte() {
+    // Characters of one to four bytes meet the limit at each of their bytes.
+    for before in 0..4 {
+        let text = format!("{}{}", "x".repeat(before), "\u{1f600}\u{20ac}\u{e9}".repeat(40));
+        let options = Options { kept_string_bytes: 200, ..Options::default() };
+        let mut driven = Driven::new(&options).keep_lines();
+        driven.feed(&process(0));
+        string(1, text.as_bytes()).iter().for_each(|byte| driven.feed(&[*byte]));
+        driven.feed(&span(1, [0, 0, 1, 0]));
+        let done = driven.finish(End::Closed);
+        let span = &done.of_kind("span")[0];
+        assert_eq!(span["attributes"]["datadog.resource"], text[..text.floor_char_boundary(200)]);
+        assert_eq!(span["attributes"]["tributary.text.truncated"], true);
+        assert!(span["attributes"].get("tributary.text.repaired").is_none());
+    }
+}
+
+#[test]
+fn alternating_lists_without_end_grow_one_record_to_its_limit() {
+    let budget = MemoryBudget::new(256 << 20);
+    let mut driven = Driven::with(&Options::default(), 16 << 20, &budget);
+    driven.feed(&[process(0), span(1, [0; 4])].concat());
+    let lists = [meta(&[(97, 98); 255]), metrics(&[(99, 0); 255])].concat();
+    (0..50).for_each(|_| driven.feed(&lists));
+    assert!(budget.used() < 1 << 20, "{} bytes", budget.used());
+    let done = driven.finish(End::Closed);
+    assert_eq!(done.account.count(Kind::Span), 1);
+    assert_eq!(done.account.lost(), (50 * 510 - 4096) * 16);
+    assert_eq!(done.account.buffered(), 0);
+}
+
+#[test]
+fn a_record_of_4096_entries_may_get_its_texts_one_by_one() {
+    let mut driven = Driven::new(&Options::default()).keep_lines();
+    driven.feed(&[process(0), span(1, [0; 4])].concat());
+    let ids: Vec<u64> = (1..=4096).collect();
+    for ids in ids.chunks(128) {
+        let entries: Vec<_> = ids.iter().map(|id| (*id, *id)).collect();
+        driven.feed(&[meta(&entries), metrics(&[])].concat());
+    }
+    driven.feed(&trace(1));
+    ids.iter().rev().for_each(|id| {
+        assert_eq!(driven.spans(), 0);
+        driven.feed(&string(*id, id.to_string().as_bytes()));
+    });
+    let done = driven.finish(End::Closed);
+    assert_eq!(done.account.count(Kind::Loss), 0);
+    let span = &done.of_kind("span")[0];
+    assert!(ids.iter().map(u64::to_string).all(|text| span["attributes"][&text] == text.as_str()));
+}
+
+#[test]
+fn four_thousand_records_that_wait_for_one_id_all_get_its_text() {
+    let mut driven = Driven::new(&Options::default());
+    driven.feed(&[process(0), span(1, [9; 4]).repeat(4096), trace(1)].concat());
+    assert_eq!(driven.spans(), 0);
+    driven.feed(&string(9, b"text"));
+    assert_eq!(driven.spans(), 4096);
+    assert!(driven.batch_events <= 1024 + 3, "{} events", driven.batch_events);
+    assert_eq!(driven.finish(End::Closed).account.count(Kind::Loss), 0);
+}
+
+#[test]
+fn one_id_redefined_without_end_holds_one_text() {
+    let budget = MemoryBudget::new(256 << 20);
+    let mut driven = Driven::with(&Options::default(), 16 << 20, &budget);
+    driven.feed(&process(0));
+    (0..20_000u32).for_each(|text| driven.feed(&string(1, text.to_string().as_bytes())));
+    assert_eq!(driven.warnings("string_redefined"), 19_999);
+    assert!(budget.used() <= 16 * 1024, "{} bytes", budget.used());
+}
+
+#[test]
+fn an_eviction_under_a_waiting_record_leaves_it_its_texts_and_their_memory_is_counted() {
+    let mut options = Options::default();
+    options.string_cache.bytes = 64 * 1024;
+    let budget = MemoryBudget::new(256 << 20);
+    let mut driven = Driven::with(&options, 16 << 20, &budget).keep_lines();
+    driven.feed(&process(0));
+    for at in 0..100 {
+        let text = [b'a' + (at % 20) as u8; 50_000];
+        driven.feed(&[string(1, &text), span(1, [99, 0, 1, 0])].concat());
+    }
+    driven.feed(&trace(1));
+    assert!(budget.used() >= 100 * 50_000, "{} bytes", budget.used());
+    driven.feed(&string(99, b"name"));
+    assert_eq!(driven.spans(), 100);
+    driven.feed(&string(2, b"other"));
+    assert!(budget.used() <= 128 * 1024, "{} bytes", budget.used());
+    let spans = driven.finish(End::Closed).of_kind("span");
+    let first_letter = |at: usize| spans[at]["attributes"]["datadog.resource"].as_str().unwrap().as_bytes()[0];
+    assert!((0..100).all(|at| first_letter(at) == b'a' + (at % 20) as u8));
+}
+
+#[test]
+fn ever_new_traces_are_forgotten_in_the_order_of_their_last_use() {
+    let options = Options { max_traces: 2, ..Options::default() };
+    let mut driven = Driven::new(&options).keep_lines();
+    driven.feed(&[process(0), string(1, b"k")].concat());
+    for id in [1, 2] {
+        driven.feed(&[trace(id), meta(&[(1, 1)])].concat());
+    }
+    driven.feed(&[span(1, [0; 4]), trace(3), meta(&[(1, 1)])].concat());
+    [1, 2, 3].iter().for_each(|id| driven.feed(&span(*id, [0; 4])));
+    let spans = driven.finish(End::Closed).of_kind("span");
+    let has_meta: Vec<_> = spans.iter().map(|span| span["attributes"]["datadog.trace.meta.k"] == "k").collect();
+    assert_eq!(has_meta, [true, true, false, true]);
+}
+
+/// Processor time that a stream takes to decode: what the machine does beside is not counted.
+fn time_of(wire: &[u8]) -> Duration {
+    let on_processor = || {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+    };
+    let mut driven = Driven::new(&Options::default());
+    let begun = on_processor();
+    driven.feed_in_reads(wire);
+    driven.finish(End::Closed);
+    on_processor() - begun
+}
+
+/// A last resort, with so much room that only another power of n can fail it: four times the input in less than
+/// twelve times the time.
+#[test]
+fn four_times_the_input_is_about_four_times_the_work() {
+    type Attack = (&'static str, fn(u64) -> Vec<u8>);
+    let attacks: [Attack; 6] = [
+        ("redefinitions", |n| (0..n).flat_map(|at| string(at % 3, &at.to_be_bytes())).collect()),
+        ("unresolved ids", |n| {
+            (0..n).flat_map(|at| span(1, [4 * at + 1, 4 * at + 2, 4 * at + 3, 4 * at + 4])).collect()
+        }),
+        ("one id", |n| [span(1, [1; 4]).repeat(n as usize), string(1, b"x")].concat()),
+        ("one record", |n| {
+            let lists = (0..n / 50).flat_map(|_| [meta(&[(1, 2); 25]), metrics(&[(3, 0); 25])].concat());
+            [span(1, [0; 4]), lists.collect(), strings(1, 3)].concat()
+        }),
+        ("new traces", |n| {
+            [strings(1, 1), (0..n).flat_map(|id| [trace(id.into()), meta(&[(1, 1)])].concat()).collect()].concat()
+        }),
+        ("repeated traces", |n| {
+            [strings(1, 1), (0..n).flat_map(|_| [trace(1), meta(&[(1, 1)])].concat()).collect()].concat()
+        }),
+    ];
+    for (name, attack) in attacks {
+        let wire = |n| [process(u64::MAX), attack(n)].concat();
+        let (small, large) = (wire(3_000), wire(12_000));
+        let least = |wire: &[u8]| (0..3).map(|_| time_of(wire)).min().unwrap();
+        let (small, large) = (least(&small), least(&large));
+        assert!(large < 12 * small + Duration::from_millis(20), "{name}: {small:?}, then {large:?}");
+    }
+}

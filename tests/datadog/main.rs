@@ -1,0 +1,12 @@
+//! Protocol `datadog`: recorded conversations, damaged ones, and what hostile peers can cost.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
+
+#[path = "../support/common/mod.rs"]
+mod common;
+#[path = "../support/hostile/mod.rs"]
+mod hostile_support;
+
+mod hostile_input;
+mod law;
+mod memory;
+mod recordings;

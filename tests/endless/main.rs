@@ -1,0 +1,19 @@
+//! Protocol `endless`: uploads with and without HTTP, delivery, limits, and GVariant against GLib.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
+
+#[path = "../support/endless/mod.rs"]
+mod endless_support;
+#[path = "../support/hostile/mod.rs"]
+mod hostile_support;
+#[path = "../support/live/mod.rs"]
+mod live;
+
+mod delivery;
+mod gvariant_oracle;
+mod hostile;
+mod http;
+mod http_requests;
+mod law;
+mod memory;
+mod simulate;
+mod uploads;

@@ -1,0 +1,277 @@
+//! Rbkit agents that go away, come back as others, or fall silent: what is told of it, and what they are asked again.
+
+use crate::live::{Daemon, until};
+use crate::rbkit_support::agent::{Agent, Manners};
+use crate::rbkit_support::compare::{named, of_message};
+use crate::rbkit_support::{daemon_for, dialled, listener, wire};
+use serde_json::Value;
+
+const MEMORY: &[&str] = &["start_memory_profile"];
+
+/// A message with one object, whose number is its counter.
+fn message(counter: u64) -> Vec<u8> {
+    wire::collection(counter, &[wire::created(counter)])
+}
+
+async fn until_message(daemon: &Daemon, counter: u64) {
+    daemon.until(&format!("message {counter}"), |events| !of_message(events, counter).is_empty()).await;
+}
+
+fn gaps(events: &[Value]) -> Vec<u64> {
+    let losses = crate::live::losses(events).into_iter().filter(|loss| loss["reason"] == "gap");
+    losses.map(|loss| loss["events"].as_u64().unwrap_or(0)).collect()
+}
+
+#[tokio::test]
+async fn a_process_that_is_killed_and_started_anew_is_told_asked_again_and_read_on() {
+    let agent = Agent::bind().await;
+    let daemon = daemon_for(&agent, "").await;
+    agent.until_started(MEMORY).await;
+    for counter in 0..5 {
+        agent.publish(&message(counter)).await;
+    }
+    until_message(&daemon, 4).await;
+    let (publish, request) = (agent.publish, agent.request);
+    agent.kill().await;
+
+    let agent = Agent::bind_at(publish, request).await;
+    agent.set_handshake(&wire::handshake(4_712, false, false));
+    agent.until_started(MEMORY).await;
+    for counter in 0..2 {
+        agent.publish(&message(counter)).await;
+    }
+    let is_there = |events: &[Value]| of_message(events, 1).len() >= 2;
+    daemon.until("what the new process says", is_there).await;
+    let stopped = daemon.stop().await;
+    agent.assert_no_faults();
+    let events = &stopped.events;
+    assert_eq!(named(events, "rbkit.agent.restarted").len(), 1);
+    let pids: Vec<_> = named(events, "rbkit.handshake").iter().map(|event| &event["resource"]["process.pid"]).collect();
+    assert_eq!(pids, [4_711, 4_712]);
+    let created = named(events, "rbkit.object.created");
+    assert_eq!(created.len(), 7);
+    assert!(created[..5].iter().all(|event| event["resource"]["process.pid"] == 4_711));
+    assert!(created[5..].iter().all(|event| event["resource"]["process.pid"] == 4_712));
+    assert_eq!(gaps(events), [0; 0], "the new counter is no gap");
+    assert_eq!(agent.commands(), ["start_memory_profile", "stop_memory_profile"]);
+}
+
+/// The frame that was under way when it died is lost, and so is what it had begun to say of its heap.
+#[tokio::test]
+async fn a_process_that_dies_within_a_message_leaves_a_located_loss() {
+    let agent = Agent::bind().await;
+    let daemon = daemon_for(&agent, "").await;
+    agent.until_started(MEMORY).await;
+    agent.publish(&wire::collection(0, &[wire::dump(1, 5, 10, 3)])).await;
+    let frame = wire::frame(0, &message(1));
+    agent.write(&frame[..20], usize::MAX).await;
+    let written = agent.bytes_written();
+    daemon.until_books("it has been read", |books| books.bytes_in >= written).await;
+    let (publish, request) = (agent.publish, agent.request);
+    agent.kill().await;
+    let agent = Agent::bind_at(publish, request).await;
+    agent.set_handshake(&wire::handshake(4_712, false, false));
+    agent.until_started(MEMORY).await;
+    agent.publish(&message(0)).await;
+    daemon.until_named("rbkit.object.created").await;
+    let stopped = daemon.stop().await;
+    let losses = crate::live::losses(&stopped.events);
+    let truncated: Vec<_> = losses.iter().filter(|loss| loss["reason"] == "truncated").collect();
+    assert_eq!(truncated.len(), 1, "{losses:?}");
+    assert!((18..=20).contains(&truncated[0]["bytes"].as_u64().unwrap()), "{losses:?}");
+    assert_eq!(gaps(&stopped.events), [2], "{losses:?}");
+    assert_eq!(named(&stopped.events, "rbkit.heap.object").len(), 3);
+    assert_eq!(named(&stopped.events, "rbkit.agent.restarted").len(), 1);
+}
+
+/// The connection may break while the process lives: nothing is restarted, and what was published meanwhile is missing.
+#[tokio::test]
+async fn what_is_missed_while_nobody_was_connected_is_a_gap() {
+    let agent = Agent::bind().await;
+    let daemon = daemon_for(&agent, "").await;
+    agent.until_started(MEMORY).await;
+    agent.publish(&message(0)).await;
+    until_message(&daemon, 0).await;
+    let (publish, request) = (agent.publish, agent.request);
+    agent.kill().await;
+    // The same process number: only the network was gone.
+    let agent = Agent::bind_at(publish, request).await;
+    agent.until_started(MEMORY).await;
+    agent.publish(&message(10)).await;
+    until_message(&daemon, 10).await;
+    let stopped = daemon.stop().await;
+    assert_eq!(gaps(&stopped.events).len(), 1);
+    assert_eq!(crate::live::losses(&stopped.events).len(), 1);
+    assert!(named(&stopped.events, "rbkit.agent.restarted").is_empty());
+}
+
+#[tokio::test]
+async fn a_counter_that_jumps_is_a_gap_and_one_that_falls_a_restart_that_is_asked_again() {
+    let agent = Agent::bind().await;
+    let daemon = daemon_for(&agent, "").await;
+    agent.until_started(MEMORY).await;
+    // The first counter that is seen means nothing: others may have been there before us.
+    for counter in [40, 41, 45] {
+        agent.publish(&message(counter)).await;
+    }
+    until_message(&daemon, 45).await;
+    assert_eq!(gaps(&daemon.events()).len(), 1);
+    let loss = daemon.events().into_iter().find(|event| event["kind"] == "loss").unwrap();
+    // Three messages; of how many events nobody knows.
+    assert!(loss["loss"]["detail"].as_str().unwrap().contains("42 to 44"), "{loss}");
+    assert_eq!(loss["loss"].get("events"), None, "{loss}");
+    let (handshakes, starts) = (agent.asked("handshake"), agent.asked(MEMORY[0]));
+    agent.set_handshake(&wire::handshake(4_712, false, false));
+    agent.publish(&message(3)).await;
+    until_message(&daemon, 3).await;
+    agent.until_asked("handshake", handshakes + 1).await;
+    agent.until_asked(MEMORY[0], starts + 1).await;
+    agent.publish(&message(4)).await;
+    until_message(&daemon, 4).await;
+    let stopped = daemon.stop().await;
+    agent.assert_no_faults();
+    assert_eq!(gaps(&stopped.events).len(), 1);
+    assert_eq!(named(&stopped.events, "rbkit.agent.restarted").len(), 1);
+}
+
+/// Both sockets stayed, as behind a relay, and no message came between: the process number tells it.
+#[tokio::test]
+async fn a_process_number_that_changes_is_a_restart() {
+    let agent = Agent::bind().await;
+    let daemon = daemon_for(&agent, "handshake_interval = \"100ms\"").await;
+    agent.until_started(MEMORY).await;
+    agent.set_handshake(&wire::handshake(4_712, false, false));
+    daemon.until_named("rbkit.agent.restarted").await;
+    agent.until_asked(MEMORY[0], 2).await;
+    let stopped = daemon.stop().await;
+    agent.assert_no_faults();
+    assert_eq!(named(&stopped.events, "rbkit.agent.restarted").len(), 1);
+    assert_eq!(named(&stopped.events, "rbkit.handshake").len(), 2);
+}
+
+/// No answer within 5 s: another connection, so that a late answer is not taken for the next one's.
+#[tokio::test]
+async fn a_request_without_an_answer_is_asked_again_on_another_connection() {
+    let agent = Agent::bind().await;
+    agent.set_manners(Manners::Mute);
+    let daemon = daemon_for(&agent, "").await;
+    until("it is tried again", || (agent.rep_connections() >= 2).then_some(())).await;
+    agent.set_manners(Manners::Answer);
+    let handshake = daemon.until_named("rbkit.handshake").await;
+    assert_eq!(handshake["resource"]["process.pid"], 4_711);
+    agent.until_started(MEMORY).await;
+    let stopped = daemon.stop().await;
+    agent.assert_no_faults();
+    assert_eq!(named(&stopped.events, "rbkit.handshake").len(), 1);
+}
+
+/// Somebody else has sent an empty request: no collector gets an answer, but what is published can be read.
+#[tokio::test]
+async fn an_agent_that_answers_nobody_is_read_all_the_same() {
+    let agent = Agent::bind().await;
+    agent.set_manners(Manners::Mute);
+    let daemon = daemon_for(&agent, "").await;
+    agent.until_subscribed().await;
+    agent.publish(&message(0)).await;
+    until_message(&daemon, 0).await;
+    let stopped = daemon.stop().await;
+    agent.assert_no_faults();
+    assert_eq!(agent.commands(), [""; 0], "it cannot be told apart from one that has not been asked");
+    assert!(named(&stopped.events, "rbkit.handshake").is_empty());
+}
+
+#[tokio::test]
+async fn at_the_end_we_stop_what_we_started_and_nothing_else() {
+    for (keys, started, stopped) in [
+        ("", &[][..], &[][..]),
+        (", enable = []", &[], &[]),
+        (", enable = [\"memory_profile\"]", &["start_memory_profile"], &["stop_memory_profile"]),
+        (
+            ", enable = [\"cpu_profile\"], clock = \"wall\"",
+            &["use_wall_time", "start_cpu_profiling"],
+            &["stop_cpu_profiling"],
+        ),
+        (
+            ", enable = [\"memory_profile\", \"cpu_profile\"], clock = \"cpu\"",
+            &["use_cpu_time", "start_memory_profile", "start_cpu_profiling"],
+            &["stop_memory_profile", "stop_cpu_profiling"],
+        ),
+    ] {
+        let agent = Agent::bind().await;
+        let daemon = Daemon::start(&listener(&[dialled(&agent, keys)], "handshake_interval = \"5m\"")).await;
+        daemon.until_named("rbkit.handshake").await;
+        agent.until_started(started).await;
+        agent.publish(&message(0)).await;
+        until_message(&daemon, 0).await;
+        let mut commands = agent.commands();
+        let clock = commands.iter().position(|command| command.starts_with("use_"));
+        let start = commands.iter().position(|command| command == "start_cpu_profiling");
+        assert!(clock <= start, "the clock is for the next start: {commands:?}");
+        let mut wanted = started.to_vec();
+        commands.sort();
+        wanted.sort_unstable();
+        assert_eq!(commands, wanted, "{keys}");
+        daemon.stop().await;
+        agent.assert_no_faults();
+        let mut commands = agent.commands().split_off(started.len());
+        let mut wanted = stopped.to_vec();
+        commands.sort();
+        wanted.sort_unstable();
+        assert_eq!(commands, wanted, "{keys}");
+    }
+}
+
+/// What somebody else has switched on before us is not ours to switch off.
+#[tokio::test]
+async fn what_was_on_before_us_stays_on() {
+    let agent = Agent::bind().await;
+    agent.set_handshake(&wire::handshake(4_711, true, true));
+    let daemon = Daemon::start(&listener(&[dialled(&agent, "")], "")).await;
+    daemon.until_named("rbkit.handshake").await;
+    agent.until_subscribed().await;
+    daemon.stop().await;
+    assert_eq!(agent.commands(), [""; 0]);
+}
+
+/// A daemon that stops does not wait for ever for one that is mute.
+#[tokio::test]
+async fn a_mute_agent_does_not_hold_up_the_end() {
+    let agent = Agent::bind().await;
+    let daemon = daemon_for(&agent, "").await;
+    agent.until_started(MEMORY).await;
+    agent.publish(&message(0)).await;
+    until_message(&daemon, 0).await;
+    agent.set_manners(Manners::Mute);
+    daemon.stop().await;
+    assert_eq!(agent.commands(), ["start_memory_profile", "stop_memory_profile"]);
+}
+
+#[tokio::test]
+async fn dumps_and_collections_are_asked_for_at_their_intervals_and_only_then() {
+    let agent = Agent::bind().await;
+    let keys = ", snapshot_interval = \"1s\", gc_interval = \"1s\"";
+    let daemon = Daemon::start(&listener(&[dialled(&agent, keys)], "")).await;
+    agent.until_asked("objectspace_snapshot", 2).await;
+    agent.until_asked("trigger_gc", 2).await;
+    daemon.stop().await;
+    agent.assert_no_faults();
+    assert!(agent.commands().iter().all(|command| ["objectspace_snapshot", "trigger_gc"].contains(&command.as_str())));
+}
+
+/// What collectors of a shared agent see of each other's dumps: a new number closes the open one.
+#[tokio::test]
+async fn dumps_that_lack_objects_are_told_when_the_next_begins_and_at_the_end() {
+    let agent = Agent::bind().await;
+    let daemon = daemon_for(&agent, "").await;
+    agent.until_started(MEMORY).await;
+    agent.publish(&wire::collection(0, &[wire::dump(1, 7, 10, 3), wire::dump(2, 4, 20, 2)])).await;
+    agent.publish(&wire::collection(1, &[wire::dump(2, 4, 22, 2)])).await;
+    agent.publish(&wire::collection(2, &[wire::dump(3, 9, 40, 1), wire::gc_start()])).await;
+    daemon.until_named("rbkit.gc.start").await;
+    let stopped = daemon.stop().await;
+    assert_eq!(gaps(&stopped.events), [4, 8]);
+    let complete = named(&stopped.events, "rbkit.heap.dump");
+    assert_eq!(complete.len(), 1);
+    let about = &complete[0]["attributes"];
+    assert_eq!((&about["rbkit.dump.id"], &about["rbkit.dump.object_count"]), (&2.into(), &4.into()));
+}

@@ -1,0 +1,215 @@
+//! Simulated Ruby processes and the daemon: both count the same, and the process has nothing to complain of.
+
+use std::future::pending;
+use std::net::SocketAddr;
+
+use crate::live::binary::{Binary, run, tributary};
+use crate::live::{Daemon, Stopped, within};
+use crate::rbkit_support::compare::named;
+use crate::rbkit_support::{listener, wire};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tributary::simulate::Amount;
+use tributary::simulate::rbkit::{Dialect, Options, Plan, Process, Remarks, Report};
+
+const ANY: &str = "127.0.0.1:0";
+/// Handshakes so often that the state of the switches is told again and again.
+const CURIOUS: &str = "handshake_interval = \"100ms\"";
+
+async fn process(dialect: Dialect, heap_objects: u32) -> Process {
+    let any: SocketAddr = ANY.parse().unwrap();
+    Process::bind(Options { publish: any, request: any, dialect, heap_objects }).await.unwrap()
+}
+
+fn dialled(process: &Process, keys: &str) -> String {
+    let Options { publish, request, .. } = process.options();
+    format!("{{ publish = \"{publish}\", request = \"{request}\"{keys} }}")
+}
+
+fn plan(events: u64) -> Plan {
+    Plan { amount: Amount::Events(events), rate: None, seed: 5 }
+}
+
+/// A process that tells so much, to a daemon that asks with these keys.
+async fn observed(dialect: Dialect, keys: &str, events: u64) -> (Report, Stopped) {
+    let process = process(dialect, 2_500).await;
+    let daemon = Daemon::start(&listener(&[dialled(&process, keys)], CURIOUS)).await;
+    let report = within("the process ends", process.run(plan(events), pending())).await.unwrap();
+    daemon.until_all_closed().await;
+    (report, daemon.stop().await)
+}
+
+/// Holds that the daemon made of the bytes what the process says, and did nothing that it should not.
+fn assert_adds_up(report: &Report, stopped: &Stopped) {
+    let Stopped { events, accounts } = stopped;
+    assert!(crate::live::losses(events).is_empty(), "{accounts}");
+    assert_eq!(events.len() as u64, report.sent.events, "{accounts}");
+    assert_eq!(accounts.listeners[0].bytes_in, report.sent.bytes, "{accounts}");
+    assert_eq!(report.remarks.faults(), 0, "{report:?}");
+    let mut counters: Vec<_> = events
+        .iter()
+        .filter(|event| event["name"] != "rbkit.handshake")
+        .map(|event| event["origin"]["sequence"].as_u64().unwrap())
+        .collect();
+    assert!(counters.is_sorted());
+    counters.dedup();
+    assert!(counters.first() == Some(&0) && counters.windows(2).all(|pair| pair[1] == pair[0] + 1));
+}
+
+#[tokio::test]
+async fn all_dialects_add_up_with_every_profile() {
+    for dialect in Dialect::ALL {
+        let memory = ", enable = [\"memory_profile\"]";
+        let (report, stopped) = observed(dialect, memory, 6_000).await;
+        assert_adds_up(&report, &stopped);
+        let count = |name: &str| named(&stopped.events, name).len();
+        let is_spec = dialect == Dialect::Spec21;
+        assert_eq!(is_spec, count("rbkit.object.created") == 0, "{}", dialect.as_str());
+        assert_eq!(is_spec, count("rbkit.allocations") > 0, "{}", dialect.as_str());
+        assert!(count("rbkit.gc.end_sweep") > 0 && count("rbkit.gc.heap_live_slots") > 0, "{}", dialect.as_str());
+        assert_eq!((count("rbkit.cpu"), count("rbkit.gc.heap_swept_slots")), (0, 0));
+        // The release has no other.
+        if dialect != Dialect::V0110 {
+            let cpu = ", enable = [\"cpu_profile\"], clock = \"wall\"";
+            let (report, stopped) = observed(dialect, cpu, 2_000).await;
+            assert_adds_up(&report, &stopped);
+            assert_eq!(named(&stopped.events, "rbkit.cpu").len(), 2_000);
+            assert_eq!(report.remarks.requests["use_wall_time"], 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn heap_dumps_have_all_their_objects_in_all_dialects() {
+    for dialect in Dialect::ALL {
+        let (report, stopped) = observed(dialect, ", snapshot_interval = \"1s\"", 2_501).await;
+        assert_adds_up(&report, &stopped);
+        let objects = named(&stopped.events, "rbkit.heap.object");
+        assert_eq!(objects.len(), 2_500);
+        let dumps = named(&stopped.events, "rbkit.heap.dump");
+        assert_eq!(dumps.len(), 1);
+        assert_eq!(dumps[0]["attributes"]["rbkit.dump.object_count"], 2_500);
+        assert!(objects.iter().any(|object| object["attributes"]["code.line.number"].is_u64()));
+    }
+}
+
+/// The rate is kept, also slowly, where each second brings a message.
+#[tokio::test]
+async fn a_daemon_that_stops_leaves_nothing_switched_on() {
+    let process = process(Dialect::Master21, 10).await;
+    let keys = ", enable = [\"memory_profile\", \"cpu_profile\"]";
+    let daemon = Daemon::start(&listener(&[dialled(&process, keys)], "")).await;
+    let (end, ended) = oneshot::channel::<()>();
+    let plan = Plan { rate: Some(2_000), ..plan(u64::MAX) };
+    let running = tokio::spawn(process.run(plan, async { drop(ended.await) }));
+    daemon.until_named("rbkit.cpu").await;
+    daemon.stop().await;
+    drop(end);
+    let Report { remarks, .. } = within("the process ends", running).await.unwrap().unwrap();
+    assert_eq!(remarks.faults(), 0, "{remarks:?}");
+    for (start, stop) in
+        [("start_memory_profile", "stop_memory_profile"), ("start_cpu_profiling", "stop_cpu_profiling")]
+    {
+        assert_eq!((remarks.requests[start], remarks.requests[stop]), (1, 1), "{remarks:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_is_started_anew_goes_on_counting_from_nothing() {
+    let first = process(Dialect::Master21Raw, 10).await;
+    let addresses = first.options();
+    let keys = ", enable = [\"memory_profile\"]";
+    let daemon = Daemon::start(&listener(&[dialled(&first, keys)], "")).await;
+    let mut sent = 0;
+    for (seed, process) in [(1, Some(first)), (2, None)] {
+        let process = match process {
+            Some(process) => process,
+            None => Process::bind(addresses).await.unwrap(),
+        };
+        let report = within("it ends", process.run(Plan { seed, ..plan(1_000) }, pending())).await.unwrap();
+        assert_eq!(report.remarks.faults(), 0);
+        sent += report.sent.events;
+    }
+    daemon.until_all_closed().await;
+    let Stopped { events, .. } = daemon.stop().await;
+    assert_eq!(named(&events, "rbkit.agent.restarted").len(), 1);
+    assert_eq!(events.len() as u64, sent + 1);
+    assert!(crate::live::losses(&events).is_empty());
+}
+
+/// What the process says of a collector that says this, and reads so many answers.
+async fn complained(say: &[u8], answers: usize) -> Remarks {
+    let process = process(Dialect::Master21, 10).await;
+    let request = process.options().request;
+    let (end, ended) = oneshot::channel::<()>();
+    let running = tokio::spawn(process.run(plan(10), async { drop(ended.await) }));
+    let mut stream = TcpStream::connect(request).await.unwrap();
+    stream.write_all(&wire::greeting(0)).await.unwrap();
+    let mut greeting = [0; 64];
+    within("the greeting", stream.read_exact(&mut greeting)).await.unwrap();
+    stream.write_all(&wire::ready("REQ")).await.unwrap();
+    let mut ready = vec![0; wire::ready("REP").len()];
+    within("READY", stream.read_exact(&mut ready)).await.unwrap();
+    stream.write_all(say).await.unwrap();
+    let mut heard = Vec::new();
+    // Each answer is two frames.
+    for _ in 0..2 * answers {
+        while wire::split_frame(&heard).is_none() {
+            assert!(within("an answer", stream.read_buf(&mut heard)).await.unwrap() > 0);
+        }
+        heard = wire::split_frame(&heard).unwrap().1.to_vec();
+    }
+    stream.shutdown().await.unwrap();
+    within("the process closes", stream.read_to_end(&mut heard)).await.unwrap();
+    assert_eq!(heard, [0; 0]);
+    drop(end);
+    within("the process ends", running).await.unwrap().unwrap().remarks
+}
+
+#[tokio::test]
+async fn a_process_notices_what_no_collector_should_do() {
+    let request = |body: &[u8]| [wire::frame(wire::MORE, b""), wire::frame(0, body)].concat();
+    // It answers nobody any more.
+    let empty = complained(&[request(b""), request(b"handshake")].concat(), 0).await;
+    assert_eq!((empty.empty_requests, empty.faults()), (1, 1), "{empty:?}");
+    let bare = complained(&[wire::frame(0, b"handshake"), request(b"handshake")].concat(), 1).await;
+    assert_eq!((bare.undelimited, bare.faults()), (1, 1), "{bare:?}");
+    let two = complained(&request(b"handshake").repeat(2), 2).await;
+    assert_eq!((two.second_requests, two.faults()), (1, 1), "{two:?}");
+    let unknown = complained(&request(b"HANDSHAKE"), 1).await;
+    assert_eq!((unknown.unknown_requests, unknown.faults()), (1, 1), "{unknown:?}");
+    let stop = complained(&request(b"stop_cpu_profiling"), 1).await;
+    assert_eq!((stop.needless_stops, stop.faults()), (1, 1), "{stop:?}");
+    let several = [wire::frame(wire::MORE, b""), wire::frame(wire::MORE, b"handshake\0junk"), wire::frame(0, b"more")];
+    let several = complained(&several.concat(), 1).await;
+    assert_eq!((several.requests.len(), several.faults()), (1, 0), "{several:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_says_where_it_is_bound_and_what_it_has_sent() {
+    let arguments =
+        ["simulate", "rbkit", "--publish", ANY, "--request", ANY, "--count", "1500", "--dialect", "spec-2.1"];
+    let binary = Binary::start(tributary(&arguments));
+    let line = binary.until_stderr("rbkit publishes on ");
+    let mut addresses = line.split(' ').filter(|word| word.starts_with("127.0.0.1:"));
+    let [publish, request] = [(), ()].map(|()| addresses.next().unwrap());
+    let agent = format!("{{ publish = \"{publish}\", request = \"{request}\", enable = [\"memory_profile\"] }}");
+    let daemon = Daemon::start(&listener(&[agent], "")).await;
+    let ended = tokio::task::spawn_blocking(|| binary.end()).await.unwrap();
+    daemon.until_all_closed().await;
+    let stopped = daemon.stop().await;
+    let sent = ended.sent();
+    assert_eq!((&sent["protocol"], &sent["events"]), (&"rbkit".into(), &stopped.events.len().into()));
+    assert_eq!(sent["bytes"], stopped.accounts.listeners[0].bytes_in);
+    assert_eq!(sent["requests"]["start_memory_profile"], 1);
+    assert!(sent["faults"].as_object().unwrap().values().all(|faults| faults == 0), "{sent}");
+}
+
+#[test]
+fn options_that_make_no_sense_are_misuse() {
+    for arguments in [&["--to", "127.0.0.1:1"][..], &["--connections", "2"], &["--dialect", "master"]] {
+        let ended = run(&[&["simulate", "rbkit"][..], arguments].concat());
+        assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.stderr);
+    }
+}

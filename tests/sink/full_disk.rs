@@ -1,0 +1,112 @@
+//! The file sink on a disk that is full. In a process of its own: mounting forks, and a fork holds the locks of the
+//! files that other tests have open.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::sink_file_support::{all_names, files, in_order, is_retry, names, now, write_as};
+use tempfile::TempDir;
+use tributary::sink::Sink;
+use tributary::sink::file::{Compression, File, Fsync, Options};
+
+#[tokio::test]
+async fn a_full_disk_tears_nothing_and_everything_is_there_once_there_is_room() {
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("note: not allowed to mount a tmpfs, so the full disk is not tested here");
+        return;
+    };
+    for fsync in Fsync::ALL {
+        let filler = disk.path().join("filler");
+        // Room for some of the records, but not for all.
+        fs::write(&filler, vec![0; 1024 * 1024 - 40 * 1024]).unwrap();
+        let path = format!("{}/app.log", disk.path().display());
+        let mut sink = File::new(Options { path, fsync, ..Options::default() }).unwrap();
+        let expected = names(0..100, 700);
+        for part in expected.chunks(10) {
+            write_as(&mut sink, part, "web", now()).await.unwrap();
+        }
+        let message = is_retry(sink.flush().await);
+        assert!(message.contains("app.log: ") && message.contains("space"), "{message}");
+        let before = all_names(disk.path());
+        assert_eq!(before, expected[..before.len()]);
+        // With fsync in every flush what is not on the disk as a whole is taken back as a whole.
+        assert_eq!(before.is_empty(), fsync == Fsync::Always);
+        is_retry(sink.flush().await);
+        assert_eq!(all_names(disk.path()), before);
+        fs::remove_file(&filler).unwrap();
+        sink.flush().await.unwrap();
+        sink.tick().await.unwrap();
+        assert_eq!(all_names(disk.path()), expected, "fsync {}", fsync.as_str());
+        drop(sink);
+        fs::remove_file(disk.path().join("app.log")).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_disk_too_full_to_compress_keeps_the_original() {
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("note: not allowed to mount a tmpfs, so the full disk is not tested here");
+        return;
+    };
+    let path = format!("{}/app.log", disk.path().display());
+    let interval = Duration::from_millis(1);
+    let gzip = Options { path, compression: Compression::Gzip, rotate_interval: interval, ..Options::default() };
+    let mut sink = File::new(gzip).unwrap();
+    write_as(&mut sink, &names(0..20, 700), "web", now()).await.unwrap();
+    sink.flush().await.unwrap();
+    let filler = disk.path().join("filler");
+    assert!(fs::write(&filler, vec![0; 1024 * 1024]).is_err(), "the disk is not full");
+    std::thread::sleep(interval * 2);
+    sink.tick().await.unwrap();
+    sink.wait_for_compression().await;
+    assert_eq!(suffixes(&disk), ["log"]);
+    assert_eq!(files(disk.path()).len(), 2, "no beginning of a compressed file is left");
+    assert_eq!(all_names(disk.path()), names(0..20, 700));
+    // It is made up for when the next file is finished.
+    fs::remove_file(&filler).unwrap();
+    write_as(&mut sink, &names(20..21, 700), "web", now()).await.unwrap();
+    sink.flush().await.unwrap();
+    std::thread::sleep(interval * 2);
+    sink.tick().await.unwrap();
+    sink.wait_for_compression().await;
+    assert_eq!(suffixes(&disk), ["gz", "gz"]);
+    assert_eq!(all_names(disk.path()), names(0..21, 700));
+}
+
+fn suffixes(disk: &SmallDisk) -> Vec<String> {
+    in_order(disk.path()).iter().map(|path| path.extension().unwrap().to_str().unwrap().to_owned()).collect()
+}
+
+/// A file system of 1 MiB, gone when dropped. There is one at a time: mounting forks, and for a moment the fork keeps
+/// open, and so on the disk, what another test removes.
+struct SmallDisk {
+    directory: TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+static TURN: Mutex<()> = Mutex::new(());
+
+impl SmallDisk {
+    /// `None` when this process may not mount.
+    fn mount() -> Option<SmallDisk> {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let directory = tempfile::tempdir().unwrap();
+        let mount =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(directory.path()).output();
+        mount.is_ok_and(|output| output.status.success()).then_some(SmallDisk { directory, _turn: turn })
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily, so that a file which a failed test left open does not keep it.
+        let _ = Command::new("umount").arg("-l").arg(self.directory.path()).status();
+    }
+}

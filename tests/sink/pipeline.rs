@@ -1,0 +1,408 @@
+//! Sinks that stall, fail, panic, ask for patience or lose their reader: what becomes of the events, and who is told.
+
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use crate::live::puppet::{Mood, Strings};
+use crate::live::{losses, until, within};
+use tokio_util::sync::CancellationToken;
+use tributary::event::{Batch, BatchBuilder, Header, Kind, Origin, Position, Severity, UnixNanos};
+use tributary::pipeline::ledger::{SinkAccount, SinkBooks};
+use tributary::pipeline::options::{LaneOptions, OnFailure, WhenFull};
+use tributary::pipeline::{Sender, Sinks, Verdict, Workers};
+use tributary::protocol::Protocol;
+use tributary::sink::{Selection, Sink, SinkError, SinkFault};
+
+fn connection(number: u64) -> Arc<Origin> {
+    Arc::new(Origin::new("datadog", "test".into(), "peer".into(), number))
+}
+
+/// A batch of log events, of a connection of its own.
+fn batch(number: u64, names: &[&str]) -> Batch {
+    batch_of(&connection(number), names)
+}
+
+fn batch_of(origin: &Arc<Origin>, names: &[&str]) -> Batch {
+    let mut builder = BatchBuilder::new(origin.clone());
+    for name in names {
+        let name = builder.push_text(name).into();
+        let header = Header { name, time: None, observed: UnixNanos(1), position: Position::default() };
+        builder.event(header).log(Severity::Info, None);
+    }
+    builder.take()
+}
+
+/// Lanes, and the workers of their sinks.
+struct Pipeline {
+    sender: Sender,
+    workers: Workers,
+    books: Vec<Arc<SinkBooks>>,
+    stop: CancellationToken,
+}
+
+impl Pipeline {
+    /// With these sinks.
+    fn of(sinks: &[(&Strings, LaneOptions)]) -> Pipeline {
+        let stop = CancellationToken::new();
+        let mut building = Sinks::new(stop.clone());
+        for (strings, options) in sinks {
+            let strings = Strings::clone(strings);
+            building.add("puppet", options.clone(), move || Ok(strings.puppet()));
+        }
+        let books = building.books().to_vec();
+        let (sender, workers) = building.start();
+        Pipeline { sender, workers, books, stop }
+    }
+
+    fn account(&self, sink: usize) -> SinkAccount {
+        self.books[sink].account()
+    }
+
+    /// Hands a batch of one event over and answers in the background what becomes of it.
+    fn deliver(&self, name: &'static str) -> tokio::task::JoinHandle<Verdict> {
+        let sender = self.sender.clone();
+        tokio::spawn(async move { sender.deliver(batch(1, &[name])).await })
+    }
+
+    /// No more comes: waits until everything is written; the books must balance.
+    async fn finish(mut self) -> Vec<SinkAccount> {
+        self.sender = Sender::default();
+        within("the sinks end", self.workers.drained()).await;
+        let accounts: Vec<_> = self.books.iter().map(|books| books.account()).collect();
+        let is_empty = |account: &SinkAccount| account.in_motion() == 0 && account.lane_batches == 0;
+        assert!(accounts.iter().all(is_empty), "{accounts:?}");
+        accounts
+    }
+}
+
+fn figures(account: &SinkAccount) -> [u64; 4] {
+    [account.events, account.written, account.shed, account.failed]
+}
+
+fn shedding() -> LaneOptions {
+    LaneOptions { buffer_batches: 1, when_full: WhenFull::Shed, ..LaneOptions::default() }
+}
+
+#[tokio::test]
+async fn a_sink_that_asks_for_patience_gets_it_and_nothing_is_lost() {
+    let strings = Strings::new(Mood::Retry);
+    let pipeline = Pipeline::of(&[(&strings, LaneOptions::default())]);
+    pipeline.sender.send(batch(1, &["a", "b"])).await;
+    until("it was tried more than once", || (strings.flushes() > 2).then_some(())).await;
+    assert!(pipeline.account(0).holding, "the books say that the sink cannot write just now");
+    pipeline.sender.send(batch(1, &["c"])).await;
+    assert_eq!(pipeline.account(0).lane_batches, 1, "the second batch waits in the lane");
+    strings.set(Mood::Write);
+    until("everything is written", || (strings.written().len() == 3).then_some(())).await;
+    until("the books say that it writes again", || (!pipeline.account(0).holding).then_some(())).await;
+    assert_eq!(strings.written_names(), ["a", "b", "c"]);
+    assert_eq!(figures(&pipeline.finish().await[0]), [3, 3, 0, 0]);
+}
+
+/// Writes well, and cannot look after itself.
+struct Untidy(Arc<[AtomicU64; 2]>);
+
+impl Sink for Untidy {
+    async fn write(&mut self, _events: Selection<'_>) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), SinkError> {
+        self.0[0].fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    async fn tick(&mut self) -> Result<(), SinkError> {
+        self.0[1].fetch_add(1, Relaxed);
+        Err(SinkError::Retry(SinkFault { action: "tidy".to_owned(), source: ErrorKind::PermissionDenied.into() }))
+    }
+}
+
+#[tokio::test]
+async fn a_sink_that_cannot_look_after_itself_is_not_taken_for_one_that_cannot_write() {
+    let calls = Arc::<[AtomicU64; 2]>::default();
+    let mut sinks = Sinks::new(CancellationToken::new());
+    let of_sink = calls.clone();
+    sinks.add("untidy", LaneOptions::default(), move || Ok(Untidy(of_sink.clone())));
+    let books = sinks.books()[0].clone();
+    let (sender, mut workers) = sinks.start();
+    until("it was asked twice", || (calls[1].load(Relaxed) == 2).then_some(())).await;
+    assert_eq!(calls[0].load(Relaxed), 0, "nothing was written, so nothing is tried again");
+    sender.send(batch(1, &["event"])).await;
+    drop(sender);
+    within("the sink ends", workers.drained()).await;
+    assert_eq!(figures(&books.account()), [1, 1, 0, 0]);
+}
+
+#[tokio::test]
+async fn a_sink_that_fails_or_panics_is_made_anew_and_says_what_was_lost() {
+    for mood in [Mood::Fail, Mood::Panic, Mood::FailWriting, Mood::PanicWriting] {
+        let strings = Strings::new(mood);
+        let pipeline = Pipeline::of(&[(&strings, LaneOptions::default())]);
+        pipeline.sender.send(batch(7, &["lost", "lost too"])).await;
+        until("the sink failed", || (pipeline.account(0).failed == 2).then_some(())).await;
+        strings.set(Mood::Write);
+        pipeline.sender.send(batch(7, &["later"])).await;
+        let accounts = pipeline.finish().await;
+        assert_eq!(figures(&accounts[0]), [3, 1, 0, 2], "{mood:?}");
+        let written = strings.written();
+        assert_eq!(strings.written_names(), ["tributary.loss", "later"], "{mood:?}");
+        assert_eq!((&written[0]["loss"]["reason"], &written[0]["loss"]["events"]), (&"failed".into(), &2.into()));
+        assert_eq!(written[0]["origin"]["connection"], 7);
+    }
+}
+
+#[tokio::test]
+async fn a_loss_that_a_failing_sink_could_not_tell_is_told_by_the_next() {
+    let strings = Strings::new(Mood::Stall);
+    let pipeline = Pipeline::of(&[(&strings, shedding())]);
+    pipeline.sender.send(batch(1, &["stalls"])).await;
+    until("the sink stalls", || (strings.flushes() == 1).then_some(())).await;
+    for name in ["waits", "shed", "shed"] {
+        pipeline.sender.send(batch(1, &[name])).await;
+    }
+    assert_eq!(pipeline.account(0).shed, 2);
+    // It gets what is in it done, but not what waits, nor the loss before that.
+    let first = pipeline.deliver("never seen");
+    assert_eq!(within("it is shed", first).await.unwrap(), Verdict::Shed);
+    strings.set(Mood::Fail);
+    until("the sink failed", || (pipeline.account(0).failed >= 1).then_some(())).await;
+    until("it was tried again", || (pipeline.account(0).failed == 2).then_some(())).await;
+    strings.set(Mood::Write);
+    let accounts = pipeline.finish().await;
+    assert_eq!(figures(&accounts[0]), [5, 0, 3, 2]);
+    let written = strings.written();
+    let told = |reason: &str| -> u64 {
+        let of_reason = losses(&written).into_iter().filter(|loss| loss["reason"] == reason);
+        of_reason.map(|loss| loss["events"].as_u64().unwrap()).sum()
+    };
+    assert_eq!((told("shed"), told("failed")), (3, 2), "{written:?}");
+    // Those that a new sink tells although it was given nothing else do not come from 1970 either.
+    assert!(written.iter().all(|event| event["time"] == "1970-01-01T00:00:00.000000001Z"), "{written:?}");
+}
+
+#[tokio::test]
+async fn a_full_lane_that_sheds_says_so_before_what_comes_next() {
+    let strings = Strings::new(Mood::Stall);
+    let pipeline = Pipeline::of(&[(&strings, shedding())]);
+    let (one, two) = (connection(1), connection(2));
+    pipeline.sender.send(batch_of(&one, &["first"])).await;
+    until("the sink stalls", || (strings.flushes() == 1).then_some(())).await;
+    pipeline.sender.send(batch_of(&one, &["waits"])).await;
+    pipeline.sender.send(batch_of(&one, &["shed", "shed"])).await;
+    pipeline.sender.send(batch_of(&two, &["shed"])).await;
+    pipeline.sender.send(batch_of(&one, &["shed"])).await;
+    assert_eq!(figures(&pipeline.account(0)), [6, 0, 4, 0]);
+    strings.set(Mood::Write);
+    until("the lane has room", || (pipeline.account(0).written == 2).then_some(())).await;
+    pipeline.sender.send(batch_of(&one, &["last"])).await;
+    assert_eq!(figures(&pipeline.finish().await[0]), [7, 3, 4, 0]);
+    let written = strings.written();
+    assert_eq!(strings.written_names(), ["first", "tributary.loss", "tributary.loss", "waits", "last"]);
+    for (loss, (connection, events)) in written[1..3].iter().zip([(1, 3), (2, 1)]) {
+        assert_eq!(loss["origin"]["connection"], connection);
+        assert_eq!((&loss["loss"]["reason"], &loss["loss"]["events"]), (&"shed".into(), &events.into()));
+    }
+}
+
+#[tokio::test]
+async fn a_stuck_sink_that_sheds_keeps_nothing_from_another() {
+    let (stuck, well) = (Strings::new(Mood::Stall), Strings::new(Mood::Write));
+    let pipeline = Pipeline::of(&[(&stuck, shedding()), (&well, LaneOptions::default())]);
+    for _ in 0..100 {
+        within("the batch is taken", pipeline.sender.send(batch(1, &["event"]))).await;
+    }
+    until("the other sink has everything", || (well.written().len() == 100).then_some(())).await;
+    let account = pipeline.account(0);
+    assert!(account.shed > 90 && account.written == 0, "{account:?}");
+    stuck.set(Mood::Write);
+    let accounts = pipeline.finish().await;
+    let [events, written, shed, failed] = figures(&accounts[0]);
+    assert_eq!((events, written + shed, failed), (100, 100, 0));
+    let told: u64 = losses(&stuck.written()).iter().map(|loss| loss["events"].as_u64().unwrap()).sum();
+    assert_eq!(told, shed);
+    assert_eq!(figures(&accounts[1]), [100, 100, 0, 0]);
+    assert!(losses(&well.written()).is_empty());
+}
+
+#[tokio::test]
+async fn a_stuck_sink_that_blocks_delays_no_batch_that_another_may_have() {
+    let (stuck, well) = (Strings::new(Mood::Stall), Strings::new(Mood::Write));
+    let blocking = LaneOptions { buffer_batches: 1, ..LaneOptions::default() };
+    // The stuck one first: a batch is offered to all before it waits for one.
+    let pipeline = Pipeline::of(&[(&stuck, blocking), (&well, LaneOptions::default())]);
+    pipeline.sender.send(batch(1, &["first"])).await;
+    until("the sink stalls", || (stuck.flushes() == 1).then_some(())).await;
+    pipeline.sender.send(batch(1, &["waits"])).await;
+    let blocked = pipeline.deliver("blocked");
+    until("the other sink has it", || (well.written().len() == 3).then_some(())).await;
+    assert!(!blocked.is_finished());
+    assert_eq!(pipeline.account(0).events, 3, "what waits for room is in the books");
+    stuck.set(Mood::Write);
+    assert_eq!(within("the batch is taken", blocked).await.unwrap(), Verdict::Written);
+    assert_eq!(stuck.written_names(), ["first", "waits", "blocked"]);
+    pipeline.finish().await;
+}
+
+#[tokio::test]
+async fn a_sink_whose_reader_has_left_stops_the_daemon_and_is_no_failure() {
+    let strings = Strings::new(Mood::Close);
+    let pipeline = Pipeline::of(&[(&strings, LaneOptions::default())]);
+    pipeline.sender.send(batch(1, &["unread"])).await;
+    within("the daemon is to stop", pipeline.stop.cancelled()).await;
+    within("nobody waits for it", pipeline.sender.send(batch(1, &["unread"]))).await;
+    let accounts = tributary::pipeline::ledger::Accounts { listeners: Vec::new(), sinks: pipeline.finish().await };
+    assert!(accounts.sinks[0].closed && accounts.are_balanced());
+    assert_eq!(figures(&accounts.sinks[0]), [2, 0, 0, 2]);
+    assert_eq!(accounts.failed(), 0);
+}
+
+#[tokio::test]
+async fn a_sink_that_must_not_fail_stops_the_daemon() {
+    let (strings, well) = (Strings::new(Mood::Fail), Strings::new(Mood::Write));
+    let fatal = LaneOptions { on_failure: OnFailure::Fatal, ..LaneOptions::default() };
+    let pipeline = Pipeline::of(&[(&strings, fatal), (&well, LaneOptions::default())]);
+    pipeline.sender.send(batch(1, &["first"])).await;
+    within("the daemon is to stop", pipeline.stop.cancelled()).await;
+    // Until it has stopped, nobody is kept waiting, and the other sink gets what still comes.
+    within("nobody waits for it", pipeline.sender.send(batch(1, &["last"]))).await;
+    let accounts = pipeline.finish().await;
+    assert_eq!(figures(&accounts[0]), [2, 0, 0, 2]);
+    assert_eq!(figures(&accounts[1]), [2, 2, 0, 0]);
+    assert!(accounts[0].dead && !accounts[1].dead);
+    assert_eq!(well.written_names(), ["first", "last"]);
+}
+
+#[tokio::test]
+async fn a_delivery_is_written_when_the_sink_has_flushed_it_and_not_before() {
+    let strings = Strings::new(Mood::Stall);
+    let pipeline = Pipeline::of(&[(&strings, LaneOptions::default())]);
+    let delivery = pipeline.deliver("event");
+    until("the sink stalls", || (strings.flushes() == 1).then_some(())).await;
+    assert!(!delivery.is_finished());
+    strings.set(Mood::Write);
+    assert_eq!(within("the verdict", delivery).await.unwrap(), Verdict::Written);
+    assert_eq!(strings.written_names(), ["event"]);
+    pipeline.finish().await;
+}
+
+#[tokio::test]
+async fn the_worst_verdict_of_all_sinks_counts() {
+    let well = Strings::new(Mood::Write);
+    for (mood, expected) in [
+        (Mood::Write, Verdict::Written),
+        (Mood::Fail, Verdict::Failed),
+        (Mood::Panic, Verdict::Failed),
+        (Mood::Close, Verdict::Failed),
+    ] {
+        let strings = Strings::new(mood);
+        let pipeline = Pipeline::of(&[(&strings, LaneOptions::default()), (&well, LaneOptions::default())]);
+        assert_eq!(within("the verdict", pipeline.deliver("event")).await.unwrap(), expected, "{mood:?}");
+        strings.set(Mood::Write);
+        pipeline.finish().await;
+    }
+    let stuck = Strings::new(Mood::Stall);
+    let pipeline = Pipeline::of(&[(&stuck, shedding()), (&well, LaneOptions::default())]);
+    pipeline.sender.send(batch(1, &["first"])).await;
+    until("the sink stalls", || (stuck.flushes() == 1).then_some(())).await;
+    pipeline.sender.send(batch(1, &["waits"])).await;
+    assert_eq!(within("the verdict", pipeline.deliver("shed")).await.unwrap(), Verdict::Shed);
+    stuck.set(Mood::Write);
+    pipeline.finish().await;
+}
+
+#[tokio::test]
+async fn a_batch_that_no_sink_takes_counts_as_written() {
+    let strings = Strings::new(Mood::Fail);
+    let others = LaneOptions { protocols: vec![Protocol::Zico], ..LaneOptions::default() };
+    let spans = LaneOptions { kinds: [Kind::Span].into_iter().collect(), ..LaneOptions::default() };
+    let pipeline = Pipeline::of(&[(&strings, others), (&strings, spans)]);
+    assert_eq!(within("the verdict", pipeline.deliver("a log")).await.unwrap(), Verdict::Written);
+    let accounts = pipeline.finish().await;
+    assert!(accounts.iter().all(|account| figures(account) == [0; 4]));
+    assert!(strings.written().is_empty());
+}
+
+#[tokio::test]
+async fn a_delivery_given_up_by_the_end_of_the_grace_period_has_failed() {
+    let strings = Strings::new(Mood::Stall);
+    let mut pipeline = Pipeline::of(&[(&strings, LaneOptions::default())]);
+    let delivery = pipeline.deliver("event");
+    until("the sink stalls", || (strings.flushes() == 1).then_some(())).await;
+    within("the workers end", pipeline.workers.abort()).await;
+    assert_eq!(within("the verdict", delivery).await.unwrap(), Verdict::Failed);
+    assert_eq!(within("the verdict", pipeline.deliver("later")).await.unwrap(), Verdict::Failed);
+    assert_eq!(figures(&pipeline.finish().await[0]), [2, 0, 0, 2]);
+}
+
+/// Blocks its thread in `write` until it is released, as a disk does that does not answer.
+struct Stuck(Arc<Mutex<mpsc::Receiver<()>>>);
+
+impl Sink for Stuck {
+    async fn write(&mut self, _events: Selection<'_>) -> Result<(), SinkError> {
+        let _ = self.0.lock().unwrap().recv();
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_sink_that_blocks_its_thread_hinders_nobody_and_can_be_given_up() {
+    let (release, released) = mpsc::channel::<()>();
+    let (released, strings) = (Arc::new(Mutex::new(released)), Strings::new(Mood::Write));
+    let mut sinks = Sinks::new(CancellationToken::new());
+    let (of_stuck, of_puppet) = (Arc::downgrade(&released), strings.clone());
+    sinks.add("stuck", LaneOptions::default(), move || Ok(Stuck(of_stuck.upgrade().unwrap())));
+    sinks.add("puppet", LaneOptions::default(), move || Ok(of_puppet.puppet()));
+    let books = sinks.books().to_vec();
+    let (sender, mut workers) = sinks.start();
+    sender.send(batch(1, &["first"])).await;
+    until("it is stuck", || (Arc::strong_count(&released) == 2 && books[0].account().lane_batches == 1).then_some(()))
+        .await;
+    sender.send(batch(1, &["second"])).await;
+    until("the other has both", || (strings.written().len() == 2).then_some(())).await;
+    drop(sender);
+    within("it is given up", workers.abort()).await;
+    assert_eq!(figures(&books[0].account()), [2, 0, 0, 2]);
+    // What its thread says when it gets on is not heard any more.
+    drop(release);
+    until("its thread has ended", || (Arc::strong_count(&released) == 1).then_some(())).await;
+    assert_eq!(figures(&books[0].account()), [2, 0, 0, 2]);
+    assert_eq!(figures(&books[1].account()), [2, 2, 0, 0]);
+}
+
+#[tokio::test]
+async fn the_sinks_that_have_ended_are_no_hindrance_to_giving_up_the_others() {
+    let (good, stuck) = (Strings::new(Mood::Write), Strings::new(Mood::Stall));
+    let options = LaneOptions::default();
+    let mut pipeline = Pipeline::of(&[(&good, options.clone()), (&stuck, options.clone()), (&good, options)]);
+    pipeline.sender.send(batch(1, &["event"])).await;
+    until("a sink stalls", || (stuck.flushes() == 1).then_some(())).await;
+    pipeline.sender = Sender::default();
+    let drained = tokio::time::timeout(Duration::from_millis(100), pipeline.workers.drained());
+    assert!(drained.await.is_err(), "one of them hangs");
+    within("the workers end", pipeline.workers.abort()).await;
+    let accounts = pipeline.finish().await;
+    assert_eq!([0, 1, 2].map(|sink| figures(&accounts[sink])), [[1, 1, 0, 0], [1, 0, 0, 1], [1, 1, 0, 0]]);
+}
+
+#[tokio::test]
+async fn a_batch_larger_than_its_lane_waits_alone_and_gets_through() {
+    let strings = Strings::new(Mood::Stall);
+    let small = LaneOptions { buffer_bytes: 64 << 10, ..LaneOptions::default() };
+    let pipeline = Pipeline::of(&[(&strings, small)]);
+    let long = "x".repeat(200 << 10);
+    let send = |sender: Sender, name: String| async move { sender.send(batch(1, &[&name])).await };
+    let sending: Vec<_> = (0..3).map(|_| tokio::spawn(send(pipeline.sender.clone(), long.clone()))).collect();
+    until("the sink stalls", || (strings.flushes() == 1).then_some(())).await;
+    strings.set(Mood::Write);
+    for sending in sending {
+        within("the batch is taken", sending).await.unwrap();
+    }
+    assert_eq!(figures(&pipeline.finish().await[0]), [3, 3, 0, 0]);
+}

@@ -1,0 +1,29 @@
+//! ZICO: every recorded conversation without a socket, against what an independent decoder made of it.
+
+use crate::zico_support::cases;
+use crate::zico_support::compare::compare;
+use crate::zico_support::offline::Offline;
+use tributary::protocol::zico::Options;
+
+#[test]
+fn every_recorded_conversation_comes_to_the_expected_spans() {
+    for case in cases() {
+        let mut offline = Offline::new(Options::default());
+        let (answers, rest) = offline.converse(&case);
+        compare(&case, &answers, &rest);
+        let account = offline.books.account();
+        assert_eq!(account.buffered(), 0, "{}: {account:?}", case.name);
+    }
+}
+
+/// Without the collector that answered them: no session is unknown, and no key is wrong.
+#[test]
+fn recorded_conversations_decode_offline_to_the_same() {
+    let refusing = ["gen2-unknown-session", "gen1-unknown-session", "register-errors"];
+    for case in cases().into_iter().filter(|case| !refusing.contains(&case.name.as_str())) {
+        let mut offline = Offline::recorded();
+        let (answers, rest) = offline.converse(&case);
+        compare(&case, &answers, &rest);
+        assert_eq!(offline.books.account().buffered(), 0, "{}", case.name);
+    }
+}

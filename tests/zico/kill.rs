@@ -1,0 +1,204 @@
+//! The daemon is killed while agents register, two hundred times: every key that it has answered works ever after. And it
+//! does not start on a store that it cannot use.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+use crate::live::PATIENCE;
+use crate::live::binary::{Binary, run, tributary};
+use rusqlite::Connection;
+use serde_json::{Value, json};
+
+const KILLS: u64 = 200;
+/// So many daemons are killed again and again at once: most of the time goes into waiting for the disk.
+const DAEMONS: u64 = 4;
+/// Agents that register at one daemon at once.
+const THREADS: u64 = 4;
+
+/// A client that asks one thing after the other over one connection.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn connect(to: SocketAddr) -> io::Result<Client> {
+        let stream = TcpStream::connect(to)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(Client(BufReader::new(stream)))
+    }
+
+    fn post(&mut self, path: &str, body: &Value) -> io::Result<(u16, Value)> {
+        let body = body.to_string();
+        let head = format!("POST {path} HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n");
+        let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+        self.0.get_mut().write_all(request.as_bytes())?;
+        let (mut status, mut length) = (0, 0);
+        loop {
+            let mut line = String::new();
+            if self.0.read_line(&mut line)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            match line.trim_end().split_once(':') {
+                _ if status == 0 => status = line.split(' ').nth(1).unwrap().parse().unwrap(),
+                Some((name, value)) if name.eq_ignore_ascii_case("content-length") => {
+                    length = value.trim().parse().unwrap();
+                }
+                None => break,
+                _ => {}
+            }
+        }
+        let mut answer = vec![0; length];
+        self.0.read_exact(&mut answer)?;
+        Ok((status, serde_json::from_slice(&answer).unwrap_or_default()))
+    }
+
+    /// Registers; the uuid and the key that were answered.
+    fn register(&mut self, name: &str) -> io::Result<(String, String)> {
+        let asked = json!({"rkey": "secret", "name": name, "app": "shop", "env": "TST"});
+        let (status, answer) = self.post("/agent/register", &asked)?;
+        assert!(status == 200 || status == 201, "{status}: {answer}");
+        Ok((answer["uuid"].as_str().unwrap().to_owned(), answer["authkey"].as_str().unwrap().to_owned()))
+    }
+
+    /// The session of a key, which must work.
+    fn session(&mut self, (uuid, authkey): &(String, String)) -> String {
+        let (status, answer) = self.post("/agent/session", &json!({"uuid": uuid, "authkey": authkey})).unwrap();
+        assert_eq!(status, 200, "{uuid}: {answer}");
+        answer["session"].as_str().unwrap().to_owned()
+    }
+}
+
+fn start(dir: &Path, options: &str) -> Binary {
+    let state = dir.join("state");
+    let listener = "[listeners.zorka]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"";
+    let toml =
+        format!("{listener}\nstate_dir = \"{}\"\n{options}\n[sinks.none]\ntype = \"discard\"\n", state.display());
+    let config = dir.join("tributary.toml");
+    std::fs::write(&config, toml).unwrap();
+    Binary::start(tributary(&["run", "--config", config.to_str().unwrap()]))
+}
+
+#[test]
+fn every_key_that_was_answered_works_after_every_kill() {
+    let broken = AtomicU64::new(0);
+    let keys: Vec<usize> = thread::scope(|scope| {
+        let lives: Vec<_> = (0..DAEMONS).map(|_| scope.spawn(|| lives(KILLS / DAEMONS, &broken))).collect();
+        lives.into_iter().map(|lives| lives.join().unwrap()).collect()
+    });
+    println!("{keys:?} keys were answered; {} requests were under way in a kill", broken.load(Ordering::Relaxed));
+    assert!(keys.iter().sum::<usize>() as u64 > 10 * KILLS && broken.load(Ordering::Relaxed) > 3 * KILLS);
+}
+
+/// Starts a daemon and kills it while agents register, so many times; how many keys it has answered in all. Requests that
+/// it did not answer are counted in `broken`.
+fn lives(kills: u64, broken: &AtomicU64) -> usize {
+    let dir = tempfile::tempdir().unwrap();
+    let options = "max_agents_per_address = 1000000\nmax_agents = 1000000\nmax_sessions_per_agent = 10000";
+    let mut all: Vec<(String, String)> = Vec::new();
+    let mut checked = 0;
+    for round in 0..kills {
+        let daemon = start(dir.path(), options);
+        let address = daemon.address("zorka");
+        let mut client = Client::connect(address).unwrap();
+        // What the last life answered, and some of all before.
+        for key in &all[checked..] {
+            client.session(key);
+        }
+        checked = all.len();
+        for place in (0..checked).step_by(1 + checked / 7) {
+            client.session(&all[place]);
+        }
+        let (told, answers) = mpsc::channel();
+        thread::scope(|scope| {
+            for number in 0..THREADS {
+                let told = told.clone();
+                scope.spawn(move || {
+                    let mut client = Client::connect(address).unwrap();
+                    for count in 0.. {
+                        // Some are new, some were there in this life, some in others.
+                        let name = match count % 3 {
+                            0 => format!("new-{round}-{number}-{count}"),
+                            1 => format!("life-{round}"),
+                            _ => format!("old-{number}"),
+                        };
+                        let Ok(answer) = client.register(&name) else { break };
+                        told.send(answer).unwrap();
+                    }
+                    broken.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            drop(told);
+            for _ in 0..1 + round * 7 % 23 {
+                all.push(answers.recv().unwrap());
+            }
+            // Dropped is killed.
+            drop(daemon);
+            all.extend(answers);
+        });
+    }
+    let daemon = start(dir.path(), options);
+    let mut client = Client::connect(daemon.address("zorka")).unwrap();
+    all.iter().for_each(|key| drop(client.session(key)));
+    all.len()
+}
+
+#[test]
+fn a_session_outlives_the_daemon_and_its_agent_is_known_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path(), "");
+    let mut client = Client::connect(daemon.address("zorka")).unwrap();
+    let key = client.register("host").unwrap();
+    let session = client.session(&key);
+    drop(daemon);
+    let daemon = start(dir.path(), "");
+    let mut client = Client::connect(daemon.address("zorka")).unwrap();
+    assert_eq!(client.session(&key), session);
+    assert_eq!(client.register("host").unwrap().0, key.0);
+}
+
+#[test]
+fn the_daemon_does_not_start_on_a_store_that_it_cannot_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("state/zorka.db");
+    std::fs::create_dir(dir.path().join("state")).unwrap();
+    let refused = |what: &str| {
+        let ended = start(dir.path(), "").end();
+        assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+        let words = ended.last_words();
+        let place = format!("cannot start the agents of listener zorka: {}: {what}", file.display());
+        assert!(words.contains(&place), "{words}");
+    };
+    std::fs::write(&file, "SQLite format 3\0 but for the rest").unwrap();
+    refused("it is no database");
+    std::fs::remove_file(&file).unwrap();
+    let daemon = start(dir.path(), "");
+    daemon.address("zorka");
+    refused("another tributary has it");
+    drop(daemon);
+    let shell = Connection::open(&file).unwrap();
+    shell.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE").unwrap();
+    refused("it is locked by another process");
+    drop(shell);
+    start(dir.path(), "").address("zorka");
+}
+
+#[test]
+fn operators_see_and_forget_agents_beside_the_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path(), "");
+    let mut client = Client::connect(daemon.address("zorka")).unwrap();
+    let key = client.register("host").unwrap();
+    client.session(&key);
+    let config = dir.path().join("tributary.toml");
+    let agents = |arguments: &[&str]| run(&[&["agents"], arguments, &["--config", config.to_str().unwrap()]].concat());
+    let listed = agents(&["list", "--format", "json"]).events();
+    assert_eq!(listed.len(), 1);
+    assert_eq!((&listed[0]["uuid"], &listed[0]["sessions"]), (&json!(key.0), &json!(1)));
+    assert_eq!(agents(&["forget", "host"]).code, Some(0));
+    let (status, _) = client.post("/agent/session", &json!({"uuid": key.0, "authkey": key.1})).unwrap();
+    assert_eq!(status, 401);
+    assert_ne!(client.register("host").unwrap().0, key.0);
+}

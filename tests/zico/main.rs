@@ -1,0 +1,24 @@
+//! Protocol `zico`: recorded, simulated and hostile Zorka agents, and the store of registered agents.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
+
+#[path = "../support/hostile/mod.rs"]
+mod hostile_support;
+#[path = "../support/live/mod.rs"]
+mod live;
+#[path = "../support/zico/mod.rs"]
+mod zico_support;
+
+mod agent_store;
+mod attack;
+mod bodies;
+mod cli_agents;
+mod decode;
+mod floods;
+mod hostile;
+mod http;
+mod kill;
+mod law;
+mod meaning;
+mod memory;
+mod simulate;
+mod simulated;

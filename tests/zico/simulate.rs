@@ -1,0 +1,159 @@
+//! The simulated Zorka agents, held against readers of CBOR that others wrote.
+
+use std::collections::BTreeSet;
+
+use ciborium::Value;
+use tributary::simulate::zico::{Bodies, Dialect, Jvm};
+
+const START: u64 = 1_795_132_800_000_000_000;
+const DIALECTS: [Dialect; 3] = [Dialect::Doc, Dialect::Gen1, Dialect::Gen2];
+
+/// The items of a body.
+fn items(mut body: &[u8]) -> Vec<Value> {
+    let mut items = Vec::new();
+    while !body.is_empty() {
+        items.push(ciborium::from_reader(&mut body).unwrap());
+    }
+    items
+}
+
+/// What is in a trace.
+#[derive(Debug, Default)]
+struct Found {
+    records: u64,
+    exceptions: u64,
+    references: u64,
+    /// Tags of everything else.
+    tags: BTreeSet<u64>,
+    methods: BTreeSet<u64>,
+    strings: BTreeSet<u64>,
+}
+
+fn number(value: &Value) -> u64 {
+    u64::try_from(i128::from(value.as_integer().unwrap())).unwrap_or(u64::MAX)
+}
+
+impl Found {
+    fn walk(&mut self, item: &Value, dialect: Dialect, is_little: bool) {
+        let Value::Tag(tag, inner) = item else { return };
+        let record = match dialect {
+            Dialect::Doc => 0x0B,
+            Dialect::Gen1 => 8,
+            Dialect::Gen2 => 3,
+        };
+        let word = |bytes: &[u8]| {
+            let bytes: [u8; 8] = bytes.try_into().unwrap();
+            if is_little { u64::from_le_bytes(bytes) } else { u64::from_be_bytes(bytes) }
+        };
+        match (*tag, inner.as_ref()) {
+            (tag, Value::Array(children)) if tag == record => {
+                self.records += 1;
+                self.methods.insert(match (&children[0], &children[1]) {
+                    (Value::Bytes(bytes), _) => word(bytes) >> 40,
+                    (Value::Tag(_, bytes), _) => word(bytes.as_bytes().unwrap()) >> 40,
+                    (_, method) => number(method),
+                });
+                children.iter().for_each(|child| self.walk(child, dialect, is_little));
+            }
+            (0x22, Value::Array(fields)) => self.exception(fields),
+            (7, Value::Array(fields)) if dialect == Dialect::Gen2 => self.exception(fields),
+            (8, Value::Integer(_)) if dialect == Dialect::Gen2 => self.references += 1,
+            (0x23, Value::Integer(_)) => self.references += 1,
+            (0x21, Value::Array(fields)) => drop(self.strings.insert(number(&fields[1]))),
+            (5, Value::Array(fields)) if dialect == Dialect::Gen2 => drop(self.strings.insert(number(&fields[1]))),
+            (6, Value::Array(fields)) if dialect == Dialect::Gen2 => drop(self.strings.insert(number(&fields[0]))),
+            (9, Value::Map(pairs)) => {
+                self.tags.insert(9);
+                for (key, _) in pairs {
+                    if let Value::Tag(6, id) = key {
+                        self.strings.insert(number(id));
+                    }
+                }
+            }
+            (tag, _) => drop(self.tags.insert(tag)),
+        }
+    }
+
+    fn exception(&mut self, fields: &[Value]) {
+        self.exceptions += 1;
+        for frame in fields[4].as_array().unwrap() {
+            let frame = frame.as_array().unwrap();
+            self.strings.extend(frame[..3].iter().map(number).filter(|id| *id != 0));
+        }
+    }
+}
+
+/// Adds the methods and strings that are defined.
+fn define(symbols: &[u8], dialect: Dialect, methods: &mut BTreeSet<u64>, strings: &mut BTreeSet<u64>) {
+    for item in items(symbols) {
+        let (tag, fields) = item.as_tag().unwrap();
+        let fields = fields.as_array().unwrap();
+        let id = number(&fields[0]);
+        match (tag, dialect, fields.len()) {
+            (0x0D, Dialect::Doc, 3) | (1, Dialect::Gen1, 3) | (1, Dialect::Gen2, 2) => drop(strings.insert(id)),
+            (0x0E, Dialect::Doc, 4) | (2, Dialect::Gen1 | Dialect::Gen2, 4) => {
+                assert!(fields[1..].iter().all(|name| strings.contains(&number(name))), "names come first");
+                methods.insert(id);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn bodies_hold_what_is_counted_and_name_nothing_that_was_not_told_before() {
+    for (dialect, number) in [(Dialect::Doc, 0), (Dialect::Gen1, 0), (Dialect::Gen1, 1), (Dialect::Gen2, 0)] {
+        let mut jvm = Jvm::new(5, number, START, dialect);
+        let is_little = dialect == Dialect::Doc || number == 0;
+        let (mut methods, mut strings, mut all, mut parts) = (BTreeSet::new(), BTreeSet::new(), Found::default(), 0);
+        for visit in 0..600 {
+            let trace = jvm.trace(if visit % 3 == 0 { 7 } else { 2000 }, START + visit * 1_000_000_000);
+            let Bodies { symbols, parts: bodies } = jvm.bodies(&trace);
+            define(&symbols, dialect, &mut methods, &mut strings);
+            parts += bodies.len() - 1;
+            let mut found = Found::default();
+            items(&bodies.concat()).iter().for_each(|item| found.walk(item, dialect, is_little));
+            assert_eq!(found.records + found.exceptions + found.references, trace.events);
+            assert!(found.methods.is_subset(&methods) && found.strings.is_subset(&strings), "{dialect:?}");
+            all.records += found.records;
+            all.exceptions += found.exceptions;
+            all.references += found.references;
+            all.tags.extend(found.tags);
+        }
+        println!("{dialect:?} {number}: {all:?}, {parts} cuts");
+        assert!(all.records > 10_000 && all.exceptions > 20, "{all:?}");
+        assert_eq!(all.references > 0, dialect == Dialect::Gen2 || (dialect == Dialect::Gen1 && is_little));
+        assert_eq!(parts > 0, dialect == Dialect::Gen1 && is_little, "{parts}");
+        assert_eq!(all.tags.contains(&0x26), dialect != Dialect::Gen2, "upward attributes");
+        assert_eq!(all.tags.contains(&0x0F), dialect == Dialect::Gen1 && !is_little, "flags");
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_traces() {
+    for dialect in DIALECTS {
+        let bodies = |seed, number| {
+            let mut jvm = Jvm::new(seed, number, START, dialect);
+            let trace = jvm.trace(1000, START + 5_000_000_000);
+            let Bodies { symbols, parts } = jvm.bodies(&trace);
+            (symbols, parts)
+        };
+        assert_eq!(bodies(1, 0), bodies(1, 0));
+        assert_ne!(bodies(1, 0), bodies(1, 2));
+        assert_ne!(bodies(1, 0), bodies(2, 0));
+    }
+}
+
+#[test]
+fn a_collector_that_forgot_is_told_every_name_again() {
+    for dialect in DIALECTS {
+        let mut jvm = Jvm::new(1, 0, START, dialect);
+        let trace = jvm.trace(1000, START + 5_000_000_000);
+        let first = jvm.bodies(&trace);
+        let second = jvm.bodies(&trace);
+        assert!(!first.symbols.is_empty() && second.symbols.is_empty());
+        assert_eq!(first.parts, second.parts);
+        jvm.forget();
+        assert_eq!(jvm.bodies(&trace).symbols, first.symbols);
+    }
+}

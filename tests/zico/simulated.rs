@@ -1,0 +1,132 @@
+//! Simulated Zorka agents and the daemon, over real sockets: both count the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
+
+use crate::live::{Daemon, losses, within};
+use serde_json::Value;
+use tributary::event::Kind;
+use tributary::simulate::zico::Dialect;
+use tributary::simulate::{Agent, Amount, Plan, Sent, run};
+
+const LISTENER: &str = "[listeners.test]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
+
+async fn simulate(dialect: Dialect, events: u64, connections: usize) -> (Vec<Value>, Sent) {
+    let daemon = Daemon::start(LISTENER).await;
+    let to = daemon.server.address().unwrap();
+    let plan = Plan { to, amount: Amount::Events(events), rate: None, connections, seed: 3 };
+    let sent = within("the agents", run(Agent::Zico(dialect), plan, pending())).await.unwrap();
+    let stopped = daemon.stop().await;
+    let account = &stopped.accounts.listeners[0];
+    assert_eq!(account.count(Kind::Loss), 0, "{:?}", losses(&stopped.events));
+    assert_eq!((sent.events, account.events()), (events, events), "{account}");
+    (stopped.events, sent)
+}
+
+fn named(events: &[Value], name: &str) -> usize {
+    events.iter().filter(|event| event["name"] == name).count()
+}
+
+/// What holds for every dialect: spans form trees, and everything is named.
+fn check_spans(events: &[Value]) {
+    let spans: Vec<&Value> = events.iter().filter(|event| event["kind"] == "span").collect();
+    let ids: BTreeSet<_> = spans
+        .iter()
+        .map(|span| (span["span"]["trace_id"].as_str(), span["span"]["span_id"].as_str().unwrap()))
+        .collect();
+    assert_eq!(ids.len(), spans.len(), "no span is like another");
+    // Where another service called this one, the agent says so.
+    let is_called = |span: &Value| span["span"]["parent_span_id"] == span["attributes"]["zico.parent_span_id"];
+    let roots = spans.iter().filter(|span| is_called(span)).count();
+    for span in &spans {
+        let parent = span["span"]["parent_span_id"].as_str();
+        let is_inside = parent.is_some_and(|parent| ids.contains(&(span["span"]["trace_id"].as_str(), parent)));
+        assert!(is_inside != is_called(span), "{span}");
+        assert!(!span["name"].as_str().unwrap().contains('#'), "{span}");
+        assert!(span["attributes"].get("tributary.incomplete").is_none(), "{span}");
+        assert!(span["attributes"]["zico.calls"].as_u64().unwrap() >= 1);
+    }
+    let began = spans.iter().filter(|span| span["attributes"]["zico.trace.type"].is_string()).count();
+    assert!(
+        roots > 20 && began >= roots && roots * 5 < spans.len(),
+        "{roots} roots, {began} begins, {} spans",
+        spans.len()
+    );
+    let mut kinds = BTreeMap::<&str, usize>::new();
+    events.iter().for_each(|event| *kinds.entry(event["name"].as_str().unwrap_or("?")).or_default() += 1);
+    assert!(kinds["zico.exception"] > 5 && kinds["shop.Cache.get"] > 10, "{kinds:?}");
+}
+
+#[tokio::test]
+async fn every_event_of_gen2_arrives_once() {
+    let (events, _) = simulate(Dialect::Gen2, 4001, 3).await;
+    assert_eq!(named(&events, "zico.session.opened"), 3);
+    assert_eq!(named(&events, "zico.agent.registered"), 0);
+    check_spans(&events);
+}
+
+#[tokio::test]
+async fn every_event_of_gen1_arrives_once_from_both_of_its_tracers() {
+    let (events, _) = simulate(Dialect::Gen1, 8000, 4).await;
+    assert_eq!(named(&events, "zico.session.opened"), 4);
+    assert_eq!(named(&events, "zico.agent.registered"), 4);
+    check_spans(&events);
+    let upward = events.iter().filter(|event| !event["attributes"]["cart.items"].is_null()).count();
+    assert!(upward > 5, "{upward}");
+}
+
+#[tokio::test]
+async fn every_event_of_the_documented_form_arrives_once() {
+    let (events, _) = simulate(Dialect::Doc, 4000, 2).await;
+    assert_eq!((named(&events, "zico.session.opened"), named(&events, "zico.agent.registered")), (2, 2));
+    check_spans(&events);
+    assert!(events.iter().any(|event| event["resource"]["zico.agent.shelves"] == 40));
+}
+
+#[tokio::test]
+async fn the_smallest_counts_are_exact_too() {
+    for dialect in [Dialect::Doc, Dialect::Gen1, Dialect::Gen2] {
+        for events in 1..=4 {
+            simulate(dialect, events, 1).await;
+        }
+    }
+}
+
+/// A restart of the daemon, seen by an agent that goes on.
+async fn survive(dialect: Dialect) {
+    let dir = tempfile::tempdir().unwrap();
+    let kept = format!("{LISTENER}state_dir = \"{}\"\n", dir.path().display());
+    let first = Daemon::start(&kept).await;
+    let to = first.server.address().unwrap();
+    let plan = Plan { to, amount: Amount::Events(3000), rate: Some(2000), connections: 2, seed: 9 };
+    let agents = tokio::spawn(run(Agent::Zico(dialect), plan, pending()));
+    first.until_books("there are events", |books| books.events() > 300).await;
+    let first = first.stop().await;
+    let second = Daemon::start(&kept.replace("127.0.0.1:0", &to.to_string())).await;
+    let sent = within("the agents", agents).await.unwrap().unwrap();
+    let second = second.stop().await;
+    let counted = [&first, &second].map(|stopped| {
+        let account = &stopped.accounts.listeners[0];
+        account.events() - account.count(Kind::Loss)
+    });
+    assert_eq!(counted[0] + counted[1], sent.events, "{counted:?}");
+    assert!(counted[0] > 300 && counted[1] > 300, "{counted:?}");
+    for loss in losses(&[first.events, second.events].concat()) {
+        assert_eq!(loss["reason"], "unauthorized", "{loss}");
+    }
+}
+
+#[tokio::test]
+async fn agents_of_gen2_go_on_with_a_daemon_that_was_restarted() {
+    survive(Dialect::Gen2).await;
+}
+
+#[tokio::test]
+async fn agents_of_gen1_go_on_with_a_daemon_that_was_restarted_on_its_store() {
+    survive(Dialect::Gen1).await;
+}
+
+#[tokio::test]
+async fn agents_of_the_documented_form_go_on_with_a_daemon_that_was_restarted_on_its_store() {
+    survive(Dialect::Doc).await;
+}
