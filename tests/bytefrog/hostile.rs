@@ -118,7 +118,7 @@ fn a_number_far_ahead_takes_the_memory_of_one_event() {
         return;
     }
     let options = Options { order: Order::Sequence, max_waiting: 10_000_000, ..Options::default() };
-    let before = process_memory("VmRSS:");
+    let before = process_memory("RssAnon");
     let runs: Vec<_> = (0..20)
         .map(|_| {
             let mut run = run(4, &options);
@@ -126,7 +126,7 @@ fn a_number_far_ahead_takes_the_memory_of_one_event() {
             run
         })
         .collect();
-    let held = process_memory("VmRSS:").saturating_sub(before) / runs.len() as u64;
+    let held = process_memory("RssAnon").saturating_sub(before) / runs.len() as u64;
     assert!(held < 4 << 20, "{held} bytes each");
 }
 

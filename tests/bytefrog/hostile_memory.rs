@@ -108,7 +108,7 @@ fn what_runs_answer_for_is_what_they_hold() {
     let mut wrong = Vec::new();
     for (name, calls, attack) in SCENARIOS {
         let budget = MemoryBudget::new(1 << 40);
-        let before = process_memory("VmRSS:");
+        let before = process_memory("RssAnon");
         for _ in 0..RUNS {
             let mut run = Run::counting(Hq::new(Options { calls, ..Options::default() }, false, budget.clone()));
             run.open(&wire::hello(4));
@@ -117,7 +117,7 @@ fn what_runs_answer_for_is_what_they_hold() {
             run.feed(1, &wire::method(0, "a/B.c;1;()V"));
             kept.push(run);
         }
-        let held = process_memory("VmRSS:").saturating_sub(before) / RUNS;
+        let held = process_memory("RssAnon").saturating_sub(before) / RUNS;
         let answered_for = budget.used() / RUNS;
         if held > 2 * answered_for + UNACCOUNTED || answered_for > 80 << 20 {
             wrong.push(format!("{name}: a run holds {held} bytes and answers for {answered_for}"));

@@ -85,14 +85,14 @@ fn what_sessions_answer_for_is_what_they_hold_and_what_they_let_go_of_is_gone() 
     let mut kept = Vec::new();
     for (name, attack) in SCENARIOS {
         let budget = MemoryBudget::new(1 << 40);
-        let before = process_memory("VmRSS:");
+        let before = process_memory("RssAnon");
         for _ in 0..SESSIONS {
             let mut driven = Driven::with(&Options::default(), 16 << 20, &budget);
             driven.feed(&process(u64::MAX));
             attack(&mut driven);
             kept.push(driven);
         }
-        let held = process_memory("VmRSS:").saturating_sub(before) / SESSIONS;
+        let held = process_memory("RssAnon").saturating_sub(before) / SESSIONS;
         let answered_for = budget.used() / SESSIONS;
         assert!(
             held <= 2 * answered_for + UNACCOUNTED,
@@ -100,7 +100,7 @@ fn what_sessions_answer_for_is_what_they_hold_and_what_they_let_go_of_is_gone() 
         );
         assert!(answered_for <= 17 << 20, "{name}: {answered_for} bytes");
     }
-    let before = process_memory("VmRSS:");
+    let before = process_memory("RssAnon");
     for _ in 0..4 * SESSIONS {
         let mut driven = Driven::new(&Options::default());
         driven.feed(&process(0));
@@ -109,6 +109,6 @@ fn what_sessions_answer_for_is_what_they_hold_and_what_they_let_go_of_is_gone() 
         assert_eq!(driven.spans(), 5000);
         kept.push(driven);
     }
-    let held = process_memory("VmRSS:").saturating_sub(before) / (4 * SESSIONS);
+    let held = process_memory("RssAnon").saturating_sub(before) / (4 * SESSIONS);
     assert!(held <= 1 << 20, "let go of everything: {held} bytes each");
 }

@@ -36,7 +36,7 @@ impl Scene {
         let turn = TURN.lock().await;
         let (good, raw) = (Agent::bind().await, Raw::bind(script).await);
         let hostile = format!("{{ publish = \"{}\" }}", raw.address);
-        let memory = process_memory("VmRSS");
+        let memory = process_memory("RssAnon");
         let agents = [hostile, dialled(&good, ", enable = [\"memory_profile\"]")];
         let options = format!("reconnect = {{ min = \"10ms\", max = \"50ms\" }}\n{options}");
         let daemon = Daemon::start(&listener(&agents, &options)).await;
@@ -61,7 +61,7 @@ impl Scene {
     }
 
     fn assert_memory(&self) {
-        let now = process_memory("VmRSS");
+        let now = process_memory("RssAnon");
         let used = now.saturating_sub(self.memory);
         assert!(used < MOST_BYTES, "{} MiB more than before", used / MIB);
     }
@@ -161,7 +161,7 @@ async fn what_is_long_in_a_message_is_not_gathered_beyond_its_limit() {
             _ => Script::say(stream(&[]), Then::Listen),
         })
         .await;
-        let memory = process_memory("VmRSS");
+        let memory = process_memory("RssAnon");
         // Events that stay in memory would hide what the session keeps.
         let agent = format!("{{ publish = \"{}\" }}", raw.address);
         let toml = format!("{}\n[sinks.out]\ntype = \"discard\"\n", listener(&[agent], "max_message_bytes = \"1MiB\""));
@@ -170,7 +170,7 @@ async fn what_is_long_in_a_message_is_not_gathered_beyond_its_limit() {
             (crate::live::books(&server).bytes_in >= enough * MIB || raw.closed() > 0).then_some(())
         })
         .await;
-        let used = process_memory("VmRSS").saturating_sub(memory);
+        let used = process_memory("RssAnon").saturating_sub(memory);
         println!("{what}: {} MiB more", used / MIB);
         assert!(used < 20 * MIB, "{what}: {} MiB", used / MIB);
         drop(raw);
@@ -196,7 +196,7 @@ async fn a_message_of_endless_frames_ends_at_the_limit() {
         scene.raw.until_closed(2).await;
         scene.assert_good_is_heard().await;
         // The test itself holds what it says, and a piece of it per connection.
-        let now = process_memory("VmRSS").saturating_sub(scene.memory + 6 * (length * times) as u64);
+        let now = process_memory("RssAnon").saturating_sub(scene.memory + 6 * (length * times) as u64);
         assert!(now < MOST_BYTES, "{} MiB", now / MIB);
         scene.end().await;
     }
@@ -293,7 +293,7 @@ async fn counts_and_depths_that_are_claimed_cost_nothing_and_the_next_message_is
     scene.daemon.until("the good message", is_there).await;
     scene.assert_good_is_heard().await;
     assert_eq!(scene.raw.opened(), 1);
-    let now = process_memory("VmRSS").saturating_sub(scene.memory + 3 * frames.len() as u64);
+    let now = process_memory("RssAnon").saturating_sub(scene.memory + 3 * frames.len() as u64);
     assert!(now < MOST_BYTES, "{} MiB", now / MIB);
     let raw = scene.raw.address.to_string();
     let events = scene.end().await;
@@ -337,14 +337,14 @@ async fn objects_and_dumps_without_end_are_not_remembered_without_end() {
     let sink = "[sinks.out]\ntype = \"discard\"";
     let toml = format!("{}\n{sink}\n", listener(&[format!("{{ publish = \"{}\" }}", raw.address)], ""));
     let config = crate::live::config(&toml);
-    let memory = process_memory("VmRSS");
+    let memory = process_memory("RssAnon");
     let server = tributary::server::Server::start(&config).await.unwrap();
     until("all is received", || {
         let books = crate::live::books(&server);
         (books.bytes_in == sent && books.buffered() == 0).then_some(())
     })
     .await;
-    let used = process_memory("VmRSS").saturating_sub(memory);
+    let used = process_memory("RssAnon").saturating_sub(memory);
     assert!(used < MOST_BYTES, "{} MiB", used / MIB);
     assert!(server.stop().await.are_balanced());
     drop(directory);
@@ -362,7 +362,7 @@ async fn answers_without_end_or_without_a_question_close_the_connection() {
     let endless = [&ready[..], &wire::frame(wire::MORE, b"").repeat(10_000)].concat();
     let unasked = [&ready[..], &wire::reply(b"ok").repeat(1_000)].concat();
     for bytes in [huge, endless, unasked] {
-        let memory = process_memory("VmRSS");
+        let memory = process_memory("RssAnon");
         let raw = Raw::bind(move |_| Script::say(bytes.clone(), Then::Listen)).await;
         let good = Agent::bind().await;
         let hostile = format!("{{ publish = \"{}\", request = \"{}\" }}", good.publish, raw.address);
@@ -373,7 +373,7 @@ async fn answers_without_end_or_without_a_question_close_the_connection() {
         good.until_subscribed().await;
         good.publish(&wire::collection(0, &[wire::gc_start()])).await;
         daemon.until_named("rbkit.gc.start").await;
-        let used = process_memory("VmRSS").saturating_sub(memory);
+        let used = process_memory("RssAnon").saturating_sub(memory);
         assert!(used < MOST_BYTES, "{} MiB", used / MIB);
         let stopped = daemon.stop().await;
         let peer = raw.address.to_string();
