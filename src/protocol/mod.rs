@@ -22,7 +22,8 @@ use bytes::BytesMut;
 use crate::event::{BatchBuilder, Header, Key, Loss, Reason, UnixNanos, Value};
 use crate::explain::{Explain, Raw};
 
-pub use exchange::{Admission, Exchange, Fate, Head, Request, Response, Work};
+pub use crate::codec::http::Head;
+pub use exchange::{Admission, Exchange, Fate, Request, Response, Work};
 pub use limits::{Amplification, Credit, MemoryBudget, MemoryLease};
 
 /// The protocols of the house. Closed on purpose: a new one is a variant here, and the compiler lists the rest.
