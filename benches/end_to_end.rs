@@ -57,8 +57,8 @@ fn measure(load: &Load, events: u64, repetitions: u64) -> Line {
         // A virtual machine may have to ask its host for every page that it has not used lately, at several times the
         // cost of the copy. So each run that writes finds as much memory freshly freed as the other.
         raw::copy(events * load.bytes_per_event);
-        let (to_file, books) = Cost::of_load(load, events, "", &[FILE], &[]);
-        drop(books);
+        let (to_file, counters) = Cost::of_load(load, events, "", &[FILE], &[]);
+        drop(counters);
         raw::copy(events * load.bytes_per_event);
         copied.push(raw::copy(to_file.bytes_out));
         filed.push(to_file);
@@ -102,8 +102,8 @@ fn beside_rsyslog(events: u64, repetitions: u64) {
     );
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..repetitions {
-        let (run, books) = Cost::of_load(Load::named("datadog"), events, "", &[FILE], &[]);
-        theirs.push(peer::rsyslog(&books.directory.path().join("out/events.ndjson"), run.events));
+        let (run, counters) = Cost::of_load(Load::named("datadog"), events, "", &[FILE], &[]);
+        theirs.push(peer::rsyslog(&counters.directory.path().join("out/events.ndjson"), run.events));
         ours.push(run);
     }
     let events = ours[0].events as f64;

@@ -5,7 +5,7 @@
 //!
 //! Each line tells when the daemon took up its bytes (`observed_time`); this bench reads the lines, from a pipe or from the
 //! file while it grows, and looks at the same clock when it has them. The difference is counted for every line. So a
-//! figure contains: decoding, the lane, encoding, the write, and that this bench is woken up and reads (of a file, that it
+//! figure contains: decoding, the queue, encoding, the write, and that this bench is woken up and reads (of a file, that it
 //! looks again after 0.1 ms). It does not contain how long bytes wait in the socket, or behind other batches of the same
 //! read. That is in a column of its own, which holds the moment at which a line was seen against the moment at which the
 //! agent should have made it, were every event due alone.
@@ -85,8 +85,8 @@ fn measure(load: &Load, sink: &str, per_second: u64, seconds: u64) {
     let sent = Simulation::start(&[&arguments[..], &pace].concat()).finish();
     let wakeups = (process.sleeps() - sleeps) / began.elapsed().as_secs_f64();
     let cpu = daemon.settled_cpu_seconds() - cpu;
-    let books = daemon.stop();
-    let balance = books.check(sent.events);
+    let counters = daemon.stop();
+    let balance = counters.check(sent.events);
     over.store(true, Ordering::Release);
     let seen = reader.join().unwrap();
     assert_eq!(seen.lines, sent.events, "what the daemon wrote was not seen");
@@ -129,7 +129,7 @@ impl Seen {
         let mut buffer = vec![0; 1 << 20];
         let mut held = 0;
         loop {
-            // Asked before the read: what was written before the end is read after it.
+            // TapRequest before the read: what was written before the end is read after it.
             let is_last = is_over();
             let size = input.read(&mut buffer[held..]).unwrap();
             let now = unix_nanos();

@@ -1,4 +1,4 @@
-//! The hand-over: finished batches through a lane to a sink that discards them, and through two lanes at once.
+//! The hand-over: finished batches through a queue to a sink that discards them, and through two queues at once.
 
 #![allow(missing_docs)]
 
@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use tributary::event::{Batch, BatchBuilder, Header, Origin, Position, Severity, UnixNanos, semconv};
 use tributary::pipeline::Sinks;
-use tributary::pipeline::options::LaneOptions;
+use tributary::pipeline::options::QueueOptions;
 use tributary::sink::discard::Discard;
 
 const BATCHES: u64 = 200;
@@ -37,12 +37,12 @@ fn batches() -> Vec<Batch> {
 /// Sends everything and waits until every sink has it.
 fn hand_over(runtime: &Runtime, sinks: usize, batches: Vec<Batch>) -> Duration {
     runtime.block_on(async {
-        let mut lanes = Sinks::new(CancellationToken::new());
+        let mut queues = Sinks::new(CancellationToken::new());
         for number in 0..sinks {
-            lanes.add(&format!("sink{number}"), LaneOptions::default(), || Ok(Discard));
+            queues.add(&format!("sink{number}"), QueueOptions::default(), || Ok(Discard));
         }
-        let books = lanes.books().to_vec();
-        let (sender, mut workers) = lanes.start();
+        let counters = queues.counters().to_vec();
+        let (sender, mut workers) = queues.start();
         let began = Instant::now();
         for batch in batches {
             sender.send(batch).await;
@@ -50,8 +50,8 @@ fn hand_over(runtime: &Runtime, sinks: usize, batches: Vec<Batch>) -> Duration {
         drop(sender);
         workers.drained().await;
         let took = began.elapsed();
-        for books in books {
-            assert_eq!(books.account().written, BATCHES * EVENTS_PER_BATCH);
+        for counters in counters {
+            assert_eq!(counters.totals().written, BATCHES * EVENTS_PER_BATCH);
         }
         took
     })
@@ -63,7 +63,7 @@ fn pipeline(criterion: &mut Criterion) {
     group.sample_size(20).measurement_time(Duration::from_secs(3));
     group.throughput(Throughput::Elements(BATCHES * EVENTS_PER_BATCH));
     for sinks in [1, 2] {
-        group.bench_function(format!("{sinks} lanes, {EVENTS_PER_BATCH} events a batch"), |bencher| {
+        group.bench_function(format!("{sinks} queues, {EVENTS_PER_BATCH} events a batch"), |bencher| {
             bencher.iter_batched(batches, |batches| hand_over(&runtime, sinks, batches), BatchSize::LargeInput);
         });
     }

@@ -8,8 +8,10 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
-use crate::pipeline::ledger::ListenerBooks;
-use crate::protocol::{Admission, End, Exchange, Fate, Flow, Head, Now, Output, Request, Response, Session, Work};
+use crate::pipeline::accounting::ListenerCounters;
+use crate::protocol::{
+    End, Exchange, Flow, Head, HeadDecision, Now, Output, Request, RequestOutcome, Response, Session, Work,
+};
 
 /// One recorded connection being decoded.
 #[derive(Debug)]
@@ -17,18 +19,18 @@ pub struct Offline<S> {
     session: S,
     input: BytesMut,
     out: Output,
-    books: Arc<ListenerBooks>,
+    counters: Arc<ListenerCounters>,
 }
 
 impl<S: Session> Offline<S> {
-    /// A connection from its first byte, booked in `books`.
-    pub fn new(session: S, origin: Arc<Origin>, books: Arc<ListenerBooks>) -> Self {
-        Offline { session, input: BytesMut::new(), out: Output::new(BatchBuilder::new(origin)), books }
+    /// A connection from its first byte, booked in `counters`.
+    pub fn new(session: S, origin: Arc<Origin>, counters: Arc<ListenerCounters>) -> Self {
+        Offline { session, input: BytesMut::new(), out: Output::new(BatchBuilder::new(origin)), counters }
     }
 
     /// The next bytes of the connection, in pieces of any size: the events do not depend on how it is cut.
     pub fn feed(&mut self, bytes: &[u8], now: Now, take: &mut impl FnMut(Batch)) {
-        self.books.received(bytes.len() as u64);
+        self.counters.received(bytes.len() as u64);
         self.input.extend_from_slice(bytes);
         loop {
             let progress = self.session.receive(&self.input, now, &mut self.out);
@@ -68,16 +70,16 @@ impl<S: Session> Offline<S> {
     }
 
     fn hand_over(&mut self, take: &mut impl FnMut(Batch)) {
-        hand_over(&mut self.out, &self.books, take);
+        hand_over(&mut self.out, &self.counters, take);
     }
 }
 
 /// Books what was decided, and gives its events away.
-fn hand_over(out: &mut Output, books: &ListenerBooks, take: &mut impl FnMut(Batch)) {
-    books.settle(out);
+fn hand_over(out: &mut Output, counters: &ListenerCounters, take: &mut impl FnMut(Batch)) {
+    counters.settle(out);
     if !out.batch.is_empty() {
         let batch = out.batch.take();
-        books.handed_over(&batch);
+        counters.handed_over(&batch);
         take(batch);
     }
 }
@@ -88,19 +90,19 @@ pub fn answer<E: Exchange>(
     exchange: &E,
     request: Request,
     origin: Arc<Origin>,
-    books: &ListenerBooks,
+    counters: &ListenerCounters,
     now: Now,
     take: &mut impl FnMut(Batch),
 ) -> (Response, Option<String>) {
     let mut out = Output::new(BatchBuilder::new(origin));
     let bytes = request.body.len() as u64;
-    books.received(bytes);
+    counters.received(bytes);
     let refusal = match exchange.admit(&request.head, now) {
-        Admission::Take { max_body_bytes, .. } if bytes <= max_body_bytes => None,
-        Admission::Take { key, .. } => {
+        HeadDecision::Take { max_body_bytes, .. } if bytes <= max_body_bytes => None,
+        HeadDecision::Take { key, .. } => {
             Some((Response::text(413, format!("the body is over its limit ({key})")), Reason::TooLarge))
         }
-        Admission::Answer(response, reason) => Some((response, reason)),
+        HeadDecision::Answer(response, reason) => Some((response, reason)),
     };
     if let Some((response, reason)) = refusal {
         if bytes > 0 {
@@ -109,25 +111,25 @@ pub fn answer<E: Exchange>(
             let excerpt = if exchange.is_secret(&request.head) { &[][..] } else { &request.body };
             let loss = Loss { reason, bytes, events: None, detail: &detail, excerpt };
             out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);
-            hand_over(&mut out, books, take);
+            hand_over(&mut out, counters, take);
         }
         return (response, None);
     }
     let mut work = exchange.work(request, now);
     loop {
-        let flow = work.proceed(now, &mut out);
-        hand_over(&mut out, books, take);
+        let flow = work.step(now, &mut out);
+        hand_over(&mut out, counters, take);
         if flow != Flow::Again {
             break;
         }
     }
-    let aside = work.aside().map(str::to_owned);
-    (work.conclude(Fate::Delivered, now), aside)
+    let aside = work.quarantine_reason().map(str::to_owned);
+    (work.respond(RequestOutcome::Delivered, now), aside)
 }
 
 /// A recorded connection that ended inside a request: `rest` is what is there of it.
-pub fn cut(rest: &[u8], origin: Arc<Origin>, books: &ListenerBooks, now: Now, take: &mut impl FnMut(Batch)) {
-    // Heads are no part of the books.
+pub fn cut(rest: &[u8], origin: Arc<Origin>, counters: &ListenerCounters, now: Now, take: &mut impl FnMut(Batch)) {
+    // Heads are no part of the counters.
     let (reason, body) = match head_of(rest) {
         Some((_, size)) => (Reason::Truncated, &rest[size..]),
         None => (Reason::Malformed, &[][..]),
@@ -136,7 +138,7 @@ pub fn cut(rest: &[u8], origin: Arc<Origin>, books: &ListenerBooks, now: Now, ta
         return;
     }
     let bytes = body.len() as u64;
-    books.received(bytes);
+    counters.received(bytes);
     let mut out = Output::new(BatchBuilder::new(origin));
     let detail = match reason {
         Reason::Truncated => "the connection ended inside the body of a request",
@@ -145,34 +147,34 @@ pub fn cut(rest: &[u8], origin: Arc<Origin>, books: &ListenerBooks, now: Now, ta
     let position = Position { sequence: None, offset: 0, length: bytes };
     let loss = Loss { reason, bytes, events: None, detail, excerpt: &[] };
     out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);
-    hand_over(&mut out, books, take);
+    hand_over(&mut out, counters, take);
 }
 
 /// A moment passes for the exchange.
 pub fn tick<E: Exchange>(
     exchange: &E,
     origin: Arc<Origin>,
-    books: &ListenerBooks,
+    counters: &ListenerCounters,
     now: Now,
     take: &mut impl FnMut(Batch),
 ) {
-    told(origin, books, take, |out| exchange.tick(now, out));
+    told(origin, counters, take, |out| exchange.tick(now, out));
 }
 
 /// No further request comes: what the exchange still waits with goes out.
 pub fn finish<E: Exchange>(
     exchange: &E,
     origin: Arc<Origin>,
-    books: &ListenerBooks,
+    counters: &ListenerCounters,
     now: Now,
     take: &mut impl FnMut(Batch),
 ) {
-    told(origin, books, take, |out| exchange.finish(now, out));
+    told(origin, counters, take, |out| exchange.finish(now, out));
 }
 
 fn told(
     origin: Arc<Origin>,
-    books: &ListenerBooks,
+    counters: &ListenerCounters,
     take: &mut impl FnMut(Batch),
     mut say: impl FnMut(&mut Output) -> Flow,
 ) {
@@ -180,7 +182,7 @@ fn told(
     let mut flow = Flow::Again;
     while flow == Flow::Again {
         flow = say(&mut out);
-        hand_over(&mut out, books, take);
+        hand_over(&mut out, counters, take);
     }
 }
 

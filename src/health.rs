@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::pipeline::ledger::{Ledger, SinkAccount};
-use crate::protocol::MemoryBudget;
+use crate::memory::MemoryBudget;
+use crate::pipeline::accounting::{Accounting, SinkTotals};
 
 /// How often progress is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// What is looked at, and what was seen of each sink's progress.
 #[derive(Debug)]
 pub struct Health {
-    ledger: Ledger,
+    accounting: Accounting,
     memory: Arc<MemoryBudget>,
     /// Cancelled when the daemon stops.
     stop: CancellationToken,
@@ -35,13 +35,13 @@ struct Seen {
 
 impl Health {
     pub(crate) fn new(
-        ledger: Ledger,
+        accounting: Accounting,
         memory: Arc<MemoryBudget>,
         stop: CancellationToken,
         stall_time: Duration,
     ) -> Arc<Self> {
         let stall_time = Mutex::new(stall_time);
-        Arc::new(Health { ledger, memory, stop, stall_time, sinks: Mutex::default() })
+        Arc::new(Health { accounting, memory, stop, stall_time, sinks: Mutex::default() })
     }
 
     /// Looks from time to time, for ever.
@@ -62,15 +62,15 @@ impl Health {
     /// Looks whether the sinks have moved since the last time.
     fn look(&self) {
         let mut sinks = lock(&self.sinks);
-        let seen = |sink: SinkAccount| {
+        let seen = |sink: SinkTotals| {
             let before = sinks.iter().find(|seen| seen.name == sink.name);
             let done = done(&sink);
-            let is_owing = sink.in_motion() > 0;
+            let is_owing = sink.in_flight() > 0;
             let since = before.filter(|before| before.done == done).and_then(|before| before.stalled_since);
             let stalled_since = is_owing.then(|| since.unwrap_or_else(Instant::now));
             Seen { name: sink.name, done, stalled_since }
         };
-        *sinks = self.ledger.accounts().sinks.into_iter().map(seen).collect();
+        *sinks = self.accounting.totals().sinks.into_iter().map(seen).collect();
     }
 
     /// A sink that has events, has taken none for too long, and has not said that it cannot: something hangs.
@@ -78,9 +78,9 @@ impl Health {
         self.look();
         let limit = *lock(&self.stall_time);
         let sinks = lock(&self.sinks);
-        self.ledger.accounts().sinks.iter().zip(sinks.iter()).find_map(|(sink, seen)| {
+        self.accounting.totals().sinks.iter().zip(sinks.iter()).find_map(|(sink, seen)| {
             let time = seen.stalled_since?.elapsed();
-            let (name, events, seconds) = (&sink.name, sink.in_motion(), time.as_secs());
+            let (name, events, seconds) = (&sink.name, sink.in_flight(), time.as_secs());
             let is_stuck = !sink.holding && time >= limit;
             is_stuck.then(|| format!("sink {name} has {events} events and has taken none for {seconds} s"))
         })
@@ -94,7 +94,7 @@ impl Health {
         if self.memory.is_full() {
             return Some("memory is at its limit (limits.memory_bytes)".to_owned());
         }
-        let down = self.ledger.accounts().sinks.iter().find_map(|sink| match sink {
+        let down = self.accounting.totals().sinks.iter().find_map(|sink| match sink {
             sink if sink.dead => Some(format!("sink {} has failed for good", sink.name)),
             sink if sink.holding => Some(format!("sink {} cannot write", sink.name)),
             _ => None,
@@ -107,6 +107,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn done(sink: &SinkAccount) -> u64 {
+fn done(sink: &SinkTotals) -> u64 {
     sink.written + sink.shed + sink.failed
 }

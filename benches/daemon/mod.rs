@@ -103,7 +103,7 @@ impl Daemon {
         before
     }
 
-    /// Stops it; its books.
+    /// Stops it; its counters.
     pub fn stop(mut self) -> Books {
         Command::new("kill").args(["-TERM", &self.process.id.to_string()]).status().unwrap();
         let status = self.child.wait().unwrap();
@@ -157,7 +157,7 @@ impl Books {
         assert!(text.contains("decoded + 0 lost;"), "bytes were lost:\n{text}");
         let expected = format!("{sent} events = {sent} written + 0 shed + 0 failed");
         let mut sinks = text.lines().filter(|line| line.contains(" shed + ")).peekable();
-        assert!(sinks.peek().is_some(), "no books:\n{text}");
+        assert!(sinks.peek().is_some(), "no counters:\n{text}");
         assert!(sinks.all(|line| line.ends_with(&expected)), "sent were {sent} events, not all are written:\n{text}");
         format!("{0} = {0} + 0", table::count(sent))
     }
@@ -188,7 +188,7 @@ pub struct Given {
 
 impl Cost {
     /// Starts a daemon, lets `prepare` and then `give` send it something, and stops it. Only the second is measured. Its
-    /// files are there as long as its books.
+    /// files are there as long as its counters.
     pub fn of<T>(
         config: &str,
         prepare: impl FnOnce(&Daemon) -> T,
@@ -199,14 +199,14 @@ impl Cost {
         let before = daemon.settled_cpu_seconds();
         let began = Instant::now();
         let given = give(&daemon, prepared);
-        // Agents wait until the daemon has read to the end and closed; what lanes still hold is soon written.
+        // Agents wait until the daemon has read to the end and closed; what queues still hold is soon written.
         let seconds = began.elapsed().as_secs_f64();
         let cpu_seconds = daemon.settled_cpu_seconds() - before;
         let memory = daemon.process.memory();
-        let books = daemon.stop();
-        let balance = books.check(given.before + given.events);
-        let (bytes_in, bytes_out) = (books.bytes_read(), books.bytes_written());
-        (Cost { events: given.events, seconds, cpu_seconds, memory, bytes_in, bytes_out, balance }, books)
+        let counters = daemon.stop();
+        let balance = counters.check(given.before + given.events);
+        let (bytes_in, bytes_out) = (counters.bytes_read(), counters.bytes_written());
+        (Cost { events: given.events, seconds, cpu_seconds, memory, bytes_in, bytes_out, balance }, counters)
     }
 
     /// The same for simulated agents.

@@ -21,7 +21,7 @@ pub struct Memory {
 impl Process {
     /// User and system time so far, in seconds.
     ///
-    /// The kernel keeps two accounts. That of `schedstat` is exact to the nanosecond, but a thread that ends takes its part
+    /// The kernel keeps two totals. That of `schedstat` is exact to the nanosecond, but a thread that ends takes its part
     /// away; `stat` keeps those, and cuts user and system time to 10 ms each. Both are never too large, so the larger one
     /// is the nearer.
     pub fn cpu_seconds(self) -> f64 {

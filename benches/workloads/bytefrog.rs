@@ -6,9 +6,9 @@ use super::{EVENTS, Workload, budget, connection};
 
 pub fn calls(name: &'static str, version: u8, options: Options) -> Workload {
     let wire = wire(version);
-    Workload::new(name, wire.len(), move |books, take| {
+    Workload::new(name, wire.len(), move |counters, take| {
         let hq = Hq::offline(options.clone(), false, budget(), Some(version));
-        connection(hq.session(None), books, &wire, take);
+        connection(hq.session(None), counters, &wire, take);
     })
 }
 

@@ -12,8 +12,8 @@ use super::{EVENTS, NOW, Workload, budget, connection};
 pub fn spans() -> Workload {
     let wire: Rc<[u8]> = wire().into();
     let again = Rc::clone(&wire);
-    Workload::new("datadog", wire.len(), move |books, take| {
-        connection(DatadogSession::new(Options::default(), 16 << 20, false, &budget()), books, &wire, take);
+    Workload::new("datadog", wire.len(), move |counters, take| {
+        connection(DatadogSession::new(Options::default(), 16 << 20, false, &budget()), counters, &wire, take);
     })
     .read_by(move || objects(&again))
 }

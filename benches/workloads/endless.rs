@@ -32,10 +32,10 @@ pub fn check(bundle: &[u8]) -> usize {
 
 /// To an exchange that has seen nothing yet, and remembers everything.
 fn put(name: &'static str, request: Request) -> Workload {
-    Workload::new(name, request.body.len(), move |books, take| {
+    Workload::new(name, request.body.len(), move |counters, take| {
         let exchange = EndlessExchange::new(Options::default(), &budget());
         let take = &mut |batch| take(batch);
-        let (answer, _) = decode::answer(&exchange, request.clone(), origin(books.protocol()), books, NOW, take);
+        let (answer, _) = decode::answer(&exchange, request.clone(), origin(counters.protocol()), counters, NOW, take);
         assert_eq!(answer.status, 200);
     })
 }

@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use tributary::decode::Offline;
 use tributary::event::{Batch, Origin, UnixNanos};
-use tributary::pipeline::ledger::ListenerBooks;
+use tributary::memory::MemoryBudget;
+use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::zico::wire::Dialect;
-use tributary::protocol::{End, MemoryBudget, Now, Protocol, Session};
+use tributary::protocol::{End, Now, Protocol, Session};
 
 /// Events of a workload that is not recorded.
 pub const EVENTS: u64 = 20_000;
@@ -36,17 +37,17 @@ pub struct Workload {
     pub read: Option<Box<dyn Fn() -> usize>>,
 }
 
-type Decode = dyn Fn(&Arc<ListenerBooks>, &mut dyn FnMut(Batch));
+type Decode = dyn Fn(&Arc<ListenerCounters>, &mut dyn FnMut(Batch));
 
 impl Workload {
     fn new(
         name: &'static str,
         wire_bytes: usize,
-        decode: impl Fn(&Arc<ListenerBooks>, &mut dyn FnMut(Batch)) + 'static,
+        decode: impl Fn(&Arc<ListenerCounters>, &mut dyn FnMut(Batch)) + 'static,
     ) -> Self {
-        let (mut events, books) = (0, books(name));
-        decode(&books, &mut |batch| events += batch.events().count() as u64);
-        assert!(events > 0 && books.account().lost() == 0, "{name}: {:?}", books.account());
+        let (mut events, counters) = (0, counters(name));
+        decode(&counters, &mut |batch| events += batch.events().count() as u64);
+        assert!(events > 0 && counters.totals().lost() == 0, "{name}: {:?}", counters.totals());
         Workload { name, wire_bytes: wire_bytes as u64, events, decode: Box::new(decode), read: None }
     }
 
@@ -57,7 +58,7 @@ impl Workload {
 
     /// Decodes and normalizes all of it, as a peer that has just connected.
     pub fn decode(&self, take: &mut dyn FnMut(Batch)) {
-        (self.decode)(&books(self.name), take);
+        (self.decode)(&counters(self.name), take);
     }
 
     pub fn batches(&self) -> Vec<Batch> {
@@ -82,8 +83,8 @@ pub fn all() -> Vec<Workload> {
 }
 
 /// Everything of one connection.
-fn connection(session: impl Session, books: &Arc<ListenerBooks>, wire: &[u8], take: &mut dyn FnMut(Batch)) {
-    let mut offline = Offline::new(session, origin(books.protocol()), Arc::clone(books));
+fn connection(session: impl Session, counters: &Arc<ListenerCounters>, wire: &[u8], take: &mut dyn FnMut(Batch)) {
+    let mut offline = Offline::new(session, origin(counters.protocol()), Arc::clone(counters));
     for piece in wire.chunks(PIECE_BYTES) {
         offline.feed(piece, NOW, &mut |batch| take(batch));
     }
@@ -94,9 +95,9 @@ fn origin(protocol: Protocol) -> Arc<Origin> {
     Arc::new(Origin::new(protocol.as_str(), "bench".into(), "127.0.0.1:40112".into(), 1))
 }
 
-fn books(name: &str) -> Arc<ListenerBooks> {
+fn counters(name: &str) -> Arc<ListenerCounters> {
     let protocol = Protocol::ALL.into_iter().find(|protocol| name.starts_with(protocol.as_str()));
-    ListenerBooks::new("bench".into(), protocol.unwrap())
+    ListenerCounters::new("bench".into(), protocol.unwrap())
 }
 
 fn budget() -> Arc<MemoryBudget> {

@@ -23,14 +23,14 @@ pub fn events() -> Workload {
     let (handshake, mut wire) = (bodies("-rep-handshake.msgpack").remove(0), greeting());
     let bodies = bodies("-pub-events.msgpack");
     bodies.iter().for_each(|body| message(body, &mut wire));
-    Workload::new("rbkit", wire.len(), move |books, take| {
+    Workload::new("rbkit", wire.len(), move |counters, take| {
         let agent = Agent::new(AgentOptions::default());
         let introduction =
             Player::new(agent.clone(), Options::default().into(), 16 << 20, &handshake, Some(Channel::Rep), false);
         if let Player::Rep(control) = introduction {
-            connection(*control, books, &handshake, take);
+            connection(*control, counters, &handshake, take);
         }
-        connection(Subscription::new(agent, Options::default().into(), 16 << 20), books, &wire, take);
+        connection(Subscription::new(agent, Options::default().into(), 16 << 20), counters, &wire, take);
     })
     .read_by(move || bodies.iter().map(|body| items(body)).sum())
 }
@@ -40,9 +40,9 @@ pub fn heap_dump() -> Workload {
     let head = [&[0x83, 0, 7, 9, 0, 2, 0x91, 0x84, 0, 5, 10, 1, 11, 0xCE][..], &count, &[2]].concat();
     let (objects, mut wire) = (dump(), greeting());
     message(&[&head[..], &objects].concat(), &mut wire);
-    Workload::new("rbkit heap dump", wire.len(), move |books, take| {
+    Workload::new("rbkit heap dump", wire.len(), move |counters, take| {
         let agent = Agent::new(AgentOptions::default());
-        connection(Subscription::new(agent, Options::default().into(), 16 << 20), books, &wire, take);
+        connection(Subscription::new(agent, Options::default().into(), 16 << 20), counters, &wire, take);
     })
     .read_by(move || items(&objects))
 }

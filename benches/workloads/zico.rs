@@ -26,12 +26,12 @@ pub fn trace(dialect: Dialect) -> Workload {
         let head = Head { method: "POST".to_owned(), target: format!("/agent/submit/{path}"), headers };
         (head, Bytes::from(body))
     });
-    Workload::new(name, bodies[1].1.len(), move |books, take| {
+    Workload::new(name, bodies[1].1.len(), move |counters, take| {
         let exchange = ZicoExchange::recorded(Options::default(), false, &budget());
         for (head, body) in &bodies {
             let request = Request { head: head.clone(), body: body.clone(), number: 1 };
             let take = &mut |batch| take(batch);
-            let (answer, _) = decode::answer(&exchange, request, origin(books.protocol()), books, NOW, take);
+            let (answer, _) = decode::answer(&exchange, request, origin(counters.protocol()), counters, NOW, take);
             assert_eq!(answer.status, 202);
         }
     })

@@ -4,7 +4,7 @@ use hyper::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::agents::{Headquarters, Processes};
+use crate::commands::{Headquarters, Processes};
 use crate::event::{Name, ResourceValue, UnixNanos, semconv};
 use crate::pipeline::Agent;
 use crate::protocol::{bytefrog, rbkit};
@@ -13,8 +13,8 @@ use super::{Answer, Subject, text};
 
 /// Every agent that has been heard or can be told something, by listener.
 pub(super) fn list(subject: &Subject) -> Answer {
-    let agents = subject.ledger.listeners().into_iter().flat_map(|books| {
-        let (name, mut heard) = (books.name(), books.agents());
+    let agents = subject.accounting.listeners().into_iter().flat_map(|counters| {
+        let (name, mut heard) = (counters.name(), counters.agents());
         let mut told = Vec::new();
         for agent in subject.directory.bytefrog(name).iter().flat_map(Headquarters::agents) {
             told.push(with(program(name, &agent), take(&mut heard, semconv::BYTEFROG_RUN_ID, u64::from(agent.run))));
@@ -23,7 +23,7 @@ pub(super) fn list(subject: &Subject) -> Answer {
             let pid = agent.pid.and_then(|pid| take(&mut heard, semconv::PROCESS_PID, pid));
             told.push(with(process(name, number, &agent), pid));
         }
-        let stranger = || json!({ "protocol": books.protocol().as_str(), "listener": name });
+        let stranger = || json!({ "protocol": counters.protocol().as_str(), "listener": name });
         let heard = heard.into_iter().map(|agent| with(stranger(), Some(agent)));
         told.into_iter().chain(heard).collect::<Vec<_>>()
     });

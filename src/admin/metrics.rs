@@ -1,4 +1,4 @@
-//! `/metrics`: the books and the process, as Prometheus reads them. No label holds anything that a peer has said, so the
+//! `/metrics`: the counters and the process, as Prometheus reads them. No label holds anything that a peer has said, so the
 //! number of series depends on the configuration alone.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::event::{Kind, Reason};
-use crate::pipeline::ledger::{Accounts, ListenerAccount};
+use crate::pipeline::accounting::{ListenerTotals, Totals};
 
 use super::{Answer, Subject, text};
 
@@ -21,7 +21,7 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 /// What is read at a scrape.
 #[derive(Debug)]
 struct Reading {
-    accounts: Accounts,
+    totals: Totals,
     memory: (u64, u64),
     taps: u64,
     process: Option<Process>,
@@ -38,7 +38,7 @@ type Labels<const N: usize> = [(&'static str, String); N];
 
 fn body(subject: &Subject) -> Result<String, fmt::Error> {
     let reading = Reading {
-        accounts: subject.ledger.accounts(),
+        totals: subject.accounting.totals(),
         memory: (subject.memory.used(), subject.memory.limit()),
         taps: subject.taps.count() as u64,
         process: Process::read(),
@@ -59,8 +59,8 @@ pub(super) fn answer(subject: &Subject) -> Answer {
 
 impl Collector for Reading {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let Accounts { listeners, sinks } = &self.accounts;
-        let of = |listener: &ListenerAccount| -> Labels<2> {
+        let Totals { listeners, sinks } = &self.totals;
+        let of = |listener: &ListenerTotals| -> Labels<2> {
             [("listener", listener.name.clone()), ("protocol", listener.protocol.as_str().to_owned())]
         };
         counters(
@@ -114,7 +114,7 @@ impl Collector for Reading {
             "Connections open",
             listeners.iter().map(|one| (of(one), one.connections_open as i64)),
         )?;
-        let unaccounted = |one: &ListenerAccount| i64::try_from(one.buffered()).unwrap_or(i64::MAX);
+        let unaccounted = |one: &ListenerTotals| i64::try_from(one.buffered()).unwrap_or(i64::MAX);
         gauges(
             &mut encoder,
             "tributary_buffered_bytes",
@@ -129,7 +129,7 @@ impl Collector for Reading {
         gauges(
             &mut encoder,
             "tributary_unaccounted_bytes",
-            "Bytes that the books cannot explain: must be 0",
+            "Bytes that the counters cannot explain: must be 0",
             unaccounted,
         )?;
         let outcomes = sinks.iter().flat_map(|sink| {
@@ -139,10 +139,10 @@ impl Collector for Reading {
         counters(&mut encoder, "tributary_sink_events", "What became of events, by sink", outcomes)?;
         let moving = sinks
             .iter()
-            .map(|sink| ([("sink", sink.name.clone())], i64::try_from(sink.in_motion()).unwrap_or(i64::MAX)));
+            .map(|sink| ([("sink", sink.name.clone())], i64::try_from(sink.in_flight()).unwrap_or(i64::MAX)));
         gauges(&mut encoder, "tributary_sink_events_in_motion", "Events on their way to a sink", moving)?;
-        let lanes = sinks.iter().map(|sink| ([("sink", sink.name.clone())], sink.lane_batches as i64));
-        gauges(&mut encoder, "tributary_lane_batches", "Batches in the lane of a sink", lanes)?;
+        let queues = sinks.iter().map(|sink| ([("sink", sink.name.clone())], sink.queue_batches as i64));
+        gauges(&mut encoder, "tributary_sink_queue_batches", "Batches in the queue of a sink", queues)?;
         let up = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(!sink.holding && !sink.dead)));
         gauges(&mut encoder, "tributary_sink_up", "Whether a sink can write", up)?;
         gauge(&mut encoder, "tributary_taps", "Taps that are open", self.taps)?;

@@ -1,6 +1,6 @@
 //! The admin endpoint: an operator's door into the running daemon, over HTTP.
 //!
-//! Whether it lives and makes progress, what its books say, which agents it knows, and what they are to be told. It is
+//! Whether it lives and makes progress, what its counters say, which agents it knows, and what they are to be told. It is
 //! served apart from the listeners, by tasks of its own, so that it answers when they are busy and while they drain.
 
 mod agents;
@@ -35,12 +35,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
-use crate::agents::Directory;
+use crate::commands::Directory;
 use crate::health::Health;
-use crate::pipeline::ledger::Ledger;
+use crate::log_throttle::LogThrottle;
+use crate::memory::MemoryBudget;
+use crate::pipeline::accounting::Accounting;
 use crate::pipeline::tap::Taps;
-use crate::protocol::MemoryBudget;
-use crate::sparing::{Sparing, Turn};
 use crate::transport::tls::Tls;
 
 use options::AdminOptions;
@@ -68,7 +68,7 @@ pub(crate) struct Endpoint {
 /// What the endpoint shows and commands.
 #[derive(Debug)]
 pub(crate) struct Subject {
-    pub(crate) ledger: Ledger,
+    pub(crate) accounting: Accounting,
     pub(crate) memory: Arc<MemoryBudget>,
     pub(crate) directory: Directory,
     pub(crate) health: Arc<Health>,
@@ -122,7 +122,7 @@ impl Endpoint {
         let Endpoint { socket, tls, token } = self;
         let token: Option<Arc<[u8]>> = token.map(Into::into);
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let trouble = Sparing::new();
+        let trouble = LogThrottle::new();
         let mut connections = tokio::task::JoinSet::new();
         loop {
             let accepted = async {
@@ -137,8 +137,8 @@ impl Endpoint {
             let (place, stream) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    if let Some(Turn { unsaid }) = trouble.turn() {
-                        warn!(%error, unsaid, "the admin endpoint cannot accept connections; trying again");
+                    if let Some(suppressed) = trouble.permit() {
+                        warn!(%error, suppressed, "the admin endpoint cannot accept connections; trying again");
                     }
                     tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{Bounds, LONGEST, Section};
+use crate::options::{Bounds, LONGEST, Section};
 use crate::transport::options::TlsOptions;
 
 /// The port that collectors' metrics are scraped from by custom.

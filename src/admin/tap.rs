@@ -11,7 +11,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use crate::codec::lru::Lru;
 use crate::event::{Batch, DataView, Kind, Origin};
 use crate::explain::{Explain, Fault, Sheet, http};
-use crate::pipeline::tap::{Asked, Filter, MAX_WAITING_BYTES, Missed, Passing, Piece, Reader};
+use crate::pipeline::tap::{Dropped, Filter, MAX_WAITING_BYTES, Piece, Reader, TapItem, TapRequest};
 use crate::protocol::{Protocol, endless, zico};
 use crate::sink::encode::{Encoder, Format};
 use crate::sink::{Kinds, Selection};
@@ -36,7 +36,7 @@ pub(super) fn open(subject: &Subject, query: &str) -> Answer {
         Err(why) => return text(StatusCode::BAD_REQUEST, &why),
     };
     if let Some(listener) = &wanted.filter.listener
-        && !subject.ledger.listeners().iter().any(|books| books.name() == listener)
+        && !subject.accounting.listeners().iter().any(|counters| counters.name() == listener)
     {
         return text(StatusCode::NOT_FOUND, &format!("there is no listener {listener}"));
     }
@@ -127,7 +127,7 @@ impl Show {
         }
     }
 
-    fn missed(&mut self, missed: &Missed, shown: &mut Vec<u8>) {
+    fn missed(&mut self, missed: &Dropped, shown: &mut Vec<u8>) {
         match self {
             Show::Events { encoder, clock } => {
                 if let Some(loss) = missed.loss(clock.now().unix) {
@@ -145,15 +145,15 @@ impl Show {
         }
     }
 
-    fn passing(&mut self, passing: Passing, kinds: Kinds, shown: &mut Vec<u8>) {
+    fn passing(&mut self, passing: TapItem, kinds: Kinds, shown: &mut Vec<u8>) {
         match (self, passing) {
-            (Show::Events { encoder, .. }, Passing::Events(batch)) => {
+            (Show::Events { encoder, .. }, TapItem::Events(batch)) => {
                 Selection::new(&batch, kinds).events().for_each(|event| encoder.encode(event, shown));
             }
-            (Show::Events { .. }, Passing::Bytes(_) | Passing::Request(_)) => {}
-            (Show::Wire(wire), Passing::Events(batch)) => wire.losses(&batch, shown),
-            (Show::Wire(wire), Passing::Bytes(piece)) => wire.bytes(piece, shown),
-            (Show::Wire(wire), Passing::Request(asked)) => wire.request(&asked, shown),
+            (Show::Events { .. }, TapItem::Bytes(_) | TapItem::Request(_)) => {}
+            (Show::Wire(wire), TapItem::Events(batch)) => wire.losses(&batch, shown),
+            (Show::Wire(wire), TapItem::Bytes(piece)) => wire.bytes(piece, shown),
+            (Show::Wire(wire), TapItem::Request(asked)) => wire.request(&asked, shown),
         }
     }
 }
@@ -217,8 +217,8 @@ impl Wire {
         shown.extend(sheet.take().bytes());
     }
 
-    fn request(&mut self, asked: &Asked, shown: &mut Vec<u8>) {
-        let Asked { origin, number, head, body, is_secret } = asked;
+    fn request(&mut self, asked: &TapRequest, shown: &mut Vec<u8>) {
+        let TapRequest { origin, number, head, body, is_secret } = asked;
         self.title(origin, shown);
         let mut sheet = Sheet::new(0, []).without_secrets();
         sheet.title(format_args!("request {number}: {} {}", head.method, head.target));

@@ -9,8 +9,8 @@ use crate::codec::terminal::push_word;
 use crate::config::ProtocolOptions;
 use crate::event::UnixNanos;
 use crate::protocol::zico::agents::Counters;
-use crate::store::{self, Known, StoreError, StoreOptions};
 use crate::transport::clock::unix_now;
+use crate::zico_store::{self, Known, StoreError, StoreOptions};
 
 use super::run;
 use super::{Failure, OutputFormat, counted, print, say};
@@ -98,7 +98,7 @@ fn configured(config: Option<PathBuf>) -> Result<Vec<Kept>, Failure> {
         if let ProtocolOptions::Zico(_, StoreOptions { state_dir: Some(dir), session_timeout, .. }, _) =
             &listener.protocol
         {
-            let path = store::path(dir, &listener.name);
+            let path = zico_store::path(dir, &listener.name);
             // Before the daemon has run for the first time there is nobody.
             if path.exists() {
                 kept.push(Kept { listener: listener.name.clone(), path, session_timeout: *session_timeout });
@@ -139,7 +139,7 @@ fn text(part: Option<&std::ffi::OsStr>) -> Option<&str> {
 fn list(kept: &[Kept], format: OutputFormat) -> Result<(), Failure> {
     let mut lines = Vec::new();
     for Kept { listener, path, session_timeout } in kept {
-        let known = store::list(path, *session_timeout, unix_now())?;
+        let known = zico_store::list(path, *session_timeout, unix_now())?;
         match format {
             OutputFormat::Json => json_lines(listener, &known, &mut lines),
             OutputFormat::Text => table(listener, path, &known, &mut lines),
@@ -153,7 +153,7 @@ fn forget(kept: &[Kept], agents: &[String]) -> Result<(), Failure> {
     for name in agents {
         let mut forgotten = 0;
         for Kept { listener, path, .. } in kept {
-            let here = store::forget(path, name)? as u64;
+            let here = zico_store::forget(path, name)? as u64;
             if here > 0 {
                 say(format_args!("{listener}: {name}: {} forgotten", counted(here, "agent")));
             }

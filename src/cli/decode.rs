@@ -17,14 +17,15 @@ use crate::codec::base64;
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::decode::{self, Offline};
 use crate::event::{Batch, Origin, UnixNanos, write_hex};
-use crate::pipeline::ledger::ListenerBooks;
+use crate::memory::MemoryBudget;
+use crate::pipeline::accounting::ListenerCounters;
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
 use crate::protocol::rbkit::{Agent, AgentOptions, Channel, Player};
 use crate::protocol::zico::ZicoExchange;
 use crate::protocol::zico::wire::{self, Carries, Dialect};
-use crate::protocol::{self, End, Exchange, MemoryBudget, Now, Protocol, Request, Session};
+use crate::protocol::{self, End, Exchange, Now, Protocol, Request, Session};
 use crate::sink::encode::{Encoder, Format};
 use crate::transport::clock::Clock;
 use crate::transport::options::ListenerOptions;
@@ -193,19 +194,19 @@ struct Decoder<'a> {
 struct Named {
     name: Arc<str>,
     origin: Arc<Origin>,
-    books: Arc<ListenerBooks>,
+    counters: Arc<ListenerCounters>,
 }
 
 /// A file that has been read.
 struct Decoded<S> {
     name: Arc<str>,
     offline: Offline<S>,
-    books: Arc<ListenerBooks>,
+    counters: Arc<ListenerCounters>,
 }
 
 impl<S: Session> Decoded<S> {
-    fn new(Named { name, origin, books }: Named, session: S) -> Self {
-        Decoded { name, offline: Offline::new(session, origin, books.clone()), books }
+    fn new(Named { name, origin, counters }: Named, session: S) -> Self {
+        Decoded { name, offline: Offline::new(session, origin, counters.clone()), counters }
     }
 }
 
@@ -268,7 +269,7 @@ impl Decoder<'_> {
                     continue;
                 }
             };
-            let Named { name, origin, books } = named;
+            let Named { name, origin, counters } = named;
             let mut bytes = Vec::new();
             input.read_to_end(&mut bytes).map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
             for request in decode::requests(&bytes).unwrap_or_else(|| vec![wrap(bytes)]) {
@@ -278,13 +279,13 @@ impl Decoder<'_> {
                 if let Some(received) = received.and_then(|time| u64::try_from(time.as_nanosecond()).ok()) {
                     now.unix = UnixNanos(received);
                 }
-                self.answer(exchange, request, &name, &origin, &books, now);
+                self.answer(exchange, request, &name, &origin, &counters, now);
             }
             self.output.flush()?;
             if self.output.is_closed() {
                 return Ok(());
             }
-            sum_up(&name, &books);
+            sum_up(&name, &counters);
         }
         self.play_requests(exchange, captures, playing)
     }
@@ -296,12 +297,12 @@ impl Decoder<'_> {
         request: Request,
         name: &str,
         origin: &Arc<Origin>,
-        books: &ListenerBooks,
+        counters: &ListenerCounters,
         now: Now,
     ) {
         let shown = format!("{} {:.24}", request.head.method, request.head.target);
         let take = &mut |batch| self.output.write(&batch);
-        let (answer, aside) = decode::answer(exchange, request, origin.clone(), books, now, take);
+        let (answer, aside) = decode::answer(exchange, request, origin.clone(), counters, now, take);
         let words = aside.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim_end().to_owned());
         say(format_args!("{name}: {shown}: {}, {words}", answer.status));
     }
@@ -339,10 +340,10 @@ impl Decoder<'_> {
         if self.output.is_closed() {
             return Ok(());
         }
-        let books = ListenerBooks::new(self.listener.clone(), self.protocol);
+        let counters = ListenerCounters::new(self.listener.clone(), self.protocol);
         let origin = Arc::new(Origin::new(self.protocol.as_str(), self.listener.clone(), "".into(), 0));
         let now = self.now();
-        decode::finish(exchange, origin, &books, now, &mut |batch| self.output.write(&batch));
+        decode::finish(exchange, origin, &counters, now, &mut |batch| self.output.write(&batch));
         Ok(self.output.flush()?)
     }
 
@@ -364,8 +365,8 @@ impl Decoder<'_> {
                 Origin::new(protocol.as_str(), self.listener.clone(), peer.as_str().into(), connection)
             }
         };
-        let books = ListenerBooks::new(origin.listener.clone(), self.protocol);
-        Ok((Named { name, origin: origin.into(), books }, source))
+        let counters = ListenerCounters::new(origin.listener.clone(), self.protocol);
+        Ok((Named { name, origin: origin.into(), counters }, source))
     }
 
     fn now(&self) -> Now {
@@ -380,14 +381,14 @@ impl Decoder<'_> {
     }
 
     fn finish<S: Session>(&mut self, decoded: Decoded<S>, end: End) -> Result<(), Failure> {
-        let Decoded { name, offline, books } = decoded;
+        let Decoded { name, offline, counters } = decoded;
         if self.output.is_closed() {
             return Ok(());
         }
         let now = self.now();
         offline.finish(end, now, &mut |batch| self.output.write(&batch));
         self.output.flush()?;
-        sum_up(&name, &books);
+        sum_up(&name, &counters);
         Ok(())
     }
 }
@@ -414,14 +415,14 @@ fn listener(protocol: &str, options: &[String]) -> Result<ListenerConfig, Failur
 }
 
 /// What became of a file's bytes.
-fn sum_up(name: &str, books: &ListenerBooks) {
-    let account = books.account();
+fn sum_up(name: &str, counters: &ListenerCounters) {
+    let totals = counters.totals();
     say(format_args!(
         "{name}: {} bytes = {} decoded + {} lost; {}",
-        account.bytes_in,
-        account.bytes_decoded,
-        account.lost(),
-        counted(account.events(), "event")
+        totals.bytes_in,
+        totals.bytes_decoded,
+        totals.lost(),
+        counted(totals.events(), "event")
     ));
 }
 

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkKind};
 use crate::event::Kind;
-use crate::pipeline::ledger::Accounts;
+use crate::pipeline::accounting::Totals;
 use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
 use crate::server::Server;
 use crate::simulate::rbkit::Process;
 use crate::simulate::{self, Amount, Plan, Sent};
 use crate::sink::encode::Format;
-use crate::store::StoreOptions;
 use crate::transport::options::HttpOptions;
+use crate::zico_store::StoreOptions;
 
 use super::simulate::agent;
 use super::{Failure, NamedProtocol, OutputFormat, block_on, duration, run, say};
@@ -45,9 +45,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let named: Vec<Protocol> = arguments.protocol.iter().map(|name| name.0).collect();
     let is_wanted = |protocol: &Protocol| named.is_empty() || named.contains(protocol);
     let protocols: Vec<Protocol> = Protocol::ALL.into_iter().filter(is_wanted).collect();
-    let (accounts, sent, seconds) = block_on(show(&protocols, arguments))??;
-    table(&accounts, &sent, seconds);
-    run::verdict(&accounts)
+    let (totals, sent, seconds) = block_on(show(&protocols, arguments))??;
+    table(&totals, &sent, seconds);
+    run::verdict(&totals)
 }
 
 /// A loopback listener per protocol, on ports that the system chooses, and stdout. `ruby` is where the daemon connects
@@ -98,8 +98,8 @@ fn http() -> HttpOptions {
     options
 }
 
-/// The books, what each agent sent, and the seconds that it took.
-async fn show(protocols: &[Protocol], arguments: &Arguments) -> Result<(Accounts, Vec<Sent>, f64), Failure> {
+/// The counters, what each agent sent, and the seconds that it took.
+async fn show(protocols: &[Protocol], arguments: &Arguments) -> Result<(Totals, Vec<Sent>, f64), Failure> {
     let mut ruby = None;
     if protocols.contains(&Protocol::Rbkit) {
         let any = ([127, 0, 0, 1], 0).into();
@@ -135,21 +135,21 @@ async fn show(protocols: &[Protocol], arguments: &Arguments) -> Result<(Accounts
         }
     }
     agents.shutdown().await;
-    let ledger = server.ledger().clone();
-    let accounts = tokio::select! {
-        accounts = server.stop() => accounts,
-        _ = tokio::signal::ctrl_c() => ledger.accounts(),
+    let accounting = server.accounting().clone();
+    let totals = tokio::select! {
+        totals = server.stop() => totals,
+        _ = tokio::signal::ctrl_c() => accounting.totals(),
     };
-    Ok((accounts, sent, began.elapsed().as_secs_f64()))
+    Ok((totals, sent, began.elapsed().as_secs_f64()))
 }
 
-fn table(accounts: &Accounts, sent: &[Sent], seconds: f64) {
+fn table(totals: &Totals, sent: &[Sent], seconds: f64) {
     say("");
     say(format_args!(
         "{:<10} {:>10} {:>10} {:>12} {:>8} {:>12}",
         "protocol", "sent", "events", "bytes", "losses", "events/s"
     ));
-    for listener in &accounts.listeners {
+    for listener in &totals.listeners {
         let protocol = listener.protocol.as_str();
         let sent =
             sent.iter().find(|sent| sent.protocol == protocol).map_or("?".to_owned(), |sent| sent.events.to_string());
@@ -158,7 +158,7 @@ fn table(accounts: &Accounts, sent: &[Sent], seconds: f64) {
         let rate = events as f64 / seconds;
         say(format_args!("{protocol:<10} {sent:>10} {events:>10} {:>12} {losses:>8} {rate:>12.1}", listener.bytes_in));
     }
-    for sink in &accounts.sinks {
+    for sink in &totals.sinks {
         say(format_args!("{sink}"));
     }
 }

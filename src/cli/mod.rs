@@ -217,7 +217,7 @@ impl From<OutputFormat> for Format {
 
 /// A duration argument, e.g. `10s`.
 fn duration(text: &str) -> Result<std::time::Duration, String> {
-    crate::config::units::parse_duration(text).map_err(|error| error.to_string())
+    crate::options::units::parse_duration(text).map_err(|error| error.to_string())
 }
 
 /// Runs a future on a runtime of its own, which ends without waiting for a write that hangs.

@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
 use crate::config::{Config, Loaded};
-use crate::pipeline::ledger::{Accounts, SinkAccount};
+use crate::pipeline::accounting::{SinkTotals, Totals};
 use crate::server::Server;
 
 use super::{Failure, block_on_threads, service};
@@ -41,8 +41,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (source, loaded) = load(arguments.config.clone())?;
     info!("tributary {}, configuration: {source}", env!("CARGO_PKG_VERSION"));
     let threads = loaded.config.limits.threads();
-    let accounts = block_on_threads(threads, serve(loaded.config, arguments.config.clone()))??;
-    verdict(&accounts)
+    let totals = block_on_threads(threads, serve(loaded.config, arguments.config.clone()))??;
+    verdict(&totals)
 }
 
 /// The configuration that is named, or the first that is there, or the built-in one; and where it came from.
@@ -56,7 +56,7 @@ pub(super) fn load(named: Option<PathBuf>) -> Result<(String, Loaded), Failure> 
     Ok((source, loaded))
 }
 
-async fn serve(mut config: Config, named: Option<PathBuf>) -> Result<Accounts, Failure> {
+async fn serve(mut config: Config, named: Option<PathBuf>) -> Result<Totals, Failure> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
@@ -87,15 +87,15 @@ async fn serve(mut config: Config, named: Option<PathBuf>) -> Result<Accounts, F
     }
     info!("stopping; a second signal stops at once");
     service::stopping();
-    let ledger = server.ledger().clone();
-    let accounts = tokio::select! {
-        accounts = server.stop() => accounts,
-        _ = terminate.recv() => give_up(&ledger),
-        _ = interrupt.recv() => give_up(&ledger),
+    let accounting = server.accounting().clone();
+    let totals = tokio::select! {
+        totals = server.stop() => totals,
+        _ = terminate.recv() => give_up(&accounting),
+        _ = interrupt.recv() => give_up(&accounting),
     };
-    accounts.listeners.iter().for_each(|listener| info!("{listener}"));
-    accounts.sinks.iter().for_each(|sink| info!("{sink}"));
-    Ok(accounts)
+    totals.listeners.iter().for_each(|listener| info!("{listener}"));
+    totals.sinks.iter().for_each(|sink| info!("{sink}"));
+    Ok(totals)
 }
 
 /// Looks whether the configuration file, or a TLS file that it names, is another one than before.
@@ -199,17 +199,17 @@ async fn reread(server: &mut Server, config: &mut Config, named: Option<PathBuf>
     }
 }
 
-fn give_up(ledger: &crate::pipeline::ledger::Ledger) -> Accounts {
-    warn!("stopped at once; the books are as they stand");
-    ledger.accounts()
+fn give_up(accounting: &crate::pipeline::accounting::Accounting) -> Totals {
+    warn!("stopped at once; the counters are as they stand");
+    accounting.totals()
 }
 
 /// Whether everything that was decoded was also given to the sinks, and none of them died.
-pub(super) fn verdict(accounts: &Accounts) -> Result<(), Failure> {
+pub(super) fn verdict(totals: &Totals) -> Result<(), Failure> {
     // A reader that has left wanted no more; what it did not get is no failure.
-    let open = || accounts.sinks.iter().filter(|sink| !sink.closed);
-    let unwritten = |sink: &SinkAccount| i128::from(sink.failed) + sink.in_motion();
-    let names = |is_meant: &dyn Fn(&SinkAccount) -> bool| {
+    let open = || totals.sinks.iter().filter(|sink| !sink.closed);
+    let unwritten = |sink: &SinkTotals| i128::from(sink.failed) + sink.in_flight();
+    let names = |is_meant: &dyn Fn(&SinkTotals) -> bool| {
         open().filter(|sink| is_meant(sink)).map(|sink| sink.name.as_str()).collect::<Vec<_>>().join(", ")
     };
     let failed: i128 = open().map(unwritten).sum();

@@ -2,13 +2,12 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::bounds::Bounds;
-use super::section::Section;
 use super::{Names, check_name};
-use crate::pipeline::ROSTER_BYTES;
+use crate::options::{Bounds, Section};
+use crate::pipeline::AGENT_REGISTRY_BYTES;
 use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
-use crate::store::StoreOptions;
 use crate::transport::options::{HttpOptions, ListenerOptions};
+use crate::zico_store::StoreOptions;
 
 /// One listener.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,7 +71,7 @@ impl ListenerConfig {
     pub(super) fn declare(&self, bounds: &mut Bounds) {
         let of = format!("listeners.{}", self.name);
         self.options.declare(&of, bounds);
-        bounds.add(&of, "who has been heard", ROSTER_BYTES);
+        bounds.add(&of, "who has been heard", AGENT_REGISTRY_BYTES);
         match &self.protocol {
             ProtocolOptions::Bytefrog(_) | ProtocolOptions::Datadog(_) | ProtocolOptions::Rbkit(_) => {
                 bounds.need(self.options.most_buffered_bytes());

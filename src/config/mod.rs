@@ -1,32 +1,21 @@
-//! The configuration: a TOML file, read so that everything wrong is told at once, with its place and what would be
-//! right.
+//! The configuration: a TOML file. Reading it reports every error together, each with its place and a valid alternative.
 //!
-//! Option types live beside their components and read themselves from a [`Section`]; this module knows which
-//! components there are. [`section`], [`units`] and [`diagnostic`] know none, and components of any floor may use
-//! them.
+//! Option types live beside their components and read themselves from a [`Section`]; this module knows which components
+//! there are.
 
-pub mod bounds;
-pub mod diagnostic;
 mod listeners;
-pub mod section;
 mod sinks;
-pub mod units;
-mod value;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::admin::options::AdminOptions;
 use crate::event::MOST_BATCH_BYTES;
+use crate::options::{Bounds, ConfigErrors, Diagnostic, Section, bounds, section};
 use crate::transport::options::TlsOptions;
 
-pub use bounds::Bounds;
-pub use diagnostic::{ConfigErrors, Diagnostic};
 pub use listeners::{ListenerConfig, ProtocolOptions};
-pub use section::Section;
 pub use sinks::{SinkConfig, SinkKind};
-pub use units::{ByteSize, LONGEST};
-pub use value::Whole;
 
 /// Everything that an operator can set.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,11 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::bounds::Bounds;
-use super::section::Section;
-use super::units::LONGEST;
 use super::{Names, check_name};
-use crate::pipeline::options::LaneOptions;
+use crate::options::{Bounds, LONGEST, Section};
+use crate::pipeline::options::QueueOptions;
 use crate::sink::encode::Format;
 use crate::sink::file::{self, Compression, Fsync};
 use crate::sink::stdout;
@@ -17,8 +15,8 @@ use crate::sink::stdout;
 pub struct SinkConfig {
     /// The operator's name for it. 1 to 64 of `A-Z a-z 0-9 _ -`.
     pub name: String,
-    /// What every sink takes: its lane.
-    pub lane: LaneOptions,
+    /// What every sink takes: its queue.
+    pub queue: QueueOptions,
     /// The type, with what sinks of that type take.
     pub kind: SinkKind,
 }
@@ -51,7 +49,7 @@ impl SinkConfig {
     /// Says what it may take of memory whatever happens.
     pub(super) fn declare(&self, bounds: &mut Bounds) {
         let of = format!("sinks.{}", self.name);
-        self.lane.declare(&of, bounds);
+        self.queue.declare(&of, bounds);
         match &self.kind {
             SinkKind::Stdout { .. } => stdout::declare(&of, bounds),
             SinkKind::File(options) => options.declare(&of, bounds),
@@ -86,11 +84,11 @@ fn sink(name: &str, section: &mut Section<'_>, taken: &mut Names<String>) -> Opt
     {
         section.error("type", format!("sink `{other}` writes to stdout already"), None);
     }
-    let lane = LaneOptions::read(section);
+    let queue = QueueOptions::read(section);
     if kind.is_none() {
         section.accept_other_keys();
     }
-    Some(SinkConfig { name: name.to_owned(), lane, kind: kind? })
+    Some(SinkConfig { name: name.to_owned(), queue, kind: kind? })
 }
 
 #[derive(Clone, Copy, PartialEq)]

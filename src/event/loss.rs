@@ -1,4 +1,4 @@
-//! Loss: the event kind that keeps the books honest.
+//! Loss: the event kind that keeps the counters honest.
 
 /// Why bytes or events did not become events. The names are those of `loss.reason` in JSON.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -19,7 +19,7 @@ pub enum Reason {
     Duplicate,
     /// The peer may not say this.
     Unauthorized,
-    /// A full lane let it go, as configured.
+    /// A full queue let it go, as configured.
     Shed,
     /// We failed: a sink, or this program.
     Failed,

@@ -6,41 +6,41 @@ use tokio::sync::oneshot;
 
 use crate::event::{Origin, Reason};
 
-use super::lane::LaneBooks;
+use super::queue::SinkQueueState;
 
 /// What became of a batch's events at one sink. Ordered from good to bad.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Verdict {
+pub enum DeliveryOutcome {
     /// Written, and synced where the sink's configuration says so.
     Written,
-    /// Let go by a full lane, as configured; a `loss` event says so.
+    /// Let go by a full queue, as configured; a `loss` event says so.
     Shed,
     /// Not written, for a fault of ours.
     Failed,
 }
 
-/// Where the tickets of a delivery say what became of them. Dropped with the last of them, it tells the worst to whoever
+/// Where the handles of a delivery say what became of them. Dropped with the last of them, it tells the worst to whoever
 /// waits: once, and so wakes it once.
 #[derive(Debug)]
-pub(super) struct Answer {
-    worst: Mutex<Verdict>,
-    told: Option<oneshot::Sender<Verdict>>,
+pub(super) struct OutcomeSender {
+    worst: Mutex<DeliveryOutcome>,
+    told: Option<oneshot::Sender<DeliveryOutcome>>,
 }
 
-impl Answer {
+impl OutcomeSender {
     /// An answer, and where it comes.
-    pub(super) fn new() -> (Arc<Self>, oneshot::Receiver<Verdict>) {
+    pub(super) fn new() -> (Arc<Self>, oneshot::Receiver<DeliveryOutcome>) {
         let (told, verdict) = oneshot::channel();
-        (Arc::new(Answer { worst: Mutex::new(Verdict::Written), told: Some(told) }), verdict)
+        (Arc::new(OutcomeSender { worst: Mutex::new(DeliveryOutcome::Written), told: Some(told) }), verdict)
     }
 
-    fn add(&self, verdict: Verdict) {
+    fn add(&self, verdict: DeliveryOutcome) {
         let mut worst = self.worst.lock().unwrap_or_else(PoisonError::into_inner);
         *worst = verdict.max(*worst);
     }
 }
 
-impl Drop for Answer {
+impl Drop for OutcomeSender {
     fn drop(&mut self) {
         let worst = *self.worst.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(told) = self.told.take() {
@@ -51,50 +51,50 @@ impl Drop for Answer {
 }
 
 /// One batch's claim on one sink. Dropped without a word (an error, a panic, an aborted task) it says
-/// [`Verdict::Failed`].
+/// [`DeliveryOutcome::Failed`].
 #[derive(Debug)]
-pub(super) struct Ticket {
-    lane: Arc<LaneBooks>,
+pub(super) struct DeliveryHandle {
+    queue: Arc<SinkQueueState>,
     origin: Option<Arc<Origin>>,
     events: u64,
-    answer: Option<Arc<Answer>>,
-    verdict: Verdict,
+    answer: Option<Arc<OutcomeSender>>,
+    verdict: DeliveryOutcome,
 }
 
-impl Ticket {
-    /// Enters `events` into the sink's books.
+impl DeliveryHandle {
+    /// Enters `events` into the sink's counters.
     pub(super) fn new(
-        lane: Arc<LaneBooks>,
+        queue: Arc<SinkQueueState>,
         origin: Option<Arc<Origin>>,
         events: u64,
-        answer: Option<Arc<Answer>>,
+        answer: Option<Arc<OutcomeSender>>,
     ) -> Self {
-        lane.sink.add_events(events);
-        Ticket { lane, origin, events, answer, verdict: Verdict::Failed }
+        queue.sink.add_events(events);
+        DeliveryHandle { queue, origin, events, answer, verdict: DeliveryOutcome::Failed }
     }
 
     /// The sink has them.
     pub(super) fn written(mut self) {
-        self.verdict = Verdict::Written;
+        self.verdict = DeliveryOutcome::Written;
     }
 
-    /// The lane was full.
+    /// The queue was full.
     pub(super) fn shed(mut self) {
-        self.verdict = Verdict::Shed;
+        self.verdict = DeliveryOutcome::Shed;
     }
 }
 
-impl Drop for Ticket {
+impl Drop for DeliveryHandle {
     fn drop(&mut self) {
         match self.verdict {
-            Verdict::Written => self.lane.sink.add_written(self.events),
-            Verdict::Shed => {
-                self.lane.sink.add_shed(self.events);
-                self.lane.owe(self.origin.take(), Reason::Shed, self.events);
+            DeliveryOutcome::Written => self.queue.sink.add_written(self.events),
+            DeliveryOutcome::Shed => {
+                self.queue.sink.add_shed(self.events);
+                self.queue.add_pending_loss(self.origin.take(), Reason::Shed, self.events);
             }
-            Verdict::Failed => {
-                self.lane.sink.add_failed(self.events);
-                self.lane.owe(self.origin.take(), Reason::Failed, self.events);
+            DeliveryOutcome::Failed => {
+                self.queue.sink.add_failed(self.events);
+                self.queue.add_pending_loss(self.origin.take(), Reason::Failed, self.events);
             }
         }
         if let Some(answer) = &self.answer {

@@ -1,15 +1,15 @@
 //! FLOOR 3 — batches in motion: from the connections to the sinks, bounded, counted, and never silently dropped.
 //!
 //! There is no central task that everything queues behind. A connection holds a [`Sender`] and puts its batches into
-//! each sink's *lane*; a worker task per sink takes them off. A full lane makes the connection wait (it stops reading,
+//! each sink's *queue*; a worker task per sink takes them off. A full queue makes the connection wait (it stops reading,
 //! the window closes, the agent slows) or sheds, as configured.
 
+pub mod accounting;
 mod ack;
-mod lane;
-pub mod ledger;
+mod agent_registry;
 pub mod options;
 mod overflow;
-mod roster;
+mod queue;
 pub mod tap;
 mod worker;
 
@@ -22,27 +22,27 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::event::Batch;
-use crate::protocol::MemoryBudget;
+use crate::memory::MemoryBudget;
 use crate::sink::{Sink, SinkError};
 
-use ack::Answer;
-pub use ack::Verdict;
-use lane::Lane;
-use ledger::SinkBooks;
-use options::LaneOptions;
+use accounting::SinkCounters;
+pub use ack::DeliveryOutcome;
+use ack::OutcomeSender;
+pub(crate) use agent_registry::AGENT_REGISTRY_BYTES;
+pub use agent_registry::Agent;
+use options::QueueOptions;
 use overflow::Overflow;
-pub use roster::Agent;
-pub(crate) use roster::ROSTER_BYTES;
+use queue::SinkQueue;
 use tap::Taps;
 
-/// The lanes of all sinks. They are exchanged, seldom, while nobody hands anything over.
-type Lanes = RwLock<Arc<[Lane]>>;
+/// The queues of all sinks. They are exchanged, seldom, while nobody hands anything over.
+type SinkQueues = RwLock<Arc<[SinkQueue]>>;
 
-/// The connections' end of every lane.
+/// The connections' end of every queue.
 #[derive(Clone, Debug, Default)]
 pub struct Sender {
-    lanes: Arc<Lanes>,
-    patience: Option<Duration>,
+    queues: Arc<SinkQueues>,
+    max_wait: Option<Duration>,
     taps: Taps,
     overflow: Arc<Overflow>,
 }
@@ -53,34 +53,34 @@ impl Sender {
         &self.taps
     }
 
-    /// A sender whose batches that wait for full lanes count to `memory`, and to nobody else's: for the connections of one
+    /// A sender whose batches that wait for full queues count to `memory`, and to nobody else's: for the connections of one
     /// listener.
     pub fn counted(self, memory: Arc<MemoryBudget>) -> Self {
         Sender { overflow: Arc::new(Overflow::new(memory)), ..self }
     }
 
-    /// Whether so little waits for full lanes that another batch may be made.
+    /// Whether so little waits for full queues that another batch may be made.
     #[inline]
-    pub fn keeps_up(&self) -> bool {
-        self.overflow.keeps_up()
+    pub fn has_capacity(&self) -> bool {
+        self.overflow.has_capacity()
     }
 
-    /// Waits until it does; no longer than the sender's patience, if it has any, for then what is made is shed.
-    pub async fn until_it_keeps_up(&self) {
-        match self.patience {
+    /// Waits until it does; no longer than the sender's max_wait, if it has any, for then what is made is shed.
+    pub async fn wait_for_capacity(&self) {
+        match self.max_wait {
             // Either way it is time to go on.
-            Some(patience) => drop(timeout(patience, self.overflow.until_it_keeps_up()).await),
-            None => self.overflow.until_it_keeps_up().await,
+            Some(max_wait) => drop(timeout(max_wait, self.overflow.wait_for_capacity()).await),
+            None => self.overflow.wait_for_capacity().await,
         }
     }
 
-    /// A sender that waits for a full lane so long and no longer, and then sheds until there is room again. For peers
+    /// A sender that waits for a full queue so long and no longer, and then sheds until there is room again. For peers
     /// that waiting would harm.
-    pub fn with_patience(self, patience: Duration) -> Self {
-        Sender { patience: Some(patience), ..self }
+    pub fn with_max_wait(self, max_wait: Duration) -> Self {
+        Sender { max_wait: Some(max_wait), ..self }
     }
 
-    /// Hands a batch to every sink that takes it; waits while a lane that blocks is full.
+    /// Hands a batch to every sink that takes it; waits while a queue that blocks is full.
     ///
     /// Dropped while waiting, the batch counts as failed where it did not get in.
     pub async fn send(&self, batch: Batch) {
@@ -89,7 +89,7 @@ impl Sender {
 
     /// Hands a batch over like [`Sender::send`], then waits for what becomes of it: the worst verdict of all sinks.
     /// A batch that no sink takes counts as written.
-    pub async fn deliver(&self, batch: Batch) -> Verdict {
+    pub async fn deliver(&self, batch: Batch) -> DeliveryOutcome {
         let delivery = self.delivery();
         delivery.send(batch).await;
         delivery.verdict().await
@@ -97,30 +97,30 @@ impl Sender {
 
     /// Begins a delivery of several batches that are answered for together.
     pub fn delivery(&self) -> Delivery {
-        let (answer, verdict) = Answer::new();
+        let (answer, verdict) = OutcomeSender::new();
         Delivery { sender: self.clone(), answer, verdict }
     }
 
-    /// First offers the batch to every lane, so that a full one delays no other; then waits for those together.
-    async fn hand_over(&self, batch: Arc<Batch>, answer: Option<&Arc<Answer>>) {
+    /// First offers the batch to every queue, so that a full one delays no other; then waits for those together.
+    async fn hand_over(&self, batch: Arc<Batch>, answer: Option<&Arc<OutcomeSender>>) {
         self.taps.events(&batch);
-        let lanes = self.lanes.read().await.clone();
-        let offer = |lane| Some((lane, Lane::offer(lane, &batch, answer, self.patience.is_some())?));
-        let mut full: Vec<_> = lanes.iter().filter_map(offer).collect();
+        let queues = self.queues.read().await.clone();
+        let offer = |queue| Some((queue, SinkQueue::offer(queue, &batch, answer, self.max_wait.is_some())?));
+        let mut full: Vec<_> = queues.iter().filter_map(offer).collect();
         if full.is_empty() {
             return;
         }
         let _waits = self.overflow.wait(batch.memory_bytes() as u64);
         if full.len() == 1
-            && let Some((lane, ticket)) = full.pop()
+            && let Some((queue, handle)) = full.pop()
         {
-            return lane.wait(batch, ticket, self.patience).await;
+            return queue.wait(batch, handle, self.max_wait).await;
         }
-        // Dropped while waiting, the set drops its tasks, and they their tickets.
+        // Dropped while waiting, the set drops its tasks, and they their handles.
         let mut waiting = JoinSet::new();
-        for (lane, ticket) in full {
-            let (lane, batch, patience) = (lane.clone(), batch.clone(), self.patience);
-            waiting.spawn(async move { lane.wait(batch, ticket, patience).await });
+        for (queue, handle) in full {
+            let (queue, batch, max_wait) = (queue.clone(), batch.clone(), self.max_wait);
+            waiting.spawn(async move { queue.wait(batch, handle, max_wait).await });
         }
         while waiting.join_next().await.is_some() {}
     }
@@ -130,8 +130,8 @@ impl Sender {
 #[derive(Debug)]
 pub struct Delivery {
     sender: Sender,
-    answer: Arc<Answer>,
-    verdict: oneshot::Receiver<Verdict>,
+    answer: Arc<OutcomeSender>,
+    verdict: oneshot::Receiver<DeliveryOutcome>,
 }
 
 impl Delivery {
@@ -141,21 +141,21 @@ impl Delivery {
     }
 
     /// Waits for what becomes of all of them: the worst verdict of all sinks. What no sink takes counts as written.
-    pub async fn verdict(self) -> Verdict {
+    pub async fn verdict(self) -> DeliveryOutcome {
         let Delivery { answer, verdict, .. } = self;
         drop(answer);
         // It is always told: by the drop of the last that has it.
-        verdict.await.unwrap_or(Verdict::Failed)
+        verdict.await.unwrap_or(DeliveryOutcome::Failed)
     }
 }
 
-/// Builds the lanes and starts the workers.
+/// Builds the queues and starts the workers.
 #[derive(Debug)]
 pub struct Sinks {
-    lanes: Vec<Lane>,
-    books: Vec<Arc<SinkBooks>>,
+    queues: Vec<SinkQueue>,
+    counters: Vec<Arc<SinkCounters>>,
     /// Those of sinks that were taken away, and may come back.
-    former: Vec<Arc<SinkBooks>>,
+    former: Vec<Arc<SinkCounters>>,
     workers: Vec<(String, JoinHandle<()>)>,
     reopen: watch::Sender<u64>,
     stop: CancellationToken,
@@ -166,31 +166,31 @@ impl Sinks {
     /// No sinks yet. A sink that cannot go on, or whose reader has left, cancels `stop`.
     pub fn new(stop: CancellationToken) -> Self {
         let (reopen, abort) = (watch::Sender::new(0), CancellationToken::new());
-        let (lanes, books, former, workers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Sinks { lanes, books, former, workers, reopen, stop, abort }
+        let (queues, counters, former, workers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Sinks { queues, counters, former, workers, reopen, stop, abort }
     }
 
     /// Adds a sink, which `make` makes anew whenever the last one has failed, and starts its worker.
     pub fn add<S: Sink>(
         &mut self,
         name: &str,
-        options: LaneOptions,
+        options: QueueOptions,
         make: impl Fn() -> Result<S, SinkError> + Send + Sync + 'static,
     ) {
-        // A sink that comes back with other options goes on with its books.
-        let former = self.former.iter().position(|books| books.name() == name);
-        let books = match former {
+        // A sink that comes back with other options goes on with its counters.
+        let former = self.former.iter().position(|counters| counters.name() == name);
+        let counters = match former {
             Some(index) => self.former.swap_remove(index),
             None => {
-                let books = SinkBooks::new(name.into());
-                self.books.push(books.clone());
-                books
+                let counters = SinkCounters::new(name.into());
+                self.counters.push(counters.clone());
+                counters
             }
         };
         let (kinds, on_failure) = (options.kinds, options.on_failure);
-        let (lane, parcels, lane_books) = Lane::new(options, books);
+        let (queue, queued_batches, queue_state) = SinkQueue::new(options, counters);
         let context = worker::WorkerContext {
-            books: lane_books,
+            counters: queue_state,
             kinds,
             on_failure,
             reopen: self.reopen.subscribe(),
@@ -201,36 +201,36 @@ impl Sinks {
             ticking: Default::default(),
             failing: Default::default(),
         };
-        self.workers.push((name.to_owned(), tokio::spawn(worker::supervise(make, parcels, context))));
-        self.lanes.push(lane);
+        self.workers.push((name.to_owned(), tokio::spawn(worker::supervise(make, queued_batches, context))));
+        self.queues.push(queue);
     }
 
-    /// The books of every sink.
-    pub fn books(&self) -> &[Arc<SinkBooks>] {
-        &self.books
+    /// The counters of every sink.
+    pub fn counters(&self) -> &[Arc<SinkCounters>] {
+        &self.counters
     }
 
     /// All sinks are there: the sender for the connections, and what remains to be waited for.
     pub fn start(self) -> (Sender, Workers) {
-        let lanes = Arc::new(Lanes::new(self.lanes.into()));
+        let queues = Arc::new(SinkQueues::new(self.queues.into()));
         let workers = Workers {
-            lanes: Arc::downgrade(&lanes),
-            books: self.books,
+            queues: Arc::downgrade(&queues),
+            counters: self.counters,
             workers: self.workers,
             reopen: self.reopen,
             stop: self.stop,
             abort: self.abort,
         };
-        (Sender { lanes, ..Sender::default() }, workers)
+        (Sender { queues, ..Sender::default() }, workers)
     }
 }
 
 /// The running workers. They end when every [`Sender`] is dropped and everything is written.
 #[derive(Debug)]
 pub struct Workers {
-    /// Held by senders alone: when the last of them is dropped, the lanes are.
-    lanes: Weak<Lanes>,
-    books: Vec<Arc<SinkBooks>>,
+    /// Held by senders alone: when the last of them is dropped, the queues are.
+    queues: Weak<SinkQueues>,
+    counters: Vec<Arc<SinkCounters>>,
     workers: Vec<(String, JoinHandle<()>)>,
     reopen: watch::Sender<u64>,
     stop: CancellationToken,
@@ -243,47 +243,47 @@ impl Workers {
         self.reopen.send_modify(|count| *count += 1);
     }
 
-    /// The books of every sink that there is or was.
-    pub fn books(&self) -> &[Arc<SinkBooks>] {
-        &self.books
+    /// The counters of every sink that there is or was.
+    pub fn counters(&self) -> &[Arc<SinkCounters>] {
+        &self.counters
     }
 
     /// Takes the sinks of these names away, and puts in those that `add` adds. Who hands over meanwhile waits: the old
     /// ones write what they have first, for as long as `grace`; after that they go on beside the new ones.
     pub async fn replace(&mut self, names: &[String], grace: Duration, add: impl FnOnce(&mut Sinks)) {
-        let Some(cell) = self.lanes.upgrade() else { return };
-        let mut lanes = cell.write().await;
-        let kept = lanes.iter().filter(|lane| !names.iter().any(|name| name == lane.name())).cloned();
+        let Some(cell) = self.queues.upgrade() else { return };
+        let mut queues = cell.write().await;
+        let kept = queues.iter().filter(|queue| !names.iter().any(|name| name == queue.name())).cloned();
         let kept: Vec<_> = kept.collect();
-        *lanes = kept.clone().into();
+        *queues = kept.clone().into();
         let deadline = Instant::now() + grace;
         for (name, worker) in &mut self.workers {
             if names.contains(name) && !worker.is_finished() {
-                // A worker that panicked has told its tickets so.
+                // A worker that panicked has told its handles so.
                 let _ = timeout_at(deadline, worker).await;
             }
         }
         self.workers.retain(|(_, worker)| !worker.is_finished());
-        let is_free = |books: &&Arc<SinkBooks>| !kept.iter().any(|lane| lane.name() == books.name());
-        let former = self.books.iter().filter(is_free).cloned().collect();
+        let is_free = |counters: &&Arc<SinkCounters>| !kept.iter().any(|queue| queue.name() == counters.name());
+        let former = self.counters.iter().filter(is_free).cloned().collect();
         let mut sinks = Sinks {
-            lanes: kept,
+            queues: kept,
             former,
-            books: std::mem::take(&mut self.books),
+            counters: std::mem::take(&mut self.counters),
             workers: std::mem::take(&mut self.workers),
             reopen: self.reopen.clone(),
             stop: self.stop.clone(),
             abort: self.abort.clone(),
         };
         add(&mut sinks);
-        (self.books, self.workers) = (sinks.books, sinks.workers);
-        *lanes = sinks.lanes.into();
+        (self.counters, self.workers) = (sinks.counters, sinks.workers);
+        *queues = sinks.queues.into();
     }
 
     /// Waits until every worker has ended. May be given up and called again.
     pub async fn drained(&mut self) {
         while let Some((_, worker)) = self.workers.last_mut() {
-            // A worker that panicked has told its tickets so.
+            // A worker that panicked has told its handles so.
             if !worker.is_finished() {
                 let _ = worker.await;
             }

@@ -1,19 +1,19 @@
-//! What every sink takes, whatever its type: the lane that leads to it.
+//! What every sink takes, whatever its type: the queue that leads to it.
 
-use crate::config::bounds::size;
-use crate::config::{Bounds, Section};
 use crate::event::{Kind, MOST_BATCH_BYTES};
+use crate::options::bounds::size;
+use crate::options::{Bounds, Section};
 use crate::protocol::Protocol;
 use crate::sink::Kinds;
 
-/// The lane of a sink: which events enter it, how many may wait, and what happens when it is full or the sink fails.
+/// The queue of a sink: which events enter it, how many may wait, and what happens when it is full or the sink fails.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LaneOptions {
+pub struct QueueOptions {
     /// Batches that may wait for the sink. 256. At least 1.
     pub buffer_batches: usize,
     /// Bytes of batches that may wait for the sink; a single larger batch may wait alone. 8 MiB. At least 64 KiB.
     pub buffer_bytes: u64,
-    /// What happens to a batch that finds the lane full.
+    /// What happens to a batch that finds the queue full.
     pub when_full: WhenFull,
     /// What happens when the sink fails.
     pub on_failure: OnFailure,
@@ -23,7 +23,7 @@ pub struct LaneOptions {
     pub kinds: Kinds,
 }
 
-/// What happens to a batch that finds its lane full.
+/// What happens to a batch that finds its queue full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum WhenFull {
     /// Its connection waits, and stops reading: the peer slows down. Nothing is lost.
@@ -43,12 +43,12 @@ pub enum OnFailure {
     Fatal,
 }
 
-impl LaneOptions {
+impl QueueOptions {
     /// Reads the options; what is wrong is told to the section.
     pub fn read(section: &mut Section<'_>) -> Self {
-        let default = LaneOptions::default();
+        let default = QueueOptions::default();
         let protocols = Protocol::ALL.map(|protocol| (protocol.as_str(), protocol));
-        LaneOptions {
+        QueueOptions {
             buffer_batches: section.count("buffer_batches", default.buffer_batches, 1..=1_000_000),
             buffer_bytes: section.size("buffer_bytes", default.buffer_bytes, 64 << 10..=1 << 40),
             when_full: section.choice(
@@ -70,12 +70,12 @@ impl LaneOptions {
     }
 }
 
-impl LaneOptions {
-    /// Says what the lane may take of memory whatever happens.
+impl QueueOptions {
+    /// Says what the queue may take of memory whatever happens.
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         let what = match self.buffer_bytes {
-            bytes if bytes < MOST_BATCH_BYTES => format!("its lane: one batch of {}", size(MOST_BATCH_BYTES)),
-            bytes => format!("its lane (buffer_bytes {})", size(bytes)),
+            bytes if bytes < MOST_BATCH_BYTES => format!("its queue: one batch of {}", size(MOST_BATCH_BYTES)),
+            bytes => format!("its queue (buffer_bytes {})", size(bytes)),
         };
         let places = (self.buffer_batches as u64).saturating_mul(PLACE_BYTES);
         let bytes = self.buffer_bytes.max(MOST_BATCH_BYTES).saturating_add(places).saturating_add(OWED_BYTES);
@@ -83,14 +83,14 @@ impl LaneOptions {
     }
 }
 
-/// What a place in a lane takes beside its batch.
+/// What a place in a queue takes beside its batch.
 const PLACE_BYTES: u64 = 256;
 /// What is to be told of events that a sink did not get.
 const OWED_BYTES: u64 = 1024 * 256;
 
-impl Default for LaneOptions {
+impl Default for QueueOptions {
     fn default() -> Self {
-        LaneOptions {
+        QueueOptions {
             buffer_batches: 256,
             buffer_bytes: 8 << 20,
             when_full: WhenFull::Block,

@@ -1,16 +1,16 @@
-//! Batches that are made and find their lanes full: counted, and no more made while there are many.
+//! Batches that are made and find their queues full: counted, and no more made while there are many.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::Notify;
 
-use crate::protocol::{MemoryBudget, MemoryLease};
+use crate::memory::{MemoryBudget, MemoryLease};
 
 /// No further batch is made while so many bytes of a listener's wait.
 const MOST_WAITING_BYTES: u64 = 1 << 20;
 
-/// What of one listener waits for full lanes.
+/// What of one listener waits for full queues.
 #[derive(Debug)]
 pub(super) struct Overflow {
     bytes: AtomicU64,
@@ -31,14 +31,14 @@ impl Overflow {
     }
 
     #[inline]
-    pub(super) fn keeps_up(&self) -> bool {
+    pub(super) fn has_capacity(&self) -> bool {
         self.bytes.load(Relaxed) < MOST_WAITING_BYTES
     }
 
-    pub(super) async fn until_it_keeps_up(&self) {
+    pub(super) async fn wait_for_capacity(&self) {
         loop {
             let less = self.less.notified();
-            if self.keeps_up() {
+            if self.has_capacity() {
                 return;
             }
             less.await;
@@ -81,9 +81,9 @@ mod tests {
         let memory = MemoryBudget::new(100);
         let overflow = Overflow::new(memory.clone());
         let (first, second) = (overflow.wait(MOST_WAITING_BYTES - 1), overflow.wait(1));
-        assert!(!overflow.keeps_up());
+        assert!(!overflow.has_capacity());
         assert_eq!(memory.used(), MOST_WAITING_BYTES, "over its limit, and told so");
-        let mut waits = Box::pin(overflow.until_it_keeps_up());
+        let mut waits = Box::pin(overflow.wait_for_capacity());
         assert!(poll_fn(|context| Poll::Ready(waits.as_mut().poll(context))).await.is_pending());
         drop(second);
         waits.await;

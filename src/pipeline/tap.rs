@@ -36,13 +36,13 @@ pub struct Filter {
 
 /// What passes.
 #[derive(Debug)]
-pub enum Passing {
+pub enum TapItem {
     /// Events on their way to the sinks.
     Events(Arc<Batch>),
     /// Bytes that a session has worked off.
     Bytes(Piece),
     /// A request that is worked on, or was refused.
-    Request(Asked),
+    Request(TapRequest),
 }
 
 /// Bytes of a connection, beginning where its session had come to.
@@ -59,7 +59,7 @@ pub struct Piece {
 
 /// A request over HTTP.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct TapRequest {
     /// Its connection.
     pub origin: Arc<Origin>,
     /// Which one of the connection, from 1.
@@ -87,14 +87,14 @@ struct Shared {
 struct Tap {
     filter: Filter,
     /// With the room that each takes of what may wait.
-    passing: mpsc::UnboundedSender<(usize, Passing)>,
+    passing: mpsc::UnboundedSender<(usize, TapItem)>,
     waiting: AtomicUsize,
-    missed: Mutex<Missed>,
+    missed: Mutex<Dropped>,
 }
 
 /// What a reader was too slow for.
 #[derive(Clone, Default, Debug)]
-pub struct Missed {
+pub struct Dropped {
     /// Where the first of it came from.
     pub origin: Option<Arc<Origin>>,
     /// Events.
@@ -138,7 +138,7 @@ impl Taps {
         let Some(origin) = batch.origin() else { return };
         for tap in self.taps().iter().filter(|tap| tap.wants(origin)) {
             let events = Selection::new(batch, tap.filter.kinds).count();
-            if events > 0 && !tap.passes(batch.memory_bytes(), || Passing::Events(batch.clone())) {
+            if events > 0 && !tap.passes(batch.memory_bytes(), || TapItem::Events(batch.clone())) {
                 tap.miss(origin, events, 0);
             }
         }
@@ -159,17 +159,17 @@ impl Taps {
         // Who has just begun to look on waits for the next bytes.
         for (tap, explainer) in wanting.zip(explainers) {
             let piece = || Piece { origin: origin.clone(), offset, explainer, bytes: bytes.to_vec() };
-            if !tap.passes(bytes.len(), || Passing::Bytes(piece())) {
+            if !tap.passes(bytes.len(), || TapItem::Bytes(piece())) {
                 tap.miss(origin, 0, bytes.len() as u64);
             }
         }
     }
 
     /// A request is here.
-    pub fn request(&self, asked: &Asked) {
+    pub fn request(&self, asked: &TapRequest) {
         for tap in self.taps().iter().filter(|tap| tap.filter.wire && tap.wants(&asked.origin)) {
             let heads: usize = asked.head.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-            if !tap.passes(heads + asked.body.len(), || Passing::Request(asked.clone())) {
+            if !tap.passes(heads + asked.body.len(), || TapItem::Request(asked.clone())) {
                 tap.miss(&asked.origin, 0, asked.body.len() as u64);
             }
         }
@@ -191,7 +191,7 @@ impl Tap {
     }
 
     /// `false`: the reader has too much to read already.
-    fn passes(&self, bytes: usize, passing: impl FnOnce() -> Passing) -> bool {
+    fn passes(&self, bytes: usize, passing: impl FnOnce() -> TapItem) -> bool {
         let bytes = PASSING_BYTES + bytes;
         if self.waiting.fetch_add(bytes, Relaxed) + bytes > MAX_WAITING_BYTES {
             self.waiting.fetch_sub(bytes, Relaxed);
@@ -217,19 +217,19 @@ pub struct Reader {
     pub filter: Filter,
     taps: Taps,
     tap: Arc<Tap>,
-    receiver: mpsc::UnboundedReceiver<(usize, Passing)>,
+    receiver: mpsc::UnboundedReceiver<(usize, TapItem)>,
 }
 
 impl Reader {
     /// What passes next; None: nothing more will. May be given up and called again.
-    pub async fn next(&mut self) -> Option<Passing> {
+    pub async fn next(&mut self) -> Option<TapItem> {
         let (bytes, passing) = self.receiver.recv().await?;
         self.tap.waiting.fetch_sub(bytes, Relaxed);
         Some(passing)
     }
 
     /// What was left out since this was last asked; None: nothing.
-    pub fn missed(&mut self) -> Option<Missed> {
+    pub fn missed(&mut self) -> Option<Dropped> {
         let missed = mem::take(&mut *self.tap.missed.lock().unwrap_or_else(PoisonError::into_inner));
         missed.origin.is_some().then_some(missed)
     }
@@ -243,8 +243,8 @@ impl Drop for Reader {
     }
 }
 
-impl Missed {
-    /// The loss that says so, as a sink tells what its lane has shed.
+impl Dropped {
+    /// The loss that says so, as a sink tells what its queue has shed.
     pub fn loss(&self, now: UnixNanos) -> Option<Batch> {
         let mut builder = BatchBuilder::new(self.origin.clone()?);
         let header = Header::observed_at(semconv::LOSS, now, Position::default());

@@ -1,8 +1,8 @@
-//! Driving one sink: batches are taken off the lane, written, flushed, waited for, and their claims answered.
+//! Driving one sink: batches are taken off the queue, written, flushed, waited for, and their in_flight answered.
 //!
 //! A *worker* does that, on a thread of its own if the sink may block: an event becomes a line and reaches the system on the
 //! same processor. A *supervisor*, a task beside the others, makes the sink and puts a new one in its place. It
-//! never waits for a thread that is stuck: it takes that one's claims away and goes on.
+//! never waits for a thread that is stuck: it takes that one's in_flight away and goes on.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::event::UnixNanos;
+use crate::log_throttle::LogThrottle;
 use crate::sink::{Kinds, Selection, Sink, SinkError};
-use crate::sparing::{Sparing, Turn};
 
-use super::ack::Ticket;
-use super::lane::{Debt, LaneBooks, Parcel};
+use super::ack::DeliveryHandle;
 use super::options::OnFailure;
+use super::queue::{LossReport, QueuedBatch, SinkQueueState};
 
 /// At most this many batches are written before a flush.
 const MAX_UNFLUSHED: usize = 64;
@@ -33,7 +33,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 
 /// What a worker needs beside its sink.
 pub(super) struct WorkerContext {
-    pub(super) books: Arc<LaneBooks>,
+    pub(super) counters: Arc<SinkQueueState>,
     pub(super) kinds: Kinds,
     pub(super) on_failure: OnFailure,
     /// Changes when the operator asks for files to be opened anew.
@@ -46,16 +46,16 @@ pub(super) struct WorkerContext {
     /// tell but what its predecessor lost.
     pub(super) observed: AtomicU64,
     /// Says that the sink cannot write now.
-    pub(super) holding: Sparing,
+    pub(super) holding: LogThrottle,
     /// Says that it cannot look after itself now.
-    pub(super) ticking: Sparing,
+    pub(super) ticking: LogThrottle,
     /// Says that it has failed and is made anew.
-    pub(super) failing: Sparing,
+    pub(super) failing: LogThrottle,
 }
 
 /// How a worker's work ended.
 enum Outcome {
-    /// The lane is closed and everything is written.
+    /// The queue is closed and everything is written.
     Done,
     /// The reader left.
     Closed,
@@ -63,29 +63,29 @@ enum Outcome {
     Failed(String),
 }
 
-/// Runs sinks made by `make` until the lane is closed and drained. A sink that fails or panics is replaced, or stops
+/// Runs sinks made by `make` until the queue is closed and drained. A sink that fails or panics is replaced, or stops
 /// the daemon, as configured; what it had counts as failed.
 pub(super) async fn supervise<S: Sink>(
     make: impl Fn() -> Result<S, SinkError>,
-    parcels: mpsc::Receiver<Parcel>,
+    queued_batches: mpsc::Receiver<QueuedBatch>,
     context: WorkerContext,
 ) {
-    let parcels = Arc::new(Mutex::new(parcels));
+    let queued_batches = Arc::new(Mutex::new(queued_batches));
     let context = Arc::new(context);
-    let name = context.books.sink.name().to_owned();
+    let name = context.counters.sink.name().to_owned();
     let mut wait = RETRY.0;
     loop {
         let began = Instant::now();
         // Its predecessor may have died while holding.
-        context.books.sink.set_holding(false);
+        context.counters.sink.set_holding(false);
         let outcome = match make() {
-            Ok(sink) => run(sink, &parcels, &context).await,
+            Ok(sink) => run(sink, &queued_batches, &context).await,
             Err(error) => Some(Outcome::Failed(error.to_string())),
         };
         let failure = match outcome {
             Some(Outcome::Done) => return,
             Some(Outcome::Closed) => {
-                context.books.sink.set_closed();
+                context.counters.sink.set_closed();
                 context.stop.cancel();
                 break;
             }
@@ -95,14 +95,14 @@ pub(super) async fn supervise<S: Sink>(
         match context.on_failure {
             OnFailure::Fatal => {
                 error!(sink = name, "sink failed: {failure}");
-                context.books.sink.set_dead();
+                context.counters.sink.set_dead();
                 context.stop.cancel();
                 break;
             }
             OnFailure::Restart => {
                 wait = if began.elapsed() > RETRY.1 { RETRY.0 } else { (wait * 2).min(RETRY.1) };
-                if let Some(Turn { unsaid }) = context.failing.turn() {
-                    error!(sink = name, unsaid, "sink failed: {failure}; starting it again until it works");
+                if let Some(suppressed) = context.failing.permit() {
+                    error!(sink = name, suppressed, "sink failed: {failure}; starting it again until it works");
                 }
                 tokio::select! {
                     () = sleep(wait) => {}
@@ -111,44 +111,44 @@ pub(super) async fn supervise<S: Sink>(
             }
         }
     }
-    // Nothing more will be written. Whatever still comes says so by its ticket.
-    let mut parcels = parcels.lock().await;
-    parcels.close();
-    while parcels.recv().await.is_some() {}
+    // Nothing more will be written. Whatever still comes says so by its handle.
+    let mut queued_batches = queued_batches.lock().await;
+    queued_batches.close();
+    while queued_batches.recv().await.is_some() {}
 }
 
-/// What a worker has taken off the lane, and not flushed yet: who drops it says that it failed.
+/// What a worker has taken off the queue, and not flushed yet: who drops it says that it failed.
 #[derive(Debug, Default)]
-struct Claims(std::sync::Mutex<Taken>);
+struct InFlightBatches(std::sync::Mutex<InFlight>);
 
 #[derive(Debug, Default)]
-struct Taken {
-    tickets: Vec<Ticket>,
-    debts: Vec<Debt>,
+struct InFlight {
+    handles: Vec<DeliveryHandle>,
+    reports: Vec<LossReport>,
 }
 
-impl Claims {
-    fn add(&self, ticket: Ticket) {
-        self.locked().tickets.push(ticket);
+impl InFlightBatches {
+    fn add(&self, handle: DeliveryHandle) {
+        self.locked().handles.push(handle);
     }
 
-    fn owe(&self, debt: Debt) {
-        self.locked().debts.push(debt);
+    fn add_pending_loss(&self, report: LossReport) {
+        self.locked().reports.push(report);
     }
 
     /// Everything taken is where it should be.
     fn flushed(&self) {
         let mut taken = self.locked();
-        taken.tickets.drain(..).for_each(Ticket::written);
-        taken.debts.drain(..).for_each(Debt::paid);
+        taken.handles.drain(..).for_each(DeliveryHandle::written);
+        taken.reports.drain(..).for_each(LossReport::reported);
     }
 
     /// Nobody waits any longer.
     fn give_up(&self) {
-        *self.locked() = Taken::default();
+        *self.locked() = InFlight::default();
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, Taken> {
+    fn locked(&self) -> std::sync::MutexGuard<'_, InFlight> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -156,11 +156,12 @@ impl Claims {
 /// Runs one sink by itself: what panics or blocks in it does so there. `None`: the daemon has no more time.
 async fn run<S: Sink>(
     sink: S,
-    parcels: &Arc<Mutex<mpsc::Receiver<Parcel>>>,
+    queued_batches: &Arc<Mutex<mpsc::Receiver<QueuedBatch>>>,
     context: &Arc<WorkerContext>,
 ) -> Option<Outcome> {
-    let claims = Arc::<Claims>::default();
-    let worker = Worker { parcels: parcels.clone(), claims: claims.clone(), context: context.clone() };
+    let in_flight = Arc::<InFlightBatches>::default();
+    let worker =
+        Worker { queued_batches: queued_batches.clone(), in_flight: in_flight.clone(), context: context.clone() };
     // Cancelled, too, when nobody waits for the thread any more.
     let abort = context.abort.child_token();
     let _guard = abort.clone().drop_guard();
@@ -172,7 +173,7 @@ async fn run<S: Sink>(
         },
         Err(error) => Some(Outcome::Failed(format!("no thread for it: {error}"))),
     };
-    claims.give_up();
+    in_flight.give_up();
     outcome
 }
 
@@ -180,7 +181,7 @@ async fn run<S: Sink>(
 /// it was cancelled.
 fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Result<oneshot::Receiver<Option<Outcome>>> {
     let (telling, ended) = oneshot::channel();
-    let name = format!("sink {}", worker.context.books.sink.name());
+    let name = format!("sink {}", worker.context.counters.sink.name());
     let work = async move {
         tokio::select! {
             biased;
@@ -205,20 +206,20 @@ fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Resu
     Ok(ended)
 }
 
-/// The work on one sink, until the lane is closed and drained or the sink cannot go on.
+/// The work on one sink, until the queue is closed and drained or the sink cannot go on.
 struct Worker {
-    parcels: Arc<Mutex<mpsc::Receiver<Parcel>>>,
-    claims: Arc<Claims>,
+    queued_batches: Arc<Mutex<mpsc::Receiver<QueuedBatch>>>,
+    in_flight: Arc<InFlightBatches>,
     context: Arc<WorkerContext>,
 }
 
 impl Worker {
     async fn work<S: Sink>(self, mut sink: S) -> Outcome {
-        let result = self.take_parcels(&mut sink).await;
+        let result = self.take_batches(&mut sink).await;
         result.err().unwrap_or(Outcome::Done)
     }
 
-    async fn take_parcels<S: Sink>(&self, sink: &mut S) -> Result<(), Outcome> {
+    async fn take_batches<S: Sink>(&self, sink: &mut S) -> Result<(), Outcome> {
         let context = &*self.context;
         let mut reopen = context.reopen.clone();
         let mut ticks = interval(TICK);
@@ -234,41 +235,41 @@ impl Worker {
                     tick(sink, context).await?;
                     continue;
                 }
-                parcel = self.next_parcel() => parcel,
+                queued_batch = self.next_batch() => queued_batch,
             };
             // Everything that is there goes into one flush; nothing waits for more to come.
             let mut next = first;
             let is_last = next.is_none();
             let mut taken = 0;
-            while let Some(parcel) = next {
-                self.write(sink, parcel).await?;
+            while let Some(queued_batch) = next {
+                self.write(sink, queued_batch).await?;
                 taken += 1;
-                next = if taken < MAX_UNFLUSHED { self.parcels.lock().await.try_recv().ok() } else { None };
+                next = if taken < MAX_UNFLUSHED { self.queued_batches.lock().await.try_recv().ok() } else { None };
             }
             if is_last {
-                self.write_owed(sink).await?;
+                self.write_pending_losses(sink).await?;
             }
             let flushed = sink.flush().await;
             hold(sink, flushed, context).await?;
-            self.claims.flushed();
+            self.in_flight.flushed();
             if is_last {
                 return close(sink, context).await;
             }
         }
     }
 
-    /// The lane is locked no longer than this takes: a sink that is stuck locks nobody out.
-    async fn next_parcel(&self) -> Option<Parcel> {
-        self.parcels.lock().await.recv().await
+    /// The queue is locked no longer than this takes: a sink that is stuck locks nobody out.
+    async fn next_batch(&self) -> Option<QueuedBatch> {
+        self.queued_batches.lock().await.recv().await
     }
 
-    async fn write<S: Sink>(&self, sink: &mut S, parcel: Parcel) -> Result<(), Outcome> {
-        if let Some(observed) = parcel.observed() {
+    async fn write<S: Sink>(&self, sink: &mut S, queued_batch: QueuedBatch) -> Result<(), Outcome> {
+        if let Some(observed) = queued_batch.observed() {
             self.context.observed.store(observed.0, Relaxed);
         }
-        let (contents, ticket) = parcel.open();
-        self.claims.add(ticket);
-        self.write_owed(sink).await?;
+        let (contents, handle) = queued_batch.open();
+        self.in_flight.add(handle);
+        self.write_pending_losses(sink).await?;
         let written = sink.write(contents.selection(self.context.kinds)).await;
         // The sink has what it needs of the batch, even if it must wait.
         drop(contents);
@@ -276,11 +277,11 @@ impl Worker {
     }
 
     /// What the sink did not get is told in its own output, before what follows it.
-    async fn write_owed<S: Sink>(&self, sink: &mut S) -> Result<(), Outcome> {
+    async fn write_pending_losses<S: Sink>(&self, sink: &mut S) -> Result<(), Outcome> {
         let context = &*self.context;
-        let Some(debt) = context.books.take_owed() else { return Ok(()) };
-        let Some(batch) = debt.batch(UnixNanos(context.observed.load(Relaxed))) else { return Ok(()) };
-        self.claims.owe(debt);
+        let Some(report) = context.counters.take_pending_losses() else { return Ok(()) };
+        let Some(batch) = report.batch(UnixNanos(context.observed.load(Relaxed))) else { return Ok(()) };
+        self.in_flight.add_pending_loss(report);
         let written = sink.write(Selection::new(&batch, context.kinds)).await;
         hold(sink, written, context).await
     }
@@ -291,8 +292,8 @@ impl Worker {
 async fn tick<S: Sink>(sink: &mut S, context: &WorkerContext) -> Result<(), Outcome> {
     match sink.tick().await {
         Err(SinkError::Retry(fault)) => {
-            if let Some(Turn { unsaid }) = context.ticking.turn() {
-                warn!(sink = context.books.sink.name(), unsaid, "{fault}; trying again");
+            if let Some(suppressed) = context.ticking.permit() {
+                warn!(sink = context.counters.sink.name(), suppressed, "{fault}; trying again");
             }
             Ok(())
         }
@@ -304,14 +305,14 @@ async fn tick<S: Sink>(sink: &mut S, context: &WorkerContext) -> Result<(), Outc
 async fn close<S: Sink>(sink: &mut S, context: &WorkerContext) -> Result<(), Outcome> {
     match sink.close().await {
         Err(SinkError::Retry(fault)) => {
-            warn!(sink = context.books.sink.name(), "{fault}");
+            warn!(sink = context.counters.sink.name(), "{fault}");
             Ok(())
         }
         closed => hold(sink, closed, context).await,
     }
 }
 
-/// While the sink's answer is "not now": waits and flushes again. The lane fills meanwhile, and the agents slow down.
+/// While the sink's answer is "not now": waits and flushes again. The queue fills meanwhile, and the agents slow down.
 async fn hold<S: Sink>(
     sink: &mut S,
     mut result: Result<(), SinkError>,
@@ -323,16 +324,16 @@ async fn hold<S: Sink>(
     loop {
         match result {
             Ok(()) => {
-                context.books.sink.set_holding(false);
+                context.counters.sink.set_holding(false);
                 if is_told {
-                    info!(sink = context.books.sink.name(), "writing again after {:.1?}", began.elapsed());
+                    info!(sink = context.counters.sink.name(), "writing again after {:.1?}", began.elapsed());
                 }
                 return Ok(());
             }
             Err(SinkError::Retry(fault)) => {
-                context.books.sink.set_holding(true);
-                if let Some(Turn { unsaid }) = context.holding.turn() {
-                    warn!(sink = context.books.sink.name(), unsaid, "{fault}; holding everything until it can");
+                context.counters.sink.set_holding(true);
+                if let Some(suppressed) = context.holding.permit() {
+                    warn!(sink = context.counters.sink.name(), suppressed, "{fault}; holding everything until it can");
                     is_told = true;
                 }
                 sleep(wait).await;

@@ -24,7 +24,7 @@ pub trait Exchange: Send + Sync + 'static {
     }
 
     /// A head is here, and nothing of its body.
-    fn admit(&self, head: &Head, now: Now) -> Admission;
+    fn admit(&self, head: &Head, now: Now) -> HeadDecision;
 
     /// A request that was admitted is here whole.
     fn work(&self, request: Request, now: Now) -> Self::Work;
@@ -40,27 +40,27 @@ pub trait Exchange: Send + Sync + 'static {
     }
 }
 
-/// One request on its way through the decoder. Dropped before [`Work::conclude`], its events were not delivered.
+/// One request on its way through the decoder. Dropped before [`Work::respond`], its events were not delivered.
 pub trait Work: Send + 'static {
     /// Does a bounded part of the work. [`Flow::Again`]: take the events and call again. Anything else: all is done.
     ///
     /// Over all calls every byte of the body is decoded or lost; [`Output::inflated`] is told first where the body that
     /// is decoded is another size than the one received.
-    fn proceed(&mut self, now: Now, out: &mut Output) -> Flow;
+    fn step(&mut self, now: Now, out: &mut Output) -> Flow;
 
-    /// Why the request is to be kept as it came, once `proceed` is done. `None`: it need not.
-    fn aside(&self) -> Option<&str>;
+    /// Why the request is to be kept as it came, once `step` is done. `None`: it need not.
+    fn quarantine_reason(&self) -> Option<&str>;
 
     /// The request as it came.
     fn request(&self) -> &Request;
 
     /// The answer, when the fate of the events is known.
-    fn conclude(self, fate: Fate, now: Now) -> Response;
+    fn respond(self, fate: RequestOutcome, now: Now) -> Response;
 }
 
 /// What became of the events of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum RequestOutcome {
     /// Every sink that takes them has them, and what was to be kept is kept.
     Delivered,
     /// Every sink has them, but the request, which was to be kept, is not.
@@ -82,7 +82,7 @@ pub struct Request {
 
 /// What to do about a request of which only the head is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Admission {
+pub enum HeadDecision {
     /// Take the body, which may have this many bytes.
     Take {
         /// The limit.

@@ -9,7 +9,6 @@ pub mod datadog;
 pub mod endless;
 mod exchange;
 mod fault;
-mod limits;
 pub mod rbkit;
 pub mod zico;
 
@@ -23,8 +22,7 @@ use crate::event::{BatchBuilder, Header, Key, Loss, Reason, UnixNanos, Value};
 use crate::explain::{Explain, Raw};
 
 pub use crate::codec::http::Head;
-pub use exchange::{Admission, Exchange, Fate, Request, Response, Work};
-pub use limits::{Amplification, Credit, MemoryBudget, MemoryLease};
+pub use exchange::{Exchange, HeadDecision, Request, RequestOutcome, Response, Work};
 
 /// The protocols of the house. Closed on purpose: a new one is a variant here, and the compiler lists the rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -224,7 +222,7 @@ impl Output {
         }
     }
 
-    /// Writes a loss event and books its bytes. With [`Output::loss_with`] the only way to report lost bytes.
+    /// Writes a loss event and counters its bytes. With [`Output::loss_with`] the only way to report lost bytes.
     pub fn loss(&mut self, header: Header, loss: Loss<'_>) {
         self.loss_with(header, loss, &[]);
     }

@@ -10,29 +10,30 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::agents::{Directory, Headquarters, Processes};
+use crate::commands::{Directory, Headquarters, Processes};
 use crate::config::{ListenerConfig, ProtocolOptions};
+use crate::memory::MemoryBudget;
 use crate::pipeline::Sender;
-use crate::pipeline::ledger::{Ledger, ListenerBooks};
+use crate::pipeline::accounting::{Accounting, ListenerCounters};
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
 use crate::protocol::rbkit::{Agent, AgentOptions, Control, Subscription};
 use crate::protocol::zico::ZicoExchange;
 use crate::protocol::zico::agents::{Agents, Recorded};
-use crate::protocol::{MemoryBudget, Protocol, rbkit};
-use crate::store::Store;
+use crate::protocol::{Protocol, rbkit};
 use crate::transport::capture::Capture;
 use crate::transport::clock::Clock;
+use crate::transport::dialer::Dialer;
 use crate::transport::tcp::{self, Listener};
 use crate::transport::tls::{Tls, TlsError};
-use crate::transport::zmq::Dialer;
+use crate::zico_store::Store;
 
 use super::{Bound, StartError};
 
 /// What all listeners share.
 #[derive(Debug)]
-pub(super) struct House {
+pub(super) struct Runtime {
     pub(super) sender: Sender,
     pub(super) clock: Clock,
     pub(super) memory: Arc<MemoryBudget>,
@@ -46,17 +47,17 @@ pub(super) struct House {
 }
 
 /// Where a listener's connections come from: a bound address, or none where it is we who dial.
-pub(super) struct Entrance {
+pub(super) struct BoundListener {
     listener: Option<Listener>,
     /// A second handle of its socket.
     socket: Option<Socket>,
     /// Who has registered, where agents do.
     agents: Option<Arc<dyn Agents>>,
-    books: Arc<ListenerBooks>,
+    counters: Arc<ListenerCounters>,
 }
 
 /// A listener at work.
-pub(super) struct Running {
+pub(super) struct ListenerHandle {
     pub(super) config: ListenerConfig,
     address: Option<SocketAddr>,
     /// A second handle of its socket, through which another set of options can take over what waits in its queue.
@@ -67,33 +68,33 @@ pub(super) struct Running {
     tasks: Vec<JoinHandle<()>>,
 }
 
-impl Entrance {
-    /// Binds the listener's address, or takes `socket`, which is bound to it already. Its books are those that it had,
-    /// or new ones, which the ledger does not have yet.
+impl BoundListener {
+    /// Binds the listener's address, or takes `socket`, which is bound to it already. Its counters are those that it had,
+    /// or new ones, which the accounting does not have yet.
     pub(super) fn open(
         config: &ListenerConfig,
         socket: Option<Socket>,
-        ledger: &Ledger,
-    ) -> Result<Entrance, StartError> {
+        accounting: &Accounting,
+    ) -> Result<BoundListener, StartError> {
         let ListenerConfig { name, listen, options, protocol } = config;
-        let books = ledger.listener(name, protocol.protocol());
+        let counters = accounting.listener(name, protocol.protocol());
         let Some(listen) = listen else {
-            return Ok(Entrance { listener: None, socket: None, agents: None, books });
+            return Ok(BoundListener { listener: None, socket: None, agents: None, counters });
         };
         let open = || {
             let socket = socket.map_or_else(|| tcp::bind(*listen), Ok)?;
             let second = socket.try_clone()?;
-            let listener = Listener::on(socket, name, protocol.protocol(), options.clone(), books.clone())?;
+            let listener = Listener::on(socket, name, protocol.protocol(), options.clone(), counters.clone())?;
             Ok((listener, second))
         };
         let (listener, second) =
             open().map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })?;
-        Ok(Entrance { listener: Some(listener), socket: Some(second), agents: None, books })
+        Ok(BoundListener { listener: Some(listener), socket: Some(second), agents: None, counters })
     }
 
-    /// Has the ledger show its books from now on.
-    pub(super) fn enter(&self, ledger: &Ledger) {
-        ledger.enter(&self.books);
+    /// Has the accounting show its counters from now on.
+    pub(super) fn enter(&self, accounting: &Accounting) {
+        accounting.enter(&self.counters);
     }
 
     /// Opens the store of its agents, where agents register; takes `known` where that is open already.
@@ -115,13 +116,16 @@ impl Entrance {
     }
 }
 
-impl fmt::Debug for Running {
+impl fmt::Debug for ListenerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running").field("config", &self.config).field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("ListenerHandle")
+            .field("config", &self.config)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
     }
 }
 
-impl Running {
+impl ListenerHandle {
     /// Where it listens, if it does.
     pub(super) fn bound(&self) -> Option<Bound> {
         let address = self.address?;
@@ -156,7 +160,7 @@ impl Running {
         }
     }
 
-    /// Accepts and dials no more, and lets its connections finish, which its house waits for.
+    /// Accepts and dials no more, and lets its connections finish, which its runtime waits for.
     pub(super) async fn stopped(self) {
         self.stop.cancel();
         for task in self.tasks {
@@ -166,11 +170,11 @@ impl Running {
     }
 }
 
-impl House {
+impl Runtime {
     /// Lets a listener work.
-    pub(super) fn serve(&self, entrance: Entrance, config: &ListenerConfig) -> Running {
-        let Entrance { listener, socket, agents, books } = entrance;
-        let mut running = Running {
+    pub(super) fn serve(&self, bound_listener: BoundListener, config: &ListenerConfig) -> ListenerHandle {
+        let BoundListener { listener, socket, agents, counters } = bound_listener;
+        let mut running = ListenerHandle {
             config: config.clone(),
             address: listener.as_ref().and_then(|listener| listener.address().ok()),
             socket,
@@ -193,7 +197,7 @@ impl House {
         });
         let serving = match (config.protocol.clone(), listener) {
             (ProtocolOptions::Bytefrog(options), Some(listener)) => {
-                let sender = sender.with_patience(options.max_stall);
+                let sender = sender.with_max_wait(options.max_stall);
                 let hq = Hq::new(options, emit_definitions, memory);
                 self.directory.add_bytefrog(&config.name, Headquarters::new(hq.clone(), clock));
                 let make = move |peer: SocketAddr| hq.session(Some(peer.ip()));
@@ -215,9 +219,9 @@ impl House {
                 tokio::spawn(listener.serve_http(exchange, http, memory, sender, clock, tasks, stop, abort))
             }
             (ProtocolOptions::Rbkit(options), listener) => {
-                let sender = sender.with_patience(options.max_stall);
+                let sender = sender.with_max_wait(options.max_stall);
                 let options = Arc::new(options);
-                self.dial(&mut running, &options, books, sender.clone(), capture);
+                self.dial(&mut running, &options, counters, sender.clone(), capture);
                 let Some(listener) = listener else { return running };
                 // Who connects to us publishes, and cannot be asked who it is.
                 let make = move |_| {
@@ -236,9 +240,9 @@ impl House {
     /// Keeps the connections of an `rbkit` listener to its processes.
     fn dial(
         &self,
-        running: &mut Running,
+        running: &mut ListenerHandle,
         options: &Arc<rbkit::Options>,
-        books: Arc<ListenerBooks>,
+        counters: Arc<ListenerCounters>,
         sender: Sender,
         capture: Option<Arc<Capture>>,
     ) {
@@ -247,7 +251,7 @@ impl House {
         let tokens = (running.stop.clone(), self.abort.clone());
         let (hand_over, tasks) = ((sender, self.clock), self.tasks.clone());
         let own = config.options.clone();
-        let dialer = Dialer::new(&config.name, Protocol::Rbkit, reconnect, own, books, hand_over, tasks, tokens)
+        let dialer = Dialer::new(&config.name, Protocol::Rbkit, reconnect, own, counters, hand_over, tasks, tokens)
             .recorded(capture)
             .within(self.memory.clone());
         let agents: Vec<_> = options.agents.iter().cloned().map(Agent::new).collect();

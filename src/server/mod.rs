@@ -1,8 +1,8 @@
 //! The daemon: configuration → bind everything → start the sinks → serve → drain in order.
 //!
 //! [`Server::start`] either starts all of it or nothing. [`Server::reload`] exchanges what has changed. [`Server::stop`]
-//! ends it from the sockets inward: listeners stop accepting, sessions finish, lanes run dry, sinks flush; what the grace
-//! period does not suffice for is counted as failed, so that the books balance in any case.
+//! ends it from the sockets inward: listeners stop accepting, sessions finish, queues run dry, sinks flush; what the grace
+//! period does not suffice for is counted as failed, so that the counters balance in any case.
 
 mod listeners;
 mod reload;
@@ -20,13 +20,14 @@ use tracing::warn;
 
 use crate::admin::options::AdminOptions;
 use crate::admin::{Endpoint, Serving, Subject};
-use crate::agents::{Directory, Headquarters, Processes};
+use crate::commands::{Directory, Headquarters, Processes};
 use crate::config::{Config, SinkConfig, SinkKind};
 use crate::health::Health;
-use crate::pipeline::ledger::{Accounts, Ledger};
+use crate::memory::MemoryBudget;
+use crate::pipeline::accounting::{Accounting, Totals};
 use crate::pipeline::{Sinks, Workers};
+use crate::protocol::Protocol;
 use crate::protocol::rbkit::AgentStatus;
-use crate::protocol::{MemoryBudget, Protocol};
 use crate::sink::discard::Discard;
 use crate::sink::file::File;
 use crate::sink::stdout::Stdout;
@@ -34,7 +35,7 @@ use crate::sink::{SinkError, SinkFault};
 use crate::transport::clock::Clock;
 use crate::transport::tls::Tls;
 
-use listeners::{Entrance, House, Running};
+use listeners::{BoundListener, ListenerHandle, Runtime};
 pub use reload::Reloaded;
 
 /// However the grace period was spent, sinks have this long (or as long as it was) to write what they hold.
@@ -46,10 +47,10 @@ pub struct Server {
     /// What it runs by.
     config: Config,
     addresses: Vec<Bound>,
-    ledger: Ledger,
+    accounting: Accounting,
     admin: Option<Admin>,
-    listeners: Vec<Running>,
-    house: House,
+    listeners: Vec<ListenerHandle>,
+    runtime: Runtime,
     workers: Workers,
     health: Arc<Health>,
     _watch: AbortOnDropHandle<()>,
@@ -118,17 +119,17 @@ impl Server {
         sockets: Vec<TcpListener>,
         add_sinks: impl FnOnce(&mut Sinks),
     ) -> Result<Server, StartError> {
-        let ledger = Ledger::default();
+        let accounting = Accounting::default();
         let given = |listen: Option<SocketAddr>| {
             let socket = sockets.iter().find(|socket| socket.local_addr().ok() == listen)?;
             socket.set_nonblocking(true).ok()?;
             socket.try_clone().ok().map(Into::into)
         };
-        let mut entrances = Vec::new();
+        let mut bound_listeners = Vec::new();
         for config in &config.listeners {
-            let mut entrance = Entrance::open(config, given(config.listen), &ledger)?;
-            entrance.open_agents(config, None)?;
-            entrances.push((entrance, config));
+            let mut bound_listener = BoundListener::open(config, given(config.listen), &accounting)?;
+            bound_listener.open_agents(config, None)?;
+            bound_listeners.push((bound_listener, config));
         }
         let admin = open_admin(&config.admin).await?;
         let stop = CancellationToken::new();
@@ -136,8 +137,8 @@ impl Server {
         config.sinks.iter().for_each(|sink| add_sink(&mut sinks, sink));
         add_sinks(&mut sinks);
         let (sender, workers) = sinks.start();
-        ledger.set_sinks(workers.books());
-        let house = House {
+        accounting.set_sinks(workers.counters());
+        let runtime = Runtime {
             sender,
             clock: Clock::start(),
             memory: MemoryBudget::new(config.bounds().left_of(config.limits.memory_bytes)),
@@ -146,17 +147,18 @@ impl Server {
             stop,
             abort: CancellationToken::new(),
         };
-        entrances.iter().for_each(|(entrance, _)| entrance.enter(&ledger));
-        let listeners = entrances.into_iter().map(|(entrance, config)| house.serve(entrance, config)).collect();
-        let (memory, stall_time) = (house.memory.clone(), config.admin.stall_time);
-        let health = Health::new(ledger.clone(), memory, house.stop.clone(), stall_time);
+        bound_listeners.iter().for_each(|(bound_listener, _)| bound_listener.enter(&accounting));
+        let listeners =
+            bound_listeners.into_iter().map(|(bound_listener, config)| runtime.serve(bound_listener, config)).collect();
+        let (memory, stall_time) = (runtime.memory.clone(), config.admin.stall_time);
+        let health = Health::new(accounting.clone(), memory, runtime.stop.clone(), stall_time);
         let mut server = Server {
             config: config.clone(),
             addresses: Vec::new(),
-            ledger,
+            accounting,
             admin: None,
             listeners,
-            house,
+            runtime,
             workers,
             _watch: AbortOnDropHandle::new(tokio::spawn(health.clone().watch())),
             health,
@@ -180,12 +182,12 @@ impl Server {
 
     /// The agents of a `bytefrog` listener of this name, to be looked at and commanded.
     pub fn bytefrog(&self, listener: &str) -> Option<Headquarters> {
-        self.house.directory.bytefrog(listener)
+        self.runtime.directory.bytefrog(listener)
     }
 
     /// The processes of an `rbkit` listener of this name, to be looked at and commanded.
     pub fn rbkit(&self, listener: &str) -> Option<Processes> {
-        self.house.directory.rbkit(listener)
+        self.runtime.directory.rbkit(listener)
     }
 
     /// Where the admin endpoint listens, if there is one.
@@ -195,7 +197,7 @@ impl Server {
 
     /// The processes that are dialled, by listener.
     pub fn dialled(&self) -> Vec<(String, Vec<AgentStatus>)> {
-        self.house.directory.processes().into_iter().map(|(name, processes)| (name, processes.agents())).collect()
+        self.runtime.directory.processes().into_iter().map(|(name, processes)| (name, processes.agents())).collect()
     }
 
     /// Whether it makes progress.
@@ -203,9 +205,9 @@ impl Server {
         &self.health
     }
 
-    /// The books, which stay readable after the daemon has stopped.
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+    /// The counters, which stay readable after the daemon has stopped.
+    pub fn accounting(&self) -> &Accounting {
+        &self.accounting
     }
 
     /// Every sink opens its files anew.
@@ -215,13 +217,13 @@ impl Server {
 
     /// Waits until the daemon wants to stop by itself: a sink's reader has left, or a sink that may not fail did.
     pub async fn wants_to_stop(&self) {
-        self.house.stop.cancelled().await;
+        self.runtime.stop.cancelled().await;
     }
 
-    /// Stops in order, within the grace period of the configuration; answers the final books.
-    pub async fn stop(self) -> Accounts {
-        let Server { config, ledger, admin, listeners, house, mut workers, .. } = self;
-        let House { sender, tasks: connections, stop, abort, .. } = house;
+    /// Stops in order, within the grace period of the configuration; answers the final counters.
+    pub async fn stop(self) -> Totals {
+        let Server { config, accounting, admin, listeners, runtime, mut workers, .. } = self;
+        let Runtime { sender, tasks: connections, stop, abort, .. } = runtime;
         let grace = config.limits.shutdown_grace;
         let mut deadline = Instant::now() + grace;
         stop.cancel();
@@ -248,20 +250,20 @@ impl Server {
         if let Some(Admin { serving, .. }) = admin {
             serving.finish().await;
         }
-        ledger.accounts()
+        accounting.totals()
     }
 
     fn note_addresses(&mut self) {
-        self.addresses = self.listeners.iter().filter_map(Running::bound).collect();
+        self.addresses = self.listeners.iter().filter_map(ListenerHandle::bound).collect();
     }
 
     fn serve_admin(&mut self, (endpoint, address): (Endpoint, SocketAddr)) {
         let subject = Subject {
-            ledger: self.ledger.clone(),
-            memory: self.house.memory.clone(),
-            directory: self.house.directory.clone(),
+            accounting: self.accounting.clone(),
+            memory: self.runtime.memory.clone(),
+            directory: self.runtime.directory.clone(),
             health: self.health.clone(),
-            taps: self.house.sender.taps().clone(),
+            taps: self.runtime.sender.taps().clone(),
         };
         self.admin = Some(Admin { address, tls: endpoint.tls(), serving: endpoint.serve(subject) });
     }
@@ -282,13 +284,13 @@ async fn open_admin(options: &AdminOptions) -> Result<Option<(Endpoint, SocketAd
 }
 
 fn add_sink(sinks: &mut Sinks, config: &SinkConfig) {
-    let (name, lane) = (&config.name, config.lane.clone());
+    let (name, queue) = (&config.name, config.queue.clone());
     match config.kind.clone() {
-        SinkKind::Stdout { format } => sinks.add(name, lane, move || Ok(Stdout::new(format))),
-        SinkKind::File(options) => sinks.add(name, lane, move || {
+        SinkKind::Stdout { format } => sinks.add(name, queue, move || Ok(Stdout::new(format))),
+        SinkKind::File(options) => sinks.add(name, queue, move || {
             let fault = |why| SinkFault { action: format!("use {}", options.path), source: io::Error::other(why) };
             File::new(options.clone()).map_err(|why: String| SinkError::Failed(fault(why)))
         }),
-        SinkKind::Discard => sinks.add(name, lane, || Ok(Discard)),
+        SinkKind::Discard => sinks.add(name, queue, || Ok(Discard)),
     }
 }

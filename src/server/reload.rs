@@ -10,7 +10,7 @@ use crate::config::{Config, ListenerConfig};
 use crate::protocol::zico::agents::Agents;
 use crate::transport::tls::{Tls, TlsError};
 
-use super::listeners::{Entrance, Running};
+use super::listeners::{BoundListener, ListenerHandle};
 use super::{Admin, Server, StartError, add_sink, open_admin};
 
 /// A store that is still in use by connections that end is tried for again after so long.
@@ -57,25 +57,25 @@ impl Server {
     pub async fn reload(&mut self, config: &Config) -> Result<Reloaded, StartError> {
         let mut reloaded = Reloaded::default();
         // What may fail comes first.
-        let mut entrances = Vec::new();
+        let mut bound_listeners = Vec::new();
         for listener in config.listeners.iter().filter(|listener| !self.runs(listener)) {
             let has_port = listener.listen.is_some_and(|listen| listen.port() != 0);
-            let bound = |running: &&Running| {
+            let bound = |running: &&ListenerHandle| {
                 running.config.listen == listener.listen && (has_port || running.config.name == listener.name)
             };
-            let socket = self.listeners.iter().find(bound).and_then(Running::socket);
-            let mut entrance = Entrance::open(listener, socket, &self.ledger)?;
+            let socket = self.listeners.iter().find(bound).and_then(ListenerHandle::socket);
+            let mut bound_listener = BoundListener::open(listener, socket, &self.accounting)?;
             // Connections that end may still hold the store that it had.
             let is_held = self.listeners.iter().any(|running| running.shares_agents_with(listener));
             if !is_held {
-                entrance.open_agents(listener, None)?;
+                bound_listener.open_agents(listener, None)?;
             }
-            entrances.push((entrance, listener, is_held));
+            bound_listeners.push((bound_listener, listener, is_held));
         }
 
         let old = std::mem::replace(&mut self.config, config.clone());
         let grace = config.limits.shutdown_grace;
-        self.house.memory.set_limit(config.bounds().left_of(config.limits.memory_bytes));
+        self.runtime.memory.set_limit(config.bounds().left_of(config.limits.memory_bytes));
         if old.limits != config.limits {
             reloaded.changes.push("limits changed".to_owned());
         }
@@ -92,27 +92,27 @@ impl Server {
                     reloaded.changes.push(format!("listener {name} {verb}"));
                     stores.extend(now.and_then(|now| running.agents_for(now)).map(|store| (name.clone(), store)));
                     running.stopped().await;
-                    self.house.directory.remove(&name);
+                    self.runtime.directory.remove(&name);
                 }
             }
         }
         for running in &kept {
             reloaded.reread(&format!("listener {}", running.config.name), running.reread_tls());
         }
-        for (mut entrance, listener, is_held) in entrances {
+        for (mut bound_listener, listener, is_held) in bound_listeners {
             let name = &listener.name;
             if !old.listeners.iter().any(|old| old.name == *name) {
                 reloaded.changes.push(format!("listener {name} begun"));
             }
             if is_held {
                 let store = stores.iter().find(|(of, _)| of == name).map(|(_, store)| store.clone());
-                if let Err(failure) = take_over_agents(&mut entrance, listener, store, grace).await {
+                if let Err(failure) = take_over_agents(&mut bound_listener, listener, store, grace).await {
                     reloaded.failures.push(failure);
                     continue;
                 }
             }
-            entrance.enter(&self.ledger);
-            kept.push(self.house.serve(entrance, listener));
+            bound_listener.enter(&self.accounting);
+            kept.push(self.runtime.serve(bound_listener, listener));
         }
         let place = |name: &str| config.listeners.iter().position(|listener| listener.name == name);
         kept.sort_by_key(|running| place(&running.config.name));
@@ -158,20 +158,20 @@ impl Server {
         }
         let grace = self.config.limits.shutdown_grace;
         self.workers.replace(&gone, grace, |sinks| come.iter().for_each(|sink| add_sink(sinks, sink))).await;
-        self.ledger.set_sinks(self.workers.books());
+        self.accounting.set_sinks(self.workers.counters());
     }
 }
 
 /// Opens the store of a listener's agents: `known`, or one that connections which end may hold for as long as `grace`.
 async fn take_over_agents(
-    entrance: &mut Entrance,
+    bound_listener: &mut BoundListener,
     listener: &ListenerConfig,
     known: Option<Arc<dyn Agents>>,
     grace: Duration,
 ) -> Result<(), StartError> {
     let deadline = Instant::now() + grace;
     loop {
-        let opened = entrance.open_agents(listener, known.clone());
+        let opened = bound_listener.open_agents(listener, known.clone());
         if opened.is_ok() || Instant::now() >= deadline {
             return opened;
         }

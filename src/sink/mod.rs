@@ -1,6 +1,6 @@
 //! FLOOR 3 — batches leaving the house.
 //!
-//! A [`Sink`] turns batches into bytes somewhere. It is driven by one worker (`pipeline::worker`), which decides when to flush, waits and retries when the sink cannot write just now, and keeps the books.
+//! A [`Sink`] turns batches into bytes somewhere. It is driven by one worker (`pipeline::worker`), which decides when to flush, waits and retries when the sink cannot write just now, and keeps the counters.
 
 pub mod discard;
 pub mod encode;

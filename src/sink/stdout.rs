@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use crate::config::Bounds;
 use crate::event::MOST_BATCH_BYTES;
+use crate::options::Bounds;
 
 use super::encode::{Encoder, Format};
 use super::{Selection, Sink, SinkError, SinkFault};

@@ -21,8 +21,8 @@ use tracing::{debug, warn};
 
 use crate::capture::{Head, put_bytes, put_end, put_full, put_missing};
 use crate::event::{Origin, UnixNanos};
+use crate::log_throttle::LogThrottle;
 use crate::protocol::{End, Protocol};
-use crate::sparing::{Sparing, Turn};
 
 use super::clock::Clock;
 use super::options::{CaptureOptions, FILE_BYTES};
@@ -54,7 +54,7 @@ pub struct Capture {
 struct Queue {
     listener: Arc<str>,
     bytes: AtomicUsize,
-    warned: Sparing,
+    warned: LogThrottle,
 }
 
 #[derive(Debug)]
@@ -115,7 +115,8 @@ impl Capture {
     fn new(listener: &str, protocol: Protocol) -> (Capture, mpsc::Receiver<Message>) {
         let (sender, messages) = mpsc::channel();
         let listener: Arc<str> = listener.into();
-        let queue = Arc::new(Queue { listener: listener.clone(), bytes: AtomicUsize::new(0), warned: Sparing::new() });
+        let queue =
+            Arc::new(Queue { listener: listener.clone(), bytes: AtomicUsize::new(0), warned: LogThrottle::new() });
         (Capture { protocol, listener, messages: sender, queue }, messages)
     }
 
@@ -153,8 +154,8 @@ impl Queue {
 
     /// Says so, unless something was said a moment ago.
     fn warn(&self, trouble: &str) {
-        if let Some(Turn { unsaid }) = self.warned.turn() {
-            warn!(listener = &*self.listener, unsaid, "{trouble}");
+        if let Some(suppressed) = self.warned.permit() {
+            warn!(listener = &*self.listener, suppressed, "{trouble}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One connection: reads, drives its session, hands over what comes out, and keeps its books to the last byte.
+//! One connection: reads, drives its session, hands over what comes out, and keeps its counters to the last byte.
 
 use std::future::poll_fn;
 use std::io;
@@ -12,15 +12,16 @@ use tracing::{debug, error};
 
 use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
 use crate::explain::Explain;
+use crate::log_throttle::LogThrottle;
+use crate::memory::{MemoryBudget, MemoryLease};
 use crate::pipeline::Sender;
-use crate::pipeline::ledger::ListenerBooks;
-use crate::protocol::{Awaiting, End, Flow, MemoryBudget, MemoryLease, Now, Output, Session};
-use crate::sparing::{Sparing, Turn};
+use crate::pipeline::accounting::ListenerCounters;
+use crate::protocol::{Awaiting, End, Flow, Now, Output, Session};
 
 use super::capture::{Capture, Recording};
 use super::clock::Clock;
-use super::intake::{Intake, ROOM_RETRY};
 use super::options::ListenerOptions;
+use super::read_buffer::{ROOM_RETRY, ReadBuffer};
 use super::stream::Stream;
 
 /// Bytes, received or produced, that a connection may work off before the others have their turn.
@@ -33,14 +34,14 @@ const LAST_LOOK: Duration = Duration::from_millis(10);
 const MAX_LINGER_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Says that a connection was given up.
-static GIVEN_UP: Sparing = Sparing::new();
+static GIVEN_UP: LogThrottle = LogThrottle::new();
 
 /// What every connection of a listener shares.
 #[derive(Clone, Debug)]
-pub(super) struct Surroundings {
+pub(super) struct ConnectionContext {
     pub(super) options: Arc<ListenerOptions>,
     pub(super) sender: Sender,
-    pub(super) books: Arc<ListenerBooks>,
+    pub(super) counters: Arc<ListenerCounters>,
     pub(super) clock: Clock,
     /// What all connections share …
     pub(super) memory: Arc<MemoryBudget>,
@@ -56,7 +57,7 @@ pub(super) struct Surroundings {
     pub(super) abort: CancellationToken,
 }
 
-impl Surroundings {
+impl ConnectionContext {
     /// What records a connection that was opened then.
     pub(super) fn recording(&self, origin: &Origin, opened: Duration) -> Option<Recording> {
         self.capture.as_ref()?.connection(origin, self.clock, opened)
@@ -64,12 +65,12 @@ impl Surroundings {
 
     /// Books bytes that no session has reported, and tells them: a batch to be sent.
     pub(super) fn loss(&self, origin: &Arc<Origin>, offset: u64, loss: Loss<'_>) -> Batch {
-        self.books.lost(loss.reason, loss.bytes);
+        self.counters.lost(loss.reason, loss.bytes);
         let position = Position { sequence: None, offset, length: loss.bytes };
         let mut builder = BatchBuilder::new(origin.clone());
         builder.loss(Header::observed_at(semconv::LOSS, self.clock.now().unix, position), loss);
         let batch = builder.take();
-        self.books.handed_over(&batch);
+        self.counters.handed_over(&batch);
         batch
     }
 }
@@ -79,9 +80,9 @@ impl Surroundings {
 pub(super) struct Connection<S: Session> {
     stream: Stream,
     session: S,
-    input: Intake,
+    input: ReadBuffer,
     out: Output,
-    around: Surroundings,
+    context: ConnectionContext,
     /// Bytes received.
     received: u64,
     /// Bytes received that nobody has decided about.
@@ -107,14 +108,20 @@ enum Due {
 
 impl<S: Session> Connection<S> {
     /// A connection that was accepted at `opened`.
-    pub(super) fn new(stream: Stream, session: S, origin: Arc<Origin>, around: Surroundings, opened: Duration) -> Self {
-        let input = Intake::new(around.options.max_message_bytes, &around.memory);
+    pub(super) fn new(
+        stream: Stream,
+        session: S,
+        origin: Arc<Origin>,
+        context: ConnectionContext,
+        opened: Duration,
+    ) -> Self {
+        let input = ReadBuffer::new(context.options.max_message_bytes, &context.memory);
         Connection {
             stream,
             session,
             input,
             out: Output::new(BatchBuilder::new(origin)),
-            around,
+            context,
             received: 0,
             undecided: 0,
             opened,
@@ -135,11 +142,11 @@ impl<S: Session> Connection<S> {
         let mut rest: &[u8] = &rest;
         let now = self.now();
         self.show(self.explainers(), rest, rest.len());
-        self.until_sinks_keep_up().await;
+        self.wait_for_sink_capacity().await;
         while self.session.finish(rest, end, now, &mut self.out) == Flow::Again {
             rest = &[];
             self.hand_over().await;
-            self.until_sinks_keep_up().await;
+            self.wait_for_sink_capacity().await;
         }
         self.is_spent = true;
         self.hand_over().await;
@@ -150,8 +157,8 @@ impl<S: Session> Connection<S> {
     async fn read_to_end(&mut self) -> End {
         let mut turn = 0;
         loop {
-            if self.around.stop.is_cancelled() {
-                return self.read_the_last().await;
+            if self.context.stop.is_cancelled() {
+                return self.drain_remaining().await;
             }
             match self.read().await {
                 None => {
@@ -189,16 +196,16 @@ impl<S: Session> Connection<S> {
         }
     }
 
-    /// Reads what is there now. `None`: nothing, or there is no memory for it (see [`Intake::is_stuck`]).
+    /// Reads what is there now. `None`: nothing, or there is no memory for it (see [`ReadBuffer::is_stuck`]).
     async fn read(&mut self) -> Option<io::Result<usize>> {
         let Some(buffer) = self.input.room() else {
-            self.around.memory.refused(self.now().elapsed);
+            self.context.memory.refused(self.now().elapsed);
             return None;
         };
         let room = buffer.capacity() - buffer.len();
         let result = self.stream.read_now(buffer).await?;
         if let Ok(bytes) = result {
-            self.around.books.received(bytes as u64);
+            self.context.counters.received(bytes as u64);
             self.received += bytes as u64;
             self.undecided += bytes as u64;
             self.last_read = self.now().elapsed;
@@ -239,7 +246,7 @@ impl<S: Session> Connection<S> {
 
     /// One call of the session with what is here.
     async fn receive(&mut self) -> Flow {
-        self.until_sinks_keep_up().await;
+        self.wait_for_sink_capacity().await;
         let now = self.now();
         let explainers = self.explainers();
         let progress = self.session.receive(&self.input, now, &mut self.out);
@@ -250,37 +257,37 @@ impl<S: Session> Connection<S> {
         progress.flow
     }
 
-    /// Makes no further batch while too many wait for full lanes.
-    async fn until_sinks_keep_up(&mut self) {
-        if !self.around.sender.keeps_up() {
+    /// Makes no further batch while too many wait for full queues.
+    async fn wait_for_sink_capacity(&mut self) {
+        if !self.context.sender.has_capacity() {
             let began = self.now().elapsed;
-            self.around.sender.until_it_keeps_up().await;
+            self.context.sender.wait_for_capacity().await;
             self.excuse(began);
         }
     }
 
     /// What names the bytes that come next, one for each tap that shows them.
     fn explainers(&self) -> Vec<Box<dyn Explain>> {
-        (0..self.around.sender.taps().wired()).map(|_| self.session.explainer()).collect()
+        (0..self.context.sender.taps().wired()).map(|_| self.session.explainer()).collect()
     }
 
     /// Shows bytes, the first of so many that are left, to whoever looks on.
     fn show(&self, explainers: Vec<Box<dyn Explain>>, bytes: &[u8], left: usize) {
         if !explainers.is_empty() {
             let offset = self.received.saturating_sub(left as u64);
-            self.around.sender.taps().bytes(self.out.batch.origin(), offset, explainers, bytes);
+            self.context.sender.taps().bytes(self.out.batch.origin(), offset, explainers, bytes);
         }
     }
 
     /// Books what the session has decided and hands its events over. The only way out of [`Output`].
     async fn hand_over(&mut self) {
-        self.undecided = self.undecided.saturating_sub(self.around.books.settle(&mut self.out));
+        self.undecided = self.undecided.saturating_sub(self.context.counters.settle(&mut self.out));
         if !self.out.batch.is_empty() {
             let batch = self.out.batch.take();
             self.input.keep_batch(&mut self.out);
-            self.around.books.handed_over(&batch);
+            self.context.counters.handed_over(&batch);
             let began = self.now().elapsed;
-            self.around.sender.send(batch).await;
+            self.context.sender.send(batch).await;
             self.excuse(began);
         }
     }
@@ -301,7 +308,7 @@ impl<S: Session> Connection<S> {
             return true;
         }
         let reply = self.out.reply.split();
-        let limit = self.around.options.message_timeout;
+        let limit = self.context.options.message_timeout;
         matches!(timeout(limit, self.stream.write_all(&reply)).await, Ok(Ok(())))
     }
 
@@ -315,12 +322,12 @@ impl<S: Session> Connection<S> {
             // Half a message that takes much memory looks from time to time whether others are in want of it.
             let looks = self.input.has_spare() || self.input.is_large();
             let quiet = looks.then_some(now + QUIET).into_iter().chain(is_stuck.then_some(now + ROOM_RETRY));
-            let until = due.iter().map(|(at, _)| *at).chain(quiet).min().map(|at| self.around.clock.instant(at));
+            let until = due.iter().map(|(at, _)| *at).chain(quiet).min().map(|at| self.context.clock.instant(at));
             let (stream, session) = (&self.stream, &mut self.session);
             tokio::select! {
                 biased;
-                () = self.around.stop.cancelled() => return None,
-                () = poll_fn(|context| session.poll_wake(context)) => return self.time_is_up(Due::Session).await,
+                () = self.context.stop.cancelled() => return None,
+                () = poll_fn(|cx| session.poll_wake(cx)) => return self.time_is_up(Due::Session).await,
                 _ = stream.readable(), if !is_stuck => return None,
                 () = sleep_until(until.unwrap_or_else(tokio::time::Instant::now)), if until.is_some() => {}
             }
@@ -341,7 +348,7 @@ impl<S: Session> Connection<S> {
 
     async fn time_is_up(&mut self, due: Due) -> Option<End> {
         if let Due::Limit = due {
-            let end = if self.is_in_want() { End::NoMemory } else { End::TimedOut };
+            let end = if self.is_memory_exhausted() { End::NoMemory } else { End::TimedOut };
             debug!(awaiting = ?self.session.awaiting(), end = end.as_str(), "a time limit passed");
             return Some(end);
         }
@@ -365,7 +372,7 @@ impl<S: Session> Connection<S> {
 
     /// When something must happen though nothing arrives.
     fn deadline(&self) -> Option<(Duration, Due)> {
-        let options = &self.around.options;
+        let options = &self.context.options;
         let limit = match self.session.awaiting() {
             Awaiting::Handshake => Some(self.opened + options.handshake_timeout),
             Awaiting::Message if options.idle_timeout.is_zero() => None,
@@ -373,7 +380,7 @@ impl<S: Session> Connection<S> {
             Awaiting::Rest { offset } => {
                 let since = self.rest.map_or(self.last_read, |(_, since)| since);
                 // While memory is short, half messages do not stay for what they were granted when it was not.
-                let rate = if self.is_in_want() { 0 } else { options.min_message_rate };
+                let rate = if self.is_memory_exhausted() { 0 } else { options.min_message_rate };
                 let seconds = self.received.saturating_sub(offset).checked_div(rate).unwrap_or(0);
                 Some(since + options.message_timeout + Duration::from_secs(seconds))
             }
@@ -384,8 +391,8 @@ impl<S: Session> Connection<S> {
     }
 
     /// It has no memory for the rest of its message, or has memory that others are in want of.
-    fn is_in_want(&self) -> bool {
-        self.input.is_stuck() || self.input.is_large() && self.around.memory.is_short(self.now().elapsed)
+    fn is_memory_exhausted(&self) -> bool {
+        self.input.is_stuck() || self.input.is_large() && self.context.memory.is_short(self.now().elapsed)
     }
 
     /// Waits while the session's credit is used up. A stopping daemon has no time for that.
@@ -394,15 +401,15 @@ impl<S: Session> Connection<S> {
         let began = self.now().elapsed;
         tokio::select! {
             biased;
-            () = self.around.stop.cancelled() => {}
+            () = self.context.stop.cancelled() => {}
             () = tokio::time::sleep(hold) => {}
         }
         self.excuse(began);
     }
 
     /// The daemon stops: takes what has already arrived, for a moment at most, and lets the session say goodbye.
-    async fn read_the_last(&mut self) -> End {
-        let until = self.now().elapsed + self.around.options.close_linger;
+    async fn drain_remaining(&mut self) -> End {
+        let until = self.now().elapsed + self.context.options.close_linger;
         while self.now().elapsed < until {
             match self.read().await {
                 Some(Ok(0)) => return End::Closed,
@@ -420,16 +427,16 @@ impl<S: Session> Connection<S> {
                 },
             }
         }
-        self.say_goodbye().await
+        self.send_shutdown_message().await
     }
 
     /// Lets the session say its last words, and hear what is answered to them if it wants to.
-    async fn say_goodbye(&mut self) -> End {
+    async fn send_shutdown_message(&mut self) -> End {
         let now = self.now();
         let mut flow = self.session.shutdown(now, &mut self.out);
         self.hand_over().await;
         while self.reply().await && flow == Flow::Continue {
-            let until = self.session.poll_timeout().map(|at| self.around.clock.instant(at));
+            let until = self.session.poll_timeout().map(|at| self.context.clock.instant(at));
             tokio::select! {
                 biased;
                 _ = self.stream.readable() => match self.read().await {
@@ -458,8 +465,8 @@ impl<S: Session> Connection<S> {
         if self.stream.shut_down().await.is_err() {
             return;
         }
-        let linger = self.around.options.close_linger;
-        let until = self.around.clock.instant(self.now().elapsed + linger);
+        let linger = self.context.options.close_linger;
+        let until = self.context.clock.instant(self.now().elapsed + linger);
         let until_received = self.received + MAX_LINGER_BYTES;
         while self.received < until_received {
             match self.read().await {
@@ -470,7 +477,7 @@ impl<S: Session> Connection<S> {
                 None if self.input.is_stuck() => return,
                 None => tokio::select! {
                     () = sleep_until(until) => return,
-                    () = self.around.stop.cancelled() => return,
+                    () = self.context.stop.cancelled() => return,
                     _ = self.stream.readable() => {}
                 },
             }
@@ -483,18 +490,18 @@ impl<S: Session> Connection<S> {
     /// Hands batches over after the connection has gone.
     fn send_detached(&self, batches: Vec<Batch>) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        // With all that is around the connection, its place included: so these cannot become more than there are places.
-        let around = self.around.clone();
+        // With all that is context the connection, its place included: so these cannot become more than there are places.
+        let context = self.context.clone();
         let send = async move {
             for batch in batches {
-                around.sender.send(batch).await;
+                context.sender.send(batch).await;
             }
         };
-        self.around.tasks.spawn_on(send, &runtime);
+        self.context.tasks.spawn_on(send, &runtime);
     }
 
     fn now(&self) -> Now {
-        self.around.clock.now()
+        self.context.clock.now()
     }
 }
 
@@ -504,7 +511,7 @@ impl<S: Session> Drop for Connection<S> {
     fn drop(&mut self) {
         // Events that are still here were left behind by a panic in the session, and maybe half made. They never go out,
         // so what they were made of is lost with the rest.
-        let mut settled = if self.out.batch.is_empty() { self.around.books.settle(&mut self.out) } else { 0 };
+        let mut settled = if self.out.batch.is_empty() { self.context.counters.settle(&mut self.out) } else { 0 };
         // What a session still holds of messages that are decoded goes out now, whether the sinks keep up or not.
         let mut last_words = Vec::new();
         if !std::thread::panicking() && !self.is_spent {
@@ -512,10 +519,10 @@ impl<S: Session> Drop for Connection<S> {
             let mut flow = Flow::Again;
             while flow == Flow::Again {
                 flow = self.session.finish(&[], End::Stopped, now, &mut self.out);
-                settled += self.around.books.settle(&mut self.out);
+                settled += self.context.counters.settle(&mut self.out);
                 if !self.out.batch.is_empty() {
                     let batch = self.out.batch.take();
-                    self.around.books.handed_over(&batch);
+                    self.context.counters.handed_over(&batch);
                     last_words.push(batch);
                 }
             }
@@ -528,11 +535,11 @@ impl<S: Session> Drop for Connection<S> {
             return;
         }
         let what = if std::thread::panicking() { "a bug of ours" } else { "no time was left" };
-        if let Some(Turn { unsaid }) = GIVEN_UP.turn() {
-            error!(bytes = undecided, unsaid, "a connection was given up: {what}");
+        if let Some(suppressed) = GIVEN_UP.permit() {
+            error!(bytes = undecided, suppressed, "a connection was given up: {what}");
         }
         let detail = format!("the connection was given up: {what}");
         let loss = Loss { reason: Reason::Failed, bytes: undecided, events: None, detail: &detail, excerpt: &[] };
-        self.send_detached(vec![self.around.loss(self.out.batch.origin(), self.received - undecided, loss)]);
+        self.send_detached(vec![self.context.loss(self.out.batch.origin(), self.received - undecided, loss)]);
     }
 }

@@ -29,22 +29,20 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
 use crate::event::{BatchBuilder, Loss, Origin, Reason, UnixNanos};
-use crate::pipeline::ledger::ListenerBooks;
-use crate::pipeline::tap::Asked;
-use crate::pipeline::{Sender, Verdict};
-use crate::protocol::{
-    Admission, Exchange, Fate, Flow, Head, MemoryBudget, MemoryLease, Now, Output, Request, Response, Work,
-};
-use crate::sparing::Turn;
+use crate::memory::{MemoryBudget, MemoryLease};
+use crate::pipeline::accounting::ListenerCounters;
+use crate::pipeline::tap::TapRequest;
+use crate::pipeline::{DeliveryOutcome, Sender};
+use crate::protocol::{Exchange, Flow, Head, HeadDecision, Now, Output, Request, RequestOutcome, Response, Work};
 
+use super::body::{ReceivedBody, UndecidedBytes, drain, gather, too_large};
 use super::clock::Clock;
-use super::connection::Surroundings;
-use super::gathering::{Gathered, Undecided, drain, gather, too_large};
-use super::intake::CONNECTION_BYTES;
+use super::connection::ConnectionContext;
+use super::http_timeouts::{HttpTimeouts, TimedStream};
 use super::options::HttpOptions;
 use super::quarantine::{Quarantine, Record};
-use super::tcp::{Arrival, Listener};
-use super::watch::{Watch, Watched};
+use super::read_buffer::CONNECTION_BYTES;
+use super::tcp::{Accepted, Listener};
 
 impl Listener {
     /// Accepts connections like [`Listener::serve`], and answers their requests with `exchange`. Bodies on their way
@@ -68,45 +66,45 @@ impl Listener {
             quarantine: Quarantine::new(&options.quarantine, &self.name),
             options,
             budget,
-            rooms: Mutex::default(),
+            decode_buffers: Mutex::default(),
         });
-        let house = House {
+        let ticker = Ticker {
             http: http.clone(),
             out: Output::new(BatchBuilder::new(Arc::new(self.origin()))),
-            books: self.books.clone(),
+            counters: self.counters.clone(),
             sender: sender.clone(),
             clock,
         };
-        let conversations = TaskTracker::new();
-        tasks.spawn(house.keep(conversations.clone(), stop.clone(), abort.clone()));
-        let bytes = CONVERSATION_BYTES + 2 * http.options.max_head_bytes as u64;
-        let serve = move |arrival| converse(arrival, http.clone());
-        self.accept(serve, bytes, sender, clock, conversations, stop, abort).await;
+        let connections = TaskTracker::new();
+        tasks.spawn(ticker.keep(connections.clone(), stop.clone(), abort.clone()));
+        let bytes = HTTP_CONNECTION_BYTES + 2 * http.options.max_head_bytes as u64;
+        let serve = move |arrival| serve_connection(arrival, http.clone());
+        self.accept(serve, bytes, sender, clock, connections, stop, abort).await;
     }
 }
 
 /// What an exchange has to say without being asked.
-struct House<E> {
+struct Ticker<E> {
     http: Arc<Http<E>>,
     out: Output,
-    books: Arc<ListenerBooks>,
+    counters: Arc<ListenerCounters>,
     sender: Sender,
     clock: Clock,
 }
 
-impl<E: Exchange> House<E> {
-    /// Lets the exchange do what time brings; and, when the daemon stops and its last conversation has ended, the rest.
-    async fn keep(mut self, conversations: TaskTracker, stop: CancellationToken, abort: CancellationToken) {
+impl<E: Exchange> Ticker<E> {
+    /// Lets the exchange do what time brings; and, when the daemon stops and its last connection_state has ended, the rest.
+    async fn keep(mut self, connections: TaskTracker, stop: CancellationToken, abort: CancellationToken) {
         let ticking = async {
             loop {
                 sleep(TICK).await;
-                self.http.rooms().clear();
+                self.http.decode_buffers().clear();
                 self.told(E::tick).await;
             }
         };
         let _ = stop.run_until_cancelled(ticking).await;
-        conversations.close();
-        conversations.wait().await;
+        connections.close();
+        connections.wait().await;
         let _ = abort.run_until_cancelled(self.told(E::finish)).await;
     }
 
@@ -115,10 +113,10 @@ impl<E: Exchange> House<E> {
         let mut flow = Flow::Again;
         while flow == Flow::Again {
             flow = say(&self.http.exchange, self.clock.now(), &mut self.out);
-            self.books.settle(&mut self.out);
+            self.counters.settle(&mut self.out);
             if !self.out.batch.is_empty() {
                 let batch = self.out.batch.take();
-                self.books.handed_over(&batch);
+                self.counters.handed_over(&batch);
                 self.sender.send(batch).await;
             }
         }
@@ -128,7 +126,7 @@ impl<E: Exchange> House<E> {
 /// What every connection may bring of a body, whatever the others do.
 const SMALL_BODY_BYTES: u64 = 16 << 10;
 /// What is taken of the memory of all for a connection when it is let in, without its head, which is here twice, and TLS.
-const CONVERSATION_BYTES: u64 = CONNECTION_BYTES + SMALL_BODY_BYTES;
+const HTTP_CONNECTION_BYTES: u64 = CONNECTION_BYTES + SMALL_BODY_BYTES;
 
 /// How often an exchange is told that time passes.
 const TICK: Duration = Duration::from_secs(1);
@@ -142,27 +140,27 @@ struct Http<E> {
     budget: Arc<MemoryBudget>,
     quarantine: Option<Quarantine>,
     /// Left by requests that are done, for a second at most.
-    rooms: Mutex<Vec<Room>>,
+    decode_buffers: Mutex<Vec<DecodeBuffer>>,
 }
 
 /// Where a request writes its events: most are too short to make memory of their own for that.
-struct Room {
+struct DecodeBuffer {
     out: Output,
     /// What is kept for the next batch.
     kept: MemoryLease,
 }
 
-/// So many rooms are kept …
-const MOST_ROOMS: usize = 16;
+/// So many decode_buffers are kept …
+const MAX_DECODE_BUFFERS: usize = 16;
 /// … and none that takes more than this.
-const MOST_ROOM_BYTES: usize = 128 << 10;
+const MAX_DECODE_BUFFER_BYTES: usize = 128 << 10;
 
 impl<E> Http<E> {
     /// A room for events of `origin`.
-    fn room(&self, origin: &Arc<Origin>) -> Room {
-        let Some(mut room) = self.rooms().pop() else {
+    fn room(&self, origin: &Arc<Origin>) -> DecodeBuffer {
+        let Some(mut room) = self.decode_buffers().pop() else {
             let out = Output::new(BatchBuilder::new(origin.clone()));
-            return Room { out, kept: self.budget.passing(0) };
+            return DecodeBuffer { out, kept: self.budget.passing(0) };
         };
         room.out.batch.set_origin(origin.clone());
         room.out.batch.set_resource(Arc::default());
@@ -172,62 +170,65 @@ impl<E> Http<E> {
     }
 
     /// Nothing of a request is in the room any more.
-    fn leave(&self, room: Room) {
-        let mut rooms = self.rooms();
-        if rooms.len() < MOST_ROOMS && room.out.batch.is_empty() && room.out.batch.memory_bytes() <= MOST_ROOM_BYTES {
-            rooms.push(room);
+    fn leave(&self, room: DecodeBuffer) {
+        let mut decode_buffers = self.decode_buffers();
+        if decode_buffers.len() < MAX_DECODE_BUFFERS
+            && room.out.batch.is_empty()
+            && room.out.batch.memory_bytes() <= MAX_DECODE_BUFFER_BYTES
+        {
+            decode_buffers.push(room);
         }
     }
 
-    fn rooms(&self) -> MutexGuard<'_, Vec<Room>> {
-        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    fn decode_buffers(&self) -> MutexGuard<'_, Vec<DecodeBuffer>> {
+        self.decode_buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What all requests of a connection share.
-struct Conversation<E> {
+struct HttpConnection<E> {
     http: Arc<Http<E>>,
     origin: Arc<Origin>,
-    around: Surroundings,
-    watch: Arc<Watch>,
+    context: ConnectionContext,
+    watch: Arc<HttpTimeouts>,
     requests: AtomicU64,
 }
 
 /// Serves one connection to its end.
-async fn converse<E: Exchange>(arrival: Arrival, http: Arc<Http<E>>) {
-    let Arrival { stream, origin, around, opened, .. } = arrival;
-    let watch = Watch::new(around.clock, opened);
-    let io = TokioIo::new(Watched { stream, watch: watch.clone() });
+async fn serve_connection<E: Exchange>(arrival: Accepted, http: Arc<Http<E>>) {
+    let Accepted { stream, origin, context, opened, .. } = arrival;
+    let watch = HttpTimeouts::new(context.clock, opened);
+    let io = TokioIo::new(TimedStream { stream, watch: watch.clone() });
     let mut builder = http1::Builder::new();
     // A peer that has sent its last request may close its side before it reads the answer.
     builder.half_close(true).max_buf_size(http.options.max_head_bytes);
-    let (ending, watching) = ((origin.clone(), around.clone()), watch.clone());
-    let conversation = Arc::new(Conversation { http, origin, around, watch, requests: AtomicU64::new(0) });
+    let (ending, watching) = ((origin.clone(), context.clone()), watch.clone());
+    let connection_state = Arc::new(HttpConnection { http, origin, context, watch, requests: AtomicU64::new(0) });
     let service = service_fn(move |request| {
-        let conversation = conversation.clone();
-        async move { Ok::<_, Infallible>(conversation.answer(request).await) }
+        let connection_state = connection_state.clone();
+        async move { Ok::<_, Infallible>(connection_state.answer(request).await) }
     });
     let mut connection = pin!(builder.serve_connection(io, service));
-    let (origin, around) = ending;
-    let mut stopped = pin!(around.stop.cancelled());
-    let mut last_moment = None;
+    let (origin, context) = ending;
+    let mut stopped = pin!(context.stop.cancelled());
+    let mut drain_deadline = None;
     let mut alarm = pin!(sleep_until(Instant::now()));
     // hyper polls our stream and our requests, which move the deadline; so it is looked at after every poll.
-    let ended = poll_fn(|context| {
+    let ended = poll_fn(|cx| {
         loop {
-            if let Poll::Ready(result) = connection.as_mut().poll(context) {
+            if let Poll::Ready(result) = connection.as_mut().poll(cx) {
                 return Poll::Ready(Some(result));
             }
-            if last_moment.is_none() && stopped.as_mut().poll(context).is_ready() {
-                last_moment = Some(Instant::now() + around.options.close_linger);
+            if drain_deadline.is_none() && stopped.as_mut().poll(cx).is_ready() {
+                drain_deadline = Some(Instant::now() + context.options.close_linger);
                 connection.as_mut().graceful_shutdown();
                 continue;
             }
-            let Some(deadline) = watching.deadline(&around.options, last_moment) else { return Poll::Pending };
+            let Some(deadline) = watching.deadline(&context.options, drain_deadline) else { return Poll::Pending };
             if alarm.deadline() != deadline {
                 alarm.as_mut().reset(deadline);
             }
-            return alarm.as_mut().poll(context).map(|()| None);
+            return alarm.as_mut().poll(cx).map(|()| None);
         }
     })
     .await;
@@ -235,16 +236,16 @@ async fn converse<E: Exchange>(arrival: Arrival, http: Arc<Http<E>>) {
         None => debug!("a time limit passed"),
         Some(Ok(())) => debug!("connection ended"),
         Some(Err(error)) if error.is_parse() => {
-            // Heads are no part of the books, so no byte is missing in them.
+            // Heads are no part of the counters, so no byte is missing in them.
             let detail = format!("the peer does not speak HTTP as we know it: {error}");
             let loss = Loss { reason: Reason::Malformed, bytes: 0, events: None, detail: &detail, excerpt: &[] };
-            around.sender.send(around.loss(&origin, 0, loss)).await;
+            context.sender.send(context.loss(&origin, 0, loss)).await;
         }
         Some(Err(error)) => debug!(%error, "connection broke"),
     }
 }
 
-impl<E: Exchange> Conversation<E> {
+impl<E: Exchange> HttpConnection<E> {
     async fn answer(self: &Arc<Self>, request: hyper::Request<Incoming>) -> hyper::Response<Full<Bytes>> {
         self.watch.request();
         let response = self.respond(request).await;
@@ -264,10 +265,10 @@ impl<E: Exchange> Conversation<E> {
         };
         let is_expecting = parts.headers.contains_key(EXPECT);
         let is_secret = self.http.exchange.is_secret(&head);
-        let undecided = Undecided::new(self.around.clone(), self.origin.clone(), is_secret);
-        let limit = match self.http.exchange.admit(&head, self.around.clock.now()) {
-            Admission::Take { max_body_bytes, key } => (max_body_bytes, key),
-            Admission::Answer(response, reason) => {
+        let undecided = UndecidedBytes::new(self.context.clone(), self.origin.clone(), is_secret);
+        let limit = match self.http.exchange.admit(&head, self.context.clock.now()) {
+            HeadDecision::Take { max_body_bytes, key } => (max_body_bytes, key),
+            HeadDecision::Answer(response, reason) => {
                 self.show(&head, number, Bytes::new(), is_secret);
                 if !incoming.is_end_stream() {
                     let why = format!("{} {:.200}, {}", head.method, head.target, response.status);
@@ -294,15 +295,15 @@ impl<E: Exchange> Conversation<E> {
 
     /// Shows a request to whoever looks on.
     fn show(&self, head: &Head, number: u64, body: Bytes, is_secret: bool) {
-        let taps = self.around.sender.taps();
+        let taps = self.context.sender.taps();
         if taps.wired() > 0 {
-            taps.request(&Asked { origin: self.origin.clone(), number, head: head.clone(), body, is_secret });
+            taps.request(&TapRequest { origin: self.origin.clone(), number, head: head.clone(), body, is_secret });
         }
     }
 
     /// Works on a whole request, and waits for its fate for as long as it may take.
-    async fn deliver(self: &Arc<Self>, head: Head, number: u64, gathered: Gathered) -> Response {
-        let Gathered { body, lease, mut undecided } = gathered;
+    async fn deliver(self: &Arc<Self>, head: Head, number: u64, gathered: ReceivedBody) -> Response {
+        let ReceivedBody { body, lease, mut undecided } = gathered;
         let until = Instant::now() + self.http.options.delivery_timeout;
         let Ok(Ok(place)) = timeout_at(until, self.http.places.clone().acquire_owned()).await else {
             let why = "too many requests are on their way (max_requests)";
@@ -311,7 +312,7 @@ impl<E: Exchange> Conversation<E> {
         };
         let request = Request { head, body, number };
         let job = Job::new(request, undecided, self.clone(), (lease, place));
-        let underway = Underway { job: Some(Box::pin(job.run())), around: &self.around };
+        let underway = InFlightRequest { job: Some(Box::pin(job.run())), context: &self.context };
         match timeout_at(until, underway).await {
             Ok(Some(response)) => response,
             // A panic has told its loss.
@@ -322,20 +323,20 @@ impl<E: Exchange> Conversation<E> {
 }
 
 /// A job that whoever waits for its answer works on; and when nobody does any more, a task of its own.
-struct Underway<'a> {
+struct InFlightRequest<'a> {
     /// `None`: it is done.
     job: Option<Pin<Box<dyn Future<Output = Response> + Send>>>,
-    around: &'a Surroundings,
+    context: &'a ConnectionContext,
 }
 
-impl Future for Underway<'_> {
+impl Future for InFlightRequest<'_> {
     /// `None`: it has panicked.
     type Output = Option<Response>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Response>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Response>> {
         let Some(job) = &mut self.job else { return Poll::Ready(None) };
         // What has panicked is not looked at again.
-        let answer = match catch_unwind(AssertUnwindSafe(|| job.as_mut().poll(context))) {
+        let answer = match catch_unwind(AssertUnwindSafe(|| job.as_mut().poll(cx))) {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(response)) => Some(response),
             Err(_) => None,
@@ -345,12 +346,12 @@ impl Future for Underway<'_> {
     }
 }
 
-impl Drop for Underway<'_> {
+impl Drop for InFlightRequest<'_> {
     fn drop(&mut self) {
         let Some(job) = self.job.take() else { return };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let abort = self.around.abort.clone();
-            self.around.tasks.spawn_on(async move { abort.run_until_cancelled_owned(job).await }, &runtime);
+            let abort = self.context.abort.clone();
+            self.context.tasks.spawn_on(async move { abort.run_until_cancelled_owned(job).await }, &runtime);
         }
     }
 }
@@ -361,74 +362,74 @@ const TURN: Duration = Duration::from_micros(500);
 /// A request being worked on.
 struct Job<E: Exchange> {
     work: E::Work,
-    room: Room,
-    undecided: Undecided,
-    conversation: Arc<Conversation<E>>,
+    room: DecodeBuffer,
+    undecided: UndecidedBytes,
+    connection_state: Arc<HttpConnection<E>>,
     /// The memory of the body, and a place.
     _held: (MemoryLease, OwnedSemaphorePermit),
 }
 
 impl<E: Exchange> Job<E> {
-    /// Boxed here, or every future around it would keep room for it, too.
+    /// Boxed here, or every future context it would keep room for it, too.
     fn new(
         request: Request,
-        undecided: Undecided,
-        conversation: Arc<Conversation<E>>,
+        undecided: UndecidedBytes,
+        connection_state: Arc<HttpConnection<E>>,
         held: (MemoryLease, OwnedSemaphorePermit),
     ) -> Box<Self> {
-        let work = conversation.http.exchange.work(request, conversation.around.clock.now());
-        let room = conversation.http.room(&conversation.origin);
-        Box::new(Job { work, room, undecided, conversation, _held: held })
+        let work = connection_state.http.exchange.work(request, connection_state.context.clock.now());
+        let room = connection_state.http.room(&connection_state.origin);
+        Box::new(Job { work, room, undecided, connection_state, _held: held })
     }
 
     async fn run(mut self: Box<Self>) -> Response {
-        let conversation = self.conversation.clone();
-        let around = &conversation.around;
-        let Room { out, kept } = &mut self.room;
-        let delivery = around.sender.delivery();
-        let received = around.clock.now();
+        let connection_state = self.connection_state.clone();
+        let context = &connection_state.context;
+        let DecodeBuffer { out, kept } = &mut self.room;
+        let delivery = context.sender.delivery();
+        let received = context.clock.now();
         let (mut now, mut turn) = (received, received.elapsed);
         loop {
-            around.sender.until_it_keeps_up().await;
-            let flow = self.work.proceed(now, out);
+            context.sender.wait_for_capacity().await;
+            let flow = self.work.step(now, out);
             self.undecided.settle(out);
             if !out.batch.is_empty() {
                 let batch = out.batch.take();
                 if !kept.try_hold(out.batch.memory_bytes() as u64) {
                     out.batch.shrink();
                 }
-                around.books.handed_over(&batch);
+                context.counters.handed_over(&batch);
                 delivery.send(batch).await;
             }
             if flow != Flow::Again {
                 break;
             }
-            now = around.clock.now();
+            now = context.clock.now();
             if let Some(hold) = out.hold.take() {
-                let _ = timeout(hold, around.stop.cancelled()).await;
+                let _ = timeout(hold, context.stop.cancelled()).await;
             } else if now.elapsed.saturating_sub(turn) < TURN {
                 continue;
             } else {
                 tokio::task::yield_now().await;
             }
-            now = around.clock.now();
+            now = context.clock.now();
             turn = now.elapsed;
         }
-        let is_kept = self.set_aside(received.unix).await;
-        conversation.http.leave(self.room);
-        let is_written = delivery.verdict().await == Verdict::Written;
+        let is_kept = self.quarantine_if_asked(received.unix).await;
+        connection_state.http.leave(self.room);
+        let is_written = delivery.verdict().await == DeliveryOutcome::Written;
         let fate = match (is_written, is_kept) {
-            (true, true) => Fate::Delivered,
-            (true, false) => Fate::Unkept,
-            (false, _) => Fate::Failed,
+            (true, true) => RequestOutcome::Delivered,
+            (true, false) => RequestOutcome::Unkept,
+            (false, _) => RequestOutcome::Failed,
         };
-        self.work.conclude(fate, around.clock.now())
+        self.work.respond(fate, context.clock.now())
     }
 
     /// Keeps the request if it must be. `false`: it could not.
-    async fn set_aside(&mut self, received: UnixNanos) -> bool {
-        let Conversation { http, origin, .. } = &*self.conversation;
-        let (Some(reason), Some(quarantine)) = (self.work.aside(), &http.quarantine) else { return true };
+    async fn quarantine_if_asked(&mut self, received: UnixNanos) -> bool {
+        let HttpConnection { http, origin, .. } = &*self.connection_state;
+        let (Some(reason), Some(quarantine)) = (self.work.quarantine_reason(), &http.quarantine) else { return true };
         let record = Record {
             at: received,
             origin: origin.clone(),
@@ -438,9 +439,9 @@ impl<E: Exchange> Job<E> {
         match quarantine.keep(record).await {
             Ok(()) => true,
             Err(error) => {
-                if let Some(Turn { unsaid }) = quarantine.trouble.turn() {
+                if let Some(suppressed) = quarantine.trouble.permit() {
                     let listener = &*origin.listener;
-                    error!(listener, %error, unsaid, "cannot keep a request that cannot be read");
+                    error!(listener, %error, suppressed, "cannot keep a request that cannot be read");
                 }
                 false
             }

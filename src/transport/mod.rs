@@ -3,17 +3,17 @@
 //! A transport reads bytes, asks the clock, drives a session or exchange, hands its events over and sends its replies. It
 //! knows no protocol; what differs between protocols is in what it is given to drive.
 
+mod body;
 pub mod capture;
 pub mod clock;
 mod connection;
-mod gathering;
+pub mod dialer;
 pub mod http;
-mod intake;
+mod http_timeouts;
 pub mod options;
 mod proxy;
 pub mod quarantine;
+mod read_buffer;
 mod stream;
 pub mod tcp;
 pub mod tls;
-mod watch;
-pub mod zmq;

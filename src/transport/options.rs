@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::config::{Bounds, LONGEST, Section};
+use crate::options::{Bounds, LONGEST, Section};
 use crate::protocol::Protocol;
 
 /// Options of every listener. Times are measured per connection.
@@ -157,7 +157,7 @@ impl ListenerOptions {
 
     /// What a connection may hold of a message that is not here as a whole, and of what was read with it.
     pub(crate) fn most_buffered_bytes(&self) -> u64 {
-        super::intake::most_bytes(self.max_message_bytes)
+        super::read_buffer::most_bytes(self.max_message_bytes)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Connections that a load balancer passes on: the PROXY header before everything else, which tells whose each is.
 //!
 //! Only the header is taken off the socket, so what follows (TLS, or the protocol itself) is as if nothing had been
-//! before it. Its bytes belong to the transport, as those of TLS do, and are in no books, unless it comes to nothing.
+//! before it. Its bytes belong to the transport, as those of TLS do, and are in no counters, unless it comes to nothing.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tracing::debug;
 use crate::codec::proxy;
 use crate::event::{Origin, Reason};
 
-use super::connection::Surroundings;
+use super::connection::ConnectionContext;
 use super::tcp::refuse;
 
 /// The buffer grows by so much.
@@ -27,10 +27,10 @@ const MORE_BYTES: usize = 256;
 pub(super) async fn told(
     stream: &mut TcpStream,
     origin: &Arc<Origin>,
-    around: &Surroundings,
+    context: &ConnectionContext,
     opened: Duration,
 ) -> Option<Option<SocketAddr>> {
-    let deadline = around.clock.instant(opened + around.options.handshake_timeout);
+    let deadline = context.clock.instant(opened + context.options.handshake_timeout);
     let mut header = Vec::new();
     let mut taken = 0;
     let why = loop {
@@ -40,7 +40,7 @@ pub(super) async fn told(
             header.resize(taken + MORE_BYTES, 0);
         }
         let peeked = tokio::select! {
-            () = around.stop.cancelled() => break "the collector stops".to_owned(),
+            () = context.stop.cancelled() => break "the collector stops".to_owned(),
             peeked = timeout_at(deadline, stream.peek(&mut header[taken..])) => peeked,
         };
         let seen = match peeked {
@@ -54,7 +54,7 @@ pub(super) async fn told(
             Ok(None) => seen,
             Err(error) => {
                 let detail = format!("connections from here begin with a PROXY header (proxy_protocol): {error}");
-                refuse(origin, around, Reason::Malformed, &header[..seen], &detail).await;
+                refuse(origin, context, Reason::Malformed, &header[..seen], &detail).await;
                 return None;
             }
         };
@@ -69,7 +69,7 @@ pub(super) async fn told(
     };
     if taken > 0 {
         let detail = format!("the PROXY header is cut at {taken}: {why}");
-        refuse(origin, around, Reason::Truncated, &header[..taken], &detail).await;
+        refuse(origin, context, Reason::Truncated, &header[..taken], &detail).await;
     }
     None
 }

@@ -14,8 +14,8 @@ use tokio::task::spawn_blocking;
 use tracing::warn;
 
 use crate::event::{Origin, UnixNanos};
+use crate::log_throttle::LogThrottle;
 use crate::protocol::Request;
-use crate::sparing::{Sparing, Turn};
 
 use super::options::{FILE_BYTES, QuarantineOptions};
 
@@ -33,7 +33,7 @@ pub struct Quarantine {
     max_bytes: u64,
     kept: Arc<Mutex<Option<Kept>>>,
     /// Says that a request could not be kept.
-    pub(super) trouble: Arc<Sparing>,
+    pub(super) trouble: Arc<LogThrottle>,
 }
 
 /// The files that are there, oldest first.
@@ -44,7 +44,7 @@ struct Kept {
     /// Tells files of the same moment apart.
     count: u64,
     /// Says that the oldest goes.
-    full: Sparing,
+    full: LogThrottle,
 }
 
 /// A request to be kept.
@@ -75,7 +75,7 @@ impl Quarantine {
     pub async fn keep(&self, record: Record) -> io::Result<()> {
         let (dir, max_bytes, kept) = (self.dir.clone(), self.max_bytes, self.kept.clone());
         let job = move || {
-            // One at a time: so the books about the directory are true, and the disk is not asked for more than it can.
+            // One at a time: so the counters about the directory are true, and the disk is not asked for more than it can.
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             match &mut *kept {
                 Some(kept) => kept.keep(&dir, max_bytes, &record),
@@ -100,7 +100,7 @@ impl Kept {
         // Names begin with the time.
         files.sort();
         let bytes = files.iter().map(|(_, bytes)| bytes).sum();
-        Ok(Kept { files: files.into(), bytes, count: 0, full: Sparing::new() })
+        Ok(Kept { files: files.into(), bytes, count: 0, full: LogThrottle::new() })
     }
 
     fn keep(&mut self, dir: &Path, max_bytes: u64, record: &Record) -> io::Result<()> {
@@ -113,9 +113,9 @@ impl Kept {
         while self.bytes + size > max_bytes
             && let Some((path, bytes)) = self.files.pop_front()
         {
-            if let Some(Turn { unsaid }) = self.full.turn() {
+            if let Some(suppressed) = self.full.permit() {
                 let file = path.display();
-                warn!(%file, unsaid, "the quarantine is full (quarantine.max_bytes): its oldest requests go");
+                warn!(%file, suppressed, "the quarantine is full (quarantine.max_bytes): its oldest requests go");
             }
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -54,8 +54,8 @@ impl Stream {
 
     /// Reads into the spare room of `buffer` what is there now; `None` when nothing is.
     pub(super) async fn read_now(&mut self, buffer: &mut BytesMut) -> Option<io::Result<usize>> {
-        poll_fn(|context| {
-            Poll::Ready(match poll_read_buf(Pin::new(&mut *self), context, buffer) {
+        poll_fn(|cx| {
+            Poll::Ready(match poll_read_buf(Pin::new(&mut *self), cx, buffer) {
                 Poll::Ready(result) => Some(result),
                 Poll::Pending => None,
             })
@@ -84,12 +84,12 @@ impl Stream {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let Stream { wire, recording } = self.get_mut();
         let before = buffer.filled().len();
         let read = match wire {
-            Wire::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_read(context, buffer),
+            Wire::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buffer),
         };
         if let (Some(recording), Poll::Ready(read)) = (recording, &read) {
             match (read, &buffer.filled()[before..]) {
@@ -103,24 +103,24 @@ impl AsyncRead for Stream {
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().wire {
-            Wire::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_write(context, bytes),
+            Wire::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
         }
     }
 
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().wire {
-            Wire::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(context),
+            Wire::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
         }
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().wire {
-            Wire::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(context),
+            Wire::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Wire::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
         }
     }
 }

@@ -18,16 +18,17 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, debug_span, warn};
 
 use crate::event::{Loss, Origin, Reason};
+use crate::log_throttle::LogThrottle;
+use crate::memory::{MemoryBudget, MemoryLease};
 use crate::pipeline::Sender;
-use crate::pipeline::ledger::ListenerBooks;
-use crate::protocol::{MemoryBudget, MemoryLease, Protocol, Session};
-use crate::sparing::{Sparing, Turn};
+use crate::pipeline::accounting::ListenerCounters;
+use crate::protocol::{Protocol, Session};
 
 use super::capture::Capture;
 use super::clock::Clock;
-use super::connection::{Connection, Surroundings};
-use super::intake::{CONNECTION_BYTES, ROOM_RETRY, TLS_BYTES};
+use super::connection::{Connection, ConnectionContext};
 use super::options::ListenerOptions;
+use super::read_buffer::{CONNECTION_BYTES, ROOM_RETRY, TLS_BYTES};
 use super::stream::Stream;
 use super::tls::Tls;
 
@@ -55,8 +56,8 @@ pub struct Listener {
     pub protocol: Protocol,
     /// Its options.
     pub options: Arc<ListenerOptions>,
-    /// Its books.
-    pub books: Arc<ListenerBooks>,
+    /// Its counters.
+    pub counters: Arc<ListenerCounters>,
     /// What records its connections. `None`, as it is at first: nothing does.
     pub capture: Option<Arc<Capture>>,
     /// What its connections share with all others. At first there is no end to it.
@@ -66,11 +67,11 @@ pub struct Listener {
 }
 
 /// A connection that has been let in.
-pub(super) struct Arrival {
+pub(super) struct Accepted {
     pub(super) stream: Stream,
     pub(super) peer: SocketAddr,
     pub(super) origin: Arc<Origin>,
-    pub(super) around: Surroundings,
+    pub(super) context: ConnectionContext,
     /// When it was accepted.
     pub(super) opened: Duration,
 }
@@ -86,10 +87,10 @@ impl Listener {
         address: SocketAddr,
         options: ListenerOptions,
     ) -> Result<Listener, io::Error> {
-        Listener::on(bind(address)?, name, protocol, options, ListenerBooks::new(name.into(), protocol))
+        Listener::on(bind(address)?, name, protocol, options, ListenerCounters::new(name.into(), protocol))
     }
 
-    /// A listener on a socket that is bound, which goes on with these books.
+    /// A listener on a socket that is bound, which goes on with these counters.
     ///
     /// # Errors
     /// TLS cannot be set up, or the socket is none to listen on.
@@ -98,12 +99,21 @@ impl Listener {
         name: &str,
         protocol: Protocol,
         options: ListenerOptions,
-        books: Arc<ListenerBooks>,
+        counters: Arc<ListenerCounters>,
     ) -> Result<Listener, io::Error> {
         let tls = options.tls.as_ref().map(Tls::open).transpose().map_err(io::Error::other)?;
         let socket = TcpListener::from_std(socket.into())?;
         let memory = MemoryBudget::unlimited();
-        Ok(Listener { name: name.into(), protocol, options: options.into(), books, capture: None, memory, socket, tls })
+        Ok(Listener {
+            name: name.into(),
+            protocol,
+            options: options.into(),
+            counters,
+            capture: None,
+            memory,
+            socket,
+            tls,
+        })
     }
 
     /// Its TLS, whose files can be read again while it serves.
@@ -130,8 +140,8 @@ impl Listener {
         stop: CancellationToken,
         abort: CancellationToken,
     ) {
-        let serve = move |Arrival { stream, peer, origin, around, opened }| {
-            let connection = Connection::new(stream, make(peer), origin, around, opened);
+        let serve = move |Accepted { stream, peer, origin, context, opened }| {
+            let connection = Connection::new(stream, make(peer), origin, context, opened);
             async move {
                 connection.serve().await;
             }
@@ -149,7 +159,7 @@ impl Listener {
     #[expect(clippy::too_many_arguments, reason = "those of `serve`, and one more")]
     pub(super) async fn accept<F: Future<Output = ()> + Send + 'static>(
         self,
-        serve: impl Fn(Arrival) -> F + Send + Sync + 'static,
+        serve: impl Fn(Accepted) -> F + Send + Sync + 'static,
         bytes: u64,
         sender: Sender,
         clock: Clock,
@@ -157,12 +167,12 @@ impl Listener {
         stop: CancellationToken,
         abort: CancellationToken,
     ) {
-        let Listener { name, protocol, options, books, capture, memory, socket, tls } = self;
+        let Listener { name, protocol, options, counters, capture, memory, socket, tls } = self;
         let bytes = if tls.is_some() { bytes + TLS_BYTES } else { bytes };
-        let around = Surroundings {
+        let context = ConnectionContext {
             options: options.clone(),
             sender,
-            books,
+            counters,
             clock,
             memory: memory.clone(),
             place: None,
@@ -172,10 +182,10 @@ impl Listener {
             abort: abort.clone(),
         };
         let arrive = Arc::new(serve);
-        let door = Arc::new(Door::new(&options));
+        let admission = Arc::new(Admission::new(&options));
         let permits = Arc::new(Semaphore::new(options.max_connections));
         let mut wait = ACCEPT_RETRY.0;
-        let trouble = Sparing::new();
+        let trouble = LogThrottle::new();
         loop {
             // A place first, and memory: who finds none waits in the kernel's queue and costs nothing.
             let accepted = async {
@@ -192,8 +202,8 @@ impl Listener {
                 Err(error) => {
                     // A peer that has left already is no trouble of ours.
                     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-                        if let Some(Turn { unsaid }) = trouble.turn() {
-                            warn!(listener = &*name, %error, unsaid, "cannot accept connections; trying again");
+                        if let Some(suppressed) = trouble.permit() {
+                            warn!(listener = &*name, %error, suppressed, "cannot accept connections; trying again");
                         }
                         tokio::select! {
                             () = stop.cancelled() => return,
@@ -205,12 +215,12 @@ impl Listener {
             };
             wait = ACCEPT_RETRY.0;
             // Whom a proxy brings is not known yet.
-            let is_direct = !door.is_proxy(peer.ip());
-            let place = match is_direct.then(|| door.admit(peer.ip())).transpose() {
+            let is_direct = !admission.is_proxy(peer.ip());
+            let place = match is_direct.then(|| admission.admit(peer.ip())).transpose() {
                 Ok(place) => place,
                 Err(why) => {
                     debug!(listener = &*name, %peer, "connection refused: {why}");
-                    around.books.refused();
+                    context.counters.refused();
                     continue;
                 }
             };
@@ -218,35 +228,36 @@ impl Listener {
             let (protocol, name) = (protocol.as_str(), name.clone());
             let origin_of =
                 move |peer: SocketAddr| Arc::new(Origin::new(protocol, name.clone(), peer.to_string().into(), number));
-            let open = around.books.connection();
-            let (mut around, tls, arrive, door) = (around.clone(), tls.clone(), arrive.clone(), door.clone());
-            around.place = Some(Arc::new(room));
+            let open = context.counters.connection();
+            let (mut context, tls, arrive, admission) =
+                (context.clone(), tls.clone(), arrive.clone(), admission.clone());
+            context.place = Some(Arc::new(room));
             let serve = async move {
                 let _places = (permit, place, open);
                 let mut stream = stream;
-                set_options(&stream, &around.options);
-                let opened = around.clock.now().elapsed;
+                set_options(&stream, &context.options);
+                let opened = context.clock.now().elapsed;
                 let (peer, _place) = if is_direct {
                     (peer, None)
                 } else {
-                    introduce(&mut stream, peer, &origin_of(peer), &door, &around, opened).await?
+                    introduce(&mut stream, peer, &origin_of(peer), &admission, &context, opened).await?
                 };
                 let origin = origin_of(peer);
                 let span = debug_span!("connection", protocol, %peer, connection = number);
                 let serve = async move {
                     if let Some(mut stream) =
-                        secure(stream, tls.map(|tls| tls.acceptor()), &origin, &around, opened).await
+                        secure(stream, tls.map(|tls| tls.acceptor()), &origin, &context, opened).await
                     {
                         debug!("connection opened");
-                        stream.record(around.recording(&origin, opened));
-                        arrive(Arrival { stream, peer, origin, around, opened }).await;
+                        stream.record(context.recording(&origin, opened));
+                        arrive(Accepted { stream, peer, origin, context, opened }).await;
                     }
                 };
                 serve.instrument(span).await;
                 Some(())
             };
             let abort = abort.clone();
-            // Boxed, or each of what is around it would keep room for a copy of its own.
+            // Boxed, or each of what is context it would keep room for a copy of its own.
             let serve = Box::pin(serve);
             tasks.spawn(async move { abort.run_until_cancelled_owned(serve).await });
         }
@@ -301,16 +312,16 @@ async fn introduce(
     stream: &mut TcpStream,
     proxy: SocketAddr,
     origin: &Arc<Origin>,
-    door: &Arc<Door>,
-    around: &Surroundings,
+    admission: &Arc<Admission>,
+    context: &ConnectionContext,
     opened: Duration,
-) -> Option<(SocketAddr, Option<Place>)> {
-    let Some(peer) = super::proxy::told(stream, origin, around, opened).await? else { return Some((proxy, None)) };
-    match door.admit(peer.ip()) {
+) -> Option<(SocketAddr, Option<ConnectionSlot>)> {
+    let Some(peer) = super::proxy::told(stream, origin, context, opened).await? else { return Some((proxy, None)) };
+    match admission.admit(peer.ip()) {
         Ok(place) => Some((peer, Some(place))),
         Err(why) => {
             debug!(listener = &*origin.listener, %peer, %proxy, "connection refused: {why}");
-            around.books.refused();
+            context.counters.refused();
             None
         }
     }
@@ -322,38 +333,38 @@ async fn secure(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
     origin: &Arc<Origin>,
-    around: &Surroundings,
+    context: &ConnectionContext,
     opened: Duration,
 ) -> Option<Stream> {
     let Some(acceptor) = tls else { return Some(Stream::plain(stream)) };
-    let deadline = around.clock.instant(opened + around.options.handshake_timeout);
+    let deadline = context.clock.instant(opened + context.options.handshake_timeout);
     let mut first = [0; Loss::EXCERPT];
     let peeked = tokio::select! {
         peeked = timeout_at(deadline, stream.peek(&mut first)) => peeked,
-        () = around.stop.cancelled() => return None,
+        () = context.stop.cancelled() => return None,
     };
     let Ok(Ok(peeked @ 1..)) = peeked else { return None };
     if first[0] != TLS_FIRST_BYTE {
-        let is_welcome = around.options.tls.as_ref().is_some_and(|tls| tls.allow_plain);
+        let is_welcome = context.options.tls.as_ref().is_some_and(|tls| tls.allow_plain);
         if is_welcome {
             return Some(Stream::plain(stream));
         }
         let detail = "this listener speaks TLS, and these bytes do not (tls.allow_plain accepts both)";
-        refuse(origin, around, Reason::Malformed, &first[..peeked], detail).await;
+        refuse(origin, context, Reason::Malformed, &first[..peeked], detail).await;
         return None;
     }
     let handshake = tokio::select! {
         handshake = timeout_at(deadline, acceptor.accept(stream)) => handshake,
-        () = around.stop.cancelled() => return None,
+        () = context.stop.cancelled() => return None,
     };
     match handshake {
         Ok(Ok(stream)) => Some(Stream::tls(stream)),
         Ok(Err(error)) => {
-            refuse(origin, around, Reason::Malformed, &[], &format!("the TLS handshake failed: {error}")).await;
+            refuse(origin, context, Reason::Malformed, &[], &format!("the TLS handshake failed: {error}")).await;
             None
         }
         Err(_) => {
-            refuse(origin, around, Reason::Malformed, &[], "the TLS handshake took longer than handshake_timeout")
+            refuse(origin, context, Reason::Malformed, &[], "the TLS handshake took longer than handshake_timeout")
                 .await;
             None
         }
@@ -361,16 +372,22 @@ async fn secure(
 }
 
 /// Reports bytes that never reached a session.
-pub(super) async fn refuse(origin: &Arc<Origin>, around: &Surroundings, reason: Reason, bytes: &[u8], detail: &str) {
+pub(super) async fn refuse(
+    origin: &Arc<Origin>,
+    context: &ConnectionContext,
+    reason: Reason,
+    bytes: &[u8],
+    detail: &str,
+) {
     let lost = bytes.len() as u64;
-    around.books.received(lost);
+    context.counters.received(lost);
     let loss = Loss { reason, bytes: lost, events: None, detail, excerpt: bytes };
-    around.sender.send(around.loss(origin, 0, loss)).await;
+    context.sender.send(context.loss(origin, 0, loss)).await;
 }
 
 /// Who may come in, and how many from one address.
 #[derive(Debug)]
-struct Door {
+struct Admission {
     allow: Vec<IpNet>,
     proxies: Vec<IpNet>,
     per_address: Option<usize>,
@@ -381,9 +398,9 @@ struct Door {
 /// machine speaks for many.
 const DEFAULT_PER_ADDRESS: usize = 64;
 
-impl Door {
+impl Admission {
     fn new(options: &ListenerOptions) -> Self {
-        Door {
+        Admission {
             allow: options.allow.clone(),
             proxies: options.proxy_protocol.clone(),
             per_address: options.max_connections_per_address,
@@ -396,7 +413,7 @@ impl Door {
         self.proxies.iter().any(|net| net.contains(&address.to_canonical()))
     }
 
-    fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Place, &'static str> {
+    fn admit(self: &Arc<Self>, address: IpAddr) -> Result<ConnectionSlot, &'static str> {
         let address = address.to_canonical();
         if !self.allow.is_empty() && !self.allow.iter().any(|net| net.contains(&address)) {
             return Err("its address is not allowed (allow)");
@@ -412,20 +429,20 @@ impl Door {
             return Err("too many connections from its address (max_connections_per_address)");
         }
         *count += 1;
-        Ok(Place { door: self.clone(), address })
+        Ok(ConnectionSlot { admission: self.clone(), address })
     }
 }
 
 /// A connection's place; given back when dropped.
 #[derive(Debug)]
-struct Place {
-    door: Arc<Door>,
+struct ConnectionSlot {
+    admission: Arc<Admission>,
     address: IpAddr,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut inside = self.door.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inside = self.admission.inside.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = inside.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
@@ -439,50 +456,50 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn door(allow: &[&str], per_address: Option<usize>) -> Arc<Door> {
+    fn admission(allow: &[&str], per_address: Option<usize>) -> Arc<Admission> {
         let allow = allow.iter().map(|net| net.parse().unwrap()).collect();
         let options = ListenerOptions { allow, max_connections_per_address: per_address, ..Default::default() };
-        Arc::new(Door::new(&options))
+        Arc::new(Admission::new(&options))
     }
 
     #[test]
     fn only_allowed_addresses_come_in_and_mapped_ones_count_as_what_they_are() {
-        let door = door(&["10.0.0.0/8", "::1/128"], None);
-        assert!(door.admit("10.1.2.3".parse().unwrap()).is_ok());
-        assert!(door.admit("::ffff:10.1.2.3".parse().unwrap()).is_ok());
-        assert!(door.admit("11.0.0.1".parse().unwrap()).is_err());
-        assert!(door.admit("127.0.0.1".parse().unwrap()).is_err());
+        let admission = admission(&["10.0.0.0/8", "::1/128"], None);
+        assert!(admission.admit("10.1.2.3".parse().unwrap()).is_ok());
+        assert!(admission.admit("::ffff:10.1.2.3".parse().unwrap()).is_ok());
+        assert!(admission.admit("11.0.0.1".parse().unwrap()).is_err());
+        assert!(admission.admit("127.0.0.1".parse().unwrap()).is_err());
     }
 
     #[test]
     fn proxies_are_known_by_their_networks_mapped_or_not() {
         let proxy_protocol = vec!["10.0.0.0/8".parse().unwrap()];
-        let door = Door::new(&ListenerOptions { proxy_protocol, ..Default::default() });
-        assert!(door.is_proxy("10.1.2.3".parse().unwrap()));
-        assert!(door.is_proxy("::ffff:10.1.2.3".parse().unwrap()));
-        assert!(!door.is_proxy("11.0.0.1".parse().unwrap()));
-        assert!(!Door::new(&ListenerOptions::default()).is_proxy("10.1.2.3".parse().unwrap()));
+        let admission = Admission::new(&ListenerOptions { proxy_protocol, ..Default::default() });
+        assert!(admission.is_proxy("10.1.2.3".parse().unwrap()));
+        assert!(admission.is_proxy("::ffff:10.1.2.3".parse().unwrap()));
+        assert!(!admission.is_proxy("11.0.0.1".parse().unwrap()));
+        assert!(!Admission::new(&ListenerOptions::default()).is_proxy("10.1.2.3".parse().unwrap()));
     }
 
     #[test]
     fn an_address_has_so_many_places_and_gets_them_back() {
         let address = "192.0.2.1".parse().unwrap();
-        let door = door(&[], None);
-        let mut places: Vec<_> = (0..DEFAULT_PER_ADDRESS).map(|_| door.admit(address).unwrap()).collect();
-        assert!(door.admit(address).is_err());
+        let admission = admission(&[], None);
+        let mut places: Vec<_> = (0..DEFAULT_PER_ADDRESS).map(|_| admission.admit(address).unwrap()).collect();
+        assert!(admission.admit(address).is_err());
         places.pop();
-        places.push(door.admit(address).unwrap());
+        places.push(admission.admit(address).unwrap());
         places.clear();
-        assert!(door.inside.lock().unwrap().is_empty());
+        assert!(admission.inside.lock().unwrap().is_empty());
     }
 
     #[test]
     fn loopback_is_limited_only_when_the_operator_says_so() {
         let address = "127.0.0.1".parse().unwrap();
-        let free = door(&[], None);
+        let free = admission(&[], None);
         let places: Vec<_> = (0..1000).map(|_| free.admit(address)).collect();
         assert!(places.iter().all(Result::is_ok));
-        let limited = door(&[], Some(1));
+        let limited = admission(&[], Some(1));
         let _place = limited.admit(address).unwrap();
         assert!(limited.admit(address).is_err());
     }

@@ -50,7 +50,7 @@ fn check(
     let lost = expected.clone();
     let logs: Vec<Value> = stopped.events.iter().filter(|event| event["kind"] != "span").cloned().collect();
     compare::check(problems, recording, replayed, &logs, &model.logs(expected, keeps_calls));
-    compare::check_books(problems, &stopped.accounts.listeners[0], replayed.bytes_sent, &lost);
+    compare::check_books(problems, &stopped.totals.listeners[0], replayed.bytes_sent, &lost);
 }
 
 /// All recordings whose calls say something: messages of edge values repeat their numbers, and numbers on both sides of

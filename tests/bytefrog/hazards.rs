@@ -157,7 +157,7 @@ async fn a_hello_that_comes_byte_by_byte_is_a_hello() {
     let hello = wire::project_hello(7);
     for (count, byte) in (1..).zip(&hello[..5]) {
         control.send(&[*byte]).await;
-        soon("it is read", || (daemon.books().bytes_in == count).then_some(())).await;
+        soon("it is read", || (daemon.counters().bytes_in == count).then_some(())).await;
     }
     assert_eq!(control.heard().bytes, [0; 0], "nothing is said before the hello is there");
     Agent::greet(control, 4, &hello[5..]).await;
@@ -258,8 +258,8 @@ async fn an_agent_that_is_one_too_many_is_configured_started_and_stopped_not_ref
         agent.control.send(&wire::heartbeat(b'X')).await;
         agents.push(agent);
     }
-    let accounts = daemon.stop().await.accounts;
-    assert_eq!(accounts.listeners[0].refused, 0);
+    let totals = daemon.stop().await.totals;
+    assert_eq!(totals.listeners[0].refused, 0);
 }
 
 /// An agent dials as soon as it has its configuration, and its hello may overtake the bookkeeping.

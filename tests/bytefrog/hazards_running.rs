@@ -6,7 +6,7 @@ use crate::bytefrog_support::{daemon, listener, wire};
 use crate::live::puppet::{Mood, Strings};
 use crate::live::{Daemon, until, within};
 use serde_json::Value;
-use tributary::pipeline::options::{LaneOptions, WhenFull};
+use tributary::pipeline::options::{QueueOptions, WhenFull};
 use tributary::server::Server;
 
 fn losses(events: &[Value]) -> Vec<(&str, u64)> {
@@ -20,16 +20,16 @@ async fn until_seen(daemon: &Daemon, name: &str, attribute: &str, value: &str) {
     daemon.until(&format!("{name} with {attribute} = {value}"), |events| events.iter().any(is_it)).await;
 }
 
-/// The daemon with one sink that does as it is told, whose lane holds little.
+/// The daemon with one sink that does as it is told, whose queue holds little.
 async fn daemon_with(strings: &Strings, when_full: WhenFull) -> Server {
     let strings = strings.clone();
-    let lane = LaneOptions { buffer_batches: 1, when_full, ..LaneOptions::default() };
-    let add = |sinks: &mut tributary::pipeline::Sinks| sinks.add("puppet", lane, move || Ok(strings.puppet()));
+    let queue = QueueOptions { buffer_batches: 1, when_full, ..QueueOptions::default() };
+    let add = |sinks: &mut tributary::pipeline::Sinks| sinks.add("puppet", queue, move || Ok(strings.puppet()));
     Server::start_with(&crate::live::config(&listener("")), add).await.unwrap()
 }
 
 async fn bytes_in(server: &Server, count: usize) {
-    soon("all is read", || (crate::live::books(server).bytes_in == count as u64).then_some(())).await;
+    soon("all is read", || (crate::live::counters(server).bytes_in == count as u64).then_some(())).await;
 }
 
 /// Threads of the traced program block in their own calls when nobody reads.
@@ -67,10 +67,10 @@ async fn check_that_an_agent_can_write(when_full: WhenFull) {
     strings.set(Mood::Write);
     data[0].end().await;
     agent.control.end().await;
-    until("every connection is over", || (crate::live::books(&server).connections_open == 0).then_some(())).await;
-    let accounts = within("stopping", server.stop()).await;
-    assert!(accounts.are_balanced(), "{accounts}");
-    assert!(accounts.sinks[0].shed > 0, "{when_full:?}: {accounts}");
+    until("every connection is over", || (crate::live::counters(&server).connections_open == 0).then_some(())).await;
+    let totals = within("stopping", server.stop()).await;
+    assert!(totals.are_balanced(), "{totals}");
+    assert!(totals.sinks[0].shed > 0, "{when_full:?}: {totals}");
 }
 
 /// A program waits for its start and for its data connections without any limit: not even a sink that blocks by its
@@ -86,8 +86,8 @@ async fn a_blocked_sink_does_not_keep_an_agent_from_starting() {
         data[0].send(&calls.concat()).await;
         data
     });
-    until("the lane is full", || {
-        (strings.flushes() > 0 && crate::live::books(&server).bytes_in > 50_000).then_some(())
+    until("the queue is full", || {
+        (strings.flushes() > 0 && crate::live::counters(&server).bytes_in > 50_000).then_some(())
     })
     .await;
     for version in [1, 4] {
@@ -97,8 +97,8 @@ async fn a_blocked_sink_does_not_keep_an_agent_from_starting() {
     }
     strings.set(Mood::Write);
     flood.await.unwrap();
-    let accounts = within("stopping", server.stop()).await;
-    assert!(accounts.are_balanced(), "{accounts}");
+    let totals = within("stopping", server.stop()).await;
+    assert!(totals.are_balanced(), "{totals}");
 }
 
 #[tokio::test]

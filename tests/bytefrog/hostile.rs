@@ -8,8 +8,9 @@ use crate::bytefrog_law_support::Run;
 use crate::bytefrog_support::wire;
 use crate::hostile_support::{is_in_own_process, process_memory};
 use tributary::event::{BatchBuilder, Origin, UnixNanos};
+use tributary::memory::{Amplification, MemoryBudget};
 use tributary::protocol::bytefrog::{BytefrogSession, Calls, Hq, Options, Order};
-use tributary::protocol::{Amplification, End, Flow, MemoryBudget, Now, Output, Session};
+use tributary::protocol::{End, Flow, Now, Output, Session};
 
 /// A run of this version with one data connection, number 1, which has said its hello.
 fn run(version: u8, options: &Options) -> Run {
@@ -44,7 +45,7 @@ fn who_is_refused_is_told_so_once() {
     run.pass(Duration::from_secs(1));
     run.feed(stranger, &[0; 100]);
     run.finish(stranger, End::Closed);
-    assert_eq!(run.account(stranger).lost(), 102);
+    assert_eq!(run.totals(stranger).lost(), 102);
 }
 
 /// So much of everything that a second is enough for it, and a search through all of it for each message would take

@@ -120,6 +120,6 @@ async fn a_flood_of_events_that_wait_for_everything_leaves_a_quiet_agent_its_pea
     let flood = flooding.await.unwrap();
     drop(flood);
     let all = 4 * 2000 * 15;
-    soon("the flood is read", || (daemon.books().bytes_in >= all).then_some(())).await;
+    soon("the flood is read", || (daemon.counters().bytes_in >= all).then_some(())).await;
     daemon.stop().await;
 }

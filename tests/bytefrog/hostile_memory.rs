@@ -6,7 +6,7 @@
 use crate::bytefrog_law_support::Run;
 use crate::bytefrog_support::wire;
 use crate::hostile_support::{is_in_own_process, process_memory};
-use tributary::protocol::MemoryBudget;
+use tributary::memory::MemoryBudget;
 use tributary::protocol::bytefrog::{Calls, Hq, Options};
 
 /// Runs per scenario: enough that memory left over from the preparation does not matter.

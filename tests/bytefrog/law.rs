@@ -10,8 +10,9 @@ use crate::bytefrog_law_support::{Finished, Run};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
+use tributary::memory::MemoryBudget;
+use tributary::protocol::End;
 use tributary::protocol::bytefrog::{Calls, DictionaryLimits, Hq, Options, Order};
-use tributary::protocol::{End, MemoryBudget};
 
 /// Limits, and how captures or live connections are read.
 #[derive(Clone, Debug)]

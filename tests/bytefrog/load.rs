@@ -27,8 +27,8 @@ async fn play_together(names: &[&str], times: usize, options: &str) -> (Vec<(Rec
     daemon.until_all_closed().await;
     let stopped = Arc::into_inner(daemon).unwrap().stop().await;
     let sent: u64 = played.iter().map(|(_, replayed)| replayed.bytes_sent).sum();
-    let books = &stopped.accounts.listeners[0];
-    assert_eq!((books.bytes_in, books.bytes_decoded + books.lost()), (sent, sent));
+    let counters = &stopped.totals.listeners[0];
+    assert_eq!((counters.bytes_in, counters.bytes_decoded + counters.lost()), (sent, sent));
     (played, stopped.events)
 }
 
@@ -109,9 +109,10 @@ async fn whatever_limit_is_met_each_entry_and_exit_is_still_told_once() {
             let replayed = replay(&daemon, &recording).await;
             let stopped = daemon.stop().await;
             check_counts(&mut problems, &recording, &stopped.events);
-            let books = &stopped.accounts.listeners[0];
-            problems.check(books.lost() == 0, || format!("{} bytes are lost", books.lost()));
-            problems.check(books.bytes_decoded == replayed.bytes_sent, || format!("{} decoded", books.bytes_decoded));
+            let counters = &stopped.totals.listeners[0];
+            problems.check(counters.lost() == 0, || format!("{} bytes are lost", counters.lost()));
+            problems
+                .check(counters.bytes_decoded == replayed.bytes_sent, || format!("{} decoded", counters.bytes_decoded));
         }
     }
     problems.assert_none();
@@ -165,10 +166,10 @@ async fn whichever_bits_flip_every_byte_is_decoded_or_lost_and_the_run_ends() {
         }
         daemon.until_all_closed().await;
         let stopped = daemon.stop().await;
-        let books = &stopped.accounts.listeners[0];
+        let counters = &stopped.totals.listeners[0];
         let failed: Vec<_> = stopped.events.iter().filter(|event| event["loss"]["reason"] == "failed").collect();
         assert!(failed.is_empty(), "{failed:?}");
-        assert_eq!((books.bytes_in, books.bytes_decoded + books.lost()), (sent, sent));
+        assert_eq!((counters.bytes_in, counters.bytes_decoded + counters.lost()), (sent, sent));
         let ended = stopped.events.iter().filter(|event| event["name"] == "bytefrog.run.ended").count();
         assert_eq!(ended, runs);
     }

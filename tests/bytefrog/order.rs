@@ -38,7 +38,7 @@ async fn in_order_of_sequence_a_run_comes_out_number_by_number() {
         expected.retain(|event| event.severity != "DEBUG");
         compare::check(&mut problems, &recording, &replayed, &stopped.events, &expected);
         compare::check_run(&mut problems, true, &stopped.events, &contract::expected_run(&recording));
-        compare::check_books(&mut problems, &stopped.accounts.listeners[0], replayed.bytes_sent, &expected);
+        compare::check_books(&mut problems, &stopped.totals.listeners[0], replayed.bytes_sent, &expected);
         let numbers = numbers(&stopped.events);
         let first_wrong = numbers.windows(2).position(|pair| pair[0] >= pair[1]);
         problems.check(first_wrong.is_none(), || format!("number {first_wrong:?} is out of order: {numbers:?}"));
@@ -184,8 +184,8 @@ async fn a_number_that_comes_after_its_gap_was_told_is_an_event_all_the_same() {
         daemon.until_named("bytefrog.marker").await;
         end(&daemon, agent, data).await;
         let stopped = daemon.stop().await;
-        let books = &stopped.accounts.listeners[0];
-        assert_eq!((books.lost(), books.warnings.get("number_after_its_gap")), (0, Some(&1)), "in order {order}");
+        let counters = &stopped.totals.listeners[0];
+        assert_eq!((counters.lost(), counters.warnings.get("number_after_its_gap")), (0, Some(&1)), "in order {order}");
     }
 }
 

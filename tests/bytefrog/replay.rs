@@ -28,7 +28,7 @@ async fn check_all(recordings: Vec<Recording>, run: impl Fn(&Recording) -> Expec
         let expected = contract::expected(&recording, Known::All);
         compare::check(&mut problems, &recording, &replayed, &stopped.events, &expected);
         compare::check_run(&mut problems, recording.has_run(), &stopped.events, &run(&recording));
-        compare::check_books(&mut problems, &stopped.accounts.listeners[0], replayed.bytes_sent, &expected);
+        compare::check_books(&mut problems, &stopped.totals.listeners[0], replayed.bytes_sent, &expected);
     }
     problems.assert_none();
 }
@@ -84,7 +84,7 @@ async fn numbers_from_before_the_wrap_are_not_taken_for_repeats() {
     let expected = contract::expected(&recording, Known::All);
     problems.with(&recording.name);
     compare::check(&mut problems, &recording, &replayed, &stopped.events, &expected);
-    compare::check_books(&mut problems, &stopped.accounts.listeners[0], replayed.bytes_sent, &expected);
+    compare::check_books(&mut problems, &stopped.totals.listeners[0], replayed.bytes_sent, &expected);
     problems.assert_none();
     let ended = stopped.events.iter().find(|event| event["name"] == "bytefrog.run.ended").unwrap();
     assert_eq!(ended["attributes"]["bytefrog.run.events"], 16);
@@ -112,7 +112,7 @@ async fn one_byte_at_a_time_gives_the_same_events() {
         let (replayed, stopped) = played(&recording, "emit_definitions = true").await;
         let expected = contract::expected(&recording, Known::All);
         compare::check(&mut problems, &recording, &replayed, &stopped.events, &expected);
-        compare::check_books(&mut problems, &stopped.accounts.listeners[0], replayed.bytes_sent, &expected);
+        compare::check_books(&mut problems, &stopped.totals.listeners[0], replayed.bytes_sent, &expected);
     }
     problems.assert_none();
 }
@@ -141,7 +141,7 @@ async fn without_emit_definitions_the_same_comes_out_but_for_definitions() {
         let mut expected = contract::expected(&recording, Known::All);
         expected.retain(|event| event.severity != "DEBUG");
         compare::check(&mut problems, &recording, &replayed, &stopped.events, &expected);
-        compare::check_books(&mut problems, &stopped.accounts.listeners[0], replayed.bytes_sent, &expected);
+        compare::check_books(&mut problems, &stopped.totals.listeners[0], replayed.bytes_sent, &expected);
     }
     problems.assert_none();
 }
@@ -187,7 +187,7 @@ async fn a_first_byte_or_version_that_is_not_known_is_answered_with_an_error() {
         stranger.send(&recording.streams[0].bytes).await;
         let text = stranger.until_refused().await;
         assert!(!text.is_empty(), "{name}");
-        soon("the loss", || (daemon.books().lost() == recording.streams[0].bytes.len() as u64).then_some(())).await;
+        soon("the loss", || (daemon.counters().lost() == recording.streams[0].bytes.len() as u64).then_some(())).await;
         let stopped = daemon.stop().await;
         assert!(stopped.events.iter().all(|event| event["kind"] == "loss"), "{name}: no run is created");
     }

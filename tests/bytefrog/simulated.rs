@@ -31,10 +31,10 @@ fn named<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
 
 /// Holds that the daemon made of an agent's bytes what the agent says.
 fn assert_adds_up(sent: &Sent, stopped: &Stopped) {
-    let Stopped { events, accounts } = stopped;
+    let Stopped { events, totals } = stopped;
     let losses = events.iter().filter(|event| event["kind"] == "loss").count();
-    assert_eq!((events.len() - losses) as u64, sent.events, "{accounts}");
-    assert_eq!(accounts.listeners[0].bytes_in, sent.bytes, "{accounts}");
+    assert_eq!((events.len() - losses) as u64, sent.events, "{totals}");
+    assert_eq!(totals.listeners[0].bytes_in, sent.bytes, "{totals}");
 }
 
 /// A program of so many events against a daemon with these options.
@@ -226,7 +226,7 @@ async fn one_agent_more_than_run_ids_comes_to_no_harm() {
     daemon.until_all_closed().await;
     let stopped = daemon.stop().await;
     let bytes: u64 = sent.iter().map(|sent| sent.bytes).sum();
-    assert_eq!(stopped.accounts.listeners[0].bytes_in, bytes);
+    assert_eq!(stopped.totals.listeners[0].bytes_in, bytes);
     let ended = named(&stopped.events, "bytefrog.run.ended");
     assert_eq!(ended.len(), 128);
 }

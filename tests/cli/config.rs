@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use tributary::config::{Config, Loaded, ProtocolOptions, SinkKind};
 use tributary::event::Kind;
-use tributary::pipeline::options::{LaneOptions, OnFailure, WhenFull};
+use tributary::memory::Amplification;
+use tributary::pipeline::options::{OnFailure, QueueOptions, WhenFull};
 use tributary::protocol::datadog::{self, ListLayout, StringCache};
-use tributary::protocol::{Amplification, Protocol, endless, zico};
+use tributary::protocol::{Protocol, endless, zico};
 use tributary::sink::encode::Format;
 use tributary::sink::file;
-use tributary::store::StoreOptions;
 use tributary::transport::options::{CaptureOptions, HttpOptions, ListenerOptions, QuarantineOptions, TlsOptions};
+use tributary::zico_store::StoreOptions;
 
 const REFERENCE: &str = include_str!("../../config/tributary.toml");
 const MINIMAL: &str = include_str!("../../config/minimal.toml");
@@ -34,7 +35,7 @@ fn an_empty_file_means_what_is_built_in() {
     let [sink] = config.sinks.as_slice() else { panic!("one sink") };
     assert_eq!(sink.name, "console");
     assert_eq!(sink.kind, SinkKind::Stdout { format: Format::Json });
-    assert_eq!(sink.lane, LaneOptions::default());
+    assert_eq!(sink.queue, QueueOptions::default());
 }
 
 #[test]
@@ -209,7 +210,7 @@ fn every_option_of_a_sink_is_taken_from_the_file() {
         fsync_interval: Duration::from_millis(4),
     };
     assert_eq!(config.sinks[0].kind, SinkKind::File(options));
-    let lane = LaneOptions {
+    let queue = QueueOptions {
         buffer_batches: 5,
         buffer_bytes: 6 << 20,
         when_full: WhenFull::Shed,
@@ -217,7 +218,7 @@ fn every_option_of_a_sink_is_taken_from_the_file() {
         protocols: vec![Protocol::Datadog],
         kinds: [Kind::Span, Kind::Loss].into_iter().collect(),
     };
-    assert_eq!(config.sinks[0].lane, lane);
+    assert_eq!(config.sinks[0].queue, queue);
     assert_eq!(config.sinks[1].kind, SinkKind::Stdout { format: Format::Text });
     assert_eq!(config.sinks[2].kind, SinkKind::Discard);
 }
@@ -314,7 +315,7 @@ fn the_reference_file_shows_every_default_as_it_is() {
     let [console, archive] = shown.sinks.as_slice() else { panic!("two sinks") };
     assert_eq!(*console, builtin.sinks[0]);
     assert_eq!(archive.kind, SinkKind::File(file::Options::default()));
-    assert_eq!(archive.lane, LaneOptions::default());
+    assert_eq!(archive.queue, QueueOptions::default());
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn listener_errors(lines: &str) -> Vec<String> {
 /// `line:column: message; help` of every error.
 fn summary(text: &str) -> Vec<String> {
     let errors = Config::parse("t.toml", text).expect_err("it is wrong");
-    let line = |one: &tributary::config::Diagnostic| {
+    let line = |one: &tributary::options::Diagnostic| {
         let place = one.place.as_ref().map(|place| format!("{}:{}: ", place.line, place.column)).unwrap_or_default();
         let help = one.help.as_ref().map(|help| format!("; {help}")).unwrap_or_default();
         format!("{place}{}{help}", one.message)

@@ -1,4 +1,4 @@
-//! The daemon as a process: configuration, signals, its books, and what it does when it cannot write.
+//! The daemon as a process: configuration, signals, its counters, and what it does when it cannot write.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -69,10 +69,10 @@ fn what_agents_sent_is_what_was_written_and_the_books_say_so() {
     assert_eq!(count, 3_000);
     assert_eq!(ended.events().len() as u64, count);
     assert!(ended.stderr.contains(&format!("configuration: {}", directory.path().join("t.toml").display())));
-    let (bytes, books) = (&sent["bytes"], ended.line("INFO listener test (datadog): "));
-    assert!(books.contains(&format!("5 connections, {bytes} bytes in = {bytes} decoded + 0 lost; {count} events")));
-    let books = ended.line("INFO sink console: 3");
-    assert!(books.ends_with(&format!("{count} events = {count} written + 0 shed + 0 failed")), "{books}");
+    let (bytes, counters) = (&sent["bytes"], ended.line("INFO listener test (datadog): "));
+    assert!(counters.contains(&format!("5 connections, {bytes} bytes in = {bytes} decoded + 0 lost; {count} events")));
+    let counters = ended.line("INFO sink console: 3");
+    assert!(counters.ends_with(&format!("{count} events = {count} written + 0 shed + 0 failed")), "{counters}");
 }
 
 #[test]

@@ -66,7 +66,9 @@ async fn a_healthy_daemon_lives_is_ready_and_shows_its_books() {
     for _ in 0..50 {
         connect(server).await.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     }
-    daemon.until_books("all have come and gone", |books| books.connections == 50 && books.connections_open == 0).await;
+    daemon
+        .until_totals("all have come and gone", |counters| counters.connections == 50 && counters.connections_open == 0)
+        .await;
     let after = get(server, "/metrics").await.body;
     let labels = "listener=\"test\",protocol=\"datadog\"";
     assert_eq!(value(&after, &format!("tributary_received_bytes_total{{{labels}}}")), 50.0 * 18.0);
@@ -74,7 +76,7 @@ async fn a_healthy_daemon_lives_is_ready_and_shows_its_books() {
     assert_eq!(value(&after, &format!("tributary_events_total{{{labels},kind=\"loss\"}}")), 50.0);
     assert_eq!(value(&after, &format!("tributary_unaccounted_bytes{{{labels}}}")), 0.0);
     assert_eq!(value(&after, &format!("tributary_connections{{{labels}}}")), 0.0);
-    assert_eq!(value(&after, "tributary_lane_batches{sink=\"memory\"}"), 0.0);
+    assert_eq!(value(&after, "tributary_sink_queue_batches{sink=\"memory\"}"), 0.0);
     assert!(value(&after, "process_resident_memory_bytes") > 1e6);
     assert!(after.contains("tributary_build_info{version="));
     assert_eq!(series(&before.body), series(&after));
@@ -232,7 +234,7 @@ async fn traced_programs_are_listed_and_a_harmful_command_is_refused() {
     assert_eq!(status, 202);
     let (sent, _) = within("the program ends", agent).await.unwrap();
     assert!(sent.unwrap().events > 300);
-    until("the run is over", || (daemon.books().connections_open == 0).then_some(())).await;
+    until("the run is over", || (daemon.counters().connections_open == 0).then_some(())).await;
     daemon.stop().await;
 }
 
@@ -256,24 +258,24 @@ async fn everybody_who_was_heard_is_listed_with_what_they_said_and_how_much() {
         within(listener, tributary::simulate::run(agent, plan, pending())).await.unwrap();
     }
     until("everybody has gone", || {
-        let accounts = daemon.server.ledger().accounts();
-        accounts.listeners.iter().all(|one| one.connections_open == 0).then_some(())
+        let totals = daemon.server.accounting().totals();
+        totals.listeners.iter().all(|one| one.connections_open == 0).then_some(())
     })
     .await;
     let agents: Vec<serde_json::Value> = serde_json::from_str(&get(&daemon.server, "/agents").await.body).unwrap();
-    for account in daemon.server.ledger().accounts().listeners {
-        let heard: Vec<_> = agents.iter().filter(|agent| agent["listener"] == account.name.as_str()).collect();
+    for totals in daemon.server.accounting().totals().listeners {
+        let heard: Vec<_> = agents.iter().filter(|agent| agent["listener"] == totals.name.as_str()).collect();
         let sum = |field: &str| heard.iter().map(|agent| agent[field].as_u64().unwrap()).sum::<u64>();
-        assert_eq!((sum("events"), sum("losses")), (account.events(), 0), "{heard:?}");
-        assert!(account.events() >= 300);
+        assert_eq!((sum("events"), sum("losses")), (totals.events(), 0), "{heard:?}");
+        assert!(totals.events() >= 300);
         for agent in &heard {
-            assert_eq!(agent["protocol"], account.protocol.as_str());
+            assert_eq!(agent["protocol"], totals.protocol.as_str());
             assert!(agent["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{agent}");
             assert!(agent["since"].as_str().unwrap() <= agent["last_seen"].as_str().unwrap(), "{agent}");
         }
         let told = ["zico.session.id", "endless.image"];
         let names = heard.iter().filter(|agent| told.iter().any(|key| agent["resource"][key].is_string())).count();
-        assert!(names > 0 || account.name == "spans", "{heard:?}");
+        assert!(names > 0 || totals.name == "spans", "{heard:?}");
     }
     daemon.stop().await;
 }

@@ -6,31 +6,31 @@ use crate::live::puppet::{Mood, Strings};
 use crate::live::{connect, losses, send_all, until, wire, within};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
-use tributary::pipeline::ledger::Accounts;
-use tributary::pipeline::options::LaneOptions;
+use tributary::pipeline::accounting::Totals;
+use tributary::pipeline::options::QueueOptions;
 use tributary::server::Server;
 
 /// More spans than this cannot be on their way to a sink that stands still: 64 batches of 1,024 that it has in its hands, the
-/// lane's, and what the system keeps for a socket, 6 MiB or so of 83 bytes each.
+/// queue's, and what the system keeps for a socket, 6 MiB or so of 83 bytes each.
 const MOST_ON_THEIR_WAY: u64 = 200_000;
 
-/// A daemon with one sink, whose lane holds one batch.
+/// A daemon with one sink, whose queue holds one batch.
 async fn daemon(strings: &Strings, options: &str) -> Server {
     let strings = strings.clone();
-    let lane = LaneOptions { buffer_batches: 1, ..LaneOptions::default() };
-    let add = |sinks: &mut tributary::pipeline::Sinks| sinks.add("puppet", lane, move || Ok(strings.puppet()));
+    let queue = QueueOptions { buffer_batches: 1, ..QueueOptions::default() };
+    let add = |sinks: &mut tributary::pipeline::Sinks| sinks.add("puppet", queue, move || Ok(strings.puppet()));
     Server::start_with(&crate::live::config(&crate::live::listener(options)), add).await.unwrap()
 }
 
-async fn stop(server: Server) -> Accounts {
-    let accounts = within("stopping", server.stop()).await;
-    assert!(accounts.are_balanced(), "{accounts}");
-    accounts
+async fn stop(server: Server) -> Totals {
+    let totals = within("stopping", server.stop()).await;
+    assert!(totals.are_balanced(), "{totals}");
+    totals
 }
 
-/// How many events the sink claims: those that wait for room in its lane, too.
+/// How many events the sink claims: those that wait for room in its queue, too.
 fn claimed(server: &Server) -> u64 {
-    server.ledger().accounts().sinks[0].events
+    server.accounting().totals().sinks[0].events
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,14 +53,14 @@ async fn a_stalled_sink_stops_the_senders_writes_and_nothing_is_lost() {
             (rest, sent) = (&spans[..], sent + 500);
         }
     }
-    let in_hand = crate::live::books(&server).bytes_in;
+    let in_hand = crate::live::counters(&server).bytes_in;
     assert!(in_hand < sent * 83, "the daemon has stopped reading");
     strings.set(Mood::Write);
     within("the sender goes on", stream.write_all(rest)).await.unwrap();
     send_all(stream, &[]).await;
-    let accounts = stop(server).await;
-    assert_eq!(accounts.sinks[0].written, 1 + sent + 500);
-    assert_eq!(accounts.listeners[0].lost(), 0);
+    let totals = stop(server).await;
+    assert_eq!(totals.sinks[0].written, 1 + sent + 500);
+    assert_eq!(totals.listeners[0].lost(), 0);
     assert!(losses(&strings.written()).is_empty());
 }
 
@@ -69,7 +69,7 @@ async fn time_that_the_daemon_takes_is_not_counted_against_the_peer() {
     let strings = Strings::new(Mood::Write);
     let limits = "message_timeout = \"1500ms\"\nmin_message_rate = 0\nidle_timeout = \"1500ms\"\nspan_idle = \"1h\"";
     let server = daemon(&strings, limits).await;
-    // The first two fill the sink and its lane. Each of the others has the daemon wait with a whole span in its hands,
+    // The first two fill the sink and its queue. Each of the others has the daemon wait with a whole span in its hands,
     // and after that there is: nothing, half a span, half of a long string.
     let half_span = &wire::span(2)[..40];
     let half_string = [wire::string_head(3, 100_000), vec![b'x'; 1_000]].concat();
@@ -98,9 +98,9 @@ async fn time_that_the_daemon_takes_is_not_counted_against_the_peer() {
     for stream in streams.drain(2..) {
         send_all(stream, &[]).await;
     }
-    let accounts = stop(server).await;
+    let totals = stop(server).await;
     assert_eq!(losses(&strings.written()), [&serde_json::Value::Null; 0]);
-    assert_eq!(accounts.listeners[0].lost(), 0, "{accounts}");
+    assert_eq!(totals.listeners[0].lost(), 0, "{totals}");
     assert_eq!(strings.written_names().iter().filter(|name| *name == "two").count(), 3);
 }
 
@@ -111,7 +111,7 @@ async fn a_span_whose_lists_wait_with_the_system_is_not_taken_for_complete() {
     let mut stream = connect(&server).await;
     stream.write_all(&[wire::process(), wire::string(2, "load")].concat()).await.unwrap();
     until("the process is written", || (strings.written().len() == 1).then_some(())).await;
-    // Each span lets the one before it go: into the sink, which stalls, into its lane, and the third waits for room.
+    // Each span lets the one before it go: into the sink, which stalls, into its queue, and the third waits for room.
     strings.set(Mood::Stall);
     for (claims, name) in [(1, "one"), (2, "two"), (3, "three"), (4, "four")] {
         stream.write_all(&wire::named_span(1, name)).await.unwrap();

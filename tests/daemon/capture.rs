@@ -154,13 +154,13 @@ async fn assert_round_trip(agent: Agent, connections: usize, options: &[&str]) {
     let lines = format!("{}\nquarantine.dir = \"\"", options.join("\n"));
     let lines = if protocol == "endless" { lines } else { options.join("\n") };
     let (live, sent) = simulated(agent, connections, 3_000, &recorded(protocol, dir.path(), &lines)).await;
-    let account = &live.accounts.listeners[0];
+    let totals = &live.totals.listeners[0];
     let files = captures(dir.path());
-    assert_eq!(files.len() as u64, account.connections);
+    assert_eq!(files.len() as u64, totals.connections);
     let bytes: u64 = files.iter().map(|file| received(file).len() as u64).sum();
     assert_eq!(bytes, sent);
-    // Of HTTP the books count bodies.
-    assert!(protocol == "endless" || bytes == account.bytes_in, "{account}");
+    // Of HTTP the counters count bodies.
+    assert!(protocol == "endless" || bytes == totals.bytes_in, "{totals}");
     for file in &files {
         let (records, torn) = records(file);
         assert_eq!((records.last(), torn), (Some(&What::End(End::Closed)), 0), "{records:?}");
@@ -177,9 +177,9 @@ async fn assert_round_trip(agent: Agent, connections: usize, options: &[&str]) {
     let speed = if protocol == "bytefrog" { "1" } else { "max" };
     let (again, said) = played_again(files, &plain(protocol, &lines), speed).await;
     assert_eq!((&said["protocol"], said["bytes"].as_u64()), (&Value::from(protocol), Some(bytes)));
-    assert_eq!(said["connections"].as_u64(), Some(account.connections));
+    assert_eq!(said["connections"].as_u64(), Some(totals.connections));
     assert_same(&replayed(&again.events), &replayed(&live.events));
-    assert_eq!(again.accounts.listeners[0].bytes_in, account.bytes_in);
+    assert_eq!(again.totals.listeners[0].bytes_in, totals.bytes_in);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -309,9 +309,9 @@ async fn a_replay_at_the_speed_of_old_says_the_same() {
     let daemon = Daemon::start(&recorded("datadog", dir.path(), "")).await;
     let mut peer = daemon.connect().await;
     for bytes in [wire::process(), wire::named_span(1, "one"), wire::named_span(2, "two"), wire::trace()] {
-        let before = daemon.books().bytes_in;
+        let before = daemon.counters().bytes_in;
         tokio::io::AsyncWriteExt::write_all(&mut peer, &bytes).await.unwrap();
-        daemon.until_books("it is read", |books| books.bytes_in > before).await;
+        daemon.until_totals("it is read", |counters| counters.bytes_in > before).await;
     }
     drop(peer);
     daemon.until_all_closed().await;
@@ -374,14 +374,16 @@ async fn the_oldest_captures_make_room_and_what_is_too_large_alone_is_recorded_n
     let mut first = None;
     for number in 1..=6 {
         send_all(daemon.connect().await, &bytes).await;
-        daemon.until_books("it is over", |books| books.connections == number && books.connections_open == 0).await;
+        daemon
+            .until_totals("it is over", |counters| counters.connections == number && counters.connections_open == 0)
+            .await;
         first = first.or_else(|| captures(dir.path()).first().cloned());
     }
     let (long, _) = wire::work(12_000);
     assert!(long.len() > max_bytes);
     send_all(daemon.connect().await, &long).await;
     let stopped = daemon.stop().await;
-    assert_eq!(stopped.accounts.listeners[0].bytes_in, (6 * bytes.len() + long.len()) as u64);
+    assert_eq!(stopped.totals.listeners[0].bytes_in, (6 * bytes.len() + long.len()) as u64);
 
     let files = captures(dir.path());
     let kept: u64 = files.iter().map(|file| file.metadata().unwrap().len()).sum();
@@ -419,7 +421,7 @@ async fn where_nothing_can_be_recorded_everything_else_goes_on_and_captures_say_
     let mut peer = daemon.connect().await;
     tokio::io::AsyncWriteExt::write_all(&mut peer, &wire::process()).await.unwrap();
     let before = bytes.len() as u64;
-    daemon.until_books("the greeting is read", |books| books.bytes_in > before).await;
+    daemon.until_totals("the greeting is read", |counters| counters.bytes_in > before).await;
     fs::remove_file(&dir).unwrap();
     let rest = wire::named_span(1, "late");
     tokio::io::AsyncWriteExt::write_all(&mut peer, &rest).await.unwrap();
@@ -454,7 +456,7 @@ async fn a_full_disk_leaves_gaps_in_captures_and_nothing_else() {
     let mut peer = daemon.connect().await;
     tokio::io::AsyncWriteExt::write_all(&mut peer, &bytes).await.unwrap();
     let all = bytes.len() as u64;
-    daemon.until_books("everything is read", |books| books.bytes_in == all).await;
+    daemon.until_totals("everything is read", |counters| counters.bytes_in == all).await;
     fs::remove_file(&filler).unwrap();
     drop(peer);
     daemon.until_all_closed().await;

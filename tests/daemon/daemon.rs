@@ -74,13 +74,13 @@ async fn compare_all(layout: ListLayout, in_pieces: bool) {
     }
     within("all is sent", sending.join_all()).await;
     daemon.until_all_closed().await;
-    let Stopped { events, accounts } = daemon.stop().await;
+    let Stopped { events, totals } = daemon.stop().await;
     for (name, peer, expected) in &peers {
         assert_eq!(&of_peer(&events, peer), expected, "{name}, list_layout {key}");
     }
     assert_eq!(events.len(), peers.iter().map(|(.., expected)| expected.len()).sum::<usize>());
-    assert_eq!(accounts.sinks[0].written, events.len() as u64);
-    assert_eq!(accounts.listeners[0].connections, peers.len() as u64);
+    assert_eq!(totals.sinks[0].written, events.len() as u64);
+    assert_eq!(totals.listeners[0].connections, peers.len() as u64);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,15 +108,15 @@ async fn a_file_sink_holds_the_events_that_decode_gives() {
         peers.push((name, stream.local_addr().unwrap().to_string(), decoded(&bytes, ListLayout::Exact)));
         send_all(stream, &bytes).await;
     }
-    until("every connection is over", || (crate::live::books(&server).connections_open == 0).then_some(())).await;
-    let accounts = within("stopping", server.stop()).await;
-    assert!(accounts.are_balanced(), "{accounts}");
+    until("every connection is over", || (crate::live::counters(&server).connections_open == 0).then_some(())).await;
+    let totals = within("stopping", server.stop()).await;
+    assert!(totals.are_balanced(), "{totals}");
     let text = fs::read_to_string(directory.path().join("test.ndjson")).unwrap();
     let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     for (name, peer, expected) in peers {
         assert_eq!(of_peer(&events, &peer), expected, "{name}");
     }
-    assert_eq!(accounts.sinks[0].written, events.len() as u64);
+    assert_eq!(totals.sinks[0].written, events.len() as u64);
 }
 
 #[tokio::test]
@@ -134,13 +134,13 @@ async fn after_a_fault_the_bytes_that_were_received_count_and_no_others() {
     })
     .await;
     daemon.until_all_closed().await;
-    let Stopped { events, accounts } = daemon.stop().await;
+    let Stopped { events, totals } = daemon.stop().await;
     let [loss] = losses(&events)[..] else { panic!("one loss: {events:?}") };
     assert_eq!(loss["reason"], "malformed");
-    let account = &accounts.listeners[0];
-    assert_eq!(loss["bytes"].as_u64(), Some(account.lost()));
-    assert_eq!(account.lost() + wire::process().len() as u64, account.bytes_in);
-    assert!(account.lost() <= sent && account.lost() < 8 << 20, "{} of {sent}", account.lost());
+    let totals = &totals.listeners[0];
+    assert_eq!(loss["bytes"].as_u64(), Some(totals.lost()));
+    assert_eq!(totals.lost() + wire::process().len() as u64, totals.bytes_in);
+    assert!(totals.lost() <= sent && totals.lost() < 8 << 20, "{} of {sent}", totals.lost());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -148,13 +148,13 @@ async fn a_flood_on_one_connection_does_not_keep_another_waiting() {
     let strings = Strings::new(Mood::Write);
     let sink = strings.clone();
     // Of all that floods in, the sink is shown the logs only: there are none but the process and the traces.
-    let lane = tributary::pipeline::options::LaneOptions {
+    let queue = tributary::pipeline::options::QueueOptions {
         kinds: [tributary::event::Kind::Log].into_iter().collect(),
         ..Default::default()
     };
     let config = crate::live::config(&crate::live::listener("span_idle = \"1h\""));
     let server = Server::start_with(&config, |sinks| {
-        sinks.add("puppet", lane, move || Ok(sink.puppet()));
+        sinks.add("puppet", queue, move || Ok(sink.puppet()));
     })
     .await
     .unwrap();
@@ -184,17 +184,17 @@ async fn a_flood_on_one_connection_does_not_keep_another_waiting() {
         let heard = || strings.written().iter().filter(|event| event["origin"]["peer"] == peer).count();
         // The process and all traces but the last, which is still open.
         until("the quiet connection is heard", || (heard() == count).then_some(())).await;
-        let flooded = crate::live::books(&server).bytes_in;
+        let flooded = crate::live::counters(&server).bytes_in;
         assert!(flooded > flooded_before, "the flood goes on");
         flooded_before = flooded;
     }
     is_over.store(true, Ordering::Relaxed);
     let sent = within("the flood is over", flooding).await.unwrap();
     send_all(quiet, &[]).await;
-    let accounts = within("stopping", server.stop()).await;
-    assert!(accounts.are_balanced(), "{accounts}");
-    assert_eq!(accounts.listeners[0].bytes_in, sent + 14 + 30 * 18);
-    assert_eq!(accounts.listeners[0].lost(), 0);
+    let totals = within("stopping", server.stop()).await;
+    assert!(totals.are_balanced(), "{totals}");
+    assert_eq!(totals.listeners[0].bytes_in, sent + 14 + 30 * 18);
+    assert_eq!(totals.listeners[0].lost(), 0);
 }
 
 #[tokio::test]
@@ -206,13 +206,13 @@ async fn a_stop_sends_open_records_out_incomplete_and_loses_nothing() {
     let mut waiting = daemon.connect().await;
     waiting.write_all(&[wire::process(), wire::span(2), wire::trace()].concat()).await.unwrap();
     let expected = 14 + 14 + 4 + 83 + 14 + 83 + 18;
-    daemon.until_books("all is read", |books| books.bytes_in == expected).await;
-    let Stopped { events, accounts } = daemon.stop().await;
+    daemon.until_totals("all is read", |counters| counters.bytes_in == expected).await;
+    let Stopped { events, totals } = daemon.stop().await;
     let mut spans = spans(&events);
     spans.sort_unstable();
     assert_eq!(spans, [("datadog.span", true), ("open", false)]);
-    assert_eq!(accounts.listeners[0].lost(), 0);
-    assert_eq!(accounts.failed(), 0);
+    assert_eq!(totals.listeners[0].lost(), 0);
+    assert_eq!(totals.failed(), 0);
     assert_is_closed(&mut open).await;
     assert_is_closed(&mut waiting).await;
 }
@@ -222,7 +222,7 @@ async fn a_stop_inside_an_object_loses_that_object_only() {
     let daemon = Daemon::with("span_idle = \"1h\"").await;
     let mut stream = daemon.connect().await;
     stream.write_all(&[wire::process(), wire::named_span(1, "open"), vec![0xDD, 4, 1]].concat()).await.unwrap();
-    daemon.until_books("all is read", |books| books.bytes_in == 118).await;
+    daemon.until_totals("all is read", |counters| counters.bytes_in == 118).await;
     let Stopped { events, .. } = daemon.stop().await;
     assert_eq!(spans(&events), [("open", false)]);
     let [loss] = losses(&events)[..] else { panic!("one loss: {events:?}") };
@@ -234,12 +234,12 @@ async fn a_stop_reads_what_has_arrived_before_it() {
     let daemon = Daemon::with("span_idle = \"1h\"").await;
     let mut stream = daemon.connect().await;
     stream.write_all(&wire::process()).await.unwrap();
-    daemon.until_books("the connection is served", |books| books.bytes_in == 14).await;
+    daemon.until_totals("the connection is served", |counters| counters.bytes_in == 14).await;
     // It is with the system when the write returns; the daemon, on this same thread, cannot have seen it yet.
     let last = wire::named_span(1, "last");
     assert_eq!(stream.try_write(&last).unwrap(), last.len());
-    let Stopped { events, accounts } = daemon.stop().await;
-    assert_eq!(accounts.listeners[0].bytes_in, 14 + last.len() as u64);
+    let Stopped { events, totals } = daemon.stop().await;
+    assert_eq!(totals.listeners[0].bytes_in, 14 + last.len() as u64);
     assert_eq!(spans(&events), [("last", false)]);
 }
 
@@ -249,11 +249,11 @@ async fn when_the_grace_period_ends_what_was_not_written_counts_as_failed() {
     for _ in 0..10 {
         let strings = Strings::new(Mood::Stall);
         let sink = strings.clone();
-        let lane = tributary::pipeline::options::LaneOptions { buffer_batches: 1, ..Default::default() };
+        let queue = tributary::pipeline::options::QueueOptions { buffer_batches: 1, ..Default::default() };
         let mut config = crate::live::config(&crate::live::listener(""));
         config.limits.shutdown_grace = Duration::from_millis(50);
         let server = Server::start_with(&config, |sinks| {
-            sinks.add("puppet", lane, move || Ok(sink.puppet()));
+            sinks.add("puppet", queue, move || Ok(sink.puppet()));
         })
         .await
         .unwrap();
@@ -266,14 +266,14 @@ async fn when_the_grace_period_ends_what_was_not_written_counts_as_failed() {
                 let _ = stream.write_all(&bytes).await;
             });
         }
-        // Some batches are in the sink, one is in its lane, and the connections wait with another each.
+        // Some batches are in the sink, one is in its queue, and the connections wait with another each.
         until("the sink stalls", || (strings.flushes() > 0).then_some(())).await;
-        until_it_rests(|| crate::live::books(&server).bytes_in).await;
-        let accounts = within("stopping", server.stop()).await;
-        assert!(accounts.are_balanced(), "{accounts}");
-        let sink = &accounts.sinks[0];
-        assert_eq!((sink.written, sink.failed), (0, accounts.listeners[0].events()), "{accounts}");
-        assert!(accounts.failed() > 3 && accounts.listeners[0].lost() > 0, "{accounts}");
+        until_it_rests(|| crate::live::counters(&server).bytes_in).await;
+        let totals = within("stopping", server.stop()).await;
+        assert!(totals.are_balanced(), "{totals}");
+        let sink = &totals.sinks[0];
+        assert_eq!((sink.written, sink.failed), (0, totals.listeners[0].events()), "{totals}");
+        assert!(totals.failed() > 3 && totals.listeners[0].lost() > 0, "{totals}");
         within("the peers notice", senders.join_all()).await;
     }
 }

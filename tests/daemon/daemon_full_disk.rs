@@ -35,24 +35,24 @@ async fn a_full_disk_slows_the_agents_down_and_all_is_well_when_there_is_room_ag
     let plan =
         Plan { to: server.address().unwrap(), amount: Amount::Events(20_000), rate: None, connections: 3, seed: 7 };
     let agents = tokio::spawn(tributary::simulate::run(Agent::Datadog(Dialect::Exact), plan, pending()));
-    let archive = || server.ledger().accounts().sinks.remove(0);
+    let archive = || server.accounting().totals().sinks.remove(0);
     until("the sink holds what it has", || archive().holding.then_some(())).await;
     // Longer than any limit, so that every connection would have been given up.
     sleep(Duration::from_secs(2)).await;
-    let stuck = crate::live::books(&server).bytes_in;
+    let stuck = crate::live::counters(&server).bytes_in;
     let before = fs::read(&events).unwrap();
     assert!(before.ends_with(b"\n"), "the last record is whole");
     fs::remove_file(&filler).unwrap();
     let sent = within("the agents are done", agents).await.unwrap().unwrap();
     assert!(stuck < sent.bytes, "the daemon had stopped reading");
     // An agent waits only so long for the daemon to close; what it sent last may still be with the system.
-    let is_over = || crate::live::books(&server).connections_open == 0;
+    let is_over = || crate::live::counters(&server).connections_open == 0;
     until("every connection is over", || is_over().then_some(())).await;
-    let accounts = within("stopping", server.stop()).await;
-    assert!(accounts.are_balanced(), "{accounts}");
-    assert_eq!((accounts.listeners[0].bytes_in, accounts.listeners[0].lost()), (sent.bytes, 0), "{accounts}");
-    assert_eq!(accounts.listeners[0].count(Kind::Loss), 0);
-    assert_eq!((accounts.sinks[0].written, accounts.failed()), (sent.events, 0), "{accounts}");
+    let totals = within("stopping", server.stop()).await;
+    assert!(totals.are_balanced(), "{totals}");
+    assert_eq!((totals.listeners[0].bytes_in, totals.listeners[0].lost()), (sent.bytes, 0), "{totals}");
+    assert_eq!(totals.listeners[0].count(Kind::Loss), 0);
+    assert_eq!((totals.sinks[0].written, totals.failed()), (sent.events, 0), "{totals}");
     let after = fs::read_to_string(&events).unwrap();
     assert!(after.as_bytes().starts_with(&before));
     let written: Vec<Value> = after.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

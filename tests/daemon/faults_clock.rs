@@ -15,14 +15,15 @@ use crate::sink_file_support::{DAY, LEAP_DAY, files, names, names_in, options, u
 use serde_json::Value;
 use tributary::decode::{Offline, answer};
 use tributary::event::{Origin, UnixNanos};
-use tributary::pipeline::ledger::ListenerBooks;
+use tributary::memory::MemoryBudget;
+use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::datadog::{self, DatadogSession};
 use tributary::protocol::endless::{self, EndlessExchange};
 use tributary::protocol::zico::agents::{Agents, Opening, Refusal, Registration};
-use tributary::protocol::{End, Head, MemoryBudget, Now, Protocol, Request};
+use tributary::protocol::{End, Head, Now, Protocol, Request};
 use tributary::sink::Sink;
 use tributary::sink::file::{Compression, File, Options};
-use tributary::store::{Store, StoreOptions};
+use tributary::zico_store::{Store, StoreOptions};
 
 /// What the wall clock does with every step of time: nothing, or whatever machines have been seen to do.
 type Wall = fn(u64) -> UnixNanos;
@@ -47,11 +48,11 @@ fn at(step: u64, wall: Wall) -> Now {
     Now { unix: wall(step), elapsed: Duration::from_millis(step) }
 }
 
-fn session(options: &datadog::Options) -> (Offline<DatadogSession>, Arc<ListenerBooks>) {
-    let books = ListenerBooks::new("test".into(), Protocol::Datadog);
+fn session(options: &datadog::Options) -> (Offline<DatadogSession>, Arc<ListenerCounters>) {
+    let counters = ListenerCounters::new("test".into(), Protocol::Datadog);
     let origin = Arc::new(Origin::new("datadog", "test".into(), "test".into(), 1));
     let session = DatadogSession::new(options.clone(), 16 << 20, false, &MemoryBudget::new(256 << 20));
-    (Offline::new(session, origin, books.clone()), books)
+    (Offline::new(session, origin, counters.clone()), counters)
 }
 
 fn events(lines: &[u8]) -> Vec<Value> {
@@ -60,7 +61,7 @@ fn events(lines: &[u8]) -> Vec<Value> {
 
 /// What comes of a conversation, in pieces with a millisecond between them.
 fn played(bytes: &[u8], wall: Wall) -> Vec<Value> {
-    let (mut session, books) = session(&datadog::Options::default());
+    let (mut session, counters) = session(&datadog::Options::default());
     let mut lines = Vec::new();
     let mut step = 0;
     for piece in bytes.chunks(61) {
@@ -69,7 +70,7 @@ fn played(bytes: &[u8], wall: Wall) -> Vec<Value> {
         session.feed(piece, at(step, wall), &mut |batch| crate::common::encode(&batch, &mut lines));
     }
     session.finish(End::Closed, at(step, wall), &mut |batch| crate::common::encode(&batch, &mut lines));
-    assert_eq!(books.account().buffered(), 0);
+    assert_eq!(counters.totals().buffered(), 0);
     events(&lines).iter().map(crate::live::timeless).collect()
 }
 
@@ -124,12 +125,12 @@ fn an_upload_is_known_again_for_as_long_as_it_should_be() {
     let hour = Duration::from_secs(3600);
     let keeps = endless::Options::default().dedup.time;
     let upload = |elapsed: Duration, unix: u64| {
-        let books = ListenerBooks::new("test".into(), Protocol::Endless);
+        let counters = ListenerCounters::new("test".into(), Protocol::Endless);
         let origin = Arc::new(Origin::new("endless", "test".into(), "test".into(), 1));
         let request = Request { head: head.clone(), body: recorded[end + 4..].to_vec().into(), number: 1 };
         let mut lines = Vec::new();
         let now = Now { unix: UnixNanos(unix), elapsed };
-        let (response, _) = answer(&exchange, request, origin, &books, now, &mut |batch| {
+        let (response, _) = answer(&exchange, request, origin, &counters, now, &mut |batch| {
             crate::common::encode(&batch, &mut lines);
         });
         assert_eq!(response.status, 200);

@@ -19,7 +19,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tributary::event::Kind;
-use tributary::pipeline::options::LaneOptions;
+use tributary::pipeline::options::QueueOptions;
 use tributary::server::Server;
 use tributary::sink::{Selection, Sink, SinkError};
 
@@ -90,11 +90,11 @@ impl Sink for Gated {
     }
 }
 
-/// Batches that wait in the lane.
+/// Batches that wait in the queue.
 const LANE: usize = 4;
 const FLOODS: usize = 3;
 /// What may be written before a quiet agent's event, at the worst: what the sink has in its hands (64 batches), what is in
-/// the lane, and of every flood what it has ready. A batch has 1,024 events at most.
+/// the queue, and of every flood what it has ready. A batch has 1,024 events at most.
 const MOST_BEFORE: usize = (64 + LANE + 2 * FLOODS) * 1024;
 
 /// Sends spans for as long as it may.
@@ -110,23 +110,23 @@ fn upload() -> Vec<u8> {
     fs::read("tests/data/endless/v3-mixed/request.http").unwrap()
 }
 
-// On one thread: what the books have counted is in the lane's queue then.
+// On one thread: what the counters have counted is in the queue's queue then.
 #[tokio::test]
 async fn what_quiet_agents_say_is_written_before_the_floods_next_thousands() {
     let gate = Gate::default();
     let sink = gate.clone();
-    let lane = LaneOptions { buffer_batches: LANE, ..LaneOptions::default() };
+    let queue = QueueOptions { buffer_batches: LANE, ..QueueOptions::default() };
     let datadog = |name: &str| format!("[listeners.{name}]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n");
     let web = "[listeners.web]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
     let config = crate::live::config(&format!("{}{}{web}", datadog("crowded"), datadog("apart")));
     let add = |sinks: &mut tributary::pipeline::Sinks| {
-        sinks.add("gate", lane, move || Ok(Gated { gate: sink.clone(), waiting: Vec::new() }));
+        sinks.add("gate", queue, move || Ok(Gated { gate: sink.clone(), waiting: Vec::new() }));
     };
     let server = Server::start_with(&config, add).await.unwrap();
     let address = |name: &str| server.addresses().iter().find(|bound| bound.name == name).unwrap().address;
     let events = |name: &str, kind: Kind| {
-        let accounts = server.ledger().accounts().listeners;
-        accounts.iter().find(|account| account.name == name).unwrap().count(kind)
+        let totals = server.accounting().totals().listeners;
+        totals.iter().find(|totals| totals.name == name).unwrap().count(kind)
     };
     let is_over = Arc::<AtomicBool>::default();
     let mut floods = Vec::new();
@@ -171,8 +171,8 @@ async fn what_quiet_agents_say_is_written_before_the_floods_next_thousands() {
         within("the flood ends", flood).await.unwrap();
     }
     drop((quiet, uploading));
-    let accounts = within("stopping", server.stop()).await;
-    assert!(accounts.are_balanced(), "{accounts}");
+    let totals = within("stopping", server.stop()).await;
+    assert!(totals.are_balanced(), "{totals}");
 }
 
 #[tokio::test]
@@ -328,8 +328,8 @@ fn a_reader_of_stdout_that_stalls_costs_only_its_own_sink_where_that_sheds() {
     let written = said.len() - losses(&said).len();
     assert!(shed > 0 && losses(&said).iter().all(|loss| loss["reason"] == "shed"));
     assert_eq!(written as u64 + shed, SPANS as u64 + 1);
-    let books = format!("sink console: {} events = {written} written + {shed} shed + 0 failed", SPANS + 1);
-    assert!(ended.line(&format!("sink console: {} events", SPANS + 1)).ends_with(&books), "{}", ended.stderr);
+    let counters = format!("sink console: {} events = {written} written + {shed} shed + 0 failed", SPANS + 1);
+    assert!(ended.line(&format!("sink console: {} events", SPANS + 1)).ends_with(&counters), "{}", ended.stderr);
 }
 
 #[tokio::test]
@@ -338,7 +338,7 @@ async fn a_reader_of_stdout_that_stalls_slows_agents_down_and_uploads_are_told_t
     let mut daemon = unheard(home.path(), "when_full = \"block\"");
     let talking = talk(daemon.address("a"));
     let mut stream = TcpStream::connect(daemon.address("w")).await.unwrap();
-    // The pipe and the lane take some; then nobody is told that his events are written when they are not.
+    // The pipe and the queue take some; then nobody is told that his events are written when they are not.
     let mut answers = Vec::new();
     while answers.last() != Some(&503) {
         assert!(answers.len() < 1_000, "{answers:?}");

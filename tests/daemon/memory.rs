@@ -9,14 +9,14 @@ use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tributary::config::Config;
-use tributary::pipeline::options::LaneOptions;
+use tributary::pipeline::options::QueueOptions;
 use tributary::server::Server;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// Two threads decode, so that the sum is the same on every machine; the rest is added by hand: 8 MiB for batches being
-/// made, 2 MiB for the admin endpoint and for who was heard, 4 MiB for a lane and as much for the lines of a pipe, and little things.
+/// made, 2 MiB for the admin endpoint and for who was heard, 4 MiB for a queue and as much for the lines of a pipe, and little things.
 const SMALL: &str = "limits = { memory_bytes = \"MEMORY\", threads = 2 }
 [listeners.spans]
 protocol = \"datadog\"
@@ -42,7 +42,7 @@ fn a_configuration_that_needs_more_memory_than_it_is_given_is_refused_with_the_s
     |      8,388,608  limits           batches being made: 2 threads x 4MiB
     |      2,097,152  admin            16 connections, each with a request and an answer
     |      2,359,296  listeners.spans  who has been heard
-    |      4,521,984  sinks.pipe       its lane: one batch of 4MiB
+    |      4,521,984  sinks.pipe       its queue: one batch of 4MiB
     |      4,259,840  sinks.pipe       lines on their way to the stream
     |     21,626,880  together
     |     21,364,736  peers            at least: the longest message, and never less than 16MiB
@@ -111,7 +111,7 @@ async fn who_finds_no_memory_for_a_connection_waits_and_is_served_when_another_h
         stream.write_all(&[wire::named_span(2, &name), wire::trace()].concat()).await.unwrap();
         daemon.until_named(&name).await;
     }
-    assert_eq!(daemon.books().connections_open, 3);
+    assert_eq!(daemon.counters().connections_open, 3);
     assert!(daemon.server.health().not_ready().unwrap().contains("limits.memory_bytes"));
     inside.pop();
     daemon.until_named("outside").await;
@@ -158,7 +158,7 @@ async fn while_memory_is_short_who_holds_much_of_it_has_the_time_of_a_message_an
     let daemon = Daemon::on(&config).await;
     let mut first = connect(&daemon.server).await;
     first.write_all(&half_message(600_000)).await.unwrap();
-    daemon.until_books("it is all there", |books| books.bytes_in >= 600_000).await;
+    daemon.until_totals("it is all there", |counters| counters.bytes_in >= 600_000).await;
     let mut second = connect(&daemon.server).await;
     let _ = within("the daemon hangs up", second.write_all(&half_message(3_900_000))).await;
     let is_told = |events: &[Value]| events.iter().filter(|event| wants_memory(event)).count() == 2;
@@ -172,8 +172,8 @@ async fn while_many_batches_wait_for_a_full_lane_no_more_are_made() {
     const PEERS: u64 = 150;
     let strings = Strings::new(Mood::Stall);
     let puppets = strings.clone();
-    let lane = LaneOptions { buffer_batches: 1, ..LaneOptions::default() };
-    let add = |sinks: &mut tributary::pipeline::Sinks| sinks.add("puppet", lane, move || Ok(puppets.puppet()));
+    let queue = QueueOptions { buffer_batches: 1, ..QueueOptions::default() };
+    let add = |sinks: &mut tributary::pipeline::Sinks| sinks.add("puppet", queue, move || Ok(puppets.puppet()));
     let server = Server::start_with(&crate::live::config(&crate::live::listener("")), add).await.unwrap();
     let (work, events) = wire::work(120);
     let mut streams = Vec::new();
@@ -183,14 +183,14 @@ async fn while_many_batches_wait_for_a_full_lane_no_more_are_made() {
         streams.push(stream);
     }
     // Every connection has read something, and would make a batch of it.
-    until("all are read", || (crate::live::books(&server).bytes_in >= PEERS * 8 * KIB).then_some(())).await;
-    let claimed = server.ledger().accounts().sinks[0].events;
+    until("all are read", || (crate::live::counters(&server).bytes_in >= PEERS * 8 * KIB).then_some(())).await;
+    let claimed = server.accounting().totals().sinks[0].events;
     assert!(claimed < PEERS * 80 / 2, "{claimed} events wait");
     strings.set(Mood::Write);
     for stream in streams {
         crate::live::send_all(stream, &[]).await;
     }
-    let accounts = within("stopping", server.stop()).await;
-    assert!(accounts.are_balanced(), "{accounts}");
-    assert_eq!(accounts.sinks[0].written, PEERS * events);
+    let totals = within("stopping", server.stop()).await;
+    assert!(totals.are_balanced(), "{totals}");
+    assert_eq!(totals.sinks[0].written, PEERS * events);
 }

@@ -1,5 +1,5 @@
 //! The daemon under floods of every protocol, with a sink that stands still: it takes no more memory than it was given,
-//! pushes back, keeps its books, and serves who means well.
+//! pushes back, keeps its counters, and serves who means well.
 //!
 //! The binary in a process of its own: its peak is what the system says of it.
 
@@ -172,7 +172,7 @@ async fn floods_of_all_protocols_at_a_sink_that_stands_still_fit_into_the_memory
     // Who is there before, and says a word.
     let (mut quiet, _) = send(spans, &wire::process()).await;
 
-    // The sink takes nothing: what is decoded waits in its lane, then before it; then nobody is read.
+    // The sink takes nothing: what is decoded waits in its queue, then before it; then nobody is read.
     let work = wire::work(100_000).0;
     let workers = flood(spans, 20, |_| work.clone()).await;
     assert!(workers.iter().any(|(_, is_sent)| !is_sent), "somebody is pushed back");
@@ -249,7 +249,7 @@ async fn floods_of_all_protocols_at_a_sink_that_stands_still_fit_into_the_memory
     daemon.binary.signal("TERM");
     let ended = daemon.binary.end();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    // What the books say, by the lines that the log ends with.
+    // What the counters say, by the lines that the log ends with.
     for listener in ["spans", "java", "desktops", "zorka", "ruby"] {
         let line = ended.line(&format!("INFO listener {listener} (")).to_owned();
         let line =

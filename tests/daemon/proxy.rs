@@ -82,7 +82,7 @@ async fn whom_the_header_names_is_the_peer_and_what_follows_is_decoded() {
             bytes += (whole.len() - header.len()) as u64;
         }
     }
-    let Stopped { events, accounts } = daemon.stop().await;
+    let Stopped { events, totals } = daemon.stop().await;
     assert!(losses(&events).is_empty());
     assert_eq!(spans(&events).len(), 12);
     for event in events {
@@ -92,9 +92,9 @@ async fn whom_the_header_names_is_the_peer_and_what_follows_is_decoded() {
             assert_eq!(event["origin"]["peer"], peer, "{name}");
         }
     }
-    // Headers are in no books.
-    assert_eq!(accounts.listeners[0].bytes_in, bytes);
-    assert_eq!((accounts.listeners[0].connections, accounts.listeners[0].lost()), (12, 0));
+    // Headers are in no counters.
+    assert_eq!(totals.listeners[0].bytes_in, bytes);
+    assert_eq!((totals.listeners[0].connections, totals.listeners[0].lost()), (12, 0));
 }
 
 #[tokio::test]
@@ -113,7 +113,7 @@ async fn a_balancer_that_speaks_for_itself_is_the_peer_and_always_comes_in() {
         streams.push(stream);
     }
     let stopped = daemon.stop().await;
-    assert_eq!(stopped.accounts.listeners[0].refused, 0);
+    assert_eq!(stopped.totals.listeners[0].refused, 0);
 }
 
 #[tokio::test]
@@ -132,20 +132,20 @@ async fn places_and_permissions_are_those_of_the_addresses_that_are_told() {
     assert_is_closed(&mut come(2, "192.0.2.7:9", "second").await).await;
     assert_is_closed(&mut come(2, OTHER, "stranger").await).await;
     assert_is_closed(&mut connect_from(&daemon, [127, 0, 0, 2]).await).await;
-    daemon.until_books("three are refused", |books| books.refused == 3).await;
+    daemon.until_totals("three are refused", |counters| counters.refused == 3).await;
     let neighbour = come(2, "192.0.2.8:9", "neighbour").await;
     let six = come(1, SIX, "six").await;
     daemon.until_named("six").await;
     daemon.until_named("neighbour").await;
     send_all(first, &[]).await;
-    daemon.until_books("its place is free", |books| books.connections_open == 2).await;
+    daemon.until_totals("its place is free", |counters| counters.connections_open == 2).await;
     let again = come(2, ONE, "again").await;
     daemon.until_named("again").await;
     drop((neighbour, six, again));
-    let Stopped { events, accounts } = daemon.stop().await;
+    let Stopped { events, totals } = daemon.stop().await;
     assert!(losses(&events).is_empty());
     assert_eq!(spans(&events).len(), 4, "{events:?}");
-    assert_eq!(accounts.listeners[0].refused, 3);
+    assert_eq!(totals.listeners[0].refused, 3);
 }
 
 #[tokio::test]
@@ -158,7 +158,7 @@ async fn nobody_else_is_believed() {
     let honest = connect_from(&daemon, [127, 0, 0, 2]).await;
     let own = honest.local_addr().unwrap().to_string();
     send_all(honest, &hello("direct")).await;
-    let Stopped { events, accounts } = daemon.stop().await;
+    let Stopped { events, totals } = daemon.stop().await;
     assert_eq!(peer_of(&events, "direct"), own);
     assert_eq!(spans(&events).len(), 1);
     // To this protocol it is a wrong first byte, with all that follows.
@@ -166,7 +166,7 @@ async fn nobody_else_is_believed() {
     let loss = events.iter().find(|event| event["kind"] == "loss").unwrap();
     assert_eq!((&loss["origin"]["peer"], &loss["loss"]["bytes"]), (&address.into(), &lost.into()));
     assert!(!loss["loss"]["detail"].as_str().unwrap().contains("PROXY header"), "{loss}");
-    assert_eq!(accounts.listeners[0].lost(), lost);
+    assert_eq!(totals.listeners[0].lost(), lost);
 }
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn without_the_option_a_header_is_ordinary_input() {
     let daemon = Daemon::with("").await;
     send_all(daemon.connect().await, &header(2, ONE)).await;
     let stopped = daemon.stop().await;
-    assert_eq!(stopped.accounts.listeners[0].lost(), header(2, ONE).len() as u64);
+    assert_eq!(stopped.totals.listeners[0].lost(), header(2, ONE).len() as u64);
 }
 
 #[tokio::test]
@@ -214,9 +214,9 @@ async fn what_is_no_header_is_a_loss_at_its_place_and_the_end_of_that_connection
         );
     }
     send_all(other, &wire::metric(1, 0.5)).await;
-    let Stopped { events, accounts } = daemon.stop().await;
+    let Stopped { events, totals } = daemon.stop().await;
     assert_eq!(spans(&events), [("undisturbed", true)]);
-    assert_eq!(accounts.listeners[0].lost(), lost);
+    assert_eq!(totals.listeners[0].lost(), lost);
 }
 
 #[tokio::test]
@@ -234,7 +234,7 @@ async fn a_header_that_is_cut_or_slow_is_a_loss_and_silence_is_none() {
     slow.write_all(&whole[..20]).await.unwrap();
     assert_is_closed(&mut slow).await;
     assert_is_closed(&mut silent).await;
-    let Stopped { events, accounts } = daemon.stop().await;
+    let Stopped { events, totals } = daemon.stop().await;
     let mut found: Vec<_> = losses(&events).iter().map(|loss| loss["bytes"].as_u64().unwrap()).collect();
     let mut expected: Vec<_> = cut.iter().map(|part| part.len() as u64).chain([20]).collect();
     found.sort_unstable();
@@ -243,7 +243,7 @@ async fn a_header_that_is_cut_or_slow_is_a_loss_and_silence_is_none() {
     assert!(losses(&events).iter().all(|loss| loss["reason"] == "truncated"), "{events:?}");
     let timed_out = |loss: &&Value| loss["detail"].as_str().unwrap().contains("handshake_timeout");
     assert_eq!(losses(&events).into_iter().filter(timed_out).count(), 1);
-    assert_eq!(accounts.listeners[0].lost(), expected.iter().sum::<u64>());
+    assert_eq!(totals.listeners[0].lost(), expected.iter().sum::<u64>());
 }
 
 #[tokio::test]
@@ -252,12 +252,12 @@ async fn a_stop_does_not_wait_for_a_header() {
     let mut silent = daemon.connect().await;
     let mut halting = daemon.connect().await;
     halting.write_all(b"PROXY TCP4").await.unwrap();
-    daemon.until_books("both are there", |books| books.connections_open == 2).await;
+    daemon.until_totals("both are there", |counters| counters.connections_open == 2).await;
     let stopped = daemon.stop().await;
     assert_is_closed(&mut silent).await;
     assert_is_closed(&mut halting).await;
     // If it had been seen.
-    assert!([0, 10].contains(&stopped.accounts.listeners[0].lost()));
+    assert!([0, 10].contains(&stopped.totals.listeners[0].lost()));
 }
 
 #[tokio::test]

@@ -82,9 +82,8 @@ async fn what_is_the_same_keeps_its_connections_and_what_is_not_begins_anew() {
     let mut all = names(&stopped.events);
     all.sort();
     assert_eq!(all, ["changed-1", "changed-2", "gone-1", "new-1", "same-1", "same-2"]);
-    // The books go on, and nobody's are forgotten.
-    let connections: Vec<_> =
-        stopped.accounts.listeners.iter().map(|one| (one.name.as_str(), one.connections)).collect();
+    // The counters go on, and nobody's are forgotten.
+    let connections: Vec<_> = stopped.totals.listeners.iter().map(|one| (one.name.as_str(), one.connections)).collect();
     assert_eq!(connections, [("same", 1), ("changed", 2), ("gone", 1), ("new", 1)]);
 }
 
@@ -116,7 +115,7 @@ async fn a_refused_configuration_leaves_no_books_behind() {
     let impossible = [listener("b", free_address(), QUICK), listener("c", taken.local_addr().unwrap(), QUICK)];
     assert!(daemon.server.reload(&config(&impossible.concat())).await.is_err());
     let names = |server: &Server| {
-        server.ledger().accounts().listeners.into_iter().map(|account| account.name).collect::<Vec<_>>()
+        server.accounting().totals().listeners.into_iter().map(|totals| totals.name).collect::<Vec<_>>()
     };
     assert_eq!(names(&daemon.server), ["a"]);
     let possible = [listener("a", address, QUICK), listener("b", free_address(), QUICK)];
@@ -145,7 +144,7 @@ async fn a_new_listener_whose_agents_cannot_be_kept_is_refused_at_once() {
     let with = |dir: &str| config(&format!("{NEVER}{before}{}", zico("z", &home.path().join(dir), "")));
     let refused = within("the refusal", daemon.server.reload(&with("file"))).await.unwrap_err().to_string();
     assert!(refused.contains("the agents of listener z") && refused.contains("file"), "{refused}");
-    assert_eq!(daemon.server.ledger().accounts().listeners.len(), 1);
+    assert_eq!(daemon.server.accounting().totals().listeners.len(), 1);
     let reloaded = daemon.server.reload(&with("directory")).await.unwrap();
     assert_eq!(reloaded.changes, ["listener z begun"]);
     daemon.stop().await;
@@ -157,7 +156,7 @@ async fn a_listener_that_is_changed_takes_its_agents_over_when_its_connections_h
     let mut daemon = Daemon::start(&format!("{NEVER}{}", zico("z", home.path(), ""))).await;
     // Its connection holds the store until it has gone.
     let mut peer = daemon.connect().await;
-    daemon.until_books("it is there", |books| books.connections_open == 1).await;
+    daemon.until_totals("it is there", |counters| counters.connections_open == 1).await;
     let other = format!("{NEVER}{}", zico("z", home.path(), "session_timeout = \"2h\""));
     let reloaded = within("reloading", daemon.server.reload(&config(&other))).await.unwrap();
     assert_eq!(reloaded.changes, ["listener z begun anew"]);
@@ -192,12 +191,12 @@ async fn sinks_come_go_and_change_under_traffic_and_no_event_is_lost_between_the
     until("400 spans", is_all_written).await;
     let reloaded = server.reload(&with(&steady)).await.unwrap();
     assert_eq!(reloaded.changes, ["sink other ended"]);
-    let accounts = server.stop().await;
-    assert!(accounts.are_balanced(), "{accounts}");
+    let totals = server.stop().await;
+    assert!(totals.are_balanced(), "{totals}");
     let in_parts: Vec<_> = (1..6).flat_map(|number| written(&path(&format!("{number}.ndjson")))).collect();
     assert_eq!(in_parts, written(&path("steady.ndjson")));
-    let events: Vec<_> = accounts.sinks.iter().map(|sink| (sink.name.as_str(), sink.events, sink.failed)).collect();
-    let all = accounts.listeners[0].events();
+    let events: Vec<_> = totals.sinks.iter().map(|sink| (sink.name.as_str(), sink.events, sink.failed)).collect();
+    let all = totals.listeners[0].events();
     assert_eq!(events, [("steady", all, 0), ("other", all, 0)]);
 }
 

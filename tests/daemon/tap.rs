@@ -81,13 +81,13 @@ async fn the_wire_is_shown_from_the_next_message_on_and_what_is_wrong_with_it() 
     let daemon = daemon("").await;
     let mut stream = daemon.connect().await;
     stream.write_all(&[wire::process(), wire::named_span(7, "before")].concat()).await.unwrap();
-    daemon.until_books("it is read", |books| books.bytes_in > 100 && books.buffered() == 0).await;
+    daemon.until_totals("it is read", |counters| counters.bytes_in > 100 && counters.buffered() == 0).await;
     let tap = tap(&daemon, &["--wire"]).await;
-    let at = daemon.books().bytes_in;
+    let at = daemon.counters().bytes_in;
     // In two pieces, so that the first of them is no message.
     let message = wire::named_span(8, "after");
     stream.write_all(&message[..5]).await.unwrap();
-    daemon.until_books("a piece is here", |books| books.bytes_in == at + 5).await;
+    daemon.until_totals("a piece is here", |counters| counters.bytes_in == at + 5).await;
     stream.write_all(&message[5..]).await.unwrap();
     stream.write_all(&[0xDD, 0x77, 1, 2, 3]).await.unwrap();
     daemon.until_all_closed().await;
@@ -155,7 +155,7 @@ async fn a_tap_that_nobody_reads_holds_nobody_up_and_says_what_it_has_left_out()
     let agent = Agent::Datadog(datadog::Dialect::default());
     within("everything is sent", tributary::simulate::run(agent, plan, pending())).await.unwrap();
     daemon.until_all_closed().await;
-    let written = || daemon.server.ledger().accounts().sinks[0].written;
+    let written = || daemon.server.accounting().totals().sinks[0].written;
     until("it is written", || (written() >= EVENTS).then_some(())).await;
     // Only now somebody reads, and something more passes.
     let reading = tokio::spawn(async move {

@@ -33,9 +33,9 @@ async fn what_comes_through_tls_gives_the_same_events() {
         let of_peer = events.iter().filter(|event| event["origin"]["peer"] == peer.as_str());
         assert!(of_peer.map(timeless).eq(expected.iter().map(timeless)), "in pieces of {piece}");
     }
-    let accounts = daemon.stop().await.accounts;
-    assert_eq!(accounts.listeners[0].bytes_in, 2 * work.len() as u64 + hello("small").len() as u64);
-    assert_eq!(accounts.listeners[0].lost(), 0);
+    let totals = daemon.stop().await.totals;
+    assert_eq!(totals.listeners[0].bytes_in, 2 * work.len() as u64 + hello("small").len() as u64);
+    assert_eq!(totals.listeners[0].lost(), 0);
 }
 
 #[tokio::test]
@@ -92,12 +92,12 @@ async fn plain_bytes_on_a_tls_listener_are_a_loss_and_disturb_nobody() {
     assert_is_closed(&mut plain).await;
     daemon.until("the loss is told", |events| !losses(events).is_empty()).await;
     send_secretly(other, &wire::metric(1, 0.5), 100).await;
-    let crate::live::Stopped { events, accounts } = daemon.stop().await;
+    let crate::live::Stopped { events, totals } = daemon.stop().await;
     assert_eq!(spans(&events), [("secret", true)]);
     let [loss] = losses(&events)[..] else { panic!("one loss: {events:?}") };
     assert_eq!(loss["reason"], "malformed");
     assert!(loss["detail"].as_str().unwrap().contains("tls.allow_plain"), "{loss}");
-    assert_eq!(loss["bytes"].as_u64(), Some(accounts.listeners[0].lost()));
+    assert_eq!(loss["bytes"].as_u64(), Some(totals.listeners[0].lost()));
     assert!(loss["excerpt"].as_str().unwrap().starts_with("dd0000000001"), "{loss}");
 }
 
@@ -130,14 +130,14 @@ async fn a_proxy_header_comes_before_tls_and_before_plain_bytes_too() {
     let mut plain = daemon.connect().await;
     plain.write_all(&[version_1, hello("plain")].concat()).await.unwrap();
     assert_is_closed(&mut plain).await;
-    let crate::live::Stopped { events, accounts } = daemon.stop().await;
+    let crate::live::Stopped { events, totals } = daemon.stop().await;
     let peers: Vec<_> = events.iter().map(|event| (event["kind"].as_str(), event["origin"]["peer"].as_str())).collect();
     let [two, one] = [Some("192.0.2.7:80"), Some("192.0.2.8:81")];
     let [log, span] = [Some("log"), Some("span")];
     assert_eq!(peers, [(log, two), (span, two), (log, one), (span, one), (Some("loss"), one)]);
     let lost = hello("plain").len().min(64) as u64;
-    assert_eq!(accounts.listeners[0].lost(), lost);
-    assert_eq!(accounts.listeners[0].bytes_in, 2 * hello("two").len() as u64 + lost);
+    assert_eq!(totals.listeners[0].lost(), lost);
+    assert_eq!(totals.listeners[0].bytes_in, 2 * hello("two").len() as u64 + lost);
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn a_stop_during_a_handshake_does_not_wait_for_it() {
     let mut silent = daemon.connect().await;
     let mut halting = daemon.connect().await;
     halting.write_all(&[0x16, 3, 1, 2, 0, 1]).await.unwrap();
-    daemon.until_books("both are there", |books| books.connections_open == 2).await;
+    daemon.until_totals("both are there", |counters| counters.connections_open == 2).await;
     assert!(daemon.stop().await.events.is_empty());
     assert_is_closed(&mut silent).await;
     assert_is_closed(&mut halting).await;

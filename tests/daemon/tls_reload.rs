@@ -44,7 +44,7 @@ async fn who_comes_sees_the_new_certificate_and_who_is_there_stays() {
     found.sort_unstable();
     assert_eq!(found, [("new", true), ("old", true)]);
     // One listener all the time, whose connections nobody has ended.
-    assert_eq!(stopped.accounts.listeners.len(), 1);
+    assert_eq!(stopped.totals.listeners.len(), 1);
     assert!(losses(&stopped.events).is_empty());
 }
 
@@ -57,7 +57,7 @@ async fn clients_of_authorities_that_are_gone_come_in_no_more() {
     old.write_all(&wire::process()).await.unwrap();
     old.flush().await.unwrap();
     // The handshake is over when something of it has been read.
-    daemon.until_books("it is read", |books| books.bytes_in > 0).await;
+    daemon.until_totals("it is read", |counters| counters.bytes_in > 0).await;
 
     fs::write(world.path("ca.pem"), other.authority()).unwrap();
     let reloaded = daemon.server.reload(&config(&toml)).await.unwrap();

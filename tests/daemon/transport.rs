@@ -128,7 +128,7 @@ async fn a_span_goes_out_after_span_idle_though_nothing_follows() {
     let mut stream = daemon.connect().await;
     stream.write_all(&[wire::process(), wire::named_span(1, "idle")].concat()).await.unwrap();
     daemon.until_named("idle").await;
-    assert_eq!(daemon.books().connections_open, 1);
+    assert_eq!(daemon.counters().connections_open, 1);
     say(&daemon, &mut stream, "next").await;
     assert_eq!(spans(&daemon.stop().await.events), [("idle", true), ("next", true)]);
 }
@@ -182,7 +182,7 @@ async fn a_reset_leaves_the_last_span_incomplete_and_is_a_loss_only_inside_an_ob
         streams.push(stream);
     }
     let sent = (between.len() + inside.len()) as u64;
-    daemon.until_books("all is read", |books| books.bytes_in == sent).await;
+    daemon.until_totals("all is read", |counters| counters.bytes_in == sent).await;
     streams.into_iter().for_each(reset);
     daemon.until_all_closed().await;
     let events = daemon.stop().await.events;
@@ -200,7 +200,7 @@ async fn a_message_over_the_limit_ends_its_connection_and_no_other() {
     let mut other = with_span(&daemon, "before").await;
     let string = wire::string(1, &"x".repeat(2_000));
     send_all(daemon.connect().await, &[&wire::process()[..], &string].concat()).await;
-    daemon.until_books("the connection is over", |books| books.connections_open == 1).await;
+    daemon.until_totals("the connection is over", |counters| counters.connections_open == 1).await;
     say(&daemon, &mut other, "after").await;
     assert_lost(&daemon.stop().await.events, "too_large", string.len());
 }
@@ -213,7 +213,7 @@ async fn a_message_exactly_at_the_limit_is_taken_though_its_head_comes_on_top() 
     let (most, last) = string.split_at(string.len() - 1);
     stream.write_all(&[&wire::process(), most].concat()).await.unwrap();
     let received = (wire::process().len() + most.len()) as u64;
-    daemon.until_books("all but a byte is here", |books| books.bytes_in == received).await;
+    daemon.until_totals("all but a byte is here", |counters| counters.bytes_in == received).await;
     send_all(stream, last).await;
     daemon.until_all_closed().await;
     let events = daemon.stop().await.events;
@@ -240,14 +240,14 @@ async fn beyond_max_connections_the_next_waits_until_one_leaves() {
     third.write_all(&[wire::process(), wire::named_span(1, "third"), wire::trace()].concat()).await.unwrap();
     for _ in 0..20 {
         sleep(Duration::from_millis(10)).await;
-        assert_eq!(daemon.books().connections, 2, "the third one waits");
+        assert_eq!(daemon.counters().connections, 2, "the third one waits");
     }
     say(&daemon, &mut second, "second again").await;
     send_all(first, &[]).await;
     daemon.until_named("third").await;
     say(&daemon, &mut third, "third again").await;
-    let books = daemon.books();
-    assert_eq!((books.connections, books.connections_open, books.refused), (3, 2, 0));
+    let counters = daemon.counters();
+    assert_eq!((counters.connections, counters.connections_open, counters.refused), (3, 2, 0));
     daemon.stop().await;
 }
 
@@ -256,24 +256,24 @@ async fn beyond_max_connections_per_address_the_next_is_turned_away() {
     let daemon = Daemon::with("max_connections_per_address = 1").await;
     let mut first = with_span(&daemon, "first").await;
     assert_is_closed(&mut daemon.connect().await).await;
-    assert_eq!((daemon.books().connections, daemon.books().refused), (1, 1));
+    assert_eq!((daemon.counters().connections, daemon.counters().refused), (1, 1));
     say(&daemon, &mut first, "first again").await;
     send_all(first, &[]).await;
     daemon.until_all_closed().await;
     with_span(&daemon, "next").await;
-    let accounts = daemon.stop().await.accounts;
-    assert!(accounts.to_string().contains("; 1 connections refused"), "{accounts}");
+    let totals = daemon.stop().await.totals;
+    assert!(totals.to_string().contains("; 1 connections refused"), "{totals}");
 }
 
 #[tokio::test]
 async fn only_allowed_networks_come_in() {
     let daemon = Daemon::with("allow = [\"10.0.0.0/8\"]").await;
     assert_is_closed(&mut daemon.connect().await).await;
-    assert_eq!((daemon.books().connections, daemon.books().refused), (0, 1));
+    assert_eq!((daemon.counters().connections, daemon.counters().refused), (0, 1));
     daemon.stop().await;
     let daemon = Daemon::with("allow = [\"10.0.0.0/8\", \"127.0.0.0/8\"]").await;
     with_span(&daemon, "allowed").await;
-    assert_eq!(daemon.books().refused, 0);
+    assert_eq!(daemon.counters().refused, 0);
     daemon.stop().await;
 }
 
@@ -292,8 +292,8 @@ async fn many_connections_that_come_and_go_leave_nothing_behind() {
     }
     within("all is sent", agents.join_all()).await;
     daemon.until_all_closed().await;
-    let crate::live::Stopped { events, accounts } = daemon.stop().await;
-    assert_eq!(accounts.listeners[0].connections, 160);
+    let crate::live::Stopped { events, totals } = daemon.stop().await;
+    assert_eq!(totals.listeners[0].connections, 160);
     assert_eq!(spans(&events), vec![("work", true); 160]);
 }
 
@@ -329,7 +329,7 @@ async fn a_session_that_panics_takes_no_other_with_it_and_its_bytes_are_lost_wit
     let (sender, mut workers) = sinks.start();
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let listener = Listener::bind("test", Protocol::Datadog, ([127, 0, 0, 1], 0).into(), Default::default()).unwrap();
-    let (address, books) = (listener.address().unwrap(), listener.books.clone());
+    let (address, counters) = (listener.address().unwrap(), listener.counters.clone());
     let serving =
         listener.serve(|_| Fragile, sender, Clock::start(), tasks.clone(), stop.clone(), CancellationToken::new());
     let serving = tokio::spawn(serving);
@@ -354,6 +354,6 @@ async fn a_session_that_panics_takes_no_other_with_it_and_its_bytes_are_lost_wit
     let (loss, origin) = (&events[1]["loss"], &events[1]["origin"]);
     assert_eq!((&loss["reason"], &loss["bytes"]), (&json!("failed"), &json!(4)));
     assert_eq!((&origin["offset"], &origin["length"]), (&json!(4), &json!(4)));
-    let account = books.account();
-    assert_eq!((account.bytes_in, account.bytes_decoded, account.lost()), (13, 9, 4));
+    let totals = counters.totals();
+    assert_eq!((totals.bytes_in, totals.bytes_decoded, totals.lost()), (13, 9, 4));
 }

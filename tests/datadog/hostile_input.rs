@@ -6,8 +6,9 @@ use std::time::Duration;
 use crate::hostile_support::wire::{meta, metrics, process, span, string, string_head, trace};
 use crate::hostile_support::{Driven, raw};
 use tributary::event::Kind;
+use tributary::memory::{MemoryBudget, MemoryLease};
+use tributary::protocol::End;
 use tributary::protocol::datadog::{ListLayout, Options};
-use tributary::protocol::{End, MemoryBudget, MemoryLease};
 use tributary::simulate::datadog::{Dialect, Tracer};
 
 // Events stay sound.
@@ -140,7 +141,7 @@ fn ids_that_are_never_defined_hold_no_more_than_the_waiting_limits() {
     }
     assert!(driven.warnings("pending_overflow") > 0);
     let done = driven.finish(End::Closed);
-    assert_eq!((done.account.buffered(), done.account.lost()), (0, 0));
+    assert_eq!((done.totals.buffered(), done.totals.lost()), (0, 0));
 }
 
 #[test]
@@ -178,7 +179,7 @@ fn tight() -> Options {
 /// More than what the input, the burst and the time since the start have earned did not go out. What was on its way
 /// when the credit ran out, and what our count of output leaves out, may.
 fn assert_within_credit(driven: &Driven, options: &Options) {
-    let earned = options.amplification.ratio * driven.account().bytes_in
+    let earned = options.amplification.ratio * driven.totals().bytes_in
         + options.amplification.burst
         + (options.amplification.rate as f64 * driven.elapsed.as_secs_f64()) as u64;
     let output = driven.output_bytes;
@@ -320,7 +321,7 @@ fn honest_tracers_are_never_held() {
         let mut driven = Driven::new(&Options::default());
         driven.feed_in_reads(&wire);
         assert_eq!(driven.held, Duration::ZERO);
-        assert_eq!(driven.finish(End::Closed).account.lost(), 0);
+        assert_eq!(driven.finish(End::Closed).totals.lost(), 0);
     }
 }
 
@@ -335,7 +336,7 @@ fn a_declared_cache_of_any_size_is_kept_within_the_limits() {
         driven.feed(&[process(declared), strings(1, 20)].concat());
         (1..=20).for_each(|id| driven.feed(&span(1, [id, 0, 0, 0])));
         let done = driven.finish(End::Closed);
-        assert_eq!(done.account.bytes_lost, [0; 10]);
+        assert_eq!(done.totals.bytes_lost, [0; 10]);
         let mut driven = Driven::new(&options).keep_lines();
         driven.feed(&[process(declared), strings(1, 20)].concat());
         (1..=20).for_each(|id| driven.feed(&span(1, [id, 0, 0, 0])));
@@ -364,7 +365,7 @@ fn a_string_at_the_hard_limit_is_read_and_one_over_it_is_not() {
         driven.feed(&[process(0), string(1, &vec![b'x'; len])].concat());
         assert_eq!(driven.is_closed, !is_read);
         assert_eq!(driven.warnings("string_truncated"), u64::from(is_read));
-        assert_eq!(driven.finish(End::Closed).account.lost() == 0, is_read);
+        assert_eq!(driven.finish(End::Closed).totals.lost() == 0, is_read);
     }
 }
 
@@ -395,9 +396,9 @@ fn alternating_lists_without_end_grow_one_record_to_its_limit() {
     (0..50).for_each(|_| driven.feed(&lists));
     assert!(budget.used() < 1 << 20, "{} bytes", budget.used());
     let done = driven.finish(End::Closed);
-    assert_eq!(done.account.count(Kind::Span), 1);
-    assert_eq!(done.account.lost(), (50 * 510 - 4096) * 16);
-    assert_eq!(done.account.buffered(), 0);
+    assert_eq!(done.totals.count(Kind::Span), 1);
+    assert_eq!(done.totals.lost(), (50 * 510 - 4096) * 16);
+    assert_eq!(done.totals.buffered(), 0);
 }
 
 #[test]
@@ -415,7 +416,7 @@ fn a_record_of_4096_entries_may_get_its_texts_one_by_one() {
         driven.feed(&string(*id, id.to_string().as_bytes()));
     });
     let done = driven.finish(End::Closed);
-    assert_eq!(done.account.count(Kind::Loss), 0);
+    assert_eq!(done.totals.count(Kind::Loss), 0);
     let span = &done.of_kind("span")[0];
     assert!(ids.iter().map(u64::to_string).all(|text| span["attributes"][&text] == text.as_str()));
 }
@@ -428,7 +429,7 @@ fn four_thousand_records_that_wait_for_one_id_all_get_its_text() {
     driven.feed(&string(9, b"text"));
     assert_eq!(driven.spans(), 4096);
     assert!(driven.batch_events <= 1024 + 3, "{} events", driven.batch_events);
-    assert_eq!(driven.finish(End::Closed).account.count(Kind::Loss), 0);
+    assert_eq!(driven.finish(End::Closed).totals.count(Kind::Loss), 0);
 }
 
 #[test]

@@ -14,8 +14,9 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::Value;
 use tributary::event::Reason;
+use tributary::memory::MemoryBudget;
+use tributary::protocol::End;
 use tributary::protocol::datadog::{ListLayout, Options};
-use tributary::protocol::{End, MemoryBudget};
 use tributary::simulate::datadog::{Dialect, Tracer};
 
 /// The wire bytes of every recorded case.
@@ -233,7 +234,7 @@ impl Case {
             if do_pause {
                 driven.pass(Duration::from_millis(u64::from(*pause)));
             }
-            let buffered = driven.account().buffered();
+            let buffered = driven.totals().buffered();
             assert!(buffered >= 0, "more is accounted for than has come");
             let most = i128::from(4083.max(14 + self.max_message));
             assert!(driven.is_closed || buffered <= most, "{buffered} bytes are undecided");
@@ -243,9 +244,9 @@ impl Case {
 }
 
 fn check(case: &Case, done: &Finished) {
-    let account = &done.account;
-    assert_eq!(account.buffered(), 0, "decoded + lost = received");
-    assert_eq!(account.bytes_in, case.bytes.len() as u64);
+    let totals = &done.totals;
+    assert_eq!(totals.buffered(), 0, "decoded + lost = received");
+    assert_eq!(totals.bytes_in, case.bytes.len() as u64);
     assert!(done.batch_events <= 1024 + 3, "a batch of {} events", done.batch_events);
     assert!(done.batch_bytes <= 8 << 20, "a batch of {} bytes", done.batch_bytes);
 
@@ -283,11 +284,11 @@ fn check(case: &Case, done: &Finished) {
     }
     for reason in Reason::ALL {
         let told = lost.get(reason.as_str()).copied().unwrap_or(0);
-        assert_eq!(told, account.bytes_lost[reason.index()], "bytes lost as {}", reason.as_str());
+        assert_eq!(told, totals.bytes_lost[reason.index()], "bytes lost as {}", reason.as_str());
     }
     let walk = walk(&case.bytes, case.max_message, case.is_padded());
-    assert_eq!(account.bytes_decoded + cut_bytes, walk.good as u64, "what can be decoded is");
-    assert_eq!(records, walk.owners + account.warnings.get("late_list").unwrap_or(&0), "one event for each owner");
+    assert_eq!(totals.bytes_decoded + cut_bytes, walk.good as u64, "what can be decoded is");
+    assert_eq!(records, walk.owners + totals.warnings.get("late_list").unwrap_or(&0), "one event for each owner");
     assert_eq!(definitions, if case.emit_definitions { walk.strings } else { 0 }, "one event for each definition");
     assert_eq!(told_incomplete, incomplete, "events with raw ids");
     assert_eq!(told_cut, cut_records, "events with dropped entries");
@@ -307,7 +308,7 @@ proptest! {
         check(&case, &whole);
         let cut = case.in_pieces(false);
         prop_assert_eq!(whole.text, cut.text);
-        prop_assert_eq!(whole.account, cut.account);
+        prop_assert_eq!(whole.totals, cut.totals);
     }
 }
 

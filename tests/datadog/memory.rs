@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::hostile_support::wire::{meta, process, span, string, trace};
 use crate::hostile_support::{Driven, is_in_own_process, process_memory};
-use tributary::protocol::MemoryBudget;
+use tributary::memory::MemoryBudget;
 use tributary::protocol::datadog::Options;
 
 /// Sessions per scenario: enough that memory left over from the preparation does not matter.

@@ -314,7 +314,7 @@ fn check(case: &Case) {
             counts
         });
     let counted: BTreeMap<String, u64> =
-        whole.account.warnings.iter().map(|(code, count)| (code.to_string(), *count)).collect();
+        whole.totals.warnings.iter().map(|(code, count)| (code.to_string(), *count)).collect();
     assert_eq!(counted, warnings, "{}", case.name);
     let small = case.wire.len() <= 600;
     let every_cut = if small { (1..case.wire.len()).collect::<Vec<_>>() } else { Vec::new() };
@@ -393,8 +393,8 @@ fn idle_completes_a_span_and_a_late_list_goes_out_as_a_supplement() {
     assert_eq!(late["attributes"]["span_id"], "0000000000000001");
     assert_eq!(late["attributes"]["http.status_code"].as_f64(), Some(200.0));
     assert_eq!(late["attributes"]["http.method"], "GET");
-    assert_eq!(decoded.account.warnings["late_list"], 1);
-    assert_eq!(decoded.account.lost(), 0);
+    assert_eq!(decoded.totals.warnings["late_list"], 1);
+    assert_eq!(decoded.totals.lost(), 0);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::live::puppet::{Mood, Strings};
 use crate::live::{Daemon, config, until, within};
 use serde_json::Value;
 use tributary::event::{Kind, Reason};
-use tributary::pipeline::options::{LaneOptions, WhenFull};
+use tributary::pipeline::options::{QueueOptions, WhenFull};
 use tributary::server::Server;
 
 fn case(name: &str) -> Case {
@@ -19,7 +19,7 @@ fn case(name: &str) -> Case {
 async fn daemon(quarantine: &Path, options: &str, strings: &Strings) -> Server {
     let strings = strings.clone();
     Server::start_with(&config(&listener(quarantine, options)), move |sinks| {
-        sinks.add("puppet", LaneOptions::default(), move || Ok(strings.puppet()));
+        sinks.add("puppet", QueueOptions::default(), move || Ok(strings.puppet()));
     })
     .await
     .unwrap()
@@ -75,8 +75,8 @@ async fn a_sink_that_fails_is_a_503_and_the_resend_is_no_repeat() {
     assert_eq!((reply.status, reply.headers.contains_key("retry-after")), (503, true));
     strings.set(Mood::Write);
     assert_eq!(put(&server, &plain(3, &again(&body, 3, 2))).await.status, 200);
-    let accounts = server.stop().await;
-    assert!(accounts.are_balanced());
+    let totals = server.stop().await;
+    assert!(totals.are_balanced());
     assert_eq!(events(&strings.written()), 9);
     assert!(duplicates(&strings.written()).is_empty());
 }
@@ -111,7 +111,7 @@ async fn an_upload_that_a_full_lane_sheds_is_not_told_to_be_stored() {
     let directory = tempfile::tempdir().unwrap();
     let strings = Strings::new(Mood::Stall);
     let puppets = strings.clone();
-    let options = LaneOptions { buffer_batches: 1, when_full: WhenFull::Shed, ..Default::default() };
+    let options = QueueOptions { buffer_batches: 1, when_full: WhenFull::Shed, ..Default::default() };
     let server = Server::start_with(&config(&listener(directory.path(), "")), move |sinks| {
         sinks.add("puppet", options, move || Ok(puppets.puppet()));
     })
@@ -123,9 +123,9 @@ async fn an_upload_that_a_full_lane_sheds_is_not_told_to_be_stored() {
         let mut stream = crate::live::connect(&server).await;
         send(&mut stream, &case(name).request).await;
         streams.push(stream);
-        until("it is handed over", || (server.ledger().accounts().sinks[0].events > 0).then_some(())).await;
+        until("it is handed over", || (server.accounting().totals().sinks[0].events > 0).then_some(())).await;
     }
-    until("one is shed", || (server.ledger().accounts().sinks[0].shed > 0).then_some(())).await;
+    until("one is shed", || (server.accounting().totals().sinks[0].shed > 0).then_some(())).await;
     strings.set(Mood::Write);
     let mut statuses = Vec::new();
     for stream in &mut streams {
@@ -152,8 +152,8 @@ async fn retries_of_real_agents_are_recognised() {
     assert_eq!(events(&stopped.events) as u64, once);
     assert_eq!(duplicates(&stopped.events), [once, once]);
     let bytes = case("real-v3-retry-0").body.len() as u64;
-    assert_eq!(stopped.accounts.listeners[0].bytes_lost[Reason::Duplicate.index()], 2 * bytes);
-    assert_eq!(stopped.accounts.listeners[0].count(Kind::Loss), 2);
+    assert_eq!(stopped.totals.listeners[0].bytes_lost[Reason::Duplicate.index()], 2 * bytes);
+    assert_eq!(stopped.totals.listeners[0].count(Kind::Loss), 2);
 }
 
 #[tokio::test]
@@ -278,7 +278,7 @@ async fn a_request_that_the_grace_period_does_not_suffice_for_is_accounted_for()
     let toml = format!("limits.shutdown_grace = \"100ms\"\n{}", listener(directory.path(), ""));
     let puppets = strings.clone();
     let server = Server::start_with(&config(&toml), move |sinks| {
-        sinks.add("puppet", LaneOptions::default(), move || Ok(puppets.puppet()));
+        sinks.add("puppet", QueueOptions::default(), move || Ok(puppets.puppet()));
     })
     .await
     .unwrap();
@@ -288,11 +288,11 @@ async fn a_request_that_the_grace_period_does_not_suffice_for_is_accounted_for()
     let mut half = crate::live::connect(&server).await;
     let request = plain(2, &case("v2-mixed").body);
     send(&mut half, &request[..request.len() - 10]).await;
-    let received = || server.ledger().accounts().listeners[0].bytes_in;
+    let received = || server.accounting().totals().listeners[0].bytes_in;
     until("both are here", || (received() == 585 + 547).then_some(())).await;
-    let accounts = within("the end", server.stop()).await;
-    assert!(accounts.are_balanced(), "{accounts}");
-    assert_eq!(accounts.sinks[0].written, 0);
+    let totals = within("the end", server.stop()).await;
+    assert!(totals.are_balanced(), "{totals}");
+    assert_eq!(totals.sinks[0].written, 0);
 }
 
 /// A singular event of version 3 at this moment.

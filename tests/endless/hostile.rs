@@ -1,4 +1,4 @@
-//! Endless OS metrics from peers that mean harm, or have bad luck: limits, right answers, and books that balance.
+//! Endless OS metrics from peers that mean harm, or have bad luck: limits, right answers, and counters that balance.
 
 use std::io::Write;
 
@@ -27,14 +27,14 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 const GZIP: &str = "X-Endless-Content-Encoding: gzip\r\n";
 
-/// The one loss of a daemon that has stopped, and which bytes of the books it stands for.
+/// The one loss of a daemon that has stopped, and which bytes of the counters it stands for.
 async fn only_loss(daemon: Daemon) -> Value {
     let stopped = daemon.stop().await;
-    let account = &stopped.accounts.listeners[0];
+    let totals = &stopped.totals.listeners[0];
     let losses = losses(&stopped.events);
     let [loss] = losses.as_slice() else { panic!("{losses:#?}") };
-    assert_eq!(loss["bytes"], account.lost());
-    assert_eq!(account.bytes_in, account.lost(), "nothing else came in");
+    assert_eq!(loss["bytes"], totals.lost());
+    assert_eq!(totals.bytes_in, totals.lost(), "nothing else came in");
     (*loss).clone()
 }
 
@@ -205,7 +205,7 @@ async fn a_peer_that_leaves_before_its_answer_changes_nothing() {
         crate::live::reset(stream);
     }
     daemon.until_all_closed().await;
-    assert!(daemon.stop().await.accounts.are_balanced());
+    assert!(daemon.stop().await.totals.are_balanced());
 }
 
 #[tokio::test]

@@ -52,7 +52,7 @@ async fn every_recorded_upload_gets_its_answer_and_gives_the_expected_events() {
             assert!(reason.starts_with(loss["loss"]["detail"].as_str().unwrap()), "{}: {reason}", case.name);
         }
         let stopped = daemon.stop().await;
-        assert_eq!(stopped.accounts.listeners[0].bytes_in, case.body.len() as u64, "{}", case.name);
+        assert_eq!(stopped.totals.listeners[0].bytes_in, case.body.len() as u64, "{}", case.name);
     }
 }
 
@@ -99,7 +99,7 @@ async fn a_connection_serves_one_request_after_another() {
     let events = daemon.events();
     let numbers: Vec<_> = events.iter().map(|event| event["origin"]["sequence"].as_u64().unwrap()).collect();
     assert!(numbers.is_sorted() && numbers.contains(&1) && numbers.contains(&4));
-    assert_eq!(daemon.stop().await.accounts.listeners[0].connections, 1);
+    assert_eq!(daemon.stop().await.totals.listeners[0].connections, 1);
 }
 
 #[tokio::test]
@@ -184,7 +184,7 @@ async fn what_is_not_http_is_told_and_closed() {
     assert_eq!(reply.status, 400);
     let loss = daemon.until_named("tributary.loss").await;
     assert_eq!(loss["loss"]["reason"], "malformed");
-    assert_eq!(loss["loss"]["bytes"], 0, "heads are no part of the books");
+    assert_eq!(loss["loss"]["bytes"], 0, "heads are no part of the counters");
     let mut stream = daemon.connect().await;
     let long = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(17 << 10));
     assert_eq!(within("the answer", ask(&mut stream, long.as_bytes())).await.status, 431);

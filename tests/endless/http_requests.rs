@@ -9,9 +9,10 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tributary::event::{Header, Position, Severity};
+use tributary::memory::MemoryBudget;
 use tributary::pipeline::Sinks;
 use tributary::protocol::{
-    Admission, Exchange, Fate, Flow, Head, MemoryBudget, Now, Output, Protocol, Request, Response, Work,
+    Exchange, Flow, Head, HeadDecision, Now, Output, Protocol, Request, RequestOutcome, Response, Work,
 };
 use tributary::sink::memory::Memory;
 use tributary::transport::clock::Clock;
@@ -30,8 +31,8 @@ struct Task {
 impl Exchange for Obedient {
     type Work = Task;
 
-    fn admit(&self, _head: &Head, _now: Now) -> Admission {
-        Admission::Take { max_body_bytes: 100, key: "none" }
+    fn admit(&self, _head: &Head, _now: Now) -> HeadDecision {
+        HeadDecision::Take { max_body_bytes: 100, key: "none" }
     }
 
     fn work(&self, request: Request, _now: Now) -> Task {
@@ -40,7 +41,7 @@ impl Exchange for Obedient {
 }
 
 impl Work for Task {
-    fn proceed(&mut self, now: Now, out: &mut Output) -> Flow {
+    fn step(&mut self, now: Now, out: &mut Output) -> Flow {
         let body = str::from_utf8(&self.request.body).unwrap();
         assert_ne!(body, "panic", "on purpose");
         let name = out.batch.push_text(body);
@@ -55,7 +56,7 @@ impl Work for Task {
         Flow::Continue
     }
 
-    fn aside(&self) -> Option<&str> {
+    fn quarantine_reason(&self) -> Option<&str> {
         None
     }
 
@@ -63,8 +64,8 @@ impl Work for Task {
         &self.request
     }
 
-    fn conclude(self, fate: Fate, _now: Now) -> Response {
-        Response::empty(if fate == Fate::Delivered { 200 } else { 500 })
+    fn respond(self, fate: RequestOutcome, _now: Now) -> Response {
+        Response::empty(if fate == RequestOutcome::Delivered { 200 } else { 500 })
     }
 }
 
@@ -76,7 +77,7 @@ async fn a_request_that_panics_or_wishes_to_be_held_is_nothing_to_the_next() {
     let (sender, mut workers) = sinks.start();
     let (tasks, stop, abort) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
     let listener = Listener::bind("test", Protocol::Endless, ([127, 0, 0, 1], 0).into(), Default::default()).unwrap();
-    let (address, books) = (listener.address().unwrap(), listener.books.clone());
+    let (address, counters) = (listener.address().unwrap(), listener.counters.clone());
     let options = HttpOptions {
         quarantine: QuarantineOptions { dir: "".into(), ..Default::default() },
         ..HttpOptions::default()
@@ -103,6 +104,6 @@ async fn a_request_that_panics_or_wishes_to_be_held_is_nothing_to_the_next() {
     let names: Vec<_> = events.iter().map(|event| event["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["hold", "after", "after", "tributary.loss", "after", "after"]);
     assert_eq!((&events[3]["loss"]["reason"], &events[3]["loss"]["bytes"]), (&json!("failed"), &json!(5)));
-    let account = books.account();
-    assert_eq!((account.bytes_in, account.bytes_decoded, account.lost()), (19, 14, 5));
+    let totals = counters.totals();
+    assert_eq!((totals.bytes_in, totals.bytes_decoded, totals.lost()), (19, 14, 5));
 }

@@ -13,9 +13,10 @@ use proptest::sample::Index;
 use serde_json::Value;
 use tributary::decode;
 use tributary::event::{Origin, UnixNanos};
-use tributary::pipeline::ledger::{ListenerAccount, ListenerBooks};
+use tributary::memory::MemoryBudget;
+use tributary::pipeline::accounting::{ListenerCounters, ListenerTotals};
 use tributary::protocol::endless::{Dedup, EndlessExchange, Options};
-use tributary::protocol::{Head, MemoryBudget, Now, Protocol, Request};
+use tributary::protocol::{Head, Now, Protocol, Request};
 use tributary::sink::encode::{Encoder, Format};
 
 static CASES: LazyLock<Vec<Case>> =
@@ -26,8 +27,8 @@ fn now() -> Now {
 }
 
 /// Uploads a body; whatever comes out adds up, and every line is JSON.
-fn put(exchange: &EndlessExchange, target: String, headers: &[(&str, &str)], body: Vec<u8>) -> (u16, ListenerAccount) {
-    let books = ListenerBooks::new("test".into(), Protocol::Endless);
+fn put(exchange: &EndlessExchange, target: String, headers: &[(&str, &str)], body: Vec<u8>) -> (u16, ListenerTotals) {
+    let counters = ListenerCounters::new("test".into(), Protocol::Endless);
     let origin = Arc::new(Origin::new("endless", "test".into(), "test".into(), 1));
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
     let head = Head { method: "PUT".into(), target, headers };
@@ -35,17 +36,17 @@ fn put(exchange: &EndlessExchange, target: String, headers: &[(&str, &str)], bod
     let mut encoder = Encoder::new(Format::Json);
     let mut lines = Vec::new();
     let mut lost = 0;
-    let (response, _) = decode::answer(exchange, request, origin, &books, now(), &mut |batch| {
+    let (response, _) = decode::answer(exchange, request, origin, &counters, now(), &mut |batch| {
         batch.events().for_each(|event| encoder.encode(event, &mut lines));
     });
     for line in std::str::from_utf8(&lines).unwrap().lines() {
         let event: Value = serde_json::from_str(line).unwrap();
         lost += event["loss"]["bytes"].as_u64().unwrap_or(0);
     }
-    let account = books.account();
-    assert_eq!(account.buffered(), 0, "decoded + lost = received");
-    assert_eq!(account.lost(), lost, "the losses tell what the books say");
-    (response.status, account)
+    let totals = counters.totals();
+    assert_eq!(totals.buffered(), 0, "decoded + lost = received");
+    assert_eq!(totals.lost(), lost, "the losses tell what the counters say");
+    (response.status, totals)
 }
 
 fn exchange() -> EndlessExchange {
@@ -53,7 +54,7 @@ fn exchange() -> EndlessExchange {
     EndlessExchange::new(options, &MemoryBudget::new(256 << 20))
 }
 
-fn plain(exchange: &EndlessExchange, version: u64, body: &[u8]) -> (u16, ListenerAccount) {
+fn plain(exchange: &EndlessExchange, version: u64, body: &[u8]) -> (u16, ListenerTotals) {
     put(exchange, format!("/{version}/{}", sha512(body)), &[], body.to_vec())
 }
 
@@ -62,9 +63,9 @@ fn every_truncation_of_every_bundle_is_told_to_the_last_byte() {
     let exchange = exchange();
     for case in CASES.iter().filter(|case| case.body.len() < 700) {
         for end in 1..case.body.len() {
-            let (status, account) = plain(&exchange, case.version(), &case.body[..end]);
+            let (status, totals) = plain(&exchange, case.version(), &case.body[..end]);
             assert_eq!(status, 200, "{} {end}", case.name);
-            assert_eq!(account.bytes_in, end as u64);
+            assert_eq!(totals.bytes_in, end as u64);
         }
     }
 }
@@ -93,9 +94,9 @@ fn every_truncation_of_a_compressed_body_is_a_400() {
     let target = format!("/3/{}", sha512(&case.body));
     for end in 0..=body.len() {
         let headers = [("content-encoding", "gzip")];
-        let (status, account) = put(&exchange, target.clone(), &headers, body[..end].to_vec());
+        let (status, totals) = put(&exchange, target.clone(), &headers, body[..end].to_vec());
         assert_eq!(status, if end == body.len() { 200 } else { 400 }, "{end}");
-        assert_eq!(account.bytes_in, if status == 200 { case.body.len() } else { end } as u64);
+        assert_eq!(totals.bytes_in, if status == 200 { case.body.len() } else { end } as u64);
     }
 }
 
@@ -159,9 +160,9 @@ proptest! {
         let case = which.get(&CASES);
         let mut body = case.body.clone();
         mutations.iter().for_each(|mutation| mutation.apply(&mut body));
-        let (status, account) = plain(&exchange(), version.unwrap_or(case.version()), &body);
+        let (status, totals) = plain(&exchange(), version.unwrap_or(case.version()), &body);
         prop_assert!(status == 200 || body.is_empty());
-        prop_assert_eq!(account.bytes_in, body.len() as u64);
+        prop_assert_eq!(totals.bytes_in, body.len() as u64);
     }
 
     #[test]

@@ -61,14 +61,14 @@ async fn a_thousand_connections_and_what_they_bring_fit_into_bounded_memory() {
     }
     let streams = within("every answer", tasks.join_all()).await;
     let kept = streams.iter().filter(|(_, status)| *status != 503).count() as u64;
-    assert!(kept > 700 && daemon.books().connections_open >= kept, "{kept} are kept");
+    assert!(kept > 700 && daemon.counters().connections_open >= kept, "{kept} are kept");
     let mut stream = daemon.connect().await;
     assert_eq!(within("the answer", ask(&mut stream, &oversized)).await.status, 413);
     let used = process_memory("VmHWM").saturating_sub(before);
     assert!(used < MOST_BYTES, "{} MiB over {} MiB before", used / MIB, before / MIB);
     drop(streams);
     let stopped = daemon.stop().await;
-    let account = &stopped.accounts.listeners[0];
-    assert_eq!(account.buffered(), 0);
-    println!("peak: {} MiB more than before; {account}", used / MIB);
+    let totals = &stopped.totals.listeners[0];
+    assert_eq!(totals.buffered(), 0);
+    println!("peak: {} MiB more than before; {totals}", used / MIB);
 }

@@ -48,9 +48,9 @@ async fn simulate(version: Version, events: u64, connections: usize) -> (Vec<Val
     let plan = Plan { to, amount: Amount::Events(events), rate: None, connections, seed: 3 };
     let sent = within("the agents", run(Agent::Endless(version), plan, pending())).await.unwrap();
     let stopped = daemon.stop().await;
-    let account = &stopped.accounts.listeners[0];
-    assert_eq!(account.events() - account.count(Kind::Loss), sent.events);
-    assert_eq!(account.count(Kind::Loss), 0, "{:?}", crate::live::losses(&stopped.events));
+    let totals = &stopped.totals.listeners[0];
+    assert_eq!(totals.events() - totals.count(Kind::Loss), sent.events);
+    assert_eq!(totals.count(Kind::Loss), 0, "{:?}", crate::live::losses(&stopped.events));
     (stopped.events, sent)
 }
 

@@ -8,28 +8,29 @@ use serde_json::{Value, json};
 use tributary::codec::gvariant::{Scratch, Skip, Slice, walk_type};
 use tributary::decode;
 use tributary::event::{Origin, Reason, UnixNanos};
-use tributary::pipeline::ledger::{ListenerAccount, ListenerBooks};
+use tributary::memory::MemoryBudget;
+use tributary::pipeline::accounting::{ListenerCounters, ListenerTotals};
 use tributary::protocol::endless::{EndlessExchange, Options};
-use tributary::protocol::{Head, MemoryBudget, Now, Protocol, Request};
+use tributary::protocol::{Head, Now, Protocol, Request};
 use tributary::sink::encode::{Encoder, Format};
 
 /// A listener without a socket.
 struct Offline {
     exchange: EndlessExchange,
-    books: Arc<ListenerBooks>,
+    counters: Arc<ListenerCounters>,
 }
 
 struct Answer {
     status: u16,
     aside: Option<String>,
     events: Vec<Value>,
-    account: ListenerAccount,
+    totals: ListenerTotals,
 }
 
 impl Offline {
     fn new(options: Options) -> Self {
         let exchange = EndlessExchange::new(options, &MemoryBudget::new(256 << 20));
-        Offline { exchange, books: ListenerBooks::new("test".into(), Protocol::Endless) }
+        Offline { exchange, counters: ListenerCounters::new("test".into(), Protocol::Endless) }
     }
 
     fn put(&self, request: Request, received: u64) -> Answer {
@@ -40,12 +41,12 @@ impl Offline {
         let mut take = |batch: tributary::event::Batch| {
             batch.events().for_each(|event| encoder.encode(event, &mut lines));
         };
-        let (response, aside) = decode::answer(&self.exchange, request, origin, &self.books, now, &mut take);
+        let (response, aside) = decode::answer(&self.exchange, request, origin, &self.counters, now, &mut take);
         let text = std::str::from_utf8(&lines).unwrap();
         let events = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let account = self.books.account();
-        assert_eq!(account.buffered(), 0, "decoded + lost = received");
-        Answer { status: response.status, aside, events, account }
+        let totals = self.counters.totals();
+        assert_eq!(totals.buffered(), 0, "decoded + lost = received");
+        Answer { status: response.status, aside, events, totals }
     }
 }
 
@@ -76,8 +77,8 @@ fn every_recorded_bundle_gives_the_expected_events_losses_and_answer() {
         assert_eq!(answer.status, 200, "{}", case.name);
         let (events, losses) = split(&answer.events);
         assert_events(&case.name, &events, &expected_events(&case, case.received()));
-        let account = &answer.account;
-        assert_eq!(account.bytes_in, case.body.len() as u64, "{}: the books count what is inflated", case.name);
+        let totals = &answer.totals;
+        assert_eq!(totals.bytes_in, case.body.len() as u64, "{}: the counters count what is inflated", case.name);
         if case.is_normal() {
             let empty_sequences = case.name.ends_with("-mixed") && case.version() < 3;
             assert_eq!(losses.len(), usize::from(empty_sequences), "{}: {losses:?}", case.name);
@@ -87,7 +88,7 @@ fn every_recorded_bundle_gives_the_expected_events_losses_and_answer() {
         assert!(answer.aside.is_some(), "{}", case.name);
         assert!(losses.iter().all(|loss| loss["loss"]["reason"] == "malformed"), "{}", case.name);
         if case.is_refused() {
-            assert_eq!(account.lost(), case.body.len() as u64, "{}", case.name);
+            assert_eq!(totals.lost(), case.body.len() as u64, "{}", case.name);
         } else {
             let faulty = |kind: &str| case.outcome["events"][kind]["faulty"].as_u64().unwrap_or(0);
             assert_eq!(losses.len() as u64, faulty("singular") + faulty("aggregate"), "{}", case.name);
@@ -125,7 +126,7 @@ fn a_wrong_event_costs_its_own_bytes_and_says_where_they_are() {
     let answer = Offline::new(Options::default()).put(recorded(&case.request), case.received());
     let (events, losses) = split(&answer.events);
     assert_eq!((events.len(), losses.len()), (1, 1));
-    assert_eq!(answer.account.lost(), losses[0]["loss"]["bytes"].as_u64().unwrap());
+    assert_eq!(answer.totals.lost(), losses[0]["loss"]["bytes"].as_u64().unwrap());
     assert_eq!(losses[0]["origin"]["length"], losses[0]["loss"]["bytes"]);
 }
 
@@ -172,6 +173,6 @@ fn a_bundle_of_the_draft_is_read_when_all_of_it_is_in_order() {
     assert_eq!(events[0]["resource"]["endless.dualboot"], true);
     body[4] = 0xFF;
     let answer = Offline::new(Options::default()).put(upload(3, &body), 1);
-    assert_eq!(answer.account.bytes_lost[Reason::Malformed.index()], body.len() as u64);
+    assert_eq!(answer.totals.bytes_lost[Reason::Malformed.index()], body.len() as u64);
     assert_eq!(answer.events[0]["loss"]["reason"], json!("malformed"));
 }

@@ -78,7 +78,7 @@ impl Scene {
         lost(&events).remove(0)
     }
 
-    /// Holds that nothing of the good agent is lost, and that the books balance.
+    /// Holds that nothing of the good agent is lost, and that the counters balance.
     async fn end(mut self) -> Vec<Value> {
         self.assert_good_is_heard().await;
         let Scene { daemon, good, raw, .. } = self;
@@ -167,7 +167,7 @@ async fn what_is_long_in_a_message_is_not_gathered_beyond_its_limit() {
         let toml = format!("{}\n[sinks.out]\ntype = \"discard\"\n", listener(&[agent], "max_message_bytes = \"1MiB\""));
         let server = tributary::server::Server::start(&crate::live::config(&toml)).await.unwrap();
         until(&format!("{what}: {enough} MiB are read, or it is closed"), || {
-            (crate::live::books(&server).bytes_in >= enough * MIB || raw.closed() > 0).then_some(())
+            (crate::live::counters(&server).bytes_in >= enough * MIB || raw.closed() > 0).then_some(())
         })
         .await;
         let used = process_memory("RssAnon").saturating_sub(memory);
@@ -340,8 +340,8 @@ async fn objects_and_dumps_without_end_are_not_remembered_without_end() {
     let memory = process_memory("RssAnon");
     let server = tributary::server::Server::start(&config).await.unwrap();
     until("all is received", || {
-        let books = crate::live::books(&server);
-        (books.bytes_in == sent && books.buffered() == 0).then_some(())
+        let counters = crate::live::counters(&server);
+        (counters.bytes_in == sent && counters.buffered() == 0).then_some(())
     })
     .await;
     let used = process_memory("RssAnon").saturating_sub(memory);

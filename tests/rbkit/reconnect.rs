@@ -66,7 +66,7 @@ async fn a_process_that_dies_within_a_message_leaves_a_located_loss() {
     let frame = wire::frame(0, &message(1));
     agent.write(&frame[..20], usize::MAX).await;
     let written = agent.bytes_written();
-    daemon.until_books("it has been read", |books| books.bytes_in >= written).await;
+    daemon.until_totals("it has been read", |counters| counters.bytes_in >= written).await;
     let (publish, request) = (agent.publish, agent.request);
     agent.kill().await;
     let agent = Agent::bind_at(publish, request).await;

@@ -27,7 +27,7 @@ async fn served(session: &Session, piece: usize) -> (Agent, Stopped) {
 
 fn check_session(problems: &mut Problems, session: &Session, agent: &Agent, stopped: &Stopped) {
     problems.with(&session.name);
-    let Stopped { events, accounts } = stopped;
+    let Stopped { events, totals } = stopped;
     let mut count = 0;
     for message in session.published() {
         problems.with(format!("{} {}", session.name, message.file));
@@ -59,9 +59,11 @@ fn check_session(problems: &mut Problems, session: &Session, agent: &Agent, stop
         let is_other = |event: &&Value| event["kind"] == "loss" || event["origin"].get("sequence").is_none();
         format!("{others} events more: {:?}", events.iter().filter(is_other).take(3).collect::<Vec<_>>())
     });
-    let books = &accounts.listeners[0];
-    problems.check(books.bytes_in == agent.bytes_written(), || format!("{} were sent: {books}", agent.bytes_written()));
-    problems.check(books.bytes_lost.iter().sum::<u64>() == 0, || format!("{books}"));
+    let counters = &totals.listeners[0];
+    problems.check(counters.bytes_in == agent.bytes_written(), || {
+        format!("{} were sent: {counters}", agent.bytes_written())
+    });
+    problems.check(counters.bytes_lost.iter().sum::<u64>() == 0, || format!("{counters}"));
 }
 
 #[tokio::test]
@@ -202,7 +204,7 @@ async fn recorded_streams_are_understood() {
         let sent = bytes.len() as u64;
         let raw = Raw::bind(move |_| Script::say(bytes.clone(), Then::Listen)).await;
         let daemon = subscriber(&raw).await;
-        daemon.until_books("all is received", |books| books.bytes_in == sent && books.buffered() == 0).await;
+        daemon.until_totals("all is received", |counters| counters.bytes_in == sent && counters.buffered() == 0).await;
         let stopped = daemon.stop().await;
         let mut counters: Vec<_> = stopped.events.iter().map(|event| event["origin"]["sequence"].as_u64()).collect();
         counters.dedup();
@@ -263,7 +265,9 @@ async fn publishers_may_connect_to_us() {
     let all = [wire::greeting(1), wire::ready("PUB"), bodies].concat();
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     stream.write_all(&all).await.unwrap();
-    daemon.until_books("all is received", |books| books.bytes_in == all.len() as u64 && books.buffered() == 0).await;
+    daemon
+        .until_totals("all is received", |counters| counters.bytes_in == all.len() as u64 && counters.buffered() == 0)
+        .await;
     let stopped = daemon.stop().await;
     for message in session.published() {
         problems.with(&message.file);

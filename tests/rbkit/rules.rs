@@ -57,7 +57,7 @@ async fn a_message_that_contradicts_the_handshake_is_believed_and_the_process_is
     let stopped = daemon.stop().await;
     agent.assert_no_faults();
     assert!(crate::live::losses(&stopped.events).is_empty());
-    assert_eq!(stopped.accounts.listeners[0].warnings["rbkit.dialect_changed"], 1);
+    assert_eq!(stopped.totals.listeners[0].warnings["rbkit.dialect_changed"], 1);
 }
 
 /// Rule 20.
@@ -99,7 +99,7 @@ async fn the_released_gem_is_warned_of_and_is_not_asked_for_stacks() {
     agent.until_started(&["start_memory_profile"]).await;
     let stopped = daemon.stop().await;
     assert_eq!(agent.commands(), ["start_memory_profile", "stop_memory_profile"]);
-    let warnings = &stopped.accounts.listeners[0].warnings;
+    let warnings = &stopped.totals.listeners[0].warnings;
     assert_eq!((warnings["rbkit.listens_everywhere"], warnings["rbkit.no_cpu_profile"]), (1, 1), "{warnings:?}");
 }
 

@@ -42,10 +42,10 @@ async fn observed(dialect: Dialect, keys: &str, events: u64) -> (Report, Stopped
 
 /// Holds that the daemon made of the bytes what the process says, and did nothing that it should not.
 fn assert_adds_up(report: &Report, stopped: &Stopped) {
-    let Stopped { events, accounts } = stopped;
-    assert!(crate::live::losses(events).is_empty(), "{accounts}");
-    assert_eq!(events.len() as u64, report.sent.events, "{accounts}");
-    assert_eq!(accounts.listeners[0].bytes_in, report.sent.bytes, "{accounts}");
+    let Stopped { events, totals } = stopped;
+    assert!(crate::live::losses(events).is_empty(), "{totals}");
+    assert_eq!(events.len() as u64, report.sent.events, "{totals}");
+    assert_eq!(totals.listeners[0].bytes_in, report.sent.bytes, "{totals}");
     assert_eq!(report.remarks.faults(), 0, "{report:?}");
     let mut counters: Vec<_> = events
         .iter()
@@ -201,7 +201,7 @@ async fn the_command_says_where_it_is_bound_and_what_it_has_sent() {
     let stopped = daemon.stop().await;
     let sent = ended.sent();
     assert_eq!((&sent["protocol"], &sent["events"]), (&"rbkit".into(), &stopped.events.len().into()));
-    assert_eq!(sent["bytes"], stopped.accounts.listeners[0].bytes_in);
+    assert_eq!(sent["bytes"], stopped.totals.listeners[0].bytes_in);
     assert_eq!(sent["requests"]["start_memory_profile"], 1);
     assert!(sent["faults"].as_object().unwrap().values().all(|faults| faults == 0), "{sent}");
 }

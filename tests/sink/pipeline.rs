@@ -9,9 +9,9 @@ use crate::live::puppet::{Mood, Strings};
 use crate::live::{losses, until, within};
 use tokio_util::sync::CancellationToken;
 use tributary::event::{Batch, BatchBuilder, Header, Kind, Origin, Position, Severity, UnixNanos};
-use tributary::pipeline::ledger::{SinkAccount, SinkBooks};
-use tributary::pipeline::options::{LaneOptions, OnFailure, WhenFull};
-use tributary::pipeline::{Sender, Sinks, Verdict, Workers};
+use tributary::pipeline::accounting::{SinkCounters, SinkTotals};
+use tributary::pipeline::options::{OnFailure, QueueOptions, WhenFull};
+use tributary::pipeline::{DeliveryOutcome, Sender, Sinks, Workers};
 use tributary::protocol::Protocol;
 use tributary::sink::{Selection, Sink, SinkError, SinkFault};
 
@@ -34,69 +34,69 @@ fn batch_of(origin: &Arc<Origin>, names: &[&str]) -> Batch {
     builder.take()
 }
 
-/// Lanes, and the workers of their sinks.
+/// SinkQueues, and the workers of their sinks.
 struct Pipeline {
     sender: Sender,
     workers: Workers,
-    books: Vec<Arc<SinkBooks>>,
+    counters: Vec<Arc<SinkCounters>>,
     stop: CancellationToken,
 }
 
 impl Pipeline {
     /// With these sinks.
-    fn of(sinks: &[(&Strings, LaneOptions)]) -> Pipeline {
+    fn of(sinks: &[(&Strings, QueueOptions)]) -> Pipeline {
         let stop = CancellationToken::new();
         let mut building = Sinks::new(stop.clone());
         for (strings, options) in sinks {
             let strings = Strings::clone(strings);
             building.add("puppet", options.clone(), move || Ok(strings.puppet()));
         }
-        let books = building.books().to_vec();
+        let counters = building.counters().to_vec();
         let (sender, workers) = building.start();
-        Pipeline { sender, workers, books, stop }
+        Pipeline { sender, workers, counters, stop }
     }
 
-    fn account(&self, sink: usize) -> SinkAccount {
-        self.books[sink].account()
+    fn totals(&self, sink: usize) -> SinkTotals {
+        self.counters[sink].totals()
     }
 
     /// Hands a batch of one event over and answers in the background what becomes of it.
-    fn deliver(&self, name: &'static str) -> tokio::task::JoinHandle<Verdict> {
+    fn deliver(&self, name: &'static str) -> tokio::task::JoinHandle<DeliveryOutcome> {
         let sender = self.sender.clone();
         tokio::spawn(async move { sender.deliver(batch(1, &[name])).await })
     }
 
-    /// No more comes: waits until everything is written; the books must balance.
-    async fn finish(mut self) -> Vec<SinkAccount> {
+    /// No more comes: waits until everything is written; the counters must balance.
+    async fn finish(mut self) -> Vec<SinkTotals> {
         self.sender = Sender::default();
         within("the sinks end", self.workers.drained()).await;
-        let accounts: Vec<_> = self.books.iter().map(|books| books.account()).collect();
-        let is_empty = |account: &SinkAccount| account.in_motion() == 0 && account.lane_batches == 0;
-        assert!(accounts.iter().all(is_empty), "{accounts:?}");
-        accounts
+        let totals: Vec<_> = self.counters.iter().map(|counters| counters.totals()).collect();
+        let is_empty = |totals: &SinkTotals| totals.in_flight() == 0 && totals.queue_batches == 0;
+        assert!(totals.iter().all(is_empty), "{totals:?}");
+        totals
     }
 }
 
-fn figures(account: &SinkAccount) -> [u64; 4] {
-    [account.events, account.written, account.shed, account.failed]
+fn figures(totals: &SinkTotals) -> [u64; 4] {
+    [totals.events, totals.written, totals.shed, totals.failed]
 }
 
-fn shedding() -> LaneOptions {
-    LaneOptions { buffer_batches: 1, when_full: WhenFull::Shed, ..LaneOptions::default() }
+fn shedding() -> QueueOptions {
+    QueueOptions { buffer_batches: 1, when_full: WhenFull::Shed, ..QueueOptions::default() }
 }
 
 #[tokio::test]
 async fn a_sink_that_asks_for_patience_gets_it_and_nothing_is_lost() {
     let strings = Strings::new(Mood::Retry);
-    let pipeline = Pipeline::of(&[(&strings, LaneOptions::default())]);
+    let pipeline = Pipeline::of(&[(&strings, QueueOptions::default())]);
     pipeline.sender.send(batch(1, &["a", "b"])).await;
     until("it was tried more than once", || (strings.flushes() > 2).then_some(())).await;
-    assert!(pipeline.account(0).holding, "the books say that the sink cannot write just now");
+    assert!(pipeline.totals(0).holding, "the counters say that the sink cannot write just now");
     pipeline.sender.send(batch(1, &["c"])).await;
-    assert_eq!(pipeline.account(0).lane_batches, 1, "the second batch waits in the lane");
+    assert_eq!(pipeline.totals(0).queue_batches, 1, "the second batch waits in the queue");
     strings.set(Mood::Write);
     until("everything is written", || (strings.written().len() == 3).then_some(())).await;
-    until("the books say that it writes again", || (!pipeline.account(0).holding).then_some(())).await;
+    until("the counters say that it writes again", || (!pipeline.totals(0).holding).then_some(())).await;
     assert_eq!(strings.written_names(), ["a", "b", "c"]);
     assert_eq!(figures(&pipeline.finish().await[0]), [3, 3, 0, 0]);
 }
@@ -125,28 +125,28 @@ async fn a_sink_that_cannot_look_after_itself_is_not_taken_for_one_that_cannot_w
     let calls = Arc::<[AtomicU64; 2]>::default();
     let mut sinks = Sinks::new(CancellationToken::new());
     let of_sink = calls.clone();
-    sinks.add("untidy", LaneOptions::default(), move || Ok(Untidy(of_sink.clone())));
-    let books = sinks.books()[0].clone();
+    sinks.add("untidy", QueueOptions::default(), move || Ok(Untidy(of_sink.clone())));
+    let counters = sinks.counters()[0].clone();
     let (sender, mut workers) = sinks.start();
     until("it was asked twice", || (calls[1].load(Relaxed) == 2).then_some(())).await;
     assert_eq!(calls[0].load(Relaxed), 0, "nothing was written, so nothing is tried again");
     sender.send(batch(1, &["event"])).await;
     drop(sender);
     within("the sink ends", workers.drained()).await;
-    assert_eq!(figures(&books.account()), [1, 1, 0, 0]);
+    assert_eq!(figures(&counters.totals()), [1, 1, 0, 0]);
 }
 
 #[tokio::test]
 async fn a_sink_that_fails_or_panics_is_made_anew_and_says_what_was_lost() {
     for mood in [Mood::Fail, Mood::Panic, Mood::FailWriting, Mood::PanicWriting] {
         let strings = Strings::new(mood);
-        let pipeline = Pipeline::of(&[(&strings, LaneOptions::default())]);
+        let pipeline = Pipeline::of(&[(&strings, QueueOptions::default())]);
         pipeline.sender.send(batch(7, &["lost", "lost too"])).await;
-        until("the sink failed", || (pipeline.account(0).failed == 2).then_some(())).await;
+        until("the sink failed", || (pipeline.totals(0).failed == 2).then_some(())).await;
         strings.set(Mood::Write);
         pipeline.sender.send(batch(7, &["later"])).await;
-        let accounts = pipeline.finish().await;
-        assert_eq!(figures(&accounts[0]), [3, 1, 0, 2], "{mood:?}");
+        let totals = pipeline.finish().await;
+        assert_eq!(figures(&totals[0]), [3, 1, 0, 2], "{mood:?}");
         let written = strings.written();
         assert_eq!(strings.written_names(), ["tributary.loss", "later"], "{mood:?}");
         assert_eq!((&written[0]["loss"]["reason"], &written[0]["loss"]["events"]), (&"failed".into(), &2.into()));
@@ -163,16 +163,16 @@ async fn a_loss_that_a_failing_sink_could_not_tell_is_told_by_the_next() {
     for name in ["waits", "shed", "shed"] {
         pipeline.sender.send(batch(1, &[name])).await;
     }
-    assert_eq!(pipeline.account(0).shed, 2);
+    assert_eq!(pipeline.totals(0).shed, 2);
     // It gets what is in it done, but not what waits, nor the loss before that.
     let first = pipeline.deliver("never seen");
-    assert_eq!(within("it is shed", first).await.unwrap(), Verdict::Shed);
+    assert_eq!(within("it is shed", first).await.unwrap(), DeliveryOutcome::Shed);
     strings.set(Mood::Fail);
-    until("the sink failed", || (pipeline.account(0).failed >= 1).then_some(())).await;
-    until("it was tried again", || (pipeline.account(0).failed == 2).then_some(())).await;
+    until("the sink failed", || (pipeline.totals(0).failed >= 1).then_some(())).await;
+    until("it was tried again", || (pipeline.totals(0).failed == 2).then_some(())).await;
     strings.set(Mood::Write);
-    let accounts = pipeline.finish().await;
-    assert_eq!(figures(&accounts[0]), [5, 0, 3, 2]);
+    let totals = pipeline.finish().await;
+    assert_eq!(figures(&totals[0]), [5, 0, 3, 2]);
     let written = strings.written();
     let told = |reason: &str| -> u64 {
         let of_reason = losses(&written).into_iter().filter(|loss| loss["reason"] == reason);
@@ -194,9 +194,9 @@ async fn a_full_lane_that_sheds_says_so_before_what_comes_next() {
     pipeline.sender.send(batch_of(&one, &["shed", "shed"])).await;
     pipeline.sender.send(batch_of(&two, &["shed"])).await;
     pipeline.sender.send(batch_of(&one, &["shed"])).await;
-    assert_eq!(figures(&pipeline.account(0)), [6, 0, 4, 0]);
+    assert_eq!(figures(&pipeline.totals(0)), [6, 0, 4, 0]);
     strings.set(Mood::Write);
-    until("the lane has room", || (pipeline.account(0).written == 2).then_some(())).await;
+    until("the queue has room", || (pipeline.totals(0).written == 2).then_some(())).await;
     pipeline.sender.send(batch_of(&one, &["last"])).await;
     assert_eq!(figures(&pipeline.finish().await[0]), [7, 3, 4, 0]);
     let written = strings.written();
@@ -210,38 +210,38 @@ async fn a_full_lane_that_sheds_says_so_before_what_comes_next() {
 #[tokio::test]
 async fn a_stuck_sink_that_sheds_keeps_nothing_from_another() {
     let (stuck, well) = (Strings::new(Mood::Stall), Strings::new(Mood::Write));
-    let pipeline = Pipeline::of(&[(&stuck, shedding()), (&well, LaneOptions::default())]);
+    let pipeline = Pipeline::of(&[(&stuck, shedding()), (&well, QueueOptions::default())]);
     for _ in 0..100 {
         within("the batch is taken", pipeline.sender.send(batch(1, &["event"]))).await;
     }
     until("the other sink has everything", || (well.written().len() == 100).then_some(())).await;
-    let account = pipeline.account(0);
-    assert!(account.shed > 90 && account.written == 0, "{account:?}");
+    let totals = pipeline.totals(0);
+    assert!(totals.shed > 90 && totals.written == 0, "{totals:?}");
     stuck.set(Mood::Write);
-    let accounts = pipeline.finish().await;
-    let [events, written, shed, failed] = figures(&accounts[0]);
+    let totals = pipeline.finish().await;
+    let [events, written, shed, failed] = figures(&totals[0]);
     assert_eq!((events, written + shed, failed), (100, 100, 0));
     let told: u64 = losses(&stuck.written()).iter().map(|loss| loss["events"].as_u64().unwrap()).sum();
     assert_eq!(told, shed);
-    assert_eq!(figures(&accounts[1]), [100, 100, 0, 0]);
+    assert_eq!(figures(&totals[1]), [100, 100, 0, 0]);
     assert!(losses(&well.written()).is_empty());
 }
 
 #[tokio::test]
 async fn a_stuck_sink_that_blocks_delays_no_batch_that_another_may_have() {
     let (stuck, well) = (Strings::new(Mood::Stall), Strings::new(Mood::Write));
-    let blocking = LaneOptions { buffer_batches: 1, ..LaneOptions::default() };
+    let blocking = QueueOptions { buffer_batches: 1, ..QueueOptions::default() };
     // The stuck one first: a batch is offered to all before it waits for one.
-    let pipeline = Pipeline::of(&[(&stuck, blocking), (&well, LaneOptions::default())]);
+    let pipeline = Pipeline::of(&[(&stuck, blocking), (&well, QueueOptions::default())]);
     pipeline.sender.send(batch(1, &["first"])).await;
     until("the sink stalls", || (stuck.flushes() == 1).then_some(())).await;
     pipeline.sender.send(batch(1, &["waits"])).await;
     let blocked = pipeline.deliver("blocked");
     until("the other sink has it", || (well.written().len() == 3).then_some(())).await;
     assert!(!blocked.is_finished());
-    assert_eq!(pipeline.account(0).events, 3, "what waits for room is in the books");
+    assert_eq!(pipeline.totals(0).events, 3, "what waits for room is in the counters");
     stuck.set(Mood::Write);
-    assert_eq!(within("the batch is taken", blocked).await.unwrap(), Verdict::Written);
+    assert_eq!(within("the batch is taken", blocked).await.unwrap(), DeliveryOutcome::Written);
     assert_eq!(stuck.written_names(), ["first", "waits", "blocked"]);
     pipeline.finish().await;
 }
@@ -249,41 +249,41 @@ async fn a_stuck_sink_that_blocks_delays_no_batch_that_another_may_have() {
 #[tokio::test]
 async fn a_sink_whose_reader_has_left_stops_the_daemon_and_is_no_failure() {
     let strings = Strings::new(Mood::Close);
-    let pipeline = Pipeline::of(&[(&strings, LaneOptions::default())]);
+    let pipeline = Pipeline::of(&[(&strings, QueueOptions::default())]);
     pipeline.sender.send(batch(1, &["unread"])).await;
     within("the daemon is to stop", pipeline.stop.cancelled()).await;
     within("nobody waits for it", pipeline.sender.send(batch(1, &["unread"]))).await;
-    let accounts = tributary::pipeline::ledger::Accounts { listeners: Vec::new(), sinks: pipeline.finish().await };
-    assert!(accounts.sinks[0].closed && accounts.are_balanced());
-    assert_eq!(figures(&accounts.sinks[0]), [2, 0, 0, 2]);
-    assert_eq!(accounts.failed(), 0);
+    let totals = tributary::pipeline::accounting::Totals { listeners: Vec::new(), sinks: pipeline.finish().await };
+    assert!(totals.sinks[0].closed && totals.are_balanced());
+    assert_eq!(figures(&totals.sinks[0]), [2, 0, 0, 2]);
+    assert_eq!(totals.failed(), 0);
 }
 
 #[tokio::test]
 async fn a_sink_that_must_not_fail_stops_the_daemon() {
     let (strings, well) = (Strings::new(Mood::Fail), Strings::new(Mood::Write));
-    let fatal = LaneOptions { on_failure: OnFailure::Fatal, ..LaneOptions::default() };
-    let pipeline = Pipeline::of(&[(&strings, fatal), (&well, LaneOptions::default())]);
+    let fatal = QueueOptions { on_failure: OnFailure::Fatal, ..QueueOptions::default() };
+    let pipeline = Pipeline::of(&[(&strings, fatal), (&well, QueueOptions::default())]);
     pipeline.sender.send(batch(1, &["first"])).await;
     within("the daemon is to stop", pipeline.stop.cancelled()).await;
     // Until it has stopped, nobody is kept waiting, and the other sink gets what still comes.
     within("nobody waits for it", pipeline.sender.send(batch(1, &["last"]))).await;
-    let accounts = pipeline.finish().await;
-    assert_eq!(figures(&accounts[0]), [2, 0, 0, 2]);
-    assert_eq!(figures(&accounts[1]), [2, 2, 0, 0]);
-    assert!(accounts[0].dead && !accounts[1].dead);
+    let totals = pipeline.finish().await;
+    assert_eq!(figures(&totals[0]), [2, 0, 0, 2]);
+    assert_eq!(figures(&totals[1]), [2, 2, 0, 0]);
+    assert!(totals[0].dead && !totals[1].dead);
     assert_eq!(well.written_names(), ["first", "last"]);
 }
 
 #[tokio::test]
 async fn a_delivery_is_written_when_the_sink_has_flushed_it_and_not_before() {
     let strings = Strings::new(Mood::Stall);
-    let pipeline = Pipeline::of(&[(&strings, LaneOptions::default())]);
+    let pipeline = Pipeline::of(&[(&strings, QueueOptions::default())]);
     let delivery = pipeline.deliver("event");
     until("the sink stalls", || (strings.flushes() == 1).then_some(())).await;
     assert!(!delivery.is_finished());
     strings.set(Mood::Write);
-    assert_eq!(within("the verdict", delivery).await.unwrap(), Verdict::Written);
+    assert_eq!(within("the verdict", delivery).await.unwrap(), DeliveryOutcome::Written);
     assert_eq!(strings.written_names(), ["event"]);
     pipeline.finish().await;
 }
@@ -292,23 +292,23 @@ async fn a_delivery_is_written_when_the_sink_has_flushed_it_and_not_before() {
 async fn the_worst_verdict_of_all_sinks_counts() {
     let well = Strings::new(Mood::Write);
     for (mood, expected) in [
-        (Mood::Write, Verdict::Written),
-        (Mood::Fail, Verdict::Failed),
-        (Mood::Panic, Verdict::Failed),
-        (Mood::Close, Verdict::Failed),
+        (Mood::Write, DeliveryOutcome::Written),
+        (Mood::Fail, DeliveryOutcome::Failed),
+        (Mood::Panic, DeliveryOutcome::Failed),
+        (Mood::Close, DeliveryOutcome::Failed),
     ] {
         let strings = Strings::new(mood);
-        let pipeline = Pipeline::of(&[(&strings, LaneOptions::default()), (&well, LaneOptions::default())]);
+        let pipeline = Pipeline::of(&[(&strings, QueueOptions::default()), (&well, QueueOptions::default())]);
         assert_eq!(within("the verdict", pipeline.deliver("event")).await.unwrap(), expected, "{mood:?}");
         strings.set(Mood::Write);
         pipeline.finish().await;
     }
     let stuck = Strings::new(Mood::Stall);
-    let pipeline = Pipeline::of(&[(&stuck, shedding()), (&well, LaneOptions::default())]);
+    let pipeline = Pipeline::of(&[(&stuck, shedding()), (&well, QueueOptions::default())]);
     pipeline.sender.send(batch(1, &["first"])).await;
     until("the sink stalls", || (stuck.flushes() == 1).then_some(())).await;
     pipeline.sender.send(batch(1, &["waits"])).await;
-    assert_eq!(within("the verdict", pipeline.deliver("shed")).await.unwrap(), Verdict::Shed);
+    assert_eq!(within("the verdict", pipeline.deliver("shed")).await.unwrap(), DeliveryOutcome::Shed);
     stuck.set(Mood::Write);
     pipeline.finish().await;
 }
@@ -316,24 +316,24 @@ async fn the_worst_verdict_of_all_sinks_counts() {
 #[tokio::test]
 async fn a_batch_that_no_sink_takes_counts_as_written() {
     let strings = Strings::new(Mood::Fail);
-    let others = LaneOptions { protocols: vec![Protocol::Zico], ..LaneOptions::default() };
-    let spans = LaneOptions { kinds: [Kind::Span].into_iter().collect(), ..LaneOptions::default() };
+    let others = QueueOptions { protocols: vec![Protocol::Zico], ..QueueOptions::default() };
+    let spans = QueueOptions { kinds: [Kind::Span].into_iter().collect(), ..QueueOptions::default() };
     let pipeline = Pipeline::of(&[(&strings, others), (&strings, spans)]);
-    assert_eq!(within("the verdict", pipeline.deliver("a log")).await.unwrap(), Verdict::Written);
-    let accounts = pipeline.finish().await;
-    assert!(accounts.iter().all(|account| figures(account) == [0; 4]));
+    assert_eq!(within("the verdict", pipeline.deliver("a log")).await.unwrap(), DeliveryOutcome::Written);
+    let totals = pipeline.finish().await;
+    assert!(totals.iter().all(|totals| figures(totals) == [0; 4]));
     assert!(strings.written().is_empty());
 }
 
 #[tokio::test]
 async fn a_delivery_given_up_by_the_end_of_the_grace_period_has_failed() {
     let strings = Strings::new(Mood::Stall);
-    let mut pipeline = Pipeline::of(&[(&strings, LaneOptions::default())]);
+    let mut pipeline = Pipeline::of(&[(&strings, QueueOptions::default())]);
     let delivery = pipeline.deliver("event");
     until("the sink stalls", || (strings.flushes() == 1).then_some(())).await;
     within("the workers end", pipeline.workers.abort()).await;
-    assert_eq!(within("the verdict", delivery).await.unwrap(), Verdict::Failed);
-    assert_eq!(within("the verdict", pipeline.deliver("later")).await.unwrap(), Verdict::Failed);
+    assert_eq!(within("the verdict", delivery).await.unwrap(), DeliveryOutcome::Failed);
+    assert_eq!(within("the verdict", pipeline.deliver("later")).await.unwrap(), DeliveryOutcome::Failed);
     assert_eq!(figures(&pipeline.finish().await[0]), [2, 0, 0, 2]);
 }
 
@@ -357,29 +357,31 @@ async fn a_sink_that_blocks_its_thread_hinders_nobody_and_can_be_given_up() {
     let (released, strings) = (Arc::new(Mutex::new(released)), Strings::new(Mood::Write));
     let mut sinks = Sinks::new(CancellationToken::new());
     let (of_stuck, of_puppet) = (Arc::downgrade(&released), strings.clone());
-    sinks.add("stuck", LaneOptions::default(), move || Ok(Stuck(of_stuck.upgrade().unwrap())));
-    sinks.add("puppet", LaneOptions::default(), move || Ok(of_puppet.puppet()));
-    let books = sinks.books().to_vec();
+    sinks.add("stuck", QueueOptions::default(), move || Ok(Stuck(of_stuck.upgrade().unwrap())));
+    sinks.add("puppet", QueueOptions::default(), move || Ok(of_puppet.puppet()));
+    let counters = sinks.counters().to_vec();
     let (sender, mut workers) = sinks.start();
     sender.send(batch(1, &["first"])).await;
-    until("it is stuck", || (Arc::strong_count(&released) == 2 && books[0].account().lane_batches == 1).then_some(()))
-        .await;
+    until("it is stuck", || {
+        (Arc::strong_count(&released) == 2 && counters[0].totals().queue_batches == 1).then_some(())
+    })
+    .await;
     sender.send(batch(1, &["second"])).await;
     until("the other has both", || (strings.written().len() == 2).then_some(())).await;
     drop(sender);
     within("it is given up", workers.abort()).await;
-    assert_eq!(figures(&books[0].account()), [2, 0, 0, 2]);
+    assert_eq!(figures(&counters[0].totals()), [2, 0, 0, 2]);
     // What its thread says when it gets on is not heard any more.
     drop(release);
     until("its thread has ended", || (Arc::strong_count(&released) == 1).then_some(())).await;
-    assert_eq!(figures(&books[0].account()), [2, 0, 0, 2]);
-    assert_eq!(figures(&books[1].account()), [2, 2, 0, 0]);
+    assert_eq!(figures(&counters[0].totals()), [2, 0, 0, 2]);
+    assert_eq!(figures(&counters[1].totals()), [2, 2, 0, 0]);
 }
 
 #[tokio::test]
 async fn the_sinks_that_have_ended_are_no_hindrance_to_giving_up_the_others() {
     let (good, stuck) = (Strings::new(Mood::Write), Strings::new(Mood::Stall));
-    let options = LaneOptions::default();
+    let options = QueueOptions::default();
     let mut pipeline = Pipeline::of(&[(&good, options.clone()), (&stuck, options.clone()), (&good, options)]);
     pipeline.sender.send(batch(1, &["event"])).await;
     until("a sink stalls", || (stuck.flushes() == 1).then_some(())).await;
@@ -387,14 +389,14 @@ async fn the_sinks_that_have_ended_are_no_hindrance_to_giving_up_the_others() {
     let drained = tokio::time::timeout(Duration::from_millis(100), pipeline.workers.drained());
     assert!(drained.await.is_err(), "one of them hangs");
     within("the workers end", pipeline.workers.abort()).await;
-    let accounts = pipeline.finish().await;
-    assert_eq!([0, 1, 2].map(|sink| figures(&accounts[sink])), [[1, 1, 0, 0], [1, 0, 0, 1], [1, 1, 0, 0]]);
+    let totals = pipeline.finish().await;
+    assert_eq!([0, 1, 2].map(|sink| figures(&totals[sink])), [[1, 1, 0, 0], [1, 0, 0, 1], [1, 1, 0, 0]]);
 }
 
 #[tokio::test]
 async fn a_batch_larger_than_its_lane_waits_alone_and_gets_through() {
     let strings = Strings::new(Mood::Stall);
-    let small = LaneOptions { buffer_bytes: 64 << 10, ..LaneOptions::default() };
+    let small = QueueOptions { buffer_bytes: 64 << 10, ..QueueOptions::default() };
     let pipeline = Pipeline::of(&[(&strings, small)]);
     let long = "x".repeat(200 << 10);
     let send = |sender: Sender, name: String| async move { sender.send(batch(1, &[&name])).await };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tributary::event::{ResourceValue, UnixNanos};
 use tributary::protocol::zico::agents::{Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Whom};
-use tributary::store::{Store, StoreOptions, forget, list, path};
+use tributary::zico_store::{Store, StoreOptions, forget, list, path};
 
 const ADDRESS: &str = "192.0.2.1";
 

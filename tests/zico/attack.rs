@@ -13,7 +13,7 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tributary::event::Kind;
-use tributary::protocol::MemoryBudget;
+use tributary::memory::MemoryBudget;
 use tributary::protocol::zico::Options;
 use tributary::simulate::zico::{Dialect, Jvm};
 use tributary::simulate::{Agent, Amount, Plan, run};
@@ -147,9 +147,9 @@ async fn a_trace_cut_anywhere_is_taken_and_adds_up() {
     }
     // Stopping looks whether decoded and lost make up all that was received.
     let stopped = daemon.stop().await;
-    let account = &stopped.accounts.listeners[0];
-    assert_eq!(account.buffered(), 0, "{account}");
-    assert!(account.count(Kind::Loss) as usize >= whole.len() / 2);
+    let totals = &stopped.totals.listeners[0];
+    assert_eq!(totals.buffered(), 0, "{totals}");
+    assert!(totals.count(Kind::Loss) as usize >= whole.len() / 2);
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@ fn every_recorded_conversation_comes_to_the_expected_spans() {
         let mut offline = Offline::new(Options::default());
         let (answers, rest) = offline.converse(&case);
         compare(&case, &answers, &rest);
-        let account = offline.books.account();
-        assert_eq!(account.buffered(), 0, "{}: {account:?}", case.name);
+        let totals = offline.counters.totals();
+        assert_eq!(totals.buffered(), 0, "{}: {totals:?}", case.name);
     }
 }
 
@@ -24,6 +24,6 @@ fn recorded_conversations_decode_offline_to_the_same() {
         let mut offline = Offline::recorded();
         let (answers, rest) = offline.converse(&case);
         compare(&case, &answers, &rest);
-        assert_eq!(offline.books.account().buffered(), 0, "{}", case.name);
+        assert_eq!(offline.counters.totals().buffered(), 0, "{}", case.name);
     }
 }

@@ -4,7 +4,7 @@ use crate::live::binary::run;
 use serde_json::{Value, json};
 use tributary::event::{ResourceValue, UnixNanos};
 use tributary::protocol::zico::agents::{Agents, Counters, Opening, Refusal, Registered, Registration, Whom};
-use tributary::store::{Store, StoreOptions};
+use tributary::zico_store::{Store, StoreOptions};
 
 /// 2027-01-15T08:00:00Z.
 const NOW: UnixNanos = UnixNanos(1_800_000_000_000_000_000);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::zico_support::cbor::{array, gen1, gen2, int, text};
 use crate::zico_support::offline::{Answered, Offline};
-use tributary::protocol::MemoryBudget;
+use tributary::memory::MemoryBudget;
 use tributary::protocol::zico::Options;
 
 const OWN: (&str, &str) = ("X-Zorka-Session-Id", "00c0ffee12345678");
@@ -67,7 +67,7 @@ fn every_limit_names_its_key_when_it_is_met() {
     let answer = offline.ask("/submit/agent", &[], &zeros);
     assert_eq!((answer.status, answer.aside.is_some()), (413, false));
     assert!(details(&answer)[0].contains("max_inflated_bytes"));
-    assert_eq!(offline.books.account().buffered(), 0);
+    assert_eq!(offline.counters.totals().buffered(), 0);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn memory_that_is_used_up_is_an_overload_for_traces_and_a_limit_for_definitions(
     let answer = trc(&mut offline, &records);
     assert_eq!(answer.status, 503);
     assert!(details(&answer).iter().any(|detail| detail.contains("limits.memory_bytes")));
-    assert_eq!(offline.books.account().buffered(), 0);
+    assert_eq!(offline.counters.totals().buffered(), 0);
     drop(offline);
     assert_eq!(budget.used(), 0);
 }
@@ -146,7 +146,7 @@ fn requests_that_make_no_sense_are_answered() {
     ] {
         let answer = offline.ask(path, &headers, body);
         assert_eq!(answer.status, status, "{path} {headers:?}: {}", answer.body);
-        assert_eq!(offline.books.account().buffered(), 0);
+        assert_eq!(offline.counters.totals().buffered(), 0);
     }
     let id = "x".repeat(200);
     assert_eq!(offline.ask("/agent/submit/agd", &[("X-Zorka-Session-Id", &id), RESET], b"").status, 401);

@@ -60,8 +60,8 @@ impl Prepared {
 /// What holds of every answer.
 fn check(answer: &Answered, offline: &Offline) {
     assert_eq!(answer.status, 202, "{}", answer.body);
-    let account = offline.books.account();
-    assert_eq!(account.buffered(), 0, "decoded + lost = received: {account:?}");
+    let totals = offline.counters.totals();
+    assert_eq!(totals.buffered(), 0, "decoded + lost = received: {totals:?}");
     for loss in answer.losses() {
         assert_eq!(loss["origin"]["peer"], "192.0.2.1:1234");
         let (bytes, length) = (loss["loss"]["bytes"].as_u64().unwrap(), loss["origin"]["length"].as_u64().unwrap_or(0));
@@ -105,7 +105,7 @@ fn a_body_cut_anywhere_keeps_what_went_before() {
             }
         }
         prepared.offline.finish();
-        assert_eq!(prepared.offline.books.account().buffered(), 0);
+        assert_eq!(prepared.offline.counters.totals().buffered(), 0);
     }
 }
 
@@ -188,7 +188,7 @@ proptest! {
                 prepared.ask(body, 0);
             }
             let rest = prepared.offline.finish();
-            prop_assert_eq!(prepared.offline.books.account().buffered(), 0);
+            prop_assert_eq!(prepared.offline.counters.totals().buffered(), 0);
             prop_assert!(rest.iter().all(|event| event["kind"] != "loss" || event["loss"]["bytes"] == 0));
         }
     }

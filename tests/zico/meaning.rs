@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::zico_support::cbor::{array, bytes, gen1, gen2, int, map, null, reference, tag, text};
 use crate::zico_support::offline::{Answered, Offline};
 use serde_json::{Value, json};
-use tributary::protocol::MemoryBudget;
+use tributary::memory::MemoryBudget;
 use tributary::protocol::zico::Options;
 
 const OWN: &str = "00c0ffee12345678";
@@ -191,7 +191,7 @@ fn copies_are_counted_once_and_only_copies_of_what_was_delivered() {
         let mut offline = Offline::new(Options::default());
         gen2_agent(&mut offline);
         let answers: Vec<_> = bodies.iter().map(|(trace, body)| gen2_trc(&mut offline, trace, body)).collect();
-        assert_eq!(offline.books.account().buffered(), 0);
+        assert_eq!(offline.counters.totals().buffered(), 0);
         let losses: u64 =
             answers.iter().flat_map(Answered::losses).map(|loss| loss["loss"]["events"].as_u64().unwrap()).sum();
         (answers.iter().map(|answer| answer.spans().len()).collect::<Vec<_>>(), losses)
@@ -236,12 +236,12 @@ fn what_is_wrong_inside_of_a_copy_is_lost_once() {
     let [loss] = answer.losses()[..] else { panic!("{:?}", answer.losses()) };
     assert_eq!((&loss["loss"]["reason"], &loss["loss"]["events"]), (&json!("duplicate"), &json!(3)));
     assert_eq!(answer.spans().len(), 1);
-    assert_eq!(offline.books.account().buffered(), 0);
+    assert_eq!(offline.counters.totals().buffered(), 0);
     // Its end is missing, and then its rest.
     let whole = body(&inside.concat());
     for end in 0..whole.len() {
         gen2_trc(&mut offline, TRACE, &whole[..end]);
-        assert_eq!(offline.books.account().buffered(), 0, "{end}");
+        assert_eq!(offline.counters.totals().buffered(), 0, "{end}");
     }
 }
 

@@ -4,7 +4,7 @@ use crate::hostile_support::{is_in_own_process, process_memory};
 use crate::zico_support::cbor::{array, gen1, gen2, int, reference, tag, text};
 use crate::zico_support::offline::Offline;
 use tributary::event::{Batch, Kind};
-use tributary::protocol::MemoryBudget;
+use tributary::memory::MemoryBudget;
 use tributary::protocol::zico::{Options, ZicoExchange};
 
 const MIB: u64 = 1 << 20;
@@ -28,7 +28,7 @@ fn submit(offline: &mut Offline, path: &str, headers: &[(&str, &str)], body: &[u
         out.losses += batch.count(Kind::Loss);
         out.largest_batch = out.largest_batch.max(batch.memory_bytes());
     });
-    assert_eq!(offline.books.account().buffered(), 0);
+    assert_eq!(offline.counters.totals().buffered(), 0);
     (response.status, out)
 }
 

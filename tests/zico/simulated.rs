@@ -17,9 +17,9 @@ async fn simulate(dialect: Dialect, events: u64, connections: usize) -> (Vec<Val
     let plan = Plan { to, amount: Amount::Events(events), rate: None, connections, seed: 3 };
     let sent = within("the agents", run(Agent::Zico(dialect), plan, pending())).await.unwrap();
     let stopped = daemon.stop().await;
-    let account = &stopped.accounts.listeners[0];
-    assert_eq!(account.count(Kind::Loss), 0, "{:?}", losses(&stopped.events));
-    assert_eq!((sent.events, account.events()), (events, events), "{account}");
+    let totals = &stopped.totals.listeners[0];
+    assert_eq!(totals.count(Kind::Loss), 0, "{:?}", losses(&stopped.events));
+    assert_eq!((sent.events, totals.events()), (events, events), "{totals}");
     (stopped.events, sent)
 }
 
@@ -100,14 +100,14 @@ async fn survive(dialect: Dialect) {
     let to = first.server.address().unwrap();
     let plan = Plan { to, amount: Amount::Events(3000), rate: Some(2000), connections: 2, seed: 9 };
     let agents = tokio::spawn(run(Agent::Zico(dialect), plan, pending()));
-    first.until_books("there are events", |books| books.events() > 300).await;
+    first.until_totals("there are events", |counters| counters.events() > 300).await;
     let first = first.stop().await;
     let second = Daemon::start(&kept.replace("127.0.0.1:0", &to.to_string())).await;
     let sent = within("the agents", agents).await.unwrap().unwrap();
     let second = second.stop().await;
     let counted = [&first, &second].map(|stopped| {
-        let account = &stopped.accounts.listeners[0];
-        account.events() - account.count(Kind::Loss)
+        let totals = &stopped.totals.listeners[0];
+        totals.events() - totals.count(Kind::Loss)
     });
     assert_eq!(counted[0] + counted[1], sent.events, "{counted:?}");
     assert!(counted[0] > 300 && counted[1] > 300, "{counted:?}");

@@ -17,12 +17,13 @@ use crate::event::{Batch, DataView, EventView, UnixNanos};
 use crate::explain::http::{Body, RequestFault, Requests};
 use crate::explain::words::{counted, moment};
 use crate::explain::{Explain, Fault, Sheet};
+use crate::memory::MemoryBudget;
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
 use crate::protocol::rbkit::{Agent, AgentOptions, Player};
 use crate::protocol::zico::ZicoExchange;
-use crate::protocol::{Exchange, Head, MemoryBudget, Request, Session, endless, zico};
+use crate::protocol::{Exchange, Head, Request, Session, endless, zico};
 use crate::transport::options::ListenerOptions;
 
 use super::{Arguments, Failure, Input, Output, PIECE_BYTES, START_BYTES, decode, listener, quiet, submitted, upload};

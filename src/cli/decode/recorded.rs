@@ -77,15 +77,15 @@ impl Decoder<'_> {
         while let Some((number, at, step)) = captures.next()? {
             let now = moment(start, at);
             self.played = Some(now);
-            let Carrier { named: Named { name, origin, books }, bytes, requests } = &mut carriers[number];
+            let Carrier { named: Named { name, origin, counters }, bytes, requests } = &mut carriers[number];
             match step {
                 Step::Bytes(more) => {
                     bytes.extend_from_slice(&more);
                     while let Some((request, size)) = decode::whole_request(bytes, *requests + 1) {
                         *requests += 1;
                         bytes.drain(..size);
-                        decode::tick(exchange, origin.clone(), books, now, &mut |batch| self.output.write(&batch));
-                        self.answer(exchange, request, name, origin, books, now);
+                        decode::tick(exchange, origin.clone(), counters, now, &mut |batch| self.output.write(&batch));
+                        self.answer(exchange, request, name, origin, counters, now);
                     }
                     self.output.flush()?;
                 }
@@ -93,10 +93,10 @@ impl Decoder<'_> {
                     let rest = std::mem::take(bytes);
                     if !rest.is_empty() {
                         say(format_args!("{name}: {} bytes at the end are no whole request", rest.len()));
-                        decode::cut(&rest, origin.clone(), books, now, &mut |batch| self.output.write(&batch));
+                        decode::cut(&rest, origin.clone(), counters, now, &mut |batch| self.output.write(&batch));
                         self.output.flush()?;
                     }
-                    sum_up(name, books);
+                    sum_up(name, counters);
                 }
             }
             if self.output.is_closed() {

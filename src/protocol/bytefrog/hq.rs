@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use crate::protocol::{MemoryBudget, Now};
+use crate::memory::MemoryBudget;
+use crate::protocol::Now;
 
 use super::agent::{Command, Mode, Refusal};
 use super::calls::mix;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::config::{LONGEST, Section};
-use crate::protocol::Amplification;
+use crate::memory::Amplification;
+use crate::options::{LONGEST, Section};
 
 use super::configuration;
 use super::dictionary::DictionaryLimits;

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use crate::event::{Header, Loss, Reason};
 use crate::event::{Origin, Position, Resource, ResourceValue, UnixNanos, semconv as names};
-use crate::protocol::{MemoryLease, Now, Output};
+use crate::memory::MemoryLease;
+use crate::protocol::{Now, Output};
 
 use super::agent::{Agent, Command, Refusal};
 use super::breaks::Breaks;

@@ -10,8 +10,9 @@ use bytes::BufMut;
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::event::{Reason, Severity, semconv as names};
 use crate::explain::Explain;
+use crate::memory::Credit;
 use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, Credit, End, Flow, Now, Output, Progress, Session};
+use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
 
 use super::agent::Mode;
 use super::dictionary::{Id, Name};

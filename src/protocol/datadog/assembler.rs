@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::event::{Loss, Reason, TraceId, semconv};
-use crate::protocol::{MemoryBudget, MemoryLease, Now, Output};
+use crate::memory::{MemoryBudget, MemoryLease};
+use crate::protocol::{Now, Output};
 
 use super::record::{
     Entry, EntryKind, EntryValue, KEY_IN_FULL, LateOwner, METRIC_BYTES, NAME, Owner, Place, RESOURCE, Record, Ref,

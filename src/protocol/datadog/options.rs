@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use crate::config::{LONGEST, Section};
-use crate::protocol::Amplification;
+use crate::memory::Amplification;
+use crate::options::{LONGEST, Section};
 
 /// Options of a `datadog` listener.
 #[derive(Clone, Debug, PartialEq)]

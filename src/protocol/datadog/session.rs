@@ -7,8 +7,9 @@ use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::codec::text::cut_bytes;
 use crate::event::{Loss, Reason, semconv};
 use crate::explain::Explain;
+use crate::memory::{Credit, MemoryBudget};
 use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, Credit, End, Flow, MemoryBudget, Now, Output, Progress, Session};
+use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
 
 use super::Options;
 use super::assembler::Assembler;

@@ -25,7 +25,7 @@ pub(super) enum Seen {
     /// It was delivered.
     Delivered,
     /// The same one is being delivered at this moment.
-    Underway,
+    InFlightRequest,
 }
 
 /// The memory of one listener.
@@ -103,7 +103,7 @@ impl Memory {
             return Seen::Delivered;
         }
         if bundle.iter().any(|one| state.underway.contains(one)) {
-            return Seen::Underway;
+            return Seen::InFlightRequest;
         }
         state.underway.extend(bundle.first());
         Seen::New
@@ -161,7 +161,7 @@ mod tests {
     fn a_bundle_is_known_once_it_was_delivered_and_not_before() {
         let memory = memory(10, 10);
         assert_eq!(memory.begin(&[1], at(0)), Seen::New);
-        assert_eq!(memory.begin(&[1], at(0)), Seen::Underway);
+        assert_eq!(memory.begin(&[1], at(0)), Seen::InFlightRequest);
         memory.end(1, &[], at(1));
         assert_eq!(memory.begin(&[1], at(1)), Seen::New);
         memory.end(1, &[1, 7], at(2));

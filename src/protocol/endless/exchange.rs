@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::event::Reason;
-use crate::protocol::{Admission, Exchange, Head, MemoryBudget, Now, Request, Response};
+use crate::memory::MemoryBudget;
+use crate::protocol::{Exchange, Head, HeadDecision, Now, Request, Response};
 
 use super::Options;
 use super::dedup::Memory;
@@ -35,8 +36,8 @@ impl EndlessExchange {
 impl Exchange for EndlessExchange {
     type Work = EndlessWork;
 
-    fn admit(&self, head: &Head, _now: Now) -> Admission {
-        let answer = |response| Admission::Answer(response, Reason::Unsupported);
+    fn admit(&self, head: &Head, _now: Now) -> HeadDecision {
+        let answer = |response| HeadDecision::Answer(response, Reason::Unsupported);
         match head.method.as_str() {
             // Health checks, and agents of old (rule 25).
             "GET" | "HEAD" => return answer(Response::text(200, "tributary takes Endless OS metrics here")),
@@ -56,7 +57,7 @@ impl Exchange for EndlessExchange {
                 return answer(Response::text(415, "the body may be plain or in gzip, and in nothing else"));
             }
         }
-        Admission::Take { max_body_bytes: self.shared.options.max_body_bytes, key: "max_body_bytes" }
+        HeadDecision::Take { max_body_bytes: self.shared.options.max_body_bytes, key: "max_body_bytes" }
     }
 
     fn work(&self, request: Request, _now: Now) -> EndlessWork {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::config::{Bounds, LONGEST, Section};
-use crate::protocol::Amplification;
+use crate::memory::Amplification;
+use crate::options::{Bounds, LONGEST, Section};
 
 use super::dedup;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::codec::gvariant::{Elements, Place, Slice};
 use crate::codec::reader::DecodeError;
 use crate::event::{Header, Loss, Position, Reason, Resource, UnixNanos, semconv};
-use crate::protocol::{Fate, Now, Output, Request};
+use crate::protocol::{Now, Output, Request, RequestOutcome};
 
 use super::dedup::{Fingerprint, Memory, Seen};
 use super::exchange::Shared;
@@ -95,7 +95,7 @@ pub(super) enum Told {
         events: u64,
     },
     /// The whole bundle is being delivered at this moment.
-    Underway {
+    InFlightRequest {
         /// Events in it.
         events: u64,
     },
@@ -177,17 +177,17 @@ impl Reading {
     }
 
     /// The fate of the events is known.
-    pub(super) fn conclude(&mut self, fate: Fate, now: Duration, memory: &Memory) {
+    pub(super) fn respond(&mut self, fate: RequestOutcome, now: Duration, memory: &Memory) {
         let Some([bundle, ..]) = self.repeats.bundle.take() else { return };
         let mut delivered = std::mem::take(&mut self.repeats.fresh);
         match fate {
-            Fate::Delivered => {
+            RequestOutcome::Delivered => {
                 delivered.append(&mut self.repeats.faulty);
                 delivered.push(bundle);
             }
             // It is to come again, for what could not be read in it.
-            Fate::Unkept => {}
-            Fate::Failed => delivered.clear(),
+            RequestOutcome::Unkept => {}
+            RequestOutcome::Failed => delivered.clear(),
         }
         memory.end(bundle, &delivered, now);
     }
@@ -201,7 +201,7 @@ impl Reading {
         // Somebody else's: not ours to end.
         self.repeats.bundle = None;
         let events = self.count(body);
-        Some(if seen == Seen::Delivered { Told::Repeat { events } } else { Told::Underway { events } })
+        Some(if seen == Seen::Delivered { Told::Repeat { events } } else { Told::InFlightRequest { events } })
     }
 
     /// How many events the bundle has: elements, of sequences that can be read.

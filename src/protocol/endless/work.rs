@@ -9,7 +9,8 @@ use ring::digest::{self, SHA512};
 use crate::codec::gvariant::{self, Scratch, Skip, Slice};
 use crate::codec::inflate::{Gunzip, InflateError};
 use crate::event::{Header, Loss, Position, Reason, UnixNanos, semconv};
-use crate::protocol::{Credit, Fate, Flow, MemoryLease, Now, Output, Request, Response, Work};
+use crate::memory::{Credit, MemoryLease};
+use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
 use super::exchange::{Encoding, Shared, Target};
 use super::reading::{Reading, Told};
@@ -81,7 +82,7 @@ impl EndlessWork {
 }
 
 impl Work for EndlessWork {
-    fn proceed(&mut self, now: Now, out: &mut Output) -> Flow {
+    fn step(&mut self, now: Now, out: &mut Output) -> Flow {
         let _ = self.received.get_or_insert(now.unix);
         match replace(&mut self.stage, Stage::Done(None)) {
             Stage::Start(encoding) => self.start(encoding, out),
@@ -93,7 +94,7 @@ impl Work for EndlessWork {
         if let Stage::Done(_) = self.stage { Flow::Continue } else { Flow::Again }
     }
 
-    fn aside(&self) -> Option<&str> {
+    fn quarantine_reason(&self) -> Option<&str> {
         self.aside.as_deref()
     }
 
@@ -101,13 +102,15 @@ impl Work for EndlessWork {
         &self.request
     }
 
-    fn conclude(mut self, fate: Fate, now: Now) -> Response {
+    fn respond(mut self, fate: RequestOutcome, now: Now) -> Response {
         if let Stage::Done(Some(reading)) = &mut self.stage {
-            reading.conclude(fate, now.elapsed, &self.shared.memory);
+            reading.respond(fate, now.elapsed, &self.shared.memory);
         }
         match fate {
-            Fate::Delivered => self.answer.clone(),
-            Fate::Unkept | Fate::Failed => Response::unavailable("the bundle cannot be stored just now; send it again"),
+            RequestOutcome::Delivered => self.answer.clone(),
+            RequestOutcome::Unkept | RequestOutcome::Failed => {
+                Response::unavailable("the bundle cannot be stored just now; send it again")
+            }
         }
     }
 }
@@ -116,7 +119,7 @@ impl Drop for EndlessWork {
     /// A bundle whose fate nobody has told is not being delivered any more.
     fn drop(&mut self) {
         if let Stage::Reading(reading) | Stage::Done(Some(reading)) = &mut self.stage {
-            reading.conclude(Fate::Failed, Default::default(), &self.shared.memory);
+            reading.respond(RequestOutcome::Failed, Default::default(), &self.shared.memory);
         }
     }
 }
@@ -218,7 +221,7 @@ impl EndlessWork {
                 self.answer = Response::text(200, "a repeat of what is stored already");
                 self.lose_all(Reason::Duplicate, Some(events), "the bundle was delivered before", out);
             }
-            Told::Underway { events } => {
+            Told::InFlightRequest { events } => {
                 self.answer = Response::unavailable("the same bundle is being stored at this moment");
                 self.lose_all(Reason::Duplicate, Some(events), "the same bundle is being delivered", out);
             }

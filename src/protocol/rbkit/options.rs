@@ -4,8 +4,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::config::{LONGEST, Section};
-use crate::protocol::Amplification;
+use crate::memory::Amplification;
+use crate::options::{LONGEST, Section};
 
 /// Options of an `rbkit` listener. The default has no agents: which are dialled then is the configuration's to say.
 #[derive(Clone, Debug, PartialEq)]

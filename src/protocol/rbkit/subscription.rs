@@ -7,8 +7,9 @@ use std::time::Duration;
 use crate::codec::zmtp::{Limits, Peer, Socket, Step as Zmtp, subscribe_all};
 use crate::event::Reason;
 use crate::explain::Explain;
+use crate::memory::{Credit, MemoryBudget, MemoryLease};
 use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, Credit, End, Flow, MemoryBudget, MemoryLease, Now, Output, Progress, Session};
+use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
 
 use super::agent::Agent;
 use super::dump::Dumps;

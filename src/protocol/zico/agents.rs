@@ -1,7 +1,7 @@
 //! Who may send: registered agents, their keys, and the sessions that they open (sections 1.1 and 4).
 //!
 //! An exchange asks through [`Agents`] and does not know where the answers are kept: the daemon keeps them in a file
-//! ([`crate::store`]), whoever decodes recorded requests in [`Recorded`].
+//! ([`crate::zico_store`]), whoever decodes recorded requests in [`Recorded`].
 //!
 //! A registration answers a key, and a session belongs to a key. A JVM registers once, when it starts, so two JVMs that
 //! call themselves the same have a key and a session each: their symbols, which both number from 1, do not mix.

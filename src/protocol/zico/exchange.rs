@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::event::Reason;
-use crate::protocol::{Admission, Exchange, Flow, Head, MemoryBudget, Now, Output, Request, Response};
+use crate::memory::MemoryBudget;
+use crate::protocol::{Exchange, Flow, Head, HeadDecision, Now, Output, Request, Response};
 
 use super::Options;
 use super::agents::{Agent, Agents, Recorded, Refusal};
@@ -120,23 +121,23 @@ impl Exchange for ZicoExchange {
         !matches!(Route::read(head.path()), Some(Route::Submit(_) | Route::Form))
     }
 
-    fn admit(&self, head: &Head, now: Now) -> Admission {
+    fn admit(&self, head: &Head, now: Now) -> HeadDecision {
         let Some(route) = Route::read(head.path()) else {
             let sentence = "agents post to /agent/register, /agent/session, /agent/submit/agd, /agent/submit/trc, \
                             and /submit/agent";
-            return Admission::Answer(Response::text(404, sentence), Reason::Unsupported);
+            return HeadDecision::Answer(Response::text(404, sentence), Reason::Unsupported);
         };
         if head.method != "POST" {
-            return Admission::Answer(Response::not_allowed(&head.method, "POST"), Reason::Unsupported);
+            return HeadDecision::Answer(Response::not_allowed(&head.method, "POST"), Reason::Unsupported);
         }
         let options = &self.shared.options;
         match route {
             Route::Register | Route::Session => {
-                Admission::Take { max_body_bytes: options.max_registration_bytes, key: "max_registration_bytes" }
+                HeadDecision::Take { max_body_bytes: options.max_registration_bytes, key: "max_registration_bytes" }
             }
             Route::Submit(carries) => match self.shared.look_up(head, carries, now) {
                 Ok(_) => self.take_body(),
-                Err(refusal) => Admission::Answer(refused(&refusal), Reason::Unauthorized),
+                Err(refusal) => HeadDecision::Answer(refused(&refusal), Reason::Unauthorized),
             },
             Route::Form => self.take_body(),
         }
@@ -160,9 +161,9 @@ impl Exchange for ZicoExchange {
 }
 
 impl ZicoExchange {
-    fn take_body(&self) -> Admission {
+    fn take_body(&self) -> HeadDecision {
         let max_body_bytes = self.shared.options.max_body_bytes;
-        Admission::Take { max_body_bytes, key: "max_body_bytes" }
+        HeadDecision::Take { max_body_bytes, key: "max_body_bytes" }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 
 use crate::event::{Origin, Resource, ResourceValue, TraceId, UnixNanos};
-use crate::protocol::{MemoryBudget, MemoryLease};
+use crate::memory::{MemoryBudget, MemoryLease};
 
 use super::Options;
 use super::agents::Agent;

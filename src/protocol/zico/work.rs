@@ -7,7 +7,8 @@ use serde_json::json;
 use crate::codec::base64;
 use crate::codec::inflate::InflateError;
 use crate::event::{Header, Kind, Loss, Position, Reason, UnixNanos, semconv};
-use crate::protocol::{Credit, Fate, Flow, MemoryLease, Now, Output, Request, Response, Work};
+use crate::memory::{Credit, MemoryLease};
+use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
 use super::agents::{Counters, Refusal, Whom};
 use super::body::{BodyState, TraceFault};
@@ -81,7 +82,7 @@ impl ZicoWork {
 }
 
 impl Work for ZicoWork {
-    fn proceed(&mut self, now: Now, out: &mut Output) -> Flow {
+    fn step(&mut self, now: Now, out: &mut Output) -> Flow {
         let before = out.batch.total_expanded_bytes();
         match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Start => self.start(now, out),
@@ -101,7 +102,7 @@ impl Work for ZicoWork {
         if let Stage::Done = self.stage { Flow::Continue } else { Flow::Again }
     }
 
-    fn aside(&self) -> Option<&str> {
+    fn quarantine_reason(&self) -> Option<&str> {
         self.aside.as_deref()
     }
 
@@ -109,10 +110,10 @@ impl Work for ZicoWork {
         &self.request
     }
 
-    fn conclude(self, fate: Fate, now: Now) -> Response {
+    fn respond(self, fate: RequestOutcome, now: Now) -> Response {
         if let Some(slot) = &self.slot {
             let mut session = slot.lock();
-            if fate != Fate::Failed {
+            if fate != RequestOutcome::Failed {
                 session.delivered.learn(&self.fresh);
             }
             let (agent, name) = (session.agent.clone(), session.name.clone());
@@ -133,10 +134,10 @@ impl Work for ZicoWork {
         match (self.route, fate) {
             // Who asked is registered, whether or not anybody has heard of it.
             (Route::Register | Route::Session, _) => self.answer,
-            (_, Fate::Delivered) => self.answer,
+            (_, RequestOutcome::Delivered) => self.answer,
             // Sent again it could be read no better (rule 9).
-            (_, Fate::Unkept) => self.answer,
-            (_, Fate::Failed) => Response::unavailable("the events cannot be stored just now"),
+            (_, RequestOutcome::Unkept) => self.answer,
+            (_, RequestOutcome::Failed) => Response::unavailable("the events cannot be stored just now"),
         }
     }
 }

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::live::sync_directory_of;
 use super::names;
 use super::options::{Compression, Fsync};
-use crate::sparing::{Sparing, Turn};
+use crate::log_throttle::LogThrottle;
 
 const BLOCK_BYTES: usize = 256 * 1024;
 /// Says that a file stays as it is.
-static TROUBLE: Sparing = Sparing::new();
+static TROUBLE: LogThrottle = LogThrottle::new();
 /// What compressing takes: blocks on both sides, and the compressor's own tables.
 pub(super) const MOST_BYTES: u64 = 2 << 20;
 
@@ -24,8 +24,8 @@ pub(super) fn all(paths: &[PathBuf], compression: Compression, fsync: Fsync, sto
             if stop.load(Ordering::Relaxed) {
                 return;
             }
-            if let Some(Turn { unsaid }) = TROUBLE.turn() {
-                tracing::warn!(path = %path.display(), %error, unsaid, "cannot compress a finished file");
+            if let Some(suppressed) = TROUBLE.permit() {
+                tracing::warn!(path = %path.display(), %error, suppressed, "cannot compress a finished file");
             }
         }
     }

@@ -11,10 +11,10 @@ use super::options::{Fsync, Options};
 use super::queue::Queue;
 use super::tail;
 use crate::event::UnixNanos;
-use crate::sparing::{Sparing, Turn};
+use crate::log_throttle::LogThrottle;
 
 /// Says that half a record is still in a file.
-static TORN: Sparing = Sparing::new();
+static TORN: LogThrottle = LogThrottle::new();
 
 /// A file that is being written. Between two calls it ends where a record ends, unless the system refused even to
 /// shorten it; then the next call tries again before it writes anything.
@@ -38,7 +38,7 @@ impl Live {
     /// # Errors
     /// The system's; also when another process is writing the file, or when it is no regular file.
     pub(super) fn open(path: &Path, options: &Options) -> io::Result<Live> {
-        // Asked before opening, because opening a named pipe or a device can do things by itself.
+        // TapRequest before opening, because opening a named pipe or a device can do things by itself.
         if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
@@ -116,9 +116,9 @@ impl Live {
         queue.advance(whole);
         if result.is_err()
             && let Err(error) = self.cut()
-            && let Some(Turn { unsaid }) = TORN.turn()
+            && let Some(suppressed) = TORN.permit()
         {
-            tracing::warn!(path = %self.path.display(), %error, unsaid, "cannot cut off a half-written record yet");
+            tracing::warn!(path = %self.path.display(), %error, suppressed, "cannot cut off a half-written record yet");
         }
         result
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::outputs::{KEPT_BYTES, MOST_OPEN};
 use super::template::Template;
 use super::{FLUSH_BYTES, compress};
-use crate::config::Bounds;
 use crate::event::MOST_BATCH_BYTES;
+use crate::options::Bounds;
 use crate::sink::encode::Format;
 
 /// The options of a [`super::File`]. Every field has a default, so `Options::default()` is a working sink.

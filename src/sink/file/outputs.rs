@@ -10,17 +10,17 @@ use super::queue::Queue;
 use super::template::Template;
 use super::tidy::tidy;
 use crate::event::UnixNanos;
+use crate::log_throttle::LogThrottle;
 use crate::sink::encode::Encoder;
 use crate::sink::{Selection, SinkFault};
-use crate::sparing::{Sparing, Turn};
 
 /// More files than this are never open at once; the one that was not written for longest is closed first.
 pub(super) const MOST_OPEN: usize = 16;
 /// Room that a file keeps for the lines to come when it has none to write.
 pub(super) const KEPT_BYTES: usize = 64 * 1024;
 /// Say what could not be done, and is not what a sink is there for.
-static UNTIDY: Sparing = Sparing::new();
-static ABANDONED: Sparing = Sparing::new();
+static UNTIDY: LogThrottle = LogThrottle::new();
+static ABANDONED: LogThrottle = LogThrottle::new();
 
 /// The state of a file sink.
 #[derive(Debug)]
@@ -197,8 +197,8 @@ impl Outputs {
             Ok(to_compress) => self.to_compress = to_compress,
             Err(error) => {
                 let base = self.template.base().display();
-                if let Some(Turn { unsaid }) = UNTIDY.turn() {
-                    tracing::warn!(%base, %error, unsaid, "cannot look for finished files");
+                if let Some(suppressed) = UNTIDY.permit() {
+                    tracing::warn!(%base, %error, suppressed, "cannot look for finished files");
                 }
             }
         }
@@ -289,9 +289,9 @@ impl Output {
     /// again for.
     fn abandon(&mut self, options: &Options) {
         if let Err(fault) = self.close(options)
-            && let Some(Turn { unsaid }) = ABANDONED.turn()
+            && let Some(suppressed) = ABANDONED.permit()
         {
-            tracing::warn!(%fault, unsaid, "a file was moved away or removed while it was being written");
+            tracing::warn!(%fault, suppressed, "a file was moved away or removed while it was being written");
         }
         self.live = None;
     }

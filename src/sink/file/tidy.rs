@@ -10,10 +10,10 @@ use super::names::{self, Found, State};
 use super::options::{Compression, Options};
 use super::template::Template;
 use crate::event::UnixNanos;
-use crate::sparing::{Sparing, Turn};
+use crate::log_throttle::LogThrottle;
 
 /// Says that a file cannot be tidied away.
-static TROUBLE: Sparing = Sparing::new();
+static TROUBLE: LogThrottle = LogThrottle::new();
 
 /// Puts the template's files in order and answers which finished ones are to be compressed, oldest first.
 ///
@@ -82,8 +82,8 @@ fn remove_empty_directories(path: &Path, base: &Path) {
 fn warn_of(path: &Path, action: &str, result: io::Result<()>) {
     if let Err(error) = result
         && error.kind() != io::ErrorKind::NotFound
-        && let Some(Turn { unsaid }) = TROUBLE.turn()
+        && let Some(suppressed) = TROUBLE.permit()
     {
-        tracing::warn!(path = %path.display(), %error, unsaid, "cannot {action} a finished file");
+        tracing::warn!(path = %path.display(), %error, suppressed, "cannot {action} a finished file");
     }
 }

@@ -12,9 +12,10 @@ use proptest::sample::{Index, select};
 use tributary::event::{BatchBuilder, Origin, UnixNanos};
 use tributary::explain::http::Requests;
 use tributary::explain::{Explain, Sheet};
+use tributary::memory::MemoryBudget;
 use tributary::protocol::bytefrog::{self, Hq};
 use tributary::protocol::datadog::{self, DatadogSession, ListLayout};
-use tributary::protocol::{Flow, MemoryBudget, Now, Output, Session, endless, zico};
+use tributary::protocol::{Flow, Now, Output, Session, endless, zico};
 
 use super::shown;
 

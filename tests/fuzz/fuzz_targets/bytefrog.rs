@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tributary::decode::Offline;
-use tributary::pipeline::ledger::ListenerBooks;
+use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::bytefrog::{BytefrogSession, Calls, Command, Hq, Options, Order, Start};
-use tributary::protocol::{MemoryBudget, Protocol};
+use tributary::memory::MemoryBudget;
+use tributary::protocol::Protocol;
 use tributary_fuzz::bytefrog::Finished;
 use tributary_fuzz::bytefrog::law::{check_run, walk};
-use tributary_fuzz::{Part, Setting, Told, books, now, origin, parts};
+use tributary_fuzz::{Part, Setting, Told, counters, now, origin, parts};
 
 tributary_fuzz::target!(property);
 
@@ -66,7 +67,7 @@ struct Connection {
     /// The number by which parts name it, while it is open.
     name: u8,
     session: Option<Offline<BytefrogSession>>,
-    books: Arc<ListenerBooks>,
+    counters: Arc<ListenerCounters>,
     received: Vec<u8>,
 }
 
@@ -140,11 +141,11 @@ impl Run {
 
     fn connect(&mut self, name: u8) -> usize {
         let number = self.connections.len();
-        let books = books(Protocol::Bytefrog);
+        let counters = counters(Protocol::Bytefrog);
         let address = IpAddr::from([192, 0, 2, 1]);
         let session = self.hq.session(self.setting.flag(FLAGS, 1).then_some(address));
-        let session = Some(Offline::new(session, origin(Protocol::Bytefrog, number as u64), books.clone()));
-        self.connections.push(Connection { name, session, books, received: Vec::new() });
+        let session = Some(Offline::new(session, origin(Protocol::Bytefrog, number as u64), counters.clone()));
+        self.connections.push(Connection { name, session, counters, received: Vec::new() });
         number
     }
 
@@ -176,7 +177,7 @@ impl Run {
         let open = &mut self.connections[connection];
         if let Some(session) = open.session.take() {
             session.finish(self.setting.end(END), now(self.elapsed), &mut |batch| self.told.take(&batch));
-            assert_eq!(open.books.account().buffered(), 0, "decoded + lost = received");
+            assert_eq!(open.counters.totals().buffered(), 0, "decoded + lost = received");
         }
     }
 
@@ -184,9 +185,9 @@ impl Run {
         (0..self.connections.len()).for_each(|connection| self.end(connection));
         assert_eq!(self.hq.agents(), [], "every run is over");
         assert_eq!(self.memory.used(), 0, "their memory is given back");
-        let accounts: Vec<_> = self.connections.iter().map(|open| open.books.account()).collect();
-        self.told.check_books(&accounts);
+        let totals: Vec<_> = self.connections.iter().map(|open| open.counters.totals()).collect();
+        self.told.check_books(&totals);
         self.told.check_places(|connection| self.connections[connection as usize].received.len() as u64);
-        Finished { text: self.told.text.take().unwrap_or_default(), accounts }
+        Finished { text: self.told.text.take().unwrap_or_default(), totals }
     }
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 use tributary::decode::Offline;
 use tributary::event::Reason;
 use tributary::protocol::datadog::{DatadogSession, ListLayout, Options};
-use tributary::protocol::{MemoryBudget, Protocol};
+use tributary::memory::MemoryBudget;
+use tributary::protocol::Protocol;
 use tributary_fuzz::hostile_support::wire::walk;
-use tributary_fuzz::{Setting, Told, books, now, origin, pieces};
+use tributary_fuzz::{Setting, Told, counters, now, origin, pieces};
 
 tributary_fuzz::target!(property);
 
@@ -65,10 +66,10 @@ fn hear(setting: &Setting, stream: &[u8], cut: u8) -> Told {
     let memory = MemoryBudget::new(setting.pick(MEMORY, &[256 << 20, 0, 70_000]));
     let definitions = setting.flag(FLAGS, 1);
     let session = DatadogSession::new(options, max_message, definitions, &memory);
-    let books = books(Protocol::Datadog);
+    let counters = counters(Protocol::Datadog);
     let mut told = Told::new();
     let mut elapsed = Duration::ZERO;
-    let mut offline = Offline::new(session, origin(Protocol::Datadog, 1), books.clone());
+    let mut offline = Offline::new(session, origin(Protocol::Datadog, 1), counters.clone());
     for (number, piece) in pieces(stream, cut).enumerate() {
         offline.feed(piece, now(elapsed), &mut |batch| told.take(&batch));
         let paused = setting.pause(PAUSE, number);
@@ -76,11 +77,11 @@ fn hear(setting: &Setting, stream: &[u8], cut: u8) -> Told {
             elapsed += paused;
             offline.pass_time(now(elapsed), &mut |batch| told.take(&batch));
         }
-        assert!(books.account().buffered() >= 0, "more is accounted for than has come");
+        assert!(counters.totals().buffered() >= 0, "more is accounted for than has come");
     }
     offline.finish(setting.end(END), now(elapsed), &mut |batch| told.take(&batch));
-    let account = books.account();
-    told.check_books([&account]);
+    let totals = counters.totals();
+    told.check_books([&totals]);
     told.check_places(|_| stream.len() as u64);
     assert_eq!(memory.used(), 0, "its memory is given back");
 
@@ -91,10 +92,10 @@ fn hear(setting: &Setting, stream: &[u8], cut: u8) -> Told {
         .filter(|(_, loss)| loss.events.is_some() && is_cut_record(loss.reason))
         .map(|(_, loss)| loss.bytes)
         .sum();
-    assert_eq!(account.bytes_decoded + cut_bytes, walk.good as u64, "what can be decoded is");
+    assert_eq!(totals.bytes_decoded + cut_bytes, walk.good as u64, "what can be decoded is");
     let (defined, records): (Vec<_>, Vec<_>) =
         told.lines.iter().filter(|line| line.loss.is_none()).partition(|line| line.is_debug);
-    let late = account.warnings.get("late_list").copied().unwrap_or(0);
+    let late = totals.warnings.get("late_list").copied().unwrap_or(0);
     assert_eq!(records.len() as u64, walk.owners + late, "one event for each owner");
     assert_eq!(defined.len() as u64, if definitions { walk.strings } else { 0 }, "one event for each definition");
     told

@@ -8,8 +8,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tributary::decode;
 use tributary::protocol::endless::{Dedup, EndlessExchange, Options};
-use tributary::protocol::{Head, MemoryBudget, Protocol, Request};
-use tributary_fuzz::{Part, Setting, Told, books, now, origin, parts};
+use tributary::memory::MemoryBudget;
+use tributary::protocol::{Head, Protocol, Request};
+use tributary_fuzz::{Part, Setting, Told, counters, now, origin, parts};
 
 tributary_fuzz::target!(property);
 
@@ -17,20 +18,20 @@ fn property(input: &[u8]) {
     let Some((setting, rest)) = Setting::take(input) else { return };
     let memory = MemoryBudget::new(setting.pick(MEMORY, &[256 << 20, 0, 100_000]));
     let exchange = EndlessExchange::new(options(&setting), &memory);
-    let books = books(Protocol::Endless);
+    let counters = counters(Protocol::Endless);
     let mut told = Told::new();
     let mut elapsed = Duration::from_secs(1);
     for (number, part) in (1..).zip(parts(rest)) {
         let (request, is_plain) = upload(part, number);
         let size = request.body.len() as u64;
-        let before = books.account().bytes_in;
+        let before = counters.totals().bytes_in;
         let origin = origin(Protocol::Endless, 1);
         let (answer, _) =
-            decode::answer(&exchange, request, origin, &books, now(elapsed), &mut |batch| told.take(&batch));
-        told.check_books([&books.account()]);
+            decode::answer(&exchange, request, origin, &counters, now(elapsed), &mut |batch| told.take(&batch));
+        told.check_books([&counters.totals()]);
         assert!([200, 400, 413, 503].contains(&answer.status), "{}", answer.status);
         if is_plain && size > 0 {
-            assert_eq!(books.account().bytes_in - before, size);
+            assert_eq!(counters.totals().bytes_in - before, size);
             // Agents that have done nothing wrong are told so (rule 5).
             assert!(answer.status == 200 || size > MOST_BODY || setting.byte(MEMORY) != 0, "{}", answer.status);
         }

@@ -15,7 +15,8 @@ use tributary::explain::{Explain, Sheet};
 use tributary::protocol::bytefrog::Hq;
 use tributary::protocol::datadog::{DatadogSession, ListLayout};
 use tributary::protocol::rbkit::{Agent, AgentOptions, Channel, Player};
-use tributary::protocol::{Flow, MemoryBudget, Output, Protocol, Session, bytefrog, datadog, endless, rbkit, zico};
+use tributary::memory::MemoryBudget;
+use tributary::protocol::{Flow, Output, Protocol, Session, bytefrog, datadog, endless, rbkit, zico};
 use tributary_fuzz::{now, origin, pieces};
 
 tributary_fuzz::target!(property);

@@ -1,17 +1,17 @@
 //! What a Ruby process publishes and replies: every byte is decoded or lost. What one connection says alone comes to the
-//! same events however it is cut; with both, time and commands, the books balance all the same.
+//! same events however it is cut; with both, time and commands, the counters balance all the same.
 #![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tributary::decode::Offline;
-use tributary::pipeline::ledger::ListenerBooks;
+use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::rbkit::{
     Agent, AgentOptions, Channel, Command, Control, Options, Player, Profile, Subscription,
 };
 use tributary::protocol::{Protocol, Session};
-use tributary_fuzz::{Part, Setting, Told, books, now, origin, parts, pieces};
+use tributary_fuzz::{Part, Setting, Told, counters, now, origin, parts, pieces};
 
 tributary_fuzz::target!(property);
 
@@ -143,15 +143,15 @@ fn converse(setting: &Setting, rest: &[u8]) {
 /// A session without a socket.
 struct Driven<S> {
     offline: Offline<S>,
-    books: Arc<ListenerBooks>,
+    counters: Arc<ListenerCounters>,
     told: Told,
 }
 
 impl<S: Session> Driven<S> {
     fn new(session: S) -> Self {
-        let books = books(Protocol::Rbkit);
-        let offline = Offline::new(session, origin(Protocol::Rbkit, 1), books.clone());
-        Driven { offline, books, told: Told::new() }
+        let counters = counters(Protocol::Rbkit);
+        let offline = Offline::new(session, origin(Protocol::Rbkit, 1), counters.clone());
+        Driven { offline, counters, told: Told::new() }
     }
 
     fn feed(&mut self, bytes: &[u8], elapsed: Duration) {
@@ -163,13 +163,13 @@ impl<S: Session> Driven<S> {
     }
 
     fn finish(self, setting: &Setting, elapsed: Duration) -> Told {
-        let Driven { offline, books, mut told } = self;
+        let Driven { offline, counters, mut told } = self;
         offline.finish(setting.end(END), now(elapsed), &mut |batch| told.take(&batch));
-        let account = books.account();
-        told.check_books([&account]);
+        let totals = counters.totals();
+        told.check_books([&totals]);
         for line in &told.lines {
             let length = line.loss.as_ref().map_or(line.length, |loss| loss.bytes);
-            assert!(line.offset + length <= account.bytes_in, "outside of {} bytes: {line:?}", account.bytes_in);
+            assert!(line.offset + length <= totals.bytes_in, "outside of {} bytes: {line:?}", totals.bytes_in);
         }
         told
     }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tributary::decode;
 use tributary::protocol::zico::{Options, ZicoExchange};
-use tributary::protocol::{MemoryBudget, Protocol};
-use tributary_fuzz::{Setting, Told, books, now, origin, parts};
+use tributary::memory::MemoryBudget;
+use tributary::protocol::Protocol;
+use tributary_fuzz::{Setting, Told, counters, now, origin, parts};
 
 tributary_fuzz::target!(property);
 
@@ -14,30 +15,30 @@ fn property(input: &[u8]) {
     let Some((setting, rest)) = Setting::take(input) else { return };
     let memory = MemoryBudget::new(setting.pick(MEMORY, &[256 << 20, 0, 100_000]));
     let exchange = ZicoExchange::recorded(options(&setting), setting.flag(FLAGS, 0), &memory);
-    let books = books(Protocol::Zico);
+    let counters = counters(Protocol::Zico);
     let mut told = Told::new();
     let mut elapsed = Duration::from_secs(1);
     for (number, part) in (1..).zip(parts(rest)) {
         let origin = origin(Protocol::Zico, number);
         match decode::requests(part.bytes) {
-            None => decode::cut(part.bytes, origin.clone(), &books, now(elapsed), &mut |batch| told.take(&batch)),
+            None => decode::cut(part.bytes, origin.clone(), &counters, now(elapsed), &mut |batch| told.take(&batch)),
             Some(requests) => {
                 for request in requests {
                     let take = &mut |batch| told.take(&batch);
                     let (answer, aside) =
-                        decode::answer(&exchange, request, origin.clone(), &books, now(elapsed), take);
+                        decode::answer(&exchange, request, origin.clone(), &counters, now(elapsed), take);
                     assert!((200..=599).contains(&answer.status), "{}", answer.status);
                     assert!(aside.is_none() || told.losses().next().is_some(), "kept aside, and no loss says why");
-                    told.check_books([&books.account()]);
+                    told.check_books([&counters.totals()]);
                 }
             }
         }
         elapsed += Duration::from_secs(PAUSES[usize::from(part.order & 3)]);
-        decode::tick(&exchange, origin, &books, now(elapsed), &mut |batch| told.take(&batch));
+        decode::tick(&exchange, origin, &counters, now(elapsed), &mut |batch| told.take(&batch));
     }
     let origin = origin(Protocol::Zico, 0);
-    decode::finish(&exchange, origin, &books, now(elapsed), &mut |batch| told.take(&batch));
-    told.check_books([&books.account()]);
+    decode::finish(&exchange, origin, &counters, now(elapsed), &mut |batch| told.take(&batch));
+    told.check_books([&counters.totals()]);
     drop(exchange);
     assert_eq!(memory.used(), 0, "the memory is given back");
 }

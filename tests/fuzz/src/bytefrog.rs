@@ -3,11 +3,11 @@
 #[path = "../../bytefrog_law_support/law.rs"]
 pub mod law;
 
-use tributary::pipeline::ledger::ListenerAccount;
+use tributary::pipeline::accounting::ListenerTotals;
 
-/// What is left of a run: its lines, and the books of each connection.
+/// What is left of a run: its lines, and the counters of each connection.
 #[derive(Debug)]
 pub struct Finished {
     pub text: String,
-    pub accounts: Vec<ListenerAccount>,
+    pub totals: Vec<ListenerTotals>,
 }

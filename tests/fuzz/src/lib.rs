@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 
 pub use input::{MARK, Part, Setting, parts, pieces};
-pub use told::{Line, Told, books, now, origin};
+pub use told::{Line, Told, counters, now, origin};
 
 /// Makes a program of a property: a target of libFuzzer.
 #[cfg(feature = "fuzzer")]

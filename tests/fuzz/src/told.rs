@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tributary::event::{Batch, Origin, Reason, UnixNanos};
-use tributary::pipeline::ledger::{ListenerAccount, ListenerBooks};
+use tributary::pipeline::accounting::{ListenerTotals, ListenerCounters};
 use tributary::protocol::{Now, Protocol};
 use tributary::sink::encode::{Encoder, Format};
 
@@ -21,8 +21,8 @@ pub fn origin(protocol: Protocol, connection: u64) -> Arc<Origin> {
     Arc::new(Origin::new(protocol.as_str(), "fuzz".into(), "192.0.2.1:1234".into(), connection))
 }
 
-pub fn books(protocol: Protocol) -> Arc<ListenerBooks> {
-    ListenerBooks::new("fuzz".into(), protocol)
+pub fn counters(protocol: Protocol) -> Arc<ListenerCounters> {
+    ListenerCounters::new("fuzz".into(), protocol)
 }
 
 /// Every line that went out. Their texts are not kept unless it is said, for a few bytes may make many.
@@ -100,11 +100,11 @@ impl Told {
     }
 
     /// decoded + lost = received with nothing left over, and the losses that were told are those that were booked.
-    pub fn check_books<'a>(&self, accounts: impl IntoIterator<Item = &'a ListenerAccount>) {
+    pub fn check_books<'a>(&self, totals: impl IntoIterator<Item = &'a ListenerTotals>) {
         let mut booked = [0; Reason::ALL.len()];
-        for account in accounts {
-            assert_eq!(account.buffered(), 0, "decoded + lost = received: {account:?}");
-            booked.iter_mut().zip(account.bytes_lost).for_each(|(sum, bytes)| *sum += bytes);
+        for totals in totals {
+            assert_eq!(totals.buffered(), 0, "decoded + lost = received: {totals:?}");
+            booked.iter_mut().zip(totals.bytes_lost).for_each(|(sum, bytes)| *sum += bytes);
         }
         let mut told = [0; Reason::ALL.len()];
         self.losses().for_each(|(_, loss)| told[loss.reason] += loss.bytes);

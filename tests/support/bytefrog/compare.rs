@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use serde_json::Value;
 use tributary::event::Reason;
-use tributary::pipeline::ledger::ListenerAccount;
+use tributary::pipeline::accounting::ListenerTotals;
 
 use super::contract::{Expected, ExpectedLoss, ExpectedRun, HEALTH, Want};
 use super::recording::Recording;
@@ -246,14 +246,14 @@ pub fn check_run(problems: &mut Problems, has_run: bool, events: &[Value], want:
 }
 
 /// Received bytes are decoded or lost, and lost for the reasons that the losses name.
-pub fn check_books(problems: &mut Problems, books: &ListenerAccount, bytes_sent: u64, expected: &[Expected]) {
-    problems.check(books.bytes_in == bytes_sent, || format!("{} bytes in, not {bytes_sent}", books.bytes_in));
-    let sum = books.bytes_decoded + books.lost();
+pub fn check_books(problems: &mut Problems, counters: &ListenerTotals, bytes_sent: u64, expected: &[Expected]) {
+    problems.check(counters.bytes_in == bytes_sent, || format!("{} bytes in, not {bytes_sent}", counters.bytes_in));
+    let sum = counters.bytes_decoded + counters.lost();
     problems.check(sum == bytes_sent, || format!("{sum} bytes are decoded or lost, not {bytes_sent}"));
     let lost: u64 = expected.iter().filter_map(|event| event.loss.as_ref()).map(|loss| loss.bytes).sum();
     let by_reason: Vec<_> =
-        Reason::ALL.iter().map(|reason| (reason.as_str(), books.bytes_lost[reason.index()])).collect();
-    problems.check(books.lost() == lost, || format!("{} bytes lost, not {lost}: {by_reason:?}", books.lost()));
+        Reason::ALL.iter().map(|reason| (reason.as_str(), counters.bytes_lost[reason.index()])).collect();
+    problems.check(counters.lost() == lost, || format!("{} bytes lost, not {lost}: {by_reason:?}", counters.lost()));
     for (reason, bytes) in by_reason {
         let losses =
             expected.iter().filter_map(|event| event.loss.as_ref()).filter(|loss| loss.reasons.contains(&reason));

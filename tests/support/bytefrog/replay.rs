@@ -75,7 +75,7 @@ pub async fn play(daemon: &Daemon, recording: &Recording, pace: Pace) -> Replaye
         bytes_sent += bytes.len() as u64;
         if pace == Pace::InStep {
             let what = format!("{}: {bytes_sent} bytes are received", recording.name);
-            soon(&what, || (daemon.books().bytes_in == bytes_sent).then_some(())).await;
+            soon(&what, || (daemon.counters().bytes_in == bytes_sent).then_some(())).await;
         }
     }
     let mut replayed = Replayed { peers: Vec::new(), run, heard: Vec::new(), bytes_sent };

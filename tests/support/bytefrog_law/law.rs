@@ -151,10 +151,10 @@ pub fn check_run(done: &Finished, walks: &[Walk], sizes: &[u64], calls: Calls) -
     }
     let repeated: u64 = told.repeated.values().sum();
     assert_eq!(told.events_of_run, [numbered - repeated], "one end of one run, with all its events");
-    for (connection, (account, walk)) in done.accounts.iter().zip(walks).enumerate() {
-        let lost = |reason: Reason| account.bytes_lost[reason.index()];
+    for (connection, (totals, walk)) in done.totals.iter().zip(walks).enumerate() {
+        let lost = |reason: Reason| totals.bytes_lost[reason.index()];
         // Breaks that go back are readable, and lost all the same.
-        let readable = account.bytes_decoded + lost(Reason::Duplicate) + lost(Reason::Malformed);
+        let readable = totals.bytes_decoded + lost(Reason::Duplicate) + lost(Reason::Malformed);
         assert_eq!(readable, walk.good, "what can be read of connection {connection} is");
     }
     told

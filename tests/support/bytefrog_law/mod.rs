@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tributary::decode::Offline;
 use tributary::event::{Batch, Origin, UnixNanos};
-use tributary::pipeline::ledger::{ListenerAccount, ListenerBooks};
+use tributary::pipeline::accounting::{ListenerCounters, ListenerTotals};
 use tributary::protocol::bytefrog::{BytefrogSession, Hq};
 use tributary::protocol::{End, Now, Protocol};
 use tributary::sink::encode::{Encoder, Format};
@@ -30,15 +30,15 @@ pub struct Run {
 
 struct Connection {
     session: Option<Offline<BytefrogSession>>,
-    books: Arc<ListenerBooks>,
+    counters: Arc<ListenerCounters>,
 }
 
 /// What is left of a run.
 #[derive(Debug)]
 pub struct Finished {
     pub text: String,
-    /// The books of each connection.
-    pub accounts: Vec<ListenerAccount>,
+    /// The counters of each connection.
+    pub totals: Vec<ListenerTotals>,
 }
 
 impl Run {
@@ -54,10 +54,10 @@ impl Run {
     /// Another connection: its number. All come from one address.
     pub fn connect(&mut self) -> usize {
         let number = self.connections.len();
-        let books = ListenerBooks::new("test".into(), Protocol::Bytefrog);
+        let counters = ListenerCounters::new("test".into(), Protocol::Bytefrog);
         let origin = Arc::new(Origin::new("bytefrog", "test".into(), "test".into(), number as u64));
-        let session = Some(Offline::new(self.hq.session(None), origin, books.clone()));
-        self.connections.push(Connection { session, books });
+        let session = Some(Offline::new(self.hq.session(None), origin, counters.clone()));
+        self.connections.push(Connection { session, counters });
         number
     }
 
@@ -95,8 +95,8 @@ impl Run {
         let connection = &mut connections[connection];
         let session = connection.session.take().unwrap();
         session.finish(end, now, &mut |batch| take(&batch, lines, events, *keeps_lines));
-        let account = connection.books.account();
-        assert_eq!(account.buffered(), 0, "decoded + lost = received");
+        let totals = connection.counters.totals();
+        assert_eq!(totals.buffered(), 0, "decoded + lost = received");
     }
 
     /// It is gone in the middle of something: nobody says goodbye.
@@ -113,8 +113,8 @@ impl Run {
         self.connections[connection].session.is_some()
     }
 
-    pub fn account(&self, connection: usize) -> ListenerAccount {
-        self.connections[connection].books.account()
+    pub fn totals(&self, connection: usize) -> ListenerTotals {
+        self.connections[connection].counters.totals()
     }
 
     /// Events of every kind so far.
@@ -138,8 +138,8 @@ impl Run {
                 self.finish(connection, End::Closed);
             }
         }
-        let accounts = self.connections.iter().map(|connection| connection.books.account()).collect();
-        Finished { text: String::from_utf8(self.lines).unwrap(), accounts }
+        let totals = self.connections.iter().map(|connection| connection.counters.totals()).collect();
+        Finished { text: String::from_utf8(self.lines).unwrap(), totals }
     }
 }
 
@@ -153,7 +153,7 @@ impl Finished {
     }
 
     pub fn warnings(&self, code: &str) -> u64 {
-        self.accounts.iter().filter_map(|account| account.warnings.get(code)).sum()
+        self.totals.iter().filter_map(|totals| totals.warnings.get(code)).sum()
     }
 }
 

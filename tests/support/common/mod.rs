@@ -7,9 +7,10 @@ use std::time::Duration;
 use serde_json::Value;
 use tributary::decode::Offline;
 use tributary::event::{Batch, Origin, UnixNanos};
-use tributary::pipeline::ledger::{ListenerAccount, ListenerBooks};
+use tributary::memory::MemoryBudget;
+use tributary::pipeline::accounting::{ListenerCounters, ListenerTotals};
 use tributary::protocol::datadog::{DatadogSession, Options};
-use tributary::protocol::{End, MemoryBudget, Now, Protocol};
+use tributary::protocol::{End, Now, Protocol};
 use tributary::sink::encode::{Encoder, Format};
 
 /// 2026-11-20T12:15:00Z, when every test begins.
@@ -17,13 +18,13 @@ pub const START: UnixNanos = UnixNanos(1_795_176_900_000_000_000);
 
 pub struct Decoded {
     pub events: Vec<Value>,
-    pub account: ListenerAccount,
+    pub totals: ListenerTotals,
 }
 
 /// A session that is being fed, on a clock that the test moves.
 pub struct Running {
     offline: Offline<DatadogSession>,
-    books: Arc<ListenerBooks>,
+    counters: Arc<ListenerCounters>,
     elapsed: Duration,
     lines: Vec<u8>,
 }
@@ -34,11 +35,11 @@ impl Running {
     }
 
     pub fn with_budget(options: &Options, memory: &Arc<MemoryBudget>) -> Self {
-        let books = ListenerBooks::new("test".into(), Protocol::Datadog);
+        let counters = ListenerCounters::new("test".into(), Protocol::Datadog);
         let origin = Arc::new(Origin::new("datadog", "test".into(), "test".into(), 1));
         let session = DatadogSession::new(options.clone(), 16 << 20, false, memory);
-        let offline = Offline::new(session, origin, books.clone());
-        Running { offline, books, elapsed: Duration::ZERO, lines: Vec::new() }
+        let offline = Offline::new(session, origin, counters.clone());
+        Running { offline, counters, elapsed: Duration::ZERO, lines: Vec::new() }
     }
 
     fn now(&self) -> Now {
@@ -71,9 +72,9 @@ impl Running {
         offline.finish(end, now, &mut |batch| encode(&batch, &mut self.lines));
         let text = std::str::from_utf8(&self.lines).unwrap();
         let events = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let account = self.books.account();
-        assert_eq!(account.buffered(), 0, "decoded + lost = received");
-        Decoded { events, account }
+        let totals = self.counters.totals();
+        assert_eq!(totals.buffered(), 0, "decoded + lost = received");
+        Decoded { events, totals }
     }
 }
 

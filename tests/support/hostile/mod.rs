@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tributary::event::{BatchBuilder, Kind, Origin, UnixNanos};
-use tributary::pipeline::ledger::{ListenerAccount, ListenerBooks};
+use tributary::memory::MemoryBudget;
+use tributary::pipeline::accounting::{ListenerCounters, ListenerTotals};
 use tributary::protocol::datadog::{DatadogSession, Options};
-use tributary::protocol::{End, Flow, MemoryBudget, Now, Output, Protocol, Session};
+use tributary::protocol::{End, Flow, Now, Output, Protocol, Session};
 use tributary::sink::encode::{Encoder, Format};
 
 /// 2026-11-20T12:15:00Z, when every test begins.
@@ -26,7 +27,7 @@ pub struct Driven {
     session: DatadogSession,
     input: BytesMut,
     out: Output,
-    books: Arc<ListenerBooks>,
+    counters: Arc<ListenerCounters>,
     /// The session's clock; a pause that it demands passes on it.
     pub elapsed: Duration,
     /// Pauses demanded, in sum.
@@ -61,7 +62,7 @@ impl Driven {
             session: DatadogSession::new(options.clone(), max_message, definitions, memory),
             input: BytesMut::new(),
             out: Output::new(BatchBuilder::new(origin)),
-            books: ListenerBooks::new("test".into(), Protocol::Datadog),
+            counters: ListenerCounters::new("test".into(), Protocol::Datadog),
             elapsed: Duration::ZERO,
             held: Duration::ZERO,
             lines: Vec::new(),
@@ -83,7 +84,7 @@ impl Driven {
 
     /// Bytes arrive. A demanded pause passes before more of them is looked at.
     pub fn feed(&mut self, bytes: &[u8]) {
-        self.books.received(bytes.len() as u64);
+        self.counters.received(bytes.len() as u64);
         self.input.extend_from_slice(bytes);
         loop {
             let progress = self.session.receive(&self.input, self.now(), &mut self.out);
@@ -127,7 +128,7 @@ impl Driven {
         }
         self.take();
         Finished {
-            account: self.books.account(),
+            totals: self.counters.totals(),
             text: String::from_utf8(self.lines).unwrap(),
             output_bytes: self.output_bytes,
             events: self.events,
@@ -136,16 +137,16 @@ impl Driven {
         }
     }
 
-    pub fn account(&self) -> ListenerAccount {
-        self.books.account()
+    pub fn totals(&self) -> ListenerTotals {
+        self.counters.totals()
     }
 
     pub fn warnings(&self, code: &str) -> u64 {
-        self.books.account().warnings.get(code).copied().unwrap_or(0)
+        self.counters.totals().warnings.get(code).copied().unwrap_or(0)
     }
 
     pub fn spans(&self) -> u64 {
-        self.books.account().count(Kind::Span)
+        self.counters.totals().count(Kind::Span)
     }
 
     pub fn now(&self) -> Now {
@@ -153,12 +154,12 @@ impl Driven {
     }
 
     fn take(&mut self) {
-        self.books.settle(&mut self.out);
+        self.counters.settle(&mut self.out);
         if self.out.batch.is_empty() {
             return;
         }
         let batch = self.out.batch.take();
-        self.books.handed_over(&batch);
+        self.counters.handed_over(&batch);
         self.events += batch.len() as u64;
         self.batch_events = self.batch_events.max(batch.len());
         self.batch_bytes = self.batch_bytes.max(batch.memory_bytes());
@@ -178,7 +179,7 @@ impl Driven {
 
 /// What is left of a session that has ended.
 pub struct Finished {
-    pub account: ListenerAccount,
+    pub totals: ListenerTotals,
     pub text: String,
     pub output_bytes: u64,
     pub events: u64,

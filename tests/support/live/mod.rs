@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 use tributary::config::Config;
 use tributary::pipeline::Sinks;
-use tributary::pipeline::ledger::{Accounts, ListenerAccount};
+use tributary::pipeline::accounting::{ListenerTotals, Totals};
 use tributary::server::Server;
 use tributary::sink::Sink;
 use tributary::sink::memory::{Memory, MemoryLines};
@@ -33,7 +33,7 @@ pub struct Daemon {
 /// A daemon that has stopped.
 pub struct Stopped {
     pub events: Vec<Value>,
-    pub accounts: Accounts,
+    pub totals: Totals,
 }
 
 /// The configuration of one datadog listener called `test`, with further lines of its own.
@@ -88,9 +88,9 @@ impl Daemon {
         self.lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The books of the first listener.
-    pub fn books(&self) -> ListenerAccount {
-        books(&self.server)
+    /// The counters of the first listener.
+    pub fn counters(&self) -> ListenerTotals {
+        counters(&self.server)
     }
 
     /// Waits until the events are as `condition` wants them.
@@ -103,24 +103,24 @@ impl Daemon {
         until(name, || self.events().into_iter().find(|event| event["name"] == name)).await
     }
 
-    pub async fn until_books(&self, what: &str, condition: impl Fn(&ListenerAccount) -> bool) {
-        until(what, || condition(&self.books()).then_some(())).await;
+    pub async fn until_totals(&self, what: &str, condition: impl Fn(&ListenerTotals) -> bool) {
+        until(what, || condition(&self.counters()).then_some(())).await;
     }
 
     /// Waits until the daemon is done with every connection, and has written what came of them.
     pub async fn until_all_closed(&self) {
-        self.until_books("every connection is over", |books| books.connections_open == 0).await;
-        let is_written = || self.server.ledger().accounts().sinks.iter().all(|sink| sink.in_motion() == 0);
+        self.until_totals("every connection is over", |counters| counters.connections_open == 0).await;
+        let is_written = || self.server.accounting().totals().sinks.iter().all(|sink| sink.in_flight() == 0);
         until("everything is written", || is_written().then_some(())).await;
     }
 
-    /// Stops; the books must balance.
+    /// Stops; the counters must balance.
     pub async fn stop(self) -> Stopped {
         let Daemon { server, lines } = self;
-        let accounts = within("stopping", server.stop()).await;
-        assert!(accounts.are_balanced(), "{accounts}");
+        let totals = within("stopping", server.stop()).await;
+        assert!(totals.are_balanced(), "{totals}");
         let events = lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
-        Stopped { events, accounts }
+        Stopped { events, totals }
     }
 }
 
@@ -130,8 +130,8 @@ pub async fn connect(server: &Server) -> TcpStream {
     stream
 }
 
-pub fn books(server: &Server) -> ListenerAccount {
-    server.ledger().accounts().listeners.remove(0)
+pub fn counters(server: &Server) -> ListenerTotals {
+    server.accounting().totals().listeners.remove(0)
 }
 
 /// Waits for something that must happen.

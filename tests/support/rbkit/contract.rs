@@ -193,7 +193,7 @@ fn allocations(event: &Value, log: &Expected) -> Vec<Expected> {
         match site["stacktraces"].as_array() {
             None => all.push(one(&site["count"], Vec::new())),
             Some(counts) => {
-                // Made-up sites have more allocations than stacks account for; the rest has none.
+                // Made-up sites have more allocations than stacks totals for; the rest has none.
                 let known: u64 = counts.iter().map(|pair| pair[1].as_u64().unwrap()).sum();
                 let rest = site["count"].as_u64().unwrap().saturating_sub(known);
                 all.extend(counts.iter().map(|pair| {

@@ -25,5 +25,7 @@ pub async fn serve(daemon: &Daemon, agent: &Agent, session: &Session, piece: usi
 /// Waits until the daemon has read every byte. Handshakes may go on meanwhile.
 pub async fn until_received(daemon: &Daemon, agent: &Agent) {
     let written = agent.bytes_written();
-    daemon.until_books("every byte is received", |books| books.bytes_in >= written && books.buffered() == 0).await;
+    daemon
+        .until_totals("every byte is received", |counters| counters.bytes_in >= written && counters.buffered() == 0)
+        .await;
 }

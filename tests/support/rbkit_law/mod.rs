@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tributary::decode::Offline;
 use tributary::event::{Batch, Origin, UnixNanos};
-use tributary::pipeline::ledger::ListenerBooks;
+use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::rbkit::{Agent, AgentOptions, Channel, Options, Player, Subscription};
 use tributary::protocol::{End, Now, Protocol, Session};
 use tributary::sink::encode::{Encoder, Format};
@@ -95,17 +95,17 @@ pub fn drive(session: impl Session, stream: &[u8], cuts: &[usize], end: End) -> 
 /// A session without a socket.
 pub struct Driven<S> {
     offline: Offline<S>,
-    books: Arc<ListenerBooks>,
+    counters: Arc<ListenerCounters>,
     lines: Vec<String>,
     largest_batch: usize,
 }
 
 impl<S: Session> Driven<S> {
     pub fn new(session: S) -> Self {
-        let books = ListenerBooks::new("test".into(), Protocol::Rbkit);
+        let counters = ListenerCounters::new("test".into(), Protocol::Rbkit);
         let origin = Arc::new(Origin::new("rbkit", "test".into(), "test".into(), 1));
-        let offline = Offline::new(session, origin, books.clone());
-        Driven { offline, books, lines: Vec::new(), largest_batch: 0 }
+        let offline = Offline::new(session, origin, counters.clone());
+        Driven { offline, counters, lines: Vec::new(), largest_batch: 0 }
     }
 
     pub fn feed(&mut self, bytes: &[u8], elapsed: Duration) {
@@ -119,10 +119,10 @@ impl<S: Session> Driven<S> {
     }
 
     pub fn finish(self, end: End, elapsed: Duration) -> Heard {
-        let Driven { offline, books, mut lines, mut largest_batch } = self;
+        let Driven { offline, counters, mut lines, mut largest_batch } = self;
         offline.finish(end, now(elapsed), &mut |batch| take(&batch, &mut lines, &mut largest_batch));
-        let account = books.account();
-        Heard { lines, received: account.bytes_in, decoded: account.bytes_decoded, lost: account.lost(), largest_batch }
+        let totals = counters.totals();
+        Heard { lines, received: totals.bytes_in, decoded: totals.bytes_decoded, lost: totals.lost(), largest_batch }
     }
 }
 

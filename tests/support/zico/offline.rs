@@ -6,11 +6,12 @@ use std::time::Duration;
 use serde_json::Value;
 use tributary::decode;
 use tributary::event::{Batch, Origin, UnixNanos};
-use tributary::pipeline::ledger::ListenerBooks;
+use tributary::memory::MemoryBudget;
+use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::zico::{Options, ZicoExchange};
-use tributary::protocol::{Exchange, Head, MemoryBudget, Now, Protocol, Request, Response};
+use tributary::protocol::{Exchange, Head, Now, Protocol, Request, Response};
 use tributary::sink::encode::{Encoder, Format};
-use tributary::store::{Store, StoreOptions};
+use tributary::zico_store::{Store, StoreOptions};
 
 use super::{Case, Given, Recorded};
 
@@ -20,7 +21,7 @@ pub const START: UnixNanos = UnixNanos(1_795_176_900_000_000_000);
 /// A listener without a socket.
 pub struct Offline {
     pub exchange: ZicoExchange,
-    pub books: Arc<ListenerBooks>,
+    pub counters: Arc<ListenerCounters>,
     pub elapsed: Duration,
     requests: u64,
 }
@@ -56,15 +57,15 @@ impl Offline {
         let store = StoreOptions::default();
         let agents = Arc::new(Store::open(&store, "test").unwrap());
         let exchange = ZicoExchange::new(options, store.session_timeout, agents, emit_definitions, &memory);
-        let books = ListenerBooks::new("test".into(), Protocol::Zico);
-        Offline { exchange, books, elapsed: Duration::ZERO, requests: 0 }
+        let counters = ListenerCounters::new("test".into(), Protocol::Zico);
+        Offline { exchange, counters, elapsed: Duration::ZERO, requests: 0 }
     }
 
     /// As `tributary decode` has it.
     pub fn recorded() -> Self {
         let exchange = ZicoExchange::recorded(Options::default(), false, &MemoryBudget::new(256 << 20));
-        let books = ListenerBooks::new("test".into(), Protocol::Zico);
-        Offline { exchange, books, elapsed: Duration::ZERO, requests: 0 }
+        let counters = ListenerCounters::new("test".into(), Protocol::Zico);
+        Offline { exchange, counters, elapsed: Duration::ZERO, requests: 0 }
     }
 
     pub fn now(&self) -> Now {
@@ -98,7 +99,7 @@ impl Offline {
         let headers = headers.iter().map(|(name, value)| (name.to_lowercase(), value.as_bytes().to_vec())).collect();
         let head = Head { method: "POST".to_owned(), target: path.to_owned(), headers };
         let request = Request { head, body: body.to_vec().into(), number: self.requests };
-        decode::answer(&self.exchange, request, self.origin(), &self.books, self.now(), take)
+        decode::answer(&self.exchange, request, self.origin(), &self.counters, self.now(), take)
     }
 
     /// Has a recorded request again.
@@ -126,7 +127,7 @@ impl Offline {
         let mut flow = tributary::protocol::Flow::Again;
         while flow == tributary::protocol::Flow::Again {
             flow = self.exchange.tick(self.now(), &mut out);
-            self.books.settle(&mut out);
+            self.counters.settle(&mut out);
             events.extend(read(&encode(&out.batch.take())));
         }
         events
@@ -134,7 +135,7 @@ impl Offline {
 
     pub fn finish(&mut self) -> Vec<Value> {
         let mut events = Vec::new();
-        decode::finish(&self.exchange, self.origin(), &self.books, self.now(), &mut |batch| {
+        decode::finish(&self.exchange, self.origin(), &self.counters, self.now(), &mut |batch| {
             events.extend(read(&encode(&batch)));
         });
         events

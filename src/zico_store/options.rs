@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{Bounds, LONGEST, Section};
+use crate::options::{Bounds, LONGEST, Section};
 
 /// Options of a listener whose agents register. Relative paths are relative to the working directory.
 #[derive(Clone, Debug, PartialEq)]

@@ -33,7 +33,7 @@ pub struct Section<'a> {
 
 /// What reading a document brought to light.
 #[derive(Debug)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     source: String,
     text: String,
     diagnostics: Vec<Diagnostic>,
@@ -42,20 +42,20 @@ pub(super) struct Findings {
 
 /// One option that was read.
 #[derive(Debug)]
-pub(super) struct Setting {
+pub(crate) struct Setting {
     /// The `[header]` that it stands under.
-    pub(super) header: String,
+    pub(crate) header: String,
     /// The key under it, dotted.
-    pub(super) key: String,
+    pub(crate) key: String,
     /// The value in force, as TOML. None: it has no default and was not set.
-    pub(super) value: Option<String>,
+    pub(crate) value: Option<String>,
 }
 
 /// Parses a document, completes it with the tables of `builtin` that it does not have, and reads it with `read`.
 ///
 /// # Errors
 /// Every syntax error; or, when the syntax is right, everything that `read` and its sections complained about.
-pub(super) fn read_document<T>(
+pub(crate) fn read_document<T>(
     source: &str,
     text: &str,
     builtin: &'static str,
@@ -322,7 +322,7 @@ impl Findings {
 }
 
 /// Settings as a TOML document that sets them all. What has no value stands in a comment.
-pub(super) fn render(settings: &[Setting]) -> String {
+pub(crate) fn render(settings: &[Setting]) -> String {
     let mut text = String::new();
     let mut header = "";
     for setting in settings {

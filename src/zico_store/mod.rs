@@ -22,8 +22,8 @@ use std::thread::JoinHandle;
 use rusqlite::{Connection, ErrorCode};
 use tracing::error;
 
+use crate::log_throttle::LogThrottle;
 use crate::protocol::zico::agents::Refusal;
-use crate::sparing::{Sparing, Turn};
 
 use keys::{AdmittedKeys, RkeyDigests};
 use marks::Marks;
@@ -44,7 +44,7 @@ struct Shared {
     name: String,
     options: StoreOptions,
     /// Says that the file fails.
-    failing: Sparing,
+    failing: LogThrottle,
     admitted: Option<AdmittedKeys>,
     digests: RkeyDigests,
     writer: Mutex<Connection>,
@@ -102,7 +102,7 @@ impl Store {
         let shared = Arc::new(Shared {
             name,
             options: options.clone(),
-            failing: Sparing::new(),
+            failing: LogThrottle::new(),
             admitted,
             digests: RkeyDigests::new(salt),
             writer: Mutex::new(writer),
@@ -145,8 +145,8 @@ impl Shared {
     /// What an agent is told when the file fails.
     fn failed(&self, error: &rusqlite::Error) -> Refusal {
         let why = format!("{}: {}", self.name, explain(error));
-        if let Some(Turn { unsaid }) = self.failing.turn() {
-            error!(unsaid, "{why}");
+        if let Some(suppressed) = self.failing.permit() {
+            error!(suppressed, "{why}");
         }
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Refusal::Full(why),

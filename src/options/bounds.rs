@@ -126,7 +126,7 @@ mod tests {
 
     fn bounds() -> Bounds {
         let mut bounds = Bounds::default();
-        bounds.add("sinks.a", "its lane", 8 << 20);
+        bounds.add("sinks.a", "its queue", 8 << 20);
         bounds.add("sinks.a", "nothing", 0);
         bounds.add("admin", "connections", 1_000);
         bounds
@@ -151,7 +151,7 @@ mod tests {
         let expected = "
 # Memory at the worst, in bytes. What the process itself takes (its code, its threads) comes on top.
 #
-#      8,388,608  sinks.a   its lane
+#      8,388,608  sinks.a   its queue
 #          1,000  admin     connections
 #      2,096,152  peers     what is left for connections, and for what they send and make us remember
 #     10,485,760  together  limits.memory_bytes

@@ -2,7 +2,7 @@
 //!
 //! A connection brings along what it takes to talk in small messages. A longer message, or faster reading, needs more; a
 //! connection that does not get it reads less at a time, and when its buffer is full it does not read on. So its peer waits,
-//! as it does for a full sink; but while memory is short nobody may wait for ever (see [`Intake::is_stuck`]).
+//! as it does for a full sink; but while memory is short nobody may wait for ever (see [`ReadBuffer::is_stuck`]).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 
-use crate::protocol::{MemoryBudget, MemoryLease, Output};
+use crate::memory::{MemoryBudget, MemoryLease};
+use crate::protocol::Output;
 
 /// Reads are of this size at first, and grow with the traffic …
 pub(super) const MIN_READ_BYTES: usize = 8 * 1024;
 /// … up to this one.
 const MAX_READ_BYTES: usize = 256 * 1024;
-/// A message may be buffered up to `max_message_bytes` and so much for what is around them: its head, or all of it where
+/// A message may be buffered up to `max_message_bytes` and so much for what is context them: its head, or all of it where
 /// the protocol has messages that are small but longer than that limit.
 const BUFFER_SLACK: u64 = 128 * 1024;
 /// Room for the next batch that is not leased.
@@ -39,7 +40,7 @@ pub(super) fn most_bytes(max_message_bytes: u64) -> u64 {
 
 /// The bytes that wait for the session, and the room for more.
 #[derive(Debug)]
-pub(super) struct Intake {
+pub(super) struct ReadBuffer {
     bytes: BytesMut,
     /// Length of the allocation behind `bytes`.
     allocated: usize,
@@ -51,7 +52,7 @@ pub(super) struct Intake {
     is_stuck: bool,
 }
 
-impl Deref for Intake {
+impl Deref for ReadBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -59,10 +60,10 @@ impl Deref for Intake {
     }
 }
 
-impl Intake {
+impl ReadBuffer {
     /// Of a connection whose messages have at most so many bytes.
     pub(super) fn new(max_message_bytes: u64, memory: &Arc<MemoryBudget>) -> Self {
-        Intake {
+        ReadBuffer {
             bytes: BytesMut::new(),
             allocated: 0,
             read_bytes: MIN_READ_BYTES,
@@ -204,7 +205,7 @@ mod tests {
     const KIB: usize = 1024;
 
     /// Reads so many bytes, as much at a time as there is room for; answers how many there was room for.
-    fn read(intake: &mut Intake, mut bytes: usize) -> usize {
+    fn read(intake: &mut ReadBuffer, mut bytes: usize) -> usize {
         let wanted = bytes;
         while bytes > 0
             && let Some(buffer) = intake.room()
@@ -221,7 +222,7 @@ mod tests {
     #[test]
     fn a_buffer_grows_with_what_comes_is_leased_to_the_byte_and_gives_everything_back() {
         let memory = MemoryBudget::new(64 << 20);
-        let mut intake = Intake::new(16 << 20, &memory);
+        let mut intake = ReadBuffer::new(16 << 20, &memory);
         assert_eq!(read(&mut intake, 8 * KIB), 8 * KIB);
         assert_eq!((memory.used(), intake.is_large()), (0, false), "so much it has brought along");
         assert_eq!(read(&mut intake, 1 << 20), 1 << 20);
@@ -239,7 +240,7 @@ mod tests {
     #[test]
     fn steady_traffic_allocates_and_leases_nothing_anew() {
         let memory = MemoryBudget::new(64 << 20);
-        let mut intake = Intake::new(16 << 20, &memory);
+        let mut intake = ReadBuffer::new(16 << 20, &memory);
         for _ in 0..20 {
             assert_eq!(read(&mut intake, 300 * KIB), 300 * KIB);
             intake.advance(intake.len());
@@ -260,7 +261,7 @@ mod tests {
         let memory = MemoryBudget::new(100 * KIB as u64);
         let mut other = memory.passing(0);
         assert!(other.try_hold(100 * KIB as u64));
-        let mut intake = Intake::new(16 << 20, &memory);
+        let mut intake = ReadBuffer::new(16 << 20, &memory);
         assert_eq!(read(&mut intake, 50 * KIB), 8 * KIB);
         assert!(intake.is_stuck());
         // Room for a little is room.
@@ -281,7 +282,7 @@ mod tests {
     #[test]
     fn no_buffer_is_larger_than_what_is_declared() {
         let memory = MemoryBudget::new(64 << 20);
-        let mut intake = Intake::new(KIB as u64, &memory);
+        let mut intake = ReadBuffer::new(KIB as u64, &memory);
         while !intake.is_too_long() {
             let room = intake.room().unwrap();
             let bytes = room.capacity() - room.len();

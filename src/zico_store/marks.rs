@@ -14,8 +14,8 @@ use rusqlite::{Connection, TransactionBehavior, params};
 use tracing::warn;
 
 use super::{Shared, explain};
+use crate::log_throttle::LogThrottle;
 use crate::protocol::zico::agents::{Agent, Counters, Whom};
-use crate::sparing::{Sparing, Turn};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// So many sessions and agents each are remembered while the file cannot be written.
@@ -116,13 +116,13 @@ impl Marks {
 /// Starts the thread that writes marks, until the store goes.
 pub(super) fn keep(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("agent store".to_owned()).spawn(move || {
-        let failing = Sparing::new();
+        let failing = LogThrottle::new();
         loop {
             let stops = shared.marks.wait();
             if let Err(error) = shared.write_marks()
-                && let Some(Turn { unsaid }) = failing.turn()
+                && let Some(suppressed) = failing.permit()
             {
-                warn!(unsaid, "{}: {}; counters of agents are kept in memory", shared.name, explain(&error));
+                warn!(suppressed, "{}: {}; counters of agents are kept in memory", shared.name, explain(&error));
             }
             if stops {
                 return;

@@ -17,15 +17,16 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, debug_span, info};
 
 use crate::event::Origin;
+use crate::memory::{MemoryBudget, MemoryLease};
 use crate::pipeline::Sender;
-use crate::pipeline::ledger::ListenerBooks;
-use crate::protocol::{MemoryBudget, MemoryLease, Protocol, Session};
+use crate::pipeline::accounting::ListenerCounters;
+use crate::protocol::{Protocol, Session};
 
 use super::capture::Capture;
 use super::clock::Clock;
-use super::connection::{Connection, Surroundings};
-use super::intake::CONNECTION_BYTES;
+use super::connection::{Connection, ConnectionContext};
 use super::options::ListenerOptions;
+use super::read_buffer::CONNECTION_BYTES;
 use super::stream::Stream;
 use super::tcp::{next_connection, room_for_one, set_options};
 
@@ -36,11 +37,11 @@ pub struct Dialer {
     protocol: Protocol,
     /// Waits between attempts: the first, and the longest.
     reconnect: (Duration, Duration),
-    around: Surroundings,
+    context: ConnectionContext,
 }
 
 impl Dialer {
-    /// A dialer for the listener that `books` are of. A connection that has not finished by itself when `abort` is
+    /// A dialer for the listener that `counters` are of. A connection that has not finished by itself when `abort` is
     /// cancelled is given up.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
@@ -48,40 +49,50 @@ impl Dialer {
         protocol: Protocol,
         reconnect: (Duration, Duration),
         options: ListenerOptions,
-        books: Arc<ListenerBooks>,
+        counters: Arc<ListenerCounters>,
         (sender, clock): (Sender, Clock),
         tasks: TaskTracker,
         (stop, abort): (CancellationToken, CancellationToken),
     ) -> Self {
         let (options, memory) = (options.into(), MemoryBudget::unlimited());
-        let around =
-            Surroundings { options, sender, books, clock, memory, place: None, capture: None, tasks, stop, abort };
-        Dialer { name: name.into(), protocol, reconnect, around }
+        let context = ConnectionContext {
+            options,
+            sender,
+            counters,
+            clock,
+            memory,
+            place: None,
+            capture: None,
+            tasks,
+            stop,
+            abort,
+        };
+        Dialer { name: name.into(), protocol, reconnect, context }
     }
 
     /// The same with its connections recorded.
     #[must_use]
     pub fn recorded(mut self, capture: Option<Arc<Capture>>) -> Self {
-        self.around.capture = capture;
+        self.context.capture = capture;
         self
     }
 
     /// The same with connections that share `memory` with all others.
     #[must_use]
     pub fn within(mut self, memory: Arc<MemoryBudget>) -> Self {
-        self.around.memory = memory;
+        self.context.memory = memory;
         self
     }
 
     /// Keeps a connection to `address` (`HOST:PORT`) until the daemon stops. Each has a session that `make` makes.
     pub async fn keep<S: Session>(self, address: String, make: impl Fn() -> S) {
         let (first_wait, longest_wait) = self.reconnect;
-        let stop = self.around.stop.clone();
+        let stop = self.context.stop.clone();
         let mut wait = first_wait;
         let mut is_told = false;
         loop {
             let connected = async {
-                let room = room_for_one(&self.around.memory, CONNECTION_BYTES, &self.name).await;
+                let room = room_for_one(&self.context.memory, CONNECTION_BYTES, &self.name).await;
                 self.connect(&address).await.map(|stream| (stream, room))
             };
             let connected = tokio::select! {
@@ -117,24 +128,24 @@ impl Dialer {
     }
 
     async fn connect(&self, address: &str) -> io::Result<TcpStream> {
-        let limit = self.around.options.handshake_timeout;
+        let limit = self.context.options.handshake_timeout;
         timeout(limit, TcpStream::connect(address)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Serves a connection in a task of its own, which outlives the dialling when the daemon stops. Answers whether it
     /// went well to its end.
     async fn serve<S: Session>(&self, stream: TcpStream, room: MemoryLease, address: &str, session: S) -> bool {
-        let around = Surroundings { place: Some(Arc::new(room)), ..self.around.clone() };
+        let context = ConnectionContext { place: Some(Arc::new(room)), ..self.context.clone() };
         let number = next_connection();
         let span = debug_span!("connection", protocol = self.protocol.as_str(), peer = address, connection = number);
         let origin = Origin::new(self.protocol.as_str(), self.name.clone(), address.into(), number);
-        let open = around.books.connection();
-        set_options(&stream, &around.options);
-        let opened = around.clock.now().elapsed;
-        let (tasks, abort) = (around.tasks.clone(), around.abort.clone());
+        let open = context.counters.connection();
+        set_options(&stream, &context.options);
+        let opened = context.clock.now().elapsed;
+        let (tasks, abort) = (context.tasks.clone(), context.abort.clone());
         let mut stream = Stream::plain(stream);
-        stream.record(around.recording(&origin, opened));
-        let connection = Connection::new(stream, session, Arc::new(origin), around, opened);
+        stream.record(context.recording(&origin, opened));
+        let connection = Connection::new(stream, session, Arc::new(origin), context, opened);
         let serve = async move {
             let _place = open;
             connection.serve().await

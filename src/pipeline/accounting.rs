@@ -1,4 +1,4 @@
-//! The books: what came in, what became of it, and whether the two agree.
+//! The counters: what came in, what became of it, and whether the two agree.
 //!
 //! Two laws hold at every moment that nothing is in motion, and always once the daemon has stopped:
 //! `bytes_in = bytes_decoded + bytes_lost + buffered` per listener, and `events = written + shed + failed` per sink.
@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::event::{Batch, Kind, Reason};
 use crate::protocol::{Output, Protocol};
 
-use super::roster::{Agent, Roster};
+use super::agent_registry::{Agent, AgentRegistry};
 
-/// The running books of one listener.
+/// The running counters of one listener.
 #[derive(Debug)]
-pub struct ListenerBooks {
+pub struct ListenerCounters {
     name: Arc<str>,
     protocol: Protocol,
     bytes_in: AtomicU64,
@@ -26,13 +26,13 @@ pub struct ListenerBooks {
     connections_open: AtomicU64,
     refused: AtomicU64,
     warnings: Mutex<BTreeMap<&'static str, u64>>,
-    roster: Roster,
+    agent_registry: AgentRegistry,
 }
 
-impl ListenerBooks {
-    /// Empty books.
+impl ListenerCounters {
+    /// Empty counters.
     pub fn new(name: Arc<str>, protocol: Protocol) -> Arc<Self> {
-        Arc::new(ListenerBooks {
+        Arc::new(ListenerCounters {
             name,
             protocol,
             bytes_in: AtomicU64::new(0),
@@ -43,7 +43,7 @@ impl ListenerBooks {
             connections_open: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             warnings: Mutex::default(),
-            roster: Roster::default(),
+            agent_registry: AgentRegistry::default(),
         })
     }
 
@@ -95,12 +95,12 @@ impl ListenerBooks {
         for kind in Kind::ALL {
             self.events[kind.index()].fetch_add(batch.count(kind), Relaxed);
         }
-        self.roster.heard(batch);
+        self.agent_registry.record(batch);
     }
 
-    /// Who has been heard, in the order in which they were heard first.
+    /// Who has been record, in the order in which they were record first.
     pub fn agents(&self) -> Vec<Agent> {
-        self.roster.agents()
+        self.agent_registry.agents()
     }
 
     /// A connection was opened; the guard counts it as open until dropped.
@@ -116,9 +116,9 @@ impl ListenerBooks {
     }
 
     /// The figures now.
-    pub fn account(&self) -> ListenerAccount {
+    pub fn totals(&self) -> ListenerTotals {
         let read = |counter: &AtomicU64| counter.load(Relaxed);
-        ListenerAccount {
+        ListenerTotals {
             name: self.name.to_string(),
             protocol: self.protocol,
             bytes_in: read(&self.bytes_in),
@@ -133,19 +133,19 @@ impl ListenerBooks {
     }
 }
 
-/// Counts a batch as in a lane until dropped.
+/// Counts a batch as in a queue until dropped.
 #[derive(Debug)]
-pub(super) struct InLane(Arc<SinkBooks>);
+pub(super) struct InQueue(Arc<SinkCounters>);
 
-impl Drop for InLane {
+impl Drop for InQueue {
     fn drop(&mut self) {
-        self.0.lane_batches.fetch_sub(1, Relaxed);
+        self.0.queue_batches.fetch_sub(1, Relaxed);
     }
 }
 
 /// Counts a connection as open until dropped.
 #[derive(Debug)]
-pub struct OpenConnection(Arc<ListenerBooks>);
+pub struct OpenConnection(Arc<ListenerCounters>);
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
@@ -153,30 +153,30 @@ impl Drop for OpenConnection {
     }
 }
 
-/// The running books of one sink.
+/// The running counters of one sink.
 #[derive(Debug)]
-pub struct SinkBooks {
+pub struct SinkCounters {
     name: Arc<str>,
     events: AtomicU64,
     written: AtomicU64,
     shed: AtomicU64,
     failed: AtomicU64,
-    lane_batches: AtomicU64,
+    queue_batches: AtomicU64,
     holding: AtomicBool,
     closed: AtomicBool,
     dead: AtomicBool,
 }
 
-impl SinkBooks {
-    /// Empty books.
+impl SinkCounters {
+    /// Empty counters.
     pub fn new(name: Arc<str>) -> Arc<Self> {
-        Arc::new(SinkBooks {
+        Arc::new(SinkCounters {
             name,
             events: AtomicU64::new(0),
             written: AtomicU64::new(0),
             shed: AtomicU64::new(0),
             failed: AtomicU64::new(0),
-            lane_batches: AtomicU64::new(0),
+            queue_batches: AtomicU64::new(0),
             holding: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             dead: AtomicBool::new(false),
@@ -204,10 +204,10 @@ impl SinkBooks {
         self.failed.fetch_add(events, Relaxed);
     }
 
-    /// A batch enters the lane; it leaves when the guard is dropped.
-    pub(super) fn in_lane(self: &Arc<Self>) -> InLane {
-        self.lane_batches.fetch_add(1, Relaxed);
-        InLane(self.clone())
+    /// A batch enters the queue; it leaves when the guard is dropped.
+    pub(super) fn in_queue(self: &Arc<Self>) -> InQueue {
+        self.queue_batches.fetch_add(1, Relaxed);
+        InQueue(self.clone())
     }
 
     pub(super) fn set_holding(&self, holding: bool) {
@@ -223,14 +223,14 @@ impl SinkBooks {
     }
 
     /// The figures now.
-    pub fn account(&self) -> SinkAccount {
-        SinkAccount {
+    pub fn totals(&self) -> SinkTotals {
+        SinkTotals {
             name: self.name.to_string(),
             events: self.events.load(Relaxed),
             written: self.written.load(Relaxed),
             shed: self.shed.load(Relaxed),
             failed: self.failed.load(Relaxed),
-            lane_batches: self.lane_batches.load(Relaxed),
+            queue_batches: self.queue_batches.load(Relaxed),
             holding: self.holding.load(Relaxed),
             closed: self.closed.load(Relaxed),
             dead: self.dead.load(Relaxed),
@@ -238,74 +238,74 @@ impl SinkBooks {
     }
 }
 
-/// Every listener's and every sink's books, of those too that a reload has taken away.
+/// Every listener's and every sink's counters, of those too that a reload has taken away.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger(Arc<Mutex<AllBooks>>);
+pub struct Accounting(Arc<Mutex<AllCounters>>);
 
 #[derive(Debug, Default)]
-struct AllBooks {
-    listeners: Vec<Arc<ListenerBooks>>,
-    sinks: Vec<Arc<SinkBooks>>,
+struct AllCounters {
+    listeners: Vec<Arc<ListenerCounters>>,
+    sinks: Vec<Arc<SinkCounters>>,
 }
 
-impl Ledger {
-    /// A ledger of these books.
-    pub fn new(listeners: Vec<Arc<ListenerBooks>>, sinks: Vec<Arc<SinkBooks>>) -> Self {
-        Ledger(Arc::new(Mutex::new(AllBooks { listeners, sinks })))
+impl Accounting {
+    /// A accounting of these counters.
+    pub fn new(listeners: Vec<Arc<ListenerCounters>>, sinks: Vec<Arc<SinkCounters>>) -> Self {
+        Accounting(Arc::new(Mutex::new(AllCounters { listeners, sinks })))
     }
 
-    /// The books of a listener of this name that speaks this protocol: those that it had before, or new ones, to be
+    /// The counters of a listener of this name that speaks this protocol: those that it had before, or new ones, to be
     /// entered when it serves.
-    pub fn listener(&self, name: &str, protocol: Protocol) -> Arc<ListenerBooks> {
-        let is_it = |books: &&Arc<ListenerBooks>| &*books.name == name && books.protocol == protocol;
-        let known = self.books().listeners.iter().find(is_it).cloned();
-        known.unwrap_or_else(|| ListenerBooks::new(name.into(), protocol))
+    pub fn listener(&self, name: &str, protocol: Protocol) -> Arc<ListenerCounters> {
+        let is_it = |counters: &&Arc<ListenerCounters>| &*counters.name == name && counters.protocol == protocol;
+        let known = self.counters().listeners.iter().find(is_it).cloned();
+        known.unwrap_or_else(|| ListenerCounters::new(name.into(), protocol))
     }
 
-    /// These are books of a listener that serves. Those that are known already stay where they are.
-    pub fn enter(&self, listener: &Arc<ListenerBooks>) {
-        let mut books = self.books();
-        if !books.listeners.iter().any(|known| Arc::ptr_eq(known, listener)) {
-            books.listeners.push(listener.clone());
+    /// These are counters of a listener that serves. Those that are known already stay where they are.
+    pub fn enter(&self, listener: &Arc<ListenerCounters>) {
+        let mut counters = self.counters();
+        if !counters.listeners.iter().any(|known| Arc::ptr_eq(known, listener)) {
+            counters.listeners.push(listener.clone());
         }
     }
 
-    /// The books of every listener that there is or was.
-    pub fn listeners(&self) -> Vec<Arc<ListenerBooks>> {
-        self.books().listeners.clone()
+    /// The counters of every listener that there is or was.
+    pub fn listeners(&self) -> Vec<Arc<ListenerCounters>> {
+        self.counters().listeners.clone()
     }
 
-    /// These are the sinks' books now.
-    pub fn set_sinks(&self, sinks: &[Arc<SinkBooks>]) {
-        self.books().sinks = sinks.to_vec();
+    /// These are the sinks' counters now.
+    pub fn set_sinks(&self, sinks: &[Arc<SinkCounters>]) {
+        self.counters().sinks = sinks.to_vec();
     }
 
     /// The figures now.
-    pub fn accounts(&self) -> Accounts {
-        let books = self.books();
-        Accounts {
-            listeners: books.listeners.iter().map(|books| books.account()).collect(),
-            sinks: books.sinks.iter().map(|books| books.account()).collect(),
+    pub fn totals(&self) -> Totals {
+        let counters = self.counters();
+        Totals {
+            listeners: counters.listeners.iter().map(|counters| counters.totals()).collect(),
+            sinks: counters.sinks.iter().map(|counters| counters.totals()).collect(),
         }
     }
 
-    fn books(&self) -> MutexGuard<'_, AllBooks> {
+    fn counters(&self) -> MutexGuard<'_, AllCounters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A reading of the whole ledger. `Display` is what the daemon prints when it stops: a line per listener and sink.
+/// A reading of the whole accounting. `Display` is what the daemon prints when it stops: a line per listener and sink.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct Accounts {
-    pub listeners: Vec<ListenerAccount>,
-    pub sinks: Vec<SinkAccount>,
+pub struct Totals {
+    pub listeners: Vec<ListenerTotals>,
+    pub sinks: Vec<SinkTotals>,
 }
 
 /// One listener's figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct ListenerAccount {
+pub struct ListenerTotals {
     pub name: String,
     pub protocol: Protocol,
     pub bytes_in: u64,
@@ -325,14 +325,14 @@ pub struct ListenerAccount {
 /// One sink's figures, in events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct SinkAccount {
+pub struct SinkTotals {
     pub name: String,
     pub events: u64,
     pub written: u64,
     pub shed: u64,
     pub failed: u64,
-    /// Batches that wait in its lane or are being written.
-    pub lane_batches: u64,
+    /// Batches that wait in its queue or are being written.
+    pub queue_batches: u64,
     /// It cannot write just now, and holds what it has.
     pub holding: bool,
     /// Its reader has left, as `head` does.
@@ -341,11 +341,11 @@ pub struct SinkAccount {
     pub dead: bool,
 }
 
-impl Accounts {
+impl Totals {
     /// Whether both laws hold with nothing in motion: what a stopped daemon must answer.
     pub fn are_balanced(&self) -> bool {
         self.listeners.iter().all(|listener| listener.buffered() == 0)
-            && self.sinks.iter().all(|sink| sink.in_motion() == 0)
+            && self.sinks.iter().all(|sink| sink.in_flight() == 0)
     }
 
     /// Events that were decoded and could not be given to a sink whose reader is still there.
@@ -354,7 +354,7 @@ impl Accounts {
     }
 }
 
-impl ListenerAccount {
+impl ListenerTotals {
     /// Bytes lost for any reason.
     pub fn lost(&self) -> u64 {
         self.bytes_lost.iter().sum()
@@ -376,14 +376,14 @@ impl ListenerAccount {
     }
 }
 
-impl SinkAccount {
+impl SinkTotals {
     /// Events on their way. Negative, which would be a bug, shows too.
-    pub fn in_motion(&self) -> i128 {
+    pub fn in_flight(&self) -> i128 {
         i128::from(self.events) - i128::from(self.written) - i128::from(self.shed) - i128::from(self.failed)
     }
 }
 
-impl fmt::Display for ListenerAccount {
+impl fmt::Display for ListenerTotals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -417,12 +417,12 @@ impl fmt::Display for ListenerAccount {
     }
 }
 
-impl fmt::Display for SinkAccount {
+impl fmt::Display for SinkTotals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SinkAccount { name, events, written, shed, failed, .. } = self;
+        let SinkTotals { name, events, written, shed, failed, .. } = self;
         write!(f, "sink {name}: {events} events = {written} written + {shed} shed + {failed} failed")?;
-        if self.in_motion() != 0 {
-            write!(f, " + {} in motion", self.in_motion())?;
+        if self.in_flight() != 0 {
+            write!(f, " + {} in motion", self.in_flight())?;
         }
         if self.closed {
             f.write_str("; its reader left")?;
@@ -434,7 +434,7 @@ impl fmt::Display for SinkAccount {
     }
 }
 
-impl fmt::Display for Accounts {
+impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.listeners.iter().try_for_each(|listener| writeln!(f, "{listener}"))?;
         self.sinks.iter().try_for_each(|sink| writeln!(f, "{sink}"))

@@ -1,4 +1,4 @@
-//! What an HTTP connection waits for, and how long it may: the limits of every listener, kept around hyper.
+//! What an HTTP connection waits for, and how long it may: the limits of every listener, kept context hyper.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use super::stream::Stream;
 
 /// Shared by a connection's stream, its requests and whoever looks at the time.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct HttpTimeouts {
     clock: Clock,
     phase: Mutex<Phase>,
 }
@@ -32,10 +32,10 @@ enum Phase {
     Busy,
 }
 
-impl Watch {
+impl HttpTimeouts {
     /// Of a connection that was opened then.
     pub(super) fn new(clock: Clock, opened: Duration) -> Arc<Self> {
-        Arc::new(Watch { clock, phase: Mutex::new(Phase::First(opened)) })
+        Arc::new(HttpTimeouts { clock, phase: Mutex::new(Phase::First(opened)) })
     }
 
     /// A head is here.
@@ -55,18 +55,18 @@ impl Watch {
         self.set(|phase| if let Phase::Idle(_) = phase { Phase::Head(now) } else { phase });
     }
 
-    /// When the connection is to be given up, unless something happens. `last_moment`: a stopping daemon waits until
+    /// When the connection is to be given up, unless something happens. `drain_deadline`: a stopping daemon waits until
     /// then for a head.
-    pub(super) fn deadline(&self, options: &ListenerOptions, last_moment: Option<Instant>) -> Option<Instant> {
+    pub(super) fn deadline(&self, options: &ListenerOptions, drain_deadline: Option<Instant>) -> Option<Instant> {
         let at = match *self.phase.lock().unwrap_or_else(PoisonError::into_inner) {
             Phase::First(since) => since + options.handshake_timeout,
-            Phase::Idle(_) if options.idle_timeout.is_zero() => return last_moment,
+            Phase::Idle(_) if options.idle_timeout.is_zero() => return drain_deadline,
             Phase::Idle(since) => since + options.idle_timeout,
             Phase::Head(since) => since + options.message_timeout,
             Phase::Busy => return None,
         };
         let at = self.clock.instant(at);
-        Some(last_moment.map_or(at, |last_moment| at.min(last_moment)))
+        Some(drain_deadline.map_or(at, |drain_deadline| at.min(drain_deadline)))
     }
 
     fn set(&self, next: impl FnOnce(Phase) -> Phase) {
@@ -77,19 +77,15 @@ impl Watch {
 
 /// A stream that tells its watch when something was read.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct TimedStream {
     pub(super) stream: Stream,
-    pub(super) watch: Arc<Watch>,
+    pub(super) watch: Arc<HttpTimeouts>,
 }
 
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+impl AsyncRead for TimedStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let result = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if buffer.filled().len() > before {
             self.watch.read();
         }
@@ -97,16 +93,16 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+impl AsyncWrite for TimedStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::config::Section;
+use crate::options::Section;
 
 /// Memory for everything that grows with peers and load: connections, what they have sent and what they make us remember.
 /// Shared by every session of the process.
@@ -12,7 +12,7 @@ use crate::config::Section;
 /// Who grows takes a [`MemoryLease`]. Not everyone may use all of it, so that nobody can take the last from everyone else:
 ///
 /// - what lasts (dictionaries, waiting records) may fill six eighths,
-/// - further connections, and of what lasts the first [`MemoryLease::MODEST`] of each session, seven,
+/// - further connections, and of what lasts the first [`MemoryLease::MINIMUM`] of each session, seven,
 /// - what passes (half messages, bodies, batches), which has time limits of its own, all of it.
 #[derive(Debug)]
 pub struct MemoryBudget {
@@ -72,7 +72,7 @@ impl MemoryBudget {
 
     /// A part for what passes, of which the first `floor` bytes are not counted: somebody has taken them already.
     pub fn passing(self: &Arc<Self>, floor: u64) -> MemoryLease {
-        self.leased(Use::Passing, floor)
+        self.leased(Use::TapItem, floor)
     }
 
     /// A part for a further connection, of so many bytes. `None`: there is no room for it now.
@@ -120,7 +120,7 @@ fn micros(time: Duration) -> u64 {
 enum Use {
     Lasting,
     Connection,
-    Passing,
+    TapItem,
 }
 
 /// What one holds of the [`MemoryBudget`]; given back when dropped.
@@ -140,7 +140,7 @@ impl MemoryLease {
 
     /// A session that holds no more than this beyond its floor finds room where one that holds much does not, so that
     /// hoarders cannot blind a modest peer.
-    pub const MODEST: u64 = 64 * 1024;
+    pub const MINIMUM: u64 = 64 * 1024;
 
     /// What is held now is `bytes` in all, in any case. `false` when that is more than the process has left for it:
     /// then something is to be let go, and this is called again.
@@ -156,9 +156,9 @@ impl MemoryLease {
         };
         self.held = bytes;
         let eighths = match self.of {
-            Use::Lasting if bytes > MemoryLease::MODEST => LASTING,
+            Use::Lasting if bytes > MemoryLease::MINIMUM => LASTING,
             Use::Lasting | Use::Connection => CONNECTIONS,
-            Use::Passing => PASSING,
+            Use::TapItem => PASSING,
         };
         bytes == 0 || used <= self.budget.share(eighths)
     }
@@ -263,9 +263,9 @@ mod tests {
         assert!(!greedy.hold(MemoryLease::FLOOR + 600 * KIB + 1));
         assert!(greedy.hold(MemoryLease::FLOOR + 600 * KIB), "what fits again is good again");
         let mut modest = budget.lease();
-        assert!(modest.hold(MemoryLease::FLOOR + MemoryLease::MODEST));
-        assert!(!modest.hold(MemoryLease::FLOOR + MemoryLease::MODEST + 1));
-        assert!(modest.hold(MemoryLease::FLOOR + MemoryLease::MODEST));
+        assert!(modest.hold(MemoryLease::FLOOR + MemoryLease::MINIMUM));
+        assert!(!modest.hold(MemoryLease::FLOOR + MemoryLease::MINIMUM + 1));
+        assert!(modest.hold(MemoryLease::FLOOR + MemoryLease::MINIMUM));
         let connection = budget.admit(36 * KIB).expect("seven eighths are for connections, too");
         assert!(budget.is_full() && budget.admit(1).is_none());
         let mut body = budget.passing(10);

@@ -1,4 +1,4 @@
-//! Who has been heard: the agents of a listener, as their events tell them, for operators.
+//! Who has been record: the agents of a listener, as their events tell them, for operators.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,23 +15,23 @@ const ATTRIBUTE_BYTES: usize = 80;
 /// What an agent takes besides.
 const AGENT_BYTES: usize = 256;
 /// The most that the agents of a listener take.
-pub(crate) const ROSTER_BYTES: u64 = (MAX_AGENTS * (MAX_RESOURCE_BYTES + AGENT_BYTES)) as u64;
+pub(crate) const AGENT_REGISTRY_BYTES: u64 = (MAX_AGENTS * (MAX_RESOURCE_BYTES + AGENT_BYTES)) as u64;
 
 /// The agents of one listener. An agent is an address (without its port) and what it says of itself.
 #[derive(Debug)]
-pub(super) struct Roster {
+pub(super) struct AgentRegistry {
     seed: RandomState,
     agents: Mutex<Lru<u64, Agent>>,
 }
 
-/// One agent, as it has been heard.
+/// One agent, as it has been record.
 #[derive(Clone, Debug)]
 pub struct Agent {
     /// Where it spoke from the last time.
     pub origin: Arc<Origin>,
     /// What it says of itself, as far as it is kept.
     pub resource: Vec<(String, ResourceValue)>,
-    /// When it was heard first and last, by the collector's clock.
+    /// When it was record first and last, by the collector's clock.
     pub since: UnixNanos,
     #[allow(missing_docs)]
     pub last_seen: UnixNanos,
@@ -41,15 +41,15 @@ pub struct Agent {
     pub losses: u64,
 }
 
-impl Default for Roster {
+impl Default for AgentRegistry {
     fn default() -> Self {
-        Roster { seed: RandomState::new(), agents: Mutex::new(Lru::default()) }
+        AgentRegistry { seed: RandomState::new(), agents: Mutex::new(Lru::default()) }
     }
 }
 
-impl Roster {
+impl AgentRegistry {
     /// An agent has caused these events. What a batch says last counts for all of it.
-    pub(super) fn heard(&self, batch: &Batch) {
+    pub(super) fn record(&self, batch: &Batch) {
         let Some(last) = batch.events().last() else { return };
         let (origin, resource, at) = (last.origin(), last.resource(), last.observed());
         let key = self.key(origin, resource);
@@ -71,7 +71,7 @@ impl Roster {
         agents.insert(key, Agent { origin, resource, since: at, last_seen: at, events, losses });
     }
 
-    /// Everybody who is remembered, in the order in which they were heard first.
+    /// Everybody who is remembered, in the order in which they were record first.
     pub(super) fn agents(&self) -> Vec<Agent> {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         let mut agents: Vec<_> = agents.iter().map(|(_, agent)| agent.clone()).collect();
@@ -128,12 +128,12 @@ mod tests {
 
     #[test]
     fn an_agent_is_an_address_and_what_it_says_of_itself() {
-        let roster = Roster::default();
-        roster.heard(&batch("10.0.0.1:1000", &[("service.name", "shop")], 2, 5));
-        roster.heard(&batch("10.0.0.1:2000", &[("service.name", "shop")], 3, 7));
-        roster.heard(&batch("10.0.0.1:1000", &[("service.name", "cart")], 1, 8));
-        roster.heard(&batch("[::1]:1000", &[], 1, 9));
-        let seen: Vec<_> = roster
+        let agent_registry = AgentRegistry::default();
+        agent_registry.record(&batch("10.0.0.1:1000", &[("service.name", "shop")], 2, 5));
+        agent_registry.record(&batch("10.0.0.1:2000", &[("service.name", "shop")], 3, 7));
+        agent_registry.record(&batch("10.0.0.1:1000", &[("service.name", "cart")], 1, 8));
+        agent_registry.record(&batch("[::1]:1000", &[], 1, 9));
+        let seen: Vec<_> = agent_registry
             .agents()
             .into_iter()
             .map(|agent| (agent.origin.peer.to_string(), agent.since.0, agent.last_seen.0, agent.events, agent.losses))
@@ -147,14 +147,14 @@ mod tests {
 
     #[test]
     fn of_too_many_agents_the_silent_ones_go_and_of_a_long_story_the_rest_is_not_kept() {
-        let roster = Roster::default();
+        let agent_registry = AgentRegistry::default();
         let long = "x".repeat(MAX_RESOURCE_BYTES);
-        roster.heard(&batch("10.0.0.1:1", &[("story", &long), ("name", "talker")], 1, 0));
+        agent_registry.record(&batch("10.0.0.1:1", &[("story", &long), ("name", "talker")], 1, 0));
         for at in 1..=MAX_AGENTS as u64 {
-            roster.heard(&batch("10.0.0.2:1", &[("id", &at.to_string())], 1, at));
-            roster.heard(&batch("10.0.0.1:1", &[("story", &long), ("name", "talker")], 1, at));
+            agent_registry.record(&batch("10.0.0.2:1", &[("id", &at.to_string())], 1, at));
+            agent_registry.record(&batch("10.0.0.1:1", &[("story", &long), ("name", "talker")], 1, at));
         }
-        let agents = roster.agents();
+        let agents = agent_registry.agents();
         assert_eq!(agents.len(), MAX_AGENTS);
         assert_eq!(agents[0].resource, [("name".to_owned(), ResourceValue::from("talker"))]);
         assert_eq!(agents[0].events, 1 + MAX_AGENTS as u64);

@@ -10,21 +10,22 @@ use tokio::time::timeout_at;
 use tracing::{debug, error};
 
 use crate::event::{Loss, Origin, Reason};
-use crate::protocol::{MemoryLease, Output, Response};
-use crate::sparing::{Sparing, Turn};
+use crate::log_throttle::LogThrottle;
+use crate::memory::MemoryLease;
+use crate::protocol::{Output, Response};
 
-use super::connection::Surroundings;
+use super::connection::ConnectionContext;
 
 /// Says that a bug of ours has cost a request.
-static GIVEN_UP: Sparing = Sparing::new();
+static GIVEN_UP: LogThrottle = LogThrottle::new();
 /// The most that is read of a body that is refused from its head.
 const MOST_DRAINED_BYTES: u64 = 4 << 20;
 
-/// Bytes of a body that nobody has decided about. Dropped with some left, it books and tells them lost: a panic, or a
+/// Bytes of a body that nobody has decided about. Dropped with some left, it counters and tells them lost: a panic, or a
 /// task that was given up.
 #[derive(Debug)]
-pub(super) struct Undecided {
-    around: Surroundings,
+pub(super) struct UndecidedBytes {
+    context: ConnectionContext,
     origin: Arc<Origin>,
     bytes: u64,
     /// Bytes received before those that are undecided.
@@ -33,20 +34,20 @@ pub(super) struct Undecided {
     is_secret: bool,
 }
 
-impl Undecided {
+impl UndecidedBytes {
     /// `is_secret`: no loss may show how the body begins.
-    pub(super) fn new(around: Surroundings, origin: Arc<Origin>, is_secret: bool) -> Self {
-        Undecided { around, origin, bytes: 0, settled: 0, is_secret }
+    pub(super) fn new(context: ConnectionContext, origin: Arc<Origin>, is_secret: bool) -> Self {
+        UndecidedBytes { context, origin, bytes: 0, settled: 0, is_secret }
     }
 
     fn received(&mut self, bytes: usize) {
-        self.around.books.received(bytes as u64);
+        self.context.counters.received(bytes as u64);
         self.bytes += bytes as u64;
     }
 
     /// Books what a decoder has decided.
     pub(super) fn settle(&mut self, out: &mut Output) {
-        let settled = self.around.books.settle(out);
+        let settled = self.context.counters.settle(out);
         self.settled = self.settled.wrapping_add(settled);
         self.bytes = self.bytes.wrapping_sub(settled);
     }
@@ -56,19 +57,19 @@ impl Undecided {
         let bytes = std::mem::take(&mut self.bytes);
         let excerpt = if self.is_secret { &[] } else { excerpt };
         let loss = Loss { reason, bytes, events: None, detail, excerpt };
-        let batch = self.around.loss(&self.origin, 0, loss);
-        self.around.sender.send(batch).await;
+        let batch = self.context.loss(&self.origin, 0, loss);
+        self.context.sender.send(batch).await;
     }
 }
 
-impl Drop for Undecided {
+impl Drop for UndecidedBytes {
     fn drop(&mut self) {
         if self.bytes == 0 {
             return;
         }
         let what = if std::thread::panicking() {
-            if let Some(Turn { unsaid }) = GIVEN_UP.turn() {
-                error!(bytes = self.bytes, unsaid, "a request was given up: a bug of ours");
+            if let Some(suppressed) = GIVEN_UP.permit() {
+                error!(bytes = self.bytes, suppressed, "a request was given up: a bug of ours");
             }
             "a bug of ours"
         } else {
@@ -77,21 +78,21 @@ impl Drop for Undecided {
         };
         let detail = format!("the request was given up: {what}");
         let loss = Loss { reason: Reason::Failed, bytes: self.bytes, events: None, detail: &detail, excerpt: &[] };
-        let batch = self.around.loss(&self.origin, self.settled, loss);
-        let sender = self.around.sender.clone();
+        let batch = self.context.loss(&self.origin, self.settled, loss);
+        let sender = self.context.sender.clone();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            self.around.tasks.spawn_on(async move { sender.send(batch).await }, &runtime);
+            self.context.tasks.spawn_on(async move { sender.send(batch).await }, &runtime);
         }
     }
 }
 
 /// A body that is here whole.
 #[derive(Debug)]
-pub(super) struct Gathered {
+pub(super) struct ReceivedBody {
     pub(super) body: Bytes,
     /// The memory that it takes.
     pub(super) lease: MemoryLease,
-    pub(super) undecided: Undecided,
+    pub(super) undecided: UndecidedBytes,
 }
 
 /// Why a body is not here whole.
@@ -111,10 +112,10 @@ pub(super) async fn gather(
     mut incoming: Incoming,
     (limit, key): (u64, &'static str),
     mut lease: MemoryLease,
-    mut undecided: Undecided,
-) -> Result<Gathered, Response> {
-    let around = undecided.around.clone();
-    let began = around.clock.now().elapsed;
+    mut undecided: UndecidedBytes,
+) -> Result<ReceivedBody, Response> {
+    let context = undecided.context.clone();
+    let began = context.clock.now().elapsed;
     let mut body = Vec::new();
     let cut = loop {
         if body.len() as u64 > limit {
@@ -124,17 +125,17 @@ pub(super) async fn gather(
             break Cut::OutOfMemory;
         }
         // The time that its bytes take at the least rate, as for messages of every listener.
-        let seconds = (body.len() as u64).checked_div(around.options.min_message_rate).unwrap_or(0);
-        let deadline = began + around.options.message_timeout + Duration::from_secs(seconds);
+        let seconds = (body.len() as u64).checked_div(context.options.min_message_rate).unwrap_or(0);
+        let deadline = began + context.options.message_timeout + Duration::from_secs(seconds);
         let frame = tokio::select! {
             biased;
-            frame = timeout_at(around.clock.instant(deadline), incoming.frame()) => frame,
-            () = stopped(&around) => break Cut::Stopped,
+            frame = timeout_at(context.clock.instant(deadline), incoming.frame()) => frame,
+            () = stopped(&context) => break Cut::Stopped,
         };
         match frame {
             Ok(None) => {
                 body.shrink_to_fit();
-                return Ok(Gathered { body: body.into(), lease, undecided });
+                return Ok(ReceivedBody { body: body.into(), lease, undecided });
             }
             Ok(Some(Ok(frame))) => {
                 // Trailers say nothing that anybody here would want to know.
@@ -167,7 +168,7 @@ pub(super) async fn gather(
     let (reason, response) = match cut {
         Cut::TooLarge => (Reason::TooLarge, too_large(limit, key)),
         Cut::OutOfMemory => {
-            around.memory.refused(around.clock.now().elapsed);
+            context.memory.refused(context.clock.now().elapsed);
             let sentence = "the memory for requests is used up (limits.memory_bytes)";
             (Reason::Failed, Response::unavailable(sentence))
         }
@@ -183,7 +184,13 @@ pub(super) async fn gather(
 
 /// Refuses a body from its head: reads for a moment what comes all the same, so that the peer sees the answer rather
 /// than a reset, and reports it lost. `is_expecting`: the peer waits to be asked for the body, so nothing comes.
-pub(super) async fn drain(mut incoming: Incoming, is_expecting: bool, reason: Reason, why: &str, undecided: Undecided) {
+pub(super) async fn drain(
+    mut incoming: Incoming,
+    is_expecting: bool,
+    reason: Reason,
+    why: &str,
+    undecided: UndecidedBytes,
+) {
     let mut undecided = undecided;
     if is_expecting {
         return;
@@ -195,9 +202,9 @@ pub(super) async fn drain(mut incoming: Incoming, is_expecting: bool, reason: Re
 }
 
 /// Reads for a moment what nobody wants; answers how it begins.
-async fn read_away(incoming: &mut Incoming, undecided: &mut Undecided) -> Vec<u8> {
-    let clock = undecided.around.clock;
-    let until = clock.instant(clock.now().elapsed + undecided.around.options.close_linger);
+async fn read_away(incoming: &mut Incoming, undecided: &mut UndecidedBytes) -> Vec<u8> {
+    let clock = undecided.context.clock;
+    let until = clock.instant(clock.now().elapsed + undecided.context.options.close_linger);
     let most = undecided.bytes + MOST_DRAINED_BYTES;
     let mut excerpt = Vec::new();
     while undecided.bytes < most
@@ -218,7 +225,7 @@ pub(super) fn too_large(limit: u64, key: &str) -> Response {
 }
 
 /// The daemon stops, and has waited for as long as it waits for what is on its way.
-async fn stopped(around: &Surroundings) {
-    around.stop.cancelled().await;
-    tokio::time::sleep(around.options.close_linger).await;
+async fn stopped(context: &ConnectionContext) {
+    context.stop.cancelled().await;
+    tokio::time::sleep(context.options.close_linger).await;
 }

@@ -1,0 +1,16 @@
+//! The checked option reader: sections of a TOML document, units, memory bounds, and errors with their place.
+//!
+//! This module knows no component. Each component reads its own options from a [`Section`] beside its code, and declares
+//! its memory in [`Bounds`]; [`crate::config`] knows which components there are.
+
+pub mod bounds;
+pub mod diagnostic;
+pub mod section;
+pub mod units;
+mod value;
+
+pub use bounds::Bounds;
+pub use diagnostic::{ConfigErrors, Diagnostic};
+pub use section::Section;
+pub use units::{ByteSize, LONGEST};
+pub use value::Whole;

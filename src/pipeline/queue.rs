@@ -1,0 +1,251 @@
+//! A queue: the bounded way from the connections to one sink.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::timeout;
+
+use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, UnixNanos, semconv};
+use crate::sink::{Kinds, Selection};
+
+use super::accounting::{InQueue, SinkCounters};
+use super::ack::{DeliveryHandle, OutcomeSender};
+use super::options::{QueueOptions, WhenFull};
+
+/// Memory is counted in pieces of this size.
+const PERMIT_BYTES: usize = 1024;
+/// Losses of more connections than this are told together.
+const MAX_PENDING_LOSSES: usize = 1024;
+
+/// A batch on its way, with the room it takes and the claim it makes.
+#[derive(Debug)]
+pub(super) struct QueuedBatch {
+    contents: QueuedEvents,
+    handle: DeliveryHandle,
+}
+
+/// A batch, and its room in the queue.
+#[derive(Debug)]
+pub(super) struct QueuedEvents {
+    batch: Arc<Batch>,
+    _room: OwnedSemaphorePermit,
+    _counted: InQueue,
+}
+
+impl QueuedBatch {
+    fn new(batch: Arc<Batch>, handle: DeliveryHandle, room: OwnedSemaphorePermit, counters: &SinkQueueState) -> Self {
+        let contents = QueuedEvents { batch, _room: room, _counted: counters.sink.in_queue() };
+        QueuedBatch { contents, handle }
+    }
+
+    /// When the collector read the last of the events.
+    pub(super) fn observed(&self) -> Option<UnixNanos> {
+        self.contents.batch.events().last().map(|event| event.observed())
+    }
+
+    /// The batch, to be let go of once it is written, and the claim, which stays until that is certain.
+    pub(super) fn open(self) -> (QueuedEvents, DeliveryHandle) {
+        (self.contents, self.handle)
+    }
+}
+
+impl QueuedEvents {
+    /// The events that the sink takes.
+    pub(super) fn selection(&self, kinds: Kinds) -> Selection<'_> {
+        Selection::new(&self.batch, kinds)
+    }
+}
+
+/// The sending side of a queue. Cloned into every connection.
+#[derive(Clone, Debug)]
+pub(super) struct SinkQueue {
+    options: Arc<QueueOptions>,
+    queued_batches: mpsc::Sender<QueuedBatch>,
+    room: Arc<Semaphore>,
+    room_permits: u32,
+    /// Somebody has lost max_wait with this queue, and there was no room since.
+    is_jammed: Arc<AtomicBool>,
+    counters: Arc<SinkQueueState>,
+}
+
+/// What a queue's two sides share.
+#[derive(Debug)]
+pub(super) struct SinkQueueState {
+    pub(super) sink: Arc<SinkCounters>,
+    pending: Mutex<Vec<PendingLoss>>,
+}
+
+/// Events that a sink did not get, and whose `loss` it has not written yet.
+#[derive(Debug)]
+pub(super) struct PendingLoss {
+    origin: Arc<Origin>,
+    reason: Reason,
+    events: u64,
+}
+
+impl SinkQueue {
+    /// A queue and its receiving end.
+    pub(super) fn new(
+        options: QueueOptions,
+        sink: Arc<SinkCounters>,
+    ) -> (SinkQueue, mpsc::Receiver<QueuedBatch>, Arc<SinkQueueState>) {
+        let (queued_batches, receiver) = mpsc::channel(options.buffer_batches.max(1));
+        let permits = usize::try_from(options.buffer_bytes).unwrap_or(usize::MAX).div_ceil(PERMIT_BYTES);
+        let permits = permits.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
+        let counters = Arc::new(SinkQueueState { sink, pending: Mutex::default() });
+        let queue = SinkQueue {
+            options: Arc::new(options),
+            queued_batches,
+            room: Arc::new(Semaphore::new(permits)),
+            room_permits: permits as u32,
+            is_jammed: Arc::default(),
+            counters: counters.clone(),
+        };
+        (queue, receiver, counters)
+    }
+
+    /// The sink's name.
+    pub(super) fn name(&self) -> &str {
+        self.counters.sink.name()
+    }
+
+    /// InFlightBatches the sink for the batch and puts it into the queue if there is room; else gives the claim back, for
+    /// [`SinkQueue::wait`] or to be shed.
+    pub(super) fn offer(
+        &self,
+        batch: &Arc<Batch>,
+        answer: Option<&Arc<OutcomeSender>>,
+        has_max_wait: bool,
+    ) -> Option<DeliveryHandle> {
+        let origin = batch.origin();
+        let protocols = &self.options.protocols;
+        if !protocols.is_empty() && !protocols.iter().any(|p| origin.is_some_and(|o| o.protocol == p.as_str())) {
+            return None;
+        }
+        let events = Selection::new(batch, self.options.kinds).count();
+        if events == 0 {
+            return None;
+        }
+        let handle = DeliveryHandle::new(self.counters.clone(), origin.cloned(), events, answer.cloned());
+        let Ok(room) = self.room.clone().try_acquire_many_owned(self.weight(batch)) else {
+            return self.full(handle, has_max_wait);
+        };
+        match self.queued_batches.try_reserve() {
+            Ok(place) => {
+                self.is_jammed.store(false, Ordering::Relaxed);
+                place.send(QueuedBatch::new(batch.clone(), handle, room, &self.counters));
+                None
+            }
+            Err(mpsc::error::TrySendError::Full(())) => self.full(handle, has_max_wait),
+            // The sink is gone: the handle says so.
+            Err(mpsc::error::TrySendError::Closed(())) => None,
+        }
+    }
+
+    /// Puts a batch into the queue when there is room. Sheds it when there is none for as long as `max_wait`.
+    pub(super) async fn wait(&self, batch: Arc<Batch>, handle: DeliveryHandle, max_wait: Option<Duration>) {
+        let place = async {
+            let room = self.room.clone().acquire_many_owned(self.weight(&batch)).await.ok()?;
+            Some((room, self.queued_batches.reserve().await.ok()?))
+        };
+        let place = match max_wait {
+            Some(max_wait) => timeout(max_wait, place).await,
+            None => Ok(place.await),
+        };
+        match place {
+            Ok(Some((room, place))) => place.send(QueuedBatch::new(batch, handle, room, &self.counters)),
+            // The sink is gone: the handle says so.
+            Ok(None) => {}
+            Err(_) => {
+                self.is_jammed.store(true, Ordering::Relaxed);
+                handle.shed();
+            }
+        }
+    }
+
+    fn full(&self, handle: DeliveryHandle, has_max_wait: bool) -> Option<DeliveryHandle> {
+        // Who has lost max_wait once does not wait again until there is room.
+        let is_jammed = has_max_wait && self.is_jammed.load(Ordering::Relaxed);
+        match self.options.when_full {
+            WhenFull::Block if !is_jammed => Some(handle),
+            WhenFull::Block | WhenFull::Shed => {
+                handle.shed();
+                None
+            }
+        }
+    }
+
+    /// A batch larger than the whole queue takes all of it.
+    fn weight(&self, batch: &Batch) -> u32 {
+        u32::try_from(batch.memory_bytes().div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX).clamp(1, self.room_permits)
+    }
+}
+
+impl SinkQueueState {
+    /// The sink did not get these events, and will say so in its own output.
+    pub(super) fn add_pending_loss(&self, origin: Option<Arc<Origin>>, reason: Reason, events: u64) {
+        let Some(origin) = origin else { return };
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |pending: &&mut PendingLoss| Arc::ptr_eq(&pending.origin, &origin) && pending.reason == reason;
+        if let Some(known) = pending.iter_mut().rev().find(same) {
+            known.events += events;
+        } else if pending.len() < MAX_PENDING_LOSSES {
+            pending.push(PendingLoss { origin, reason, events });
+        } else if let Some(last) = pending.iter_mut().rev().find(|pending| pending.reason == reason) {
+            // Very many connections at once: the last place stands for all further ones.
+            if &*last.origin.peer != "several" {
+                let several = Origin::new(last.origin.protocol, last.origin.listener.clone(), "several".into(), 0);
+                last.origin = Arc::new(several);
+            }
+            last.events += events;
+        } else {
+            pending.push(PendingLoss { origin, reason, events });
+        }
+    }
+
+    /// The losses pending; `None` when there are none.
+    pub(super) fn take_pending_losses(self: &Arc<Self>) -> Option<LossReport> {
+        let pending = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
+        if pending.is_empty() { None } else { Some(LossReport { queue: self.clone(), pending }) }
+    }
+}
+
+/// Losses that a sink is about to tell. Dropped before it is known that they are told, they are pending again.
+#[derive(Debug)]
+pub(super) struct LossReport {
+    queue: Arc<SinkQueueState>,
+    pending: Vec<PendingLoss>,
+}
+
+impl LossReport {
+    /// The losses as events. `now` is when they are told.
+    pub(super) fn batch(&self, now: UnixNanos) -> Option<Batch> {
+        let mut builder = BatchBuilder::new(self.pending.first()?.origin.clone());
+        for PendingLoss { origin, reason, events } in &self.pending {
+            builder.set_origin(origin.clone());
+            let header = Header::observed_at(semconv::LOSS, now, Position::default());
+            let (reason, events) = (*reason, *events);
+            let detail = match reason {
+                Reason::Shed => "the queue of this sink was full",
+                _ => "this sink failed while it had them",
+            };
+            builder.loss(header, Loss { reason, bytes: 0, events: Some(events), detail, excerpt: &[] });
+        }
+        Some(builder.take())
+    }
+
+    /// The sink has written them.
+    pub(super) fn reported(mut self) {
+        self.pending.clear();
+    }
+}
+
+impl Drop for LossReport {
+    fn drop(&mut self) {
+        for PendingLoss { origin, reason, events } in self.pending.drain(..) {
+            self.queue.add_pending_loss(Some(origin), reason, events);
+        }
+    }
+}
