@@ -220,7 +220,7 @@ impl Control {
             }
             self.agent.state().settle(request.settles, self.connection);
             self.handshake_done(place, out);
-            self.unconfirmed.drain(..).for_each(|order| order.answer(Ok(())));
+            self.confirm_orders();
             if let Some(order) = request.order {
                 order.answer(Ok(()));
             }
@@ -266,6 +266,10 @@ impl Control {
             out.warn("rbkit.listens_everywhere");
         }
         true
+    }
+
+    fn confirm_orders(&mut self) {
+        self.unconfirmed.drain(..).for_each(|order| order.answer(Ok(())));
     }
 
     fn handshake_done(&mut self, place: Place, out: &mut Output) {
@@ -376,7 +380,8 @@ impl Session for Control {
                 fault.tell(now, out);
             }
         }
-        self.unconfirmed.clear();
+        // The process has received these commands, although no handshake shows their effect.
+        self.confirm_orders();
         if !self.is_offline {
             self.agent.state().is_reachable = false;
             let commands = std::mem::take(&mut self.agent.state().commands);
