@@ -100,7 +100,7 @@ async fn a_sink_that_takes_too_long_is_a_503_and_its_late_success_makes_the_rese
     })
     .await;
     let reply = put(&server, &plain(3, &again(&body, 3, 4))).await;
-    assert_eq!((reply.status, reply.body.as_str()), (200, "a repeat of what is stored already\n"));
+    assert_eq!((reply.status, reply.body.as_str()), (200, "a repeat of a stored bundle\n"));
     assert!(server.stop().await.are_balanced());
     assert_eq!(events(&strings.written()), 9, "delivered once");
     assert_eq!(duplicates(&strings.written()), [9, 9]);

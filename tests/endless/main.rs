@@ -9,6 +9,7 @@ mod hostile_support;
 mod live;
 
 mod delivery;
+mod growth;
 mod gvariant_oracle;
 mod hostile;
 mod http;

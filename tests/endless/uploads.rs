@@ -176,3 +176,45 @@ fn a_bundle_of_the_draft_is_read_when_all_of_it_is_in_order() {
     assert_eq!(answer.totals.bytes_lost[Reason::Malformed.index()], body.len() as u64);
     assert_eq!(answer.events[0]["loss"]["reason"], json!("malformed"));
 }
+
+/// A version 3 bundle with these clocks, and one singular event without payload at `event` on the monotonic clock.
+fn bundle_of_one(relative: i64, absolute: i64, event: i64) -> Vec<u8> {
+    let mut body = relative.to_le_bytes().to_vec();
+    body.extend_from_slice(&absolute.to_le_bytes());
+    // Image, no site, flags, and padding to 8.
+    body.extend_from_slice(b"a\0\x02\0\0\0\0\0");
+    body.extend_from_slice(&[0xAB; 16]);
+    body.extend_from_slice(b"1\0\0\0\0\0\0\0");
+    body.extend_from_slice(&event.to_le_bytes());
+    body.extend_from_slice(&[18, 16, 34]);
+    body.resize(body.len().next_multiple_of(8), 0);
+    body.extend_from_slice(&[59, 18, 18]);
+    body
+}
+
+#[test]
+fn a_time_before_1970_is_kept_as_a_signed_number() {
+    let now = 1_700_000_000_000_000_000;
+    let body = bundle_of_one(100, 40, 50);
+    // As version 3, the clock of 1970 is implausible, and ours replaces it.
+    let answer = Offline::new(Options::default()).put(upload(3, &body), now);
+    assert_eq!(answer.events[0]["time"], "2023-11-14T22:13:19.999999950Z");
+    assert_eq!(answer.events[0]["attributes"]["tributary.time.basis"], "received");
+    assert!(answer.events[0]["attributes"].get("endless.time.unix_nanos").is_none());
+    // A plausible clock, and an event from before 1970.
+    let body = bundle_of_one(2_000_000_000_000_000_000, now as i64, 0);
+    let answer = Offline::new(Options::default()).put(upload(3, &body), now);
+    assert_eq!(answer.events[0]["time"], Value::Null);
+    assert_eq!(answer.events[0]["attributes"]["endless.time.unix_nanos"], json!(-300_000_000_000_000_000i64));
+}
+
+#[test]
+fn a_null_time_is_not_marked_with_a_basis() {
+    let now = 1_700_000_000_000_000_000;
+    let body = bundle_of_one(2_000_000_000_000_000_000, 7, 0);
+    let answer = Offline::new(Options::default()).put(upload(3, &body), now);
+    assert_eq!(answer.events[0]["time"], Value::Null);
+    let attributes = &answer.events[0]["attributes"];
+    assert!(attributes.get("tributary.time.basis").is_none(), "{attributes}");
+    assert_eq!(attributes["endless.time.unix_nanos"], json!(-1_999_999_999_999_999_993i64));
+}

@@ -170,14 +170,24 @@ impl Expected<'_> {
         &self.head[index + usize::from(self.version == 2)]
     }
 
-    /// Time of an event, by rules 9 and 10.
-    fn time(&self, relative: &Value) -> Value {
+    /// The time of an event by rules 9 and 10, and its marks.
+    fn time(&self, relative: &Value, attributes: &mut Map<String, Value>) -> Value {
         let (base, is_received) = self.base();
         let nanos = base - int(self.header(0)) + int(relative);
-        let _ = is_received;
-        match u64::try_from(nanos).ok().filter(|nanos| *nanos <= i64::MAX as u64) {
-            Some(nanos) => json!(rfc3339(nanos)),
-            None => Value::Null,
+        match u64::try_from(nanos) {
+            Ok(nanos) => {
+                if is_received {
+                    attributes.insert("tributary.time.basis".into(), json!("received"));
+                }
+                json!(rfc3339(nanos))
+            }
+            Err(_) => {
+                let own = int(self.header(1)) - int(self.header(0)) + int(relative);
+                if let Ok(own) = i64::try_from(own) {
+                    attributes.insert("endless.time.unix_nanos".into(), json!(own));
+                }
+                Value::Null
+            }
         }
     }
 
@@ -196,8 +206,8 @@ impl Expected<'_> {
         };
         let mut attributes = self.attributes(head);
         let body = self.payload(head[0], payload, &mut attributes);
-        self.mark(&mut attributes);
-        Some(self.log("endless.event", self.time(relative), body, attributes))
+        let time = self.time(relative, &mut attributes);
+        Some(self.log("endless.event", time, body, attributes))
     }
 
     fn sequence(&self, event: &Value) -> Vec<Value> {
@@ -211,8 +221,8 @@ impl Expected<'_> {
             if items.len() == 1 {
                 attributes.insert("tributary.incomplete".into(), json!(["sequence"]));
             }
-            self.mark(&mut attributes);
-            self.log("endless.sequence", self.time(&item[0]), body, attributes)
+            let time = self.time(&item[0], &mut attributes);
+            self.log("endless.sequence", time, body, attributes)
         };
         items.iter().enumerate().map(one).collect()
     }
@@ -220,32 +230,31 @@ impl Expected<'_> {
     fn aggregate(&self, event: &Value) -> Option<Value> {
         let Some(event) = event.as_array() else { return self.faulty(event, "endless.aggregate") };
         let mut metric = json!({"type": "sum"});
-        let (head, payload, time);
+        let (head, payload);
         if self.version == 3 {
             (head, payload) = ([&event[0], &event[1]], &event[4]);
-            let period = period(event[2].as_str().unwrap());
-            time = period.map_or(Value::Null, |(_, end)| json!(rfc3339(end)));
             metric["value"] = event[3].clone();
             metric["temporality"] = json!("delta");
             metric["monotonic"] = json!(true);
-            if let Some((start, _)) = period {
-                metric["start_time"] = json!(rfc3339(start));
-            }
         } else {
-            (head, payload, time) = ([&event[1], &event[0]], &event[4], self.time(&event[3]));
+            (head, payload) = ([&event[1], &event[0]], &event[4]);
             metric["value"] = event[2].clone();
             metric["temporality"] = json!("delta");
             metric["monotonic"] = json!(false);
         }
         let mut attributes = self.attributes(head);
-        if self.version == 3 {
+        let time = if self.version == 3 {
             attributes.insert("endless.period".into(), event[2].clone());
-        }
+            let period = period(event[2].as_str().unwrap());
+            if let Some((start, _)) = period {
+                metric["start_time"] = json!(rfc3339(start));
+            }
+            period.map_or(Value::Null, |(_, end)| json!(rfc3339(end)))
+        } else {
+            self.time(&event[3], &mut attributes)
+        };
         if let Some(body) = self.payload(head[0], payload, &mut attributes) {
             attributes.insert("endless.payload".into(), body);
-        }
-        if self.version != 3 {
-            self.mark(&mut attributes);
         }
         let mut line = json!({"time": time, "kind": "metric", "name": "endless.aggregate", "metric": metric});
         line["attributes"] = attributes.into();
@@ -310,12 +319,6 @@ impl Expected<'_> {
             }
         }
         body
-    }
-
-    fn mark(&self, attributes: &mut Map<String, Value>) {
-        if self.base().1 {
-            attributes.insert("tributary.time.basis".into(), json!("received"));
-        }
     }
 
     fn resource(&self) -> Value {
