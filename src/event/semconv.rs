@@ -402,7 +402,7 @@ names! {
     ZICO_SESSION_OPENED = "zico.session.opened";
     /// A session begins anew.
     ZICO_SESSION_RESET = "zico.session.reset";
-    /// A session's id.
+    /// The digest of a session's id.
     ZICO_SESSION_ID = "zico.session.id";
     /// Prefix of what an agent says of itself.
     ZICO_AGENT = "zico.agent.";

@@ -14,6 +14,7 @@ mod bodies;
 mod cli_agents;
 mod decode;
 mod floods;
+mod growth;
 mod hostile;
 mod http;
 mod kill;
