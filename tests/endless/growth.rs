@@ -50,7 +50,7 @@ fn push_offsets(bytes: &mut Vec<u8>, offsets: &[usize], content: usize) {
     }
 }
 
-/// The CPU time of this thread so far.
+/// The CPU time of this thread so far, exact to a few milliseconds.
 fn cpu_time() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())

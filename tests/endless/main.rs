@@ -16,5 +16,6 @@ mod http;
 mod http_requests;
 mod law;
 mod memory;
+mod registry;
 mod simulate;
 mod uploads;

@@ -1,4 +1,4 @@
-//! Endless OS metrics: every recorded bundle against what an independent decoder made of it, without a socket.
+//! Endless OS metrics: every recorded bundle without a socket, compared with the result of an independent decoder.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,7 +109,7 @@ fn normal_form_verdicts_are_the_expected_ones() {
 }
 
 #[test]
-fn a_payload_that_cannot_be_read_is_kept_raw_beside_its_good_neighbours() {
+fn an_unreadable_payload_is_shown_raw_and_the_other_events_are_read() {
     let case = cases().into_iter().find(|case| case.name == "bad-bool-2").unwrap();
     let answer = Offline::new(Options::default()).put(recorded(&case.request), case.received());
     let (events, losses) = split(&answer.events);
@@ -121,7 +121,7 @@ fn a_payload_that_cannot_be_read_is_kept_raw_beside_its_good_neighbours() {
 }
 
 #[test]
-fn a_wrong_event_costs_its_own_bytes_and_says_where_they_are() {
+fn a_faulty_event_is_a_loss_of_its_bytes_with_their_place() {
     let case = cases().into_iter().find(|case| case.name == "bad-spec-md-aggregate-type").unwrap();
     let answer = Offline::new(Options::default()).put(recorded(&case.request), case.received());
     let (events, losses) = split(&answer.events);
@@ -131,7 +131,7 @@ fn a_wrong_event_costs_its_own_bytes_and_says_where_they_are() {
 }
 
 #[test]
-fn events_say_where_they_stand_in_the_bundle() {
+fn events_have_their_place_in_the_bundle() {
     let case = cases().into_iter().find(|case| case.name == "real-v3-basic").unwrap();
     let answer = Offline::new(Options::default()).put(recorded(&case.request), case.received());
     let mut end = 0;
@@ -147,7 +147,7 @@ fn events_say_where_they_stand_in_the_bundle() {
 }
 
 #[test]
-fn a_bundle_of_the_draft_is_read_when_all_of_it_is_in_order() {
+fn a_bundle_of_the_draft_is_read_if_it_is_wholly_in_normal_form() {
     // (isa{ss}bba(aysxmv)a(aysyxxmv)): one aggregate of a day, counted 3 times.
     let start = 1_705_276_800_000_000_000i64;
     let mut event = vec![0xAB; 16];

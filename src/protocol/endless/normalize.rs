@@ -135,7 +135,7 @@ impl Writer<'_> {
         let time = context.timeline.time(relative);
         let mut event = out.batch.event(context.header(semconv::ENDLESS_EVENT, time, slice));
         self.head(&mut event, head, known);
-        let body = self.payload(&mut event, shown, known);
+        let body = self.payload(&mut event, shown, known, false);
         self.marks(&mut event, shown, None, time);
         event.log(Severity::Info, body);
     }
@@ -171,7 +171,7 @@ impl Writer<'_> {
             let period = self.texts.period(period, event.batch());
             event.attribute(semconv::ENDLESS_PERIOD, period);
         }
-        if let Some(payload) = self.payload(&mut event, shown, known) {
+        if let Some(payload) = self.payload(&mut event, shown, known, false) {
             event.attribute(semconv::ENDLESS_PAYLOAD, payload);
         }
         self.marks(&mut event, shown, None, time);
@@ -201,7 +201,9 @@ impl Writer<'_> {
         self.head(&mut event, head, known);
         event.attribute(semconv::ENDLESS_SEQUENCE_INDEX, element.index);
         event.attribute(semconv::ENDLESS_SEQUENCE_LENGTH, element.length);
-        let body = self.payload(&mut event, shown, known);
+        // The end of a sequence has no payload.
+        let is_end = element.length > 1 && element.index + 1 == element.length;
+        let body = self.payload(&mut event, shown, known, is_end);
         self.marks(&mut event, shown, Some(element), time);
         event.log(Severity::Info, body);
     }
@@ -229,6 +231,7 @@ impl Writer<'_> {
         event: &mut EventBuilder<'_>,
         shown: &Shown<'_>,
         known: Option<&'static Known>,
+        may_be_absent: bool,
     ) -> Option<Value> {
         let Writer { context, buffers, texts } = self;
         let shape = known.and_then(|known| known.shape(context.layout.has_users()));
@@ -244,7 +247,7 @@ impl Writer<'_> {
         };
         let Some(payload) = payload else {
             // The payload is missing although the registry expects one (rule 16).
-            if let Some(shape) = shape.filter(|shape| shape.fields(None).is_none()) {
+            if let Some(shape) = shape.filter(|shape| !may_be_absent && shape.fields(None).is_none()) {
                 event.text(semconv::ENDLESS_PAYLOAD_EXPECTED, shape.expected());
             }
             return None;

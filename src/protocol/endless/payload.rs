@@ -274,6 +274,10 @@ impl Payload<'_> {
                 }
                 other => Some(*other),
             },
+            (Part::MemberOf(key, member), Parts::Entries) => {
+                let (_, tuple) = entries.iter().find(|(known, _)| batch.text(*known) == key)?;
+                batch.item(*tuple, member)
+            }
             (Part::Keyed, Parts::Entries) => {
                 let entry = entries.iter().find(|(key, _)| is_same_name(batch.text(*key), field.name));
                 entry.map(|(_, value)| *value)

@@ -54,6 +54,8 @@ pub(super) enum Part {
     Unquoted(usize),
     /// The value in a dict whose key equals the field's name, ignoring case and underscores.
     Keyed,
+    /// A member of the tuple under this key in a dict.
+    MemberOf(&'static str, usize),
 }
 
 /// The registered event with this id.
@@ -136,9 +138,10 @@ fn field(text: &'static str) -> Option<Field> {
     let part = match part {
         "." => Part::Whole,
         "@" => Part::Keyed,
-        _ => match (part.strip_suffix('"'), part.split_once('?')) {
-            (Some(member), _) => Part::Unquoted(member.parse().ok()?),
-            (_, Some((member, condition))) => Part::MemberIf(member.parse().ok()?, condition.parse().ok()?),
+        _ => match (part.strip_suffix('"'), part.split_once('?'), part.split_once('@')) {
+            (Some(member), ..) => Part::Unquoted(member.parse().ok()?),
+            (_, Some((member, condition)), _) => Part::MemberIf(member.parse().ok()?, condition.parse().ok()?),
+            (.., Some((key, member))) => Part::MemberOf(key, member.parse().ok()?),
             _ => Part::Member(part.parse().ok()?),
         },
     };
