@@ -60,7 +60,7 @@ fn a_tag_whose_value_is_never_defined_keeps_its_key() {
     assert_eq!(attributes["user"].as_f64(), Some(0.0), "no tag has the key of the metric");
     let unresolved = ["0000000000000008", "0000000000000009", "000000000000000a", "000000000000000b"];
     assert_eq!(attributes["datadog.unresolved.meta"], serde_json::json!(unresolved));
-    // The process went out before its value could come, as its own event and as the resource.
+    // The process was written unresolved, as an event and as the resource.
     let process = &done.of_kind("log")[0];
     assert_eq!(process["resource"]["datadog.valueless_meta.user"], "0000000000000007", "{}", done.text);
     assert_eq!(process["attributes"]["datadog.unresolved.meta"], "0000000000000007");
@@ -224,7 +224,7 @@ fn assert_within_credit(driven: &Driven, options: &Options) {
         + options.amplification.burst
         + (options.amplification.rate as f64 * driven.elapsed.as_secs_f64()) as u64;
     let output = driven.output_bytes;
-    assert!(output <= earned + earned / 4 + (2 << 20), "{output} bytes went out, {earned} were earned");
+    assert!(output <= earned + earned / 4 + (2 << 20), "{output} bytes were written, {earned} were earned");
 }
 
 #[test]

@@ -283,8 +283,8 @@ fn check(case: &Case, done: &Finished) {
         }
     }
     for reason in Reason::ALL {
-        let told = lost.get(reason.as_str()).copied().unwrap_or(0);
-        assert_eq!(told, totals.bytes_lost[reason.index()], "bytes lost as {}", reason.as_str());
+        let reported = lost.get(reason.as_str()).copied().unwrap_or(0);
+        assert_eq!(reported, totals.bytes_lost[reason.index()], "bytes lost as {}", reason.as_str());
     }
     let walk = walk(&case.bytes, case.max_message, case.is_padded());
     assert_eq!(totals.bytes_decoded + cut_bytes, walk.good as u64, "what can be decoded is");

@@ -457,7 +457,7 @@ fn later_definitions_do_not_change_the_meta_of_a_trace_on_its_spans() {
     // The first span was parsed before the text was known, and does not wait for it.
     assert_eq!((meta(spans[0]), meta(spans[1])), (None, Some(json!("first"))));
     let trace = decoded.events.iter().find(|event| event["name"] == "datadog.trace").unwrap();
-    let told = decoded.events.iter().find(|event| event["attributes"].get("key").is_some()).unwrap();
-    assert_eq!(told["attributes"]["key"], "first");
+    let event = decoded.events.iter().find(|event| event["attributes"].get("key").is_some()).unwrap();
+    assert_eq!(event["attributes"]["key"], "first");
     assert_eq!(trace["kind"], "log");
 }
