@@ -117,13 +117,9 @@ fn twice_the_stream_is_at_most_two_and_a_half_times_the_work() {
         case("a method defined again and again", 400, 4, Options::default(), |n| {
             (0..n).flat_map(|at| wire::method(at % 3, &format!("a/B.c{at};1;()V"))).collect()
         }),
-        case(
-            "more methods than the dictionary takes",
-            400,
-            4,
-            with(|options| options.dictionary.entries = 100),
-            |n| (0..n).flat_map(|at| wire::method(at, "a/B.c;1;()V")).collect(),
-        ),
+        case("more methods than the dictionary takes", 400, 4, with(|options| options.dictionary.entries = 100), |n| {
+            (0..n).flat_map(|at| wire::method(at, "a/B.c;1;()V")).collect()
+        }),
         case("markers", 300, 4, Options::default(), |n| {
             (0..n).flat_map(|number| wire::marker(0, number, "key", "value")).collect()
         }),
