@@ -101,7 +101,7 @@ fn twice_the_stream_is_at_most_two_and_a_half_times_the_work() {
         }),
         case(
             "strings used in another order than defined, and evicted",
-            250,
+            500,
             with(|options| {
                 options.string_cache.max_entries = 100;
                 options.string_cache.min_entries = 100;
