@@ -11,6 +11,7 @@ use crate::bytefrog_support::{daemon, listener, recording, text, wire};
 use crate::live::Daemon;
 use serde_json::Value;
 use tributary::config::Config;
+use tributary::protocol::bytefrog::PLATFORM;
 
 /// The field values of the configurations named `two-packages`, which running agents took.
 const TWO_PACKAGES: &str = r#"
@@ -98,18 +99,31 @@ fn values_that_would_harm_an_agent_are_errors_in_the_configuration() {
     }
 }
 
+/// An agent compiles the expressions before `main`; one that does not compile ends the program there.
+#[test]
+fn an_expression_that_java_cannot_compile_is_an_error_with_its_position() {
+    let wrong = [
+        ("exclusions = [\".*\", \"(\"]", "expression 2 of `exclusions`, character 1: `(` is not closed"),
+        ("exclusions = [\"*\"]", "expression 1 of `exclusions`, character 1: `*` repeats nothing"),
+        ("inclusions = [\"^com/[a-\"]", "expression 1 of `inclusions`, character 6: `[` is not closed"),
+        ("inclusions = ['a\\']", "expression 1 of `inclusions`, character 2: `\\` stands at the end"),
+    ];
+    for (line, expected) in wrong {
+        let errors = Config::parse("test", &listener(line)).expect_err(line).to_string();
+        assert!(errors.contains(expected) && errors.contains("test:"), "{line}: {errors}");
+    }
+    let valid = "exclusions = ['.*']\ninclusions = ['^com/example/(?i:shop|\\QA[\\E)/[^/\\]]+$']";
+    Config::parse("test", &listener(valid)).unwrap();
+}
+
 /// An agent that instruments the platform's own classes re-enters itself. An operator who excludes other things does not
 /// mean that.
 #[tokio::test]
-async fn the_platforms_classes_are_kept_out_whatever_the_operator_excludes() {
-    for line in ["exclusions = []", "exclusions = [\"^org/example/\"]"] {
-        let toml = listener(line);
-        if Config::parse("test", &toml).is_err() {
-            continue;
-        }
-        let daemon = Daemon::start(&toml).await;
-        let excluded = Agent::connect(&daemon.server, 4).await.configuration.exclusions.join(" ");
-        assert!(excluded.contains("java") && excluded.contains("jdk"), "{line}: {excluded}");
+async fn the_platforms_classes_are_excluded_whatever_the_operator_excludes() {
+    for list in ["[]", "[\"^org/example/\"]", "[\"^com/github/javaparser/\"]", "[\".*Test$\"]", "[\"^java/\"]"] {
+        let daemon = daemon(&format!("exclusions = {list}")).await;
+        let excluded = Agent::connect(&daemon.server, 4).await.configuration.exclusions;
+        assert!(excluded.contains(&PLATFORM.to_owned()), "{list}: {excluded:?}");
     }
 }
 
@@ -205,8 +219,8 @@ async fn suspended_means_started_and_suspended_once_the_agent_has_settled() {
 }
 
 #[tokio::test]
-async fn live_runs_have_numbers_of_their_own_that_java_reads_as_they_are() {
-    let daemon = daemon("").await;
+async fn live_runs_have_ids_of_their_own_that_java_reads_unchanged() {
+    let daemon = daemon("reserved_runs = 0").await;
     let mut agents = Vec::new();
     for number in 0..127_u8 {
         agents.push(Agent::connect(&daemon.server, 1 + number % 4).await);
@@ -236,8 +250,8 @@ async fn the_number_of_a_run_that_has_ended_is_not_used_again_at_once() {
 
 /// A refusal of any kind would abort its program, and without a data connection the program would hang.
 #[tokio::test]
-async fn an_agent_that_is_one_too_many_is_configured_started_and_stopped_not_refused() {
-    let daemon = daemon("").await;
+async fn an_agent_without_a_run_id_is_configured_started_and_stopped_and_not_refused() {
+    let daemon = daemon("reserved_runs = 0").await;
     let mut agents = Vec::new();
     for _ in 0..127 {
         agents.push(Agent::connect(&daemon.server, 1).await);

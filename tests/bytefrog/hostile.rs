@@ -167,3 +167,83 @@ impl Driven {
 fn now(elapsed: Duration) -> Now {
     Now { unix: UnixNanos(1_795_176_900_000_000_000 + elapsed.as_nanos() as u64), elapsed }
 }
+
+/// CPU time of this thread so far, as the kernel counts it.
+fn cpu_time() -> Duration {
+    let path = "/proc/thread-self/schedstat";
+    let text = std::fs::read_to_string(path).unwrap();
+    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// The least CPU time of `work` in three attempts, each on a state of its own.
+fn cost<T>(prepare: impl Fn() -> T, work: impl Fn(&mut T)) -> Duration {
+    let measure = || {
+        let mut state = prepare();
+        let before = cpu_time();
+        work(&mut state);
+        cpu_time() - before
+    };
+    (0..3).map(|_| measure()).min().unwrap()
+}
+
+/// Asserts that the cost of a message does not depend on how much was sent before it.
+fn assert_flat(what: &str, small: Duration, large: Duration) {
+    let (small, large) = (small.as_secs_f64(), large.as_secs_f64());
+    assert!(large < 4.0 * small + 0.05, "{what}: {large} s after much, {small} s after little");
+}
+
+#[test]
+fn a_data_break_costs_the_same_after_many_threads() {
+    let breaks: Vec<u8> = (1..20_000).flat_map(wire::data_break).collect();
+    let after = |threads: u32| {
+        let prepare = || {
+            let mut run = run(4, &Options { calls: Calls::Spans, max_open_calls: 100_000, ..Options::default() });
+            let entries = (0..MANY).flat_map(|number| wire::entry(0, number, 0, (number % threads) as u16));
+            run.feed(1, &[wire::method(0, "a/B.c;1;()V"), entries.collect()].concat());
+            run
+        };
+        cost(prepare, |run| run.feed(0, &breaks))
+    };
+    assert_flat("data breaks", after(1), after(MANY));
+}
+
+#[test]
+fn a_thread_name_costs_the_same_after_many_in_any_order() {
+    let after = |names: u32| {
+        let prepare = || {
+            let mut run = run(1, &Options::default());
+            let times = (0..names).map(|at| 1_000_000 + 100 * at);
+            run.feed(1, &times.flat_map(|time| wire::thread_name(0, time, "x")).collect::<Vec<u8>>());
+            run
+        };
+        let names: Vec<u8> = (0..MANY).flat_map(|at| wire::thread_name((at % 2) as u16, 900_000 - at, "x")).collect();
+        cost(prepare, |run| run.feed(1, &names))
+    };
+    assert_flat("thread names", after(1), after(1000));
+}
+
+#[test]
+fn a_data_hello_costs_the_same_among_many_agents_without_a_run_id() {
+    let among = |agents: usize| {
+        let hq = Hq::new(Options { reserved_runs: 0, ..Options::default() }, false, MemoryBudget::new(256 << 20));
+        let hello = |address: u8| {
+            let mut session = Driven::new(hq.session(Some([10, 0, 0, address].into())));
+            session.feed(&wire::hello(4), Duration::ZERO);
+            session
+        };
+        let held: Vec<_> = (0..127 + agents).map(|_| hello(1)).collect();
+        let cost = cost(
+            || (),
+            |()| {
+                for _ in 0..2000 {
+                    let mut data = Driven::new(hq.session(Some([10, 0, 0, 2].into())));
+                    data.feed(&wire::data_hello(127), Duration::ZERO);
+                    (1..25).for_each(|tick| data.pass(Duration::from_millis(20 * tick)));
+                }
+            },
+        );
+        drop(held);
+        cost
+    };
+    assert_flat("data hellos", among(1), among(5000));
+}

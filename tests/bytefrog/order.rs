@@ -304,29 +304,3 @@ async fn an_event_waits_for_a_name_that_another_connection_brings() {
     daemon.until_named("bytefrog.run.ended").await;
     daemon.stop().await;
 }
-
-/// The base is the arrival of the first data hello, or what the event that came earliest for its time says.
-#[tokio::test]
-async fn times_lie_on_a_base_that_only_moves_back() {
-    let daemon = daemon("").await;
-    let (agent, mut data) = named(&daemon).await;
-    let mut events = Vec::new();
-    for (number, time) in [0, 7, 3_600_000, 3_600_001, 7].into_iter().enumerate() {
-        data.send(&wire::marker(time, number as u32, "k", "v")).await;
-        let seen = daemon.until("the marker", |events| numbers(events).len() == number + 1).await;
-        events.push(sequenced(&seen)[number].clone());
-    }
-    end(&daemon, agent, data).await;
-    daemon.stop().await;
-    let instant = |event: &Value, key: &str| event[key].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
-    let bases: Vec<_> = events
-        .iter()
-        .map(|event| {
-            let millis = event["attributes"]["bytefrog.time.relative_ms"].as_i64().unwrap();
-            instant(event, "time") - jiff::SignedDuration::from_millis(millis)
-        })
-        .collect();
-    assert!(bases.windows(2).all(|pair| pair[0] >= pair[1]), "{bases:?}");
-    assert_eq!(instant(&events[2], "time"), instant(&events[2], "observed_time"), "it cannot be from the future");
-    assert_eq!(bases[4], bases[3]);
-}

@@ -11,7 +11,7 @@ use tokio::join;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tributary::protocol::bytefrog::{AgentStatus, Command, Mode};
-use tributary::simulate::bytefrog::{Harm, Options, Remarks, run_alone};
+use tributary::simulate::bytefrog::{Harm, Observations, Options, run_alone};
 use tributary::simulate::{Agent, Amount, Plan, Sent, run};
 
 /// No time limit passes, however busy the machine is.
@@ -38,12 +38,12 @@ fn assert_adds_up(sent: &Sent, stopped: &Stopped) {
 }
 
 /// A program of so many events against a daemon with these options.
-async fn traced(agent: Options, events: u64, listener: &str) -> (Sent, Remarks, Stopped) {
+async fn traced(agent: Options, events: u64, listener: &str) -> (Sent, Observations, Stopped) {
     let daemon = daemon(&format!("{PATIENT}\n{listener}")).await;
     let to = daemon.server.address().unwrap();
-    let (sent, remarks) = within("the agent ends", run_alone(to, agent, 5, events, pending())).await;
+    let (sent, observations) = within("the agent ends", run_alone(to, agent, 5, events, pending())).await;
     daemon.until_all_closed().await;
-    (sent.unwrap(), remarks, daemon.stop().await)
+    (sent.unwrap(), observations, daemon.stop().await)
 }
 
 #[tokio::test]
@@ -93,15 +93,15 @@ async fn each_call_becomes_one_span() {
 async fn lost_buffers_are_told_as_gaps_of_their_size() {
     for order in ["received", "sequence"] {
         let gaps = Options { gaps: 5, in_order: true, ..options(2) };
-        let (sent, remarks, stopped) = traced(gaps, 20_000, &format!("order = \"{order}\"")).await;
+        let (sent, observations, stopped) = traced(gaps, 20_000, &format!("order = \"{order}\"")).await;
         assert_adds_up(&sent, &stopped);
         let losses = crate::live::losses(&stopped.events);
         assert!(losses.iter().all(|loss| loss["reason"] == "gap" || loss["reason"] == "unresolved"), "{losses:?}");
         let missing = losses.iter().filter(|loss| loss["reason"] == "gap").map(|loss| loss["events"].as_u64().unwrap());
         // What is missing behind the last number is known to the agent only.
         let missing: u64 = missing.sum();
-        let unknown = remarks.lost_events - missing;
-        assert!(missing > 0 && unknown < 700, "{missing} of {} with order {order}", remarks.lost_events);
+        let unknown = observations.lost_events - missing;
+        assert!(missing > 0 && unknown < 700, "{missing} of {} with order {order}", observations.lost_events);
     }
 }
 

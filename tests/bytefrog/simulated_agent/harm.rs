@@ -62,7 +62,7 @@ async fn a_hello_that_is_not_answered_with_a_configuration_aborts_the_jvm() {
 
 #[tokio::test]
 async fn silence_hangs_the_program() {
-    let hasty = Options { patience: Duration::from_secs(1), ..options(4) };
+    let hasty = Options { timeout: Duration::from_secs(1), ..options(4) };
     assert_says(&handshake(hasty, b"", false).await, "the program would have hung: no configuration within 1s");
     let error = handshake(hasty, &configuration(4, 1_000, 1, 1), false).await;
     assert_says(&error, "the program would have hung: no start within 1s");
@@ -158,7 +158,7 @@ async fn refused_or_unanswered_data_connections_are_noticed() {
             let _open = collector.accept(answer).await;
             while collector.next().await.is_some() {}
         };
-        let hasty = Options { patience: Duration::from_secs(1), ..options(1) };
+        let hasty = Options { timeout: Duration::from_secs(1), ..options(1) };
         let ((sent, _), ()) = join!(run_alone(to, hasty, 1, 1_000, pending()), conversation);
         assert_says(&sent.unwrap_err().to_string(), expected);
     }
@@ -177,8 +177,8 @@ async fn a_program_is_told_to_its_end_when_control_is_lost() {
         tokio::io::AsyncReadExt::read_to_end(&mut data, &mut bytes).await.unwrap();
         walk::messages(&bytes, 4)
     };
-    let ((sent, remarks), messages) = join!(run_alone(to, options(4), 1, 200_000, pending()), conversation);
+    let ((sent, observations), messages) = join!(run_alone(to, options(4), 1, 200_000, pending()), conversation);
     assert_says(&sent.unwrap_err().to_string(), "closed the control connection while the program was traced");
-    assert!(remarks.control_lost);
+    assert!(observations.control_lost);
     assert_eq!(messages.iter().filter(|message| message.sequence.is_some()).count(), 200_000);
 }

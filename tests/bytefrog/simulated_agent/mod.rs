@@ -160,7 +160,7 @@ async fn what_an_agent_sends_is_what_it_counts_in_every_version() {
                 let streams = collector.finish().await;
                 (collector, streams)
             };
-            let ((sent, remarks), (collector, streams)) =
+            let ((sent, observations), (collector, streams)) =
                 join!(run_alone(to, options(version), 1, 20_000, pending()), conversation);
             let sent = sent.unwrap();
             let numbered = walk::numbered(&streams);
@@ -182,8 +182,8 @@ async fn what_an_agent_sends_is_what_it_counts_in_every_version() {
             assert_eq!(collector.said[1].kind, 8, "a heartbeat at once");
             let classes = kinds(&Vec::from(collector.said));
             assert!(classes.contains(&40) && classes.contains(&41));
-            assert!(!remarks.stopped && !remarks.control_lost);
-            let configured = remarks.configuration.unwrap();
+            assert!(!observations.stopped && !observations.control_lost);
+            let configured = observations.configuration.unwrap();
             assert_eq!((configured.run, configured.data_senders, configured.exclusions), (42, connections, 2));
         }
     }
@@ -232,10 +232,10 @@ async fn a_later_configuration_replaces_the_earlier_one() {
         collector.take(1).await;
         collector.finish().await
     };
-    let ((sent, remarks), streams) = join!(run_alone(to, options(1), 1, 10, pending()), conversation);
+    let ((sent, observations), streams) = join!(run_alone(to, options(1), 1, 10, pending()), conversation);
     sent.unwrap();
     assert_eq!(streams.len(), 1);
-    let configured = remarks.configuration.unwrap();
+    let configured = observations.configuration.unwrap();
     assert_eq!((configured.run, configured.heartbeat_interval), (9, 30));
 }
 
@@ -304,9 +304,9 @@ async fn a_paused_program_stands_still() {
         collector.send(STOP).await;
         collector.finish().await
     };
-    let ((sent, remarks), streams) = join!(run_alone(to, options(3), 1, u64::MAX, pending()), conversation);
+    let ((sent, observations), streams) = join!(run_alone(to, options(3), 1, u64::MAX, pending()), conversation);
     sent.unwrap();
-    assert!(remarks.stopped);
+    assert!(observations.stopped);
     walk::assert_complete(&walk::numbered(&streams));
 }
 
@@ -322,10 +322,10 @@ async fn a_stop_ends_the_trace_and_not_by_force() {
             let streams = collector.finish().await;
             (modes(&collector), streams)
         };
-        let ((sent, remarks), (modes, streams)) =
+        let ((sent, observations), (modes, streams)) =
             join!(run_alone(to, options(version), 1, u64::MAX, pending()), conversation);
         sent.unwrap();
-        assert!(remarks.stopped && modes == "ITX");
+        assert!(observations.stopped && modes == "ITX");
         walk::assert_complete(&walk::numbered(&streams));
     }
 }
@@ -339,11 +339,11 @@ async fn lost_buffers_leave_gaps_as_large_as_told() {
         collector.finish().await
     };
     let options = Options { gaps: 10, ..options(4) };
-    let ((sent, remarks), streams) = join!(run_alone(to, options, 1, 100_000, pending()), conversation);
+    let ((sent, observations), streams) = join!(run_alone(to, options, 1, 100_000, pending()), conversation);
     sent.unwrap();
     let numbered = walk::numbered(&streams).len() as u64;
-    assert!((1..50_000).contains(&remarks.lost_events));
-    assert_eq!(numbered + remarks.lost_events, 100_000);
+    assert!((1..50_000).contains(&observations.lost_events));
+    assert_eq!(numbered + observations.lost_events, 100_000);
 }
 
 #[tokio::test]
