@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rate_everything_is_due_at_once() {
+    fn without_a_rate_everything_is_due_immediately() {
         assert_eq!(Pace::new(None, 2).due(Duration::ZERO), u64::MAX);
     }
 

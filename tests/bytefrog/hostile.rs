@@ -1,5 +1,5 @@
-//! Agents that mean harm, without sockets: what they can make the collector remember, write and compute is bounded, and
-//! nothing that can be read is forgotten.
+//! Hostile agents, without sockets: the memory, output and CPU time that they cause are bounded, and everything that
+//! can be read is counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tributary::memory::{Amplification, MemoryBudget};
 use tributary::protocol::bytefrog::{BytefrogSession, Calls, Hq, Options, Order};
 use tributary::protocol::{End, Flow, Now, Output, Session};
 
-/// A run of this version with one data connection, number 1, which has said its hello.
+/// A run of this version with one data connection, number 1, which has sent its hello.
 fn run(version: u8, options: &Options) -> Run {
     let mut run = Run::counting(Hq::new(options.clone(), false, MemoryBudget::new(256 << 20)));
     run.open(&wire::hello(version));
@@ -24,10 +24,10 @@ fn entries(numbers: impl Iterator<Item = u32>, method: impl Fn(u32) -> u32) -> V
     numbers.flat_map(|number| wire::entry(0, number, method(number), 0)).collect()
 }
 
-// Time: no message costs more than its bytes are worth.
+// CPU time: no message costs more than is reasonable for its size.
 
 #[test]
-fn more_ids_than_can_be_given_up_one_by_one_are_given_up_all_the_same() {
+fn more_ids_than_the_limit_of_abandoned_ids_are_given_up() {
     let options = Options { max_waiting: 1024, ..Options::default() };
     let mut run = run(4, &options);
     let before = run.count();
@@ -38,18 +38,17 @@ fn more_ids_than_can_be_given_up_one_by_one_are_given_up_all_the_same() {
 }
 
 #[test]
-fn who_is_refused_is_told_so_once() {
+fn a_refused_connection_is_refused_once() {
     let mut run = run(4, &Options::default());
-    let stranger = run.open(&wire::data_hello(99));
+    let unregistered = run.open(&wire::data_hello(99));
     run.pass(Duration::from_secs(1));
     run.pass(Duration::from_secs(1));
-    run.feed(stranger, &[0; 100]);
-    run.finish(stranger, End::Closed);
-    assert_eq!(run.totals(stranger).lost(), 102);
+    run.feed(unregistered, &[0; 100]);
+    run.finish(unregistered, End::Closed);
+    assert_eq!(run.totals(unregistered).lost(), 102);
 }
 
-/// So much of everything that a second is enough for it, and a search through all of it for each message would take
-/// minutes.
+/// Enough that a second suffices for it, and that a search through all of it for each message would take minutes.
 const MANY: u32 = 60_000;
 
 #[test]
@@ -71,7 +70,7 @@ fn exits_of_a_method_that_was_never_entered_search_no_deep_stack() {
 }
 
 #[test]
-fn wild_times_overflow_nothing() {
+fn extreme_times_overflow_nothing() {
     for wild in [u32::MAX, 1 << 31, (1 << 31) - 1] {
         let mut run = run(4, &Options::default());
         let times = (0..MANY).map(|number| wire::entry(number.wrapping_mul(wild), number, 0, 0));
@@ -81,12 +80,12 @@ fn wild_times_overflow_nothing() {
 }
 
 #[test]
-fn output_that_time_sets_free_is_charged_to_who_caused_it() {
+fn output_written_after_a_wait_is_charged_to_the_connection_that_caused_it() {
     let amplification = Amplification { burst: 64 << 10, ..Options::default().amplification };
     let hq = Hq::new(Options { amplification, ..Options::default() }, false, MemoryBudget::new(256 << 20));
-    let mut control = Driven::new(hq.session(None));
+    let mut control = DrivenSession::new(hq.session(None));
     control.feed(&wire::hello(1), Duration::ZERO);
-    let mut data = Driven::new(hq.session(None));
+    let mut data = DrivenSession::new(hq.session(None));
     data.feed(&wire::data_hello(0), Duration::ZERO);
     let named = [wire::method(0, &"x".repeat(60_000)), wire::thread_name(0, 0, "main")].concat();
     assert_eq!(data.feed(&[named, entries(0..1000, |_| 0)].concat(), Duration::ZERO), None);
@@ -131,20 +130,20 @@ fn a_number_far_ahead_takes_the_memory_of_one_event() {
     assert!(held < 4 << 20, "{held} bytes each");
 }
 
-/// A session, and what it says to whoever drives it.
-struct Driven {
+/// A session and its output.
+struct DrivenSession {
     session: BytefrogSession,
     out: Output,
     events: usize,
 }
 
-impl Driven {
-    fn new(session: BytefrogSession) -> Driven {
+impl DrivenSession {
+    fn new(session: BytefrogSession) -> DrivenSession {
         let origin = Arc::new(Origin::new("bytefrog", "test".into(), "test".into(), 1));
-        Driven { session, out: Output::new(BatchBuilder::new(origin)), events: 0 }
+        DrivenSession { session, out: Output::new(BatchBuilder::new(origin)), events: 0 }
     }
 
-    /// How long it wants to pause.
+    /// How long it asks to pause.
     fn feed(&mut self, mut bytes: &[u8], elapsed: Duration) -> Option<Duration> {
         loop {
             let progress = self.session.receive(bytes, now(elapsed), &mut self.out);
@@ -193,41 +192,11 @@ fn assert_flat(what: &str, small: Duration, large: Duration) {
 }
 
 #[test]
-fn a_data_break_costs_the_same_after_many_threads() {
-    let breaks: Vec<u8> = (1..20_000).flat_map(wire::data_break).collect();
-    let after = |threads: u32| {
-        let prepare = || {
-            let mut run = run(4, &Options { calls: Calls::Spans, max_open_calls: 100_000, ..Options::default() });
-            let entries = (0..MANY).flat_map(|number| wire::entry(0, number, 0, (number % threads) as u16));
-            run.feed(1, &[wire::method(0, "a/B.c;1;()V"), entries.collect()].concat());
-            run
-        };
-        cost(prepare, |run| run.feed(0, &breaks))
-    };
-    assert_flat("data breaks", after(1), after(MANY));
-}
-
-#[test]
-fn a_thread_name_costs_the_same_after_many_in_any_order() {
-    let after = |names: u32| {
-        let prepare = || {
-            let mut run = run(1, &Options::default());
-            let times = (0..names).map(|at| 1_000_000 + 100 * at);
-            run.feed(1, &times.flat_map(|time| wire::thread_name(0, time, "x")).collect::<Vec<u8>>());
-            run
-        };
-        let names: Vec<u8> = (0..MANY).flat_map(|at| wire::thread_name((at % 2) as u16, 900_000 - at, "x")).collect();
-        cost(prepare, |run| run.feed(1, &names))
-    };
-    assert_flat("thread names", after(1), after(1000));
-}
-
-#[test]
 fn a_data_hello_costs_the_same_among_many_agents_without_a_run_id() {
     let among = |agents: usize| {
         let hq = Hq::new(Options { reserved_runs: 0, ..Options::default() }, false, MemoryBudget::new(256 << 20));
         let hello = |address: u8| {
-            let mut session = Driven::new(hq.session(Some([10, 0, 0, address].into())));
+            let mut session = DrivenSession::new(hq.session(Some([10, 0, 0, address].into())));
             session.feed(&wire::hello(4), Duration::ZERO);
             session
         };
@@ -236,7 +205,7 @@ fn a_data_hello_costs_the_same_among_many_agents_without_a_run_id() {
             || (),
             |()| {
                 for _ in 0..2000 {
-                    let mut data = Driven::new(hq.session(Some([10, 0, 0, 2].into())));
+                    let mut data = DrivenSession::new(hq.session(Some([10, 0, 0, 2].into())));
                     data.feed(&wire::data_hello(127), Duration::ZERO);
                     (1..25).for_each(|tick| data.pass(Duration::from_millis(20 * tick)));
                 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::bytefrog_support::agent::Agent;
-use crate::bytefrog_support::configuration::{self, Said};
+use crate::bytefrog_support::configuration::{self, CollectorMessage};
 use crate::bytefrog_support::{daemon, wire};
 use serde_json::Value;
 use tributary::event::{BatchBuilder, DataView, EventView, Origin, Reason, UnixNanos};
@@ -50,7 +50,7 @@ impl Peer {
 
     fn configuration(&self) -> configuration::Configuration {
         match configuration::read(4, &self.out.reply).0.first() {
-            Some(Said::Configuration(configuration)) => configuration.clone(),
+            Some(CollectorMessage::Configuration(configuration)) => configuration.clone(),
             other => panic!("{other:?} is no configuration"),
         }
     }

@@ -285,6 +285,15 @@ mod tests {
     }
 
     #[test]
+    fn a_data_break_after_many_threads_leaves_nothing_to_search_for_the_next_one() {
+        let mut calls = OpenCalls::new(1, 100_000);
+        assert!((0..50_000_u16).all(|thread| enter(&mut calls, thread.into(), 1, thread).is_some()));
+        calls.end_all();
+        assert_eq!(std::iter::from_fn(|| calls.take_unfinished()).count(), 50_000);
+        assert_eq!(calls.memory_bytes(), 0);
+    }
+
+    #[test]
     fn open_calls_are_bounded_and_closed_ones_free_their_place() {
         let mut calls = OpenCalls::new(1, 2);
         assert!(enter(&mut calls, 0, 1, 0).is_some());

@@ -1,7 +1,7 @@
 //! Checks the syntax of Java regular expressions before they are sent to a traced program.
 //!
-//! Agents compile `exclusions` and `inclusions` with `java.util.regex.Pattern` in the program's start phase, and an
-//! expression that does not compile ends the program there. The check reports only what every Java version rejects:
+//! Agents compile `exclusions` and `inclusions` with `java.util.regex.Pattern` before the program starts, where an error
+//! would harm it. The check reports only what every Java version rejects:
 //! parentheses and brackets that are not closed, quantifiers without an operand, and broken escapes. It does not know
 //! the names of character properties, the length of look-behinds or which groups exist, so it accepts some expressions
 //! that Java rejects. It runs in linear time and without recursion.

@@ -71,7 +71,7 @@ pub enum Start {
     /// Immediately.
     #[default]
     Immediately,
-    /// Immediately. The agent is told to drop its events as soon as that is harmless.
+    /// Immediately. The agent gets `suspend` as soon as that is harmless.
     Suspended,
     /// When an operator sends `start`; until then the program waits before its `main`.
     OnCommand,
@@ -143,8 +143,8 @@ impl Options {
             for (index, expression) in expressions.iter().enumerate() {
                 if let Err(error) = java_regex::check(expression) {
                     let message = format!("expression {} of `{key}`, {error}", index + 1);
-                    let help = "agents compile it as a Java regular expression, and a program whose agent fails to do \
-                                so does not start";
+                    let help = "agents compile it as a Java regular expression before the program starts, where an \
+                                error would harm it";
                     section.error(key, message, Some(help.into()));
                 }
             }

@@ -107,7 +107,7 @@ impl RunTable {
     }
 
     /// The id of an agent that has opened no data connection in time: one of another address if there is any, because a
-    /// data connection is told apart by its address; of those the one that has waited longest.
+    /// data connection is assigned by its address; of those the one that has waited longest.
     fn expired_id(&self, address: Option<IpAddr>, wait: Duration, elapsed: Duration) -> Option<usize> {
         let expired = self.slots.iter().enumerate().filter_map(|(id, slot)| {
             let slot = slot.as_ref()?;

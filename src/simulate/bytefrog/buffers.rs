@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_buffer_makes_room_only_while_there_is_a_free_one() {
+    fn a_full_buffer_is_replaced_only_while_another_is_free() {
         let mut buffers = Buffers::new(25_600, 2);
         let mut made = 0;
         while buffers.has_room(0) {

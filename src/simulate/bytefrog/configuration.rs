@@ -49,14 +49,14 @@ impl Configuration {
             return Err(Harm::Hang(text));
         }
         if data_senders <= 0 {
-            return Err(Harm::Hang(format!("{data_senders} data connections: nobody drains the buffers")));
+            return Err(Harm::Hang(format!("{data_senders} data connections: nothing empties the buffers")));
         }
         if version >= 2 && exclusions == 0 {
             return Err(Harm::Hang("without exclusions the agent traces the platform, and so itself".to_owned()));
         }
         let (_, buffers) = buffers::cut(self.budget_bytes());
         if version == 1 && usize::from(threads) > buffers {
-            return Err(Harm::Hang(format!("{threads} threads at once dead-lock over {buffers} buffers")));
+            return Err(Harm::Hang(format!("{threads} threads at once deadlock over {buffers} buffers")));
         }
         Ok(())
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_harm_are_told() {
+    fn harmful_values_are_reported() {
         assert_eq!(DEMO.check(4, 64), Ok(()));
         assert_eq!(DEMO.check(1, 12), Ok(()));
         assert!(matches!(DEMO.check(1, 13), Err(Harm::Hang(_))));

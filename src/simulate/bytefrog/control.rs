@@ -48,7 +48,7 @@ pub(super) struct Control {
     /// When the mode became X.
     ended: Option<Instant>,
     /// Whether a heartbeat has reported it.
-    end_told: bool,
+    end_reported: bool,
     /// The collector has closed the connection.
     closed: bool,
     observations: Observations,
@@ -84,7 +84,7 @@ impl Control {
             reads: 0,
             next_heartbeat: None,
             ended: None,
-            end_told: false,
+            end_reported: false,
             closed: false,
             observations: Observations::default(),
         };
@@ -134,7 +134,7 @@ impl Control {
         let ended = *self.ended.get_or_insert_with(Instant::now);
         let interval = self.interval();
         self.serve_during(sleep_until(ended + interval)).await?;
-        if self.end_told { Ok(()) } else { self.heartbeat().await }
+        if self.end_reported { Ok(()) } else { self.heartbeat().await }
     }
 
     /// Sends what is left and closes.
@@ -250,7 +250,7 @@ impl Control {
 
     async fn heartbeat(&mut self) -> io::Result<()> {
         let message = wire::heartbeat(self.modes.mode as u8, self.tally.readable_buffers());
-        self.end_told |= self.modes.mode == Mode::ShuttingDown;
+        self.end_reported |= self.modes.mode == Mode::ShuttingDown;
         self.next_heartbeat = Some(Instant::now() + self.interval());
         self.write(&message, Counts { messages: 1, events: 1 }).await
     }

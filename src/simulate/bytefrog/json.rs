@@ -166,7 +166,7 @@ mod tests {
     const VALID: &str = r#"{"bufferMemoryBudget":25600,"exclusions":[".*"],"heartbeatInterval":1000,"inclusions":[],"numDataSenders":1,"queueRetryCount":5,"runId":7}"#;
 
     #[test]
-    fn keys_may_stand_in_any_order_with_spaces_and_unknown_ones_between() {
+    fn keys_may_have_any_order_with_spaces_and_unknown_keys() {
         let other = r#" { "runId" : -56 , "new" : {"a":[1.5e3,null,"x\"y"],"b":{}} , "queueRetryCount":5,"numDataSenders":1,
             "inclusions":["a\\.b","\u00fc"], "exclusions": [ ], "heartbeatInterval":1000,"bufferMemoryBudget":25600 } "#;
         let configuration = configuration(other.as_bytes()).unwrap();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_binder_of_the_agents_refuses_is_refused() {
+    fn json_that_the_parser_of_the_agents_rejects_is_rejected() {
         assert!(configuration(VALID.as_bytes()).is_ok());
         for (from, to) in [
             (r#""runId":7"#, r#""runId":200"#),

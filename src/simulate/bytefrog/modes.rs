@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspend_before_start_is_told_and_has_no_effect() {
+    fn a_suspend_before_start_is_reported_and_has_no_effect() {
         let mut modes = Modes::new();
         for command in [Command::Configuration(Vec::new()), Command::Suspend, Command::Start] {
             modes.handle_command(&command).unwrap();

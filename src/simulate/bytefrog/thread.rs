@@ -67,7 +67,7 @@ struct Visits {
 enum Request {
     None,
     /// Marked and not served yet.
-    Begun(u32),
+    Started(u32),
     Served(u32),
 }
 
@@ -182,11 +182,11 @@ impl Request {
         match *self {
             Request::None if chance & 0xF00 == 0 => {
                 let number = (chance >> 32) as u32;
-                *self = Request::Begun(number);
+                *self = Request::Started(number);
                 Some(ThreadEvent::Mark(number, true))
             }
             Request::None => None,
-            Request::Begun(number) => {
+            Request::Started(number) => {
                 *self = Request::Served(number);
                 None
             }

@@ -69,9 +69,9 @@ impl Trace<'_> {
             }
             let due = self.pace.due(self.start.elapsed()).saturating_sub(excused).min(self.events);
             let stretch = due.saturating_sub(made).min(STRETCH);
-            let told = self.program.run(stretch, self.millis());
-            made += told;
-            let is_idle = told == 0 && stretch == 0;
+            let numbered = self.program.run(stretch, self.millis());
+            made += numbered;
+            let is_idle = numbered == 0 && stretch == 0;
             if is_idle && flushed.elapsed() >= PARTIAL_WAIT {
                 self.program.close_partial();
             }
