@@ -310,14 +310,11 @@ impl Parser<'_> {
             }
             '1'..='9' if !is_in_class => {}
             '0' => {
-                if !self.peek().is_some_and(|digit| digit.is_digit(8)) {
-                    return wrong(Problem::IncompleteEscape("`\\0` and octal digits"));
-                }
+                let digit = self.peek().filter(|digit| digit.is_digit(8));
+                digit.ok_or(Stop::Wrong(start, Problem::IncompleteEscape("`\\0` and octal digits")))?;
             }
             'c' => {
-                if self.next().is_none() {
-                    return wrong(Problem::IncompleteEscape("`\\c` and a character"));
-                }
+                self.next().ok_or(Stop::Wrong(start, Problem::IncompleteEscape("`\\c` and a character")))?;
             }
             'x' => {
                 if self.take('{') {

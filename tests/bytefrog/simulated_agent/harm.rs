@@ -91,7 +91,7 @@ async fn harmful_values_are_noticed() {
     assert_says(&handshake(options(1), &blob, false).await, "the JVM would have aborted: the configuration cannot");
     let crowd = Options { threads: 513, ..options(1) };
     let error = handshake(crowd, &configuration(1, 20, 1, 1), false).await;
-    assert_says(&error, "the program would have hung: 513 threads at once dead-lock over 512 buffers");
+    assert_says(&error, "the program would have hung: 513 threads at once deadlock over 512 buffers");
 }
 
 #[tokio::test]
