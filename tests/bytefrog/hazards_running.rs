@@ -232,7 +232,7 @@ async fn a_stopping_daemon_keeps_what_has_arrived_and_ends_the_run() {
     assert_eq!(
         (count("bytefrog.method.entry"), count("bytefrog.run.ended")),
         (1, 1),
-        "what waited for a name goes out"
+        "an event that waited for a name is written"
     );
     agent.control.until_closed().await;
     assert!(

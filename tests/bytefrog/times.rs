@@ -54,7 +54,7 @@ fn a_nonsense_time_of_an_event_moves_no_other_event() {
     assert_eq!(millis(&run.end().events()), [15, 20, 16]);
 }
 
-/// Before the first event goes out, the base can be no earlier than `start` was sent, which was at 0 here.
+/// Before the first event is written, the base can be no earlier than `start` was sent, which was at 0 here.
 #[test]
 fn a_nonsense_time_of_the_first_event_moves_the_base_to_the_start_at_most() {
     let mut run = run(4, Options::default());

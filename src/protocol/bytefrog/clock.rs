@@ -2,8 +2,8 @@
 //! that wrap after 49.7 days.
 //!
 //! The base lies between the moment at which `start` was sent and the arrival of the first data connection. Within
-//! these bounds, every event that arrives earlier than its time allows moves the base back, until the first event goes
-//! out. From then on the base is fixed, so that times of one thread never step back.
+//! these bounds, every event that arrives earlier than its time allows moves the base back, until the first event is
+//! written. From then on the base is fixed, so that times of one thread never step back.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ impl AgentClock {
         }
     }
 
-    /// The time of an event that goes out and arrived at `observed`. The base is fixed from here on.
+    /// The time of an event that is written now and arrived at `observed`. The base is fixed from here on.
     pub(super) fn time(&mut self, time: u32, observed: UnixNanos) -> UnixNanos {
         self.is_fixed = true;
         self.resolve(time, observed)

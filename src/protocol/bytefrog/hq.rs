@@ -11,8 +11,8 @@ use tracing::warn;
 use crate::memory::MemoryBudget;
 use crate::protocol::Now;
 
-use super::agent::{Command, Mode, Refusal};
 use super::calls::mix;
+use super::command::{Command, Mode, Refusal};
 use super::configuration::Configuration;
 use super::options::{Options, Start};
 use super::run::{Run, RunStart, lock};

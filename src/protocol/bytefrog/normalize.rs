@@ -6,8 +6,8 @@ use crate::event::{
 };
 use crate::protocol::{Now, Output};
 
-use super::agent::Mode;
 use super::calls::{OpenCall, SpanIds};
+use super::command::Mode;
 use super::dictionary::{Dictionary, Name as Text};
 use super::queue::{Event, Marker};
 use super::sequence::{Gap, wrapped};

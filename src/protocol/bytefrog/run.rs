@@ -15,10 +15,11 @@ use crate::event::{Origin, Position, Resource, ResourceValue, UnixNanos, semconv
 use crate::memory::MemoryLease;
 use crate::protocol::{Now, Output};
 
-use super::agent::{Agent, Command, Refusal};
+use super::agent::Agent;
 use super::breaks::Breaks;
 use super::calls::{OpenCall, OpenCalls};
 use super::clock::AgentClock;
+use super::command::{Command, Refusal};
 use super::dictionary::{Dictionary, Id};
 use super::normalize::{self, EventWriter, RunEnd};
 use super::options::{Calls, Options};

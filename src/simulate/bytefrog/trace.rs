@@ -48,7 +48,7 @@ impl Trace<'_> {
     pub(super) async fn run(&mut self) {
         let mut made = 0;
         // The events that were due while the program was not traced.
-        let mut excused = 0;
+        let mut skipped = 0;
         let mut flushed = Instant::now();
         let mut slices = interval(SLICE);
         slices.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -57,9 +57,9 @@ impl Trace<'_> {
             match run_mode {
                 RunMode::Ended => break,
                 RunMode::Blocked | RunMode::Untraced => {
-                    let owed = self.pace.due(self.start.elapsed());
+                    let due_before = self.pace.due(self.start.elapsed());
                     self.wait(run_mode).await;
-                    excused += self.pace.due(self.start.elapsed()) - owed;
+                    skipped += self.pace.due(self.start.elapsed()) - due_before;
                     continue;
                 }
                 RunMode::Traced => {}
@@ -67,7 +67,7 @@ impl Trace<'_> {
             while let Some(buffer) = self.senders.try_sent() {
                 self.program.give_back(buffer);
             }
-            let due = self.pace.due(self.start.elapsed()).saturating_sub(excused).min(self.events);
+            let due = self.pace.due(self.start.elapsed()).saturating_sub(skipped).min(self.events);
             let stretch = due.saturating_sub(made).min(STRETCH);
             let numbered = self.program.run(stretch, self.millis());
             made += numbered;

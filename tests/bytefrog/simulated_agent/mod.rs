@@ -183,7 +183,7 @@ async fn what_an_agent_sends_is_what_it_counts_in_every_version() {
 
             let modes = modes(&collector);
             assert!(modes == "IX" || modes == "ITX", "{modes}");
-            assert_eq!(collector.messages_received[1].kind, 8, "a heartbeat at once");
+            assert_eq!(collector.messages_received[1].kind, 8, "a heartbeat immediately");
             let classes = kinds(&Vec::from(collector.messages_received));
             assert!(classes.contains(&40) && classes.contains(&41));
             assert!(!observations.stopped && !observations.control_lost);

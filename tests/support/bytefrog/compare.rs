@@ -144,7 +144,7 @@ pub fn check_attributes(problems: &mut Problems, at: &str, want: &Expected, attr
     }
 }
 
-/// Times of the peer are on a base that is fixed when the first event goes out. A recording is replayed faster than it
+/// Times of the peer are on a base that is fixed when the first event is written. A recording is replayed faster than it
 /// was recorded, so its events may lie ahead of their arrival, but for a second at most.
 fn check_time(problems: &mut Problems, at: &str, want: &Expected, event: &Value) {
     let [time, observed] = ["time", "observed_time"].map(|key| event[key].as_str().unwrap_or_default());
