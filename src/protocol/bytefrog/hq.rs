@@ -204,7 +204,9 @@ impl Hq {
             runs.set_started(id, assignment.serial, now.elapsed);
         }
         drop(open);
-        if is_untraced && let Some(suppressed) = runs.permit_warning(now.elapsed) {
+        let warning = if is_untraced { runs.permit_warning(now.elapsed) } else { None };
+        drop(runs);
+        if let Some(suppressed) = warning {
             let address = address.map(tracing::field::display);
             let suppressed = (suppressed > 0).then_some(suppressed);
             warn!(
