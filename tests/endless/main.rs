@@ -3,6 +3,8 @@
 
 #[path = "../support/endless/mod.rs"]
 mod endless_support;
+#[path = "../support/growth/mod.rs"]
+mod growth_support;
 #[path = "../support/hostile/mod.rs"]
 mod hostile_support;
 #[path = "../support/live/mod.rs"]

@@ -1,80 +1,108 @@
-//! Costs grow linearly, also for traces that are built to be expensive.
+//! Work grows with the bytes received, whatever they are: adversarial bodies of size n and 2n.
 
-use std::fs;
-use std::time::Duration;
+use crate::growth_support::{Case, assert_linear, requests};
+use crate::zico_support::cbor::{array, gen1, gen2, int, map, null, reference, tag, text};
+use tributary::memory::MemoryBudget;
+use tributary::protocol::zico::{Options, ZicoExchange};
+use tributary::protocol::{Head, Protocol};
 
-use crate::zico_support::cbor::gen2;
-use crate::zico_support::cbor::{gen1, reference, text};
-use crate::zico_support::offline::Offline;
-use serde_json::Value;
-use tributary::protocol::zico::Options;
+const GEN1: &str = "x-zorka-session-uuid";
+const GEN2: &str = "x-zorka-session-id";
 
-/// Below this, CPU times are not exact.
-const SLACK: Duration = Duration::from_millis(100);
-const CLOCK: i64 = 1_700_000_000_000;
-const TRACE: &str = "0123456789abcdef0123456789abcdef";
+/// The path of a body, and the body.
+type Body = (&'static str, Vec<u8>);
 
-/// The CPU time of this thread so far, exact to a few milliseconds.
-fn cpu_time() -> Duration {
-    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+fn case(name: &'static str, size: u64, session: &'static str, attack: fn(i64) -> Vec<Body>) -> Case {
+    Case::new(name, size, move |size| {
+        let bodies = attack(i64::try_from(size).unwrap()).into_iter();
+        let bodies: Vec<_> = bodies.map(|(path, body)| (head(session, path), body)).collect();
+        let exchange = ZicoExchange::recorded(Options::default(), false, &MemoryBudget::new(256 << 20));
+        move || {
+            let statuses = requests(&exchange, Protocol::Zico, &bodies);
+            assert!(statuses.iter().all(|status| *status == 202), "{statuses:?}");
+        }
+    })
 }
 
-/// A gen1 session: the headers of its submissions.
-fn gen1_session(offline: &mut Offline) -> String {
-    let json = |body: &str| serde_json::from_str::<Value>(body).unwrap();
-    let body = br#"{"rkey":"k","name":"host","app":"demo","env":"TST"}"#;
-    let registered = json(&offline.ask("/agent/register", &[], body).body);
-    let body = serde_json::json!({ "uuid": registered["uuid"], "authkey": registered["authkey"] }).to_string();
-    json(&offline.ask("/agent/session", &[], body.as_bytes()).body)["session"].as_str().unwrap().to_owned()
+fn head(session: &str, path: &str) -> Head {
+    let headers = [(session, "00c0ffee12345678"), ("x-zorka-trace-uuid", "0123456789abcdef0123456789abcdef")];
+    let headers = headers.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()));
+    Head { method: "POST".to_owned(), target: format!("/agent/submit/{path}"), headers: headers.to_vec() }
 }
 
-/// The CPU time that 300 small parts of a trace cost while this many records are open.
-fn cost_of_parts(open: usize, part: &[u8]) -> Duration {
-    let mut offline = Offline::new(Options::default());
-    let session = gen1_session(&mut offline);
-    let headers = [("X-Zorka-Session-UUID", session.as_str()), ("X-Zorka-Trace-UUID", TRACE)];
-    let strings = [gen1::string(1, "a.B", 5), gen1::string(7, "http", 0), gen1::string(10, "x", 0)];
-    offline.ask("/agent/submit/agd", &[headers[0]], &strings.concat());
-    let first = [gen1::open(100, 1), gen1::begin(CLOCK, 7), gen1::open(100, 1).repeat(open)].concat();
-    assert_eq!(offline.ask("/agent/submit/trc", &headers, &first).status, 202);
-    let before = cpu_time();
-    for _ in 0..300 {
-        let answer = offline.ask("/agent/submit/trc", &headers, part);
-        assert!(answer.status == 202 && answer.spans().is_empty(), "{:?}", answer.events);
-    }
-    cpu_time() - before
+fn repeat(n: i64, part: impl FnMut(i64) -> Vec<u8>) -> Vec<u8> {
+    (0..n).flat_map(part).collect()
+}
+
+/// Records nested `n` deep.
+fn nested(n: i64, inside: impl FnMut(i64) -> Vec<u8>) -> Vec<u8> {
+    [repeat(n, inside), repeat(n, |at| gen1::close(at as u64, 1))].concat()
 }
 
 #[test]
-fn a_small_part_of_a_trace_costs_the_same_however_many_records_are_open() {
-    let upward = gen1::upward(7, &[(reference(10), text("late"))]);
-    for part in [gen1::open(110, 1), upward] {
-        let [small, large] = [2_000, 64_000].map(|open| cost_of_parts(open, &part));
-        // A walk over all open records would take 1.3 s.
-        assert!(large < small * 6 + SLACK, "{small:?} with 2,000 open records, {large:?} with 64,000");
-    }
-}
-
-#[test]
-fn nested_traces_that_may_be_copies_cost_linear_time() {
-    let cost = |nested: usize| {
-        let mut offline = Offline::new(Options::default());
-        let session = [("X-Zorka-Session-Id", "0000000000000001"), ("X-Zorka-Session-Reset", "true")];
-        offline.ask("/agent/submit/agd", &session, &gen2::string(8, "job"));
-        let headers = [session[0], ("X-Zorka-Trace-Id", TRACE)];
-        let one = |span: i64| [gen2::open(50, 1), gen2::begin(CLOCK, 8, &[span])].concat();
-        // The moment is known from a trace of its own, so each nested record is looked at as a possible copy.
-        let known = [one(1), gen2::close(60, 1, Some(0x2108))].concat();
-        assert_eq!(offline.ask("/agent/submit/trc", &headers, &known).spans().len(), 1);
-        let mut body: Vec<u8> = (0..nested).flat_map(|number| one(number as i64 + 2)).collect();
-        (0..nested).for_each(|_| body.extend_from_slice(&gen2::close(60, 1, Some(0x108))));
-        let other = [session[0], ("X-Zorka-Trace-Id", "0123456789abcdef0123456789abcdee")];
-        let before = cpu_time();
-        let answer = offline.ask("/agent/submit/trc", &other, &body);
-        assert_eq!((answer.status, answer.spans().len()), (202, nested));
-        cpu_time() - before
-    };
-    let [small, large] = [1_000, 16_000].map(|nested| (0..3).map(|_| cost(nested)).min().unwrap());
-    assert!(large < small * 48 + SLACK, "{small:?} for 1,000 nested traces, {large:?} for 16,000");
+fn twice_the_bodies_are_at_most_two_and_a_half_times_the_work() {
+    let cases = [
+        case("records nested deeper and deeper", 500, GEN1, |n| {
+            vec![("trc", nested(n, |at| gen1::open(at as u64, 9)))]
+        }),
+        case("records that never end", 500, GEN1, |n| vec![("trc", repeat(n, |at| gen1::open(at as u64, 9)))]),
+        case("a trace in more and more parts", 300, GEN1, |n| {
+            let parts = (0..n).map(|at| ("trc", gen1::open(at as u64, 9)));
+            parts.chain([("trc", repeat(n, |at| gen1::close(at as u64, 1)))]).collect()
+        }),
+        case("a trace in parts, each with an attribute of the outermost record", 300, GEN1, |n| {
+            let first = [gen1::open(1, 9), gen1::begin(1, 5), repeat(n, |at| gen1::open(at as u64, 9))].concat();
+            let part = |at: i64| ("trc", gen1::upward(5, &[(text(&at.to_string()), int(at))]));
+            [("trc", first)].into_iter().chain((0..n).map(part)).collect()
+        }),
+        case("items that belong to no record", 1000, GEN1, |n| {
+            vec![("trc", [gen1::open(1, 9), repeat(n, |_| gen1::close(2, 1))].concat())]
+        }),
+        case("begins of one type inside each other, each with upward attributes", 300, GEN1, |n| {
+            let step = |at: i64| {
+                [gen1::open(at as u64, 9), gen1::begin(at, 5), gen1::upward(5, &[(text("k"), int(at))])].concat()
+            };
+            vec![("trc", nested(n, step))]
+        }),
+        case("attributes of one record, all of one key", 500, GEN1, |n| {
+            let attributes = repeat(n, |at| gen1::attributes(&[(text("k"), int(at))]));
+            vec![("trc", [gen1::open(1, 9), attributes, gen1::close(2, 1)].concat())]
+        }),
+        case("attributes of one record, each of its own key", 500, GEN1, |n| {
+            let attributes = repeat(n, |at| gen1::attributes(&[(reference(at + 1), int(at))]));
+            vec![("trc", [gen1::open(1, 9), attributes, gen1::close(2, 1)].concat())]
+        }),
+        case("one map of attributes", 500, GEN1, |n| {
+            let pairs: Vec<_> = (0..n).map(|at| (text(&at.to_string()), text("value"))).collect();
+            vec![("trc", [gen1::open(1, 9), gen1::attributes(&pairs), gen1::close(2, 1)].concat())]
+        }),
+        case("a value of arrays and maps", 500, GEN1, |n| {
+            let items: Vec<_> = (0..n).map(|at| array(&[map(&[(int(at), null())]), array(&[])])).collect();
+            let attributes = gen1::attributes(&[(text("k"), array(&items))]);
+            vec![("trc", [gen1::open(1, 9), attributes, gen1::close(2, 1)].concat())]
+        }),
+        case("a value of nested tags", 500, GEN1, |n| {
+            let value = (0..n).fold(int(1), |inner, _| tag(200, inner));
+            vec![("trc", [gen1::open(1, 9), gen1::attributes(&[(text("k"), value)]), gen1::close(2, 1)].concat())]
+        }),
+        case("copies inside each other that must be looked for to their ends", 300, GEN2, |n| {
+            let delivered = [gen2::open(7, 9), gen2::begin(5, 1, &[]), gen2::close(8, 1, None)].concat();
+            let step = |_| [gen2::open(7, 9), gen2::begin(5, 1, &[])].concat();
+            let copies = [gen2::open(1, 9), repeat(n, step), repeat(n + 1, |_| gen2::close(9, 1, None))].concat();
+            vec![("trc", delivered), ("trc", copies)]
+        }),
+        case("strings and methods defined again and again, and used", 300, GEN2, |n| {
+            let strings = repeat(n, |at| gen2::string(at % 3 + 1, &at.to_string()));
+            let methods = repeat(n, |at| gen2::method(at + 1, [1, 2, 3]));
+            let records = repeat(n, |at| [gen2::open(at, at + 1), gen2::close(at + 1, 1, None)].concat());
+            vec![("agd", [strings, methods].concat()), ("trc", records)]
+        }),
+        case("one definition and one record by turns", 150, GEN2, |n| {
+            let method =
+                |at: i64| ("agd", [gen2::string(1, &at.to_string()), gen2::method(at + 1, [1, 1, 1])].concat());
+            let record = |at: i64| ("trc", [gen2::open(at, at + 1), gen2::close(at + 1, 1, None)].concat());
+            (0..n).flat_map(|at| [method(at), record(at)]).collect()
+        }),
+    ];
+    assert_linear(twice_the_bodies_are_at_most_two_and_a_half_times_the_work, &cases);
 }
