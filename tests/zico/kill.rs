@@ -216,5 +216,24 @@ fn a_listener_without_state_dir_says_at_the_start_what_that_costs() {
     assert!(line.contains("zorka"), "{line}");
     let kept = start(dir.path(), "");
     kept.address("zorka");
+    kept.signal("TERM");
     assert!(!kept.end().stderr.contains("kept in memory"));
+}
+
+#[test]
+fn a_full_table_of_agents_is_a_warning_that_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path(), "max_agents = 2");
+    let mut client = Client::connect(daemon.address("zorka")).unwrap();
+    for name in ["first", "second"] {
+        client.register(name).unwrap();
+    }
+    let third = json!({"rkey": "secret", "name": "third", "app": "shop", "env": "TST"});
+    assert_eq!(client.post("/agent/register", &third).unwrap().0, 503);
+    let line = daemon.until_stderr("too many agents are registered (max_agents)");
+    for part in
+        ["WARN", "listener=\"zorka\"", "agents=2", "refused a new agent", "keys_file", "tributary agents forget"]
+    {
+        assert!(line.contains(part), "{part} is missing in {line}");
+    }
 }

@@ -292,9 +292,12 @@ impl Trace {
             return state.surplus(start, attributes.range.end, body, out);
         }
         record.attribute_bytes += bytes;
+        let is_settled = record.settled_attributes as usize == record.attributes.len();
         record.attributes.push(Kept::Here(attributes.form, attributes.range));
         self.kept += 1;
-        self.changed(place);
+        if is_settled {
+            self.changed(place);
+        }
     }
 
     fn begin(&mut self, begin: Begin, reader: Reader<'_>, delivered: &Delivered, state: &mut BodyState) {
