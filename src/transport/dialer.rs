@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, debug_span, info};
@@ -29,6 +29,9 @@ use super::options::ListenerOptions;
 use super::read_buffer::CONNECTION_BYTES;
 use super::stream::Stream;
 use super::tcp::{next_connection, room_for_one, set_options};
+
+/// How long connections are opened again to finish work at a peer.
+const FINISH_LIMIT: Duration = Duration::from_secs(30);
 
 /// What all outgoing connections of a listener share.
 #[derive(Clone, Debug)]
@@ -86,7 +89,8 @@ impl Dialer {
     /// Keeps a connection to `address` (`HOST:PORT`) open until the daemon stops. `make` makes the session of each.
     ///
     /// When the daemon stops, the session of the open connection finishes its work. If `finish` still has work after that, the
-    /// address is connected again, until it has none, the connection is refused, or the grace period ends. This happens in a
+    /// address is connected again, until it has none, the connection is refused, the grace period ends, or 30 s have passed (a
+    /// listener that a reload has removed has no grace period). This happens in a
     /// task of its own; `keep` returns when the daemon stops.
     pub async fn keep<S: Session>(self, address: String, make: impl Fn() -> S + Send + 'static, finish: impl Finish) {
         let (first_wait, longest_wait) = self.reconnect;
@@ -137,12 +141,14 @@ impl Dialer {
         mut serving: Option<Serving>,
     ) {
         let abort = self.context.abort.clone();
+        let deadline = Instant::now() + FINISH_LIMIT;
+        let is_late = || abort.is_cancelled() || Instant::now() >= deadline;
         loop {
             if let Some(serving) = serving.take() {
                 // It ends at the end of the grace period at the latest.
                 let _ = serving.await;
             }
-            if finish.is_done() || abort.is_cancelled() {
+            if finish.is_done() || is_late() {
                 break;
             }
             match abort.run_until_cancelled(self.connect(&address)).await {
@@ -155,7 +161,8 @@ impl Dialer {
                 None => break,
             }
         }
-        finish.end(abort.is_cancelled());
+        let is_late = is_late();
+        finish.end(is_late);
     }
 
     /// Opens a connection, with the memory for it.
@@ -197,7 +204,7 @@ pub trait Finish: Send + 'static {
     /// Whether no work is left.
     fn is_done(&self) -> bool;
 
-    /// No further connection is opened. `is_late`: the grace period has ended.
+    /// No further connection is opened. `is_late`: there was no time left.
     fn end(self, is_late: bool);
 }
 
