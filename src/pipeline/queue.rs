@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc};
 use tokio::time::timeout;
 
 use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, UnixNanos, semconv};
 use crate::sink::{Kinds, Selection};
 
 use super::accounting::{InQueue, SinkCounters};
-use super::ack::{DeliveryHandle, OutcomeSender};
+use super::delivery::{DeliveryHandle, OutcomeSender};
 use super::options::{QueueOptions, WhenFull};
 
 /// Memory is counted in pieces of this size.
@@ -74,6 +74,7 @@ pub(super) struct SinkQueue {
 #[derive(Debug)]
 pub(super) struct SinkQueueState {
     pub(super) sink: Arc<SinkCounters>,
+    room: Arc<Semaphore>,
     pending: Mutex<Vec<PendingLoss>>,
 }
 
@@ -94,11 +95,12 @@ impl SinkQueue {
         let (queued_batches, receiver) = mpsc::channel(options.buffer_batches.max(1));
         let permits = usize::try_from(options.buffer_bytes).unwrap_or(usize::MAX).div_ceil(PERMIT_BYTES);
         let permits = permits.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
-        let counters = Arc::new(SinkQueueState { sink, pending: Mutex::default() });
+        let room = Arc::new(Semaphore::new(permits));
+        let counters = Arc::new(SinkQueueState { sink, room: room.clone(), pending: Mutex::default() });
         let queue = SinkQueue {
             options: Arc::new(options),
             queued_batches,
-            room: Arc::new(Semaphore::new(permits)),
+            room,
             room_permits: permits as u32,
             is_jammed: Arc::default(),
             counters: counters.clone(),
@@ -129,8 +131,11 @@ impl SinkQueue {
             return None;
         }
         let handle = DeliveryHandle::new(self.counters.clone(), origin.cloned(), events, answer.cloned());
-        let Ok(room) = self.room.clone().try_acquire_many_owned(self.weight(batch)) else {
-            return self.full(handle, has_max_wait);
+        let room = match self.room.clone().try_acquire_many_owned(self.weight(batch)) {
+            Ok(room) => room,
+            Err(TryAcquireError::NoPermits) => return self.full(handle, has_max_wait),
+            // The queue is closed. The dropped handle counts the events as failed.
+            Err(TryAcquireError::Closed) => return None,
         };
         match self.queued_batches.try_reserve() {
             Ok(place) => {
@@ -184,6 +189,11 @@ impl SinkQueue {
 }
 
 impl SinkQueueState {
+    /// Closes the queue: senders that wait for room return, and their events count as failed, like all that follow.
+    pub(super) fn close(&self) {
+        self.room.close();
+    }
+
     /// The sink did not get these events, and will say so in its own output.
     pub(super) fn add_pending_loss(&self, origin: Option<Arc<Origin>>, reason: Reason, events: u64) {
         let Some(origin) = origin else { return };

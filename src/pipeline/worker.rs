@@ -20,7 +20,7 @@ use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
 use crate::sink::{Kinds, Selection, Sink, SinkError};
 
-use super::ack::DeliveryHandle;
+use super::delivery::DeliveryHandle;
 use super::options::OnFailure;
 use super::queue::{LossReport, QueuedBatch, SinkQueueState};
 
@@ -45,11 +45,11 @@ pub(super) struct WorkerContext {
     /// When the last events that a sink got were read. Kept here because a sink that is made anew may have nothing to
     /// tell but what its predecessor lost.
     pub(super) observed: AtomicU64,
-    /// Says that the sink cannot write now.
-    pub(super) holding: LogThrottle,
-    /// Says that it cannot look after itself now.
+    /// For the log line that the sink cannot write.
+    pub(super) retrying: LogThrottle,
+    /// For the log line that its periodic work fails.
     pub(super) ticking: LogThrottle,
-    /// Says that it has failed and is made anew.
+    /// For the log line that it has failed and is started again.
     pub(super) failing: LogThrottle,
 }
 
@@ -76,8 +76,8 @@ pub(super) async fn supervise<S: Sink>(
     let mut wait = RETRY.0;
     loop {
         let began = Instant::now();
-        // Its predecessor may have died while holding.
-        context.counters.sink.set_holding(false);
+        // The previous sink may have failed while it retried.
+        context.counters.sink.set_retrying(false);
         let outcome = match make() {
             Ok(sink) => run(sink, &queued_batches, &context).await,
             Err(error) => Some(Outcome::Failed(error.to_string())),
@@ -111,7 +111,9 @@ pub(super) async fn supervise<S: Sink>(
             }
         }
     }
-    // Nothing more will be written. Whatever still comes says so by its handle.
+    // Nothing more will be written: what is queued or still handed over counts as failed when its handle is dropped. A
+    // worker that is blocked in a write keeps its room in the queue for ever, so senders must not wait for that.
+    context.counters.close();
     let mut queued_batches = queued_batches.lock().await;
     queued_batches.close();
     while queued_batches.recv().await.is_some() {}
@@ -319,22 +321,23 @@ async fn hold<S: Sink>(
     context: &WorkerContext,
 ) -> Result<(), Outcome> {
     let began = Instant::now();
-    let mut is_told = false;
+    let mut is_logged = false;
     let mut wait = RETRY.0;
     loop {
         match result {
             Ok(()) => {
-                context.counters.sink.set_holding(false);
-                if is_told {
-                    info!(sink = context.counters.sink.name(), "writing again after {:.1?}", began.elapsed());
+                context.counters.sink.set_retrying(false);
+                if is_logged {
+                    info!(sink = context.counters.sink.name(), after = ?began.elapsed(), "writing again");
                 }
                 return Ok(());
             }
             Err(SinkError::Retry(fault)) => {
-                context.counters.sink.set_holding(true);
-                if let Some(suppressed) = context.holding.permit() {
-                    warn!(sink = context.counters.sink.name(), suppressed, "{fault}; holding everything until it can");
-                    is_told = true;
+                context.counters.sink.set_retrying(true);
+                if let Some(suppressed) = context.retrying.permit() {
+                    let sink = context.counters.sink.name();
+                    warn!(sink, error = %fault, suppressed, "cannot write; buffering and retrying");
+                    is_logged = true;
                 }
                 sleep(wait).await;
                 wait = (wait * 2).min(RETRY.1);
