@@ -1,10 +1,10 @@
-//! A queue: the bounded way from the connections to one sink.
+//! The bounded queue from the connections to one sink.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, watch};
 use tokio::time::timeout;
 
 use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, UnixNanos, semconv};
@@ -14,19 +14,19 @@ use super::accounting::{InQueue, SinkCounters};
 use super::delivery::{DeliveryHandle, OutcomeSender};
 use super::options::{QueueOptions, WhenFull};
 
-/// Memory is counted in pieces of this size.
+/// The unit in which the memory of batches is counted.
 const PERMIT_BYTES: usize = 1024;
-/// Losses of more connections than this are told together.
+/// Losses of further connections are reported together.
 const MAX_PENDING_LOSSES: usize = 1024;
 
-/// A batch on its way, with the room it takes and the claim it makes.
+/// A batch in the queue, with its share of the queue and its delivery handle.
 #[derive(Debug)]
 pub(super) struct QueuedBatch {
     contents: QueuedEvents,
     handle: DeliveryHandle,
 }
 
-/// A batch, and its room in the queue.
+/// A batch and its share of the queue.
 #[derive(Debug)]
 pub(super) struct QueuedEvents {
     batch: Arc<Batch>,
@@ -45,7 +45,7 @@ impl QueuedBatch {
         self.contents.batch.events().last().map(|event| event.observed())
     }
 
-    /// The batch, to be let go of once it is written, and the claim, which stays until that is certain.
+    /// The batch, which is dropped when the sink has taken it, and the handle, which is kept until the sink has flushed it.
     pub(super) fn open(self) -> (QueuedEvents, DeliveryHandle) {
         (self.contents, self.handle)
     }
@@ -65,7 +65,7 @@ pub(super) struct SinkQueue {
     queued_batches: mpsc::Sender<QueuedBatch>,
     room: Arc<Semaphore>,
     room_permits: u32,
-    /// Somebody has lost max_wait with this queue, and there was no room since.
+    /// A batch has waited `max_wait` in vain, and the queue has had no room since.
     is_jammed: Arc<AtomicBool>,
     counters: Arc<SinkQueueState>,
 }
@@ -76,9 +76,12 @@ pub(super) struct SinkQueueState {
     pub(super) sink: Arc<SinkCounters>,
     room: Arc<Semaphore>,
     pending: Mutex<Vec<PendingLoss>>,
+    /// A connection of each listener whose events the sink holds because it cannot write them now. Connections of these
+    /// listeners wait; those of others do not.
+    held: watch::Sender<Vec<Arc<Origin>>>,
 }
 
-/// Events that a sink did not get, and whose `loss` it has not written yet.
+/// Events that a sink did not get, and whose loss event it has not written yet.
 #[derive(Debug)]
 pub(super) struct PendingLoss {
     origin: Arc<Origin>,
@@ -96,7 +99,12 @@ impl SinkQueue {
         let permits = usize::try_from(options.buffer_bytes).unwrap_or(usize::MAX).div_ceil(PERMIT_BYTES);
         let permits = permits.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
         let room = Arc::new(Semaphore::new(permits));
-        let counters = Arc::new(SinkQueueState { sink, room: room.clone(), pending: Mutex::default() });
+        let counters = Arc::new(SinkQueueState {
+            sink,
+            room: room.clone(),
+            pending: Mutex::default(),
+            held: watch::Sender::default(),
+        });
         let queue = SinkQueue {
             options: Arc::new(options),
             queued_batches,
@@ -113,8 +121,8 @@ impl SinkQueue {
         self.counters.sink.name()
     }
 
-    /// InFlightBatches the sink for the batch and puts it into the queue if there is room; else gives the claim back, for
-    /// [`SinkQueue::wait`] or to be shed.
+    /// Puts the batch into the queue if the sink takes it and there is room. If the queue is full and does not shed, returns
+    /// the batch's handle for [`SinkQueue::wait`].
     pub(super) fn offer(
         &self,
         batch: &Arc<Batch>,
@@ -131,6 +139,9 @@ impl SinkQueue {
             return None;
         }
         let handle = DeliveryHandle::new(self.counters.clone(), origin.cloned(), events, answer.cloned());
+        if self.counters.is_held(handle.origin()) {
+            return self.full(handle, has_max_wait);
+        }
         let room = match self.room.clone().try_acquire_many_owned(self.weight(batch)) {
             Ok(room) => room,
             Err(TryAcquireError::NoPermits) => return self.full(handle, has_max_wait),
@@ -144,14 +155,17 @@ impl SinkQueue {
                 None
             }
             Err(mpsc::error::TrySendError::Full(())) => self.full(handle, has_max_wait),
-            // The sink is gone: the handle says so.
+            // As above.
             Err(mpsc::error::TrySendError::Closed(())) => None,
         }
     }
 
-    /// Puts a batch into the queue when there is room. Sheds it when there is none for as long as `max_wait`.
+    /// Puts a batch into the queue as soon as there is room; sheds it after `max_wait`. Returns, and the batch counts as
+    /// failed, when the queue is closed.
     pub(super) async fn wait(&self, batch: Arc<Batch>, handle: DeliveryHandle, max_wait: Option<Duration>) {
+        let origin = handle.origin().cloned();
         let place = async {
+            self.counters.released(origin.as_ref()).await;
             let room = self.room.clone().acquire_many_owned(self.weight(&batch)).await.ok()?;
             Some((room, self.queued_batches.reserve().await.ok()?))
         };
@@ -161,7 +175,7 @@ impl SinkQueue {
         };
         match place {
             Ok(Some((room, place))) => place.send(QueuedBatch::new(batch, handle, room, &self.counters)),
-            // The sink is gone: the handle says so.
+            // The queue is closed. The dropped handle counts the events as failed.
             Ok(None) => {}
             Err(_) => {
                 self.is_jammed.store(true, Ordering::Relaxed);
@@ -171,7 +185,7 @@ impl SinkQueue {
     }
 
     fn full(&self, handle: DeliveryHandle, has_max_wait: bool) -> Option<DeliveryHandle> {
-        // Who has lost max_wait once does not wait again until there is room.
+        // After one batch has waited `max_wait` in vain, none waits until there is room.
         let is_jammed = has_max_wait && self.is_jammed.load(Ordering::Relaxed);
         match self.options.when_full {
             WhenFull::Block if !is_jammed => Some(handle),
@@ -194,7 +208,7 @@ impl SinkQueueState {
         self.room.close();
     }
 
-    /// The sink did not get these events, and will say so in its own output.
+    /// Notes events that the sink did not get; it will report them in its own output.
     pub(super) fn add_pending_loss(&self, origin: Option<Arc<Origin>>, reason: Reason, events: u64) {
         let Some(origin) = origin else { return };
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,8 +217,10 @@ impl SinkQueueState {
             known.events += events;
         } else if pending.len() < MAX_PENDING_LOSSES {
             pending.push(PendingLoss { origin, reason, events });
-        } else if let Some(last) = pending.iter_mut().rev().find(|pending| pending.reason == reason) {
-            // Very many connections at once: the last place stands for all further ones.
+        } else if let Some(last) =
+            pending.iter_mut().rev().find(|last| last.reason == reason && last.origin.is_same_listener(&origin))
+        {
+            // Very many connections: the last entry of the listener stands for all further ones.
             if &*last.origin.peer != "several" {
                 let several = Origin::new(last.origin.protocol, last.origin.listener.clone(), "several".into(), 0);
                 last.origin = Arc::new(several);
@@ -215,14 +231,47 @@ impl SinkQueueState {
         }
     }
 
-    /// The losses pending; `None` when there are none.
-    pub(super) fn take_pending_losses(self: &Arc<Self>) -> Option<LossReport> {
+    /// The pending losses: a report for each listener that has any.
+    pub(super) fn take_pending_losses(self: &Arc<Self>) -> Vec<LossReport> {
         let pending = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
-        if pending.is_empty() { None } else { Some(LossReport { queue: self.clone(), pending }) }
+        let mut reports: Vec<LossReport> = Vec::new();
+        for loss in pending {
+            let of_listener = |report: &&mut LossReport| {
+                report.pending.first().is_some_and(|first| first.origin.is_same_listener(&loss.origin))
+            };
+            match reports.iter_mut().find(of_listener) {
+                Some(report) => report.pending.push(loss),
+                None => reports.push(LossReport { queue: self.clone(), pending: vec![loss] }),
+            }
+        }
+        reports
+    }
+
+    /// From now on the sink holds events of the listeners of these connections, and of no others.
+    pub(super) fn set_held(&self, origins: Vec<Arc<Origin>>) {
+        if origins.is_empty() && self.held.borrow().is_empty() {
+            return;
+        }
+        self.held.send_replace(origins);
+    }
+
+    /// Whether the sink holds events of this connection's listener.
+    fn is_held(&self, origin: Option<&Arc<Origin>>) -> bool {
+        is_among(&self.held.borrow(), origin)
+    }
+
+    /// Waits until the sink holds no event of this connection's listener.
+    async fn released(&self, origin: Option<&Arc<Origin>>) {
+        // The sender lives as long as `self`.
+        let _ = self.held.subscribe().wait_for(|held| !is_among(held, origin)).await;
     }
 }
 
-/// Losses that a sink is about to tell. Dropped before it is known that they are told, they are pending again.
+fn is_among(held: &[Arc<Origin>], origin: Option<&Arc<Origin>>) -> bool {
+    !held.is_empty() && origin.is_some_and(|origin| held.iter().any(|held| held.is_same_listener(origin)))
+}
+
+/// Losses that a sink is about to write. If this is dropped before they are written, they are pending again.
 #[derive(Debug)]
 pub(super) struct LossReport {
     queue: Arc<SinkQueueState>,
@@ -230,7 +279,7 @@ pub(super) struct LossReport {
 }
 
 impl LossReport {
-    /// The losses as events. `now` is when they are told.
+    /// The losses as events, with `now` as their time.
     pub(super) fn batch(&self, now: UnixNanos) -> Option<Batch> {
         let mut builder = BatchBuilder::new(self.pending.first()?.origin.clone());
         for PendingLoss { origin, reason, events } in &self.pending {
@@ -239,7 +288,7 @@ impl LossReport {
             let (reason, events) = (*reason, *events);
             let detail = match reason {
                 Reason::Shed => "the queue of this sink was full",
-                _ => "this sink failed while it had them",
+                _ => "this sink failed before it had written them",
             };
             builder.loss(header, Loss { reason, bytes: 0, events: Some(events), detail, excerpt: &[] });
         }
