@@ -155,10 +155,16 @@ impl Collector for Reading {
         let moving = sinks
             .iter()
             .map(|sink| ([("sink", sink.name.clone())], i64::try_from(sink.in_flight()).unwrap_or(i64::MAX)));
-        gauges(&mut encoder, "tributary_sink_events_in_flight", "Events that are queued for a sink or being written", moving)?;
+        gauges(
+            &mut encoder,
+            "tributary_sink_events_in_flight",
+            "Events that are queued for a sink or being written",
+            moving,
+        )?;
         let queues = sinks.iter().map(|sink| ([("sink", sink.name.clone())], sink.queue_batches as i64));
         gauges(&mut encoder, "tributary_sink_queue_batches", "Batches in the queue of a sink", queues)?;
-        let up = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(!sink.is_retrying && !sink.is_dead)));
+        let up =
+            sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(!sink.is_retrying && !sink.is_dead)));
         gauges(&mut encoder, "tributary_sink_up", "Whether a sink can write", up)?;
         gauge(&mut encoder, "tributary_taps", "Taps that are open", self.taps)?;
         gauge(

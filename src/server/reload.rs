@@ -115,7 +115,9 @@ impl Server {
             }
             if is_held {
                 let store = stores.iter().find(|(of, _)| of == name).map(|(_, store)| store.clone());
-                if let Err(failure) = take_over_agents(&mut bound_listener, listener, store, grace, &self.runtime.stop).await {
+                if let Err(failure) =
+                    take_over_agents(&mut bound_listener, listener, store, grace, &self.runtime.stop).await
+                {
                     reloaded.failures.push(failure);
                     continue;
                 }

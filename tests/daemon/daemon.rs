@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::live::puppet::{Mood, Strings};
 use crate::live::{Daemon, Stopped, assert_is_closed, connect, losses, send_all, spans, timeless, until, wire, within};
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::{JoinSet, yield_now};
 use tributary::protocol::End;
@@ -297,4 +297,65 @@ async fn until_it_rests(number: impl Fn() -> u64) {
         same = if now == last { same + 1 } else { 0 };
         last = now;
     }
+}
+
+/// The body of the answer to a GET of the admin endpoint.
+async fn get(server: &Server, path: &str) -> String {
+    let mut stream = TcpStream::connect(server.admin_address().unwrap()).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    within("an answer", stream.read_to_string(&mut answer)).await.unwrap();
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+#[tokio::test]
+async fn a_session_that_decodes_without_end_delays_neither_the_admin_endpoint_nor_a_stop() {
+    let decoding = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let mut config = crate::live::config(&format!("[admin]\nlisten = \"127.0.0.1:0\"\n{}", crate::live::listener("")));
+    config.limits.shutdown_grace = Duration::from_millis(50);
+    let server = Server::start_on(&config, Vec::new(), decoding.handle(), |_| {}).await.unwrap();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (started, has_started) = tokio::sync::oneshot::channel();
+    decoding.spawn(async move {
+        started.send(()).unwrap();
+        // As a session does that decodes for very long: it blocks the only thread that decodes.
+        let _ = released.recv();
+    });
+    has_started.await.unwrap();
+    assert_eq!(get(&server, "/livez").await, "alive\n");
+    // A connection that is not even accepted.
+    let _peer = connect(&server).await;
+    within("stopping", server.stop()).await;
+    drop(release);
+    decoding.shutdown_background();
+}
+
+#[tokio::test]
+async fn losses_and_the_events_that_they_cost_are_counted_by_reason() {
+    let config = crate::live::config(&format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n{}[sinks.none]\ntype = \"discard\"\n",
+        crate::live::listener("waiting.time = \"1h\"")
+    ));
+    let server = Server::start(&config).await.unwrap();
+    // Two spans whose names never come, and half a message.
+    let mut stream = connect(&server).await;
+    let bytes = [wire::process(), wire::span(1), wire::span(2), wire::trace(), vec![0xDD, 4]].concat();
+    stream.write_all(&bytes).await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert_is_closed(&mut stream).await;
+    let metrics = get(&server, "/metrics").await;
+    for (name, reason, value) in [
+        ("losses", "unresolved", 1),
+        ("losses", "truncated", 1),
+        ("losses", "gap", 0),
+        ("lost_events", "unresolved", 2),
+        ("lost_events", "gap", 0),
+    ] {
+        let labels = format!("listener=\"test\",protocol=\"datadog\",reason=\"{reason}\"");
+        let line = format!("tributary_{name}_total{{{labels}}} {value}\n");
+        assert!(metrics.contains(&line), "no {line} in\n{metrics}");
+    }
+    let totals = within("stopping", server.stop()).await;
+    assert!(totals.are_balanced(), "{totals}");
 }

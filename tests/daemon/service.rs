@@ -77,3 +77,26 @@ fn a_socket_that_was_handed_over_is_served_with_all_that_waited_in_it() {
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert!(until("the daemon ends", || daemon.try_wait().unwrap()).success());
 }
+
+#[test]
+fn a_socket_that_no_listener_uses_is_refused_since_its_peers_would_wait_for_ever() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("t.toml");
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let listener =
+        "[listeners.a]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n[sinks.none]\ntype = \"discard\"\n";
+    fs::write(&file, format!("[admin]\nlisten = \"\"\n{listener}")).unwrap();
+    let script = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" run --config \"$1\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tributary"), file.to_str().unwrap()]);
+    let daemon = command.stdin(Stdio::from(OwnedFd::from(socket))).stderr(Stdio::piped()).spawn().unwrap();
+    let ended = daemon.wait_with_output().unwrap();
+    let stderr = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{stderr}");
+    let expected = format!(
+        "tributary: cannot start with the socket {address}, which the service manager has handed over (LISTEN_FDS): \
+         no listener has `listen = \"{address}\"`; add one, or remove the socket from its unit\n"
+    );
+    assert!(stderr.ends_with(&expected), "{stderr}");
+}
