@@ -16,10 +16,10 @@ use crate::explain::Explain;
 use crate::protocol::Head;
 use crate::sink::{Kinds, Selection};
 
-/// Taps that may be open at once.
+/// The maximum number of open taps.
 pub const MAX_TAPS: usize = 4;
 /// Bytes that may be queued for the reader of one tap.
-pub const MAX_QUEUED_BYTES: usize = 4 << 20;
+pub const MAX_WAITING_BYTES: usize = 4 << 20;
 /// Size of a queued item besides its bytes.
 const ITEM_BYTES: usize = 256;
 
@@ -111,8 +111,12 @@ impl Taps {
             return None;
         }
         let (items, receiver) = mpsc::unbounded_channel();
-        let tap =
-            Arc::new(Tap { filter: filter.clone(), items, queued_bytes: AtomicUsize::new(0), dropped: Mutex::default() });
+        let tap = Arc::new(Tap {
+            filter: filter.clone(),
+            items,
+            queued_bytes: AtomicUsize::new(0),
+            dropped: Mutex::default(),
+        });
         taps.push(tap.clone());
         self.counted(&taps);
         Some(Reader { filter, taps: self.clone(), tap, receiver })
@@ -193,7 +197,7 @@ impl Tap {
     /// Queues an item. `false`: the queue is full.
     fn push(&self, bytes: usize, item: impl FnOnce() -> TapItem) -> bool {
         let bytes = ITEM_BYTES + bytes;
-        if self.queued_bytes.fetch_add(bytes, Relaxed) + bytes > MAX_QUEUED_BYTES {
+        if self.queued_bytes.fetch_add(bytes, Relaxed) + bytes > MAX_WAITING_BYTES {
             self.queued_bytes.fetch_sub(bytes, Relaxed);
             return false;
         }

@@ -287,7 +287,7 @@ impl Server {
             warn!("the grace period is over: events that sinks have not written are given up");
         }
         let end = Instant::now().min(deadline) + END_MARGIN;
-        // The queues are closed now: a task that waits for one goes on, and finds that its events have failed.
+        // The queues are closed now: a task that waits for one returns, and its events count as failed.
         let rest = async {
             workers.abort().await;
             tasks.wait().await;

@@ -279,9 +279,9 @@ fn with_log_format_json_every_line_is_json() {
     simulate(address, 100, 1);
     let ended = stop(daemon, "TERM");
     assert_eq!(ended.events().len(), 100);
-    let said: Vec<Value> = ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<Value> = ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     // At debug level, lines about connections have a span with the protocol.
-    let of_connection = said.iter().find(|line| line["fields"]["message"] == "connection opened").unwrap();
+    let of_connection = lines.iter().find(|line| line["fields"]["message"] == "connection opened").unwrap();
     assert_eq!(of_connection["span"]["protocol"], "datadog");
 }
 

@@ -1,5 +1,5 @@
-//! Faults of the machine and of others, done to the real binary: killed under load, out of file descriptors, crowded by
-//! silent peers, told to stop while agents upload. What was promised before still holds.
+//! Faults of the machine and of peers, with the real binary: killed under load, out of file descriptors, many silent
+//! peers, stopped while agents upload. All guarantees still hold.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -28,8 +28,8 @@ fn configured(home: &Path, listener: &str) -> String {
     path.display().to_string()
 }
 
-/// The user whom nothing belongs to.
-const NOBODY: u32 = 65534;
+/// A user that owns no files.
+const UNPRIVILEGED: u32 = 65534;
 
 const DATADOG: &str = "protocol = \"datadog\"\nspan_idle = \"20ms\"";
 
@@ -77,7 +77,7 @@ fn a_daemon_that_is_killed_under_load_leaves_whole_lines_and_the_next_goes_on_be
     }
     let daemon = daemon(home.path(), DATADOG);
     drop(speak(daemon.address("a"), "afterwards"));
-    until("it goes on", || fs::read_to_string(&file).ok().filter(|text| text.contains("\"afterwards\"")));
+    until("it continues", || fs::read_to_string(&file).ok().filter(|text| text.contains("\"afterwards\"")));
     daemon.signal("TERM");
     assert_eq!(daemon.end().code, Some(0));
     assert_eq!(names(&events(home.path())).last(), Some(&"afterwards"));
@@ -129,8 +129,8 @@ fn thousands_of_silent_connections_are_no_hindrance_to_the_others_and_cost_littl
     let mut crowd = Command::new("sh");
     crowd.args(["-c", script, python, &host, &port, &count]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut crowd = crowd.spawn().unwrap();
-    let mut said = [0; 4];
-    if crowd.stdout.as_mut().unwrap().read_exact(&mut said).is_err() {
+    let mut output = [0; 4];
+    if crowd.stdout.as_mut().unwrap().read_exact(&mut output).is_err() {
         eprintln!("this machine allows too few descriptors, or has no python3: nothing is tested");
         crowd.wait().unwrap();
         daemon.signal("KILL");
@@ -140,7 +140,7 @@ fn thousands_of_silent_connections_are_no_hindrance_to_the_others_and_cost_littl
     let active: Vec<_> =
         (0..100).map(|number| thread::spawn(move || drop(speak(address, &format!("active-{number}"))))).collect();
     active.into_iter().for_each(|active| active.join().unwrap());
-    until("all hundred are heard", || (names(&events(home.path())).len() == 100).then_some(()));
+    until("the spans of all hundred are written", || (names(&events(home.path())).len() == 100).then_some(()));
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     let peak =
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
@@ -153,7 +153,7 @@ fn thousands_of_silent_connections_are_no_hindrance_to_the_others_and_cost_littl
 }
 
 #[test]
-fn what_was_answered_over_http_before_the_end_is_written() {
+fn everything_that_was_acknowledged_over_http_is_written() {
     let home = tempfile::tempdir().unwrap();
     let quarantine = home.path().join("quarantine").display().to_string();
     let daemon = daemon(home.path(), &format!("protocol = \"endless\"\nquarantine.dir = {quarantine:?}"));
@@ -164,17 +164,17 @@ fn what_was_answered_over_http_before_the_end_is_written() {
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    // The agents count what was answered, and say so when their collector has gone.
-    let said = load.join().unwrap().stderr;
-    let answered = said.split("sent until then, at least: endless: ").nth(1).and_then(|rest| rest.split(' ').next());
-    let answered: usize = answered.unwrap_or_else(|| panic!("{said}")).parse().unwrap();
+    // The agents count the answers, and report them when their collector has ended.
+    let output = load.join().unwrap().stderr;
+    let answered = output.split("sent until then, at least: endless: ").nth(1).and_then(|rest| rest.split(' ').next());
+    let answered: usize = answered.unwrap_or_else(|| panic!("{output}")).parse().unwrap();
     let written = events(home.path()).iter().filter(|event| event["kind"] != "loss").count();
     assert!(answered > 0 && written >= answered, "{written} are written, {answered} were answered");
     assert!(ended.stderr.contains(" 0 failed"), "{}", ended.stderr);
 }
 
 #[test]
-fn a_directory_that_is_taken_away_or_made_unwritable_costs_no_event() {
+fn a_directory_that_is_moved_away_loses_no_event() {
     let home = tempfile::tempdir().unwrap();
     let (inside, away) = (home.path().join("inside"), home.path().join("away"));
     let config = configured(home.path(), DATADOG);
@@ -189,24 +189,26 @@ fn a_directory_that_is_taken_away_or_made_unwritable_costs_no_event() {
     drop(speak(address, "before"));
     until("it is written", || written(&inside, "before").then_some(()));
     fs::rename(&inside, &away).unwrap();
-    // In the place of the directory: nothing can be made below a file.
+    // A file in place of the directory: nothing can be created below it.
     fs::write(&inside, "").unwrap();
     drop(speak(address, "meanwhile"));
     daemon.until_stderr("events.ndjson");
     fs::remove_file(&inside).unwrap();
-    until("what was held is written", || (written(&inside, "meanwhile") || written(&away, "meanwhile")).then_some(()));
+    until("the buffered events are written", || {
+        (written(&inside, "meanwhile") || written(&away, "meanwhile")).then_some(())
+    });
     drop(speak(address, "after"));
-    until("it goes on", || (written(&inside, "after") || written(&away, "after")).then_some(()));
+    until("it continues", || (written(&inside, "after") || written(&away, "after")).then_some(()));
     daemon.signal("TERM");
     assert_eq!(daemon.end().code, Some(0));
 }
 
 #[test]
-fn permissions_that_are_lost_cost_no_event_once_they_are_given_back() {
+fn lost_permissions_lose_no_event_once_they_are_restored() {
     let home = tempfile::tempdir().unwrap();
     let inside = home.path().join("inside");
     fs::create_dir(&inside).unwrap();
-    // Who may do everything loses nothing: root runs it as somebody else, who must reach the binary and the directory.
+    // Root has all permissions, so root runs it as another user, who must have access to the binary and the directory.
     let program = home.path().join("tributary");
     fs::copy(env!("CARGO_BIN_EXE_tributary"), &program).unwrap();
     let allow = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -218,7 +220,7 @@ fn permissions_that_are_lost_cost_no_event_once_they_are_given_back() {
     let mut command = Command::new(&program);
     command.args(["run", "--config", &config]);
     if fs::metadata(home.path()).unwrap().uid() == 0 {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
     }
     let daemon = Binary::start(command);
     let address = daemon.address("a");
@@ -229,14 +231,14 @@ fn permissions_that_are_lost_cost_no_event_once_they_are_given_back() {
     };
     drop(speak(address, "before"));
     until("it is written", || written("before"));
-    // What is open stays writable; so it is let go of.
+    // An open file stays writable, so it is closed.
     allow(&inside, 0o000);
     daemon.signal("HUP");
     until("the file is closed", || (!daemon.has_open(&file)).then_some(()));
     drop(speak(address, "meanwhile"));
     daemon.until_stderr("Permission denied");
     allow(&inside, 0o777);
-    until("what was held is written", || written("meanwhile"));
+    until("the buffered events are written", || written("meanwhile"));
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(0));

@@ -174,11 +174,11 @@ async fn a_loss_that_a_failing_sink_could_not_write_is_written_by_the_next() {
     let totals = pipeline.finish().await;
     assert_eq!(figures(&totals[0]), [5, 0, 3, 2]);
     let written = strings.written();
-    let told = |reason: &str| -> u64 {
+    let reported = |reason: &str| -> u64 {
         let of_reason = losses(&written).into_iter().filter(|loss| loss["reason"] == reason);
         of_reason.map(|loss| loss["events"].as_u64().unwrap()).sum()
     };
-    assert_eq!((told("shed"), told("failed")), (3, 2), "{written:?}");
+    assert_eq!((reported("shed"), reported("failed")), (3, 2), "{written:?}");
     // Losses of a new sink that has got no events have a time, too.
     assert!(written.iter().all(|event| event["time"] == "1970-01-01T00:00:00.000000001Z"), "{written:?}");
 }
@@ -221,8 +221,8 @@ async fn a_blocked_sink_that_sheds_does_not_delay_another() {
     let totals = pipeline.finish().await;
     let [events, written, shed, failed] = figures(&totals[0]);
     assert_eq!((events, written + shed, failed), (100, 100, 0));
-    let told: u64 = losses(&stuck.written()).iter().map(|loss| loss["events"].as_u64().unwrap()).sum();
-    assert_eq!(told, shed);
+    let reported: u64 = losses(&stuck.written()).iter().map(|loss| loss["events"].as_u64().unwrap()).sum();
+    assert_eq!(reported, shed);
     assert_eq!(figures(&totals[1]), [100, 100, 0, 0]);
     assert!(losses(&well.written()).is_empty());
 }
