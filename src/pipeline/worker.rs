@@ -4,7 +4,7 @@
 //! same processor. A *supervisor*, a task beside the others, makes the sink and puts a new one in its place. It
 //! never waits for a thread that is stuck: it takes that one's in_flight away and goes on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
@@ -152,29 +152,36 @@ impl InFlightBatches {
         number
     }
 
-    /// A flush returned `Ok`: everything is written except what `unwritten` names. Returns the origins of held batches.
-    fn settle(&self, unwritten: &Unwritten) -> Vec<Arc<Origin>> {
+    /// A connection of each listener of which a batch is held.
+    fn held_origins(&self, held: &BTreeSet<u64>) -> Vec<Arc<Origin>> {
+        if held.is_empty() {
+            return Vec::new();
+        }
+        let taken = self.locked();
+        let mut origins = BTreeMap::new();
+        for (_, handle) in taken.handles.iter().filter(|(number, _)| held.contains(number)) {
+            if let Some(origin) = handle.origin() {
+                origins.entry((origin.protocol, origin.listener.clone())).or_insert_with(|| origin.clone());
+            }
+        }
+        origins.into_values().collect()
+    }
+
+    /// A flush returned `Ok`: everything is written except what `unwritten` names.
+    fn settle(&self, unwritten: &Unwritten) {
         let mut taken = self.locked();
         if unwritten.held.is_empty() && unwritten.failed.is_empty() {
             taken.handles.drain(..).for_each(|(_, handle)| handle.written());
             taken.reports.drain(..).for_each(|(_, report)| report.reported());
-            return Vec::new();
+            return;
         }
         let (handles, reports) = (std::mem::take(&mut taken.handles), std::mem::take(&mut taken.reports));
         let is_held = |number: &u64| unwritten.held.contains(number);
-        let (mut origins, mut listeners) = (Vec::new(), BTreeSet::new());
         for (number, handle) in handles {
             match number {
                 // Dropped without an outcome, it counts as failed.
                 number if unwritten.failed.contains(&number) => drop(handle),
-                number if is_held(&number) => {
-                    if let Some(origin) = handle.origin()
-                        && listeners.insert((origin.protocol, origin.listener.clone()))
-                    {
-                        origins.push(origin.clone());
-                    }
-                    taken.handles.push((number, handle));
-                }
+                number if is_held(&number) => taken.handles.push((number, handle)),
                 _ => handle.written(),
             }
         }
@@ -185,7 +192,6 @@ impl InFlightBatches {
                 _ => report.reported(),
             }
         }
-        origins
     }
 
     /// Nobody waits any longer.
@@ -357,9 +363,11 @@ impl Worker {
         let context = &*self.context;
         let unwritten = sink.unwritten();
         let name = context.counters.sink.name();
-        context.counters.set_held(self.in_flight.settle(&unwritten));
         let is_held = !unwritten.held.is_empty();
+        // Before a delivery is completed: its peer may send the next batch immediately.
+        context.counters.set_held(self.in_flight.held_origins(&unwritten.held));
         context.counters.sink.set_holding(is_held);
+        self.in_flight.settle(&unwritten);
         if let Some(fault) = unwritten.held_fault.filter(|_| is_held)
             && let Some(suppressed) = context.holding.permit()
         {

@@ -207,12 +207,14 @@ fn a_second_signal_ends_at_once_and_says_what_was_not_written() {
 #[test]
 fn events_that_could_not_be_written_are_the_last_words_and_exit_code_1() {
     let directory = tempfile::tempdir().unwrap();
-    let no_directory = directory.path().join("file");
-    fs::write(&no_directory, "").unwrap();
-    let toml = format!("limits.shutdown_grace = \"100ms\"\n{}", file_sink(&no_directory.join("events.ndjson")));
+    let events = directory.path().join("events.ndjson");
+    // The daemon cannot write a file that another process has locked.
+    let locked = fs::OpenOptions::new().create(true).append(true).open(&events).unwrap();
+    locked.lock().unwrap();
+    let toml = format!("limits.shutdown_grace = \"100ms\"\n{}", file_sink(&events));
     let (_directory, daemon) = start(&toml, &[]);
     send_span(daemon.address("test"), "lost");
-    daemon.until_stderr("holding everything until it can");
+    daemon.until_stderr("its events are buffered and retried");
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(1));
