@@ -101,7 +101,7 @@ fn a_hang_up_lets_go_of_renamed_files() {
     until("the span is in the file", || (!spans(&events_in(&live_file)).is_empty()).then_some(()));
     fs::rename(&live_file, &old_file).unwrap();
     daemon.signal("HUP");
-    daemon.until_stderr("SIGHUP: files are opened anew");
+    daemon.until_stderr("SIGHUP: files are reopened");
     send_span(address, "after");
     stop(daemon, "TERM");
     assert_eq!(spans(&events_in(&old_file)), [("before", true)]);
@@ -135,10 +135,10 @@ fn a_hang_up_takes_a_good_configuration_and_not_a_bad_one() {
     let good = fs::read_to_string(&path).unwrap();
     fs::write(&path, good.replace("first.ndjson", "second.ndjson") + "[listeners.bad]\nprotocol = 7\n").unwrap();
     daemon.signal("HUP");
-    daemon.until_stderr("everything goes on as before: the configuration is wrong");
+    daemon.until_stderr("the running configuration stays in force: invalid configuration");
     fs::write(&path, good.replace("first.ndjson", "second.ndjson")).unwrap();
     daemon.signal("HUP");
-    daemon.until_stderr("begun anew");
+    daemon.until_stderr("restarted");
     send_span(address, "second");
     stop(daemon, "TERM");
     assert_eq!(spans(&events_in(&file("first.ndjson"))), [("first", true)]);
@@ -156,10 +156,10 @@ fn a_watched_configuration_is_taken_without_a_signal() {
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&next, text.replace("first.ndjson", "second.ndjson")).unwrap();
     fs::rename(&next, &path).unwrap();
-    daemon.until_stderr("begun anew");
+    daemon.until_stderr("restarted");
     send_span(address, "second");
     fs::write(&path, "nonsense").unwrap();
-    daemon.until_stderr("everything goes on as before");
+    daemon.until_stderr("the running configuration stays in force");
     send_span(address, "third");
     stop(daemon, "TERM");
     assert_eq!(spans(&events_in(&file("second.ndjson"))), [("second", true), ("third", true)]);
@@ -196,7 +196,7 @@ fn a_second_signal_ends_at_once_and_says_what_was_not_written() {
     // The first byte shows that it is at work; the pipe holds a tenth of what is to come.
     stdout.read_exact(&mut [0]).unwrap();
     daemon.signal("TERM");
-    daemon.until_stderr("a second signal stops at once");
+    daemon.until_stderr("a second signal stops immediately");
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
@@ -214,7 +214,7 @@ fn events_that_could_not_be_written_are_the_last_words_and_exit_code_1() {
     let toml = format!("limits.shutdown_grace = \"100ms\"\n{}", file_sink(&events));
     let (_directory, daemon) = start(&toml, &[]);
     send_span(daemon.address("test"), "lost");
-    daemon.until_stderr("its events are buffered and retried");
+    daemon.until_stderr("cannot write to one destination; buffering and retrying");
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(1));

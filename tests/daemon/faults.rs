@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::live::binary::{Binary, run, tributary, until};
 use crate::live::wire;
@@ -240,4 +241,37 @@ fn permissions_that_are_lost_cost_no_event_once_they_are_given_back() {
     let ended = daemon.end();
     assert_eq!(ended.code, Some(0));
     assert!(ended.stderr.contains("sink f: 4 events = 4 written + 0 shed + 0 failed"), "{}", ended.stderr);
+}
+
+/// A daemon whose stdout is a pipe that has no reader for now, with a queue of 64 KiB and a grace of two seconds.
+fn daemon_with_a_stalled_reader(home: &Path) -> Binary {
+    let toml = "limits.shutdown_grace = \"2s\"\n[admin]\nlisten = \"\"\n[listeners.a]\nlisten = \"127.0.0.1:0\"\n\
+                protocol = \"datadog\"\n[sinks.console]\ntype = \"stdout\"\nbuffer_bytes = \"64KiB\"\n";
+    fs::write(home.join("t.toml"), toml).unwrap();
+    Binary::start_unheard(tributary(&["run", "--config", &home.join("t.toml").display().to_string()]))
+}
+
+#[test]
+fn sigterm_ends_the_daemon_within_its_grace_though_the_reader_of_stdout_stalls() {
+    let home = tempfile::tempdir().unwrap();
+    let daemon = daemon_with_a_stalled_reader(home.path());
+    let address = daemon.address("a");
+    // More than the pipe and the queue hold, so that the connections wait for the sink.
+    let senders: Vec<_> = (0..4)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+            // It ends with a time-out when the daemon reads no further.
+            assert!(stream.write_all(&wire::work(1_000_000).0).is_err());
+            stream
+        })
+        .collect();
+    daemon.signal("TERM");
+    let began = Instant::now();
+    let ended = daemon.end();
+    // The grace, and the second that is left for what must be put in order after it.
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}\n{}", began.elapsed(), ended.stderr);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(!ended.line("sink console: ").contains("in flight"), "{}", ended.stderr);
+    drop(senders);
 }

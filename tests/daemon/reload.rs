@@ -66,7 +66,7 @@ async fn what_is_the_same_keeps_its_connections_and_what_is_not_begins_anew() {
         listener("changed", changed, "span_idle = \"11ms\""),
     ];
     let reloaded = daemon.server.reload(&config(&text.concat())).await.unwrap();
-    assert_eq!(reloaded.changes, ["listener changed begun anew", "listener gone ended", "listener new begun"]);
+    assert_eq!(reloaded.changes, ["listener changed restarted", "listener gone stopped", "listener new started"]);
     assert!(reloaded.failures.is_empty());
     let bound: Vec<_> = daemon.server.addresses().iter().map(|bound| (&*bound.name, bound.address)).collect();
     assert_eq!(bound, [("new", new), ("same", same), ("changed", changed)]);
@@ -146,7 +146,7 @@ async fn a_new_listener_whose_agents_cannot_be_kept_is_refused_at_once() {
     assert!(refused.contains("the agents of listener z") && refused.contains("file"), "{refused}");
     assert_eq!(daemon.server.accounting().totals().listeners.len(), 1);
     let reloaded = daemon.server.reload(&with("directory")).await.unwrap();
-    assert_eq!(reloaded.changes, ["listener z begun"]);
+    assert_eq!(reloaded.changes, ["listener z started"]);
     daemon.stop().await;
 }
 
@@ -159,7 +159,7 @@ async fn a_listener_that_is_changed_takes_its_agents_over_when_its_connections_h
     daemon.until_totals("it is there", |counters| counters.connections_open == 1).await;
     let other = format!("{NEVER}{}", zico("z", home.path(), "session_timeout = \"2h\""));
     let reloaded = within("reloading", daemon.server.reload(&config(&other))).await.unwrap();
-    assert_eq!(reloaded.changes, ["listener z begun anew"]);
+    assert_eq!(reloaded.changes, ["listener z restarted"]);
     assert!(reloaded.failures.is_empty(), "{:?}", reloaded.failures);
     assert_is_closed(&mut peer).await;
     daemon.stop().await;
@@ -184,13 +184,13 @@ async fn sinks_come_go_and_change_under_traffic_and_no_event_is_lost_between_the
     for number in 2..6 {
         let other = file("other", &path(&format!("{number}.ndjson")), "buffer_batches = 2");
         let reloaded = within("reloading", server.reload(&with(&format!("{steady}{other}")))).await.unwrap();
-        assert_eq!(reloaded.changes, ["sink other begun anew"]);
+        assert_eq!(reloaded.changes, ["sink other restarted"]);
     }
     within("all is said", talking).await.unwrap();
     let is_all_written = || (written(&path("steady.ndjson")).len() == 400).then_some(());
     until("400 spans", is_all_written).await;
     let reloaded = server.reload(&with(&steady)).await.unwrap();
-    assert_eq!(reloaded.changes, ["sink other ended"]);
+    assert_eq!(reloaded.changes, ["sink other stopped"]);
     let totals = server.stop().await;
     assert!(totals.are_balanced(), "{totals}");
     let in_parts: Vec<_> = (1..6).flat_map(|number| written(&path(&format!("{number}.ndjson")))).collect();
@@ -208,7 +208,7 @@ async fn the_admin_endpoint_moves_and_sees_what_is_new() {
     let mut server = Server::start(&with(first, &listener("a", address, QUICK))).await.unwrap();
     let ruby = "[listeners.ruby]\nprotocol = \"rbkit\"\nagents = [{ request = \"127.0.0.1:1\" }]\n";
     let reloaded = server.reload(&with(second, ruby)).await.unwrap();
-    assert_eq!(reloaded.changes, ["listener a ended", "listener ruby begun", "admin endpoint begun anew"]);
+    assert_eq!(reloaded.changes, ["listener a stopped", "listener ruby started", "admin endpoint restarted"]);
     assert!(TcpStream::connect(first).await.is_err());
     assert!(TcpStream::connect(address).await.is_err());
     assert_eq!(server.admin_address(), Some(second));

@@ -53,6 +53,11 @@ impl Archive {
     }
 }
 
+/// The name of an event that takes more than 64 KiB.
+fn large() -> String {
+    "b".repeat(70_000)
+}
+
 fn lock(path: &Path) -> fs::File {
     let file = fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
     file.lock().unwrap();
@@ -63,8 +68,9 @@ fn lock(path: &Path) -> fs::File {
 async fn a_file_that_cannot_be_written_now_delays_only_its_own_listener() {
     let archive = Archive::start(QueueOptions { buffer_batches: 4, ..QueueOptions::default() });
     let locked = lock(&archive.path("b.log"));
-    let first = archive.deliver("b", "b0");
-    until("the sink reports that it holds events", || archive.counters.totals().holding.then_some(())).await;
+    // So much is held that connections of the listener wait.
+    let first = archive.deliver("b", &large());
+    until("the sink reports that it holds events", || archive.counters.totals().is_retrying.then_some(())).await;
     // More than the queue has places for: connections of this listener wait, and those of others do not.
     let waiting: Vec<_> = (1..50).map(|number| archive.deliver("b", &format!("b{number}"))).collect();
     for number in 0..50 {
@@ -72,7 +78,7 @@ async fn a_file_that_cannot_be_written_now_delays_only_its_own_listener() {
     }
     assert_eq!(archive.names("a.log").len(), 50);
     assert!(!first.is_finished() && waiting.iter().all(|waiting| !waiting.is_finished()));
-    assert!(archive.counters.totals().holding);
+    assert!(archive.counters.totals().is_retrying);
     drop(locked);
     assert_eq!(within("the file is written", first).await.unwrap(), DeliveryOutcome::Written);
     for waiting in waiting {
@@ -80,10 +86,11 @@ async fn a_file_that_cannot_be_written_now_delays_only_its_own_listener() {
     }
     let mut names = archive.names("b.log");
     names.sort();
-    let mut expected: Vec<_> = (0..50).map(|number| format!("b{number}")).collect();
+    let mut expected: Vec<_> = (1..50).map(|number| format!("b{number}")).collect();
+    expected.push(large());
     expected.sort();
     assert_eq!(names, expected);
-    assert!(!archive.counters.totals().holding);
+    assert!(!archive.counters.totals().is_retrying);
     let Archive { sender, mut workers, counters, .. } = archive;
     drop(sender);
     within("the sink ends", workers.drained()).await;
@@ -95,15 +102,15 @@ async fn a_file_that_cannot_be_written_now_delays_only_its_own_listener() {
 async fn a_queue_that_sheds_does_so_for_the_held_listener_only() {
     let archive = Archive::start(QueueOptions { when_full: WhenFull::Shed, ..QueueOptions::default() });
     let locked = lock(&archive.path("b.log"));
-    let held = archive.deliver("b", "b0");
-    until("the sink reports that it holds events", || archive.counters.totals().holding.then_some(())).await;
+    let held = archive.deliver("b", &large());
+    until("the sink reports that it holds events", || archive.counters.totals().is_retrying.then_some(())).await;
     assert_eq!(archive.outcome("b", "b1").await, DeliveryOutcome::Shed);
     assert_eq!(archive.outcome("a", "a0").await, DeliveryOutcome::Written);
     drop(locked);
     assert_eq!(within("the file is written", held).await.unwrap(), DeliveryOutcome::Written);
     assert_eq!(archive.outcome("b", "b2").await, DeliveryOutcome::Written);
     // The loss of the listener is in its own file.
-    assert_eq!(archive.names("b.log"), ["b0", "tributary.loss", "b2"]);
+    assert_eq!(archive.names("b.log"), [&large(), "tributary.loss", "b2"]);
     assert_eq!(archive.names("a.log"), ["a0"]);
 }
 
@@ -114,7 +121,7 @@ async fn events_for_a_path_that_cannot_be_a_file_fail_until_it_can() {
     assert_eq!(archive.outcome("b", "b0").await, DeliveryOutcome::Failed);
     assert_eq!(archive.outcome("a", "a0").await, DeliveryOutcome::Written);
     assert_eq!(archive.outcome("b", "b1").await, DeliveryOutcome::Failed);
-    assert!(!archive.counters.totals().holding);
+    assert!(!archive.counters.totals().is_retrying);
     fs::remove_dir(archive.path("b.log")).unwrap();
     let mut failed = 2;
     while archive.outcome("b", "b2").await == DeliveryOutcome::Failed {
@@ -138,7 +145,7 @@ async fn with_on_failure_fatal_a_path_that_cannot_be_a_file_stops_the_daemon() {
     assert_eq!(archive.outcome("b", "b0").await, DeliveryOutcome::Failed);
     within("the daemon is to stop", archive.stop.cancelled()).await;
     let totals = archive.counters.totals();
-    assert!(totals.dead);
+    assert!(totals.is_dead);
     assert_eq!((totals.events, totals.written, totals.failed), (2, 1, 1));
 }
 
@@ -147,7 +154,7 @@ async fn events_that_are_held_when_the_grace_period_ends_count_as_failed() {
     let mut archive = Archive::start(QueueOptions::default());
     let _locked = lock(&archive.path("b.log"));
     let held = archive.deliver("b", "b0");
-    until("the sink reports that it holds events", || archive.counters.totals().holding.then_some(())).await;
+    until("the sink reports that it holds events", || archive.counters.totals().is_retrying.then_some(())).await;
     let waits = archive.deliver("b", "b1");
     assert_eq!(archive.outcome("a", "a0").await, DeliveryOutcome::Written);
     within("the worker ends", archive.workers.abort()).await;

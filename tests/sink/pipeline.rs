@@ -91,12 +91,12 @@ async fn a_sink_that_asks_for_patience_gets_it_and_nothing_is_lost() {
     let pipeline = Pipeline::of(&[(&strings, QueueOptions::default())]);
     pipeline.sender.send(batch(1, &["a", "b"])).await;
     until("it was tried more than once", || (strings.flushes() > 2).then_some(())).await;
-    assert!(pipeline.totals(0).holding, "the counters say that the sink cannot write just now");
+    assert!(pipeline.totals(0).is_retrying, "the counters say that the sink cannot write just now");
     pipeline.sender.send(batch(1, &["c"])).await;
     assert_eq!(pipeline.totals(0).queue_batches, 1, "the second batch waits in the queue");
     strings.set(Mood::Write);
     until("everything is written", || (strings.written().len() == 3).then_some(())).await;
-    until("the counters say that it writes again", || (!pipeline.totals(0).holding).then_some(())).await;
+    until("the counters say that it writes again", || (!pipeline.totals(0).is_retrying).then_some(())).await;
     assert_eq!(strings.written_names(), ["a", "b", "c"]);
     assert_eq!(figures(&pipeline.finish().await[0]), [3, 3, 0, 0]);
 }
@@ -254,7 +254,7 @@ async fn a_sink_whose_reader_has_left_stops_the_daemon_and_is_no_failure() {
     within("the daemon is to stop", pipeline.stop.cancelled()).await;
     within("nobody waits for it", pipeline.sender.send(batch(1, &["unread"]))).await;
     let totals = tributary::pipeline::accounting::Totals { listeners: Vec::new(), sinks: pipeline.finish().await };
-    assert!(totals.sinks[0].closed && totals.are_balanced());
+    assert!(totals.sinks[0].is_closed && totals.are_balanced());
     assert_eq!(figures(&totals.sinks[0]), [2, 0, 0, 2]);
     assert_eq!(totals.failed(), 0);
 }
@@ -271,7 +271,7 @@ async fn a_sink_that_must_not_fail_stops_the_daemon() {
     let totals = pipeline.finish().await;
     assert_eq!(figures(&totals[0]), [2, 0, 0, 2]);
     assert_eq!(figures(&totals[1]), [2, 2, 0, 0]);
-    assert!(totals[0].dead && !totals[1].dead);
+    assert!(totals[0].is_dead && !totals[1].is_dead);
     assert_eq!(well.written_names(), ["first", "last"]);
 }
 

@@ -86,7 +86,7 @@ async fn a_reader_that_refuses_connections_gets_everything_once_it_accepts() {
     let address = socket.local_addr().unwrap().as_socket().unwrap();
     let sending = Sending::start(options(address));
     let sent = sending.send(names(0..1_000, 20), 10);
-    until("the sink reports that it cannot write", || sending.counters.totals().holding.then_some(())).await;
+    until("the sink reports that it cannot write", || sending.counters.totals().is_retrying.then_some(())).await;
     assert_eq!(sending.counters.totals().written, 0);
     socket.listen(8).unwrap();
     let received = read_all(socket.into(), 1, to_end);
@@ -135,7 +135,7 @@ async fn a_reader_that_stalls_is_waited_for_and_gets_everything_once() {
     let expected = names(0..20_000, 1_000);
     let sent = sending.send(expected.clone(), 100);
     let (stream, _) = listener.accept().unwrap();
-    until("the sink reports that it cannot write", || sending.counters.totals().holding.then_some(())).await;
+    until("the sink reports that it cannot write", || sending.counters.totals().is_retrying.then_some(())).await;
     assert!(!sent.is_finished());
     let reading = std::thread::spawn(move || to_end(stream));
     within("everything is handed over", sent).await.unwrap();
@@ -151,7 +151,7 @@ async fn after_a_broken_connection_the_line_that_was_cut_is_sent_again_whole_and
     let expected = names(0..20_000, 1_000);
     let sent = sending.send(expected.clone(), 100);
     let (mut stream, _) = listener.accept().unwrap();
-    until("the sink reports that it cannot write", || sending.counters.totals().holding.then_some(())).await;
+    until("the sink reports that it cannot write", || sending.counters.totals().is_retrying.then_some(())).await;
     // Half of some line has arrived, and the rest of it is still with the sink.
     let mut first = vec![0; 100_000];
     stream.read_exact(&mut first).unwrap();

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use super::live::lock;
+use super::disk::lock;
 use crate::sink::encode::Format;
 
 /// The first bytes of our JSON records.
