@@ -14,7 +14,7 @@ use tributary::sink::file::{Compression, File, Fsync, Options};
 use tributary::sink::{Kinds, Selection, Sink};
 
 #[tokio::test]
-async fn nothing_is_on_disk_before_the_first_event_and_the_template_says_where_it_goes() {
+async fn nothing_is_on_disk_before_the_first_event_and_the_template_names_its_file() {
     let directory = tempfile::tempdir().unwrap();
     let mut sink = File::new(options(&directory, "events/%Y-%m-%d/{protocol}-{listener}.ndjson")).unwrap();
     write_as(&mut sink, &[], "web", LEAP_DAY).await.unwrap();

@@ -42,7 +42,7 @@ async fn when_the_grace_period_ends_the_output_to_a_pipe_ends_after_a_whole_line
         });
         within("the worker ends", workers.abort()).await;
         seen.extend(within("the end of the output", rest).await.unwrap());
-        within("nobody waits for the sink", sending).await.unwrap();
+        within("no sender waits for the sink", sending).await.unwrap();
         let seen = names_in(&seen);
         assert_eq!(seen, names(0..seen.len(), len));
         assert!(counters.totals().failed > 0, "there was more to write");

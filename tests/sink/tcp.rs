@@ -80,7 +80,7 @@ fn to_end(mut stream: TcpStream) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_refuses_connections_gets_everything_once_it_accepts() {
-    // The port stays reserved, and refuses, while nobody listens on the socket.
+    // The port stays reserved, and refuses, before the socket listens.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let address = socket.local_addr().unwrap().as_socket().unwrap();
@@ -162,7 +162,7 @@ async fn after_a_broken_connection_the_line_that_was_cut_is_sent_again_whole_and
     let whole = first.iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
     let (before, after) = (names_in(&first[..whole]), names_in(&received.recv().unwrap()));
     assert_eq!(before, expected[..before.len()]);
-    // What the kernel had taken and the reader had not read is lost, as the documentation says; after that, each line
+    // What the kernel had taken and the reader had not read is lost, as documented; after that, each line
     // is there once and in order.
     assert!(after == expected[expected.len() - after.len()..], "{} lines", after.len());
     assert!(before.len() + after.len() <= expected.len(), "no line is sent twice");

@@ -91,7 +91,7 @@ impl Live {
                 true
             }
             Ok(_) => false,
-            // A directory that cannot be searched now says nothing about the file.
+            // A directory that cannot be searched now does not show that the file was moved.
             Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
         }
     }

@@ -46,7 +46,7 @@ pub(super) struct Outputs {
     /// The expansion of the template's date items at the last tick.
     date: Option<PathBuf>,
     to_compress: Vec<PathBuf>,
-    /// What the worker is to be told about batches that are not written.
+    /// Batches that are not written, for the next report to the worker.
     unwritten: Unwritten,
 }
 

@@ -15,7 +15,7 @@ const RECORD_START: &[u8] = br#"{"time":"#;
 const MAX_RECORD_BYTES: u64 = 16 * 1024 * 1024;
 const BLOCK: u64 = 64 * 1024;
 
-/// Repairs a file that nobody has open, if it ends in the middle of a record. Leaves a file alone that another process
+/// Repairs a file that is not open here, if it ends in the middle of a record. Leaves a file alone that another process
 /// has locked.
 ///
 /// # Errors

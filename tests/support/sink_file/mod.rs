@@ -34,7 +34,7 @@ pub(crate) fn batch_of(names: &[String], listener: &str, observed: u64) -> Batch
     builder.take()
 }
 
-/// Records that can be told apart, `len` bytes of name each.
+/// Names of different records, `len` bytes each.
 pub(crate) fn names(range: std::ops::Range<usize>, len: usize) -> Vec<String> {
     range.map(|number| format!("{number:0>len$}")).collect()
 }
