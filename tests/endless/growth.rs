@@ -17,7 +17,7 @@ fn case(name: &'static str, size: usize, attack: fn(usize) -> Vec<Vec<u8>>) -> C
 /// `attack` writes bundles of version 3.
 fn case_with(name: &'static str, size: usize, options: Options, attack: fn(usize) -> Vec<Vec<u8>>) -> Case {
     Case::new(name, size as u64, move |size| {
-        let uploads: Vec<_> = attack(size as usize).into_iter().map(|bundle| (head(&bundle, &[]), bundle)).collect();
+        let uploads: Vec<_> = attack(size as usize).into_iter().map(|bundle| (head(3, &bundle, &[]), bundle)).collect();
         let exchange = EndlessExchange::new(options.clone(), &MemoryBudget::new(256 << 20));
         move || {
             let statuses = requests(&exchange, Protocol::Endless, &uploads);
@@ -26,9 +26,22 @@ fn case_with(name: &'static str, size: usize, options: Options, attack: fn(usize
     })
 }
 
-fn head(bundle: &[u8], headers: &[(&str, &str)]) -> Head {
+fn head(version: u64, bundle: &[u8], headers: &[(&str, &str)]) -> Head {
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
-    Head { method: "PUT".to_owned(), target: format!("/3/{}", sha512(bundle)), headers }
+    Head { method: "PUT".to_owned(), target: format!("/{version}/{}", sha512(bundle)), headers }
+}
+
+/// A bundle of version 2 with one sequence of this many items without payload. An item needs no framing offset.
+fn long_sequence(items: usize) -> Vec<u8> {
+    let times: Vec<u8> = (0..items as u64).flat_map(u64::to_le_bytes).collect();
+    let array = framed(times, (0..items).map(|item| 8 * item + 8));
+    // User id, event id, and padding to the items.
+    let head = [&[0; 4][..], &[0xAB; 16], &[0; 4]].concat();
+    let sequence = framed([head, array].concat(), [20].into_iter());
+    let sequences = framed(sequence.clone(), [sequence.len()].into_iter());
+    // Relative and absolute time, send number and padding, machine id; then no singular and no aggregate events.
+    let body = [&[0; 24][..], &[0xCD; 16], &sequences].concat();
+    framed(body, [40, 40, 40].into_iter())
 }
 
 /// Appends the framing offsets of a container of variable size.
@@ -144,11 +157,17 @@ fn twice_the_bundles_are_at_most_two_and_a_half_times_the_work() {
             vec![bundle([], (0..n).map(|at| event(at as u64, Some(&variant(&[2], "b")))))]
         }),
         case("a long type", 50, |n| payload(&vec![0; n], &format!("({})", "y".repeat(n)))),
+        Case::new("a long sequence of version 2", 5_000, |items| {
+            let bundle = long_sequence(items as usize);
+            let upload = (head(2, &bundle, &[]), bundle);
+            let exchange = EndlessExchange::new(Options::default(), &MemoryBudget::new(256 << 20));
+            move || assert_eq!(requests(&exchange, Protocol::Endless, &[upload]), [200])
+        }),
         Case::new("an upload in gzip", 50_000, |size| {
             let bundle = bundle([], (0..size / 50).map(|at| event(at, None)));
             let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
             encoder.write_all(&bundle).unwrap();
-            let upload = (head(&bundle, &[("content-encoding", "gzip")]), encoder.finish().unwrap());
+            let upload = (head(3, &bundle, &[("content-encoding", "gzip")]), encoder.finish().unwrap());
             let exchange = EndlessExchange::new(Options::default(), &MemoryBudget::new(256 << 20));
             move || assert_eq!(requests(&exchange, Protocol::Endless, &[upload]), [200])
         }),
