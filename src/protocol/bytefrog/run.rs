@@ -58,7 +58,7 @@ pub(super) struct Run {
     breaks: Breaks,
     awaiting_rename: VecDeque<Event>,
     waiting: UnresolvedEvents,
-    reorder: Option<ReorderBuffer>,
+    reorder_buffer: Option<ReorderBuffer>,
     open_calls: Option<OpenCalls>,
     /// Events to be written next, unless another name is missing.
     ready: VecDeque<Event>,
@@ -131,7 +131,7 @@ impl Run {
             breaks: Breaks::default(),
             awaiting_rename: VecDeque::new(),
             waiting: UnresolvedEvents::default(),
-            reorder: options.is_ordered().then(|| ReorderBuffer::new(max_ahead)),
+            reorder_buffer: options.is_ordered().then(|| ReorderBuffer::new(max_ahead)),
             open_calls: (options.calls != Calls::Events).then(|| OpenCalls::new(key, options.max_open_calls)),
             ready: VecDeque::new(),
             writer: EventWriter::new(version.names_threads()),
@@ -211,8 +211,8 @@ impl Run {
     pub(super) fn set_now(&mut self, now: Now) {
         self.clock.set_now(now, self.agent.started_at());
         let queued = (self.awaiting_rename.len() + self.waiting.len()) * (size_of::<Event>() + 16);
-        let reorder = self.reorder.as_ref().map_or(0, ReorderBuffer::memory_bytes);
-        let events = queued + reorder + self.marker_bytes + self.waiting.abandoned_bytes();
+        let reorder_buffer = self.reorder_buffer.as_ref().map_or(0, ReorderBuffer::memory_bytes);
+        let events = queued + reorder_buffer + self.marker_bytes + self.waiting.abandoned_bytes();
         let calls = self.open_calls.as_ref().map_or(0, OpenCalls::memory_bytes);
         let bytes = self.dictionary.memory_bytes() + events + calls + self.sequence.memory_bytes();
         self.is_short_of_memory = !self.memory.hold(bytes as u64);
@@ -221,12 +221,14 @@ impl Run {
     /// When [`Run::pump`] must be called though nothing has arrived.
     pub(super) fn deadline(&mut self) -> Option<Duration> {
         let (rename_wait, unresolved_wait) = (self.rename_wait(), self.options.unresolved_wait);
-        let head = match &mut self.reorder {
+        let head = match &mut self.reorder_buffer {
             // After the wait for renames, the next event in order waits for its names.
-            Some(reorder) => reorder.front(self.sequence.next()).map(|event| match event.arrived + rename_wait {
-                renamed if renamed > self.clock.elapsed => renamed,
-                _ => event.arrived + unresolved_wait,
-            }),
+            Some(reorder_buffer) => {
+                reorder_buffer.front(self.sequence.next()).map(|event| match event.arrived + rename_wait {
+                    renamed if renamed > self.clock.elapsed => renamed,
+                    _ => event.arrived + unresolved_wait,
+                })
+            }
             None => self.awaiting_rename.front().map(|event| event.arrived + rename_wait),
         };
         [head, self.waiting.deadline(), self.sequence.checkpoint()].into_iter().flatten().min()
@@ -266,7 +268,7 @@ impl Run {
             number = last.saturating_add_signed(ahead.into());
         }
         let is_news = self.breaks.add(number);
-        if is_news && self.reorder.as_ref().is_none_or(|reorder| reorder.next() >= number) {
+        if is_news && self.reorder_buffer.as_ref().is_none_or(|reorder_buffer| reorder_buffer.next() >= number) {
             self.clear_stacks(number);
         }
         is_news
@@ -306,8 +308,8 @@ impl Run {
 
     /// Does one thing that is ready. `false`: there is none.
     fn step(&mut self, now: Now, out: &mut Output) -> bool {
-        if let Some(frame) = self.open_calls.as_mut().and_then(OpenCalls::take_unfinished) {
-            self.write_span(&frame, None, out);
+        if let Some(open_call) = self.open_calls.as_mut().and_then(OpenCalls::take_unfinished) {
+            self.write_span(&open_call, None, out);
             return true;
         }
         if let Some(event) = self.ready.pop_front() {
@@ -338,7 +340,7 @@ impl Run {
         if self.take_next_in_order(is_over, now) {
             return true;
         }
-        let must_give_up = self.sequence.has_jumped() || (is_over && (is_closing || self.reorder.is_some()));
+        let must_give_up = self.sequence.has_jumped() || (is_over && (is_closing || self.reorder_buffer.is_some()));
         let gap = if must_give_up { self.sequence.give_up() } else { self.sequence.expire(now.elapsed) };
         if let Some(gap) = gap {
             self.report_gap(gap, now, out);
@@ -373,8 +375,8 @@ impl Run {
     }
 
     fn accept(&mut self, event: Event, now: Now, out: &mut Output) {
-        if let Some(reorder) = &mut self.reorder {
-            let late = reorder.push(event, self.sequence.start());
+        if let Some(reorder_buffer) = &mut self.reorder_buffer {
+            let late = reorder_buffer.push(event, self.sequence.start());
             self.ready.extend(late.map(|event| Event { is_late: true, ..event }));
         } else if self.rename_wait().is_zero() {
             self.release(event, now, out);
@@ -386,7 +388,7 @@ impl Run {
     /// Writes an event, unless it still has to wait for a name. In order, it has waited for names before its turn.
     fn release(&mut self, event: Event, now: Now, out: &mut Output) {
         let wait = self.options.unresolved_wait;
-        let may_wait = self.reorder.is_none() && self.state == State::Open && !self.is_short_of_memory;
+        let may_wait = self.reorder_buffer.is_none() && self.state == State::Open && !self.is_short_of_memory;
         match self.missing(&event) {
             Some(id) if may_wait && !wait.is_zero() && !event.has_waited => {
                 self.waiting.push(id, event, now.elapsed + wait);
@@ -398,8 +400,8 @@ impl Run {
     /// In order: moves the next event to `ready` once its waits are over. `false`: there is none.
     fn take_next_in_order(&mut self, is_over: bool, now: Now) -> bool {
         let (rename_wait, names_threads) = (self.rename_wait(), self.version.names_threads());
-        let Some(reorder) = &mut self.reorder else { return false };
-        let Some(event) = reorder.front(self.sequence.next()) else { return false };
+        let Some(reorder_buffer) = &mut self.reorder_buffer else { return false };
+        let Some(event) = reorder_buffer.front(self.sequence.next()) else { return false };
         if !is_over && event.arrived + rename_wait > now.elapsed {
             return false;
         }
@@ -409,7 +411,7 @@ impl Run {
             }
             self.waiting.abandon(id);
         }
-        let Some(event) = reorder.pop() else { return false };
+        let Some(event) = reorder_buffer.pop() else { return false };
         self.clear_stacks(event.number);
         // The calls that the break has closed are written first.
         self.ready.push_back(event);
@@ -445,9 +447,9 @@ impl Run {
                     }
                 }
                 What::Exit { .. } | What::ExitAtLine(_) | What::Bubbled { .. } => {
-                    if let Some(frame) = calls.close(call.method, call.thread) {
-                        ids = Some(frame.ids);
-                        self.write_span(&frame, Some((event, &call)), out);
+                    if let Some(open_call) = calls.close(call.method, call.thread) {
+                        ids = Some(open_call.ids);
+                        self.write_span(&open_call, Some((event, &call)), out);
                         if only_spans {
                             return;
                         }
@@ -460,10 +462,10 @@ impl Run {
         self.writer.call(out, event, &call, time, ids, &mut self.dictionary);
     }
 
-    fn write_span(&mut self, frame: &OpenCall, exit: Option<(&Event, &Call)>, out: &mut Output) {
-        self.set_origin(exit.map_or(frame.source, |(event, _)| event.source), out);
-        let start = self.clock.time(frame.time, frame.observed);
-        self.writer.span(out, frame, start, exit, &mut self.dictionary);
+    fn write_span(&mut self, open_call: &OpenCall, exit: Option<(&Event, &Call)>, out: &mut Output) {
+        self.set_origin(exit.map_or(open_call.source, |(event, _)| event.source), out);
+        let start = self.clock.time(open_call.time, open_call.observed);
+        self.writer.span(out, open_call, start, exit, &mut self.dictionary);
     }
 
     /// Events up to this number were written: a break among them ends every open call.
@@ -528,7 +530,7 @@ impl Run {
     }
 
     fn held(&self) -> usize {
-        self.awaiting_rename.len() + self.waiting.len() + self.reorder.as_ref().map_or(0, ReorderBuffer::len)
+        self.awaiting_rename.len() + self.waiting.len() + self.reorder_buffer.as_ref().map_or(0, ReorderBuffer::len)
     }
 
     fn rename_wait(&self) -> Duration {
