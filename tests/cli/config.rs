@@ -11,7 +11,7 @@ use tributary::protocol::datadog::{self, ListLayout, StringCache};
 use tributary::protocol::{Protocol, endless, zico};
 use tributary::sink::encode::Format;
 use tributary::sink::file;
-use tributary::sink::stdout;
+use tributary::sink::{stdout, tcp};
 use tributary::transport::options::{CaptureOptions, HttpOptions, ListenerOptions, QuarantineOptions, TlsOptions};
 use tributary::zico_store::StoreOptions;
 
@@ -314,6 +314,10 @@ fn the_reference_file_shows_every_default_as_it_is() {
     assert_eq!(shown.limits, builtin.limits);
     assert_eq!(shown.listeners, builtin.listeners);
     let [console, archive] = shown.sinks.as_slice() else { panic!("two sinks") };
+    let with_examples = read(&uncommented(REFERENCE, &["# ", "#: "])).config;
+    let Some(remote) = with_examples.sinks.get(2) else { panic!("three sinks") };
+    assert_eq!(remote.kind, SinkKind::Tcp(tcp::Options::to("collector.example:9000")));
+    assert_eq!(remote.queue, QueueOptions::default());
     assert_eq!(*console, builtin.sinks[0]);
     assert_eq!(archive.kind, SinkKind::File(file::Options::default()));
     assert_eq!(archive.queue, QueueOptions::default());

@@ -164,7 +164,7 @@ fn a_sink_says_its_type_and_the_options_of_other_types_are_unknown_to_it() {
     let text = "[sinks.a]\nformat = \"json\"\n[sinks.b]\ntype = \"flie\"\n[sinks.c]\ntype = \"discard\"\nformat = \"json\"\n\
                 [sinks.d]\ntype = \"stdout\"\nprotocols = [\"ruby\"]\nkinds = [\"spans\"]\n";
     let expected = [
-        "1:8: [sinks.a] needs the key `type`; write type = \"stdout\", \"file\" or \"discard\"",
+        "1:8: [sinks.a] needs the key `type`; write type = \"stdout\", \"file\", \"tcp\" or \"discard\"",
         "4:8: `type` cannot be \"flie\"; did you mean \"file\"?",
         "7:1: unknown key `format` in [sinks.c]; what can stand here: type, buffer_batches, buffer_bytes, when_full, \
          on_failure, protocols, kinds",
@@ -185,8 +185,28 @@ fn two_listeners_cannot_share_an_address_nor_two_sinks_their_files() {
         "13:8: sink `y` writes to stdout already",
     ];
     assert_eq!(summary(text), expected);
+    // The same files, spelled differently.
+    for (one, other) in
+        [("x", "./x"), ("a/%Y", "a//./%Y"), ("x", &format!("{}/x", std::env::current_dir().unwrap().display()))]
+    {
+        let text =
+            format!("[sinks.a]\ntype = \"file\"\npath = \"{one}\"\n[sinks.b]\ntype = \"file\"\npath = \"{other}\"\n");
+        assert_eq!(summary(&text), ["6:8: sink `a` writes these files already"]);
+    }
     let any_port = "listen = \"127.0.0.1:0\"\nprotocol = \"datadog\"\n";
     assert!(Config::parse("t.toml", &format!("[listeners.a]\n{any_port}[listeners.b]\n{any_port}")).is_ok());
+}
+
+#[test]
+fn a_tcp_sink_needs_an_address_and_pauses_that_can_grow() {
+    let text = "[sinks.a]\ntype = \"tcp\"\n[sinks.b]\ntype = \"tcp\"\naddress = \"host\"\nframing = \"lines\"\n\
+                [sinks.c]\ntype = \"tcp\"\naddress = \"h:1\"\nreconnect_min = \"10s\"\n";
+    let summary = summary(text);
+    let [needs, address, framing, pauses] = summary.as_slice() else { panic!("{summary:#?}") };
+    assert_eq!(needs, "1:8: [sinks.a] needs the key `address`; write address = \"host:port\"");
+    assert!(address.starts_with("5:11: "), "{address}");
+    assert!(framing.starts_with("6:11: "), "{framing}");
+    assert_eq!(pauses, "10:17: is more than reconnect_max");
 }
 
 #[test]
