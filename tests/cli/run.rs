@@ -237,7 +237,7 @@ fn unwritten_events_are_in_the_last_line_and_give_exit_code_1() {
     let toml = format!("limits.shutdown_grace = \"100ms\"\n{}", file_sink(&events));
     let (_directory, daemon) = start(&toml, &[]);
     send_span(daemon.address("test"), "lost");
-    daemon.until_stderr("cannot write to one destination; buffering and retrying");
+    daemon.until_stderr("cannot write; buffering and retrying");
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(1));
