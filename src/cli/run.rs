@@ -52,7 +52,7 @@ pub(super) fn load(named: Option<PathBuf>) -> Result<(String, Loaded), Failure> 
         Some(path) => (path.display().to_string(), Config::load(&path)),
         None => ("built-in defaults".to_owned(), Config::parse("built-in defaults", "")),
     };
-    let loaded = loaded.map_err(|errors| Failure::Misused(format!("the configuration is wrong\n{errors}")))?;
+    let loaded = loaded.map_err(|errors| Failure::Misused(format!("invalid configuration\n{errors}")))?;
     Ok((source, loaded))
 }
 
@@ -158,6 +158,7 @@ impl Watch {
 
 /// Where it listens and dials, and where events go.
 fn tell(server: &Server, config: &Config) {
+    config.warn_about_exposed_secrets();
     for bound in server.addresses() {
         info!("listener {} ({}) on {}", bound.name, bound.protocol, bound.address);
     }

@@ -135,7 +135,7 @@ fn a_hang_up_takes_a_good_configuration_and_not_a_bad_one() {
     let good = fs::read_to_string(&path).unwrap();
     fs::write(&path, good.replace("first.ndjson", "second.ndjson") + "[listeners.bad]\nprotocol = 7\n").unwrap();
     daemon.signal("HUP");
-    daemon.until_stderr("everything goes on as before: the configuration is wrong");
+    daemon.until_stderr("everything goes on as before: invalid configuration");
     fs::write(&path, good.replace("first.ndjson", "second.ndjson")).unwrap();
     daemon.signal("HUP");
     daemon.until_stderr("begun anew");
