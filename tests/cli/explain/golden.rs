@@ -203,7 +203,7 @@ fn bytefrog_of_version_3_without_its_control_connection() {
         15 00000006 00000001 00000001 01 0009
         1e";
     assert_shown(
-        &explained(&["decode", "bytefrog", "--explain", "--bytefrog-version", "3"], &[("data.bin", bytes(data))]),
+        &explained(&["decode", "bytefrog", "--explain", "--protocol-version", "3"], &[("data.bin", bytes(data))]),
         "
               data hello
     00000000  1e                                                 type: 30, data hello
