@@ -21,7 +21,8 @@ use bytes::BytesMut;
 use crate::event::{BatchBuilder, Header, Key, Loss, Reason, UnixNanos, Value};
 use crate::explain::{Explain, Raw};
 
-pub use exchange::{Exchange, Head, HeadDecision, Request, RequestOutcome, Response, Work};
+pub use crate::codec::http::Head;
+pub use exchange::{Exchange, HeadDecision, Request, RequestOutcome, Response, Work};
 
 /// The protocols of the house. Closed on purpose: a new one is a variant here, and the compiler lists the rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
