@@ -204,11 +204,17 @@ impl Connection {
                 () = sleep_until(deadline) => {}
             }
             match progress.stage() {
-                Stage::Head => return debug!("an admin connection sent no request in time (head_timeout)"),
+                Stage::Head => {
+                    debug!("an admin connection sent no request in time (head_timeout)");
+                    return;
+                }
                 Stage::Response(since) if since + limits.response_time > Instant::now() => {
                     deadline = since + limits.response_time;
                 }
-                Stage::Response(_) => return debug!("an admin response took too long (response_timeout)"),
+                Stage::Response(_) => {
+                    debug!("an admin response took too long (response_timeout)");
+                    return;
+                }
                 Stage::Tap => return serving.await,
             }
         }

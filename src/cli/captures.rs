@@ -127,12 +127,11 @@ impl Playing {
         let record = self.reader.record().map_err(|error| Failure::Failed(format!("{}: {error}", self.name)))?;
         let name = &self.name;
         let Some(Record { at, what }) = record else {
-            match self.reader.torn() {
-                0 => {
-                    say(format_args!("{name}: the capture has no end: the daemon was killed, or it is still recording"))
-                }
-                torn => say(format_args!("{name}: the last record is incomplete; its {torn} bytes are skipped")),
-            }
+            let why = match self.reader.torn() {
+                0 => "the capture has no end: the daemon was killed, or it is still recording".to_owned(),
+                torn => format!("the last record is incomplete; its {torn} bytes are skipped"),
+            };
+            say(format_args!("{name}: {why}"));
             self.next = Some((self.last, Step::End(End::Stopped)));
             return Ok(());
         };

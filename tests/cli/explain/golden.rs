@@ -1,17 +1,17 @@
-//! Sheets written by hand, from the layouts in the specifications.
+//! Sheets that were written by hand, from the layouts in the specifications.
 
 use std::fs;
 
 use crate::live::binary::run;
 
-/// Bytes as they are written for people: what is no hex digit is left out.
+/// The bytes of a hex text; other characters are ignored.
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
     digits.chunks(2).map(byte).collect()
 }
 
-/// The sheets of these files, of which each has a name.
+/// The sheets of these named files.
 fn explained(arguments: &[&str], files: &[(&str, Vec<u8>)]) -> String {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
@@ -23,7 +23,7 @@ fn explained(arguments: &[&str], files: &[(&str, Vec<u8>)]) -> String {
     ended.stdout.replace(&path(""), "")
 }
 
-/// The lines of `expected` are set in, for this file's sake.
+/// Compares a sheet with `expected`, whose lines are indented.
 #[track_caller]
 fn assert_shown(shown: &str, expected: &str) {
     let expected: String = expected.lines().skip(1).map(|line| format!("{}\n", line.get(4..).unwrap_or(""))).collect();
@@ -32,7 +32,7 @@ fn assert_shown(shown: &str, expected: &str) {
 }
 
 #[test]
-fn datadog_objects_and_a_type_that_nobody_knows() {
+fn datadog_objects_and_an_unknown_type() {
     let wire = "dd00 00000001 0000000000000400
         dd06 0102030405060708 00000004 73686f70
         dd02 0000000000000001 0000000000000000 000102030405060708090a0b0c0d0e0f 18e9bfe1197ca801 000000000016e360
@@ -237,7 +237,7 @@ fn bytefrog_of_version_3_without_its_control_connection() {
 }
 
 #[test]
-fn requests_hide_keys_in_what_is_said_and_faults_are_told_where_they_are() {
+fn requests_hide_keys_in_annotations_and_show_faults_at_their_offsets() {
     let wrong = "PUT /3/x HTTP/1.1\r\nAuthorization: Basic abc\r\nContent-Length: 2\r\n\r\n{}";
     let key = "POST /agent/register HTTP/1.1\r\ncontent-length: 3\r\n\r\nkey";
     let shown = explained(&["decode", "endless", "--explain"], &[("wrong.http", wrong.into())]);
