@@ -83,6 +83,21 @@ impl Collector for Reading {
             })
         });
         counters(&mut encoder, "tributary_lost_bytes", "Bytes that could not be decoded, by reason", lost)?;
+        let by_reason = |counts: fn(&ListenerTotals) -> [u64; Reason::ALL.len()]| {
+            listeners.iter().flat_map(move |one| {
+                Reason::ALL.map(|reason| {
+                    let [listener, protocol] = of(one);
+                    ([listener, protocol, ("reason", reason.as_str().to_owned())], counts(one)[reason.index()])
+                })
+            })
+        };
+        counters(&mut encoder, "tributary_losses", "Loss events, by reason", by_reason(|one| one.losses))?;
+        counters(
+            &mut encoder,
+            "tributary_lost_events",
+            "Events that are missing according to loss events, by reason",
+            by_reason(|one| one.events_lost),
+        )?;
         let events = listeners.iter().flat_map(|one| {
             Kind::ALL.map(|kind| {
                 let [listener, protocol] = of(one);
@@ -141,10 +156,16 @@ impl Collector for Reading {
         let in_flight = sinks
             .iter()
             .map(|sink| ([("sink", sink.name.clone())], i64::try_from(sink.in_flight()).unwrap_or(i64::MAX)));
-        gauges(&mut encoder, "tributary_sink_events_in_flight", "Events on their way to a sink", in_flight)?;
+        gauges(
+            &mut encoder,
+            "tributary_sink_events_in_flight",
+            "Events that are queued for a sink or being written",
+            in_flight,
+        )?;
         let queues = sinks.iter().map(|sink| ([("sink", sink.name.clone())], sink.queue_batches as i64));
         gauges(&mut encoder, "tributary_sink_queue_batches", "Batches in the queue of a sink", queues)?;
-        let up = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(!sink.holding && !sink.dead)));
+        let up =
+            sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(!sink.is_retrying && !sink.is_dead)));
         gauges(&mut encoder, "tributary_sink_up", "Whether a sink can write", up)?;
         gauge(&mut encoder, "tributary_taps", "Open taps", self.taps)?;
         gauge(

@@ -226,11 +226,6 @@ fn block_on<T>(future: impl Future<Output = T>) -> io::Result<T> {
     block_on_with(&mut tokio::runtime::Builder::new_multi_thread(), future)
 }
 
-/// Runs a future on a new runtime with this number of threads.
-fn block_on_threads<T>(threads: usize, future: impl Future<Output = T>) -> io::Result<T> {
-    block_on_with(tokio::runtime::Builder::new_multi_thread().worker_threads(threads), future)
-}
-
 fn block_on_with<T>(builder: &mut tokio::runtime::Builder, future: impl Future<Output = T>) -> io::Result<T> {
     let runtime = builder.enable_all().build()?;
     let result = runtime.block_on(future);

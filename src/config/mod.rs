@@ -46,7 +46,8 @@ pub struct Limits {
     /// Threads that decode and serve; each sink has one more. 1 to 256. None, the default: one less than the number of
     /// processors, at least 1 and at most 8.
     pub threads: Option<usize>,
-    /// How long a stopping daemon waits for its connections and sinks. Default: 10 s. At most 1 h; zero: it does not wait.
+    /// How long a stop may take, for connections and sinks together; the last quarter, a second at most, is for the sinks
+    /// alone. Default: 10 s. At most 1 h; zero: no time.
     pub shutdown_grace: Duration,
 }
 

@@ -135,6 +135,10 @@ impl Sink for Stdout {
         })
     }
 
+    fn written(&self) -> u64 {
+        self.records.written()
+    }
+
     async fn give_up(&mut self) {
         if let Writer::Pipe(pipe) = &mut self.writer {
             while !self.records.rest_of_record().is_empty() {

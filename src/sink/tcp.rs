@@ -270,6 +270,10 @@ impl Sink for Tcp {
         Ok(())
     }
 
+    fn written(&self) -> u64 {
+        self.records.written()
+    }
+
     async fn give_up(&mut self) {
         if let Some(mut connection) = self.connection.take() {
             // A record is completed, and no further one begun.

@@ -427,7 +427,38 @@ impl<S: Session> Connection<S> {
                 },
             }
         }
-        self.send_shutdown_message().await
+        match self.send_shutdown_message().await {
+            End::Stopped => self.read_until_closed().await,
+            end => end,
+        }
+    }
+
+    /// Ends our side of the connection and reads what the peer still sends. While the daemon stops, only what is there
+    /// already. After the listener has changed, until the peer closes its side, `close_linger` at most; a peer that does
+    /// not close may send more than is read, so a loss reports that.
+    async fn read_until_closed(&mut self) -> End {
+        if self.stream.shut_down().await.is_err() {
+            return End::Stopped;
+        }
+        let linger = self.context.options.close_linger;
+        let until = self.context.clock.instant(self.now().elapsed + linger);
+        while tokio::time::Instant::now() < until {
+            match self.read().await {
+                Some(Ok(0)) => return End::Closed,
+                Some(Err(_)) => return End::Reset,
+                Some(Ok(_)) => while self.receive().await == Flow::Again {},
+                None if self.input.is_stuck() || self.context.sender.is_stopping() => return End::Stopped,
+                None => tokio::select! {
+                    () = sleep_until(until) => break,
+                    _ = self.stream.readable() => {}
+                },
+            }
+        }
+        let detail = "we closed the connection while the peer kept it open: what it still sends is not read";
+        let loss = Loss { reason: Reason::Failed, bytes: 0, events: None, detail, excerpt: &[] };
+        let batch = self.context.loss(self.out.batch.origin(), self.received, loss);
+        self.context.sender.send(batch).await;
+        End::Stopped
     }
 
     /// Lets the session say its last words, and hear what is answered to them if it wants to.

@@ -417,7 +417,7 @@ impl<E: Exchange> Job<E> {
         }
         let is_kept = self.quarantine_if_asked(received.unix).await;
         connection_state.http.leave(self.room);
-        let is_written = delivery.verdict().await == DeliveryOutcome::Written;
+        let is_written = delivery.outcome().await == DeliveryOutcome::Written;
         let fate = match (is_written, is_kept) {
             (true, true) => RequestOutcome::Delivered,
             (true, false) => RequestOutcome::Unkept,

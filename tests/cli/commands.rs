@@ -72,7 +72,7 @@ fn a_reader_that_closes_stdout_ends_demo_without_an_error() {
     drop(reader);
     let ended = demo.end();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.last_words().ends_with("; its reader left"), "{}", ended.stderr);
+    assert!(ended.last_words().ends_with("; its reader has closed it"), "{}", ended.stderr);
     assert!(!ended.stderr.contains("ERROR") && !ended.stderr.contains("panicked"), "{}", ended.stderr);
 }
 

@@ -36,7 +36,7 @@ async fn a_full_disk_slows_the_agents_down_and_all_is_well_when_there_is_room_ag
         Plan { to: server.address().unwrap(), amount: Amount::Events(20_000), rate: None, connections: 3, seed: 7 };
     let agents = tokio::spawn(tributary::simulate::run(Agent::Datadog(Dialect::Exact), plan, pending()));
     let archive = || server.accounting().totals().sinks.remove(0);
-    until("the sink holds what it has", || archive().holding.then_some(())).await;
+    until("the sink holds what it has", || archive().is_retrying.then_some(())).await;
     // Longer than any limit, so that every connection would have been given up.
     sleep(Duration::from_secs(2)).await;
     let stuck = crate::live::counters(&server).bytes_in;

@@ -97,9 +97,9 @@ async fn files_that_cannot_be_used_leave_the_old_ones_in_force_and_the_rest_of_t
         fs::write(world.path(name), content).unwrap();
         toml += &format!("[listeners.l{number}]\nprotocol = \"datadog\"\nlisten = \"{}\"\n", free_address());
         let reloaded = daemon.server.reload(&config(&toml)).await.unwrap();
-        assert_eq!(reloaded.changes, [format!("listener l{number} begun")]);
+        assert_eq!(reloaded.changes, [format!("listener l{number} started")]);
         let [stale] = &reloaded.stale[..] else { panic!("{reloaded:?}") };
-        assert!(stale.starts_with("listener test goes on with the certificates that it has: "), "{stale}");
+        assert!(stale.starts_with("listener test keeps its certificates: "), "{stale}");
         assert!(stale.contains(why), "{stale}");
         let stream = world.connect(&daemon, Some(&world.client)).await.unwrap();
         assert_eq!(shown(&stream), before);
@@ -138,7 +138,7 @@ async fn the_admin_endpoint_takes_new_certificates_too() {
     assert_eq!(&status, b"HTTP/1.1 200 OK");
     fs::write(world.path("cert.pem"), "").unwrap();
     let stale = server.reload(&config(&toml)).await.unwrap().stale;
-    assert!(stale[0].starts_with("the admin endpoint goes on") && stale[0].contains("cert.pem"), "{stale:?}");
+    assert!(stale[0].starts_with("the admin endpoint keeps") && stale[0].contains("cert.pem"), "{stale:?}");
     server.stop().await;
 }
 
