@@ -189,7 +189,7 @@ fn bytefrog_of_version_1_on_both_connections() {
     00000054  1b 5b 32 4a                                        value: \"\\u{1b}[2J\"
               method entry
     00000058  14                                                 type: 20, method entry
-    00000058  !! truncated, 9 bytes lost: 9 bytes of a message are here, and the peer closed the connection
+    00000058  !! truncated, 9 bytes lost: 9 bytes of an incomplete message, and the peer closed the connection
     00000059  00 00 00 01                                        time: 1 ms after the start
     0000005d  00 00 00 03                                        sequence: 3",
     );
@@ -207,7 +207,7 @@ fn bytefrog_of_version_3_without_its_control_connection() {
         "
               data hello
     00000000  1e                                                 type: 30, data hello
-    00000000  !! unresolved, 2 events: events went out with raw ids: their names never came
+    00000000  !! unresolved, 2 events: events were written with raw ids: their names never arrived
     00000001  00                                                 run: 0
               map source location
     00000002  0d                                                 type: 13, map source location
@@ -267,6 +267,6 @@ fn requests_hide_keys_in_annotations_and_show_faults_at_their_offsets() {
     0000002f  33 0d 0a
     00000032  0d 0a                                            end of head
     00000034  6b 65 79                                         body: hidden
-    | 00000000  !! malformed, 3 bytes lost: at 0: JSON: no value, or one too deep",
+    | 00000000  !! malformed, 3 bytes lost: at 0: JSON: not a value, or nested too deeply",
     );
 }
