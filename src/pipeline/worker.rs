@@ -4,7 +4,7 @@
 //! *supervisor*, a task on the runtime, makes the sink and replaces it when it fails. It never waits for a thread that is
 //! blocked: it takes the batches of that thread back and continues without it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
@@ -175,31 +175,37 @@ impl InFlightBatches {
         number
     }
 
-    /// A flush returned `Ok`: everything is written except what `unwritten` names. Returns the origins of held batches.
-    /// `written` is [`Sink::written`].
-    fn settle(&self, unwritten: &Unwritten, written: u64) -> Vec<Arc<Origin>> {
+    /// A connection of each listener of which a batch is held.
+    fn held_origins(&self, held: &BTreeSet<u64>) -> Vec<Arc<Origin>> {
+        if held.is_empty() {
+            return Vec::new();
+        }
+        let taken = self.locked();
+        let mut origins = BTreeMap::new();
+        for (_, handle) in taken.handles.iter().filter(|(number, _)| held.contains(number)) {
+            if let Some(origin) = handle.origin() {
+                origins.entry((origin.protocol, origin.listener.clone())).or_insert_with(|| origin.clone());
+            }
+        }
+        origins.into_values().collect()
+    }
+
+    /// A flush returned `Ok`: everything is written except what `unwritten` names. `written` is [`Sink::written`].
+    fn settle(&self, unwritten: &Unwritten, written: u64) {
         let mut taken = self.locked();
         taken.written_before = written;
         if unwritten.held.is_empty() && unwritten.failed.is_empty() {
             taken.handles.drain(..).for_each(|(_, handle)| handle.written());
             taken.reports.drain(..).for_each(|taken| taken.report.reported());
-            return Vec::new();
+            return;
         }
         let (handles, reports) = (std::mem::take(&mut taken.handles), std::mem::take(&mut taken.reports));
         let is_held = |number: &u64| unwritten.held.contains(number);
-        let (mut origins, mut listeners) = (Vec::new(), BTreeSet::new());
         for (number, handle) in handles {
             match number {
                 // Dropped without an outcome, it counts as failed.
                 number if unwritten.failed.contains(&number) => drop(handle),
-                number if is_held(&number) => {
-                    if let Some(origin) = handle.origin()
-                        && listeners.insert((origin.protocol, origin.listener.clone()))
-                    {
-                        origins.push(origin.clone());
-                    }
-                    taken.handles.push((number, handle));
-                }
+                number if is_held(&number) => taken.handles.push((number, handle)),
                 _ => handle.written(),
             }
         }
@@ -210,7 +216,6 @@ impl InFlightBatches {
                 _ => report.report.reported(),
             }
         }
-        origins
     }
 
     /// The sink writes no more. Of the batches in flight the first events are in its output, as many as `written`
@@ -408,9 +413,12 @@ impl Worker {
         let context = &*self.context;
         let unwritten = sink.unwritten();
         let name = context.counters.sink.name();
-        context.counters.set_held(self.in_flight.settle(&unwritten, sink.written()));
         let is_held = !unwritten.held.is_empty();
+        // Before a delivery is completed: its peer may send the next batch immediately.
+        let held = if unwritten.is_crowded { self.in_flight.held_origins(&unwritten.held) } else { Vec::new() };
+        context.counters.set_held(held);
         context.counters.sink.set_retrying(is_held);
+        self.in_flight.settle(&unwritten, sink.written());
         if let Some(fault) = unwritten.held_fault.filter(|_| is_held)
             && let Some(suppressed) = context.retrying.permit()
         {

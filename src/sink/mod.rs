@@ -87,8 +87,10 @@ pub trait Sink: Send + 'static {
 /// Batches that are not written although a flush returned `Ok`: one destination of several has a fault.
 #[derive(Debug, Default)]
 pub struct Unwritten {
-    /// Batches that the sink keeps and writes as soon as it can. Connections of their listeners wait.
+    /// Batches that the sink keeps and writes as soon as it can.
     pub held: BTreeSet<u64>,
+    /// So much is held that connections of its listeners are to wait.
+    pub is_crowded: bool,
     /// Why batches are held: the latest fault.
     pub held_fault: Option<SinkFault>,
     /// Batches that the sink has dropped. They count as failed.

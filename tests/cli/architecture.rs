@@ -52,15 +52,6 @@ const REMAINING: &[&[&str]] = &[
     ],
     &["src/simulate/datadog/mod.rs", "src/simulate/mod.rs", "src/simulate/tcp.rs"],
     &["src/simulate/zico/conversation.rs", "src/simulate/zico/mod.rs", "src/simulate/zico/write.rs"],
-    &[
-        "src/sink/file/compress.rs",
-        "src/sink/file/live.rs",
-        "src/sink/file/mod.rs",
-        "src/sink/file/names.rs",
-        "src/sink/file/options.rs",
-        "src/sink/file/outputs.rs",
-        "src/sink/file/tidy.rs",
-    ],
     &["src/zico_store/keys.rs", "src/zico_store/marks.rs", "src/zico_store/mod.rs"],
 ];
 

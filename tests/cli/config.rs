@@ -11,7 +11,7 @@ use tributary::protocol::datadog::{self, ListLayout, StringCache};
 use tributary::protocol::{Protocol, endless, zico};
 use tributary::sink::encode::Format;
 use tributary::sink::file;
-use tributary::sink::stdout;
+use tributary::sink::{stdout, tcp};
 use tributary::transport::options::{CaptureOptions, HttpOptions, ListenerOptions, QuarantineOptions, TlsOptions};
 use tributary::zico_store::StoreOptions;
 
@@ -273,9 +273,7 @@ fn every_string_is_printed_as_valid_toml() {
 
 #[test]
 fn the_effective_configuration_reads_as_itself() {
-    for text in
-        ["", MINIMAL, LISTENER, SINKS, &uncommented(REFERENCE, &["# "]), &uncommented(REFERENCE, &["# ", "#: "])]
-    {
+    for text in ["", MINIMAL, LISTENER, SINKS, &uncommented(REFERENCE, &["# "]), &with_examples()] {
         let loaded = read(text);
         assert_eq!(read(&loaded.effective), loaded);
     }
@@ -323,6 +321,10 @@ fn the_reference_file_shows_every_default() {
     assert_eq!(*built_in, builtin.listeners);
     assert_eq!(*ruby, read("[listeners.ruby]\nprotocol = \"rbkit\"\n").config.listeners[0]);
     let [console, archive] = shown.sinks.as_slice() else { panic!("two sinks") };
+    let with_examples = read(&with_examples()).config;
+    let Some(remote) = with_examples.sinks.get(2) else { panic!("three sinks") };
+    assert_eq!(remote.kind, SinkKind::Tcp(tcp::Options::to("collector.example:9000")));
+    assert_eq!(remote.queue, QueueOptions::default());
     assert_eq!(*console, builtin.sinks[0]);
     assert_eq!(archive.kind, SinkKind::File(file::Options::default()));
     assert_eq!(archive.queue, QueueOptions::default());
@@ -330,7 +332,7 @@ fn the_reference_file_shows_every_default() {
 
 #[test]
 fn the_reference_file_shows_every_option_once() {
-    let text = uncommented(REFERENCE, &["# ", "#: "]);
+    let text = with_examples();
     let mut known: Vec<String> = read(&text).options.into_iter().map(|(path, _)| path).collect();
     let mut shown = Vec::new();
     let mut header = "";
@@ -352,6 +354,11 @@ fn the_minimal_file_writes_everything_to_files() {
     assert_eq!(config.listeners, Config::builtin().listeners);
     assert!(matches!(&config.sinks[0].kind, SinkKind::File(file) if file.compression == file::Compression::Gzip));
     assert_eq!(config.sinks.len(), 1);
+}
+
+/// The reference file with every option and every sink in it, and memory for all of them.
+fn with_examples() -> String {
+    uncommented(REFERENCE, &["# ", "#: "]).replace("memory_bytes = \"256MiB\"", "memory_bytes = \"512MiB\"")
 }
 
 /// `text` without the comment signs `marks` before options and headers.

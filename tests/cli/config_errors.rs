@@ -202,6 +202,18 @@ fn sink_errors(sinks: &[(&str, &str, &str)]) -> Vec<String> {
 }
 
 #[test]
+fn a_tcp_sink_needs_an_address_and_pauses_that_can_grow() {
+    let text = "[sinks.a]\ntype = \"tcp\"\n[sinks.b]\ntype = \"tcp\"\naddress = \"host\"\nframing = \"lines\"\n\
+                [sinks.c]\ntype = \"tcp\"\naddress = \"h:1\"\nreconnect_min = \"10s\"\n";
+    let summary = summary(text);
+    let [needs, address, framing, pauses] = summary.as_slice() else { panic!("{summary:#?}") };
+    assert_eq!(needs, "1:8: [sinks.a] needs the key `address`; write address = \"host:port\"");
+    assert!(address.starts_with("5:11: "), "{address}");
+    assert!(framing.starts_with("6:11: "), "{framing}");
+    assert_eq!(pauses, "10:17: is more than reconnect_max");
+}
+
+#[test]
 fn two_sinks_cannot_write_the_same_file_however_it_is_spelled() {
     let directory = tempfile::tempdir().unwrap();
     let real = directory.path().canonicalize().unwrap();

@@ -230,12 +230,14 @@ fn a_second_signal_ends_immediately_and_unwritten_events_have_failed() {
 #[test]
 fn unwritten_events_are_in_the_last_line_and_give_exit_code_1() {
     let directory = tempfile::tempdir().unwrap();
-    let no_directory = directory.path().join("file");
-    fs::write(&no_directory, "").unwrap();
-    let toml = format!("limits.shutdown_grace = \"100ms\"\n{}", file_sink(&no_directory.join("events.ndjson")));
+    let events = directory.path().join("events.ndjson");
+    // The daemon cannot write a file that another process has locked.
+    let locked = fs::OpenOptions::new().create(true).append(true).open(&events).unwrap();
+    locked.lock().unwrap();
+    let toml = format!("limits.shutdown_grace = \"100ms\"\n{}", file_sink(&events));
     let (_directory, daemon) = start(&toml, &[]);
     send_span(daemon.address("test"), "lost");
-    daemon.until_stderr("cannot write; buffering and retrying");
+    daemon.until_stderr("cannot write to one destination; buffering and retrying");
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(1));
