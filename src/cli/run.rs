@@ -203,6 +203,7 @@ impl Watch {
 
 /// Logs where the daemon listens and dials, and where events go.
 fn log_addresses(server: &Server, config: &Config) {
+    config.warn_about_exposed_secrets();
     for bound in server.addresses() {
         info!("listener {} ({}) on {}", bound.name, bound.protocol, bound.address);
     }
