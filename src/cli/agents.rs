@@ -180,7 +180,7 @@ fn json_lines(listener: &str, known: &Known, lines: &mut Vec<u8>) {
             "sessions": agent.sessions, "counters": counters(&agent.counters),
         }));
     }
-    for stranger in &known.strangers {
+    for stranger in &known.unregistered {
         push(json!({
             "listener": listener, "session": stranger.session, "address": stranger.address,
             "first": time(stranger.first), "seen": time(stranger.seen), "counters": counters(&stranger.counters),
@@ -195,7 +195,7 @@ fn counters(counters: &Counters) -> Value {
 
 /// A table for eyes.
 fn table(listener: &str, path: &Path, known: &Known, lines: &mut Vec<u8>) {
-    let (agents, strangers) = (known.agents.len() as u64, known.strangers.len() as u64);
+    let (agents, strangers) = (known.agents.len() as u64, known.unregistered.len() as u64);
     let (agents, strangers) = (counted(agents, "agent"), counted(strangers, "unregistered session"));
     lines.extend_from_slice(format!("listener {listener}: {agents}, {strangers} ({})\n", path.display()).as_bytes());
     let mut rows: Vec<Vec<String>> = Vec::new();
@@ -203,7 +203,7 @@ fn table(listener: &str, path: &Path, known: &Known, lines: &mut Vec<u8>) {
         let words = [&agent.name, &agent.app, &agent.env, &agent.uuid, &agent.address].map(|word| shown(word));
         rows.push(row(&words, agent.seen, &agent.sessions.to_string(), &agent.counters));
     }
-    for stranger in &known.strangers {
+    for stranger in &known.unregistered {
         let words = ["-", "-", "-", &stranger.session, &stranger.address].map(shown);
         rows.push(row(&words, stranger.seen, "-", &stranger.counters));
     }

@@ -42,7 +42,8 @@ pub struct Limits {
     /// Threads that decode and serve, beside one for each sink. None, as by default: one less than there are processors, at
     /// least 1 and at most 8. 1 to 256.
     pub threads: Option<usize>,
-    /// How long a stopping daemon waits for its connections and sinks. 10 s. Zero: not at all; at most 1 h.
+    /// How long a stop may take, for connections and sinks together; the last quarter, a second at most, is for the sinks
+    /// alone. 10 s. Zero: no time; at most 1 h.
     pub shutdown_grace: Duration,
 }
 

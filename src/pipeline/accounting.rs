@@ -371,6 +371,18 @@ impl Totals {
             && self.sinks.iter().all(|sink| sink.in_flight() == 0)
     }
 
+    /// The process ends although some tasks have not: what is still buffered or in flight will not be written, so it counts
+    /// as lost and failed.
+    pub(crate) fn give_up(&mut self) {
+        for listener in &mut self.listeners {
+            let buffered = u64::try_from(listener.buffered()).unwrap_or(0);
+            listener.bytes_lost[Reason::Failed.index()] += buffered;
+        }
+        for sink in &mut self.sinks {
+            sink.failed += u64::try_from(sink.in_flight()).unwrap_or(0);
+        }
+    }
+
     /// Decoded events that could not be written to a sink whose reader has not closed it.
     pub fn failed(&self) -> u64 {
         self.sinks.iter().filter(|sink| !sink.is_closed).map(|sink| sink.failed).sum()
@@ -488,4 +500,30 @@ fn list<'a>(f: &mut fmt::Formatter<'_>, counts: impl Iterator<Item = (&'a str, u
         separator = ", ";
     }
     if separator == ", " { f.write_str(")") } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{BatchBuilder, Header, Loss, Origin, Position, UnixNanos, semconv};
+
+    #[test]
+    fn events_that_losses_report_as_missing_are_counted_by_reason_and_in_the_summary() {
+        let counters = ListenerCounters::new("java".into(), Protocol::Bytefrog);
+        let origin = Origin::new("bytefrog", "java".into(), "peer".into(), 1);
+        let mut builder = BatchBuilder::new(origin.into());
+        let losses =
+            [(Reason::Gap, Some(1960)), (Reason::Gap, Some(3)), (Reason::Gap, None), (Reason::Duplicate, Some(5))];
+        for (reason, events) in losses {
+            let header = Header::observed_at(semconv::LOSS, UnixNanos(1), Position::default());
+            builder.loss(header, Loss { reason, bytes: 0, events, detail: "", excerpt: &[] });
+        }
+        counters.handed_over(&builder.take());
+        let totals = counters.totals();
+        let gap = Reason::Gap.index();
+        assert_eq!((totals.losses[gap], totals.events_lost[gap]), (3, 1963));
+        assert_eq!(totals.events_lost[Reason::Duplicate.index()], 5);
+        let summary = totals.to_string();
+        assert!(summary.ends_with("; 4 events (loss 4); 1963 events missing (gap 1963)"), "{summary}");
+    }
 }

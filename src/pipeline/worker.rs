@@ -422,7 +422,7 @@ impl Worker {
         if let Some(fault) = unwritten.held_fault.filter(|_| is_held)
             && let Some(suppressed) = context.retrying.permit()
         {
-            warn!(sink = name, error = %fault, suppressed, "cannot write to one destination; buffering and retrying");
+            warn!(sink = name, error = %fault, suppressed, "cannot write; buffering and retrying");
         }
         if let Some(fault) = unwritten.lost_fault
             && let Some(suppressed) = context.failing.permit()
@@ -437,7 +437,7 @@ impl Worker {
             (Some(fault), OnFailure::Fatal) => return Err(Outcome::Failed(fault.to_string())),
             (Some(fault), OnFailure::Restart) => {
                 if let Some(suppressed) = context.failing.permit() {
-                    error!(sink = name, error = %fault, suppressed, "cannot write to one destination; its events fail");
+                    error!(sink = name, error = %fault, suppressed, "cannot write; the events of this destination count as failed");
                 }
             }
             (None, _) => {}

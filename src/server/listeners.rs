@@ -26,7 +26,7 @@ use crate::protocol::zico::agents::{Agents, Recorded};
 use crate::protocol::{Protocol, rbkit};
 use crate::transport::capture::Capture;
 use crate::transport::clock::Clock;
-use crate::transport::dialer::Dialer;
+use crate::transport::dialer::{Dialer, Finish, NothingToFinish};
 use crate::transport::tcp::{self, Listener};
 use crate::transport::tls::{Tls, TlsError};
 use crate::zico_store::Store;
@@ -280,16 +280,47 @@ impl Runtime {
         let max_message_bytes = config.options.max_message_bytes;
         for agent in &agents {
             if let Some(address) = agent.options().request.clone() {
-                let (agent, options) = (agent.clone(), options.clone());
+                let (undone, agent, options) = (agent.clone(), agent.clone(), options.clone());
                 let make = move || Control::new(agent.clone(), options.clone());
-                running.tasks.push(tokio::spawn(dialer.clone().keep(address, make)));
+                let undo = UndoProfiles { listener: config.name.clone(), agent: undone };
+                running.tasks.push(tokio::spawn(dialer.clone().keep(address, make, undo)));
             }
             if let Some(address) = agent.options().publish.clone() {
                 let (agent, options, memory) = (agent.clone(), options.clone(), self.memory.clone());
                 let make = move || Subscription::new(agent.clone(), options.clone(), max_message_bytes).within(&memory);
-                running.tasks.push(tokio::spawn(dialer.clone().keep(address, make)));
+                running.tasks.push(tokio::spawn(dialer.clone().keep(address, make, NothingToFinish)));
             }
         }
         self.directory.add_rbkit(&config.name, Processes::new(agents));
+    }
+}
+
+/// Undoes what a listener has switched on in a process, when the daemon stops.
+struct UndoProfiles {
+    listener: String,
+    agent: Agent,
+}
+
+impl Finish for UndoProfiles {
+    fn is_done(&self) -> bool {
+        self.agent.undo_commands().is_empty()
+    }
+
+    fn end(self, is_late: bool) {
+        self.agent.abandon_undo();
+        let commands = self.agent.undo_commands();
+        if commands.is_empty() || !is_late {
+            return;
+        }
+        let commands = commands.iter().map(|command| command.as_str()).collect::<Vec<_>>().join(", ");
+        let status = self.agent.status();
+        let (peer, pid) = (status.request.unwrap_or_default(), status.pid);
+        warn!(
+            listener = self.listener,
+            peer,
+            pid,
+            commands,
+            "a profile is left on: the process did not answer within the grace period; send it these commands"
+        );
     }
 }

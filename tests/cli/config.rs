@@ -167,7 +167,8 @@ fn every_option_of_a_zico_listener_is_taken_from_the_file() {
                 max_text_bytes = 70\nmax_record_bytes = \"8KiB\"\nmax_open_bytes = \"90KiB\"\ntrace_timeout = \"10s\"\n\
                 max_remembered = 11\namplification = { ratio = 12, burst = \"13MiB\", rate = \"14MiB\" }\n\
                 state_dir = \"s\"\nkeys_file = \"k\"\nsession_timeout = \"15s\"\nmax_agents = 16\n\
-                max_agents_per_address = 17\nmax_sessions_per_agent = 18\nagent_retention = \"19h\"\n";
+                max_agents_per_address = 17\nmax_sessions_per_agent = 18\nagent_retention = \"19h\"\n\
+                unused_agent_retention = \"20s\"\n";
     let zico = zico::Options {
         max_body_bytes: 1 << 10,
         max_inflated_bytes: 2 << 10,
@@ -190,6 +191,7 @@ fn every_option_of_a_zico_listener_is_taken_from_the_file() {
         max_agents_per_address: 17,
         max_sessions_per_agent: 18,
         agent_retention: Duration::from_secs(19 * 3600),
+        unused_agent_retention: Duration::from_secs(20),
     };
     let config = read(text).config;
     let ProtocolOptions::Zico(found, agents, _) = &config.listeners[0].protocol else { panic!("{config:?}") };

@@ -1,4 +1,4 @@
-//! Requests whose work panics, or leaves something behind: those that follow on the same connection know nothing of it.
+//! Requests whose work panics or leaves state: they do not affect the following requests of the connection.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use tributary::transport::clock::Clock;
 use tributary::transport::options::{HttpOptions, QuarantineOptions};
 use tributary::transport::tcp::Listener;
 
-/// Does what the bodies say: `panic`; `hold`, which wishes to be held for an hour, though all is done; anything else is worked
-/// on in two steps. Each step is an event with the body's name.
+/// Does what the body says: `panic`; `hold`, which asks for a pause of an hour although it is done; anything else takes two
+/// steps. Each step is an event with the body's name.
 struct Obedient;
 
 struct Task {
@@ -70,7 +70,7 @@ impl Work for Task {
 }
 
 #[tokio::test]
-async fn a_request_that_panics_or_wishes_to_be_held_is_nothing_to_the_next() {
+async fn a_request_that_panics_or_asks_for_a_pause_does_not_affect_the_next() {
     let (memory, lines) = Memory::new();
     let mut sinks = Sinks::new(CancellationToken::new());
     crate::live::add(&mut sinks, "memory", memory);

@@ -18,5 +18,6 @@ mod http;
 mod http_requests;
 mod law;
 mod memory;
+mod registry;
 mod simulate;
 mod uploads;

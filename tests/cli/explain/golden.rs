@@ -32,7 +32,7 @@ fn assert_shown(shown: &str, expected: &str) {
 }
 
 #[test]
-fn datadog_objects_and_a_type_that_nobody_knows() {
+fn datadog_objects_and_an_unknown_type() {
     let wire = "dd00 00000001 0000000000000400
         dd06 0102030405060708 00000004 73686f70
         dd02 0000000000000001 0000000000000000 000102030405060708090a0b0c0d0e0f 18e9bfe1197ca801 000000000016e360
@@ -75,7 +75,7 @@ fn datadog_objects_and_a_type_that_nobody_knows() {
     00000089  01 02 03 04 05 06 07 08 3f f8 00 00 00 00 00 00    metric: 0102030405060708 \"shop\" = 1.5
     00000099  dd 07 3f                                         ?: not a valid object
     00000099  !! unsupported, 3 bytes lost: at 153: object_type: 0xdd07 is not supported, only dd01, dd02, dd04, dd05 and dd06
-    0000009c  !! unresolved, 1 event: events went out with raw ids: their strings were never defined",
+    0000009c  !! unresolved, 1 event: events were written with raw ids: their strings were never defined",
     );
 }
 
@@ -109,14 +109,14 @@ fn datadog_of_another_version_and_lists_of_the_other_layout() {
     00000041  00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
     00000051  00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
               … 432 bytes more
-    00000211  !! unresolved, 1 event: events went out with raw ids: their strings were never defined
+    00000211  !! unresolved, 1 event: events were written with raw ids: their strings were never defined
 
     ==> version.bin <==
               process
     00000000  dd 00                                              object_type: process
     00000000  !! unsupported, 14 bytes lost: at 5: process.protocol_version: 0x2 is not supported, only protocol_version 00 00 00 01
     00000002  00 00 00 02                                        protocol_version: 2
-    00000006  00 00 00 00 00 00 00 00                          ?: of a version that is not known",
+    00000006  00 00 00 00 00 00 00 00                          ?: unknown protocol version",
     );
 }
 
