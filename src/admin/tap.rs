@@ -42,7 +42,7 @@ pub(super) fn open(subject: &Subject, query: &str) -> Answer {
     }
     let is_wire = wanted.filter.wire;
     let mut memory = subject.memory.bare_lease();
-    if !memory.try_hold(MOST_BYTES) {
+    if !memory.try_resize(MOST_BYTES) {
         return text(StatusCode::SERVICE_UNAVAILABLE, "there is no memory for it just now (limits.memory_bytes)");
     }
     let Some(reader) = subject.taps.open(wanted.filter) else {

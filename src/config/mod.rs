@@ -39,6 +39,9 @@ pub struct Limits {
     /// other components may take whatever happens, and what all peers share. 256 MiB. At least 1 MiB, and at least what the
     /// configuration needs.
     pub memory_bytes: u64,
+    /// What the messages and bodies of one address (of one IPv6 /64) may take of the shared memory before they are decoded;
+    /// those of 64 KiB at most are exempt. None, as by default: half of it. At least 1 MiB.
+    pub memory_per_address: Option<u64>,
     /// Threads that decode and serve, beside one for each sink. None, as by default: one less than there are processors, at
     /// least 1 and at most 8. 1 to 256.
     pub threads: Option<usize>,
@@ -146,6 +149,7 @@ impl Limits {
         let grace = Duration::ZERO..=Duration::from_secs(3600);
         Limits {
             memory_bytes: section.size("memory_bytes", default.memory_bytes, 1 << 20..=1024 << 30),
+            memory_per_address: section.optional_size("memory_per_address", 1 << 20..=1024 << 30),
             threads: section.optional_count("threads", 1..=256),
             shutdown_grace: section.duration("shutdown_grace", default.shutdown_grace, grace),
         }
@@ -161,7 +165,12 @@ impl Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { memory_bytes: 256 << 20, threads: None, shutdown_grace: Duration::from_secs(10) }
+        Limits {
+            memory_bytes: 256 << 20,
+            memory_per_address: None,
+            threads: None,
+            shutdown_grace: Duration::from_secs(10),
+        }
     }
 }
 

@@ -62,17 +62,13 @@ impl ListenerCounters {
         self.bytes_in.fetch_add(bytes, Relaxed);
     }
 
-    /// Takes over what a session has decided since the last call. Answers how many bytes that settles.
-    pub fn settle(&self, out: &mut Output) -> u64 {
-        let decoded = std::mem::take(&mut out.decoded_bytes);
-        self.bytes_decoded.fetch_add(decoded, Relaxed);
+    /// Takes over what a call has decided. In the daemon only `crate::driver` calls this, which counts what is buffered.
+    pub fn settle(&self, out: &mut Output) {
+        self.bytes_decoded.fetch_add(std::mem::take(&mut out.decoded_bytes), Relaxed);
         // What inflating adds was received too; what it takes away (little, of bodies that hardly compress) was not.
-        let inflated = std::mem::take(&mut out.inflated_bytes);
-        self.bytes_in.fetch_add(inflated as u64, Relaxed);
-        let mut settled = decoded.wrapping_sub(inflated as u64);
+        self.bytes_in.fetch_add(std::mem::take(&mut out.inflated_bytes) as u64, Relaxed);
         for (total, lost) in self.bytes_lost.iter().zip(&mut out.lost_bytes) {
             if *lost > 0 {
-                settled = settled.wrapping_add(*lost);
                 total.fetch_add(std::mem::take(lost), Relaxed);
             }
         }
@@ -82,7 +78,6 @@ impl ListenerCounters {
                 *warnings.entry(code).or_default() += count;
             }
         }
-        settled
     }
 
     /// Bytes that no session will decide any more, without a loss event of the session's own.

@@ -76,6 +76,7 @@ impl Server {
         let old = std::mem::replace(&mut self.config, config.clone());
         let grace = config.limits.shutdown_grace;
         self.runtime.memory.set_limit(config.bounds().left_of(config.limits.memory_bytes));
+        self.runtime.memory.set_address_limit(config.limits.memory_per_address);
         if old.limits != config.limits {
             reloaded.changes.push("limits changed".to_owned());
         }

@@ -17,18 +17,19 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, debug_span, info};
 
 use crate::event::Origin;
-use crate::memory::{MemoryBudget, MemoryLease};
+use crate::memory::{Allowance, MemoryBudget, MemoryLease};
 use crate::pipeline::Sender;
 use crate::pipeline::accounting::ListenerCounters;
 use crate::protocol::{Protocol, Session};
 
 use super::capture::Capture;
 use super::clock::Clock;
-use super::connection::{Connection, ConnectionContext};
+use super::connection::Connection;
+use super::context::ConnectionContext;
 use super::options::ListenerOptions;
 use super::read_buffer::CONNECTION_BYTES;
 use super::stream::Stream;
-use super::tcp::{next_connection, room_for_one, set_options};
+use super::tcp::{connection_memory, next_connection, set_options};
 
 /// Who dials: what all connections of a listener share.
 #[derive(Clone, Debug)]
@@ -61,7 +62,8 @@ impl Dialer {
             counters,
             clock,
             memory,
-            place: None,
+            allowance: Allowance::default(),
+            admitted_with: None,
             capture: None,
             tasks,
             stop,
@@ -92,7 +94,7 @@ impl Dialer {
         let mut is_told = false;
         loop {
             let connected = async {
-                let room = room_for_one(&self.context.memory, CONNECTION_BYTES, &self.name).await;
+                let room = connection_memory(&self.context.memory, CONNECTION_BYTES, &self.name).await;
                 self.connect(&address).await.map(|stream| (stream, room))
             };
             let connected = tokio::select! {
@@ -135,7 +137,11 @@ impl Dialer {
     /// Serves a connection in a task of its own, which outlives the dialling when the daemon stops. Answers whether it
     /// went well to its end.
     async fn serve<S: Session>(&self, stream: TcpStream, room: MemoryLease, address: &str, session: S) -> bool {
-        let context = ConnectionContext { place: Some(Arc::new(room)), ..self.context.clone() };
+        let context = ConnectionContext {
+            admitted_with: Some(Arc::new(room)),
+            allowance: Allowance::default(),
+            ..self.context.clone()
+        };
         let number = next_connection();
         let span = debug_span!("connection", protocol = self.protocol.as_str(), peer = address, connection = number);
         let origin = Origin::new(self.protocol.as_str(), self.name.clone(), address.into(), number);

@@ -44,6 +44,13 @@ pub struct ListenerOptions {
     pub proxy_protocol: Vec<IpNet>,
     /// Whether to emit events for the protocol's own definitions (strings, processes, …) too. Off.
     pub emit_definitions: bool,
+    /// Loss events of one connection that are reported one by one in a second; over HTTP, each further one of a request.
+    /// Further losses of that second become one event for each reason, with their number and the sum of their bytes. 100.
+    /// At least 1.
+    pub max_losses_per_second: usize,
+    /// Memory that no other listener can take, for connections and small messages when `limits.memory_bytes` is used up.
+    /// One address can take half of it. 1 MiB. 0 to 1 GiB.
+    pub reserved_bytes: u64,
     /// TLS. None, as by default: plain TCP.
     pub tls: Option<TlsOptions>,
     /// Recording of what connections receive. None, as by default: nothing is recorded.
@@ -110,6 +117,8 @@ impl ListenerOptions {
             allow: section.cidrs("allow"),
             proxy_protocol: section.cidrs("proxy_protocol"),
             emit_definitions: section.bool("emit_definitions", default.emit_definitions),
+            max_losses_per_second: section.count("max_losses_per_second", default.max_losses_per_second, 1..=1_000_000),
+            reserved_bytes: section.size("reserved_bytes", default.reserved_bytes, 0..=1 << 30),
             tls: section.optional_section("tls", TlsOptions::read).flatten(),
             capture: section.optional_section("capture", CaptureOptions::read).flatten(),
         };
@@ -139,6 +148,8 @@ impl Default for ListenerOptions {
             allow: Vec::new(),
             proxy_protocol: Vec::new(),
             emit_definitions: false,
+            max_losses_per_second: 100,
+            reserved_bytes: 1 << 20,
             tls: None,
             capture: None,
         }
@@ -148,6 +159,10 @@ impl Default for ListenerOptions {
 impl ListenerOptions {
     /// Says what a listener may take of memory whatever happens.
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        if self.reserved_bytes > 0 {
+            bounds.add(of, "its reserve for connections (reserved_bytes)", self.reserved_bytes);
+        }
+        bounds.add(of, "addresses whose allowance is used up", super::admission::MOST_BYTES);
         if let Some(capture) = &self.capture {
             bounds.add(of, "what waits to be recorded (capture)", super::capture::MOST_BYTES);
             let what = "the list of what was recorded (capture.max_bytes)";

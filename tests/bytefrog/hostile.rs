@@ -151,7 +151,7 @@ impl Driven {
             bytes = &bytes[progress.consumed..];
             self.events += self.out.batch.take().len();
             if progress.flow != Flow::Again {
-                return self.out.hold.take();
+                return self.out.throttle.take();
             }
         }
     }

@@ -48,7 +48,7 @@ impl Work for Task {
         out.batch.event(Header::observed_at(name, now.unix, Position::default())).log(Severity::Info, None);
         self.steps += 1;
         match (body, self.steps) {
-            ("hold", _) => out.hold = Some(Duration::from_secs(3600)),
+            ("hold", _) => out.throttle = Some(Duration::from_secs(3600)),
             (_, 1) => return Flow::Again,
             _ => {}
         }

@@ -200,7 +200,7 @@ impl Run {
         let events = queued + turns + self.marker_bytes + self.waiting.hopeless_bytes();
         let calls = self.open_calls.as_ref().map_or(0, OpenCalls::memory_bytes);
         let bytes = self.dictionary.memory_bytes() + events + calls + self.sequence.memory_bytes();
-        self.is_short_of_memory = !self.memory.hold(bytes as u64);
+        self.is_short_of_memory = !self.memory.resize(bytes as u64);
     }
 
     /// When it will be time for [`Run::pump`] though nothing has arrived.

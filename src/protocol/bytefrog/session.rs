@@ -10,9 +10,8 @@ use bytes::BufMut;
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::event::{Reason, Severity, semconv as names};
 use crate::explain::Explain;
-use crate::memory::Credit;
 use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
+use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
 
 use super::agent::Mode;
 use super::dictionary::{Id, Name};
@@ -40,7 +39,6 @@ pub struct BytefrogSession {
     begun: bool,
     /// When the run has to be looked at though nothing arrives.
     due: Option<Duration>,
-    credit: Credit,
     /// Bytes of messages that went out in this call, whenever they came.
     written: u64,
 }
@@ -85,8 +83,7 @@ struct Member {
 impl BytefrogSession {
     /// A session at the start of a connection.
     pub(super) fn new(hq: Hq, address: Option<IpAddr>) -> Self {
-        let credit = Credit::new(hq.options().amplification);
-        BytefrogSession { hq, address, phase: Phase::Opening, offset: 0, begun: false, due: None, credit, written: 0 }
+        BytefrogSession { hq, address, phase: Phase::Opening, offset: 0, begun: false, due: None, written: 0 }
     }
 }
 
@@ -134,7 +131,7 @@ impl Session for BytefrogSession {
         self.begun = flow == Flow::Continue && consumed < input.len();
         let expanded = out.batch.total_expanded_bytes() - expanded;
         let written = std::mem::take(&mut self.written);
-        out.hold = self.credit.spend(written.max(consumed as u64), expanded, now.elapsed);
+        out.charge(self.hq.options().amplification, written.max(consumed as u64), expanded, now.elapsed);
         Progress { consumed, flow }
     }
 
@@ -198,7 +195,7 @@ impl Session for BytefrogSession {
                 run.speak_for(member.source, out);
                 let (expanded, written) = (out.batch.total_expanded_bytes() - expanded, run.written_bytes - written);
                 // Who has caused too much waits before the next message.
-                self.credit.spend(written, expanded, now.elapsed);
+                out.charge(self.hq.options().amplification, written, expanded, now.elapsed);
                 self.due = next_look(&mut run, now);
                 if is_done { Flow::Continue } else { Flow::Again }
             }
@@ -216,11 +213,11 @@ impl Session for BytefrogSession {
         Poll::Pending
     }
 
-    fn shutdown(&mut self, now: Now, out: &mut Output) -> Flow {
+    fn shutdown(&mut self, now: Now, out: &mut Output) -> Shutdown {
         if let Phase::Control(member) = &self.phase {
             out.reply.put_slice(&lock(&member.run).agent.farewell(now.elapsed));
         }
-        Flow::Close
+        Shutdown::Close
     }
 
     fn explainer(&self) -> Box<dyn Explain> {

@@ -483,7 +483,7 @@ impl Assembler {
         // A refusal is not remembered: others may have let go meanwhile.
         if bytes != self.leased || !self.is_leased {
             self.leased = bytes;
-            self.is_leased = self.lease.hold(bytes);
+            self.is_leased = self.lease.resize(bytes);
         }
         self.is_leased
     }

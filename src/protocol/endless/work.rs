@@ -9,7 +9,7 @@ use ring::digest::{self, SHA512};
 use crate::codec::gvariant::{self, Scratch, Skip, Slice};
 use crate::codec::inflate::{Gunzip, InflateError};
 use crate::event::{Header, Loss, Position, Reason, UnixNanos, semconv};
-use crate::memory::{Credit, MemoryLease};
+use crate::memory::MemoryLease;
 use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
 use super::exchange::{Encoding, Shared, Target};
@@ -29,7 +29,6 @@ pub struct EndlessWork {
     /// The bundle, where it is not the body itself.
     inflated: Option<Vec<u8>>,
     lease: MemoryLease,
-    credit: Credit,
     /// Bytes transmitted that have not earned output yet. They do as output is made: a bucket holds only so much.
     unearned: u64,
     /// When all of it was here.
@@ -62,7 +61,6 @@ impl EndlessWork {
     pub(super) fn new(request: Request, target: Target, encoding: Encoding, shared: Arc<Shared>) -> Self {
         EndlessWork {
             lease: shared.budget.passing(MemoryLease::FLOOR),
-            credit: Credit::new(shared.options.amplification),
             unearned: request.body.len() as u64,
             shared,
             request,
@@ -141,7 +139,7 @@ impl EndlessWork {
 
     fn inflate(&mut self, mut gunzip: Box<Gunzip>, out: &mut Output) {
         match gunzip.step(&self.request.body) {
-            Ok(false) if self.lease.hold(gunzip.memory_bytes() as u64) => self.stage = Stage::Inflating(gunzip),
+            Ok(false) if self.lease.resize(gunzip.memory_bytes() as u64) => self.stage = Stage::Inflating(gunzip),
             Ok(false) => self.refuse_for_now("the memory for requests is used up (limits.memory_bytes)", out),
             Ok(true) => match gunzip.into_output() {
                 empty if empty.is_empty() => self.refuse(400, Reason::Malformed, "the body inflates to nothing", out),
@@ -208,7 +206,7 @@ impl EndlessWork {
         let expanded = out.batch.total_expanded_bytes() - before;
         let earning = expanded.div_ceil(self.shared.options.amplification.ratio).min(self.unearned);
         self.unearned -= earning;
-        out.hold = self.credit.spend(earning, expanded, now.elapsed);
+        out.charge(self.shared.options.amplification, earning, expanded, now.elapsed);
         match told {
             Told::More => self.stage = Stage::Reading(reading),
             Told::All { lost, events, fault } => {

@@ -10,7 +10,7 @@ use crate::codec::zmtp::{self, Limits, Peer, Socket, Step as Zmtp};
 use crate::event::{Name, Reason, Severity, semconv as names};
 use crate::explain::Explain;
 use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
+use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
 
 use super::agent::{Agent, Command, Order, State};
 use super::explain::Explainer;
@@ -439,12 +439,15 @@ impl Session for Control {
         if is_ready { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    fn shutdown(&mut self, now: Now, out: &mut Output) -> Flow {
+    fn shutdown(&mut self, now: Now, out: &mut Output) -> Shutdown {
         self.stops_until = Some(now.elapsed + self.options.request_timeout);
         self.queue.clear();
         if self.is_idle() {
             self.ask(now, out);
         }
-        if self.peer.is_ready() { self.flow() } else { Flow::Close }
+        match self.flow() {
+            Flow::Continue | Flow::Again if self.peer.is_ready() => Shutdown::Drain,
+            _ => Shutdown::Close,
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::codec::zmtp::{Limits, Peer, Socket, Step as Zmtp, subscribe_all};
 use crate::event::Reason;
 use crate::explain::Explain;
-use crate::memory::{Credit, MemoryBudget, MemoryLease};
+use crate::memory::{MemoryBudget, MemoryLease};
 use crate::protocol::fault::Fault;
 use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
 
@@ -43,7 +43,6 @@ pub struct Subscription {
     scratch: Scratch,
     /// The introduction that the batch knows.
     introductions: u64,
-    credit: Credit,
     /// What of the memory of all it takes: a snapshot being worked off, and room for the parts of an event.
     lease: MemoryLease,
     is_short_of_memory: bool,
@@ -89,7 +88,6 @@ impl Subscription {
             dumps,
             scratch: Scratch::default(),
             introductions: 0,
-            credit: Credit::new(options.amplification),
             lease: MemoryBudget::unlimited().lease(),
             is_short_of_memory: false,
             agent,
@@ -107,13 +105,13 @@ impl Subscription {
     /// Tells the budget what it takes. Room that is there to be used again is let go where there is none.
     fn count_memory(&mut self) {
         let bytes = |of: &Self| of.scratch.memory_bytes() + of.message.as_ref().map_or(0, Message::memory_bytes);
-        self.is_short_of_memory = !self.lease.hold(bytes(self) as u64);
+        self.is_short_of_memory = !self.lease.resize(bytes(self) as u64);
         if self.is_short_of_memory {
             self.scratch = Scratch::default();
             if let Some(message) = &mut self.message {
                 message.let_go();
             }
-            let _ = self.lease.hold(bytes(self) as u64);
+            let _ = self.lease.resize(bytes(self) as u64);
         }
     }
 
@@ -306,7 +304,7 @@ impl Session for Subscription {
         let progress = self.decode(input, now, out);
         self.count_memory();
         let expanded = out.batch.total_expanded_bytes() - expanded;
-        out.hold = self.credit.spend(progress.consumed as u64, expanded, now.elapsed);
+        out.charge(self.options.amplification, progress.consumed as u64, expanded, now.elapsed);
         progress
     }
 

@@ -267,7 +267,7 @@ impl Session {
     /// Tells the budget what the session takes. `false`: that is too much.
     pub(super) fn hold(&mut self) -> bool {
         let bytes = self.table.memory_bytes() + self.delivered.memory_bytes() + self.parked_bytes() + self.own_bytes;
-        self.lease.hold(bytes as u64)
+        self.lease.resize(bytes as u64)
     }
 
     fn parked_bytes(&self) -> usize {

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::codec::base64;
 use crate::codec::inflate::InflateError;
 use crate::event::{Header, Kind, Loss, Position, Reason, UnixNanos, semconv};
-use crate::memory::{Credit, MemoryLease};
+use crate::memory::MemoryLease;
 use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
 use super::agents::{Counters, Refusal, Whom};
@@ -34,7 +34,6 @@ pub struct ZicoWork {
     /// Whose it is, once that is known.
     slot: Option<Arc<Slot>>,
     lease: MemoryLease,
-    credit: Credit,
     /// Bytes transmitted that have not earned output yet. They do as output is made: a bucket holds only so much.
     unearned: u64,
     /// When all of it was here.
@@ -63,7 +62,6 @@ impl ZicoWork {
     pub(super) fn new(request: Request, route: Route, now: Now, shared: Arc<Shared>) -> Self {
         ZicoWork {
             lease: shared.budget.passing(MemoryLease::FLOOR),
-            credit: Credit::new(shared.options.amplification),
             unearned: request.body.len() as u64,
             counters: Counters { requests: 1, bytes: request.body.len() as u64, ..Counters::default() },
             shared,
@@ -94,7 +92,7 @@ impl Work for ZicoWork {
         let expanded = out.batch.total_expanded_bytes() - before;
         let earning = expanded.div_ceil(self.shared.options.amplification.ratio).min(self.unearned);
         self.unearned -= earning;
-        out.hold = self.credit.spend(earning, expanded, now.elapsed);
+        out.charge(self.shared.options.amplification, earning, expanded, now.elapsed);
         for kind in Kind::ALL {
             let count = if kind == Kind::Loss { &mut self.counters.losses } else { &mut self.counters.events };
             *count += out.batch.count(kind);
@@ -226,7 +224,7 @@ impl ZicoWork {
             // Rule 5.
             Some(0x80..) => self.begin(carries, now, out),
             Some(_) => {
-                if !self.lease.hold(body.len() as u64) {
+                if !self.lease.resize(body.len() as u64) {
                     return self.out_of_memory(out);
                 }
                 match base64::decode(body) {
@@ -240,7 +238,7 @@ impl ZicoWork {
     /// Section 1.4.
     fn form(&mut self, now: Now, out: &mut Output) {
         // Whatever comes out of base64 is shorter, and this is the only copy of it.
-        if !self.lease.hold(self.request.body.len() as u64) {
+        if !self.lease.resize(self.request.body.len() as u64) {
             return self.out_of_memory(out);
         }
         let submission = match forms::submission(&self.request.body) {
@@ -264,7 +262,7 @@ impl ZicoWork {
 
     fn unpack(&mut self, mut unpacking: Box<Unpacking>, now: Now, out: &mut Output) {
         match unpacking.step() {
-            Ok(false) if self.lease.hold(unpacking.memory_bytes() as u64) => self.stage = Stage::Unpacking(unpacking),
+            Ok(false) if self.lease.resize(unpacking.memory_bytes() as u64) => self.stage = Stage::Unpacking(unpacking),
             Ok(false) => self.out_of_memory(out),
             Ok(true) => self.unpacked(unpacking.into_output(), now, out),
             Err(InflateError::TooLarge { limit }) => {
@@ -376,7 +374,7 @@ impl ZicoWork {
         match reading.proceed(body, &mut session, host, out) {
             Told::More => {
                 let held = self.unpacked.as_ref().map_or(0, Vec::capacity) + reading.trace.memory_bytes();
-                if !self.lease.hold(held as u64) && !reading.is_flushing {
+                if !self.lease.resize(held as u64) && !reading.is_flushing {
                     reading.give_up(TraceFault::NoMemory { offset: reading.state.at });
                 }
                 self.stage = Stage::Trace(reading);
