@@ -1,19 +1,20 @@
-//! tributary: a telemetry collector for agents whose own collectors are gone.
+//! tributary: a telemetry collector for agents whose own collectors are discontinued.
 //!
-//! The house, from the ground up; a floor imports only floors below it, and rooms of one floor never each other:
+//! The modules form layers. A module imports modules of lower layers only; `tests/cli/architecture.rs` checks that.
 //!
 //! ```text
-//!   cli, server          the door, and the order in which everything starts and stops
-//!   FLOOR 4  transport   sockets, tasks, clocks: reads bytes, drives sessions, hands batches over
-//!   FLOOR 3  pipeline    queues, workers, verdicts, the accounting        sink   encoders, files, stdout
-//!            store       registered agents, in files
-//!   FLOOR 2  protocol    sessions: bytes and time in, events and replies out; no I/O
-//!   FLOOR 1  codec       bounded readers that know no protocol
-//!   FLOOR 0  event       the normalized event model: batch arena, views, names
+//!   7  cli                                   commands, arguments, exit codes
+//!   6  server  admin  config                 start, reload and stop; the admin endpoint; which components there are
+//!   5  transport  driver  decode             sockets, tasks and clocks; sessions driven with and without sockets
+//!   4  pipeline  sink  zico_store            queues and accounting; encoders, files, streams; registered agents
+//!   3  protocol                              sessions: bytes and time in, events and replies out; no I/O
+//!   2  explain  profile                      annotated bytes; flame graphs and heap tables
+//!   1  codec  memory  options                bounded readers; the memory budget; the checked option reader
+//!   0  event                                 the normalized event model: batch arena, views, names
 //! ```
 //!
-//! Beside the floors: [`config`] (read by every component for itself), [`decode`] (sessions without sockets), [`commands`] (commands while the
-//! daemon runs), [`explain`] (bytes named for people), [`profile`] (pictures and tables of events) and [`simulate`] (shares no code with the decoders).
+//! Beside the layers: [`simulate`], agents that share no code with the decoders.
+#![forbid(unsafe_code)]
 
 pub mod admin;
 pub mod capture;

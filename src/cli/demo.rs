@@ -11,6 +11,7 @@ use crate::server::Server;
 use crate::simulate::rbkit::Process;
 use crate::simulate::{self, Amount, Plan, Sent};
 use crate::sink::encode::Format;
+use crate::sink::stdout;
 use crate::transport::options::HttpOptions;
 use crate::zico_store::StoreOptions;
 
@@ -57,7 +58,7 @@ fn config(protocols: &[Protocol], ruby: Option<simulate::rbkit::Options>, format
     config.admin.listen = None;
     config.listeners = protocols.iter().map(|protocol| listener(*protocol, ruby)).collect();
     for sink in &mut config.sinks {
-        sink.kind = SinkKind::Stdout { format };
+        sink.kind = SinkKind::Stdout(stdout::Options { format });
     }
     config
 }

@@ -1,9 +1,10 @@
-//! FLOOR 1 — bytes, knowing no protocol: bounded readers that name what they could not read.
+//! Layer 1: codecs that know no protocol. Readers are bounded, and their errors name the field that they could not read.
 
 pub mod base64;
 pub mod cbor;
 pub mod edn;
 pub mod gvariant;
+pub mod http;
 pub mod inflate;
 pub mod lru;
 pub mod lz4;

@@ -300,11 +300,14 @@ impl Text {
     }
 }
 
-/// Whether a text surely has no character that JSON must, or our encoder does, escape: control characters, quotes,
-/// backslashes, and the line separators U+0085, U+2028, U+2029 (told by their first byte, so some innocent text
-/// counts as not plain and is looked at again).
+/// Whether a text surely has no character that our JSON encoder escapes: control characters, quotes, backslashes, U+007F
+/// to U+009F, the line separators U+2028 and U+2029, and the controls of the bidirectional algorithm. Characters beyond
+/// ASCII are recognized by their first byte (0xC2, 0xD8, 0xE2), so some texts that need no escape are not plain, and
+/// the encoder checks them again.
 pub(super) fn is_plain(text: &str) -> bool {
-    text.bytes().fold(true, |plain, b| plain & (b >= 0x20) & (b != b'"') & (b != b'\\') & (b != 0xC2) & (b != 0xE2))
+    // 0xDF clears the bit in which 0xE2 differs from 0xC2.
+    let passes = |b: u8| (b >= 0x20) & (b != b'"') & (b != b'\\') & (b != 0x7F) & (b & 0xDF != 0xC2) & (b != 0xD8);
+    text.bytes().fold(true, |plain, b| plain & passes(b))
 }
 
 /// The name of an event or attribute: one of ours, or one of the peer's. As small as a text.

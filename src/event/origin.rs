@@ -35,6 +35,11 @@ impl Origin {
         }
     }
 
+    /// Whether `other` is a connection of the same listener.
+    pub fn is_same_listener(&self, other: &Origin) -> bool {
+        self.protocol == other.protocol && self.listener == other.listener
+    }
+
     /// The encoder's rendering of the constant part, made by `render` on first use.
     pub fn rendered(&self, render: impl FnOnce(&Origin) -> Vec<u8>) -> &[u8] {
         self.rendered.get_or_init(|| render(self).into_boxed_slice())

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::{replace, take};
 
-use crate::protocol::Head;
+use crate::codec::http::Head;
 
 use super::words::counted;
 use super::{Explain, Fault, Raw, Sheet, value};

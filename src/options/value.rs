@@ -63,6 +63,12 @@ impl Section<'_> {
         self.optional(key, read_host, |host| toml_text(host))
     }
 
+    /// A host's name or address with a port, which must be given.
+    pub fn required_host(&mut self, key: &str) -> Option<String> {
+        self.require(key, || format!("write {key} = \"host:port\""));
+        self.optional_host(key)
+    }
+
     /// The path of a file, as written: relative ones are relative to the working directory.
     pub fn optional_path(&mut self, key: &str) -> Option<PathBuf> {
         self.optional(key, read_path, |path| toml_text(path)).map(PathBuf::from)

@@ -73,6 +73,11 @@ impl DeliveryHandle {
         DeliveryHandle { queue, origin, events, answer, verdict: DeliveryOutcome::Failed }
     }
 
+    /// The connection that the batch comes from.
+    pub(super) fn origin(&self) -> Option<&Arc<Origin>> {
+        self.origin.as_ref()
+    }
+
     /// The sink has them.
     pub(super) fn written(mut self) {
         self.verdict = DeliveryOutcome::Written;

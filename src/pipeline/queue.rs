@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
 use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, UnixNanos, semconv};
@@ -75,6 +75,9 @@ pub(super) struct SinkQueue {
 pub(super) struct SinkQueueState {
     pub(super) sink: Arc<SinkCounters>,
     pending: Mutex<Vec<PendingLoss>>,
+    /// A connection of each listener whose events the sink holds because it cannot write them now. Connections of these
+    /// listeners wait; those of others do not.
+    held: watch::Sender<Vec<Arc<Origin>>>,
 }
 
 /// Events that a sink did not get, and whose `loss` it has not written yet.
@@ -94,7 +97,7 @@ impl SinkQueue {
         let (queued_batches, receiver) = mpsc::channel(options.buffer_batches.max(1));
         let permits = usize::try_from(options.buffer_bytes).unwrap_or(usize::MAX).div_ceil(PERMIT_BYTES);
         let permits = permits.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
-        let counters = Arc::new(SinkQueueState { sink, pending: Mutex::default() });
+        let counters = Arc::new(SinkQueueState { sink, pending: Mutex::default(), held: watch::Sender::default() });
         let queue = SinkQueue {
             options: Arc::new(options),
             queued_batches,
@@ -129,6 +132,9 @@ impl SinkQueue {
             return None;
         }
         let handle = DeliveryHandle::new(self.counters.clone(), origin.cloned(), events, answer.cloned());
+        if self.counters.is_held(handle.origin()) {
+            return self.full(handle, has_max_wait);
+        }
         let Ok(room) = self.room.clone().try_acquire_many_owned(self.weight(batch)) else {
             return self.full(handle, has_max_wait);
         };
@@ -146,7 +152,9 @@ impl SinkQueue {
 
     /// Puts a batch into the queue when there is room. Sheds it when there is none for as long as `max_wait`.
     pub(super) async fn wait(&self, batch: Arc<Batch>, handle: DeliveryHandle, max_wait: Option<Duration>) {
+        let origin = handle.origin().cloned();
         let place = async {
+            self.counters.released(origin.as_ref()).await;
             let room = self.room.clone().acquire_many_owned(self.weight(&batch)).await.ok()?;
             Some((room, self.queued_batches.reserve().await.ok()?))
         };
@@ -193,8 +201,10 @@ impl SinkQueueState {
             known.events += events;
         } else if pending.len() < MAX_PENDING_LOSSES {
             pending.push(PendingLoss { origin, reason, events });
-        } else if let Some(last) = pending.iter_mut().rev().find(|pending| pending.reason == reason) {
-            // Very many connections at once: the last place stands for all further ones.
+        } else if let Some(last) =
+            pending.iter_mut().rev().find(|last| last.reason == reason && last.origin.is_same_listener(&origin))
+        {
+            // Very many connections: the last entry of the listener stands for all further ones.
             if &*last.origin.peer != "several" {
                 let several = Origin::new(last.origin.protocol, last.origin.listener.clone(), "several".into(), 0);
                 last.origin = Arc::new(several);
@@ -205,11 +215,44 @@ impl SinkQueueState {
         }
     }
 
-    /// The losses pending; `None` when there are none.
-    pub(super) fn take_pending_losses(self: &Arc<Self>) -> Option<LossReport> {
+    /// The pending losses: a report for each listener that has any.
+    pub(super) fn take_pending_losses(self: &Arc<Self>) -> Vec<LossReport> {
         let pending = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
-        if pending.is_empty() { None } else { Some(LossReport { queue: self.clone(), pending }) }
+        let mut reports: Vec<LossReport> = Vec::new();
+        for loss in pending {
+            let of_listener = |report: &&mut LossReport| {
+                report.pending.first().is_some_and(|first| first.origin.is_same_listener(&loss.origin))
+            };
+            match reports.iter_mut().find(of_listener) {
+                Some(report) => report.pending.push(loss),
+                None => reports.push(LossReport { queue: self.clone(), pending: vec![loss] }),
+            }
+        }
+        reports
     }
+
+    /// From now on the sink holds events of the listeners of these connections, and of no others.
+    pub(super) fn set_held(&self, origins: Vec<Arc<Origin>>) {
+        if origins.is_empty() && self.held.borrow().is_empty() {
+            return;
+        }
+        self.held.send_replace(origins);
+    }
+
+    /// Whether the sink holds events of this connection's listener.
+    fn is_held(&self, origin: Option<&Arc<Origin>>) -> bool {
+        is_among(&self.held.borrow(), origin)
+    }
+
+    /// Waits until the sink holds no event of this connection's listener.
+    async fn released(&self, origin: Option<&Arc<Origin>>) {
+        // The sender lives as long as `self`.
+        let _ = self.held.subscribe().wait_for(|held| !is_among(held, origin)).await;
+    }
+}
+
+fn is_among(held: &[Arc<Origin>], origin: Option<&Arc<Origin>>) -> bool {
+    !held.is_empty() && origin.is_some_and(|origin| held.iter().any(|held| held.is_same_listener(origin)))
 }
 
 /// Losses that a sink is about to tell. Dropped before it is known that they are told, they are pending again.

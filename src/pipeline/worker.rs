@@ -4,6 +4,7 @@
 //! same processor. A *supervisor*, a task beside the others, makes the sink and puts a new one in its place. It
 //! never waits for a thread that is stuck: it takes that one's in_flight away and goes on.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
@@ -12,13 +13,13 @@ use std::time::Duration;
 
 use tokio::runtime;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::event::UnixNanos;
+use crate::event::{Origin, Reason, UnixNanos};
 use crate::log_throttle::LogThrottle;
-use crate::sink::{Kinds, Selection, Sink, SinkError};
+use crate::sink::{Kinds, Selection, Sink, SinkError, Unwritten};
 
 use super::ack::DeliveryHandle;
 use super::options::OnFailure;
@@ -30,6 +31,9 @@ const MAX_UNFLUSHED: usize = 64;
 const TICK: Duration = Duration::from_secs(1);
 /// Waits between tries of a sink that cannot write: the first, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+/// How long a sink may take to end its output after a whole record when the grace period is over.
+const GIVE_UP: Duration = Duration::from_millis(250);
 
 /// What a worker needs beside its sink.
 pub(super) struct WorkerContext {
@@ -123,24 +127,65 @@ struct InFlightBatches(std::sync::Mutex<InFlight>);
 
 #[derive(Debug, Default)]
 struct InFlight {
-    handles: Vec<DeliveryHandle>,
-    reports: Vec<LossReport>,
+    /// With the numbers by which the sink names the batches.
+    handles: Vec<(u64, DeliveryHandle)>,
+    reports: Vec<(u64, LossReport)>,
+    last_number: u64,
 }
 
 impl InFlightBatches {
-    fn add(&self, handle: DeliveryHandle) {
-        self.locked().handles.push(handle);
-    }
-
-    fn add_pending_loss(&self, report: LossReport) {
-        self.locked().reports.push(report);
-    }
-
-    /// Everything taken is where it should be.
-    fn flushed(&self) {
+    /// Adds a batch; returns its number.
+    fn add(&self, handle: DeliveryHandle) -> u64 {
         let mut taken = self.locked();
-        taken.handles.drain(..).for_each(DeliveryHandle::written);
-        taken.reports.drain(..).for_each(LossReport::reported);
+        taken.last_number += 1;
+        let number = taken.last_number;
+        taken.handles.push((number, handle));
+        number
+    }
+
+    /// Adds a batch of losses; returns its number.
+    fn add_pending_loss(&self, report: LossReport) -> u64 {
+        let mut taken = self.locked();
+        taken.last_number += 1;
+        let number = taken.last_number;
+        taken.reports.push((number, report));
+        number
+    }
+
+    /// A flush returned `Ok`: everything is written except what `unwritten` names. Returns the origins of held batches.
+    fn settle(&self, unwritten: &Unwritten) -> Vec<Arc<Origin>> {
+        let mut taken = self.locked();
+        if unwritten.held.is_empty() && unwritten.failed.is_empty() {
+            taken.handles.drain(..).for_each(|(_, handle)| handle.written());
+            taken.reports.drain(..).for_each(|(_, report)| report.reported());
+            return Vec::new();
+        }
+        let (handles, reports) = (std::mem::take(&mut taken.handles), std::mem::take(&mut taken.reports));
+        let is_held = |number: &u64| unwritten.held.contains(number);
+        let (mut origins, mut listeners) = (Vec::new(), BTreeSet::new());
+        for (number, handle) in handles {
+            match number {
+                // Dropped without an outcome, it counts as failed.
+                number if unwritten.failed.contains(&number) => drop(handle),
+                number if is_held(&number) => {
+                    if let Some(origin) = handle.origin()
+                        && listeners.insert((origin.protocol, origin.listener.clone()))
+                    {
+                        origins.push(origin.clone());
+                    }
+                    taken.handles.push((number, handle));
+                }
+                _ => handle.written(),
+            }
+        }
+        for (number, report) in reports {
+            match number {
+                number if unwritten.failed.contains(&number) => drop(report),
+                number if is_held(&number) => taken.reports.push((number, report)),
+                _ => report.reported(),
+            }
+        }
+        origins
     }
 
     /// Nobody waits any longer.
@@ -166,14 +211,19 @@ async fn run<S: Sink>(
     let abort = context.abort.child_token();
     let _guard = abort.clone().drop_guard();
     let outcome = match start(sink, worker, abort.clone()) {
-        Ok(ended) => tokio::select! {
-            // No word is left behind by a panic.
-            ended = ended => ended.unwrap_or_else(|_| Some(Outcome::Failed("it panicked, which is a bug of ours".to_owned()))),
-            () = abort.cancelled() => None,
+        Ok(mut ended) => tokio::select! {
+            // A panic drops the sender.
+            ended = &mut ended => ended.unwrap_or_else(|_| Some(Outcome::Failed("it panicked, which is a bug of ours".to_owned()))),
+            () = abort.cancelled() => {
+                // It may end its output after a whole record, unless its thread is blocked.
+                let _ = timeout(GIVE_UP * 2, ended).await;
+                None
+            }
         },
         Err(error) => Some(Outcome::Failed(format!("no thread for it: {error}"))),
     };
     in_flight.give_up();
+    context.counters.set_held(Vec::new());
     outcome
 }
 
@@ -183,18 +233,23 @@ fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Resu
     let (telling, ended) = oneshot::channel();
     let name = format!("sink {}", worker.context.counters.sink.name());
     let work = async move {
-        tokio::select! {
+        let mut sink = sink;
+        let outcome = tokio::select! {
             biased;
             () = abort.cancelled() => None,
-            outcome = worker.work(sink) => Some(outcome),
+            outcome = worker.work(&mut sink) => Some(outcome),
+        };
+        if outcome.is_none() {
+            let _ = timeout(GIVE_UP, sink.give_up()).await;
         }
+        outcome
     };
     // Nobody listens to the outcome any more when it took too long.
     if !S::BLOCKS {
         tokio::spawn(async move { telling.send(work.await) });
         return Ok(ended);
     }
-    let runtime = runtime::Builder::new_current_thread().enable_time().build()?;
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name(name).spawn(move || {
         // Dropped last, should this panic: after the sink and its files.
         let telling = telling;
@@ -214,8 +269,8 @@ struct Worker {
 }
 
 impl Worker {
-    async fn work<S: Sink>(self, mut sink: S) -> Outcome {
-        let result = self.take_batches(&mut sink).await;
+    async fn work<S: Sink>(self, sink: &mut S) -> Outcome {
+        let result = self.take_batches(sink).await;
         result.err().unwrap_or(Outcome::Done)
     }
 
@@ -233,6 +288,7 @@ impl Worker {
                 }
                 _ = ticks.tick() => {
                     tick(sink, context).await?;
+                    self.settle(sink)?;
                     continue;
                 }
                 queued_batch = self.next_batch() => queued_batch,
@@ -251,8 +307,14 @@ impl Worker {
             }
             let flushed = sink.flush().await;
             hold(sink, flushed, context).await?;
-            self.in_flight.flushed();
+            let mut is_held = self.settle(sink)?;
             if is_last {
+                while is_held {
+                    sleep(RETRY.0).await;
+                    let flushed = sink.flush().await;
+                    hold(sink, flushed, context).await?;
+                    is_held = self.settle(sink)?;
+                }
                 return close(sink, context).await;
             }
         }
@@ -268,9 +330,9 @@ impl Worker {
             self.context.observed.store(observed.0, Relaxed);
         }
         let (contents, handle) = queued_batch.open();
-        self.in_flight.add(handle);
+        let number = self.in_flight.add(handle);
         self.write_pending_losses(sink).await?;
-        let written = sink.write(contents.selection(self.context.kinds)).await;
+        let written = sink.write(contents.selection(self.context.kinds).numbered(number)).await;
         // The sink has what it needs of the batch, even if it must wait.
         drop(contents);
         hold(sink, written, &self.context).await
@@ -279,11 +341,49 @@ impl Worker {
     /// What the sink did not get is told in its own output, before what follows it.
     async fn write_pending_losses<S: Sink>(&self, sink: &mut S) -> Result<(), Outcome> {
         let context = &*self.context;
-        let Some(report) = context.counters.take_pending_losses() else { return Ok(()) };
-        let Some(batch) = report.batch(UnixNanos(context.observed.load(Relaxed))) else { return Ok(()) };
-        self.in_flight.add_pending_loss(report);
-        let written = sink.write(Selection::new(&batch, context.kinds)).await;
-        hold(sink, written, context).await
+        // A report for each listener: their losses can have different destinations.
+        for report in context.counters.take_pending_losses() {
+            let Some(batch) = report.batch(UnixNanos(context.observed.load(Relaxed))) else { continue };
+            let number = self.in_flight.add_pending_loss(report);
+            let written = sink.write(Selection::new(&batch, context.kinds).numbered(number)).await;
+            hold(sink, written, context).await?;
+        }
+        Ok(())
+    }
+
+    /// After a flush that returned `Ok`: completes the batches that are written, fails those that the sink has dropped,
+    /// and keeps those that it holds, whose listeners wait. Returns whether there are any.
+    fn settle<S: Sink>(&self, sink: &mut S) -> Result<bool, Outcome> {
+        let context = &*self.context;
+        let unwritten = sink.unwritten();
+        let name = context.counters.sink.name();
+        context.counters.set_held(self.in_flight.settle(&unwritten));
+        let is_held = !unwritten.held.is_empty();
+        context.counters.sink.set_holding(is_held);
+        if let Some(fault) = unwritten.held_fault.filter(|_| is_held)
+            && let Some(suppressed) = context.holding.permit()
+        {
+            warn!(sink = name, suppressed, "{fault}; its events are buffered and retried, others are written");
+        }
+        if let Some(fault) = unwritten.lost_fault
+            && let Some(suppressed) = context.failing.permit()
+        {
+            let events: u64 = unwritten.lost.iter().map(|(_, events)| events).sum();
+            error!(sink = name, suppressed, events, "{fault}; written events are lost");
+        }
+        for (origin, events) in unwritten.lost {
+            context.counters.add_pending_loss(Some(origin), Reason::Failed, events);
+        }
+        match (unwritten.failed_fault, context.on_failure) {
+            (Some(fault), OnFailure::Fatal) => return Err(Outcome::Failed(fault.to_string())),
+            (Some(fault), OnFailure::Restart) => {
+                if let Some(suppressed) = context.failing.permit() {
+                    error!(sink = name, suppressed, "{fault}; its events count as failed until it can be written");
+                }
+            }
+            (None, _) => {}
+        }
+        Ok(is_held)
     }
 }
 
@@ -324,7 +424,9 @@ async fn hold<S: Sink>(
     loop {
         match result {
             Ok(()) => {
-                context.counters.sink.set_holding(false);
+                if wait > RETRY.0 {
+                    context.counters.sink.set_holding(false);
+                }
                 if is_told {
                     info!(sink = context.counters.sink.name(), "writing again after {:.1?}", began.elapsed());
                 }

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
+use crate::codec::http::Head;
 use crate::event::Reason;
 
 use super::{Flow, Now, Output};
@@ -66,30 +67,6 @@ pub enum RequestOutcome {
     Unkept,
     /// Some sink has them not.
     Failed,
-}
-
-/// The head of a request.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Head {
-    /// The method, e.g. `PUT`.
-    pub method: String,
-    /// The target as sent: a path, and maybe a query.
-    pub target: String,
-    /// The headers in their order, names in lower case, values as sent.
-    pub headers: Vec<(String, Vec<u8>)>,
-}
-
-impl Head {
-    /// The target without its query.
-    pub fn path(&self) -> &str {
-        self.target.split('?').next().unwrap_or_default()
-    }
-
-    /// The first header of this name, which is in lower case, if it is text.
-    pub fn header(&self, name: &str) -> Option<&str> {
-        let (_, value) = self.headers.iter().find(|(known, _)| known == name)?;
-        str::from_utf8(value).ok().map(str::trim)
-    }
 }
 
 /// A whole request.

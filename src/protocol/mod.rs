@@ -20,7 +20,8 @@ use std::time::Duration;
 use crate::event::{Reason, UnixNanos};
 use crate::explain::{Explain, Raw};
 
-pub use exchange::{Exchange, Head, HeadDecision, Request, RequestOutcome, Response, Work};
+pub use crate::codec::http::Head;
+pub use exchange::{Exchange, HeadDecision, Request, RequestOutcome, Response, Work};
 pub use loss_limit::LossLimit;
 pub use output::Output;
 

@@ -30,7 +30,8 @@ use crate::protocol::Protocol;
 use crate::protocol::rbkit::AgentStatus;
 use crate::sink::discard::Discard;
 use crate::sink::file::File;
-use crate::sink::stdout::Stdout;
+use crate::sink::stdout::{self, Stdout};
+use crate::sink::tcp::Tcp;
 use crate::sink::{SinkError, SinkFault};
 use crate::transport::clock::Clock;
 use crate::transport::tls::Tls;
@@ -132,6 +133,9 @@ impl Server {
             bound_listeners.push((bound_listener, config));
         }
         let admin = open_admin(&config.admin).await?;
+        for sink in config.sinks.iter().filter(|sink| matches!(sink.kind, SinkKind::Stdout(_))) {
+            stdout::check().map_err(|source| StartError { part: format!("sink {}", sink.name), source })?;
+        }
         let stop = CancellationToken::new();
         let mut sinks = Sinks::new(stop.clone());
         config.sinks.iter().for_each(|sink| add_sink(&mut sinks, sink));
@@ -288,7 +292,12 @@ async fn open_admin(options: &AdminOptions) -> Result<Option<(Endpoint, SocketAd
 fn add_sink(sinks: &mut Sinks, config: &SinkConfig) {
     let (name, queue) = (&config.name, config.queue.clone());
     match config.kind.clone() {
-        SinkKind::Stdout { format } => sinks.add(name, queue, move || Ok(Stdout::new(format))),
+        SinkKind::Stdout(options) => sinks.add(name, queue, move || {
+            let fault = |source| SinkFault { action: "use standard output".to_owned(), source };
+            stdout::check().map_err(|source| SinkError::Failed(fault(source)))?;
+            Ok(Stdout::new(options))
+        }),
+        SinkKind::Tcp(options) => sinks.add(name, queue, move || Ok(Tcp::new(options.clone()))),
         SinkKind::File(options) => sinks.add(name, queue, move || {
             let fault = |why| SinkFault { action: format!("use {}", options.path), source: io::Error::other(why) };
             File::new(options.clone()).map_err(|why: String| SinkError::Failed(fault(why)))

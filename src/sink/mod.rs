@@ -1,62 +1,104 @@
-//! FLOOR 3 — batches leaving the house.
+//! Layer 4: sinks. A sink takes batches of events out of the process.
 //!
-//! A [`Sink`] turns batches into bytes somewhere. It is driven by one worker (`pipeline::worker`), which decides when to flush, waits and retries when the sink cannot write just now, and keeps the counters.
+//! One worker (`pipeline::worker`) drives each [`Sink`]. The worker decides when to flush, waits and retries when the
+//! sink cannot write now, and keeps the counters.
 
 pub mod discard;
 pub mod encode;
 pub mod file;
 pub mod memory;
+mod records;
 pub mod stdout;
+pub mod tcp;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 
-use crate::event::{Batch, EventView, Kind};
+use crate::event::{Batch, EventView, Kind, Origin};
 
-/// Where batches go.
+/// A destination of events.
 ///
-/// The worker's promise: `write` any number of times, then `flush`; events count as written only when a flush that
-/// follows them has answered `Ok`. After [`SinkError::Retry`] the worker waits and calls `flush` again, and nothing
-/// else, until it answers otherwise.
+/// The order of calls: `write` any number of times, then `flush`. Events count as written only when a flush that
+/// follows them has returned `Ok`, and [`Sink::unwritten`] does not name their batch. After [`SinkError::Retry`] the
+/// worker waits and calls `flush` again, and no other method, until it returns something else.
 ///
-/// A sink that [may block](Sink::BLOCKS) has a thread of its own, on which tokio's clock runs and nothing else does. Every
-/// sink may wait.
+/// A sink that [may block](Sink::BLOCKS) runs on a thread of its own, in a tokio runtime with timers and I/O. All
+/// methods may wait.
 pub trait Sink: Send + 'static {
-    /// Whether a call may block. One that never does needs no thread: it shares those that decode.
+    /// Whether a call may block its thread. A sink that never blocks runs as a task on the threads that decode.
     const BLOCKS: bool = true;
 
-    /// Takes the events of a batch, into memory or further.
+    /// Takes the events of a batch: into memory, or further.
     ///
     /// # Errors
-    /// Those of [`Sink::flush`]. After [`SinkError::Retry`] the sink has taken the whole batch all the same.
+    /// Those of [`Sink::flush`]. After [`SinkError::Retry`] the sink has nevertheless taken the whole batch.
     fn write(&mut self, events: Selection<'_>) -> impl Future<Output = Result<(), SinkError>> + Send;
 
-    /// Brings everything taken so far to where it goes.
+    /// Writes everything that was taken to its destination.
     ///
     /// # Errors
-    /// [`SinkError::Retry`]: not now; the sink keeps what it could not write, and has left nothing half-written.
-    /// [`SinkError::Closed`]: the reader has left. [`SinkError::Failed`]: the sink is dead.
+    /// [`SinkError::Retry`]: not possible now; the sink keeps what it could not write, and no record is half-written.
+    /// [`SinkError::Closed`]: the reader has closed the stream. [`SinkError::Failed`]: the sink cannot be used again.
     fn flush(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send;
 
-    /// Called about once a second, after a flush that answered `Ok`: time-based rotation, fsync.
+    /// Called about once a second, after a flush that returned `Ok`: for rotation by time, for fsync, and to retry what
+    /// is held.
     ///
     /// # Errors
-    /// As for [`Sink::flush`], but [`SinkError::Retry`] holds nothing up: the next tick is the next try.
+    /// As for [`Sink::flush`], but [`SinkError::Retry`] stops nothing: the next tick tries again.
     fn tick(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send {
         std::future::ready(Ok(()))
     }
 
-    /// The last call, after a flush that answered `Ok`: the daemon stops, or the sink is no longer wanted.
+    /// The batches that a flush or tick which returned `Ok` did not write. A sink with one destination writes
+    /// everything or returns an error, so the default is none.
+    fn unwritten(&mut self) -> Unwritten {
+        Unwritten::default()
+    }
+
+    /// The last call after a flush that returned `Ok`: the daemon stops, or the sink was removed.
     ///
     /// # Errors
-    /// As for [`Sink::tick`], but nobody will try again.
+    /// As for [`Sink::tick`], but there is no further try.
     fn close(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send {
         std::future::ready(Ok(()))
     }
 
-    /// The operator asks (SIGHUP) to let go of open files and open them anew with the next write.
+    /// The last call when the grace period is over before everything is written. The sink ends its output after a whole
+    /// record if it can do so within a fraction of a second; after that it is dropped.
+    fn give_up(&mut self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
+    /// The operator wants open files to be closed and opened again by the next write (SIGHUP).
     fn reopen(&mut self) {}
+}
+
+/// Batches that are not written although a flush returned `Ok`: one destination of several has a fault.
+#[derive(Debug, Default)]
+pub struct Unwritten {
+    /// Batches that the sink keeps and writes as soon as it can. Connections of their listeners wait.
+    pub held: BTreeSet<u64>,
+    /// Why batches are held: the latest fault.
+    pub held_fault: Option<SinkFault>,
+    /// Batches that the sink has dropped. They count as failed.
+    pub failed: BTreeSet<u64>,
+    /// Why batches are dropped: the latest fault.
+    pub failed_fault: Option<SinkFault>,
+    /// Events that counted as written and were lost afterwards, because the disk refused them.
+    pub lost: Vec<(Arc<Origin>, u64)>,
+    /// Why written events were lost: the latest fault.
+    pub lost_fault: Option<SinkFault>,
+}
+
+impl Unwritten {
+    /// Whether everything is written.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.failed.is_empty() && self.lost.is_empty()
+    }
 }
 
 /// The events of a batch that a sink is configured to take.
@@ -64,17 +106,28 @@ pub trait Sink: Send + 'static {
 pub struct Selection<'a> {
     batch: &'a Batch,
     kinds: Kinds,
+    number: u64,
 }
 
 impl<'a> Selection<'a> {
-    /// Those of `kinds`.
+    /// The events of `kinds`.
     pub fn new(batch: &'a Batch, kinds: Kinds) -> Self {
-        Selection { batch, kinds }
+        Selection { batch, kinds, number: 0 }
     }
 
-    /// The batch that they stand in.
+    /// The same events, with the number by which [`Unwritten`] names the batch.
+    pub fn numbered(self, number: u64) -> Self {
+        Selection { number, ..self }
+    }
+
+    /// The batch that contains the events.
     pub fn batch(&self) -> &'a Batch {
         self.batch
+    }
+
+    /// The number by which [`Unwritten`] names the batch.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// The events, in order.
@@ -83,7 +136,7 @@ impl<'a> Selection<'a> {
         self.batch.events().filter(move |event| kinds.contains(event.kind()))
     }
 
-    /// How many there are.
+    /// The number of events.
     pub fn count(&self) -> u64 {
         Kind::ALL.into_iter().filter(|kind| self.kinds.contains(*kind)).map(|kind| self.batch.count(kind)).sum()
     }
@@ -112,20 +165,20 @@ impl FromIterator<Kind> for Kinds {
 /// Why a sink could not write.
 #[derive(Debug)]
 pub enum SinkError {
-    /// Not now (disk full, directory gone, permission lost): the same call may go through later.
+    /// Not possible now (disk full, connection refused): the same call may succeed later.
     Retry(SinkFault),
-    /// The reader has left for good, as `head` does with a pipe. No fault of anybody.
+    /// The reader has closed the stream, as `head` closes a pipe. This is not a failure.
     Closed,
-    /// The sink is dead; a new one may fare better.
+    /// The sink cannot be used again; a new one may work.
     Failed(SinkFault),
 }
 
-/// What went wrong, and with what.
+/// What failed, and with which file or address.
 #[derive(Debug)]
 pub struct SinkFault {
-    /// What the sink was doing, with the path or address: `write events/spans.ndjson`.
+    /// The action that failed, with the path or address: `write events/spans.ndjson`.
     pub action: String,
-    /// The system's answer.
+    /// The error of the operating system.
     pub source: io::Error,
 }
 

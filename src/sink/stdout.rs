@@ -1,91 +1,214 @@
 //! The sink that writes to standard output, or to any other stream.
 
 use std::fmt;
+use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::time::Duration;
 
+use tokio::net::unix::pipe;
+
 use crate::event::MOST_BATCH_BYTES;
-use crate::options::Bounds;
+use crate::options::{Bounds, Section};
 
 use super::encode::{Encoder, Format};
+use super::records::Records;
 use super::{Selection, Sink, SinkError, SinkFault};
 
-/// Encoded events beyond this many bytes are written without waiting for the worker's flush.
+/// When more than this many encoded bytes wait, they are written without waiting for the worker's flush.
 const FLUSH_BYTES: usize = 64 * 1024;
 
-/// Pause before a stream that said "not now" is asked again.
+/// Linux writes up to this many bytes (PIPE_BUF) to a pipe completely or not at all.
+const ATOMIC_BYTES: usize = 4096;
+
+/// Pause before the next try to write to a stream in non-blocking mode that is full.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Says what such a sink may take of memory whatever happens.
-pub(crate) fn declare(of: &str, bounds: &mut Bounds) {
-    bounds.add(of, "lines on their way to the stream", FLUSH_BYTES as u64 + MOST_BATCH_BYTES);
+/// The process's own descriptor of standard output.
+const DESCRIPTOR: &str = "/proc/self/fd/1";
+
+/// The options of a [`Stdout`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// The encoding of events. Default JSON lines.
+    pub format: Format,
 }
 
-/// Writes events to a stream. A reader that has left closes the sink; anything else that goes wrong is its end, since
-/// a stream, other than a file, does not tell what became of what it was given.
+impl Options {
+    /// Reads the options of `type = "stdout"`; errors are reported to the section.
+    pub fn read(section: &mut Section<'_>) -> Options {
+        Options { format: Format::read(section) }
+    }
+
+    /// Declares the memory that such a sink takes at most.
+    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        bounds.add(of, "lines on their way to the stream", FLUSH_BYTES as u64 + MOST_BATCH_BYTES);
+    }
+}
+
+/// Checks that the process has a standard output.
+///
+/// A process that is started without one (`>&-`) gets `/dev/null`, opened for reading and writing, from Rust's runtime
+/// before `main`. Events would count as written and be gone. `> /dev/null` opens it for writing only and passes.
+///
+/// # Errors
+/// Standard output is closed.
+pub fn check() -> io::Result<()> {
+    const READ_WRITE: u32 = 2;
+    let Ok(metadata) = fs::metadata(DESCRIPTOR) else { return Ok(()) };
+    let is_null = metadata.file_type().is_char_device() && is_null_device(metadata.rdev());
+    let flags = fs::read_to_string("/proc/self/fdinfo/1").unwrap_or_default();
+    let flags = flags.lines().find_map(|line| u32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok());
+    if is_null && flags.is_some_and(|flags| flags & 3 == READ_WRITE) {
+        let why = "standard output is closed, or is /dev/null opened for reading and writing; redirect it, or use \
+                   type = \"discard\" to drop all events";
+        return Err(io::Error::new(io::ErrorKind::NotConnected, why));
+    }
+    Ok(())
+}
+
+/// Linux: character device 1:3. `makedev` puts the major number from bit 8 on.
+fn is_null_device(device: u64) -> bool {
+    device == (1 << 8 | 3)
+}
+
+/// Writes events to a stream. When the reader closes the stream, the sink is closed. After any other error the sink
+/// cannot be used again, because a stream, unlike a file, does not tell which bytes it has kept.
 pub struct Stdout {
-    writer: Box<dyn Write + Send>,
+    writer: Writer,
     encoder: Encoder,
-    waiting: Vec<u8>,
+    records: Records,
+}
+
+enum Writer {
+    /// Standard output, before the first write.
+    Standard,
+    /// A pipe in non-blocking mode, so that the end of the grace period interrupts a write between two records.
+    Pipe(pipe::Sender),
+    Blocking(Box<dyn Write + Send>),
 }
 
 impl Stdout {
     /// The standard output of the process.
-    pub fn new(format: Format) -> Self {
-        Stdout::to(Box::new(io::stdout()), format)
+    pub fn new(options: Options) -> Self {
+        Stdout::with(Writer::Standard, options.format)
     }
 
     /// Any stream.
     pub fn to(writer: Box<dyn Write + Send>, format: Format) -> Self {
-        Stdout { writer, encoder: Encoder::new(format), waiting: Vec::new() }
+        Stdout::with(Writer::Blocking(writer), format)
+    }
+
+    /// A pipe in non-blocking mode.
+    pub fn to_pipe(pipe: pipe::Sender, format: Format) -> Self {
+        Stdout::with(Writer::Pipe(pipe), format)
+    }
+
+    fn with(writer: Writer, format: Format) -> Self {
+        Stdout { writer, encoder: Encoder::new(format), records: Records::default() }
     }
 }
 
 impl Sink for Stdout {
     async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
         for event in events.events() {
-            self.encoder.encode(event, &mut self.waiting);
+            self.records.push(&mut self.encoder, event);
         }
-        if self.waiting.len() > FLUSH_BYTES { self.flush().await } else { Ok(()) }
+        if self.records.bytes().len() > FLUSH_BYTES { self.flush().await } else { Ok(()) }
     }
 
     async fn flush(&mut self) -> Result<(), SinkError> {
-        if self.waiting.is_empty() {
+        if self.records.is_empty() {
             return Ok(());
         }
-        let result = write_patiently(&mut self.writer, &self.waiting);
-        self.waiting.clear();
+        if let Writer::Standard = self.writer {
+            self.writer = open_standard();
+        }
+        let result = match &mut self.writer {
+            Writer::Pipe(pipe) => write_to_pipe(pipe, &mut self.records).await,
+            Writer::Blocking(writer) => write_blocking(writer, &mut self.records),
+            Writer::Standard => Ok(()),
+        };
         result.map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe => SinkError::Closed,
             _ => failed(error),
         })
     }
+
+    async fn give_up(&mut self) {
+        if let Writer::Pipe(pipe) = &mut self.writer {
+            while !self.records.rest_of_record().is_empty() {
+                match pipe.try_write(self.records.rest_of_record()) {
+                    Ok(count) => self.records.note_written(count),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        if pipe.writable().await.is_err() {
+                            return;
+                        }
+                    }
+                    Err(_) => return,
+                }
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Stdout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stdout").field("waiting", &self.waiting.len()).finish_non_exhaustive()
+        f.debug_struct("Stdout").field("waiting", &self.records.bytes().len()).finish_non_exhaustive()
     }
 }
 
-/// Writes everything. Asks again when the stream is in non-blocking mode and full: whoever shares a terminal or pipe
-/// with us can put it into that mode, and it is no reason to stop.
-fn write_patiently(writer: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
-    let mut rest = bytes;
-    while !rest.is_empty() {
-        match writer.write(rest) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => rest = &rest[count..],
-            Err(error) => wait_or_give_up(error)?,
-        }
+/// Opens the pipe of standard output a second time, in non-blocking mode: the mode belongs to the open file, which other
+/// processes share, so the first one keeps its own. Anything else than a pipe is written as it is.
+fn open_standard() -> Writer {
+    let is_pipe = fs::metadata(DESCRIPTOR).is_ok_and(|metadata| metadata.file_type().is_fifo());
+    if is_pipe && let Ok(pipe) = pipe::OpenOptions::new().open_sender(DESCRIPTOR) {
+        return Writer::Pipe(pipe);
     }
-    while let Err(error) = writer.flush() {
-        wait_or_give_up(error)?;
+    Writer::Blocking(Box::new(io::stdout()))
+}
+
+/// Writes everything, whole records where the system writes them completely or not at all. A longer record is written in
+/// parts.
+async fn write_to_pipe(pipe: &pipe::Sender, records: &mut Records) -> io::Result<()> {
+    while !records.is_empty() {
+        let unwritten = records.unwritten();
+        let len = match records.rest_of_record().len() {
+            0 => records.whole_within(ATOMIC_BYTES),
+            rest => rest,
+        };
+        // A record that does not fit is written in parts, of which each is as long as possible.
+        let len = if len == 0 { records.first() } else { len };
+        match pipe.try_write(&unwritten[..len]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => records.note_written(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => pipe.writable().await?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        // Lets the worker notice the end of the grace period while the reader keeps up.
+        tokio::task::coop::consume_budget().await;
     }
     Ok(())
 }
 
-fn wait_or_give_up(error: io::Error) -> io::Result<()> {
+/// Writes everything. Tries again while the stream is in non-blocking mode and full: another process that shares the
+/// terminal or pipe can switch it to that mode, and this is not an error.
+fn write_blocking(writer: &mut impl Write, records: &mut Records) -> io::Result<()> {
+    while !records.is_empty() {
+        match writer.write(records.unwritten()) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => records.note_written(count),
+            Err(error) => pause_or_fail(error)?,
+        }
+    }
+    while let Err(error) = writer.flush() {
+        pause_or_fail(error)?;
+    }
+    Ok(())
+}
+
+fn pause_or_fail(error: io::Error) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::Interrupted => {}
         io::ErrorKind::WouldBlock => std::thread::sleep(PAUSE),
@@ -192,7 +315,7 @@ mod tests {
 
     #[tokio::test]
     async fn any_other_error_is_the_sinks_end_and_says_what_it_is() {
-        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let mut sink = Stdout::to(Box::new(full), Format::Json);
         write(&mut sink, &["a"]).await.unwrap();
         match sink.flush().await {

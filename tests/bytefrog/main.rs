@@ -5,6 +5,8 @@
 mod bytefrog_law_support;
 #[path = "../support/bytefrog/mod.rs"]
 mod bytefrog_support;
+#[path = "../support/growth/mod.rs"]
+mod growth_support;
 #[path = "../support/hostile/mod.rs"]
 mod hostile_support;
 #[path = "../support/live/mod.rs"]
@@ -13,6 +15,7 @@ mod live;
 mod calls;
 mod commands;
 mod decode;
+mod growth;
 mod hazards;
 mod hazards_running;
 mod hostile;

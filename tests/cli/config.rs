@@ -11,6 +11,7 @@ use tributary::protocol::datadog::{self, ListLayout, StringCache};
 use tributary::protocol::{Protocol, endless, zico};
 use tributary::sink::encode::Format;
 use tributary::sink::file;
+use tributary::sink::stdout;
 use tributary::transport::options::{CaptureOptions, HttpOptions, ListenerOptions, QuarantineOptions, TlsOptions};
 use tributary::zico_store::StoreOptions;
 
@@ -34,7 +35,7 @@ fn an_empty_file_means_what_is_built_in() {
     assert_eq!(listener.protocol, ProtocolOptions::Datadog(datadog::Options::default()));
     let [sink] = config.sinks.as_slice() else { panic!("one sink") };
     assert_eq!(sink.name, "console");
-    assert_eq!(sink.kind, SinkKind::Stdout { format: Format::Json });
+    assert_eq!(sink.kind, SinkKind::Stdout(stdout::Options { format: Format::Json }));
     assert_eq!(sink.queue, QueueOptions::default());
 }
 
@@ -219,7 +220,7 @@ fn every_option_of_a_sink_is_taken_from_the_file() {
         kinds: [Kind::Span, Kind::Loss].into_iter().collect(),
     };
     assert_eq!(config.sinks[0].queue, queue);
-    assert_eq!(config.sinks[1].kind, SinkKind::Stdout { format: Format::Text });
+    assert_eq!(config.sinks[1].kind, SinkKind::Stdout(stdout::Options { format: Format::Text }));
     assert_eq!(config.sinks[2].kind, SinkKind::Discard);
 }
 

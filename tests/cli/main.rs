@@ -8,6 +8,7 @@ mod live;
 #[path = "../support/zico/mod.rs"]
 mod zico_support;
 
+mod architecture;
 mod commands;
 mod config;
 mod config_errors;

@@ -3,9 +3,12 @@
 
 #[path = "../support/common/mod.rs"]
 mod common;
+#[path = "../support/growth/mod.rs"]
+mod growth_support;
 #[path = "../support/hostile/mod.rs"]
 mod hostile_support;
 
+mod growth;
 mod hostile_input;
 mod law;
 mod memory;

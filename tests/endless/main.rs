@@ -3,12 +3,15 @@
 
 #[path = "../support/endless/mod.rs"]
 mod endless_support;
+#[path = "../support/growth/mod.rs"]
+mod growth_support;
 #[path = "../support/hostile/mod.rs"]
 mod hostile_support;
 #[path = "../support/live/mod.rs"]
 mod live;
 
 mod delivery;
+mod growth;
 mod gvariant_oracle;
 mod hostile;
 mod http;

@@ -32,7 +32,7 @@ impl Peer {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let directory = recording::directory().join("sessions").join(&session.name);
         let mut command = Command::new(&python);
-        command.arg(root.join("tests/rbkit_peer.py")).arg(directory).args([ports.0, ports.1, kind]);
+        command.arg(root.join("tests/rbkit/libzmq_peer.py")).arg(directory).args([ports.0, ports.1, kind]);
         let Ok(mut child) = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
             eprintln!("NOT TESTED: there is no {python}");
             return None;

@@ -1,6 +1,8 @@
 //! Protocol `rbkit`: recorded, simulated and hostile Ruby processes, over ZeroMQ and from files, and their profiles.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 
+#[path = "../support/growth/mod.rs"]
+mod growth_support;
 #[path = "../support/hostile/mod.rs"]
 mod hostile_support;
 #[path = "../support/live/mod.rs"]
@@ -12,6 +14,7 @@ mod rbkit_support;
 
 mod decode;
 mod greedy;
+mod growth;
 mod hostile;
 mod law;
 mod libzmq;

@@ -1,6 +1,8 @@
 //! Protocol `zico`: recorded, simulated and hostile Zorka agents, and the store of registered agents.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 
+#[path = "../support/growth/mod.rs"]
+mod growth_support;
 #[path = "../support/hostile/mod.rs"]
 mod hostile_support;
 #[path = "../support/live/mod.rs"]
@@ -14,6 +16,7 @@ mod bodies;
 mod cli_agents;
 mod decode;
 mod floods;
+mod growth;
 mod hostile;
 mod http;
 mod kill;

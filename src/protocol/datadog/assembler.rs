@@ -9,8 +9,8 @@ use crate::memory::{MemoryBudget, MemoryLease};
 use crate::protocol::{Now, Output};
 
 use super::record::{
-    Entry, EntryKind, EntryValue, KEY_IN_FULL, LateOwner, METRIC_BYTES, NAME, Owner, Place, RESOURCE, Record, Ref,
-    SERVICE, TYPE, Warning, field_place,
+    Entry, EntryKind, KEY_IN_FULL, LateOwner, METRIC_BYTES, NAME, Owner, Place, RESOURCE, Record, Ref, SERVICE, TYPE,
+    Warning, field_place,
 };
 use super::strings::{Slot, Strings};
 use super::traces::Traces;
@@ -159,26 +159,26 @@ impl Assembler {
         self.grown |= open.unresolved > 0;
     }
 
-    /// The meta of its trace stand on a span (reading 17), as far as their texts are known by now: the span waits for
-    /// its own texts only, and what never gets one is told on the trace's own event.
+    /// The meta of its trace is also written on a span (reading 17), as far as the texts are known now: the span waits
+    /// for its own texts only. Ids without a text are reported on the trace's own event.
     fn refer_trace(&mut self, span: &Span) {
         let Some(open) = &mut self.open else { return };
-        let Some(metas) = self.traces.get(span.trace_id) else { return };
-        // Work, whether it becomes output or not.
-        self.owed += metas.len() as u64 * TRACE_META_BYTES;
-        for (done, [key, value]) in metas.iter().enumerate() {
-            let (Ref::Bound(key_slot), Ref::Bound(value_slot)) = (*key, *value) else { continue };
-            let key_bytes = self.strings.text(key_slot).len().min(self.options.max_text.key);
-            let bytes = (key_bytes + self.strings.text(value_slot).len().min(self.options.max_text.value)) as u64;
+        let metas = self.traces.get(span.trace_id);
+        let count = metas.len();
+        // Charged as work, whether it becomes output or not.
+        self.owed += count as u64 * TRACE_META_BYTES;
+        for (done, meta) in metas.enumerate() {
+            let [Some(key), Some(value)] = meta else { continue };
+            let key_bytes = self.strings.text(key).len().min(self.options.max_text.key);
+            let bytes = (key_bytes + self.strings.text(value).len().min(self.options.max_text.value)) as u64;
             if open.expanded_bytes + bytes > self.options.max_record_bytes {
-                let left = (metas.len() - done) as u64;
+                let left = (count - done) as u64;
                 open.dropped += left;
                 open.dropped_late += left;
                 break;
             }
             open.expanded_bytes += bytes;
-            let value = EntryValue::Text(*value);
-            open.entries.push(Entry { kind: EntryKind::TraceMeta, key: *key, value });
+            open.entries.push(Entry { kind: EntryKind::TraceMeta, ..Entry::meta(key, value) });
         }
     }
 

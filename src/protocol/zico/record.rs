@@ -30,6 +30,10 @@ pub(super) struct Record {
     pub(super) order: Order,
     /// Where it begins in the body that it began in.
     pub(super) offset: usize,
+    /// So many of its attributes do not need the body any more …
+    pub(super) settled_attributes: usize,
+    /// … and take so many bytes, with its method and type as far as they are settled.
+    pub(super) settled_bytes: usize,
 }
 
 impl Record {

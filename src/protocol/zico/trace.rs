@@ -46,6 +46,12 @@ pub(super) struct Trace {
     copy: Option<Copy>,
     /// Vectors of records that are gone.
     spare: Vec<Vec<Kept>>,
+    /// So many records, from the outermost on, were settled when an earlier part of the trace ended.
+    settled: usize,
+    /// Bytes that all settled records take beside [`Record`] itself.
+    settled_bytes: usize,
+    /// Places of settled records that have attributes which are not settled.
+    unsettled: Vec<u32>,
 }
 
 /// A copy of a trace that was delivered before.
@@ -77,6 +83,9 @@ impl Trace {
             thrown_bytes: 0,
             copy: None,
             spare: Vec::new(),
+            settled: 0,
+            settled_bytes: 0,
+            unsettled: Vec::new(),
         }
     }
 
@@ -150,44 +159,32 @@ impl Trace {
         true
     }
 
-    /// Makes what is open independent of the body and of what symbols become. Answers the memory that it takes; `None`:
-    /// that would be more than `limit`, and some of it still needs the body.
+    /// Makes the open records independent of the body and of later definitions. Returns the memory that they take.
+    /// `None`: that would be more than `limit`, and some of it still needs the body.
+    ///
+    /// Records that an earlier part has settled are not visited again unless they have changed, so that many small parts
+    /// of a deep trace cost no more than one large part.
     pub(super) fn settle(&mut self, body: &[u8], symbols: &mut Symbols<'_>, limit: usize) -> Option<usize> {
-        let mut bytes = self.memory_bytes();
-        for record in &mut self.records {
+        let changed = std::mem::take(&mut self.unsettled).into_iter().map(|place| place as usize);
+        let settled = self.settled.min(self.records.len());
+        let mut bytes = self.memory_bytes() + self.settled_bytes;
+        for place in changed.filter(|place| *place < settled).chain(settled..self.records.len()) {
             if bytes > limit {
                 return None;
             }
-            if let (MethodUse::Id, Some(prolog)) = (&record.method, record.prolog)
-                && let Some(method) = symbols.method(prolog.method)
-            {
-                record.method = MethodUse::Settled(Box::new(method.clone()));
-            }
-            if let Some(top) = &mut record.begin
-                && let TraceType::Id(id) = top.trace_type
-                && let Some(symbol) = symbols.string(id)
-            {
-                top.trace_type = TraceType::Text(symbol.text.to_string());
-                bytes += symbol.text.len();
-            }
-            for kept in &mut record.attributes {
-                if let Kept::Here(form, range) = kept {
-                    let here = body.get(range.clone()).unwrap_or_default();
-                    let most = limit.saturating_sub(bytes);
-                    // What is kept was checked when it came.
-                    let settled = value::settle(here, *form, symbols, self.dialect, most).unwrap_or_default()?;
-                    *kept = Kept::Settled(settled);
-                }
-                bytes += kept.bytes(&[]).len();
-            }
-            if let MethodUse::Settled(method) = &record.method {
-                bytes += size_of::<Method>() + method.name.len() + method.signature.len();
-            }
+            let record = &mut self.records[place];
+            let before = record.settled_bytes;
+            record.settle(body, symbols, self.dialect, limit.saturating_sub(bytes))?;
+            let more = record.settled_bytes - before;
+            self.settled_bytes += more;
+            bytes += more;
         }
-        // From here on places are those in the next body.
-        self.records.iter_mut().for_each(|record| record.offset = 0);
+        self.settled = self.records.len();
         self.spare = Vec::new();
-        self.records.shrink_to_fit();
+        // Not to the last byte: then each further part would copy all records twice.
+        if self.records.capacity() / 2 > self.records.len() {
+            self.records.shrink_to_fit();
+        }
         Some(bytes)
     }
 
@@ -209,6 +206,8 @@ impl Trace {
             is_named: false,
             order,
             offset,
+            settled_attributes: 0,
+            settled_bytes: 0,
         });
         self.opened += 1;
     }
@@ -249,6 +248,7 @@ impl Trace {
                 if !record.is_named {
                     record.id = ids::span_id(seed, index, record.prolog);
                 }
+                self.settled = self.settled.min(self.records.len() - 1);
             }
             Entry::Flags(flags) => record.own_flags = Some(flags),
             Entry::Attributes(attributes) => self.keep(attributes, start, state, body, out),
@@ -288,6 +288,9 @@ impl Trace {
             }
             return state.surplus(start, attributes.range.end, body, out);
         }
+        if place < self.settled && record.settled_attributes == record.attributes.len() {
+            self.unsettled.push(u32::try_from(place).unwrap_or(u32::MAX));
+        }
         record.attribute_bytes += bytes;
         record.attributes.push(Kept::Here(attributes.form, attributes.range));
         self.kept += 1;
@@ -295,6 +298,7 @@ impl Trace {
 
     fn begin(&mut self, begin: Begin, reader: Reader<'_>, delivered: &Delivered, state: &mut BodyState) {
         let place = self.records.len().saturating_sub(1);
+        self.settled = self.settled.min(place);
         // Of several begins of one record the last counts.
         if let Some(top) = self.records.last_mut().and_then(|record| record.begin.take()) {
             self.tops.pop();
@@ -398,6 +402,8 @@ impl Trace {
     fn close(&mut self, body: &[u8], symbols: &mut Symbols<'_>, state: &mut BodyState, out: &mut Output) {
         let anchor = self.anchor();
         let Some(mut record) = self.records.pop() else { return };
+        self.settled = self.settled.min(self.records.len());
+        self.settled_bytes -= record.settled_bytes;
         if let Some(top) = &record.begin {
             self.tops.pop();
             self.forget(top.type_id, top.outer);
@@ -436,6 +442,41 @@ impl Trace {
             Some(outer) => self.by_type.insert(type_id, outer),
             None => self.by_type.remove(&type_id),
         };
+    }
+}
+
+impl Record {
+    /// Copies what still needs the body, and fills in method and type as they are defined now. `None`: its attributes
+    /// take more than `limit` bytes.
+    fn settle(&mut self, body: &[u8], symbols: &mut Symbols<'_>, dialect: Dialect, limit: usize) -> Option<()> {
+        let mut bytes = 0;
+        if let (MethodUse::Id, Some(prolog)) = (&self.method, self.prolog)
+            && let Some(method) = symbols.method(prolog.method)
+        {
+            bytes += size_of::<Method>() + method.name.len() + method.signature.len();
+            self.method = MethodUse::Settled(Box::new(method.clone()));
+        }
+        if let Some(top) = &mut self.begin
+            && let TraceType::Id(id) = top.trace_type
+            && let Some(symbol) = symbols.string(id)
+        {
+            top.trace_type = TraceType::Text(symbol.text.to_string());
+            bytes += symbol.text.len();
+        }
+        for kept in self.attributes.iter_mut().skip(self.settled_attributes) {
+            if let Kept::Here(form, range) = kept {
+                let here = body.get(range.clone()).unwrap_or_default();
+                let most = limit.saturating_sub(bytes);
+                // What is kept was checked when it came.
+                *kept = Kept::Settled(value::settle(here, *form, symbols, dialect, most).unwrap_or_default()?);
+            }
+            bytes += kept.bytes(&[]).len();
+        }
+        self.settled_attributes = self.attributes.len();
+        self.settled_bytes += bytes;
+        // From here on places are those in the next body.
+        self.offset = 0;
+        Some(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Text that must not break out of a JSON string, nor its event out of the line.
+//! Escaping of texts in JSON strings.
 
 use super::number::HEX;
 use crate::event::TextView;
@@ -12,7 +12,7 @@ pub(super) fn push_string(out: &mut Vec<u8>, view: TextView<'_>) {
     out.push(b'"');
 }
 
-/// Appends what stands between the quotes of a JSON string.
+/// Appends a text as the content of a JSON string, without quotes.
 #[inline]
 pub(super) fn push_string_content(out: &mut Vec<u8>, view: TextView<'_>) {
     if view.is_plain() {
@@ -22,14 +22,14 @@ pub(super) fn push_string_content(out: &mut Vec<u8>, view: TextView<'_>) {
     }
 }
 
-/// Appends a piece that is known beforehand.
+/// Appends a constant piece.
 #[inline]
 pub(super) fn push_short(out: &mut Vec<u8>, piece: Padded) {
     push_start(out, piece.len, piece.padded.as_bytes());
 }
 
-/// Appends the first `len` bytes of `tail`. A piece of a length known beforehand is a few moves, where any other is a
-/// call that has to find out; so a short one is copied with what stands behind it, which is taken back.
+/// Appends the first `len` bytes of `tail`. Copying a constant number of bytes is a few instructions, any other number is
+/// a function call; so a short piece is copied together with the bytes after it, which are removed again.
 #[inline]
 fn push_start(out: &mut Vec<u8>, len: usize, tail: &[u8]) {
     match tail.first_chunk::<PADDING>() {
@@ -43,8 +43,9 @@ fn push_start(out: &mut Vec<u8>, len: usize, tail: &[u8]) {
 
 /// Appends a text escaped for JSON.
 ///
-/// Beside what JSON demands, the line separators U+0085, U+2028 and U+2029 are escaped: some readers end a line
-/// there, and one event must be one line for all of them.
+/// In addition to what JSON requires, characters are escaped that a terminal interprets instead of showing them, as in
+/// text output: U+007F to U+009F, the line separators U+2028 and U+2029, and the controls of the bidirectional
+/// algorithm. So one event is one line for every reader, and `cat` of a file is safe.
 pub(super) fn push_json_escaped(out: &mut Vec<u8>, text: &str) {
     let bytes = text.as_bytes();
     let (mut copied, mut at) = (0, 0);
@@ -53,29 +54,43 @@ pub(super) fn push_json_escaped(out: &mut Vec<u8>, text: &str) {
             at += 1;
             continue;
         }
-        let (len, escape): (usize, &[u8]) = match (byte, bytes.get(at + 1), bytes.get(at + 2)) {
-            (b'"', ..) => (1, b"\\\""),
-            (b'\\', ..) => (1, b"\\\\"),
-            (b'\n', ..) => (1, b"\\n"),
-            (b'\r', ..) => (1, b"\\r"),
-            (b'\t', ..) => (1, b"\\t"),
-            (0x08, ..) => (1, b"\\b"),
-            (0x0C, ..) => (1, b"\\f"),
-            (0xC2, Some(0x85), _) => (2, b"\\u0085"),
-            (0xE2, Some(0x80), Some(0xA8)) => (3, b"\\u2028"),
-            (0xE2, Some(0x80), Some(0xA9)) => (3, b"\\u2029"),
-            // A character that only begins like a line separator.
-            (0xC2 | 0xE2, ..) => (1, &[]),
-            (control, ..) => (1, &CONTROLS[control as usize]),
+        let (len, unit): (usize, u16) = match (byte, bytes.get(at + 1), bytes.get(at + 2)) {
+            (0xC2, Some(&second @ 0x80..=0x9F), _) => (2, u16::from(second)),
+            (0xD8, Some(0x9C), _) => (2, 0x061C),
+            (0xE2, Some(0x80), Some(&third @ (0x8E..=0x8F | 0xA8..=0xAE))) => (3, 0x2000 | u16::from(third & 0x3F)),
+            (0xE2, Some(0x81), Some(&third @ 0xA6..=0xA9)) => (3, 0x2040 | u16::from(third & 0x3F)),
+            // Another character with the same first byte.
+            (0xC2 | 0xD8 | 0xE2, ..) => {
+                at += 1;
+                continue;
+            }
+            (ascii, ..) => (1, u16::from(ascii)),
         };
-        if !escape.is_empty() {
-            out.extend_from_slice(&bytes[copied..at]);
-            out.extend_from_slice(escape);
-            copied = at + len;
-        }
+        out.extend_from_slice(&bytes[copied..at]);
+        push_escape(out, unit);
         at += len;
+        copied = at;
     }
     out.extend_from_slice(&bytes[copied..]);
+}
+
+/// Appends the escape of a UTF-16 unit: the short one where JSON has one.
+fn push_escape(out: &mut Vec<u8>, unit: u16) {
+    let short: &[u8] = match unit {
+        0x22 => b"\\\"",
+        0x5C => b"\\\\",
+        0x0A => b"\\n",
+        0x0D => b"\\r",
+        0x09 => b"\\t",
+        0x08 => b"\\b",
+        0x0C => b"\\f",
+        _ => {
+            let [high, low] = unit.to_be_bytes();
+            let ([a, b], [c, d]) = (HEX[high as usize], HEX[low as usize]);
+            &[b'\\', b'u', a, b, c, d]
+        }
+    };
+    out.extend_from_slice(short);
 }
 
 /// The bytes that no escaped character begins with.
@@ -83,20 +98,8 @@ const PASSES: [bool; 256] = {
     let mut passes = [true; 256];
     let mut byte = 0;
     while byte < 256 {
-        passes[byte] =
-            !(byte < 0x20 || byte == b'"' as usize || byte == b'\\' as usize || byte == 0xC2 || byte == 0xE2);
+        passes[byte] = !(byte < 0x20 || matches!(byte, 0x22 | 0x5C | 0x7F | 0xC2 | 0xD8 | 0xE2));
         byte += 1;
     }
     passes
-};
-
-/// The long escapes of the control characters.
-const CONTROLS: [[u8; 6]; 32] = {
-    let mut escapes = [*b"\\u0000"; 32];
-    let mut byte = 0;
-    while byte < 32 {
-        [escapes[byte][4], escapes[byte][5]] = HEX[byte];
-        byte += 1;
-    }
-    escapes
 };

@@ -7,6 +7,7 @@ pub mod text;
 mod time;
 
 use crate::event::EventView;
+use crate::options::Section;
 
 /// How a sink writes events. One record per event, each ended by a line feed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -21,6 +22,11 @@ pub enum Format {
 impl Format {
     /// Every format.
     pub const ALL: [Format; 2] = [Format::Json, Format::Text];
+
+    /// Reads the option `format`; its default is JSON lines.
+    pub(super) fn read(section: &mut Section<'_>) -> Format {
+        section.choice("format", Format::default(), &Format::ALL.map(|format| (format.as_str(), format)))
+    }
 
     /// The name in configuration.
     pub fn as_str(self) -> &'static str {

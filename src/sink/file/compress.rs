@@ -1,20 +1,20 @@
-//! Compressing finished files, away from the writing.
+//! Compression of finished files, on another thread than the writing.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::live::sync_directory_of;
+use super::disk::{directory_of, sync_directory};
 use super::names;
 use super::options::{Compression, Fsync};
 use crate::log_throttle::LogThrottle;
 
 const BLOCK_BYTES: usize = 256 * 1024;
-/// Says that a file stays as it is.
+/// Reports that a file cannot be compressed.
 static TROUBLE: LogThrottle = LogThrottle::new();
-/// What compressing takes: blocks on both sides, and the compressor's own tables.
-pub(super) const MOST_BYTES: u64 = 2 << 20;
+/// Memory that a compression takes: input and output blocks, and the compressor's own tables.
+pub(super) const MAX_BYTES: u64 = 2 << 20;
 
 /// Compresses one file after the other until `stop` is set. A file that cannot be compressed stays as it is, with a
 /// warning; it is tried again when the next file is finished, or after the next start.
@@ -31,8 +31,8 @@ pub(super) fn all(paths: &[PathBuf], compression: Compression, fsync: Fsync, sto
     }
 }
 
-/// Replaces a file by its compressed form. At every moment one of the two is there and whole: the compressed one gets
-/// its name only when it is complete, and the original goes only after that.
+/// Replaces a file by its compressed form. At any time one of the two exists and is complete: the compressed one gets
+/// its name only when it is complete, and the original is removed only after that.
 fn one(path: &Path, compression: Compression, fsync: Fsync, stop: &AtomicBool) -> io::Result<()> {
     let whole = names::compressed(path, compression);
     let temporary = names::append(&whole, names::TEMPORARY);
@@ -47,7 +47,7 @@ fn one(path: &Path, compression: Compression, fsync: Fsync, stop: &AtomicBool) -
         return Err(error);
     }
     if fsync != Fsync::Never {
-        sync_directory_of(&whole)?;
+        sync_directory(directory_of(&whole))?;
     }
     fs::remove_file(path)
 }

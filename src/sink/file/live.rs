@@ -2,18 +2,24 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use flate2::Crc;
+
+use super::disk::{Disk, directory_of};
 use super::names;
 use super::options::{Fsync, Options};
-use super::queue::Queue;
 use super::tail;
 use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
+use crate::sink::records::Records;
 
-/// Says that half a record is still in a file.
+/// Block size when written bytes are read again.
+const BLOCK_BYTES: usize = 64 * 1024;
+
+/// Reports that half a record is still in a file.
 static TORN: LogThrottle = LogThrottle::new();
 
 /// A file that is being written. Between two calls it ends where a record ends, unless the system refused even to
@@ -22,31 +28,41 @@ static TORN: LogThrottle = LogThrottle::new();
 pub(super) struct Live {
     path: PathBuf,
     file: fs::File,
-    /// Device and inode, by which a file is the same under any name.
+    /// Device and inode, which identify a file under any name.
     identity: (u64, u64),
     len: u64,
-    /// Bytes at the end that are part of no whole record and still have to be cut off.
+    /// Bytes at the end that belong to no whole record and still have to be cut off.
     torn: u64,
     dirty: bool,
+    unsynced: Unsynced,
     opened: Instant,
 }
 
+/// What was written since the last successful sync.
+#[derive(Debug)]
+struct Unsynced {
+    /// Where it begins in the file.
+    start: u64,
+    bytes: u64,
+    records: u64,
+    /// Checksum of the bytes, to find out whether the system still has them. Kept under [`Fsync::Interval`] only.
+    crc: Crc,
+}
+
 impl Live {
-    /// Opens a file for appending; creates it, and the directories above it, where they are missing. What a killed
-    /// process left half-written at its end is put right.
+    /// Opens a file for appending; creates it, and the directories above it, where they are missing. A record that a
+    /// killed process left half-written at the end is removed.
     ///
     /// # Errors
-    /// The system's; also when another process is writing the file, or when it is no regular file.
-    pub(super) fn open(path: &Path, options: &Options) -> io::Result<Live> {
-        // TapRequest before opening, because opening a named pipe or a device can do things by itself.
+    /// The system's; also when another process is writing the file, or when it is not a regular file.
+    pub(super) fn open(path: &Path, options: &Options, disk: &mut Disk) -> io::Result<Live> {
+        // Checked before opening, because opening a named pipe or a device can have effects of its own.
         if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
-        let file = open_or_create(path, options.fsync)?;
-        // Two writers would cut off each other's unfinished records. Not every file system can lock; those go without.
-        if let Err(fs::TryLockError::WouldBlock) = file.try_lock() {
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, "another process is writing it"));
-        }
+        let file = open_or_create(path, disk)?;
+        disk.sync_directories_of(path)?;
+        lock(&file)?;
         let metadata = file.metadata()?;
         let mut live = Live {
             path: path.to_owned(),
@@ -55,17 +71,19 @@ impl Live {
             len: 0,
             torn: 0,
             dirty: false,
+            unsynced: Unsynced::from(0),
             opened: Instant::now(),
         };
         if !live.is_in_place() {
             // Its last writer finished it between our opening and our locking; the next attempt finds a new one.
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, "it was moved while being opened"));
         }
-        live.len = tail::mend(&live.file, path, options.format)?;
+        live.len = tail::repair(&live.file, path, options.format)?;
+        live.unsynced = Unsynced::from(live.len);
         Ok(live)
     }
 
-    /// Whether the path still leads to this file. Notices, too, when somebody else has shortened it.
+    /// Whether the path still names this file. Also notices when another process has shortened it.
     pub(super) fn is_in_place(&mut self) -> bool {
         match fs::metadata(&self.path) {
             Ok(metadata) if (metadata.dev(), metadata.ino()) == self.identity => {
@@ -73,7 +91,7 @@ impl Live {
                 true
             }
             Ok(_) => false,
-            // A directory that may not be searched just now says nothing about the file.
+            // A directory that cannot be searched now says nothing about the file.
             Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
         }
     }
@@ -88,32 +106,50 @@ impl Live {
         self.dirty
     }
 
+    /// Whether half a record is in the file that could not be cut off yet.
+    pub(super) fn is_torn(&self) -> bool {
+        self.torn > 0
+    }
+
+    /// Records written since the last successful sync.
+    pub(super) fn unsynced_records(&self) -> u64 {
+        self.unsynced.records
+    }
+
+    /// The open file.
+    pub(super) fn file(&self) -> &fs::File {
+        &self.file
+    }
+
     /// When it was opened.
     pub(super) fn opened(&self) -> Instant {
         self.opened
     }
 
-    /// Writes the first `chunk` bytes of the queue, which end where a record does, and takes what is written out of
-    /// the queue: under [`Fsync::Always`] only what is on the disk.
+    /// Writes the first `chunk` bytes of the records, which end where a record ends, and removes what is written from
+    /// the records: under [`Fsync::Always`] only what is on the disk.
     ///
     /// # Errors
-    /// The system's. The file then ends after the last record that was taken out of the queue.
-    pub(super) fn append(&mut self, queue: &mut Queue, chunk: usize, fsync: Fsync) -> io::Result<()> {
+    /// The system's. The file then ends after the last record that was removed.
+    pub(super) fn append(&mut self, records: &mut Records, chunk: usize, disk: &Disk) -> io::Result<()> {
         self.cut()?;
-        let (written, mut result) = write_counted(&self.file, &queue.bytes()[..chunk]);
+        let (written, mut result) = write_counted(&self.file, &records.bytes()[..chunk]);
         self.dirty |= written > 0;
-        if result.is_ok() && fsync == Fsync::Always {
-            result = self.sync();
+        if result.is_ok() && disk.fsync == Fsync::Always {
+            result = self.sync(disk);
         }
-        let whole = match (&result, fsync) {
+        let whole = match (&result, disk.fsync) {
             (Ok(()), _) => written,
-            // After a failed fsync the system may have dropped what it was given: all of it is to be written anew.
+            // After a failed fsync the system may have dropped the bytes: all of them are to be written again.
             (Err(_), Fsync::Always) => 0,
-            (Err(_), _) => queue.whole_within(written),
+            (Err(_), _) => records.whole_within(written),
         };
         self.torn = (written - whole) as u64;
         self.len += whole as u64;
-        queue.advance(whole);
+        if disk.fsync == Fsync::Interval {
+            self.unsynced.add(&records.bytes()[..whole], records.count_within(whole));
+        }
+        records.advance(whole);
         if result.is_err()
             && let Err(error) = self.cut()
             && let Some(suppressed) = TORN.permit()
@@ -126,40 +162,46 @@ impl Live {
     /// Forces what was written to the disk.
     ///
     /// # Errors
-    /// The system's.
-    pub(super) fn sync(&mut self) -> io::Result<()> {
-        self.file.sync_data()?;
+    /// The system's. It may then have dropped what was written since the last successful sync, and a second sync of the
+    /// same descriptor can succeed all the same: use [`Live::rewrite_unsynced`], and drop the file.
+    pub(super) fn sync(&mut self, disk: &Disk) -> io::Result<()> {
+        (disk.sync_data)(&self.file)?;
         self.dirty = false;
+        self.unsynced = Unsynced::from(self.len);
         Ok(())
     }
 
-    /// Makes the file ready to be let go of: nothing torn, and on the disk when `fsync` asks for that at all.
+    /// After a failed sync: writes what was written since the last successful one again, from what the system still has
+    /// of it, through a new descriptor, and forces that to the disk. Drop the file afterwards.
+    ///
+    /// # Errors
+    /// The system's, or the bytes in the file are not those that were written. The records since the last successful
+    /// sync are to be taken for lost.
+    pub(super) fn rewrite_unsynced(&mut self, disk: &Disk) -> io::Result<()> {
+        let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
+        let metadata = file.metadata()?;
+        if (metadata.dev(), metadata.ino()) != self.identity {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the file was moved or removed"));
+        }
+        let mut crc = Crc::new();
+        self.unsynced.for_each_block(&file, |_, block| {
+            crc.update(block);
+            Ok(())
+        })?;
+        if crc.sum() != self.unsynced.crc.sum() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the written bytes are no longer in the file"));
+        }
+        self.unsynced.for_each_block(&file, |offset, block| file.write_all_at(block, offset))?;
+        (disk.sync_data)(&file)
+    }
+
+    /// Prepares the file for being closed: nothing half-written remains.
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn settle(&mut self, fsync: Fsync) -> io::Result<()> {
-        self.cut()?;
-        if self.dirty && fsync != Fsync::Never { self.sync() } else { Ok(()) }
-    }
-
-    /// Gives the file the name of a finished one. Drop it afterwards.
-    ///
-    /// # Errors
-    /// The system's. Whether it still has its old name then, [`Live::is_in_place`] tells.
-    pub(super) fn finish(&mut self, now: UnixNanos, fsync: Fsync) -> io::Result<()> {
-        self.settle(fsync)?;
-        let finished = names::reserve(&self.path, now)?;
-        if let Err(error) = fs::rename(&self.path, &finished) {
-            // Empty, and made by the line above.
-            let _ = fs::remove_file(&finished);
-            return Err(error);
-        }
-        if fsync == Fsync::Never { Ok(()) } else { sync_directory_of(&self.path) }
-    }
-
-    /// Cuts off what is torn. Counted from the end, so that it is right even if somebody emptied the file meanwhile.
-    fn cut(&mut self) -> io::Result<()> {
+    pub(super) fn cut(&mut self) -> io::Result<()> {
         if self.torn > 0 {
+            // Counted from the end, so that it is right even if another process has emptied the file.
             let len = self.file.metadata()?.len();
             self.file.set_len(len.saturating_sub(self.torn))?;
             self.torn = 0;
@@ -167,26 +209,65 @@ impl Live {
         }
         Ok(())
     }
-}
 
-/// Forces the names in the directory of `path` to the disk.
-///
-/// # Errors
-/// The system's.
-pub(super) fn sync_directory_of(path: &Path) -> io::Result<()> {
-    fs::File::open(directory_of(path))?.sync_all()
-}
-
-/// The directory that holds `path`; `.` for a bare name.
-fn directory_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(directory) if !directory.as_os_str().is_empty() => directory,
-        _ => Path::new("."),
+    /// Gives the file the name of a finished one. Cut and sync it before; drop it afterwards.
+    ///
+    /// # Errors
+    /// The system's. [`Live::is_in_place`] tells whether it still has its old name then.
+    pub(super) fn finish(&mut self, now: UnixNanos, disk: &mut Disk) -> io::Result<()> {
+        let finished = names::reserve(&self.path, now)?;
+        if let Err(error) = fs::rename(&self.path, &finished) {
+            // Empty, and created by `reserve`.
+            let _ = fs::remove_file(&finished);
+            return Err(error);
+        }
+        disk.note_change(directory_of(&self.path));
+        disk.sync_directories_of(&self.path)
     }
 }
 
-fn open_or_create(path: &Path, fsync: Fsync) -> io::Result<fs::File> {
-    create_directories(directory_of(path), fsync)?;
+impl Unsynced {
+    /// Nothing, at the end of a file of `len` bytes.
+    fn from(len: u64) -> Unsynced {
+        Unsynced { start: len, bytes: 0, records: 0, crc: Crc::new() }
+    }
+
+    fn add(&mut self, bytes: &[u8], records: usize) {
+        self.bytes += bytes.len() as u64;
+        self.records += records as u64;
+        self.crc.update(bytes);
+    }
+
+    /// Reads it from the file, block by block, with the offset of each.
+    fn for_each_block(&self, file: &fs::File, mut block: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
+        let mut buffer = vec![0; BLOCK_BYTES];
+        let (mut at, end) = (self.start, self.start + self.bytes);
+        while at < end {
+            let len = usize::try_from(end - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
+            file.read_exact_at(&mut buffer[..len], at)?;
+            block(at, &buffer[..len])?;
+            at += len as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Locks a file against other writers, who would cut off each other's unfinished records. Not every file system can
+/// lock; on others there is no lock.
+///
+/// # Errors
+/// Another process has the lock.
+pub(super) fn lock(file: &fs::File) -> io::Result<()> {
+    match file.try_lock() {
+        Err(fs::TryLockError::WouldBlock) => {
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, "another process is writing it"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn open_or_create(path: &Path, disk: &mut Disk) -> io::Result<fs::File> {
+    create_directories(directory_of(path), disk)?;
     // Created apart from opened, to know when the directory has a new name in it that must reach the disk, too.
     let created = OpenOptions::new().read(true).append(true).create_new(true).open(path);
     match created {
@@ -194,28 +275,29 @@ fn open_or_create(path: &Path, fsync: Fsync) -> io::Result<fs::File> {
             OpenOptions::new().read(true).append(true).create(true).open(path)
         }
         Ok(file) => {
-            if fsync != Fsync::Never {
-                sync_directory_of(path)?;
-            }
+            disk.note_change(directory_of(path));
             Ok(file)
         }
         Err(error) => Err(error),
     }
 }
 
-/// Like `fs::create_dir_all`, and sees to it that what was created reaches the disk.
-fn create_directories(directory: &Path, fsync: Fsync) -> io::Result<()> {
+/// Like `fs::create_dir_all`, and notes which directories have a new name in them.
+fn create_directories(directory: &Path, disk: &mut Disk) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
     }
     if directory.parent().is_some() {
-        create_directories(directory_of(directory), fsync)?;
+        create_directories(directory_of(directory), disk)?;
     }
     match fs::create_dir(directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        Ok(()) if fsync != Fsync::Never => sync_directory_of(directory),
-        // If what is there is no directory, opening the file says so.
-        _ => Ok(()),
+        Ok(()) => {
+            disk.note_change(directory_of(directory));
+            Ok(())
+        }
+        // If it exists and is not a directory, opening the file reports that.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

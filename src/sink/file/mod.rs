@@ -1,22 +1,24 @@
 //! The sink that writes files: one per date, protocol or listener as the path template says, rotated by size and time.
 //!
-//! Nothing is lost, doubled or torn. `write` only encodes; `flush` brings whole records to the file, and whatever goes
-//! wrong on the way (disk full, directory removed, permission lost) leaves the file ending after a whole record and
-//! the rest in memory, to be written when `flush` is called again.
+//! No event is lost, written twice or torn. `write` only encodes; `flush` appends whole records to the files. A fault of
+//! a file (disk full, permission lost, locked by another process) leaves it ending after a whole record and the rest
+//! in memory, to be written by a later `flush` or `tick`; other files are written meanwhile. A fault that no retry can
+//! remove (the path is a directory, a name is too long) drops the events of that file, and they count as failed.
 //!
-//! How the parts stand to each other: [`File`] is the sink; `outputs` holds its files, for each a `queue` of encoded
-//! records and a `live` file; `template` says which file, `names` what finished ones are called; `tidy` and `compress`
-//! look after those.
+//! The parts: [`File`] is the sink; `outputs` has its files, for each the encoded records that wait, a `live` file and its
+//! `trouble`; `disk` forces data and names to the disk; `template` chooses the file, `names` the names of finished
+//! ones; `tail` repairs torn ends; `tidy` and `compress` maintain finished files.
 
 mod compress;
+mod disk;
 mod live;
 mod names;
 mod options;
 mod outputs;
-mod queue;
 mod tail;
 mod template;
 mod tidy;
+mod trouble;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,11 +27,11 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use self::outputs::Outputs;
 use self::template::Template;
-use super::{Selection, Sink, SinkError, SinkFault};
+use super::{Selection, Sink, SinkError, SinkFault, Unwritten};
 
 pub use self::options::{Compression, Fsync, Options};
 
-/// Encoded events beyond this many bytes are written without waiting for the worker's flush.
+/// When more than this many encoded bytes wait, they are written without waiting for the worker's flush.
 const FLUSH_BYTES: usize = 512 * 1024;
 
 /// Writes events into files. Dropped, it stops a compression in progress; the next sink of the same path resumes it.
@@ -56,10 +58,10 @@ impl File {
         })
     }
 
-    /// Waits until the compression that is running in the background, if any, is done.
+    /// Waits until the compression that runs in the background, if any, has ended.
     pub async fn wait_for_compression(&mut self) {
         if let Some(task) = &mut self.compressing {
-            // A panic there harms nothing here; the runtime has reported it.
+            // A panic there has no effect here; the runtime has reported it.
             let _ = task.await;
             self.compressing = None;
         }
@@ -88,15 +90,20 @@ impl File {
 impl Sink for File {
     async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
         self.outputs.take(events);
-        if self.outputs.waiting_bytes() > FLUSH_BYTES { self.flush().await } else { Ok(()) }
+        let is_full = self.outputs.waiting_bytes() > FLUSH_BYTES || self.outputs.is_overfull();
+        if is_full { self.flush().await } else { Ok(()) }
     }
 
     async fn flush(&mut self) -> Result<(), SinkError> {
-        if self.outputs.waiting_bytes() == 0 { Ok(()) } else { self.work(Outputs::flush) }
+        if self.outputs.has_work() { self.work(Outputs::flush) } else { Ok(()) }
     }
 
     async fn tick(&mut self) -> Result<(), SinkError> {
         self.work(Outputs::tick)
+    }
+
+    fn unwritten(&mut self) -> Unwritten {
+        self.outputs.take_unwritten()
     }
 
     async fn close(&mut self) -> Result<(), SinkError> {
@@ -104,7 +111,7 @@ impl Sink for File {
         self.work(Outputs::tick)
     }
 
-    /// Open files are let go of with the next flush that has something to write or the next tick, whichever is first.
+    /// Open files are closed by the next flush that has something to write or the next tick, whichever is first.
     fn reopen(&mut self) {
         self.reopen = true;
     }

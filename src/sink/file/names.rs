@@ -1,7 +1,7 @@
-//! Names of finished files: making them, and telling ours from everybody else's.
+//! Names of finished files: making them, and recognizing those that a sink made.
 //!
-//! A finished file is called `<stem>.<yyyymmddThhmmss.mmm>[-n]<extension>` after the moment (UTC) at which it was
-//! finished, with `.gz` or `.lz4` behind it once it is compressed, and `.tmp` behind that while it is being compressed.
+//! A finished file is called `<stem>.<yyyymmddThhmmss.mmm>[-n]<extension>` after the time (UTC) at which it was
+//! finished, followed by `.gz` or `.lz4` once it is compressed, and by `.tmp` after that while it is being compressed.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -16,23 +16,23 @@ use crate::event::UnixNanos;
 /// Ends the name of a compressed file that is not complete yet.
 pub(super) const TEMPORARY: &str = ".tmp";
 
-/// Files finished in the same millisecond are numbered; this many is a sign that something is badly wrong.
-const MOST_OF_A_STAMP: u32 = 10_000;
+/// Files finished in the same millisecond are numbered; more than this many are an error.
+const MAX_SAME_STAMP: u32 = 10_000;
 
 /// The name of `path` once compressed.
 pub(super) fn compressed(path: &Path, compression: Compression) -> PathBuf {
     append(path, compression.suffix())
 }
 
-/// The same path with something behind its name.
+/// The same path with `suffix` after its name.
 pub(super) fn append(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-/// Finds the name under which `live` is to be kept, and takes it by creating an empty file there, so that nobody's
-/// file is ever overwritten by the rename that follows.
+/// Finds the name under which `live` is kept, and reserves it by creating an empty file there, so that the rename that
+/// follows overwrites no other file.
 ///
 /// # Errors
 /// The system's, when the empty file cannot be created.
@@ -41,7 +41,7 @@ pub(super) fn reserve(live: &Path, now: UnixNanos) -> io::Result<PathBuf> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file has no name"));
     };
     let stamp = stamp(now);
-    for number in 0..MOST_OF_A_STAMP {
+    for number in 0..MAX_SAME_STAMP {
         let path = live.with_file_name(finished_name(name, &stamp, number));
         let taken = Compression::ALL.iter().any(|how| fs::symlink_metadata(compressed(&path, *how)).is_ok());
         if taken {
@@ -56,7 +56,7 @@ pub(super) fn reserve(live: &Path, now: UnixNanos) -> io::Result<PathBuf> {
     Err(io::Error::new(io::ErrorKind::AlreadyExists, "no free name for the finished file"))
 }
 
-/// A moment as it stands in names. Sorts as text.
+/// A time as it stands in names. Sorts as text.
 fn stamp(time: UnixNanos) -> String {
     strtime::format("%Y%m%dT%H%M%S.%3f", timestamp(time)).unwrap_or_default()
 }
@@ -84,9 +84,12 @@ pub(super) struct Found {
     pub(super) finished: (String, u32),
     pub(super) path: PathBuf,
     pub(super) state: State,
+    /// The path of its live file with date items in place of the dates: the same for all files of one protocol and
+    /// listener, as far as the template tells those apart.
+    pub(super) series: PathBuf,
 }
 
-/// What a name says about its file.
+/// The state of a file, according to its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
     /// The name of a live file.
@@ -95,28 +98,30 @@ pub(super) enum State {
     Finished,
     /// Finished and compressed.
     Compressed,
-    /// The beginning of a compressed file.
+    /// A compressed file that is not complete.
     Temporary,
 }
 
 /// Lists the regular files below the template's base whose names the sink can have given, oldest first. Follows no
-/// links and looks into no directory that the template does not stand for.
+/// links, and lists only directories that the template can name.
 ///
 /// # Errors
 /// The system's, when a directory cannot be listed; one that is not there lists as empty.
 pub(super) fn scan(template: &Template) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
-    scan_level(template, template.base(), 0, &mut found)?;
+    scan_level(template, template.base(), &PathBuf::new(), &mut found)?;
     found.sort();
     Ok(found)
 }
 
-fn scan_level(template: &Template, directory: &Path, level: usize, found: &mut Vec<Found>) -> io::Result<()> {
+/// Lists `directory`, which has the undated path `series` below the base.
+fn scan_level(template: &Template, directory: &Path, series: &Path, found: &mut Vec<Found>) -> io::Result<()> {
     let listed = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     let entries = match fs::read_dir(listed) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
+    let level = series.iter().count();
     let is_file_level = level + 1 == template.depth();
     for entry in entries {
         let entry = entry?;
@@ -125,17 +130,17 @@ fn scan_level(template: &Template, directory: &Path, level: usize, found: &mut V
         let Some(name) = file_name.to_str() else { continue };
         let path = directory.join(name);
         let file_type = entry.file_type()?;
-        if file_type.is_dir() && !is_file_level && template.could_name(level, name) {
-            scan_level(template, &path, level + 1, found)?;
+        if file_type.is_dir() && !is_file_level {
+            if let Some(undated) = template.undated(level, name) {
+                scan_level(template, &path, &series.join(undated), found)?;
+            }
         } else if file_type.is_file()
             && is_file_level
-            && let Some((state, finished)) = classify(name, |live| template.could_name(level, live))
+            && let Some(Classified { state, finished, live }) = classify(name, |live| template.could_name(level, live))
         {
-            let finished = match finished {
-                Some(finished) => finished,
-                None => (changed(&entry), 0),
-            };
-            found.push(Found { finished, path, state });
+            let finished = finished.unwrap_or_else(|| (changed(&entry), 0));
+            let series = series.join(template.undated(level, &live).unwrap_or_default());
+            found.push(Found { finished, path, state, series });
         }
     }
     Ok(())
@@ -150,26 +155,35 @@ fn changed(entry: &fs::DirEntry) -> String {
     since_epoch.map(|nanos| stamp(UnixNanos(u64::try_from(nanos).unwrap_or(u64::MAX)))).unwrap_or_default()
 }
 
-type Classified = (State, Option<(String, u32)>);
+/// What a name says about its file.
+#[derive(Debug, PartialEq)]
+struct Classified {
+    state: State,
+    /// Stamp and number of a finished file.
+    finished: Option<(String, u32)>,
+    /// The name that the file has, or had, as a live one.
+    live: String,
+}
 
 /// What a file's name says, `None` when the sink cannot have given it.
 fn classify(name: &str, is_live_name: impl Fn(&str) -> bool) -> Option<Classified> {
     if is_live_name(name) {
-        return Some((State::Live, None));
+        return Some(Classified { state: State::Live, finished: None, live: name.to_owned() });
     }
-    if let Some(finished) = parse_finished(name, &is_live_name) {
-        return Some((State::Finished, Some(finished)));
+    if let Some((finished, live)) = parse_finished(name, &is_live_name) {
+        return Some(Classified { state: State::Finished, finished: Some(finished), live });
     }
     let (whole, state) = match name.strip_suffix(TEMPORARY) {
         Some(whole) => (whole, State::Temporary),
         None => (name, State::Compressed),
     };
     let original = [Compression::Gzip, Compression::Lz4].iter().find_map(|how| whole.strip_suffix(how.suffix()))?;
-    Some((state, Some(parse_finished(original, &is_live_name)?)))
+    let (finished, live) = parse_finished(original, &is_live_name)?;
+    Some(Classified { state, finished: Some(finished), live })
 }
 
-/// Reads the stamp and number in the name of a finished file.
-fn parse_finished(name: &str, is_live_name: impl Fn(&str) -> bool) -> Option<(String, u32)> {
+/// Reads the stamp and number in the name of a finished file; also returns the name of its live file.
+fn parse_finished(name: &str, is_live_name: impl Fn(&str) -> bool) -> Option<((String, u32), String)> {
     // A live name without extension leaves the stamp at the end, where its last dot looks like an extension's.
     let candidates = [split(name), (name, "")];
     candidates.into_iter().find_map(|(front, extension)| {
@@ -180,13 +194,13 @@ fn parse_finished(name: &str, is_live_name: impl Fn(&str) -> bool) -> Option<(St
         let (stem, stamp) = front.split_at_checked(front.len().checked_sub(STAMP_SHAPE.len() + 1)?)?;
         let stamp = stamp.strip_prefix('.')?;
         let live = format!("{stem}{extension}");
-        // Made anew, the name must come out the same: that rules out every other way of reading it.
+        // Composed again, the name must be the same: that excludes every other way to read it.
         (is_stamp(stamp) && is_live_name(&live) && finished_name(&live, stamp, number) == name)
-            .then(|| (stamp.to_owned(), number))
+            .then(|| ((stamp.to_owned(), number), live))
     })
 }
 
-/// Where a stamp has digits (`0`), and what stands between them.
+/// The shape of a stamp: `0` is any digit, other bytes are themselves.
 const STAMP_SHAPE: &[u8] = b"00000000T000000.000";
 
 fn is_stamp(text: &str) -> bool {
@@ -198,7 +212,7 @@ fn is_stamp(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    const MOMENT: UnixNanos = UnixNanos(1_709_212_029_123_456_789);
+    const TIME: UnixNanos = UnixNanos(1_709_212_029_123_456_789);
     const STAMP: &str = "20240229T130709.123";
 
     fn is_live(name: &str) -> bool {
@@ -206,18 +220,19 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_file_is_named_after_its_moment_and_recognized_in_every_state() {
-        assert_eq!(stamp(MOMENT), STAMP);
+    fn a_finished_file_is_named_after_its_time_and_recognized_in_every_state() {
+        assert_eq!(stamp(TIME), STAMP);
         for live in ["app.ndjson", "app", ".app", "app.tar.x"] {
-            assert_eq!(classify(live, is_live), Some((State::Live, None)));
+            let classified = |state, finished| Some(Classified { state, finished, live: live.to_owned() });
+            assert_eq!(classify(live, is_live), classified(State::Live, None));
             for number in [0, 1, 12] {
                 let name = finished_name(live, STAMP, number);
                 let finished = Some((STAMP.to_owned(), number));
-                assert_eq!(classify(&name, is_live), Some((State::Finished, finished.clone())), "{name}");
+                assert_eq!(classify(&name, is_live), classified(State::Finished, finished.clone()), "{name}");
                 for suffix in [".gz", ".lz4"] {
                     let (whole, part) = (format!("{name}{suffix}"), format!("{name}{suffix}.tmp"));
-                    assert_eq!(classify(&whole, is_live), Some((State::Compressed, finished.clone())));
-                    assert_eq!(classify(&part, is_live), Some((State::Temporary, finished.clone())));
+                    assert_eq!(classify(&whole, is_live), classified(State::Compressed, finished.clone()));
+                    assert_eq!(classify(&part, is_live), classified(State::Temporary, finished.clone()));
                 }
             }
         }
@@ -225,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_only_look_alike_are_not_taken_for_ours() {
+    fn similar_names_are_not_recognized() {
         for name in [
             "app.ndjson.gz",
             "app.ndjson.tmp",
@@ -255,14 +270,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let live = directory.path().join("app.ndjson");
         let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
-        assert_eq!(name(reserve(&live, MOMENT).unwrap()), "app.20240229T130709.123.ndjson");
+        assert_eq!(name(reserve(&live, TIME).unwrap()), "app.20240229T130709.123.ndjson");
         fs::write(directory.path().join("app.20240229T130709.123-1.ndjson.gz"), "").unwrap();
         fs::write(directory.path().join("app.20240229T130709.123-2.ndjson.lz4"), "").unwrap();
-        assert_eq!(name(reserve(&live, MOMENT).unwrap()), "app.20240229T130709.123-3.ndjson");
+        assert_eq!(name(reserve(&live, TIME).unwrap()), "app.20240229T130709.123-3.ndjson");
     }
 
     #[test]
-    fn a_scan_finds_ours_oldest_first_and_passes_over_the_rest() {
+    fn a_scan_lists_our_files_oldest_first_and_no_others() {
         let directory = tempfile::tempdir().unwrap();
         let base = directory.path();
         for name in ["a.20240229T130709.124.log", "a.20240229T130709.123-2.log.gz", "a.20240229T130709.123-10.log"] {

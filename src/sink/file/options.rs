@@ -1,23 +1,23 @@
-//! What the operator can say about a file sink.
+//! The options of a file sink.
 
 use std::time::Duration;
 
-use super::outputs::{KEPT_BYTES, MOST_OPEN};
+use super::outputs::{KEPT_BYTES, MAX_HELD_BYTES, MAX_OPEN};
 use super::template::Template;
 use super::{FLUSH_BYTES, compress};
 use crate::event::MOST_BATCH_BYTES;
-use crate::options::Bounds;
+use crate::options::{Bounds, LONGEST, Section};
 use crate::sink::encode::Format;
 
 /// The options of a [`super::File`]. Every field has a default, so `Options::default()` is a working sink.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Where the live files are. A template in UTC: strftime items that stand for a date or time of day (`%Y`, `%m`,
-    /// `%d`, `%H`, …; the moment is the collector's, when it read the last event of a batch) and the fields
-    /// `{protocol}` and `{listener}`. The directories before the first item or field are the base, and nothing is
-    /// ever written outside it. Default `events/%Y-%m-%d/{protocol}.ndjson`.
+    /// `%d`, `%H`, …; the time is when the collector read the last event of a batch) and the fields `{protocol}` and
+    /// `{listener}`. The directories before the first item or field are the base; no file is written outside it.
+    /// Default `events/%Y-%m-%d/{protocol}.ndjson`.
     pub path: String,
-    /// How events are written. Default JSON lines.
+    /// The encoding of events. Default JSON lines.
     pub format: Format,
     /// A file is finished before it would grow beyond this many bytes. A single record that is larger gets a file of
     /// its own. Default 128 MiB; 0: no limit.
@@ -26,12 +26,12 @@ pub struct Options {
     pub rotate_interval: Duration,
     /// What is done to a finished file. Default nothing.
     pub compression: Compression,
-    /// How many finished files are kept, counted over everything that `path` stands for: all protocols, listeners and
-    /// dates together. The oldest go first. Default 48; 0: all of them.
+    /// How many finished files are kept of each series: the files of all dates whose `{protocol}` and `{listener}`, as far
+    /// as `path` has them, are the same. The oldest are removed first. Default 0: all files are kept.
     pub keep_files: usize,
     /// When written events are forced to the disk. Default every [`Options::fsync_interval`].
     pub fsync: Fsync,
-    /// How long events may stay with the operating system only, when `fsync` is [`Fsync::Interval`]. Looked at about
+    /// How long events may be in the operating system's memory only, when `fsync` is [`Fsync::Interval`]. Checked about
     /// once a second, so less than that has no effect. Default 1 second.
     pub fsync_interval: Duration,
 }
@@ -44,7 +44,7 @@ impl Default for Options {
             rotate_bytes: 128 * 1024 * 1024,
             rotate_interval: Duration::from_secs(3600),
             compression: Compression::default(),
-            keep_files: 48,
+            keep_files: 0,
             fsync: Fsync::default(),
             fsync_interval: Duration::from_secs(1),
         }
@@ -52,20 +52,52 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether a sink can be made of these options. Looks at nothing on disk.
+    /// Reads the options of `type = "file"`; errors are reported to the section.
+    pub fn read(section: &mut Section<'_>) -> Options {
+        let default = Options::default();
+        let interval = Duration::from_millis(1)..=LONGEST;
+        let options = Options {
+            path: section.text("path", &default.path),
+            format: Format::read(section),
+            rotate_bytes: section.size("rotate_bytes", default.rotate_bytes, 0..=1024 << 30),
+            rotate_interval: section.duration("rotate_interval", default.rotate_interval, Duration::ZERO..=LONGEST),
+            compression: section.choice(
+                "compression",
+                default.compression,
+                &Compression::ALL.map(|compression| (compression.as_str(), compression)),
+            ),
+            keep_files: section.count("keep_files", default.keep_files, 0..=1_000_000),
+            fsync: section.choice("fsync", default.fsync, &Fsync::ALL.map(|fsync| (fsync.as_str(), fsync))),
+            fsync_interval: section.duration("fsync_interval", default.fsync_interval, interval),
+        };
+        if let Err(fault) = options.validate() {
+            section.error("path", fault, None);
+        }
+        options
+    }
+
+    /// Checks whether a sink can be made of these options. Does not access the disk.
     ///
     /// # Errors
-    /// What is wrong with `path`, in words for the operator.
+    /// What is invalid in `path`, as a text for the operator.
     pub fn validate(&self) -> Result<(), String> {
         Template::parse(&self.path).map(drop)
     }
 
-    /// Says what such a sink may take of memory whatever happens.
+    /// The absolute form of `path`, the same for every spelling of it: without `.` and doubled `/`.
+    pub fn normalized_path(&self) -> String {
+        let directory = if self.path.starts_with('/') { None } else { std::env::current_dir().ok() };
+        let directory = directory.map(|directory| directory.display().to_string()).unwrap_or_default();
+        let names = self.path.split('/').filter(|name| !name.is_empty() && *name != ".");
+        names.fold(directory.trim_end_matches('/').to_owned(), |path, name| path + "/" + name)
+    }
+
+    /// Declares the memory that such a sink takes at most.
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
-        let kept = (MOST_OPEN * KEPT_BYTES) as u64;
+        let kept = (MAX_OPEN * KEPT_BYTES + MAX_HELD_BYTES) as u64;
         bounds.add(of, "lines on their way to files", FLUSH_BYTES as u64 + MOST_BATCH_BYTES + kept);
         if self.compression != Compression::None {
-            bounds.add(of, "a file being compressed", compress::MOST_BYTES);
+            bounds.add(of, "a file being compressed", compress::MAX_BYTES);
         }
     }
 }
@@ -108,12 +140,12 @@ impl Compression {
 /// When written events are forced to the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fsync {
-    /// Before a flush answers: what was acknowledged survives a power failure. Slow.
+    /// Before a flush returns: written events survive a power failure. Slow.
     Always,
     /// Every [`Options::fsync_interval`].
     #[default]
     Interval,
-    /// When the operating system sees fit.
+    /// When the operating system decides to.
     Never,
 }
 

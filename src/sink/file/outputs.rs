@@ -1,25 +1,32 @@
-//! All files of one sink: what waits to be written, and what is open. Everything here blocks.
+//! Which events go to which file, what waits to be written, and which files are open. Everything here blocks.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use super::disk::Disk;
 use super::live::Live;
 use super::options::{Compression, Fsync, Options};
-use super::queue::Queue;
 use super::template::Template;
-use super::tidy::tidy;
-use crate::event::UnixNanos;
+use super::tidy;
+use super::trouble::Trouble;
+use crate::event::{Origin, UnixNanos};
 use crate::log_throttle::LogThrottle;
 use crate::sink::encode::Encoder;
-use crate::sink::{Selection, SinkFault};
+use crate::sink::records::Records;
+use crate::sink::{Selection, SinkFault, Unwritten};
 
-/// More files than this are never open at once; the one that was not written for longest is closed first.
-pub(super) const MOST_OPEN: usize = 16;
-/// Room that a file keeps for the lines to come when it has none to write.
+/// At most this many files are open; beyond that, the one that was written longest ago is closed.
+pub(super) const MAX_OPEN: usize = 16;
+/// Capacity that a file keeps for further records while it has none to write.
 pub(super) const KEPT_BYTES: usize = 64 * 1024;
-/// Say what could not be done, and is not what a sink is there for.
+/// Encoded bytes that are held for files that cannot be written. When more are held, the whole sink waits.
+pub(super) const MAX_HELD_BYTES: usize = 2 * 1024 * 1024;
+/// Reports that directories cannot be listed.
 static UNTIDY: LogThrottle = LogThrottle::new();
+/// Reports a fault of a file that another process has moved or removed.
 static ABANDONED: LogThrottle = LogThrottle::new();
 
 /// The state of a file sink.
@@ -27,46 +34,61 @@ static ABANDONED: LogThrottle = LogThrottle::new();
 pub(super) struct Outputs {
     options: Options,
     template: Template,
+    disk: Disk,
     encoder: Encoder,
     outputs: Vec<Output>,
+    /// Encoded bytes that are not written: of files in order, and of files in trouble.
     waiting_bytes: usize,
+    held_bytes: usize,
     /// Counts flushes of single files, to know which was written longest ago.
     writes: u64,
     synced: Instant,
-    /// The operator asked to let go of all files.
+    /// The operator wants all files to be closed.
     reopen: bool,
-    /// There may be something to tidy up: at the beginning, and whenever a file was finished or a date has passed.
+    /// The ends of unfinished files have not been repaired since the start.
+    unrepaired: bool,
+    /// There may be something to tidy up: at the start, and whenever a file was finished or a date has passed.
     untidy: bool,
-    /// What the template makes of the date, as of the last tick.
+    /// The expansion of the template's date items at the last tick.
     date: Option<PathBuf>,
     to_compress: Vec<PathBuf>,
+    /// What the worker is to be told about batches that are not written.
+    unwritten: Unwritten,
 }
 
 /// One expansion of the template.
 #[derive(Debug)]
 struct Output {
     path: PathBuf,
-    /// The newest event taken.
+    /// The newest event taken, and a connection that it came from.
     observed: UnixNanos,
-    queue: Queue,
+    origin: Arc<Origin>,
+    records: Records,
+    /// Numbers of the batches whose records wait here.
+    batches: Vec<u64>,
     live: Option<Live>,
     last_write: u64,
+    trouble: Option<Trouble>,
 }
 
 impl Outputs {
     pub(super) fn new(options: Options, template: Template) -> Self {
         Outputs {
             encoder: Encoder::new(options.format),
+            disk: Disk::new(options.fsync),
             options,
             template,
             outputs: Vec::new(),
             waiting_bytes: 0,
+            held_bytes: 0,
             writes: 0,
             synced: Instant::now(),
             reopen: false,
+            unrepaired: true,
             untidy: true,
             date: None,
             to_compress: Vec::new(),
+            unwritten: Unwritten::default(),
         }
     }
 
@@ -74,81 +96,120 @@ impl Outputs {
         &self.options
     }
 
-    /// Encodes events and puts them in the queue of their file.
+    /// Encodes events and adds them to the records of their file. Events for a file that cannot be written at all are
+    /// dropped, and their batch is named in [`Outputs::take_unwritten`].
     pub(super) fn take(&mut self, events: Selection<'_>) {
-        let (Some(origin), Some(last)) = (events.batch().origin(), events.events().last()) else { return };
+        let Some(last) = events.events().last() else { return };
         let observed = last.observed();
+        let mut current: Option<(&Arc<Origin>, usize)> = None;
+        for event in events.events() {
+            let origin = event.origin();
+            let index = match current {
+                Some((of, index)) if Arc::ptr_eq(of, origin) => index,
+                _ => self.output_for(origin, observed, events.number()),
+            };
+            current = Some((origin, index));
+            let output = &mut self.outputs[index];
+            if output.is_dropping() {
+                self.unwritten.failed.insert(events.number());
+                continue;
+            }
+            let bytes = output.records.push(&mut self.encoder, event);
+            match output.trouble {
+                Some(_) => self.held_bytes += bytes,
+                None => self.waiting_bytes += bytes,
+            }
+        }
+    }
+
+    /// The index of the output for events of this origin, which notes that it gets some of this batch.
+    fn output_for(&mut self, origin: &Arc<Origin>, observed: UnixNanos, batch: u64) -> usize {
         let path = self.template.expand(observed, origin.protocol, &origin.listener);
         let index = self.outputs.iter().position(|output| output.path == path).unwrap_or_else(|| {
-            let queue = Queue::default();
-            self.outputs.push(Output { path, observed, queue, live: None, last_write: 0 });
+            self.outputs.push(Output {
+                path,
+                observed,
+                origin: origin.clone(),
+                records: Records::default(),
+                batches: Vec::new(),
+                live: None,
+                last_write: 0,
+                trouble: None,
+            });
             self.outputs.len() - 1
         });
         let output = &mut self.outputs[index];
         output.observed = output.observed.max(observed);
-        for event in events.events() {
-            self.waiting_bytes += output.queue.push(&mut self.encoder, event);
+        if !Arc::ptr_eq(&output.origin, origin) {
+            output.origin = origin.clone();
         }
+        if !output.is_dropping() && output.batches.last() != Some(&batch) {
+            output.batches.push(batch);
+        }
+        index
     }
 
-    /// Encoded bytes that are not written yet.
+    /// Encoded bytes for files in order that are not written yet.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
     }
 
-    /// Lets go of all open files with the next call that may block.
+    /// Whether a flush has something to do.
+    pub(super) fn has_work(&self) -> bool {
+        self.waiting_bytes > 0 || self.held_bytes > 0
+    }
+
+    /// Whether so much is held for files in trouble that no further events can be taken.
+    pub(super) fn is_overfull(&self) -> bool {
+        self.held_bytes > MAX_HELD_BYTES
+    }
+
+    /// All open files are closed by the next call that may block.
     pub(super) fn reopen(&mut self) {
         self.reopen = true;
     }
 
-    /// The finished files that wait for compression, once.
+    /// The finished files that wait for compression, each once.
     pub(super) fn take_to_compress(&mut self) -> Vec<PathBuf> {
         std::mem::take(&mut self.to_compress)
     }
 
-    /// Writes everything that waits. One file that fails does not keep the others from being written.
+    /// Which batches are not written after a flush or tick, and why.
+    pub(super) fn take_unwritten(&mut self) -> Unwritten {
+        let held = self.outputs.iter().flat_map(|output| &output.batches).copied().collect::<BTreeSet<_>>();
+        Unwritten { held, ..std::mem::take(&mut self.unwritten) }
+    }
+
+    /// Writes everything that waits. A file that cannot be written holds its own records, or drops them when no retry can
+    /// help, and does not keep the others from being written.
     ///
     /// # Errors
-    /// The first thing that went wrong. Nothing is lost or half-written; call again later.
+    /// More is held for files in trouble than may be. Nothing is lost or half-written; call again later.
     pub(super) fn flush(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
-        let mut result = self.close_for_reopening();
+        self.close_for_reopening();
         self.tidy(compression_is_idle);
-        for index in 0..self.outputs.len() {
-            if self.outputs[index].queue.is_empty() {
-                continue;
-            }
-            let written = self.make_room(index).and_then(|()| {
-                self.writes += 1;
-                self.outputs[index].flush(&self.options, self.writes)
-            });
-            match written {
-                Ok(finished) => self.untidy |= finished,
-                Err(fault) => result = result.and(Err(fault)),
-            }
-        }
-        self.waiting_bytes = self.outputs.iter().map(|output| output.queue.bytes().len()).sum();
-        if self.outputs.len() > 1 {
-            // One file keeps what it needs for steady work; many would keep it many times.
-            self.outputs.iter_mut().for_each(|output| output.queue.shrink_to(KEPT_BYTES));
-        }
+        let result = self.write();
         self.forget_idle();
         self.tidy(compression_is_idle);
         result
     }
 
-    /// What the passing of time asks for: finishing, forcing to disk, noticing what others did to the files.
+    /// Everything that depends on time: finishing, forcing to disk, retrying, noticing what other processes did to the
+    /// files.
     ///
     /// # Errors
-    /// The first thing that went wrong; the rest is done all the same, and the next tick tries again.
+    /// The first fault; the rest is done nevertheless, and the next tick tries again.
     pub(super) fn tick(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
-        let mut result = self.close_for_reopening();
+        self.close_for_reopening();
+        let mut result = self.write();
         let now = wall_clock();
         let sync_is_due = self.options.fsync == Fsync::Interval && self.synced.elapsed() >= self.options.fsync_interval;
         if sync_is_due {
             self.synced = Instant::now();
         }
         for output in &mut self.outputs {
-            match output.tick(&self.options, &self.template, now, sync_is_due) {
+            let mut context = Context { options: &self.options, disk: &mut self.disk, unwritten: &mut self.unwritten };
+            match output.tick(&mut context, &self.template, now, sync_is_due) {
                 Ok(finished) => self.untidy |= finished,
                 Err(fault) => result = result.and(Err(fault)),
             }
@@ -161,137 +222,264 @@ impl Outputs {
         result
     }
 
-    fn close_for_reopening(&mut self) -> Result<(), SinkFault> {
-        if self.reopen {
-            for output in &mut self.outputs {
-                output.close(&self.options)?;
+    /// Writes what waits for files in order, and for files in trouble whose next try is due.
+    fn write(&mut self) -> Result<(), SinkFault> {
+        for index in 0..self.outputs.len() {
+            let output = &self.outputs[index];
+            if !output.has_work() || output.trouble.as_ref().is_some_and(|trouble| !trouble.is_due()) {
+                continue;
             }
-            self.reopen = false;
+            self.make_room(index);
+            self.writes += 1;
+            let mut context = Context { options: &self.options, disk: &mut self.disk, unwritten: &mut self.unwritten };
+            self.untidy |= self.outputs[index].flush(&mut context, self.writes);
+        }
+        let bytes = |is_held: bool| {
+            let of = self.outputs.iter().filter(|output| output.trouble.is_some() == is_held);
+            of.map(|output| output.records.bytes().len()).sum()
+        };
+        (self.waiting_bytes, self.held_bytes) = (bytes(false), bytes(true));
+        if self.outputs.len() > 1 {
+            // One file keeps the capacity that it needs for steady work; many would keep it many times.
+            self.outputs.iter_mut().for_each(|output| output.records.shrink_to(KEPT_BYTES));
+        }
+        if self.is_overfull() {
+            let source = io::Error::other(format!("records for files in trouble exceed {MAX_HELD_BYTES} bytes"));
+            let latest = self.unwritten.held_fault.take();
+            return Err(latest.unwrap_or(SinkFault { action: "hold more events".to_owned(), source }));
         }
         Ok(())
     }
 
-    /// Closes files until one more may be opened, if the output at `index` needs that.
-    fn make_room(&mut self, index: usize) -> Result<(), SinkFault> {
+    fn close_for_reopening(&mut self) {
+        if std::mem::take(&mut self.reopen) {
+            for output in &mut self.outputs {
+                let mut context =
+                    Context { options: &self.options, disk: &mut self.disk, unwritten: &mut self.unwritten };
+                // A file that cannot be closed now is closed by a later call.
+                self.reopen |= output.close(&mut context).is_err();
+            }
+        }
+    }
+
+    /// Closes files until one more may be opened, if the output at `index` needs that. One that cannot be closed stays
+    /// open: it must not keep another from being written.
+    fn make_room(&mut self, index: usize) {
         if self.outputs[index].live.is_some() {
-            return Ok(());
+            return;
         }
         let mut open: Vec<_> = self.outputs.iter_mut().filter(|output| output.live.is_some()).collect();
         open.sort_by_key(|output| output.last_write);
-        let surplus = (open.len() + 1).saturating_sub(MOST_OPEN);
-        open.into_iter().take(surplus).try_for_each(|output| output.close(&self.options))
-    }
-
-    fn forget_idle(&mut self) {
-        self.outputs.retain(|output| output.live.is_some() || !output.queue.is_empty());
-    }
-
-    /// Trouble with finished files is no reason to stop writing live ones, so it ends in the log.
-    fn tidy(&mut self, compression_is_idle: bool) {
-        if !self.untidy || !compression_is_idle || !self.to_compress.is_empty() {
-            return;
-        }
-        self.untidy = false;
-        let is_open = |path: &Path| self.outputs.iter().any(|output| output.path == path);
-        match tidy(&self.template, &self.options, wall_clock(), is_open) {
-            Ok(to_compress) => self.to_compress = to_compress,
-            Err(error) => {
-                let base = self.template.base().display();
-                if let Some(suppressed) = UNTIDY.permit() {
-                    tracing::warn!(%base, %error, suppressed, "cannot look for finished files");
-                }
+        let surplus = (open.len() + 1).saturating_sub(MAX_OPEN);
+        for output in open.into_iter().take(surplus) {
+            let mut context = Context { options: &self.options, disk: &mut self.disk, unwritten: &mut self.unwritten };
+            if let Err(fault) = output.close(&mut context) {
+                self.unwritten.held_fault = Some(fault);
             }
+        }
+    }
+
+    /// Drops outputs without open file and records. One in trouble is kept until its next try, so that pauses grow.
+    fn forget_idle(&mut self) {
+        let is_pausing = |trouble: &Trouble| !trouble.is_due();
+        self.outputs.retain(|output| {
+            output.live.is_some() || output.has_work() || output.trouble.as_ref().is_some_and(is_pausing)
+        });
+    }
+
+    /// Repairs unfinished files once after the start, and maintains finished ones. Their faults must not stop writing, so
+    /// they are only logged.
+    fn tidy(&mut self, compression_is_idle: bool) {
+        let Outputs { outputs, template, options, disk, .. } = self;
+        let is_open = |path: &Path| outputs.iter().any(|output| output.path == path && output.live.is_some());
+        let mut result = Ok(());
+        if self.unrepaired {
+            result = tidy::repair(template, options, is_open);
+            self.unrepaired = false;
+        }
+        if self.untidy && compression_is_idle && self.to_compress.is_empty() {
+            self.untidy = false;
+            match tidy::tidy(template, options, wall_clock(), disk, |path| outputs.iter().any(|of| of.path == path)) {
+                Ok(to_compress) => self.to_compress = to_compress,
+                Err(error) => result = Err(error),
+            }
+        }
+        if let Err(error) = result
+            && let Some(suppressed) = UNTIDY.permit()
+        {
+            tracing::warn!(base = %self.template.base().display(), %error, suppressed, "cannot list the sink's files");
         }
     }
 }
 
+/// What an output needs of the sink.
+struct Context<'a> {
+    options: &'a Options,
+    disk: &'a mut Disk,
+    unwritten: &'a mut Unwritten,
+}
+
 impl Output {
-    /// Writes what waits; answers whether a file was finished on the way.
-    fn flush(&mut self, options: &Options, write: u64) -> Result<bool, SinkFault> {
+    /// Whether records wait, or are written and not known to be on the disk as `fsync` asks for.
+    fn has_work(&self) -> bool {
+        !self.records.is_empty() || !self.batches.is_empty()
+    }
+
+    /// Whether its events are dropped: it cannot be written, and its next try is not due.
+    fn is_dropping(&self) -> bool {
+        self.trouble.as_ref().is_some_and(|trouble| trouble.is_permanent() && !trouble.is_due())
+    }
+
+    /// Writes what waits, or notes why not; returns whether a file was finished on the way.
+    fn flush(&mut self, context: &mut Context<'_>, write: u64) -> bool {
         self.last_write = write;
         let mut finished = false;
-        while !self.queue.is_empty() {
+        match self.write(context, &mut finished) {
+            Ok(()) => {
+                self.batches.clear();
+                self.trouble = None;
+            }
+            Err((action, error)) => {
+                let trouble = Trouble::after(self.trouble.as_ref(), &error);
+                let fault = Some(fault(action, &self.path, error));
+                if trouble.is_permanent() {
+                    context.unwritten.failed.extend(self.batches.drain(..));
+                    context.unwritten.failed_fault = fault;
+                    self.records.clear();
+                    // What of it is in the file already ends after a whole record, or is cut when the file is opened.
+                    self.live = None;
+                } else {
+                    context.unwritten.held_fault = fault;
+                }
+                self.trouble = Some(trouble);
+            }
+        }
+        finished
+    }
+
+    fn write(&mut self, context: &mut Context<'_>, finished: &mut bool) -> Result<(), (&'static str, io::Error)> {
+        while !self.records.is_empty() {
             if self.live.as_mut().is_some_and(|live| !live.is_in_place()) {
-                self.abandon(options);
+                self.abandon(context);
             }
             let live = match &mut self.live {
                 Some(live) => live,
                 None => {
-                    let opened = Live::open(&self.path, options).map_err(|error| fault("write", &self.path, error))?;
-                    self.live.insert(opened)
+                    let opened = Live::open(&self.path, context.options, context.disk);
+                    self.live.insert(opened.map_err(|error| ("write", error))?)
                 }
             };
-            let room = match options.rotate_bytes {
+            let room = match context.options.rotate_bytes {
                 0 => usize::MAX,
                 most => usize::try_from(most.saturating_sub(live.len())).unwrap_or(usize::MAX),
             };
-            let chunk = match self.queue.whole_within(room) {
-                0 if live.len() == 0 => self.queue.first(),
+            let chunk = match self.records.whole_within(room) {
+                0 if live.len() == 0 => self.records.first(),
                 0 => {
-                    self.finish(options)?;
-                    finished = true;
+                    self.finish(context).map_err(|error| ("rotate", error))?;
+                    *finished = true;
                     continue;
                 }
                 chunk => chunk,
             };
-            live.append(&mut self.queue, chunk, options.fsync).map_err(|error| fault("write", &self.path, error))?;
+            let appended = live.append(&mut self.records, chunk, context.disk);
+            if appended.is_err() && context.options.fsync == Fsync::Always && !live.is_torn() {
+                // A descriptor on which a sync failed is not used again.
+                self.live = None;
+            }
+            appended.map_err(|error| ("write", error))?;
         }
-        Ok(finished)
+        // Names of new files and directories that an earlier call could not force to the disk.
+        context.disk.sync_directories_of(&self.path).map_err(|error| ("sync the directory of", error))
     }
 
-    /// Does what is due; answers whether the file was finished.
+    /// Does what is due; returns whether the file was finished.
     fn tick(
         &mut self,
-        options: &Options,
+        context: &mut Context<'_>,
         template: &Template,
         now: UnixNanos,
         sync_is_due: bool,
     ) -> Result<bool, SinkFault> {
         let Some(live) = &mut self.live else { return Ok(false) };
         if !live.is_in_place() {
-            self.abandon(options);
+            self.abandon(context);
             return Ok(false);
         }
-        let interval_is_over = !options.rotate_interval.is_zero() && live.opened().elapsed() >= options.rotate_interval;
+        let rotate_interval = context.options.rotate_interval;
+        let interval_is_over = !rotate_interval.is_zero() && live.opened().elapsed() >= rotate_interval;
         // An event may be a little ahead of the clock when the clock was set back; then the date is still to come.
         let date_is_over = now > self.observed && !template.is_current(&self.path, now);
-        if live.len() > 0 && (interval_is_over || date_is_over && options.compression != Compression::None) {
-            self.finish(options)?;
+        let compresses = context.options.compression != Compression::None;
+        if live.len() > 0 && (interval_is_over || date_is_over && compresses) {
+            self.finish(context).map_err(|error| fault("rotate", &self.path, error))?;
             return Ok(true);
         }
         if date_is_over {
-            self.close(options)?;
+            self.close(context)?;
             return Ok(true);
         }
-        if sync_is_due && live.is_dirty() {
-            live.sync().map_err(|error| fault("sync", &self.path, error))?;
+        if sync_is_due {
+            self.sync(context);
+            let synced = context.disk.sync_directories_of(&self.path);
+            synced.map_err(|error| fault("sync the directory of", &self.path, error))?;
         }
         Ok(false)
     }
 
-    fn finish(&mut self, options: &Options) -> Result<(), SinkFault> {
+    fn finish(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        self.settle(context)?;
         if let Some(live) = &mut self.live {
-            live.finish(wall_clock(), options.fsync).map_err(|error| fault("rotate", &self.path, error))?;
+            live.finish(wall_clock(), context.disk)?;
         }
         self.live = None;
         Ok(())
     }
 
-    fn close(&mut self, options: &Options) -> Result<(), SinkFault> {
-        if let Some(live) = &mut self.live {
-            live.settle(options.fsync).map_err(|error| fault("close", &self.path, error))?;
-        }
+    fn close(&mut self, context: &mut Context<'_>) -> Result<(), SinkFault> {
+        self.settle(context).map_err(|error| fault("close", &self.path, error))?;
         self.live = None;
         Ok(())
     }
 
-    /// Lets go of a file that somebody else has moved or removed. If even that goes wrong there is nobody left to try
-    /// again for.
-    fn abandon(&mut self, options: &Options) {
-        if let Err(fault) = self.close(options)
+    /// Prepares the file for being closed: nothing half-written, and on the disk if `fsync` asks for that at all.
+    fn settle(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if let Some(live) = &mut self.live {
+            live.cut()?;
+        }
+        if context.options.fsync != Fsync::Never {
+            self.sync(context);
+        }
+        Ok(())
+    }
+
+    /// Forces what was written to the disk. When that fails, the system may have dropped what was written since the last
+    /// successful sync, and a second sync could succeed all the same. So the bytes are written again through a new
+    /// descriptor; when that fails, too, their events are reported as lost. Either way the file is opened again for
+    /// the next write.
+    fn sync(&mut self, context: &mut Context<'_>) {
+        let Some(live) = self.live.as_mut().filter(|live| live.is_dirty()) else { return };
+        let Err(error) = live.sync(context.disk) else { return };
+        match live.rewrite_unsynced(context.disk) {
+            Ok(()) => {
+                tracing::warn!(path = %self.path.display(), %error, "fsync failed; the events were written again");
+            }
+            Err(_) => {
+                if live.unsynced_records() > 0 {
+                    context.unwritten.lost.push((self.origin.clone(), live.unsynced_records()));
+                }
+                context.unwritten.lost_fault = Some(fault("sync", &self.path, error));
+            }
+        }
+        self.live = None;
+    }
+
+    /// Closes a file that another process has moved or removed. A fault is only logged: there is nothing to retry.
+    fn abandon(&mut self, context: &mut Context<'_>) {
+        if let Err(fault) = self.close(context)
             && let Some(suppressed) = ABANDONED.permit()
         {
-            tracing::warn!(%fault, suppressed, "a file was moved away or removed while it was being written");
+            tracing::warn!(%fault, suppressed, "a file was moved or removed while it was being written");
         }
         self.live = None;
     }
@@ -308,6 +496,7 @@ fn wall_clock() -> UnixNanos {
 
 #[cfg(test)]
 mod tests {
+    use super::super::disk::faults;
     use super::*;
     use crate::event::{BatchBuilder, Header, Origin, Position, Severity};
     use crate::sink::Kinds;
@@ -334,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reaches_the_disk_with_the_flush_with_the_tick_or_in_its_own_time() {
+    fn written_records_reach_the_disk_with_the_flush_with_the_tick_or_when_the_system_decides() {
         for (fsync, after_flush, after_tick) in
             [(Fsync::Always, false, false), (Fsync::Interval, true, false), (Fsync::Never, true, true)]
         {
@@ -349,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn finished_files_wait_their_turn_while_a_compression_is_running() {
+    fn finished_files_wait_while_a_compression_is_running() {
         let directory = tempfile::tempdir().unwrap();
         let mut outputs = outputs(directory.path(), Fsync::Never);
         outputs.options.compression = Compression::Lz4;
@@ -362,11 +551,11 @@ mod tests {
         outputs.tick(true).unwrap();
         assert_eq!(outputs.take_to_compress().len(), 2);
         outputs.tick(true).unwrap();
-        assert!(outputs.take_to_compress().is_empty(), "each is handed out once");
+        assert!(outputs.take_to_compress().is_empty(), "each is returned once");
     }
 
     #[test]
-    fn a_new_date_makes_it_look_for_files_of_old_ones_that_are_closed_already() {
+    fn a_new_date_starts_a_search_for_closed_files_of_past_dates() {
         let directory = tempfile::tempdir().unwrap();
         let mut outputs = outputs(directory.path(), Fsync::Never);
         outputs.template = Template::parse(&format!("{}/%Y/app.log", directory.path().display())).unwrap();
@@ -376,9 +565,91 @@ mod tests {
         std::fs::create_dir(&old).unwrap();
         std::fs::write(old.join("app.log"), "x\n").unwrap();
         outputs.tick(true).unwrap();
-        assert!(outputs.take_to_compress().is_empty(), "nobody looks while the date stays the same");
+        assert!(outputs.take_to_compress().is_empty(), "no search while the date stays the same");
         outputs.date = Some(old.join("app.log"));
         outputs.tick(true).unwrap();
         assert_eq!(outputs.take_to_compress().len(), 1);
+    }
+
+    /// Outputs whose next `count` syncs fail.
+    fn with_failing_syncs(directory: &Path, fsync: Fsync, count: u32) -> Outputs {
+        let mut outputs = outputs(directory, fsync);
+        outputs.disk.sync_data = faults::sync_data;
+        outputs.disk.sync_directory = faults::sync_directory;
+        faults::fail_syncs(count);
+        outputs
+    }
+
+    fn records_in(directory: &Path) -> usize {
+        std::fs::read_to_string(directory.join("app.log")).unwrap().lines().count()
+    }
+
+    #[test]
+    fn after_a_failed_fsync_the_records_are_written_again_through_a_new_descriptor() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut outputs = with_failing_syncs(directory.path(), Fsync::Interval, 0);
+        take_one(&mut outputs);
+        outputs.flush(true).unwrap();
+        outputs.tick(true).unwrap();
+        take_one(&mut outputs);
+        outputs.flush(true).unwrap();
+        faults::fail_syncs(1);
+        outputs.tick(true).unwrap();
+        assert!(outputs.outputs.is_empty(), "the descriptor whose sync failed is closed");
+        assert!(outputs.take_unwritten().is_empty(), "nothing is lost");
+        take_one(&mut outputs);
+        outputs.flush(true).unwrap();
+        assert_eq!(records_in(directory.path()), 3);
+    }
+
+    #[test]
+    fn records_that_a_failed_fsync_lost_are_reported_and_not_taken_for_synced() {
+        for damage in [false, true] {
+            let directory = tempfile::tempdir().unwrap();
+            let mut outputs = with_failing_syncs(directory.path(), Fsync::Interval, 0);
+            take_one(&mut outputs);
+            outputs.flush(true).unwrap();
+            outputs.tick(true).unwrap();
+            for _ in 0..2 {
+                take_one(&mut outputs);
+                outputs.flush(true).unwrap();
+            }
+            if damage {
+                // The system drops the pages and reads zeros from the disk.
+                let path = directory.path().join("app.log");
+                let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+                let len = file.metadata().unwrap().len();
+                std::os::unix::fs::FileExt::write_all_at(&file, &[0; 100], len - 100).unwrap();
+            }
+            // Without damage the rewritten bytes cannot be forced to the disk either.
+            faults::fail_syncs(if damage { 1 } else { 2 });
+            outputs.tick(true).unwrap();
+            let unwritten = outputs.take_unwritten();
+            assert_eq!(unwritten.lost.iter().map(|(_, events)| *events).collect::<Vec<_>>(), [2]);
+            let fault = unwritten.lost_fault.unwrap().to_string();
+            assert!(fault.starts_with("cannot sync ") && fault.contains("app.log"), "{fault}");
+            outputs.tick(true).unwrap();
+            assert!(outputs.take_unwritten().is_empty(), "each loss is reported once");
+        }
+    }
+
+    #[test]
+    fn a_failed_sync_of_a_directory_is_retried_before_anything_counts_as_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut outputs = with_failing_syncs(directory.path(), Fsync::Always, 1);
+        let template = format!("{}/a/b/app.log", directory.path().display());
+        outputs.template = Template::parse(&template).unwrap();
+        take_one(&mut outputs);
+        outputs.flush(true).unwrap();
+        assert_eq!(outputs.take_unwritten().held.len(), 1, "the directory is not on the disk");
+        // The file exists now, but its directory has not been synced: the next try must not forget that.
+        faults::fail_syncs(1);
+        outputs.outputs[0].trouble = None;
+        outputs.flush(true).unwrap();
+        assert_eq!(outputs.take_unwritten().held.len(), 1, "the directory is not on the disk");
+        outputs.outputs[0].trouble = None;
+        outputs.flush(true).unwrap();
+        assert!(outputs.take_unwritten().is_empty());
+        assert_eq!(records_in(&directory.path().join("a/b")), 1);
     }
 }

@@ -1,34 +1,50 @@
-//! Making the end of an existing file fit to append to.
+//! Repairing the end of an existing file: a record that a killed process left half-written.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use super::live::lock;
 use crate::sink::encode::Format;
 
-/// How our JSON records begin.
+/// The first bytes of our JSON records.
 const RECORD_START: &[u8] = br#"{"time":"#;
 
-/// How far back the beginning of the last line is looked for: no record of ours is longer.
-const FARTHEST: u64 = 16 * 1024 * 1024;
+/// How far back the beginning of the last line is searched: no record of ours is longer.
+const MAX_RECORD_BYTES: u64 = 16 * 1024 * 1024;
 const BLOCK: u64 = 64 * 1024;
 
-/// Sees to it that a file open for appending ends in a line feed, and answers its length.
-///
-/// A last line without line feed is what a process leaves that was killed while writing. When it looks like one of our
-/// JSON records it is cut off, with a warning: its event was never reported as written. Anything else is not ours to
-/// delete, and gets its line feed.
+/// Repairs a file that nobody has open, if it ends in the middle of a record. Leaves a file alone that another process
+/// has locked.
 ///
 /// # Errors
 /// The system's.
-pub(super) fn mend(file: &fs::File, path: &Path, format: Format) -> io::Result<u64> {
+pub(super) fn repair_closed(path: &Path, format: Format) -> io::Result<()> {
+    let file = fs::File::open(path)?;
     let len = file.metadata()?.len();
-    let mut last = [b'\n'];
-    if len > 0 {
-        file.read_exact_at(&mut last, len - 1)?;
+    if is_complete(&file, len)? {
+        return Ok(());
     }
-    if last == *b"\n" {
+    let file = OpenOptions::new().read(true).append(true).open(path)?;
+    if lock(&file).is_err() {
+        return Ok(());
+    }
+    repair(&file, path, format)?;
+    file.sync_data()
+}
+
+/// Makes a file that is open for appending end in a line feed; returns its length.
+///
+/// A last line without line feed is what a process leaves that was killed while writing. When it begins like one of our
+/// JSON records it is cut off, with a warning: its event was never reported as written. Any other last line gets a line
+/// feed.
+///
+/// # Errors
+/// The system's.
+pub(super) fn repair(file: &fs::File, path: &Path, format: Format) -> io::Result<u64> {
+    let len = file.metadata()?.len();
+    if is_complete(file, len)? {
         return Ok(len);
     }
     if format == Format::Json
@@ -44,9 +60,18 @@ pub(super) fn mend(file: &fs::File, path: &Path, format: Format) -> io::Result<u
     Ok(len + 1)
 }
 
-/// Offset of the first byte after the last line feed, `None` when that is farther back than we look.
+/// Whether a file of `len` bytes is empty or ends in a line feed.
+fn is_complete(file: &fs::File, len: u64) -> io::Result<bool> {
+    let mut last = [b'\n'];
+    if len > 0 {
+        file.read_exact_at(&mut last, len - 1)?;
+    }
+    Ok(last == *b"\n")
+}
+
+/// Offset of the first byte after the last line feed, `None` when the last line is longer than [`MAX_RECORD_BYTES`].
 fn last_line_start(file: &fs::File, len: u64) -> io::Result<Option<u64>> {
-    let floor = len.saturating_sub(FARTHEST);
+    let floor = len.saturating_sub(MAX_RECORD_BYTES);
     let mut block = Vec::new();
     let mut end = len;
     while end > floor {
@@ -72,50 +97,50 @@ fn begins_like_a_record(file: &fs::File, start: u64, end: u64) -> io::Result<boo
 mod tests {
     use super::*;
 
-    fn mended(before: &[u8], format: Format) -> Vec<u8> {
+    fn repaired(before: &[u8], format: Format) -> Vec<u8> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x");
         fs::write(&path, before).unwrap();
-        let file = fs::OpenOptions::new().read(true).append(true).open(&path).unwrap();
-        let len = mend(&file, &path, format).unwrap();
+        let file = OpenOptions::new().read(true).append(true).open(&path).unwrap();
+        let len = repair(&file, &path, format).unwrap();
         let after = fs::read(&path).unwrap();
         assert_eq!(len, after.len() as u64);
         after
     }
 
     #[test]
-    fn what_ends_in_a_line_feed_stays_as_it_is() {
+    fn a_file_that_ends_in_a_line_feed_is_not_changed() {
         for format in Format::ALL {
-            assert_eq!(mended(b"", format), b"");
-            assert_eq!(mended(b"anything\n", format), b"anything\n");
+            assert_eq!(repaired(b"", format), b"");
+            assert_eq!(repaired(b"anything\n", format), b"anything\n");
         }
     }
 
     #[test]
-    fn a_torn_record_is_cut_off_wherever_it_was_torn() {
+    fn a_torn_record_is_cut_off_whatever_its_length() {
         let torn = br#"{"time":"2024-02-29T13:07:09Z","name":"x"}"#;
         for len in 1..=torn.len() {
             let before = [b"whole\n", &torn[..len]].concat();
-            assert_eq!(mended(&before, Format::Json), b"whole\n", "torn after {len} bytes");
-            assert_eq!(mended(&torn[..len], Format::Json), b"");
+            assert_eq!(repaired(&before, Format::Json), b"whole\n", "torn after {len} bytes");
+            assert_eq!(repaired(&torn[..len], Format::Json), b"");
         }
         let long = [b"whole\n{\"time\":".as_slice(), &vec![b'x'; 200_000]].concat();
-        assert_eq!(mended(&long, Format::Json), b"whole\n");
+        assert_eq!(repaired(&long, Format::Json), b"whole\n");
     }
 
     #[test]
-    fn a_last_line_that_is_not_ours_is_kept_and_ended() {
+    fn a_last_line_that_is_not_ours_gets_a_line_feed() {
         for before in [b"whole\nnotes".as_slice(), b"notes", br#"{"tame":1"#] {
-            assert_eq!(mended(before, Format::Json), [before, b"\n"].concat());
+            assert_eq!(repaired(before, Format::Json), [before, b"\n"].concat());
         }
-        assert_eq!(mended(br#"{"time":1"#, Format::Text), b"{\"time\":1\n");
+        assert_eq!(repaired(br#"{"time":1"#, Format::Text), b"{\"time\":1\n");
     }
 
     #[test]
-    fn a_last_line_longer_than_any_record_is_kept_and_ended() {
+    fn a_last_line_longer_than_any_record_gets_a_line_feed() {
         let mut before = br#"{"time":"#.to_vec();
-        before.resize(usize::try_from(FARTHEST).unwrap() + 1, b'x');
-        let after = mended(&before, Format::Json);
+        before.resize(usize::try_from(MAX_RECORD_BYTES).unwrap() + 1, b'x');
+        let after = repaired(&before, Format::Json);
         assert_eq!(after.len(), before.len() + 1);
         assert!(after.ends_with(b"x\n"));
     }

@@ -1,4 +1,4 @@
-//! The path template: parsed once, expanded for every batch, and read backwards to tell our files from others'.
+//! The path template: parsed once, expanded for every batch, and matched against paths to recognize our files.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::event::UnixNanos;
 
 /// A path with dates and fields in it, confined to its base directory.
 ///
-/// What fills a hole is never empty and holds neither `/` nor `.`, so an expansion has exactly the components of the
+/// The value of a placeholder is never empty and contains neither `/` nor `.`, so an expansion has exactly the components of the
 /// template and none of them can become `..`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Template {
@@ -26,7 +26,7 @@ enum Part {
     Listener,
 }
 
-/// A strftime item that may stand in a path, and what it can look like there.
+/// A strftime item that may stand in a path, and which texts it can produce.
 #[derive(Debug, PartialEq)]
 struct DateItem {
     format: &'static str,
@@ -35,7 +35,7 @@ struct DateItem {
 
 #[derive(Debug, PartialEq)]
 enum Shape {
-    /// So many digits that make a number from the first to the second, inclusive.
+    /// This many digits; the number is between the second and the third value, inclusive.
     Digits(usize, u32, u32),
     OneOf(&'static [&'static str]),
 }
@@ -58,8 +58,8 @@ const MONTHS_SHORT: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 const DAYS_SHORT: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 
-/// Closed on purpose: items that make `/`, `:` or spaces have no place in a path, those finer than a second would make
-/// a file per batch, and two-digit years sort wrongly.
+/// A closed list: items that produce `/`, `:` or spaces do not belong in a path, items finer than a second would make a
+/// file per batch, and two-digit years sort wrongly.
 const DATE_ITEMS: [DateItem; 20] = [
     DateItem { format: "%Y", shape: Shape::Digits(4, 0, 9999) },
     DateItem { format: "%G", shape: Shape::Digits(4, 0, 9999) },
@@ -87,7 +87,7 @@ impl Template {
     /// Reads a template.
     ///
     /// # Errors
-    /// What is wrong with it and what would be right, naming the item or field.
+    /// What is invalid, with the item or field, and what is allowed.
     pub(super) fn parse(text: &str) -> Result<Template, String> {
         if text.is_empty() {
             return Err("the path is empty".to_owned());
@@ -118,7 +118,7 @@ impl Template {
         Ok(Template { base, components })
     }
 
-    /// The directory that nothing leaves. Empty for the working directory.
+    /// The directory that all files are below. Empty for the working directory.
     pub(super) fn base(&self) -> &Path {
         &self.base
     }
@@ -149,15 +149,24 @@ impl Template {
 
     /// Whether `name` can be the component at `level` (0: the first below the base) of an expansion at any time.
     pub(super) fn could_name(&self, level: usize, name: &str) -> bool {
-        self.components.get(level).is_some_and(|parts| matches(parts, name, None))
+        self.undated(level, name).is_some()
     }
 
-    /// Whether an expansion at `now` can be `path`: if not, nothing that is read from now on goes there.
+    /// A component that [could be named](Template::could_name) `name`, with its date items in place of the dates: the
+    /// same for all dates of one protocol and listener.
+    pub(super) fn undated(&self, level: usize, name: &str) -> Option<String> {
+        let mut undated = String::new();
+        matches(self.components.get(level)?, name, None, &mut undated).then_some(undated)
+    }
+
+    /// Whether an expansion at `now` can be `path`: if not, no event read from now on goes there.
     pub(super) fn is_current(&self, path: &Path, now: UnixNanos) -> bool {
         let time = timestamp(now);
         let Ok(relative) = path.strip_prefix(&self.base) else { return false };
         let mut names = relative.iter().map(|name| name.to_str().unwrap_or_default());
-        self.components.iter().all(|parts| names.next().is_some_and(|name| matches(parts, name, Some(time))))
+        self.components
+            .iter()
+            .all(|parts| names.next().is_some_and(|name| matches(parts, name, Some(time), &mut String::new())))
             && names.next().is_none()
     }
 }
@@ -167,7 +176,7 @@ impl DateItem {
         strtime::format(self.format, time).expect("every item of the table formats every timestamp")
     }
 
-    /// The lengths of the prefix of `text` that this item could have made.
+    /// The length of the prefix of `text` that this item can have produced.
     fn prefix_len(&self, text: &str) -> Option<usize> {
         match self.shape {
             Shape::Digits(width, least, most) => {
@@ -198,7 +207,7 @@ fn parse_component(name: &str) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-/// Reads the item at the front of `text`; answers what follows it.
+/// Reads the item at the front of `text`; returns what follows it.
 fn parse_item<'a>(text: &'a str, parts: &mut Vec<Part>) -> Result<&'a str, String> {
     let Some(letter) = text.chars().nth(1) else {
         return Err("`%` at the end of a name; a literal percent sign is `%%`".to_owned());
@@ -218,7 +227,7 @@ fn parse_item<'a>(text: &'a str, parts: &mut Vec<Part>) -> Result<&'a str, Strin
     Ok(rest)
 }
 
-/// Reads the field at the front of `text`; answers what follows it.
+/// Reads the field at the front of `text`; returns what follows it.
 fn parse_field<'a>(text: &'a str, parts: &mut Vec<Part>) -> Result<&'a str, String> {
     let Some(end) = text.find('}') else {
         return Err(format!("`{text}` lacks its `}}`"));
@@ -232,7 +241,7 @@ fn parse_field<'a>(text: &'a str, parts: &mut Vec<Part>) -> Result<&'a str, Stri
     Ok(rest)
 }
 
-/// Appends a literal; neighbours become one, so that a component without holes is a single part.
+/// Appends a literal; adjacent literals are joined, so that a component without placeholders is a single part.
 fn push_literal(parts: &mut Vec<Part>, text: &str) {
     match parts.last_mut() {
         _ if text.is_empty() => {}
@@ -241,22 +250,39 @@ fn push_literal(parts: &mut Vec<Part>, text: &str) {
     }
 }
 
-/// Whether `text` can be what `parts` make at `time`, or at any time.
-fn matches(parts: &[Part], text: &str, time: Option<Timestamp>) -> bool {
+/// Whether `parts` can expand to `text`, at `time` or at any time. If so, appends to `undated` what they expand to with
+/// the date items themselves in place of the dates.
+fn matches(parts: &[Part], text: &str, time: Option<Timestamp>, undated: &mut String) -> bool {
     let Some((part, rest)) = parts.split_first() else { return text.is_empty() };
-    match (part, time) {
-        (Part::Literal(literal), _) => {
-            text.strip_prefix(literal.as_str()).is_some_and(|text| matches(rest, text, time))
+    let start = undated.len();
+    let is_match = match part {
+        Part::Literal(literal) => text.strip_prefix(literal.as_str()).is_some_and(|text| {
+            undated.push_str(literal);
+            matches(rest, text, time, undated)
+        }),
+        Part::Date(item) => {
+            let len = match time {
+                Some(now) => Some(item.expand(now)).filter(|date| text.starts_with(date)).map(|date| date.len()),
+                None => item.prefix_len(text),
+            };
+            len.is_some_and(|len| {
+                undated.push_str(item.format);
+                matches(rest, &text[len..], time, undated)
+            })
         }
-        (Part::Date(item), Some(now)) => {
-            text.strip_prefix(item.expand(now).as_str()).is_some_and(|text| matches(rest, text, time))
+        Part::Protocol | Part::Listener => {
+            let longest = text.bytes().take_while(|byte| is_word_byte(*byte)).count();
+            (1..=longest).rev().any(|len| {
+                undated.truncate(start);
+                undated.push_str(&text[..len]);
+                matches(rest, &text[len..], time, undated)
+            })
         }
-        (Part::Date(item), None) => item.prefix_len(text).is_some_and(|len| matches(rest, &text[len..], time)),
-        (Part::Protocol | Part::Listener, _) => {
-            let longest = text.bytes().take_while(|byte| is_tame(*byte)).count();
-            (1..=longest).rev().any(|len| matches(rest, &text[len..], time))
-        }
+    };
+    if !is_match {
+        undated.truncate(start);
     }
+    is_match
 }
 
 /// A field's value as part of a file name.
@@ -264,14 +290,14 @@ fn sanitize(value: &str) -> String {
     if value.is_empty() {
         return "_".to_owned();
     }
-    value.chars().map(|c| if u8::try_from(c).is_ok_and(is_tame) { c } else { '_' }).collect()
+    value.chars().map(|c| if u8::try_from(c).is_ok_and(is_word_byte) { c } else { '_' }).collect()
 }
 
-fn is_tame(byte: u8) -> bool {
+fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
 }
 
-/// The same moment for jiff, whose range is far beyond that of [`UnixNanos`].
+/// The same time for jiff, whose range is larger than that of [`UnixNanos`].
 pub(super) fn timestamp(time: UnixNanos) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(time.0)).unwrap_or_default()
 }
@@ -298,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn every_item_formats_the_first_and_the_last_moment_and_recognizes_what_it_made() {
+    fn every_item_formats_the_first_and_the_last_time_and_matches_its_own_text() {
         for time in [UnixNanos(0), LEAP_DAY, UnixNanos(u64::MAX)] {
             for item in &DATE_ITEMS {
                 let made = item.expand(timestamp(time));
@@ -316,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_base_is_the_directories_before_the_first_hole() {
+    fn the_base_is_the_directories_before_the_first_placeholder() {
         for (template, base) in [
             ("events/%Y/{protocol}", "events"),
             ("events/a-%Y/b/c", "events"),
@@ -330,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_path_is_rejected_by_name() {
+    fn an_invalid_path_is_rejected_with_the_part_at_fault() {
         for (template, named) in [
             ("", "empty"),
             ("events/", "ends in `/`"),
@@ -369,14 +395,23 @@ mod tests {
     fn only_names_that_an_expansion_can_have_are_recognized() {
         let template = Template::parse("events/%Y-%m-%d/{protocol}-{listener}.ndjson").unwrap();
         assert!(template.could_name(0, "2024-02-29"));
-        for stranger in ["2024-13-01", "2024-2-29", "2024-02-29x", "+024-02-29", "backup", ""] {
-            assert!(!template.could_name(0, stranger), "{stranger}");
+        for foreign in ["2024-13-01", "2024-2-29", "2024-02-29x", "+024-02-29", "backup", ""] {
+            assert!(!template.could_name(0, foreign), "{foreign}");
         }
         assert!(template.could_name(1, "datadog-web-1.ndjson"));
-        for stranger in ["datadog.ndjson", "-.ndjson", "a-b.ndjson.bak", "a-b.c.ndjson", "ä-b.ndjson"] {
-            assert!(!template.could_name(1, stranger), "{stranger}");
+        for foreign in ["datadog.ndjson", "-.ndjson", "a-b.ndjson.bak", "a-b.c.ndjson", "ä-b.ndjson"] {
+            assert!(!template.could_name(1, foreign), "{foreign}");
         }
         assert!(!template.could_name(2, "x"));
+    }
+
+    #[test]
+    fn names_of_all_dates_are_the_same_undated_and_those_of_another_listener_are_not() {
+        let template = Template::parse("events/%Y-%m-%d/{listener}-%H.ndjson").unwrap();
+        assert_eq!(template.undated(0, "2024-02-29").as_deref(), Some("%Y-%m-%d"));
+        assert_eq!(template.undated(1, "web-13.ndjson").as_deref(), Some("web-%H.ndjson"));
+        assert_eq!(template.undated(1, "web-13-14.ndjson").as_deref(), Some("web-13-%H.ndjson"));
+        assert_eq!(template.undated(1, "web-99.ndjson"), None);
     }
 
     #[test]

@@ -1,60 +1,93 @@
-//! Housekeeping around the live files: what a crash left behind, and how many finished files are kept.
+//! Maintenance of the files: what a crash left behind, and how many finished files are kept.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::disk::Disk;
 use super::live::Live;
 use super::names::{self, Found, State};
 use super::options::{Compression, Options};
+use super::tail;
 use super::template::Template;
 use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
 
-/// Says that a file cannot be tidied away.
+/// Reports that a file cannot be repaired, finished or removed.
 static TROUBLE: LogThrottle = LogThrottle::new();
 
-/// Puts the template's files in order and answers which finished ones are to be compressed, oldest first.
+/// Repairs the end of every unfinished file that the template can have named and that nobody has open: a killed process
+/// leaves its last record half-written, and the file of a past date is never opened again.
 ///
-/// Works from what is on disk alone, so it makes no difference whether a file was finished just now or before a crash.
+/// # Errors
+/// The system's, when the directories cannot be listed. A fault of a single file is a warning.
+pub(super) fn repair(template: &Template, options: &Options, is_open: impl Fn(&Path) -> bool) -> io::Result<()> {
+    for found in names::scan(template)? {
+        if found.state == State::Live && !is_open(&found.path) {
+            warn_on_error(&found.path, "repair", tail::repair_closed(&found.path, options.format));
+        }
+    }
+    Ok(())
+}
+
+/// Finishes, removes and counts the template's files; returns the finished ones that are to be compressed, oldest first.
+///
+/// Works only from what is on disk, so it makes no difference whether a file was finished just now or before a crash.
 /// Call it only while no compression is running: it takes every temporary file for abandoned.
 ///
 /// # Errors
-/// The system's, when the directories cannot be listed. What goes wrong with a single file is a warning.
+/// The system's, when the directories cannot be listed. A fault of a single file is a warning.
 pub(super) fn tidy(
     template: &Template,
     options: &Options,
     now: UnixNanos,
+    disk: &mut Disk,
     is_open: impl Fn(&Path) -> bool,
 ) -> io::Result<Vec<PathBuf>> {
     let is_over = |found: &Found| !template.is_current(&found.path, now) && !is_open(&found.path);
     if options.compression != Compression::None {
         for found in names::scan(template)? {
             if found.state == State::Live && is_over(&found) {
-                warn_of(&found.path, "finish", finish(&found.path, options, now));
+                warn_on_error(&found.path, "finish", finish(&found.path, options, now, disk));
             }
         }
     }
     let found = remove_unfinished(names::scan(template)?);
     let mut over: Vec<_> = found.into_iter().filter(|found| found.state != State::Live || is_over(found)).collect();
-    if options.keep_files > 0 && over.len() > options.keep_files {
-        for surplus in over.drain(..over.len() - options.keep_files) {
-            warn_of(&surplus.path, "remove", fs::remove_file(&surplus.path));
-            remove_empty_directories(&surplus.path, template.base());
-        }
+    if options.keep_files > 0 {
+        remove_surplus(&mut over, options.keep_files, template.base());
     }
     over.retain(|found| found.state == State::Finished && options.compression != Compression::None);
     Ok(over.into_iter().map(|found| found.path).collect())
 }
 
-/// A live file of a date that has passed, left by an earlier run or closed to make room.
-fn finish(path: &Path, options: &Options, now: UnixNanos) -> io::Result<()> {
-    Live::open(path, options)?.finish(now, options.fsync)
+/// Removes the oldest files of every series that has more than `keep`.
+fn remove_surplus(over: &mut Vec<Found>, keep: usize, base: &Path) {
+    let mut surplus: HashMap<PathBuf, usize> = HashMap::new();
+    for found in over.iter() {
+        *surplus.entry(found.series.clone()).or_default() += 1;
+    }
+    over.retain(|found| {
+        let is_surplus = surplus.get_mut(&found.series).filter(|count| **count > keep).map(|count| *count -= 1);
+        if is_surplus.is_some() {
+            warn_on_error(&found.path, "remove", fs::remove_file(&found.path));
+            remove_empty_directories(&found.path, base);
+        }
+        is_surplus.is_none()
+    });
 }
 
-/// Removes what an interrupted compression left: temporary files, and compressed ones whose original is still there.
-/// The originals stay, and will be compressed again. Answers the rest.
+/// Finishes a live file of a past date, from an earlier run or closed to make room.
+fn finish(path: &Path, options: &Options, now: UnixNanos, disk: &mut Disk) -> io::Result<()> {
+    let mut live = Live::open(path, options, disk)?;
+    // The repair of its end may have changed it.
+    (disk.sync_data)(live.file())?;
+    live.finish(now, disk)
+}
+
+/// Removes what an interrupted compression left: temporary files, and compressed files whose original still exists.
+/// The originals stay, and are compressed again. Returns the rest.
 fn remove_unfinished(found: Vec<Found>) -> Vec<Found> {
     let originals: HashSet<PathBuf> =
         found.iter().filter(|found| found.state == State::Finished).map(|found| found.path.clone()).collect();
@@ -65,12 +98,12 @@ fn remove_unfinished(found: Vec<Found>) -> Vec<Found> {
     };
     let (unfinished, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(is_unfinished);
     for found in unfinished {
-        warn_of(&found.path, "remove", fs::remove_file(&found.path));
+        warn_on_error(&found.path, "remove", fs::remove_file(&found.path));
     }
     rest
 }
 
-/// Removes the directories between a removed file and the base as far as they are empty.
+/// Removes the directories between a removed file and the base if they are empty.
 fn remove_empty_directories(path: &Path, base: &Path) {
     for directory in path.ancestors().skip(1).take_while(|directory| *directory != base) {
         if fs::remove_dir(directory).is_err() {
@@ -79,11 +112,11 @@ fn remove_empty_directories(path: &Path, base: &Path) {
     }
 }
 
-fn warn_of(path: &Path, action: &str, result: io::Result<()>) {
+fn warn_on_error(path: &Path, action: &str, result: io::Result<()>) {
     if let Err(error) = result
         && error.kind() != io::ErrorKind::NotFound
         && let Some(suppressed) = TROUBLE.permit()
     {
-        tracing::warn!(path = %path.display(), %error, suppressed, "cannot {action} a finished file");
+        tracing::warn!(path = %path.display(), %error, suppressed, action, "cannot maintain a file");
     }
 }

@@ -1,4 +1,4 @@
-//! Whatever a peer says comes back from a JSON reader as it went in, and stays on its line.
+//! Every text of a peer is read back from JSON unchanged, and stays on its line.
 
 use proptest::prelude::*;
 use tributary::event::{Header, Key, Severity, Value, semconv};
@@ -6,7 +6,7 @@ use tributary::event::{Header, Key, Severity, Value, semconv};
 use super::{assert_one_line, builder, header, json, json_attributes, parse, text};
 
 #[test]
-fn json_strings_escape_what_json_or_a_reader_of_lines_would_trip_over() {
+fn json_strings_escape_what_json_requires_and_what_terminals_or_line_readers_interpret() {
     let cases = [
         ("\"", r#"\""#),
         ("\\", r"\\"),
@@ -15,11 +15,16 @@ fn json_strings_escape_what_json_or_a_reader_of_lines_would_trip_over() {
         ("\u{85}", r"\u0085"),
         ("\u{2028}\u{2029}", r"\u2028\u2029"),
         ("a\u{85}b\u{2028}c\u{2029}d\ne", r"a\u0085b\u2028c\u2029d\ne"),
-        // These begin with the same bytes as the separators, or look dangerous, and are innocent.
-        ("\u{84}\u{86}", "\u{84}\u{86}"),
-        ("\u{2027}\u{202A}", "\u{2027}\u{202A}"),
+        ("\u{7f}\u{80}\u{9b}31m\u{9f}", r"\u007f\u0080\u009b31m\u009f"),
+        ("\u{61c}\u{200e}\u{200f}", r"\u061c\u200e\u200f"),
+        ("\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}", r"\u202a\u202b\u202c\u202d\u202e"),
+        ("\u{2066}\u{2067}\u{2068}\u{2069}", r"\u2066\u2067\u2068\u2069"),
+        // These begin with the same bytes as escaped characters and need no escape.
+        ("\u{a0}\u{bf}", "\u{a0}\u{bf}"),
+        ("\u{600}\u{61b}\u{61d}\u{627}", "\u{600}\u{61b}\u{61d}\u{627}"),
+        ("\u{200d}\u{2010}\u{2027}\u{202f}\u{2065}\u{206a}", "\u{200d}\u{2010}\u{2027}\u{202f}\u{2065}\u{206a}"),
         ("© € … ™", "© € … ™"),
-        ("é 🦀 \u{7f} /", "é 🦀 \u{7f} /"),
+        ("é 🦀 /", "é 🦀 /"),
         ("", ""),
     ];
     for (text, expected) in cases {
@@ -30,6 +35,18 @@ fn json_strings_escape_what_json_or_a_reader_of_lines_would_trip_over() {
             assert!(line.contains(&attributes), "{attributes} in {line}");
             assert_eq!(parse(&line)["attributes"]["datadog.resource"], text.as_str());
         }
+    }
+}
+
+#[test]
+fn json_escapes_every_character_that_text_output_escapes() {
+    // Controls, line separators, bidirectional controls: docs/security.md.
+    let controls = (0..0x20).chain(0x7F..0xA0).chain([0x061C, 0x200E, 0x200F, 0x2028, 0x2029]);
+    let controls = controls.chain(0x202A..=0x202E).chain(0x2066..=0x2069);
+    for c in controls.map(|c| char::from_u32(c).unwrap()) {
+        let line = json_attributes(|event| event.text(semconv::DATADOG_RESOURCE, &c.to_string()));
+        assert!(!line.trim_end_matches('\n').contains(c), "{c:?} stands raw in {line}");
+        assert_eq!(parse(&line)["attributes"]["datadog.resource"], c.to_string());
     }
 }
 
@@ -47,7 +64,7 @@ fn keys_and_names_are_escaped_like_values() {
 }
 
 #[test]
-fn every_character_comes_back_from_json_as_it_went_in() {
+fn every_character_is_read_back_from_json_unchanged() {
     let all: String = (0..=0x3000).chain(0xFFF0..=0x1_0010).filter_map(char::from_u32).collect();
     let line = json_attributes(|event| event.text(semconv::DATADOG_RESOURCE, &all));
     assert_eq!(parse(&line)["attributes"]["datadog.resource"], all.as_str());
@@ -92,7 +109,7 @@ fn given() -> impl Strategy<Value = Given> {
 
 proptest! {
     #[test]
-    fn any_attributes_come_back_from_json_in_their_order(values in prop::collection::vec((any::<String>(), given()), 0..12)) {
+    fn any_attributes_are_read_back_from_json_in_their_order(values in prop::collection::vec((any::<String>(), given()), 0..12)) {
         let mut builder = builder();
         let mut members: Vec<(Key, Value)> = Vec::new();
         for (n, (key, value)) in values.iter().enumerate() {

@@ -1,6 +1,6 @@
 """An rbkit agent whose sockets are libzmq's own (pyzmq): serves a recorded conversation.
 
-usage: rbkit_peer.py SESSION_DIRECTORY PUBLISH_PORT REQUEST_PORT [PUB|XPUB]   (port 0: any)
+usage: libzmq_peer.py SESSION_DIRECTORY PUBLISH_PORT REQUEST_PORT [PUB|XPUB]   (port 0: any)
 
 Says where it is bound, as one line of JSON, and then obeys lines on stdin:
   handshake FILE    answers handshakes with this file from now on

@@ -1,0 +1,108 @@
+//! Work grows with the bytes received, whatever they are: adversarial bodies of size n and 2n.
+
+use crate::growth_support::{Case, assert_linear, requests};
+use crate::zico_support::cbor::{array, gen1, gen2, int, map, null, reference, tag, text};
+use tributary::memory::MemoryBudget;
+use tributary::protocol::zico::{Options, ZicoExchange};
+use tributary::protocol::{Head, Protocol};
+
+const GEN1: &str = "x-zorka-session-uuid";
+const GEN2: &str = "x-zorka-session-id";
+
+/// The path of a body, and the body.
+type Body = (&'static str, Vec<u8>);
+
+fn case(name: &'static str, size: u64, session: &'static str, attack: fn(i64) -> Vec<Body>) -> Case {
+    Case::new(name, size, move |size| {
+        let bodies = attack(i64::try_from(size).unwrap()).into_iter();
+        let bodies: Vec<_> = bodies.map(|(path, body)| (head(session, path), body)).collect();
+        let exchange = ZicoExchange::recorded(Options::default(), false, &MemoryBudget::new(256 << 20));
+        move || {
+            let statuses = requests(&exchange, Protocol::Zico, &bodies);
+            assert!(statuses.iter().all(|status| *status == 202), "{statuses:?}");
+        }
+    })
+}
+
+fn head(session: &str, path: &str) -> Head {
+    let headers = [(session, "00c0ffee12345678"), ("x-zorka-trace-uuid", "0123456789abcdef0123456789abcdef")];
+    let headers = headers.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()));
+    Head { method: "POST".to_owned(), target: format!("/agent/submit/{path}"), headers: headers.to_vec() }
+}
+
+fn repeat(n: i64, part: impl FnMut(i64) -> Vec<u8>) -> Vec<u8> {
+    (0..n).flat_map(part).collect()
+}
+
+/// Records nested `n` deep.
+fn nested(n: i64, inside: impl FnMut(i64) -> Vec<u8>) -> Vec<u8> {
+    [repeat(n, inside), repeat(n, |at| gen1::close(at as u64, 1))].concat()
+}
+
+#[test]
+fn twice_the_bodies_are_at_most_two_and_a_half_times_the_work() {
+    let cases = [
+        case("records nested deeper and deeper", 500, GEN1, |n| {
+            vec![("trc", nested(n, |at| gen1::open(at as u64, 9)))]
+        }),
+        case("records that never end", 500, GEN1, |n| vec![("trc", repeat(n, |at| gen1::open(at as u64, 9)))]),
+        case("a trace in more and more parts", 300, GEN1, |n| {
+            let parts = (0..n).map(|at| ("trc", gen1::open(at as u64, 9)));
+            parts.chain([("trc", repeat(n, |at| gen1::close(at as u64, 1)))]).collect()
+        }),
+        case("a trace in parts, each with an attribute of the outermost record", 300, GEN1, |n| {
+            let first = [gen1::open(1, 9), gen1::begin(1, 5), repeat(n, |at| gen1::open(at as u64, 9))].concat();
+            let part = |at: i64| ("trc", gen1::upward(5, &[(text(&at.to_string()), int(at))]));
+            [("trc", first)].into_iter().chain((0..n).map(part)).collect()
+        }),
+        case("items that belong to no record", 1000, GEN1, |n| {
+            vec![("trc", [gen1::open(1, 9), repeat(n, |_| gen1::close(2, 1))].concat())]
+        }),
+        case("begins of one type inside each other, each with upward attributes", 300, GEN1, |n| {
+            let step = |at: i64| {
+                [gen1::open(at as u64, 9), gen1::begin(at, 5), gen1::upward(5, &[(text("k"), int(at))])].concat()
+            };
+            vec![("trc", nested(n, step))]
+        }),
+        case("attributes of one record, all of one key", 500, GEN1, |n| {
+            let attributes = repeat(n, |at| gen1::attributes(&[(text("k"), int(at))]));
+            vec![("trc", [gen1::open(1, 9), attributes, gen1::close(2, 1)].concat())]
+        }),
+        case("attributes of one record, each of its own key", 500, GEN1, |n| {
+            let attributes = repeat(n, |at| gen1::attributes(&[(reference(at + 1), int(at))]));
+            vec![("trc", [gen1::open(1, 9), attributes, gen1::close(2, 1)].concat())]
+        }),
+        case("one map of attributes", 500, GEN1, |n| {
+            let pairs: Vec<_> = (0..n).map(|at| (text(&at.to_string()), text("value"))).collect();
+            vec![("trc", [gen1::open(1, 9), gen1::attributes(&pairs), gen1::close(2, 1)].concat())]
+        }),
+        case("a value of arrays and maps", 500, GEN1, |n| {
+            let items: Vec<_> = (0..n).map(|at| array(&[map(&[(int(at), null())]), array(&[])])).collect();
+            let attributes = gen1::attributes(&[(text("k"), array(&items))]);
+            vec![("trc", [gen1::open(1, 9), attributes, gen1::close(2, 1)].concat())]
+        }),
+        case("a value of nested tags", 500, GEN1, |n| {
+            let value = (0..n).fold(int(1), |inner, _| tag(200, inner));
+            vec![("trc", [gen1::open(1, 9), gen1::attributes(&[(text("k"), value)]), gen1::close(2, 1)].concat())]
+        }),
+        case("copies inside each other that must be looked for to their ends", 300, GEN2, |n| {
+            let delivered = [gen2::open(7, 9), gen2::begin(5, 1, &[]), gen2::close(8, 1, None)].concat();
+            let step = |_| [gen2::open(7, 9), gen2::begin(5, 1, &[])].concat();
+            let copies = [gen2::open(1, 9), repeat(n, step), repeat(n + 1, |_| gen2::close(9, 1, None))].concat();
+            vec![("trc", delivered), ("trc", copies)]
+        }),
+        case("strings and methods defined again and again, and used", 300, GEN2, |n| {
+            let strings = repeat(n, |at| gen2::string(at % 3 + 1, &at.to_string()));
+            let methods = repeat(n, |at| gen2::method(at + 1, [1, 2, 3]));
+            let records = repeat(n, |at| [gen2::open(at, at + 1), gen2::close(at + 1, 1, None)].concat());
+            vec![("agd", [strings, methods].concat()), ("trc", records)]
+        }),
+        case("one definition and one record by turns", 150, GEN2, |n| {
+            let method =
+                |at: i64| ("agd", [gen2::string(1, &at.to_string()), gen2::method(at + 1, [1, 1, 1])].concat());
+            let record = |at: i64| ("trc", [gen2::open(at, at + 1), gen2::close(at + 1, 1, None)].concat());
+            (0..n).flat_map(|at| [method(at), record(at)]).collect()
+        }),
+    ];
+    assert_linear(twice_the_bodies_are_at_most_two_and_a_half_times_the_work, &cases);
+}
