@@ -252,8 +252,13 @@ impl Room {
 
     fn is_authorized(&self, request: &Request<Incoming>) -> bool {
         let Some(token) = &self.token else { return true };
-        let given = request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-        given.is_some_and(|given| given.trim_ascii().ct_eq(token).into())
+        let Some((scheme, given)) =
+            request.headers().get(AUTHORIZATION).and_then(|it| it.as_bytes().split_at_checked(7))
+        else {
+            return false;
+        };
+        // The name of a scheme is case-insensitive (RFC 9110, 11.1).
+        scheme.eq_ignore_ascii_case(b"Bearer ") && given.trim_ascii().ct_eq(token).into()
     }
 }
 

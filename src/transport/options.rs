@@ -162,7 +162,7 @@ impl ListenerOptions {
         if self.reserved_bytes > 0 {
             bounds.add(of, "its reserve for connections (reserved_bytes)", self.reserved_bytes);
         }
-        bounds.add(of, "addresses whose allowance is used up", super::admission::MOST_BYTES);
+        bounds.add(of, "addresses that have used their allowance up", super::admission::MOST_BYTES);
         if let Some(capture) = &self.capture {
             bounds.add(of, "what waits to be recorded (capture)", super::capture::MOST_BYTES);
             let what = "the list of what was recorded (capture.max_bytes)";

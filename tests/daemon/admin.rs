@@ -125,6 +125,10 @@ async fn a_token_is_wanted_for_all_but_the_probes() {
         }
     }
     assert_eq!(ask(address, "GET", "/metrics", &with("s3cret")).await.status, 200);
+    for (scheme, status) in [("bearer", 200), ("BEARER", 200), ("Basic", 401), ("Bearers", 401), ("Bea", 401)] {
+        let header = format!("authorization: {scheme} s3cret\r\n");
+        assert_eq!(ask(address, "GET", "/metrics", &header).await.status, status, "{scheme}");
+    }
     daemon.stop().await;
 }
 
