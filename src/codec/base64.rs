@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Why a text is no base64.
+/// Why a text is not base64.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Base64Error {
-    /// Where in the text, in bytes.
+    /// Offset in the text, in bytes.
     pub offset: usize,
-    /// What is wrong there.
+    /// What is wrong.
     pub what: &'static str,
 }
 
@@ -19,10 +19,10 @@ impl fmt::Display for Base64Error {
 
 impl std::error::Error for Base64Error {}
 
-/// Decodes a whole text. White space anywhere is passed over. What a last group has in bits over is not looked at.
+/// Decodes a whole text. White space is skipped. Unused bits of the last group are ignored.
 ///
 /// # Errors
-/// A character of another alphabet, text behind the padding, or a group that is not whole.
+/// A character of another alphabet, text after the padding, or an incomplete group.
 pub fn decode(text: &[u8]) -> Result<Vec<u8>, Base64Error> {
     let mut output = Vec::with_capacity(text.len() / 4 * 3 + 3);
     let (mut group, mut filled, mut padding) = (0u32, 0, 0);
@@ -48,7 +48,7 @@ pub fn decode(text: &[u8]) -> Result<Vec<u8>, Base64Error> {
         (0, 0) => {}
         (2, 2) => output.push((group >> 4) as u8),
         (3, 1) => output.extend_from_slice(&((group >> 2) as u16).to_be_bytes()),
-        _ => return Err(Base64Error { offset: text.len(), what: "the last group is not whole" }),
+        _ => return Err(Base64Error { offset: text.len(), what: "the last group is incomplete" }),
     }
     Ok(output)
 }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_the_standard_are_decoded() {
+    fn the_examples_of_the_standard_are_decoded() {
         // RFC 4648, section 10.
         let known =
             [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYg==", "foob"), ("Zm9vYmE=", "fooba")];
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn errors_name_their_offset() {
         for (text, offset) in [
             ("Zg=", 3),
             ("Zg", 2),

@@ -1,15 +1,15 @@
-//! CBOR (RFC 8949) → items, one after the other: a bounded pull reader over borrowed bytes.
+//! CBOR (RFC 8949): a bounded pull reader over borrowed bytes, which returns one item after the other.
 //!
-//! It reads streams of items as well as documents, and whoever pulls knows where he is in them: a tag is an item of its
-//! own that means what the caller says, and depth is the caller's counter. Nothing is allocated, no declared length is
-//! believed beyond the bytes that are there, and nothing recurses.
+//! It reads streams of items as well as documents. The caller keeps track of its position in them: a tag is an item of
+//! its own whose meaning the caller decides, and the caller counts the depth. Nothing is allocated or recursive, and every
+//! declared length is checked against the bytes that are there.
 
 use std::fmt;
 
 /// The deepest nesting that [`Reader::skip`] can be allowed.
 pub const MOST_DEPTH: usize = 96;
 
-/// Most values are not nested deeper: then no room for more has to be made.
+/// Most values are not nested deeper, so a small array on the stack is enough for them.
 const FEW_LEVELS: usize = 4;
 
 /// Major types.
@@ -18,17 +18,17 @@ const NEGATIVE: u8 = 1;
 const ARRAY: u8 = 4;
 const TAG: u8 = 6;
 
-/// Reads items off the front of a slice. `Copy`: a copy is a bookmark.
+/// Reads items from the front of a slice. `Copy`: a copy is a bookmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-/// One item. A container is its head alone: what it holds comes with the next calls.
+/// One item. Of a container only the head: the next calls return its content.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Item<'a> {
-    /// An integer from 0 on.
+    /// A non-negative integer.
     Unsigned(u64),
     /// The integer −1 − n.
     Negative(u64),
@@ -38,13 +38,13 @@ pub enum Item<'a> {
     Text(&'a [u8]),
     /// A string in pieces: definite strings of the same kind follow, then a break. `true`: of text.
     Pieces(bool),
-    /// An array of so many items; `None`: up to a break.
+    /// An array with this many items; `None`: up to a break.
     Array(Option<u64>),
-    /// A map of so many pairs; `None`: up to a break.
+    /// A map with this many pairs; `None`: up to a break.
     Map(Option<u64>),
     /// A tag on the item that follows.
     Tag(u64),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
     /// Null.
     Null,
@@ -58,7 +58,7 @@ pub enum Item<'a> {
     Break,
 }
 
-/// What cannot be read, and where.
+/// A decoding error: where and what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CborError {
     /// Offset of the item at fault.
@@ -74,11 +74,11 @@ pub enum Fault {
     End,
     /// An initial byte that CBOR reserves.
     Reserved(u8),
-    /// Another item than this was expected.
+    /// This item was expected.
     Expected(&'static str),
-    /// A break where none can be.
+    /// A break that is not allowed here.
     Break,
-    /// More than so many containers and tags in one another.
+    /// Containers and tags are nested deeper than this.
     TooDeep(usize),
 }
 
@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
         Reader { bytes, at: 0 }
     }
 
-    /// A reader of `bytes` that stands at `offset`.
+    /// A reader of `bytes` at `offset`.
     pub fn at(bytes: &'a [u8], offset: usize) -> Self {
         Reader { bytes, at: offset.min(bytes.len()) }
     }
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    /// All the bytes, which offsets count in.
+    /// All the bytes. Offsets are relative to their start.
     pub fn whole(&self) -> &'a [u8] {
         self.bytes
     }
@@ -125,13 +125,13 @@ impl<'a> Reader<'a> {
         &self.bytes[self.at..]
     }
 
-    /// Whether nothing is left.
+    /// Whether all bytes have been read.
     #[inline]
     pub fn is_at_end(&self) -> bool {
         self.at >= self.bytes.len()
     }
 
-    /// The same, so many bytes on: for whoever has looked at [`Reader::rest`].
+    /// The reader moved forward by this many bytes, for callers that have read them from [`Reader::rest`].
     #[inline]
     #[must_use]
     pub fn advanced(self, bytes: usize) -> Self {
@@ -141,7 +141,7 @@ impl<'a> Reader<'a> {
     /// The next item.
     ///
     /// # Errors
-    /// It is cut, or CBOR has no such item. The reader stays where it was.
+    /// The item is incomplete or not valid CBOR. The reader does not move.
     #[inline]
     pub fn item(&mut self) -> Result<Item<'a>, CborError> {
         let start = self.at;
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
         item
     }
 
-    /// Takes the next byte if it is this one: items of one byte, and the first of those that are known by it.
+    /// Reads the next byte if it is this one, for items of one byte and for items that their first byte identifies.
     #[inline]
     pub fn take(&mut self, byte: u8) -> bool {
         let is_it = self.bytes.get(self.at) == Some(&byte);
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
         is_it
     }
 
-    /// An integer from 0 on.
+    /// A non-negative integer.
     ///
     /// # Errors
     /// Another item, or those of [`Reader::item`].
@@ -169,7 +169,7 @@ impl<'a> Reader<'a> {
         self.head(UNSIGNED).ok_or_else(|| self.other_than("an integer from 0 on"))
     }
 
-    /// An integer, as the 64 bits of its two's complement: a negative one and one from 2^63 on may be the same.
+    /// An integer, as the 64 bits of its two's complement. A negative integer and one of at least 2^63 can be equal.
     ///
     /// # Errors
     /// Another item, or those of [`Reader::item`].
@@ -190,7 +190,7 @@ impl<'a> Reader<'a> {
         self.head(TAG).ok_or_else(|| self.other_than("a tag"))
     }
 
-    /// The head of an array whose length is declared and lies in a range.
+    /// The head of an array with a declared length in this range.
     ///
     /// # Errors
     /// Another item, another length, or those of [`Reader::item`].
@@ -206,14 +206,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Passes over one whole item with all that it holds: at most `max_depth` containers and tags in one another (and
-    /// never more than [`MOST_DEPTH`]).
+    /// Skips one whole item with its content: at most `max_depth` nested containers and tags (and never more than
+    /// [`MOST_DEPTH`]).
     ///
     /// # Errors
-    /// Something in it is at fault. The reader stays where it was.
+    /// The item is not valid. The reader does not move.
     pub fn skip(&mut self, max_depth: usize) -> Result<(), CborError> {
         let start = *self;
-        // Most values hold nothing, and need no room for what is open.
+        // Most values are not containers and need no stack.
         match self.item()? {
             Item::Break | Item::Tag(_) | Item::Pieces(_) | Item::Array(_) | Item::Map(_) => *self = start,
             _ => return Ok(()),
@@ -230,7 +230,7 @@ impl<'a> Reader<'a> {
         skipped
     }
 
-    /// The same with room for so many `LEVELS` that are open, which is as much as `max_depth`.
+    /// The same with a stack of `LEVELS` open containers, which is at least `max_depth`.
     fn pass_over<const LEVELS: usize>(&mut self, max_depth: usize) -> Result<(), CborError> {
         let mut open = [Open::Items(0); LEVELS];
         let mut depth = 0;
@@ -254,7 +254,7 @@ impl<'a> Reader<'a> {
                 _ => Some(Open::Items(0)),
             };
             match inner {
-                // A break ends what is open.
+                // A break ends the innermost open container.
                 None => depth -= 1,
                 Some(Open::Items(0)) => {}
                 Some(inner) => {
@@ -271,7 +271,7 @@ impl<'a> Reader<'a> {
                     continue;
                 }
             }
-            // An item is complete, and may complete those around it.
+            // An item is complete, and may complete the containers around it.
             loop {
                 match open[..depth].last_mut() {
                     None => return Ok(()),
@@ -295,8 +295,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The argument of the next item, if that is of this major type and its head is here; else nothing is read. For whoever
-    /// knows what comes: no item has to be made and taken apart.
+    /// The argument of the next item, if it has this major type and its head is complete; else nothing is read. A fast
+    /// path for callers that expect a certain item.
     #[inline]
     fn head(&mut self, major: u8) -> Option<u64> {
         let rest = self.bytes.get(self.at..)?;
@@ -388,7 +388,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What is wrong with the next item, which is not `what` was expected. The reader stays where it is.
+    /// The error for the next item, which is not the expected `what`. The reader does not move.
     #[cold]
     fn other_than(&self, what: &'static str) -> CborError {
         let expected = CborError { offset: self.at, fault: Fault::Expected(what) };
@@ -396,10 +396,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What is open around an item that is passed over.
+/// A container that is open while items are skipped.
 #[derive(Clone, Copy)]
 enum Open {
-    /// So many items are to come.
+    /// This many items are left.
     Items(u64),
     /// Items up to a break.
     ToBreak,
@@ -434,7 +434,7 @@ mod tests {
         (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
     }
 
-    /// The item at the front as ciborium's kind of value; recursion is fine for what tests make.
+    /// The item at the front as a value of ciborium. Recursive, which is fine for the input of tests.
     fn value(reader: &mut Reader<'_>) -> Result<Value, CborError> {
         Ok(match reader.item()? {
             Item::Unsigned(number) => Value::Integer(number.into()),
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn errors_name_their_offset() {
         for (bytes, offset, fault) in [
             ("", 0, Fault::End),
             ("1c", 0, Fault::Reserved(0x1C)),

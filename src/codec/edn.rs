@@ -1,18 +1,18 @@
-//! EDN, the notation of Clojure's data → the same values as JSON has.
+//! Parses EDN, the data notation of Clojure, into JSON values.
 //!
-//! Keywords and symbols become texts without their colon, lists, vectors and sets arrays, and tags are passed over. Keys
-//! of maps are texts, or else what their value is in JSON.
+//! Keywords and symbols become strings without their colon. Lists, vectors and sets become arrays. Tags are skipped. Keys of
+//! maps that are not text become their JSON notation.
 
 use std::fmt;
 
 use serde_json::{Map, Number, Value};
 
-/// Why a text is no EDN.
+/// Why a text is not EDN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EdnError {
-    /// Where in the text, in bytes.
+    /// Offset in the text, in bytes.
     pub offset: usize,
-    /// What is wrong there.
+    /// What is wrong.
     pub what: &'static str,
 }
 
@@ -24,13 +24,13 @@ impl fmt::Display for EdnError {
 
 impl std::error::Error for EdnError {}
 
-/// Values may nest so deep.
+/// The deepest nesting of values.
 const MOST_DEPTH: usize = 64;
 
-/// Reads a text that is one value.
+/// Parses a text that is one value.
 ///
 /// # Errors
-/// It is not, or nests too deep.
+/// It is not one value, or it is nested too deep.
 pub fn read(text: &str) -> Result<Value, EdnError> {
     let mut reader = Reader { text, at: 0 };
     let value = reader.value(0)?;
@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
         Ok(Value::Array(list))
     }
 
-    /// Whether the collection ends here; its end is passed then.
+    /// Whether the collection ends here; if so, its end is consumed.
     fn ends(&mut self, depth: usize, closing: char) -> Result<bool, EdnError> {
         self.skip(depth)?;
         let ends = self.peek() == Some(closing);
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The character of four hexadecimal digits; half of a pair becomes the replacement character.
+    /// The character of four hexadecimal digits; a surrogate becomes the replacement character.
     fn unicode(&mut self) -> Option<char> {
         let digits = self.text.get(self.at..self.at + 4)?;
         let code = u32::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))?;
@@ -181,7 +181,7 @@ impl<'a> Reader<'a> {
         value.ok_or(EdnError { offset: start, what: "neither a value nor the end of one" })
     }
 
-    /// Passes and answers what goes on until white space or something that EDN knows.
+    /// Consumes and returns the text up to white space or a delimiter of EDN.
     fn word(&mut self) -> &'a str {
         let rest = &self.text[self.at..];
         let is_end = |character: char| is_space(character) || "{}[]()\";\\".contains(character);
@@ -190,7 +190,7 @@ impl<'a> Reader<'a> {
         word
     }
 
-    /// Passes white space, comments, and values that are to be passed over (`#_`).
+    /// Consumes white space, comments, and discarded values (`#_`).
     fn skip(&mut self, depth: usize) -> Result<(), EdnError> {
         loop {
             let rest = self.text[self.at..].trim_start_matches(is_space);
@@ -225,7 +225,7 @@ fn is_space(character: char) -> bool {
     character.is_whitespace() || character == ','
 }
 
-/// An integer, or else a float; `N` and `M` say that it may be a large one.
+/// An integer, or else a float; the suffixes `N` and `M` mark arbitrary precision.
 fn number(word: &str) -> Option<Value> {
     let plain = word.strip_prefix('+').unwrap_or(word);
     let plain = plain.strip_suffix(['N', 'M']).unwrap_or(plain);
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_become_those_of_json() {
+    fn values_become_json_values() {
         let text = r#" {:rkey "k\"\n\u00e9" , :agent/name "h", "app" :demo, :nested {:a [1 -2 +3 2.5 1e3 7N 1.5M nil true]
             :b (x y) :c #{1} :d \a :e \newline} ; a comment
             :when #inst "2026-01-01" #_ignored :last #_ {:a 1} false 5 6 18446744073709551615 7} "#;
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn errors_name_their_offset() {
         for (text, offset) in [
             ("", 0),
             ("{", 1),

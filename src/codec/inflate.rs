@@ -1,31 +1,31 @@
-//! gzip, zlib and raw deflate → bytes, in steps, with a hard cap on what comes out.
+//! Inflates gzip, zlib and raw deflate in steps, with a hard limit on the output.
 //!
-//! Whoever holds the input decides when to go on: a step does a bounded amount of work. Members of gzip that follow one
-//! another are one stream, and zero bytes after the last one are padding, as gzip itself has it; anything else there is a
-//! fault. The other two end where they end.
+//! A step does a bounded amount of work; the caller decides when to do the next one. Consecutive gzip members are one
+//! stream, and zero bytes after the last member are padding, as in gzip itself; anything else there is an error. zlib and
+//! raw deflate end with their stream.
 
 use std::fmt;
 
 use flate2::{Crc, Decompress, FlushDecompress, Status};
 
-/// The most that one step produces.
+/// The most bytes that one step produces.
 pub const STEP_BYTES: usize = 256 * 1024;
-/// Room that a step has at least.
+/// The least free output buffer of a step.
 const LEAST_ROOM_BYTES: usize = 4 * 1024;
 
 /// Why a stream cannot be inflated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InflateError {
-    /// It breaks its format.
+    /// The format is violated.
     Corrupt {
-        /// Offset in the compressed bytes, roughly.
+        /// Approximate offset in the compressed bytes.
         offset: usize,
-        /// What is wrong there.
+        /// What is wrong.
         what: &'static str,
     },
-    /// It ends before it is over.
+    /// The input ends inside the stream.
     Truncated,
-    /// More comes out than is allowed.
+    /// The output is over the limit.
     TooLarge {
         /// The limit in bytes.
         limit: usize,
@@ -59,11 +59,11 @@ pub struct Inflate {
     is_done: bool,
 }
 
-/// What both are made of.
+/// The parts that both have in common.
 #[derive(Debug)]
 struct Deflated {
     inflater: Decompress,
-    /// Input bytes that are done with.
+    /// Input bytes that have been processed.
     at: usize,
     output: Vec<u8>,
     limit: usize,
@@ -71,7 +71,7 @@ struct Deflated {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// At the start of a member. Before the first there must be one.
+    /// At the start of a member. The first one is mandatory.
     Header {
         is_first: bool,
     },
@@ -89,26 +89,26 @@ const FLAG_COMMENT: u8 = 16;
 const FLAGS_RESERVED: u8 = 0xE0;
 
 impl Gunzip {
-    /// Of a stream from which at most `limit` bytes may come.
+    /// A stream with at most `limit` bytes of output.
     pub fn new(limit: usize) -> Self {
         let deflated = Deflated::new(false, limit);
         Gunzip { deflated, crc: Crc::new(), phase: Phase::Header { is_first: true } }
     }
 
-    /// Memory that the output takes.
+    /// Memory of the output.
     pub fn memory_bytes(&self) -> usize {
         self.deflated.output.capacity()
     }
 
-    /// What has come out.
+    /// The output.
     pub fn into_output(self) -> Vec<u8> {
         self.deflated.output
     }
 
-    /// Goes a step further. `input` is the whole stream, the same with every call. Answers `true` at its end.
+    /// Does the next step. `input` is the whole stream, the same in every call. Returns `true` at the end.
     ///
     /// # Errors
-    /// The stream is at fault, or passes the limit; it cannot be gone on with then.
+    /// The stream is invalid or over the limit; no further step is possible.
     pub fn step(&mut self, input: &[u8]) -> Result<bool, InflateError> {
         match self.phase {
             Phase::Header { is_first } => self.header(input, is_first)?,
@@ -182,35 +182,35 @@ impl Gunzip {
 }
 
 impl Inflate {
-    /// Of a stream of zlib from which at most `limit` bytes may come.
+    /// A zlib stream with at most `limit` bytes of output.
     pub fn zlib(limit: usize) -> Self {
         Inflate { deflated: Deflated::new(true, limit), is_done: false }
     }
 
-    /// Of a stream of deflate with nothing around it.
+    /// A raw deflate stream.
     pub fn raw(limit: usize) -> Self {
         Inflate { deflated: Deflated::new(false, limit), is_done: false }
     }
 
-    /// Memory that the output takes.
+    /// Memory of the output.
     pub fn memory_bytes(&self) -> usize {
         self.deflated.output.capacity()
     }
 
-    /// Input bytes that are done with; at the end, how long the stream was.
+    /// Input bytes that have been processed; at the end, the length of the stream.
     pub fn consumed(&self) -> usize {
         self.deflated.at
     }
 
-    /// What has come out.
+    /// The output.
     pub fn into_output(self) -> Vec<u8> {
         self.deflated.output
     }
 
-    /// Goes a step further. `input` begins with the stream, the same with every call. Answers `true` at its end.
+    /// Does the next step. `input` begins with the stream and is the same in every call. Returns `true` at the end.
     ///
     /// # Errors
-    /// The stream is at fault, or passes the limit; it cannot be gone on with then.
+    /// The stream is invalid or over the limit; no further step is possible.
     pub fn step(&mut self, input: &[u8]) -> Result<bool, InflateError> {
         self.is_done = self.is_done || self.deflated.step(input)?;
         Ok(self.is_done)
@@ -222,11 +222,11 @@ impl Deflated {
         Deflated { inflater: Decompress::new(is_zlib), at: 0, output: Vec::new(), limit }
     }
 
-    /// Answers `true` at the end.
+    /// Returns `true` at the end.
     fn step(&mut self, input: &[u8]) -> Result<bool, InflateError> {
         let before = self.output.len();
-        // Little for little streams, since many may be on their way at once. One byte more than allowed, so that a
-        // stream of exactly the limit can end.
+        // A small buffer for small streams, because many can be in progress. One byte more than allowed, so that a stream of
+        // exactly the limit can end.
         let room = before.max(4 * input.len()).clamp(LEAST_ROOM_BYTES, STEP_BYTES);
         let room = room.min((self.limit - before).saturating_add(1));
         self.output.resize(before + room, 0);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_may_fill_the_limit_and_not_pass_it() {
+    fn a_stream_may_reach_the_limit_and_not_exceed_it() {
         let bytes = vec![7; 3 * STEP_BYTES + 5];
         assert_eq!(inflate(&gzip(&bytes), bytes.len()), Ok(bytes.clone()));
         let limit = bytes.len() - 1;
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn optional_parts_of_the_header_are_passed_over() {
+    fn optional_parts_of_the_header_are_skipped() {
         let plain = gzip(b"text");
         let mut stream = plain[..HEADER_BYTES].to_vec();
         stream[3] = FLAG_EXTRA | FLAG_NAME | FLAG_COMMENT | FLAG_HEADER_CRC;
@@ -315,7 +315,7 @@ mod tests {
         for bit in 0..stream.len() * 8 {
             let mut damaged = stream.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            // Time, extra flags and system of the header say nothing about the data, nor does the flag for text.
+            // Time, extra flags, system and text flag of the header do not affect the data.
             let is_idle = (4 * 8..HEADER_BYTES * 8).contains(&bit) || bit == 3 * 8;
             assert_eq!(inflate(&damaged, 999).is_ok(), is_idle, "bit {bit}");
         }

@@ -1,9 +1,9 @@
-//! A map that knows which of its entries was used longest ago.
+//! A map that knows its least recently used entry.
 //!
-//! Protocols that send a text once and refer to it later need one on each side. Looking up is by far the most frequent
-//! operation, so it costs one hash and one store: every entry carries the number of its last use. The order itself is
-//! kept lazily, in a heap that may know an older use of an entry than its last; only when the oldest entry is asked for
-//! are those brought up to date, each at most once per use. The hash is seeded, because peers choose the keys.
+//! Protocols that send a text once and refer to it later need one on each side. A lookup is by far the most frequent
+//! operation, so it costs one hash and one store: every entry has the number of its last use. The order is maintained
+//! lazily, in a heap that may have an older use of an entry; [`Lru::pop_oldest`] updates such items, each at most once per
+//! use. The hash is seeded, because peers choose the keys.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,11 +12,11 @@ use std::hash::Hash;
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-/// Entries in order of use. It never evicts by itself: the owner calls [`Lru::pop_oldest`] when it has too much.
+/// Entries in order of use. It does not evict: the owner calls [`Lru::pop_oldest`] when it is over its limits.
 #[derive(Debug)]
 pub struct Lru<K, V> {
     entries: HashMap<K, Entry<V>, RandomState>,
-    /// For every key one use of it, never a later one than its last.
+    /// One use of every key: the last one or an earlier one.
     order: BinaryHeap<Reverse<(u64, K)>>,
     uses: u64,
 }
@@ -39,12 +39,12 @@ impl<K: Copy + Ord + Hash, V> Lru<K, V> {
         self.entries.len()
     }
 
-    /// Whether there is no entry.
+    /// Whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The value of `key`, which now counts as used last.
+    /// The value of `key`, which becomes the most recently used one.
     #[inline]
     pub fn get(&mut self, key: &K) -> Option<&mut V> {
         let entry = self.entries.get_mut(key)?;
@@ -53,12 +53,12 @@ impl<K: Copy + Ord + Hash, V> Lru<K, V> {
         Some(&mut entry.value)
     }
 
-    /// The value of `key`; its place in the order stays.
+    /// The value of `key`, without counting as a use.
     pub fn peek_mut(&mut self, key: &K) -> Option<&mut V> {
         self.entries.get_mut(key).map(|entry| &mut entry.value)
     }
 
-    /// Sets the value of `key`, which now counts as used last; gives back the value it replaces.
+    /// Sets the value of `key`, which becomes the most recently used one. Returns the replaced value.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         self.uses += 1;
         let entry = Entry { value, last_use: self.uses };
@@ -69,12 +69,12 @@ impl<K: Copy + Ord + Hash, V> Lru<K, V> {
         replaced.map(|entry| entry.value)
     }
 
-    /// The entries, in no order.
+    /// The entries, in unspecified order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.entries.iter().map(|(key, entry)| (key, &entry.value))
     }
 
-    /// Takes out the entry that was used longest ago.
+    /// Removes the least recently used entry.
     pub fn pop_oldest(&mut self) -> Option<(K, V)> {
         loop {
             let Reverse((known_use, key)) = self.order.pop()?;
@@ -94,7 +94,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_entry_used_longest_ago_goes_first() {
+    fn the_least_recently_used_entry_is_removed_first() {
         let mut lru = Lru::default();
         for key in 1..=3 {
             assert_eq!(lru.insert(key, key * 10), None);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the obvious implementation: a list in order of use.
+        /// Compares with the obvious implementation: a list in order of use.
         #[test]
         fn it_agrees_with_a_plain_list(operations in prop::collection::vec((0u8..3, 0u8..8, any::<u16>()), 0..200)) {
             let mut lru = Lru::default();

@@ -1,8 +1,7 @@
-//! LZ4 → bytes, in steps, with a hard cap on what comes out: frames, the blocks of lz4-java's streams, and bare blocks
-//! with a size before them or not.
+//! Decompresses LZ4 in steps, with a hard limit on the output: frames, streams of lz4-java, and bare blocks with or without
+//! a size in front.
 //!
-//! No size that the input declares is ever allocated. Frames that follow one another are not joined: what stands behind
-//! the first one is left.
+//! Nothing is allocated from declared sizes. Only the first frame is decompressed: the bytes after it are not consumed.
 
 mod block;
 mod xxh32;
@@ -19,11 +18,11 @@ pub enum Layout {
     Frame,
     /// A stream of lz4-java's `LZ4BlockOutputStream`.
     Java,
-    /// A block behind its uncompressed size, as 4 bytes, the lowest first.
+    /// A block after its uncompressed size of 4 bytes, little-endian.
     SizeLe,
-    /// The same, the highest first.
+    /// The same, big-endian.
     SizeBe,
-    /// A block, and nothing else.
+    /// A block without a size.
     Block,
 }
 
@@ -32,7 +31,7 @@ pub enum Layout {
 pub struct Unlz4 {
     layout: Layout,
     phase: Phase,
-    /// Input bytes that are done with.
+    /// Input bytes that have been processed.
     at: usize,
     output: Vec<u8>,
     limit: usize,
@@ -40,13 +39,13 @@ pub struct Unlz4 {
 
 #[derive(Debug)]
 enum Phase {
-    /// At the very start.
+    /// At the start.
     Start,
     /// Between blocks of a frame.
     Frame(Box<Frame>),
-    /// Between blocks of lz4-java.
+    /// Between blocks of a stream of lz4-java.
     Java,
-    /// In a block.
+    /// Inside a block.
     Block {
         block: Block,
         then: Then,
@@ -60,24 +59,24 @@ enum Then {
     Frame(Box<Frame>),
     Java {
         expected: u32,
-        /// Of the output: where the block began.
+        /// Offset of the block in the output.
         start: usize,
         size: usize,
     },
-    /// Nothing. The output must be as long as this.
+    /// Nothing. The output must have this length.
     End(Option<usize>),
 }
 
-/// What the head of a frame says.
+/// The head of a frame.
 #[derive(Debug)]
 struct Frame {
     is_independent: bool,
     has_block_checksums: bool,
     max_block_bytes: usize,
     content_bytes: Option<u64>,
-    /// Of the content so far, where the frame has one at its end.
+    /// The checksum of the content so far, if the frame ends with one.
     checksum: Option<Xxh32>,
-    /// Output that the checksum has seen.
+    /// Bytes of output in the checksum.
     hashed: usize,
 }
 
@@ -86,14 +85,14 @@ const JAVA_MAGIC: [u8; 8] = *b"LZ4Block";
 /// Magic, token, compressed size, original size, checksum.
 const JAVA_HEAD_BYTES: usize = 21;
 const JAVA_SEED: u32 = 0x9747_B28C;
-/// lz4-java keeps only so many bits.
+/// The bits of the checksum that lz4-java keeps.
 const JAVA_CHECKSUM_MASK: u32 = 0x0FFF_FFFF;
-/// A byte of a block gives so many bytes at most.
+/// The most bytes of output for one byte of a block.
 const MOST_EXPANSION: usize = 255;
 
 impl Unlz4 {
-    /// Of data that nobody has said more about; at most `limit` bytes may come from them. A size in front is one only if
-    /// exactly so much comes out.
+    /// Data of an unknown wrapping, with at most `limit` bytes of output. The first 4 bytes are a size only if the output
+    /// has exactly that length.
     pub fn new(input: &[u8], limit: usize) -> Self {
         let layout = if input.starts_with(&FRAME_MAGIC) {
             Layout::Frame
@@ -105,30 +104,30 @@ impl Unlz4 {
         Unlz4 { layout, phase: Phase::Start, at: 0, output: Vec::new(), limit }
     }
 
-    /// How the data are wrapped; certain at the end.
+    /// How the data are wrapped; final at the end.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Memory that the output takes.
+    /// Memory of the output.
     pub fn memory_bytes(&self) -> usize {
         self.output.capacity()
     }
 
-    /// Input bytes that are done with; at the end, how long the stream was.
+    /// Input bytes that have been processed; at the end, the length of the stream.
     pub fn consumed(&self) -> usize {
         self.at
     }
 
-    /// What has come out.
+    /// The output.
     pub fn into_output(self) -> Vec<u8> {
         self.output
     }
 
-    /// Goes a step further. `input` is that of [`Unlz4::new`], the same with every call. Answers `true` at the end.
+    /// Does the next step. `input` is that of [`Unlz4::new`], the same in every call. Returns `true` at the end.
     ///
     /// # Errors
-    /// The data are at fault, or pass the limit; they cannot be gone on with then.
+    /// The data are invalid or over the limit; no further step is possible.
     pub fn step(&mut self, input: &[u8]) -> Result<bool, InflateError> {
         let result = match std::mem::replace(&mut self.phase, Phase::Done) {
             Phase::Start => self.start(input),
@@ -139,7 +138,7 @@ impl Unlz4 {
         };
         match (result, self.layout.or_else()) {
             (Ok(()), _) => Ok(matches!(self.phase, Phase::Done)),
-            // So it was no size.
+            // So the first bytes are not a size.
             (Err(_), Some(layout)) => {
                 self.output.clear();
                 (self.layout, self.phase, self.at) = (layout, Phase::Start, 0);
@@ -152,7 +151,7 @@ impl Unlz4 {
     fn start(&mut self, input: &[u8]) -> Result<(), InflateError> {
         let sized = |size: [u8; 4], to_size: fn([u8; 4]) -> u32| {
             let size = to_size(size) as usize;
-            // More cannot come, so it is no size: not worth a try.
+            // The block cannot have that much output, so the first bytes are not a size.
             (1..=self.limit.min(input.len().saturating_mul(MOST_EXPANSION))).contains(&size).then_some(size)
         };
         let head = input.first_chunk::<4>().copied();
@@ -208,7 +207,7 @@ impl Unlz4 {
     /// Begins the next block of a frame, or ends it.
     fn frame_block(&mut self, mut frame: Box<Frame>, input: &[u8]) -> Result<(), InflateError> {
         if let Some(checksum) = &mut frame.checksum {
-            // At most a block's output.
+            // At most the output of one block.
             checksum.update(&self.output[frame.hashed..]);
             frame.hashed = self.output.len();
         }
@@ -255,7 +254,7 @@ impl Unlz4 {
         Ok(())
     }
 
-    /// Begins the next block of lz4-java, or ends the stream at an empty one.
+    /// Begins the next block of a stream of lz4-java. An empty block ends the stream.
     fn java_block(&mut self, input: &[u8]) -> Result<(), InflateError> {
         let mut at = self.at;
         let magic: [u8; 8] = take(input, &mut at)?;
@@ -328,7 +327,7 @@ impl Unlz4 {
         Ok(())
     }
 
-    /// Takes a block that is not compressed.
+    /// Copies a block that is not compressed.
     fn plain(&mut self, data: &[u8]) -> Result<(), InflateError> {
         if data.len() > self.limit - self.output.len() {
             return Err(InflateError::TooLarge { limit: self.limit });
@@ -343,7 +342,7 @@ impl Unlz4 {
 }
 
 impl Layout {
-    /// What it may be instead, when it is not this.
+    /// The next wrapping to try when this one does not fit.
     fn or_else(self) -> Option<Layout> {
         match self {
             Layout::SizeLe => Some(Layout::SizeBe),

@@ -1,30 +1,30 @@
-//! MessagePack as a bounded pull reader over borrowed bytes, of messages that may still be arriving.
+//! MessagePack: a bounded pull reader over borrowed bytes of messages that may still be arriving.
 //!
-//! Nothing is allocated and nothing recurses. A count or length that the message cannot hold is an error when it is
-//! read, not when its elements are missed. Source: the MessagePack specification; texts of the old raw family (without
-//! str8) read alike (field notes, rule 5).
+//! Nothing is allocated or recursive. A count or length that does not fit into the message is an error when it is read, not
+//! when its elements are missing. Source: the MessagePack specification; texts of the old raw family (without str8) are read
+//! in the same way (field notes, rule 5).
 
 use super::reader::{DecodeError, DecodeErrorKind, Reader as Bytes};
 
 /// The deepest nesting that [`Reader::skip`] follows (field notes, section 5).
 pub const MAX_DEPTH: usize = 32;
 
-/// Reads values off the front of what is here of a message. `Copy`: a copy is a bookmark.
+/// Reads values from the front of the received part of a message. `Copy`: a copy is a bookmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     bytes: Bytes<'a>,
-    /// Bytes of the message that are not here yet.
+    /// Bytes of the message that have not been received yet.
     missing: u64,
 }
 
-/// One value; of an array or map only its head, the elements follow.
+/// One value. Of an array or map only the head: the next calls return the elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
     /// `nil`.
     Nil,
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
-    /// An integer that is not negative.
+    /// A non-negative integer.
     Unsigned(u64),
     /// A negative integer.
     Negative(i64),
@@ -34,16 +34,16 @@ pub enum Value<'a> {
     Text(&'a [u8]),
     /// Bytes.
     Binary(&'a [u8]),
-    /// An array of so many elements.
+    /// An array with this many elements.
     Array(u32),
-    /// A map of so many pairs.
+    /// A map with this many pairs.
     Map(u32),
     /// An extension.
     Extension(u8, &'a [u8]),
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of the first bytes of a message of which `missing` more are to come.
+    /// A reader of the first bytes of a message, of which `missing` more bytes will follow.
     pub fn new(bytes: &'a [u8], missing: u64) -> Self {
         Reader { bytes: Bytes::new(bytes), missing }
     }
@@ -53,22 +53,23 @@ impl<'a> Reader<'a> {
         self.bytes.offset()
     }
 
-    /// Bytes that are here and not read yet.
+    /// Bytes that have been received and not been read.
     pub fn rest(&self) -> &'a [u8] {
         self.bytes.rest()
     }
 
-    /// Whether nothing is left, neither here nor to come.
+    /// Whether the whole message has been read.
     pub fn is_at_end(&self) -> bool {
         self.bytes.rest().is_empty() && self.missing == 0
     }
 
-    /// Whether what failed may read well once more of the message is here.
+    /// Whether a failed read may succeed when more of the message has been received.
     pub fn may_wait(&self, error: &DecodeError) -> bool {
         matches!(error.kind, DecodeErrorKind::Short { .. }) && self.missing > 0
     }
 
-    /// The next value if it is an integer that is not negative, and here; else nothing is read. What most values are.
+    /// The next value if it is a complete non-negative integer; else nothing is read. Fast path: most values are such
+    /// integers.
     #[inline]
     pub fn unsigned(&mut self) -> Option<u64> {
         let rest = self.bytes.rest();
@@ -84,7 +85,7 @@ impl<'a> Reader<'a> {
         Some(number)
     }
 
-    /// The next value if it is a short text, and here; else nothing is read.
+    /// The next value if it is a complete short text; else nothing is read.
     #[inline]
     pub fn short_text(&mut self) -> Option<&'a [u8]> {
         let rest = self.bytes.rest();
@@ -98,8 +99,8 @@ impl<'a> Reader<'a> {
     /// The next value.
     ///
     /// # Errors
-    /// [`DecodeErrorKind::Short`]: it ends beyond what is here. [`DecodeErrorKind::Invalid`]: the byte 0xc1, or a count or
-    /// length that the message has no room for.
+    /// [`DecodeErrorKind::Short`]: it is not complete yet. [`DecodeErrorKind::Invalid`]: the byte 0xc1, or a count or length
+    /// that does not fit into the message.
     pub fn next(&mut self, field: &'static str) -> Result<Value<'a>, DecodeError> {
         let start = self.bytes;
         let value = self.value(field);
@@ -168,13 +169,13 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads past the next value and all that is in it.
+    /// Skips the next value with its content.
     ///
     /// # Errors
     /// Those of [`Reader::next`]; [`DecodeErrorKind::TooLarge`] beyond [`MAX_DEPTH`].
     pub fn skip(&mut self, field: &'static str) -> Result<(), DecodeError> {
         let start = self.bytes;
-        // Elements still to be read, per level.
+        // Elements left, per level.
         let mut left = [0u64; MAX_DEPTH];
         let mut depth = 0;
         loop {
@@ -233,7 +234,7 @@ impl<'a> Reader<'a> {
         Ok(Value::Map(pairs))
     }
 
-    /// So many bytes at least must follow.
+    /// Checks that at least this many bytes follow.
     fn check(&self, field: &'static str, start: usize, bytes: u64, expected: &'static str) -> Result<(), DecodeError> {
         let room = self.bytes.rest().len() as u64 + self.missing;
         if bytes <= room { Ok(()) } else { Err(invalid(field, start, bytes, expected)) }
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_message_cannot_hold_is_refused_at_once_even_while_it_arrives() {
+    fn counts_that_do_not_fit_into_the_message_are_refused_immediately_even_while_it_arrives() {
         for huge in
             [&[0xdd, 0xff, 0xff, 0xff, 0xff][..], &[0xdf, 0xff, 0xff, 0xff, 0xff], &[0xdb, 0xff, 0xff, 0xff, 0xff]]
         {
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_followed_to_its_limit_and_no_further() {
+    fn nesting_is_read_up_to_its_limit() {
         let nested = |depth: usize| {
             let mut bytes = vec![0x91; depth];
             bytes.push(0xc0);

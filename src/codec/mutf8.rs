@@ -1,25 +1,25 @@
-//! Java's modified UTF-8, and plain UTF-8, also mixed: U+0000 as `C0 80`, and characters beyond U+FFFF as two
-//! surrogates of three bytes each.
+//! Modified UTF-8 of Java and plain UTF-8, also mixed. Modified UTF-8 writes U+0000 as `C0 80`, and characters above U+FFFF
+//! as two surrogates of three bytes each.
 
 use std::borrow::Cow;
 
 use bytes::{BufMut, BytesMut};
 
-/// What had to be replaced by U+FFFD to make text of bytes. Where several things had, the greatest is told.
+/// What was replaced by U+FFFD to make text of bytes. Of several kinds the most severe one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Repair {
     /// Nothing.
     #[default]
     None,
-    /// Surrogates without a partner, each one U+FFFD. Java's strings may hold them: the bytes are valid, but no text.
+    /// Unpaired surrogates, each became one U+FFFD. Strings of Java may contain them: the bytes are valid, but not text.
     LoneSurrogates,
-    /// Bytes that neither encoding allows, each maximal ill-formed part one U+FFFD as in [`super::text::repair`].
+    /// Bytes that neither encoding allows. Each maximal ill-formed part became one U+FFFD, as in [`super::text::repair`].
     InvalidBytes,
 }
 
 /// Text from bytes in either encoding. Bytes that are plain UTF-8 are borrowed.
 pub fn read(bytes: &[u8]) -> (Cow<'_, str>, Repair) {
-    // No text in plain UTF-8 means something else in modified UTF-8.
+    // Valid plain UTF-8 has the same meaning in modified UTF-8.
     match str::from_utf8(bytes) {
         Ok(text) => (Cow::Borrowed(text), Repair::None),
         Err(_) => {
@@ -49,7 +49,7 @@ pub fn write(text: &str, out: &mut BytesMut) {
     out.put_slice(rest.as_bytes());
 }
 
-/// The bytes that [`write()`] appends.
+/// The number of bytes that [`write()`] appends.
 pub fn encoded_len(text: &str) -> usize {
     let longer = |byte| match byte {
         0 => 1,
@@ -62,10 +62,10 @@ pub fn encoded_len(text: &str) -> usize {
 /// U+0000 in modified UTF-8.
 const NUL: [u8; 2] = [0xC0, 0x80];
 
-/// The least first byte of a character of four bytes, which is one beyond U+FFFF.
+/// The lowest first byte of a character of four bytes, which is above U+FFFF.
 const FIRST_OF_FOUR: u8 = 0xF0;
 
-/// Whether a character that begins with this byte is written otherwise than in plain UTF-8.
+/// Whether a character that begins with this byte differs from plain UTF-8.
 fn is_written_otherwise(byte: u8) -> bool {
     byte == 0 || byte >= FIRST_OF_FOUR
 }
@@ -74,7 +74,7 @@ fn surrogate_bytes(unit: u16) -> [u8; 3] {
     [0xE0 | (unit >> 12) as u8, 0x80 | (unit >> 6 & 0x3F) as u8, 0x80 | (unit & 0x3F) as u8]
 }
 
-/// The surrogate at the front of `bytes`, if one is there.
+/// The surrogate at the front of `bytes`, if there is one.
 fn surrogate(bytes: &[u8]) -> Option<u16> {
     match *bytes {
         [0xED, second @ 0xA0..=0xBF, third @ 0x80..=0xBF, ..] => {
@@ -84,7 +84,7 @@ fn surrogate(bytes: &[u8]) -> Option<u16> {
     }
 }
 
-/// Text from bytes that are not plain UTF-8 throughout.
+/// Text from bytes that are not valid plain UTF-8.
 fn translate(bytes: &[u8]) -> (String, Repair) {
     let mut text = String::with_capacity(bytes.len());
     let mut repair = Repair::None;
@@ -102,8 +102,8 @@ fn translate(bytes: &[u8]) -> (String, Repair) {
     (text, repair)
 }
 
-/// What stands at the front of `bytes`, where plain UTF-8 has ended, and how many bytes it takes: `ill_formed` of them
-/// if modified UTF-8 does not allow it either.
+/// The character at the front of `bytes`, where plain UTF-8 has ended, and its length: `ill_formed` bytes if modified UTF-8
+/// does not allow it either.
 fn special(bytes: &[u8], ill_formed: usize) -> (Result<char, Repair>, usize) {
     if bytes.starts_with(&NUL) {
         return (Ok('\0'), NUL.len());
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn each_lone_surrogate_is_one_replacement_character_and_no_fault() {
+    fn each_unpaired_surrogate_is_one_replacement_character() {
         assert_eq!(read(b"x\xED\xA0\xBDy"), ("x\u{fffd}y".into(), Repair::LoneSurrogates));
         assert_eq!(read(b"\xED\xB8\x80"), ("\u{fffd}".into(), Repair::LoneSurrogates));
         // High, high, low: only the second has a partner.
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_replaced_as_everywhere_and_told_before_lone_surrogates() {
+    fn other_bytes_are_replaced_as_everywhere_and_reported_before_unpaired_surrogates() {
         assert_eq!(read(b"ab\xFF\xFEcd"), ("ab\u{fffd}\u{fffd}cd".into(), Repair::InvalidBytes));
         assert_eq!(read(b"cut \xE2\x82"), ("cut \u{fffd}".into(), Repair::InvalidBytes));
         assert_eq!(read(b"\xED\xA0\xBD\x80"), ("\u{fffd}\u{fffd}".into(), Repair::InvalidBytes));

@@ -1,40 +1,40 @@
-//! PROXY protocol headers, versions 1 and 2: what a load balancer says about a connection before the connection itself
-//! speaks (HAProxy's `proxy-protocol.txt`, whose sections are cited).
+//! PROXY protocol headers, versions 1 and 2: the information of a load balancer about a connection, sent before the data of
+//! the connection (HAProxy's `proxy-protocol.txt`, whose sections are cited).
 //!
-//! Of version 2 the type-length-values behind the addresses are passed over, the checksum among them: TCP has its own.
+//! The type-length-values after the addresses of version 2 are skipped, including the checksum: TCP has its own.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-/// The longest header that is taken, in bytes. Those of version 1 have at most 107; of version 2 the addresses have 52,
-/// the rest is room for what balancers add.
+/// The longest accepted header, in bytes. Version 1 has at most 107. In version 2 the addresses have 52; the rest is for
+/// type-length-values of balancers.
 pub const MAX_BYTES: usize = 4096;
 
-/// What begins a header of version 1.
+/// The first bytes of a header of version 1.
 const TEXT: &[u8] = b"PROXY ";
-/// What begins one of version 2.
+/// The first bytes of a header of version 2.
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 /// The longest header of version 1, its line end included (2.1).
 const MAX_TEXT_BYTES: usize = 107;
-/// Bytes of version 2 up to and with the length of the rest.
+/// Bytes of version 2 up to the end of the length field.
 const FIXED_BYTES: usize = 16;
 
-/// A header that is whole.
+/// A complete header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Its bytes; what the connection itself says is behind them.
+    /// Its length in bytes; the data of the connection follow.
     pub length: usize,
-    /// Whom the proxy speaks for. `None`: for itself, or for somebody who has no IP address and TCP port.
+    /// The source of the proxied connection. `None`: the proxy itself, or a source without IP address and TCP port.
     pub source: Option<SocketAddr>,
 }
 
-/// Why bytes begin no header.
+/// Why bytes are not a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProxyError {
-    /// Where in the bytes.
+    /// Offset in the bytes.
     pub offset: usize,
-    /// What is wrong there, and which section says so.
+    /// What is wrong, and the section with the rule.
     pub what: &'static str,
 }
 
@@ -46,10 +46,10 @@ impl fmt::Display for ProxyError {
 
 impl std::error::Error for ProxyError {}
 
-/// Reads the header that bytes begin with. `None`: it is not whole, and right so far.
+/// Reads the header at the front of `bytes`. `None`: it is incomplete and valid so far.
 ///
 /// # Errors
-/// No header begins so, which is told as soon as it is seen.
+/// No header has these first bytes. Reported at the first wrong byte.
 pub fn read(input: &[u8]) -> Result<Option<Header>, ProxyError> {
     if input.first() == SIGNATURE.first() {
         begins_with(input, SIGNATURE, "this is not the signature of version 2 (2.2)")?;
@@ -81,21 +81,21 @@ fn text(input: &[u8]) -> Result<Option<Header>, ProxyError> {
     let source = match line.get(family.0..family.1) {
         Some(b"TCP4") => Some(words.addresses::<Ipv4Addr>()?),
         Some(b"TCP6") => Some(words.addresses::<Ipv6Addr>()?),
-        // What else the line says is not looked at.
+        // The rest of the line is ignored.
         Some(b"UNKNOWN") => None,
         _ => return Err(ProxyError { offset: family.0, what: "neither TCP4 nor TCP6 nor UNKNOWN (2.1)" }),
     };
     Ok(Some(Header { length: end + 1, source }))
 }
 
-/// What stands between single spaces.
+/// Words separated by single spaces.
 struct Words<'a> {
     line: &'a [u8],
     offset: usize,
 }
 
 impl Words<'_> {
-    /// Where the next word begins and ends.
+    /// The range of the next word.
     fn next(&mut self) -> (usize, usize) {
         let begin = self.offset.min(self.line.len());
         let length = self.line[begin..].iter().position(|byte| *byte == b' ');
@@ -110,7 +110,7 @@ impl Words<'_> {
         word.and_then(|word| word.parse().ok()).ok_or(ProxyError { offset: begin, what })
     }
 
-    /// The rest of the line: both addresses, both ports. Answers the source.
+    /// The rest of the line: both addresses, both ports. Returns the source.
     fn addresses<A: FromStr + Into<IpAddr>>(&mut self) -> Result<SocketAddr, ProxyError> {
         let address = self.read::<A>("not an address of its family (2.1)")?;
         self.read::<A>("not an address of its family (2.1)")?;
@@ -123,7 +123,7 @@ impl Words<'_> {
     }
 }
 
-/// A port as version 1 writes it: digits, and no zero before them.
+/// A port as version 1 writes it: digits without leading zeros.
 struct Port(u16);
 
 impl FromStr for Port {
@@ -143,7 +143,7 @@ fn binary(input: &[u8]) -> Result<Option<Header>, ProxyError> {
     };
     check_command(command)?;
     let is_local = command == 0x20;
-    // A proxy that speaks for itself may name any family (2.2).
+    // A LOCAL connection of the proxy may name any family (2.2).
     if !is_local && (family >> 4 > 3 || family & 0xF > 2) {
         return Err(ProxyError {
             offset: 13,
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_a_line_is_told_at_its_place() {
+    fn errors_in_a_line_name_their_offset() {
         let cases: [(&[u8], usize); 14] = [
             (b"G", 0),
             (b"PROXX", 4),
@@ -262,7 +262,7 @@ mod tests {
         let cases: [(u8, u8, usize); 9] = [
             (0x20, 0x00, 0),
             (0x20, 0x11, 12),
-            // LOCAL: the rest is not looked at.
+            // LOCAL: the rest is ignored.
             (0x20, 0xFF, 3),
             (0x21, 0x00, 0),
             (0x21, 0x00, 40),
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(fault(&[SIGNATURE, b"\x22"].concat()), 12);
         assert_eq!(fault(&[SIGNATURE, b"\x21\x41"].concat()), 13);
         assert_eq!(fault(&[SIGNATURE, b"\x21\x13"].concat()), 13);
-        // Too short for its addresses, and longer than anybody's: known from the length alone.
+        // Too short for its addresses, and over the limit: both are known from the length field.
         for (family, rest) in [(0x11, 11_u16), (0x21, 35), (0x31, 215), (0x11, 4081), (0x11, u16::MAX)] {
             let length = rest.to_be_bytes();
             assert_eq!(fault(&[SIGNATURE, &[0x21, family], &length].concat()), 14, "{family:x} {rest}");
@@ -347,7 +347,7 @@ mod tests {
                         let source = theirs.proxied_address().filter(is_stream).map(|address| address.source);
                         prop_assert_eq!(ours, Header { length, source });
                     }
-                    // It refuses a family without a transport, and any but its own from who speaks for itself.
+                    // The library refuses a family without a transport, and other families than its own for LOCAL.
                     Err(_) => prop_assert!(is_binary && ours.source.is_none()),
                 }
             }

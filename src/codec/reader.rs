@@ -1,11 +1,10 @@
 //! A bounded big-endian reader over borrowed bytes, and the error that every decoder returns.
 //!
-//! The reader never allocates and never looks past its slice; what it cannot give it reports with the field's name,
-//! the offset and the numbers that disagree.
+//! The reader does not allocate. Its errors name the field, the offset, what was found and what is allowed.
 
 use std::fmt;
 
-/// Reads fields off the front of a slice. `Copy`: a copy is a bookmark.
+/// Reads fields from the front of a slice. `Copy`: a copy is a bookmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -15,9 +14,9 @@ pub struct Reader<'a> {
 /// What a decoder found wrong: which field, at which offset, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecodeError {
-    /// The field in the protocol's own words, e.g. `string.len`.
+    /// The name of the field in the specification, e.g. `string.len`.
     pub field: &'static str,
-    /// Offset of the field's first byte, counted from the start of what was given to the decoder.
+    /// Offset of the first byte of the field in the input of the decoder.
     pub offset: usize,
     /// What is wrong with it.
     pub kind: DecodeErrorKind,
@@ -30,21 +29,21 @@ pub enum DecodeErrorKind {
     Short {
         /// Bytes that the field takes.
         needed: usize,
-        /// Bytes that are there.
+        /// Bytes that are left.
         had: usize,
     },
-    /// A value that its format does not have.
+    /// A value that the format does not allow.
     Invalid {
         /// The value found.
         found: u64,
-        /// What would have been right.
+        /// What is allowed.
         expected: &'static str,
     },
-    /// A well-formed value that we do not know.
+    /// A well-formed value that is not supported.
     Unsupported {
         /// The value found.
         found: u64,
-        /// What we know.
+        /// What is supported.
         expected: &'static str,
     },
     /// A length or count over its limit.
@@ -94,7 +93,7 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
-    /// Passes over bytes that have been looked at through [`Reader::rest`]; at most those.
+    /// Skips bytes that were read through [`Reader::rest`]; at most all of them.
     pub fn advance(&mut self, len: usize) {
         let (_, rest) = self.rest.split_at(len.min(self.rest.len()));
         self.offset += self.rest.len() - rest.len();

@@ -1,8 +1,8 @@
-//! Peers' text on a terminal: shown, never obeyed.
+//! Escapes text of peers for terminals, so that it cannot control them.
 
 use std::borrow::Cow;
 
-/// Appends a text as it is when it is one harmless word, else in quotes.
+/// Appends a text unchanged if it is one word without special characters, else in quotes.
 pub(crate) fn push_word(out: &mut Vec<u8>, text: &str) {
     let breaks_word = |c: char| matches!(c, ' ' | '=' | ',' | '[' | ']' | '{' | '}') || needs_escape(c);
     if text.is_empty() || text.contains(breaks_word) {
@@ -12,8 +12,8 @@ pub(crate) fn push_word(out: &mut Vec<u8>, text: &str) {
     }
 }
 
-/// Appends a text in quotes, with nothing left in it that could move the cursor, change colours, end the line, or
-/// turn the direction of writing.
+/// Appends a text in quotes. Characters that move the cursor, change colours, end the line or change the direction of
+/// writing are escaped.
 pub(crate) fn push_quoted(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut copied = 0;
@@ -27,7 +27,7 @@ pub(crate) fn push_quoted(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// A text with nothing left in it that a terminal obeys; otherwise as it is.
+/// The text with control characters escaped, otherwise unchanged.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
@@ -43,10 +43,10 @@ fn needs_escape(c: char) -> bool {
     matches!(c, '"' | '\\') || is_obeyed(c)
 }
 
-/// Whether a terminal would do something else than show it.
+/// Whether the character controls a terminal instead of being shown.
 fn is_obeyed(c: char) -> bool {
     match c {
-        // C0, DEL and C1: everything that a terminal obeys instead of showing it.
+        // C0, DEL and C1: control characters.
         c if c.is_control() => true,
         '\u{2028}' | '\u{2029}' => true,
         // Marks, embeddings, overrides and isolates of the bidirectional algorithm.
@@ -66,14 +66,14 @@ mod tests {
     }
 
     #[test]
-    fn a_harmless_word_stands_as_it_is() {
+    fn a_word_without_special_characters_is_unchanged() {
         for text in ["shop", "127.0.0.1:40112", "/cart?a", "größe", "€", "🦀", "it's", "a\u{200D}b"] {
             assert_eq!(word(text), text);
         }
     }
 
     #[test]
-    fn what_would_not_read_as_one_word_is_quoted() {
+    fn everything_but_a_single_word_is_quoted() {
         for text in ["", "GET /", "a=b", "a,b", "[a", "a]", "{a", "a}"] {
             assert_eq!(word(text), format!("\"{text}\""));
         }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn no_character_that_a_terminal_obeys_gets_through() {
+    fn no_control_character_is_left() {
         let hostile = (0..0x20)
             .chain(0x7F..0xA0)
             .chain([0x061C, 0x200E, 0x200F, 0x2028, 0x2029])

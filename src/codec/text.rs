@@ -1,9 +1,9 @@
-//! Peers' text: repaired where it is not UTF-8, cut where it is too long, and never silently.
+//! Text of peers: repaired if it is not UTF-8, cut if it is too long; the result says so.
 
 use std::borrow::Cow;
 
-/// Text from bytes that should be UTF-8. `true` says that it had to be repaired: every maximal ill-formed part
-/// became one U+FFFD, as [`String::from_utf8_lossy`] does.
+/// Text from bytes that should be UTF-8. `true`: it was repaired. Every maximal ill-formed part became one U+FFFD, as
+/// [`String::from_utf8_lossy`] does.
 pub fn repair(bytes: &[u8]) -> (Cow<'_, str>, bool) {
     match str::from_utf8(bytes) {
         Ok(text) => (text.into(), false),
@@ -18,7 +18,7 @@ pub fn cut_bytes(bytes: &[u8], limit: usize) -> &[u8] {
         return bytes;
     }
     let kept = &bytes[..limit];
-    // A character is at most 4 bytes: look back for the first byte of the one that the cut may split.
+    // A character has at most 4 bytes: search backwards for the first byte of the one that the cut may split.
     for back in 1..=kept.len().min(3) {
         let start = limit - back;
         let length = match kept[start] {
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_leaves_out_the_character_that_it_would_split() {
+    fn a_cut_excludes_the_character_that_it_would_split() {
         let text = "a\u{20ac}b\u{1f600}".as_bytes();
         let cuts: Vec<_> = (0..=text.len()).map(|limit| cut_bytes(text, limit).len()).collect();
         assert_eq!(cuts, [0, 1, 1, 1, 4, 5, 5, 5, 5, 9]);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_keeps_bytes_that_are_no_character_anyway() {
+    fn a_cut_keeps_bytes_that_are_not_characters() {
         assert_eq!(cut_bytes(b"ab\x80\x80\x80\x80cd", 5), b"ab\x80\x80\x80");
         assert_eq!(cut_bytes(b"ab\xffcd", 3), b"ab\xff");
         assert_eq!(cut_bytes(b"ab\xe2(cd", 3), b"ab\xe2");

@@ -1,8 +1,8 @@
-//! ZMTP 3.0 with the NULL mechanism, the client's side of one connection: what ZeroMQ sockets speak over TCP.
+//! ZMTP 3.0 with the NULL mechanism, the client side of one connection: the protocol of ZeroMQ sockets over TCP.
 //!
-//! RFC 23/ZMTP 3.0, and RFC 37/ZMTP 3.1 as far as a 3.1 peer says things to a client that announces 3.0. The peer's
-//! numbers are checked where they are read, before anything is waited for: [`Peer::next`] never looks further than a
-//! greeting or a command of bounded size, and leaves the bodies of messages to its caller.
+//! RFC 23/ZMTP 3.0, and those parts of RFC 37/ZMTP 3.1 that a 3.1 peer sends to a client which announces 3.0. Numbers of the
+//! peer are checked where they are read, before their bytes are awaited: [`Peer::next`] reads a greeting or a command of
+//! bounded size, and leaves the bodies of messages to its caller.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::event::Reason;
 
 /// Bytes of a greeting.
 pub const GREETING_BYTES: usize = 64;
-/// Where a greeting has its last signature byte, its major version and its mechanism.
+/// Offsets in a greeting: the last signature byte, the major version and the mechanism.
 const SIGNATURE_END: usize = 9;
 const MAJOR: usize = 10;
 const MECHANISM: std::ops::Range<usize> = 12..32;
@@ -23,16 +23,16 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// Data of a PING: its TTL, then a context of at most so many bytes.
+/// Data of a PING: its TTL, then a context of at most this many bytes.
 const PING_TTL_BYTES: usize = 2;
 const PING_CONTEXT_BYTES: usize = 16;
 
-/// Which socket we are.
+/// The type of our socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Socket {
-    /// Receives what a PUB or XPUB publishes.
+    /// Receives messages of a PUB or XPUB.
     Sub,
-    /// Asks a REP or ROUTER.
+    /// Sends requests to a REP or ROUTER.
     Req,
 }
 
@@ -52,12 +52,12 @@ impl Socket {
     }
 }
 
-/// What a peer may send at most.
+/// Limits of what a peer sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of a message: of one frame, and of all its frames together.
     pub max_message_bytes: u64,
-    /// What operators call that limit.
+    /// The option that sets this limit.
     pub message_key: &'static str,
     /// Frames of a message.
     pub max_frames: u32,
@@ -65,13 +65,13 @@ pub struct Limits {
     pub max_command_bytes: u64,
 }
 
-/// The other end of a connection, as far as it has been heard.
+/// The state of the peer of a connection.
 #[derive(Debug)]
 pub struct Peer {
     ours: Socket,
     limits: Limits,
     phase: Phase,
-    /// Frames of the message under way, and their bytes; 0 frames between messages.
+    /// Frames and bytes of the current message; 0 frames between messages.
     frames: u32,
     message_bytes: u64,
 }
@@ -79,22 +79,22 @@ pub struct Peer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Greeting,
-    /// Between the peer's greeting and its READY.
+    /// Between the greeting and the READY of the peer.
     Handshake,
     Traffic,
 }
 
-/// What stands at the front of the input.
+/// What is at the front of the input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Not enough to say; needs more bytes than these.
+    /// Incomplete; more bytes are needed.
     More,
-    /// A greeting or a command of so many bytes; it has been dealt with.
+    /// A greeting or a command, which has been processed.
     Taken {
         /// Its size.
         bytes: usize,
     },
-    /// The head of a frame of a message. Its body comes next, and is the caller's to pass over.
+    /// The head of a frame of a message. The caller reads or skips the body that follows.
     Frame {
         /// Bytes of the head.
         head: usize,
@@ -102,19 +102,19 @@ pub enum Step {
         length: u64,
         /// The message has further frames.
         more: bool,
-        /// The message begins with this frame.
+        /// This is the first frame of the message.
         first: bool,
     },
 }
 
-/// Why a connection cannot be gone on with.
+/// Why a connection cannot continue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// `Malformed`, `Unsupported` or `TooLarge`.
     pub reason: Reason,
-    /// One sentence: what was found, and what would have been right.
+    /// One sentence: what was found, and what is allowed.
     pub detail: String,
-    /// Offset in the input of what is wrong.
+    /// Offset of the error in the input.
     pub offset: usize,
 }
 
@@ -140,8 +140,8 @@ impl Peer {
         Peer { ours, limits, phase: Phase::Greeting, frames: 0, message_bytes: 0 }
     }
 
-    /// What we say straight after connecting. To wait for the peer's greeting first would wait for ever: libzmq sends
-    /// most of its own only when it has seen ours.
+    /// The greeting that we send immediately after connecting. Waiting for the greeting of the peer first would never end:
+    /// libzmq sends most of its greeting after it has received ours.
     pub fn greeting(&self) -> [u8; GREETING_BYTES] {
         let mut greeting = [0; GREETING_BYTES];
         greeting[0] = 0xFF;
@@ -152,22 +152,22 @@ impl Peer {
         greeting
     }
 
-    /// Whether the peer's READY has arrived. Nothing of ours but greeting and READY may go out before: libzmq closes
-    /// a connection on which it does.
+    /// Whether the READY of the peer has arrived. Before that we may only send greeting and READY: libzmq closes the
+    /// connection otherwise.
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Traffic
     }
 
-    /// Whether the last frame was the last of its message, or none has come.
+    /// Whether the last frame was the last of its message, or no frame has arrived.
     pub fn is_between_messages(&self) -> bool {
         self.frames == 0
     }
 
-    /// Reads what stands at the front of `input`. What we owe the peer for it, READY or PONG, is appended to `reply`:
-    /// at most 27 bytes a step. After [`Step::More`] the same call may be repeated with more bytes.
+    /// Reads what is at the front of `input`. Our answer, READY or PONG, is appended to `reply`: at most 27 bytes per step.
+    /// After [`Step::More`] the caller repeats the call with more bytes.
     ///
     /// # Errors
-    /// The peer breaks the protocol, is not of the kind that we talk to, passes a limit, or says ERROR. The connection
+    /// The peer violates the protocol, has an incompatible socket type, exceeds a limit, or sends ERROR. The connection
     /// must be closed.
     pub fn next(&mut self, input: &[u8], reply: &mut BytesMut) -> Result<Step, Fault> {
         if self.phase == Phase::Greeting {
@@ -191,7 +191,7 @@ impl Peer {
                 return Err(malformed(0, format!("zmtp.signature: found {found:#04x}, expected 0xff: is it ZeroMQ?")));
             }
         }
-        // libzmq looks at the lowest bit only, by which it knows the peers of before ZMTP 2.
+        // libzmq checks the lowest bit only, which identifies peers older than ZMTP 2.
         if let Some(found) = input.get(SIGNATURE_END)
             && found & 1 == 0
         {
@@ -202,7 +202,7 @@ impl Peer {
         {
             return Err(unsupported(MAJOR, format!("zmtp.version: {major}, only 3 and later are supported")));
         }
-        // Judged as a whole, so that the words do not depend on how the bytes were cut.
+        // Checked when it is complete, so that the error does not depend on how the bytes were cut.
         if let Some(mechanism) = input.get(MECHANISM)
             && mechanism != NULL
         {
@@ -221,7 +221,7 @@ impl Peer {
         Ok(Step::Taken { bytes: GREETING_BYTES })
     }
 
-    /// Whether a message may stand here at all.
+    /// Whether a message is allowed here.
     fn expect_frame(&self) -> Result<(), Fault> {
         if self.phase == Phase::Handshake {
             return Err(malformed(0, "zmtp.flags: a message before READY"));
@@ -252,7 +252,7 @@ impl Peer {
         if length > limit {
             return Err(too_large(1, format!("zmtp.size: a command of {length} bytes, over the limit of {limit}")));
         }
-        // A size within the limit fits, unless the limit is beyond any memory.
+        // A size within the limit fits, unless the limit exceeds the address space.
         let size = usize::try_from(length).unwrap_or(usize::MAX).saturating_add(bytes);
         let Some(body) = input.get(bytes..size) else { return Ok(Step::More) };
         let mut fields = Fields { rest: body, offset: bytes };
@@ -271,7 +271,7 @@ impl Peer {
                 let context = &fields.rest[..fields.rest.len().min(PING_CONTEXT_BYTES)];
                 put_command(reply, b"PONG", |data| data.put_slice(context));
             }
-            // What a client need not know: SUBSCRIBE, CANCEL, whatever comes with later versions.
+            // Commands that a client ignores: SUBSCRIBE, CANCEL, and those of later versions.
             _ => {}
         }
         Ok(Step::Taken { bytes: size })
@@ -312,15 +312,15 @@ impl Head {
     }
 }
 
-/// What a command is made of, bounded by its end.
+/// Reads the parts of a command, up to its end.
 struct Fields<'a> {
     rest: &'a [u8],
-    /// Of the rest, in the input.
+    /// Offset of the rest in the input.
     offset: usize,
 }
 
 impl<'a> Fields<'a> {
-    /// A byte that says how long, and so many bytes.
+    /// A byte with a length, and this many bytes.
     fn short(&mut self, field: &'static str) -> Result<&'a [u8], Fault> {
         let length = self.take(field, 1)?;
         self.take(field, usize::from(length[0]))
@@ -345,8 +345,8 @@ pub fn subscribe_all() -> [u8; 3] {
     [0, 1, 1]
 }
 
-/// A request: an empty frame, which libzmq's REP wants, and the body. `None`, and nothing is written, for an empty
-/// body: an Rbkit agent that gets one never answers anybody again.
+/// A request: an empty frame, which REP of libzmq requires, and the body. `None`, and nothing is written, for an empty body:
+/// an Rbkit agent that receives one stops answering.
 pub fn request(body: &str, out: &mut BytesMut) -> Option<()> {
     if body.is_empty() {
         return None;
@@ -363,7 +363,7 @@ pub fn request(body: &str, out: &mut BytesMut) -> Option<()> {
     Some(())
 }
 
-/// A command of ours; they are short.
+/// A command that we send. All of them are short.
 fn put_command(out: &mut BytesMut, name: &[u8], put_data: impl FnOnce(&mut BytesMut)) {
     let start = out.len();
     out.put_slice(&[COMMAND, 0, name.len() as u8]);

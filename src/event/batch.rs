@@ -1,14 +1,14 @@
-//! The batch: events on their way from a session to the sinks, in one flat arena.
+//! The batch: events between a session and the sinks, in one flat arena.
 //!
-//! A session writes events through a [`super::BatchBuilder`]; the transport takes the [`Batch`] and hands it, shared,
-//! to every sink; a sink reads it through [`super::EventView`]. This file is what the two agree on. Text is copied into
-//! the arena once per batch, so no event holds a read buffer or a counted string.
+//! A session writes events through a [`super::BatchBuilder`]; the transport takes the [`Batch`] and passes it, shared, to
+//! every sink; a sink reads it through [`super::EventView`]. This file is the layout that both use. Text is copied into the
+//! arena once per batch, so no event holds a read buffer or a reference-counted string.
 
 use std::sync::{Arc, OnceLock};
 
 use super::{Kind, Name, Origin, Reason, Resource, Severity, SpanId, TraceId, UnixNanos};
 
-/// Events of one connection, read-only. Holds at least the events of one message, about 1,024 at most.
+/// Events of one connection, read-only: at least the events of one message, at most about 1,024.
 #[derive(Debug, Default)]
 pub struct Batch {
     pub(super) text: String,
@@ -34,7 +34,7 @@ impl Batch {
         self.events.len()
     }
 
-    /// Whether there is no event.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
@@ -54,7 +54,7 @@ impl Batch {
         self.attributes.len() + self.values.len() + self.members.len() + self.frames.len() + self.runs.len()
     }
 
-    /// Bytes of memory that this batch holds, with who speaks in it.
+    /// Bytes of memory of this batch, including its origins and resources.
     pub fn memory_bytes(&self) -> usize {
         let resources: usize = self.resources.iter().map(|resource| resource.memory_bytes()).sum();
         resources
@@ -74,7 +74,7 @@ impl Batch {
     }
 }
 
-/// What an origin takes, roughly.
+/// Estimated memory of an origin.
 const ORIGIN_BYTES: usize = 256;
 
 #[derive(Debug)]
@@ -86,7 +86,7 @@ pub(super) struct Event {
     pub(super) resource: u32,
 }
 
-/// What every kind of event has.
+/// The data that every kind of event has.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     /// The event's name.
@@ -95,29 +95,29 @@ pub struct Header {
     pub time: Option<UnixNanos>,
     /// When the collector read it.
     pub observed: UnixNanos,
-    /// Where it stood in the peer's stream.
+    /// Its position in the stream of the peer.
     pub position: Position,
 }
 
 impl Header {
-    /// Of an event without a clock of its own: it happened when it was observed.
+    /// The header of an event without a time of its own: its time is when it was observed.
     pub fn observed_at(name: impl Into<Key>, at: UnixNanos, position: Position) -> Self {
         Header { name: name.into(), time: Some(at), observed: at, position }
     }
 }
 
-/// Where a message stood: the peer's number, and its place in the byte stream or request body.
+/// The position of a message: its number, and its range in the byte stream or request body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// The peer's own number where it has one, else our running number on the connection.
+    /// The number that the peer gave it, else our consecutive number on the connection.
     pub sequence: Option<u64>,
-    /// Offset of the message's first byte.
+    /// Offset of the first byte of the message.
     pub offset: u64,
     /// Length of the message in bytes.
     pub length: u64,
 }
 
-/// Data of a kind, or where it stands among those of its kind: most events are small.
+/// The data of a kind, or its index among the data of that kind: most events are small.
 #[derive(Debug)]
 pub(super) enum Data {
     Log { severity: Severity, body: Option<Value> },
@@ -178,7 +178,7 @@ pub struct MetricData {
     pub start: Option<UnixNanos>,
 }
 
-/// What a metric's number means.
+/// The meaning of the number of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum MetricType {
@@ -186,7 +186,7 @@ pub enum MetricType {
     Sum { temporality: Temporality, monotonic: bool },
 }
 
-/// What time a sum covers.
+/// The time that a sum covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Temporality {
@@ -203,10 +203,10 @@ pub enum Number {
     F64(f64),
 }
 
-/// A stack's value.
+/// The value of a stack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleData {
-    /// What was sampled, e.g. `cpu`.
+    /// The type of the sample, e.g. `cpu`.
     pub sample_type: &'static str,
     /// Unit of the value, e.g. `count`.
     pub unit: &'static str,
@@ -214,7 +214,7 @@ pub struct SampleData {
     pub value: Number,
 }
 
-/// What did not become an event.
+/// The data of a loss.
 #[derive(Debug)]
 pub(super) struct LossData {
     pub(super) reason: Reason,
@@ -233,37 +233,37 @@ pub struct Frame {
     pub line: Option<u64>,
 }
 
-/// An attribute of an event. Small, because events are mostly attributes, and they go from one processor to another.
+/// An attribute of an event. Small, because events are mostly attributes, and batches are passed between processors.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Attribute {
-    /// Its own.
+    /// An attribute of this event only.
     One(Key, Value),
-    /// Several that it has in common with other events of the batch: one of its runs.
+    /// Several attributes that it shares with other events: a run of the batch.
     Run(u32),
 }
 
 const _: () = assert!(size_of::<Attribute>() == 24 && size_of::<Event>() <= 112);
 
-/// Attributes that events of a batch have in common.
+/// Attributes that several events of a batch share.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) members: Span32,
-    /// What they take in output, roughly.
+    /// Their estimated size in output.
     pub(super) expanded: usize,
-    /// How many events have them.
+    /// Number of events with this run.
     pub(super) uses: u32,
-    /// As an encoder writes them.
+    /// Their rendering by an encoder.
     pub(super) rendered: OnceLock<Box<[u8]>>,
 }
 
 impl Run {
-    /// Memory of the run beside its members, once an encoder has rendered it.
+    /// Memory of the run without its members, after an encoder has rendered it.
     fn memory_bytes(&self) -> usize {
         size_of::<Run>() + if self.uses > 1 { self.expanded } else { 0 }
     }
 }
 
-/// A text in a batch's arena. Valid only with the batch it came from.
+/// A text in the arena of a batch. Valid only with that batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Text {
     pub(super) start: u32,
@@ -294,7 +294,7 @@ impl Text {
         self.len() == 0
     }
 
-    /// Whether it can stand between quotes as it is: see [`is_plain`].
+    /// Whether it can be written between quotes without escaping: see [`is_plain`].
     pub(super) fn is_plain(self) -> bool {
         self.len_and_plain & PLAIN != 0
     }
@@ -310,25 +310,25 @@ pub(super) fn is_plain(text: &str) -> bool {
     text.bytes().fold(true, |plain, b| plain & passes(b))
 }
 
-/// The name of an event or attribute: one of ours, or one of the peer's. As small as a text.
+/// The name of an event or attribute: one of [`super::semconv`] or one of the peer. Has the size of a text.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// Where a text begins; [`Key::NAME`] for a name.
+    /// Start of the text; [`Key::NAME`] for a name.
     start: u32,
-    /// As [`Text`] has it; a name's place in the table of names.
+    /// As in [`Text`]; for a name its index in the table of names.
     rest: u32,
 }
 
 /// What a [`Key`] is.
 pub(super) enum Named {
-    /// One of ours.
+    /// A name of [`super::semconv`].
     Name(Name),
-    /// One of the peer's.
+    /// A name of the peer.
     Text(Text),
 }
 
 impl Key {
-    /// No text of a batch begins here: batches close long before.
+    /// No text begins at this offset: batches are far smaller.
     const NAME: u32 = u32::MAX;
 
     #[inline]
@@ -362,9 +362,9 @@ impl From<Text> for Key {
 /// The value of an attribute or of a body.
 #[derive(Clone, Copy, Debug)]
 pub enum Value {
-    /// Nothing; stands only inside arrays, maps and bodies.
+    /// Null; only inside arrays, maps and bodies.
     Null,
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
     /// A signed integer.
     I64(i64),
@@ -412,7 +412,7 @@ impl From<Text> for Value {
     }
 }
 
-/// A range of one of the batch's vectors.
+/// A range in one of the vectors of the batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Span32 {
     start: u32,
@@ -429,7 +429,7 @@ impl Span32 {
     }
 }
 
-/// Batches close long before 4 Gi elements; should that ever break, ranges stay empty rather than wrong.
+/// Batches have far fewer than 4 Gi elements; beyond that, ranges would be empty rather than wrong.
 pub(super) fn index32(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

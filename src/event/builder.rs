@@ -1,4 +1,4 @@
-//! Writing a batch: the builder that sessions hold, and the event being written.
+//! Writes a batch: the builder that sessions hold, and the event in progress.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,26 +11,26 @@ use super::{Kind, Loss, Origin, Resource, Severity};
 const FULL_EVENTS: usize = 1024;
 /// … or when its events are about this many bytes of output.
 const FULL_EXPANDED_BYTES: usize = 256 * 1024;
-/// … or has so many attributes, values, members and frames, which may take more memory than output.
+/// … or when it has this many attributes, values, members and frames, which may take more memory than output.
 const FULL_ELEMENTS: usize = 16 * 1024;
-/// What a batch takes of memory at most, if none of its events is by itself larger than half of that: texts and elements,
-/// which may have twice the room that they need, and as much again in output.
+/// The most memory of a batch whose events are each smaller than half of that: texts and elements, whose capacity may be
+/// twice their size, and the same again in output.
 pub const MOST_BATCH_BYTES: u64 = 4 << 20;
-/// What an event costs in output beside its attributes, roughly.
+/// Estimated output size of an event without its attributes.
 const EVENT_OVERHEAD_BYTES: usize = 256;
 
-/// Numbers batches over the life of the process, so that an [`Interned`] of one is never taken for another's.
+/// Numbers batches over the life of the process, so that an [`Interned`] of one batch is never used for another.
 static NEXT_BATCH: AtomicU64 = AtomicU64::new(1);
 
-/// Remembers where a text stands in a batch, so that the next use in the same batch copies nothing.
+/// Remembers the position of a text in a batch, so that the next use in the same batch copies nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Interned {
-    /// Number of the batch; 0 is none's.
+    /// Number of the batch; 0: none.
     batch: u64,
     text: Text,
 }
 
-/// Remembers where a run of attributes stands in a batch, as [`Interned`] does for a text.
+/// Remembers the position of a run of attributes in a batch, as [`Interned`] does for a text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InternedRun {
     batch: u64,
@@ -46,14 +46,14 @@ pub struct BatchBuilder {
     taken_expanded: u64,
     origin: Arc<Origin>,
     resource: Arc<Resource>,
-    /// What every event costs in output because of who speaks.
+    /// Output size of the origin and resource in each event.
     resource_bytes: usize,
     origin_index: Option<u32>,
     resource_index: Option<u32>,
 }
 
 impl BatchBuilder {
-    /// A builder for a connection whose speaker is not known yet.
+    /// A builder for a connection whose resource is not known yet.
     pub fn new(origin: Arc<Origin>) -> Self {
         BatchBuilder {
             batch: Batch::default(),
@@ -68,59 +68,59 @@ impl BatchBuilder {
         }
     }
 
-    /// The origin that events get from now on.
+    /// The origin of the next events.
     pub fn origin(&self) -> &Arc<Origin> {
         &self.origin
     }
 
-    /// Events from now on come from `origin`.
+    /// Sets the origin of the next events.
     pub fn set_origin(&mut self, origin: Arc<Origin>) {
         self.origin_index = self.batch.origins.iter().position(|o| Arc::ptr_eq(o, &origin)).map(index32);
         self.origin = origin;
     }
 
-    /// Events from now on are spoken by `resource`.
+    /// Sets the resource of the next events.
     pub fn set_resource(&mut self, resource: Arc<Resource>) {
         self.resource_index = self.batch.resources.iter().position(|r| Arc::ptr_eq(r, &resource)).map(index32);
         self.resource_bytes = resource.attributes().iter().map(|(key, value)| key.len() + 6 + value.len()).sum();
         self.resource = resource;
     }
 
-    /// Output bytes, roughly, of an event beside its attributes.
+    /// Estimated output bytes of an event without its attributes.
     pub fn event_bytes(&self) -> usize {
         EVENT_OVERHEAD_BYTES + self.resource_bytes
     }
 
-    /// Whether the batch should go out before another message is decoded.
+    /// Whether the batch should be taken before another message is decoded.
     pub fn is_full(&self) -> bool {
         self.batch.events.len() >= FULL_EVENTS
             || self.expanded >= FULL_EXPANDED_BYTES
             || self.batch.elements() >= FULL_ELEMENTS
     }
 
-    /// Events of one kind that are in the batch.
+    /// Number of events of one kind in the batch.
     pub fn count(&self, kind: Kind) -> u64 {
         self.batch.count(kind)
     }
 
-    /// Memory that is kept for the next batch, or that this one takes.
+    /// Memory of the current batch, or kept for the next one.
     pub fn memory_bytes(&self) -> usize {
         self.batch.memory_bytes()
     }
 
-    /// Whether there is nothing to take.
+    /// Whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.batch.is_empty()
     }
 
-    /// Output bytes, roughly, of every event ever written here: what a sink will write for them.
+    /// Estimated output bytes of all events written by this builder.
     pub fn total_expanded_bytes(&self) -> u64 {
         self.taken_expanded + self.expanded as u64
     }
 
     /// Ends the batch and begins the next one, of about the same size.
     pub fn take(&mut self) -> Batch {
-        // A little more than this one has, so that a slightly larger one need not be copied while it grows.
+        // A little more than this batch has, so that a slightly larger one is not copied while it grows.
         let room = |len: usize| len + len / 8;
         let next = Batch {
             text: String::with_capacity(room(self.batch.text.len())),
@@ -139,7 +139,7 @@ impl BatchBuilder {
         std::mem::replace(&mut self.batch, next)
     }
 
-    /// Gives back the memory that is kept for the next batch; for connections that have fallen silent.
+    /// Releases the memory that is kept for the next batch, for idle connections.
     pub fn shrink(&mut self) {
         if self.is_empty() {
             let _ = self.take();
@@ -163,7 +163,7 @@ impl BatchBuilder {
         Text::new(start, self.batch.text.len() - start, plain)
     }
 
-    /// Copies a text of this batch with a suffix behind it.
+    /// Copies a text of this batch with a suffix appended.
     pub fn push_joined(&mut self, text: Text, suffix: &str) -> Text {
         let start = self.batch.text.len();
         self.batch.text.extend_from_within(text.range());
@@ -176,21 +176,21 @@ impl BatchBuilder {
         &self.batch.text[text.range()]
     }
 
-    /// Copies a text into the arena unless `memo` says that this batch has it.
+    /// Copies a text into the arena unless `memo` has its position in this batch.
     #[inline]
     pub fn intern(&mut self, memo: &mut Interned, text: &str) -> Text {
-        if memo.batch == self.id { memo.text } else { self.intern_anew(memo, text) }
+        if memo.batch == self.id { memo.text } else { self.intern_new(memo, text) }
     }
 
     #[cold]
-    fn intern_anew(&mut self, memo: &mut Interned, text: &str) -> Text {
+    fn intern_new(&mut self, memo: &mut Interned, text: &str) -> Text {
         let text = self.push_text(text);
         *memo = Interned { batch: self.id, text };
         text
     }
 
-    /// Attributes that many events of a batch have in common, as `memo` knows them or as `make` writes them: they stand
-    /// once in the batch, and encoders render them once. See [`EventBuilder::run`].
+    /// Attributes that many events of a batch share, from `memo` or else written by `make`: they are stored once per batch,
+    /// and encoders render them once. See [`EventBuilder::run`].
     #[inline]
     pub fn intern_run<const N: usize>(
         &mut self,
@@ -218,7 +218,7 @@ impl BatchBuilder {
         Value::Bytes(self.push_bytes(bytes))
     }
 
-    /// An array of values that were made for this batch.
+    /// An array of values of this batch.
     pub fn array(&mut self, items: &[Value]) -> Value {
         let start = self.batch.values.len();
         self.batch.values.extend_from_slice(items);
@@ -226,7 +226,7 @@ impl BatchBuilder {
         Value::Array(Span32::new(start, self.batch.values.len()))
     }
 
-    /// A map of keys and values that were made for this batch. The caller sees to it that no key repeats.
+    /// A map of keys and values of this batch. The caller ensures that no key repeats.
     pub fn map(&mut self, members: &[(Key, Value)]) -> Value {
         let start = self.batch.members.len();
         self.batch.members.extend_from_slice(members);
@@ -234,7 +234,8 @@ impl BatchBuilder {
         Value::Map(Span32::new(start, self.batch.members.len()))
     }
 
-    /// Begins an event. It counts once one of the builder's ending calls is made; dropped before, it never was.
+    /// Begins an event. One of the ending calls of [`EventBuilder`] adds it to the batch; if it is dropped before, nothing
+    /// is added.
     pub fn event(&mut self, header: Header) -> EventBuilder<'_> {
         let first_attribute = self.batch.attributes.len();
         EventBuilder { batch: self, header, first_attribute }
@@ -245,7 +246,7 @@ impl BatchBuilder {
         self.loss_with(header, loss, &[]);
     }
 
-    /// The same, with attributes whose values were made for this batch.
+    /// The same, with attributes whose values are of this batch.
     pub fn loss_with(&mut self, header: Header, loss: Loss<'_>, attributes: &[(Key, Value)]) {
         let detail = self.push_text(loss.detail);
         self.expanded += loss.detail.len();
@@ -283,18 +284,18 @@ impl BatchBuilder {
     }
 }
 
-/// What a value costs in output, roughly, beside what it holds: arrays, maps and bytes were counted when they were made.
+/// Estimated output size of a value without its content: arrays, maps and bytes are counted when they are written.
 fn output_bytes(value: Value) -> usize {
     if let Value::Text(text) = value { text.len() } else { 8 }
 }
 
-/// What an attribute costs in output, roughly.
+/// Estimated output size of an attribute.
 #[inline]
 fn attribute_bytes(key: Key, value: Value) -> usize {
     key.len() + 6 + output_bytes(value)
 }
 
-/// An event being written: attributes first, then one of the ending calls, which say what kind it is.
+/// An event in progress: first its attributes, then one of the ending calls, which sets its kind.
 #[derive(Debug)]
 #[must_use = "an event that is not ended never was"]
 pub struct EventBuilder<'a> {
@@ -304,7 +305,7 @@ pub struct EventBuilder<'a> {
 }
 
 impl EventBuilder<'_> {
-    /// Adds an attribute. The caller sees to it that no key repeats.
+    /// Adds an attribute. The caller ensures that no key repeats.
     #[inline]
     pub fn attribute(&mut self, key: impl Into<Key>, value: impl Into<Value>) {
         let (key, value) = (key.into(), value.into());
@@ -312,7 +313,7 @@ impl EventBuilder<'_> {
         self.batch.batch.attributes.push(Attribute::One(key, value));
     }
 
-    /// Adds the attributes of a run that was made for this batch. The caller sees to it that no key repeats.
+    /// Adds the attributes of a run of this batch. The caller ensures that no key repeats.
     #[inline]
     pub fn run(&mut self, run: u32) {
         if let Some(known) = self.batch.batch.runs.get_mut(run as usize) {
@@ -328,7 +329,7 @@ impl EventBuilder<'_> {
         self.attribute(key, text);
     }
 
-    /// The builder beneath, for texts, arrays and maps.
+    /// The batch builder, for texts, arrays and maps.
     pub fn batch(&mut self) -> &mut BatchBuilder {
         self.batch
     }

@@ -1,24 +1,24 @@
-//! Identifiers and instants: newtypes, so that a trace id is never taken for a span id nor nanoseconds for milliseconds.
+//! Identifiers and instants: newtypes, so that trace ids and span ids, or nanoseconds and milliseconds, cannot be confused.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// Nanoseconds since the Unix epoch, UTC. Reaches into the year 2554.
+/// Nanoseconds since the Unix epoch, UTC. The largest value is in the year 2554.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
 pub struct UnixNanos(pub u64);
 
-/// The 16 bytes of a trace id, in the order of the wire. Shown as 32 lower-case hex digits.
+/// The 16 bytes of a trace id, in wire order. Shown as 32 lower-case hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct TraceId(pub [u8; 16]);
 
-/// As one number: an array of bytes would be hashed as a slice, with its length.
+/// Hashed as one number: an array of bytes would be hashed as a slice, with its length.
 impl Hash for TraceId {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u128(u128::from_ne_bytes(self.0));
     }
 }
 
-/// The 8 bytes of a span id, in the order of the wire. Shown as 16 lower-case hex digits.
+/// The 8 bytes of a span id, in wire order. Shown as 16 lower-case hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SpanId(pub [u8; 8]);
 

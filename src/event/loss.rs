@@ -1,27 +1,27 @@
-//! Loss: the event kind that keeps the counters honest.
+//! Loss: the event kind for bytes and events that did not become events, so that all bytes are accounted for.
 
 /// Why bytes or events did not become events. The names are those of `loss.reason` in JSON.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Reason {
-    /// Breaks its format.
+    /// Violates its format.
     Malformed,
-    /// Well formed, but of a version or type that we do not know.
+    /// Well formed, but of an unknown version or type.
     Unsupported,
     /// Over a limit.
     TooLarge,
     /// The stream ended inside a message.
     Truncated,
-    /// Ids that never got their text.
+    /// Ids that were never defined.
     Unresolved,
     /// Numbers that the peer skipped.
     Gap,
-    /// Already delivered, recognised as a repeat.
+    /// Already delivered; recognised as a repetition.
     Duplicate,
-    /// The peer may not say this.
+    /// The peer is not authorized.
     Unauthorized,
-    /// A full queue let it go, as configured.
+    /// Dropped by a full queue, as configured.
     Shed,
-    /// We failed: a sink, or this program.
+    /// A sink or this program failed.
     Failed,
 }
 
@@ -62,16 +62,16 @@ impl Reason {
     }
 }
 
-/// What a loss event says, as its reporter knows it.
+/// The data of a loss event.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss<'a> {
     /// Why.
     pub reason: Reason,
-    /// Bytes of the peer that no event stands for; 0 where none are missing (gap, unresolved).
+    /// Bytes of the peer that are in no event; 0 where none are missing (gap, unresolved).
     pub bytes: u64,
-    /// Events that did not go out, or went out incomplete; `None` when it cannot be known.
+    /// Number of events that were not written or are incomplete; `None`: unknown.
     pub events: Option<u64>,
-    /// One sentence: what was found where, and what would have been right.
+    /// One sentence: what was found where, and what is allowed.
     pub detail: &'a str,
     /// The first bytes of what was lost; cut to [`Loss::EXCERPT`].
     pub excerpt: &'a [u8],

@@ -1,4 +1,4 @@
-//! FLOOR 0 — the ground: the one normalized event model that decoders write and sinks read.
+//! Layer 0: the normalized event model that decoders write and sinks read.
 //!
 //! An event is a *header* (time, name, attributes, resource, origin) plus the data of its [`Kind`].
 //! Events live in a [`Batch`]: one flat arena that a [`BatchBuilder`] writes and an [`EventView`] reads,
@@ -27,7 +27,7 @@ pub use view::{
     TextView, ValueView,
 };
 
-/// What an event is. The names are those of the `kind` key in JSON.
+/// The kind of an event. The names are those of the `kind` key in JSON.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Kind {
     /// Something happened at a time.
@@ -63,7 +63,7 @@ impl Kind {
     }
 }
 
-/// How grave a log event is.
+/// The severity of a log event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Severity {

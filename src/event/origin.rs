@@ -1,4 +1,4 @@
-//! Where an event comes from: its connection, and who speaks on it.
+//! The source of an event: its connection, and the resource that the peer describes.
 //!
 //! Both are shared by every event of a connection and seldom change, so an encoder renders them once
 //! and keeps the bytes beside them ([`Origin::rendered`], [`Resource::rendered`]).
@@ -27,7 +27,7 @@ impl Origin {
         Origin { protocol, version: None, listener, peer, connection, rendered: OnceLock::new() }
     }
 
-    /// The same connection after the peer has told its version.
+    /// The same connection after the peer has sent its version.
     pub fn with_version(&self, version: &str) -> Self {
         Origin {
             version: Some(version.into()),
@@ -40,20 +40,20 @@ impl Origin {
         self.protocol == other.protocol && self.listener == other.listener
     }
 
-    /// The encoder's rendering of the constant part, made by `render` on first use.
+    /// The rendering of the constant part by an encoder, made by `render` on first use.
     pub fn rendered(&self, render: impl FnOnce(&Origin) -> Vec<u8>) -> &[u8] {
         self.rendered.get_or_init(|| render(self).into_boxed_slice())
     }
 }
 
-/// Who is speaking: attributes that hold for everything a connection says.
+/// The source of telemetry: attributes of all events of a connection.
 #[derive(Debug, Default)]
 pub struct Resource {
     attributes: Vec<(String, ResourceValue)>,
     rendered: OnceLock<Box<[u8]>>,
 }
 
-/// What an attribute of a resource takes beside its texts.
+/// Memory of an attribute of a resource without its texts.
 const ATTRIBUTE_BYTES: usize = 64;
 
 /// The value of a resource attribute.
@@ -68,7 +68,7 @@ pub enum ResourceValue {
 }
 
 impl ResourceValue {
-    /// Its size in output, roughly.
+    /// Its estimated size in output.
     pub(super) fn len(&self) -> usize {
         if let ResourceValue::Text(text) = self { text.len() } else { 8 }
     }
@@ -81,12 +81,12 @@ impl From<&str> for ResourceValue {
 }
 
 impl Resource {
-    /// Bytes of memory that it takes, roughly: its attributes, and the same again as an encoder shows them.
+    /// Estimated bytes of memory: its attributes, and the same again for the rendering of an encoder.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.attributes.iter().map(|(key, value)| ATTRIBUTE_BYTES + 2 * (key.len() + value.len())).sum()
     }
 
-    /// A resource of these attributes; of a repeated key the last value stands.
+    /// A resource of these attributes. The last value of a repeated key counts.
     pub fn new(attributes: impl IntoIterator<Item = (String, ResourceValue)>) -> Self {
         let mut kept: Vec<(String, ResourceValue)> = Vec::new();
         let mut places = std::collections::HashMap::new();
@@ -110,7 +110,7 @@ impl Resource {
         &self.attributes
     }
 
-    /// The encoder's rendering, made by `render` on first use.
+    /// The rendering by an encoder, made by `render` on first use.
     pub fn rendered(&self, render: impl FnOnce(&Resource) -> Vec<u8>) -> &[u8] {
         self.rendered.get_or_init(|| render(self).into_boxed_slice())
     }

@@ -3,8 +3,8 @@
 //! Names follow OpenTelemetry semantic conventions where those exist, else `<protocol>.<noun>[.<quality>]`.
 //! `docs/event-model.md` lists each of them for users; a test fails when one is missing there.
 
-/// A name of the contract. Plain ASCII without characters that JSON escapes, which a test asserts. Two bytes: where it
-/// stands in the table of all names, so that an attribute takes little memory.
+/// A public name. Plain ASCII without characters that JSON escapes, which a test asserts. Two bytes: its index in the table
+/// of all names, so that an attribute takes little memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Name(pub(super) u16);
 
@@ -32,25 +32,25 @@ impl Name {
         self.padded(4)
     }
 
-    /// So many bytes more than the name has.
+    /// Length of these bytes without the name.
     fn padded(self, more: usize) -> Padded {
         let [name, padded] = NAMES[self.0 as usize];
         Padded { padded, len: name.len() + more }
     }
 }
 
-/// A piece of text with [`PADDING`] behind it: a short piece is copied fastest with some bytes too many.
+/// A piece of text followed by [`PADDING`]: copying a fixed number of bytes is fastest for short pieces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Padded {
     pub(crate) padded: &'static str,
-    /// Of the piece.
+    /// Length of the piece.
     pub(crate) len: usize,
 }
 
-/// Bytes behind a padded piece, at least.
+/// The least number of bytes after a padded piece.
 pub(crate) const PADDING: usize = 32;
 
-/// Makes a constant of every name, and the table of them all: the name, and how it begins a member of a JSON object.
+/// Defines a constant for every name, and the table of all of them: the name, and its form as the key of a JSON object.
 macro_rules! names {
     ($($(#[$doc:meta])+ $name:ident = $text:literal;)+) => {
         #[allow(clippy::upper_case_acronyms, non_camel_case_types)]
@@ -64,7 +64,7 @@ macro_rules! names {
 
 /// Value of [`TIME_BASIS`]: our clock at the moment of reading.
 pub const TIME_BASIS_RECEIVED: &str = "received";
-/// Value of [`TIME_BASIS`]: the peer's offset on a base that we measured.
+/// Value of [`TIME_BASIS`]: the offset of the peer on a base that we measured.
 pub const TIME_BASIS_PEER_RELATIVE: &str = "peer_relative";
 
 names! {
@@ -75,10 +75,10 @@ names! {
     TEXT_REPAIRED = "tributary.text.repaired";
     /// A text was cut to a limit.
     TEXT_TRUNCATED = "tributary.text.truncated";
-    /// Where the time comes from when it is not the peer's own absolute clock.
+    /// The source of the time, if it is not the absolute clock of the peer.
     TIME_BASIS = "tributary.time.basis";
 
-    /// Name of loss events that no protocol names otherwise.
+    /// The default name of loss events.
     LOSS = "tributary.loss";
     /// How many losses one loss event reports, where those of a connection are reported together.
     LOSS_COUNT = "tributary.loss.count";
@@ -88,9 +88,9 @@ names! {
     SERVICE_NAME = "service.name";
     /// The version of the operating system.
     OS_VERSION = "os.version";
-    /// The trace an event belongs to, where it stands in attributes.
+    /// The trace of an event, as an attribute.
     TRACE_ID = "trace_id";
-    /// The span an event belongs to, where it stands in attributes.
+    /// The span of an event, as an attribute.
     SPAN_ID = "span_id";
     /// A function's full name, e.g. `pkg.Class.method`.
     CODE_FUNCTION_NAME = "code.function.name";
@@ -102,11 +102,11 @@ names! {
     CODE_COLUMN_NUMBER = "code.column.number";
     /// A process's id.
     PROCESS_PID = "process.pid";
-    /// What a process runs, as it names it.
+    /// The name of the executable, as the process reports it.
     PROCESS_EXECUTABLE_NAME = "process.executable.name";
     /// A process's working directory.
     PROCESS_WORKING_DIRECTORY = "process.working_directory";
-    /// What a process runs on.
+    /// The runtime of a process.
     PROCESS_RUNTIME_NAME = "process.runtime.name";
     /// A thread's id.
     THREAD_ID = "thread.id";
@@ -122,7 +122,7 @@ names! {
     BYTEFROG_AGENT_DISCONNECTED = "bytefrog.agent.disconnected";
     /// Heartbeats are missing.
     BYTEFROG_AGENT_UNHEALTHY = "bytefrog.agent.unhealthy";
-    /// Heartbeats have come again.
+    /// Heartbeats have resumed.
     BYTEFROG_AGENT_RECOVERED = "bytefrog.agent.recovered";
     /// An error that the agent reports.
     BYTEFROG_AGENT_ERROR = "bytefrog.agent.error";
@@ -130,7 +130,7 @@ names! {
     BYTEFROG_HEARTBEAT = "bytefrog.heartbeat";
     /// A class was instrumented.
     BYTEFROG_CLASS_TRANSFORMED = "bytefrog.class.transformed";
-    /// A class was left as it is.
+    /// A class was not changed.
     BYTEFROG_CLASS_IGNORED = "bytefrog.class.ignored";
     /// A class could not be instrumented.
     BYTEFROG_CLASS_TRANSFORM_FAILED = "bytefrog.class.transform_failed";
@@ -212,13 +212,13 @@ names! {
     BYTEFROG_RUN_DURATION_MS = "bytefrog.run.duration_ms";
     /// How a run ended.
     BYTEFROG_RUN_OUTCOME = "bytefrog.run.outcome";
-    /// Raw id of a method that never got its signature.
+    /// Raw id of a method that was never defined.
     BYTEFROG_UNRESOLVED_METHOD = "bytefrog.unresolved.method";
-    /// Raw id of an exception that never got its type.
+    /// Raw id of an exception that was never defined.
     BYTEFROG_UNRESOLVED_EXCEPTION = "bytefrog.unresolved.exception";
-    /// Raw id of a source location that never got its lines.
+    /// Raw id of a source location that was never defined.
     BYTEFROG_UNRESOLVED_SOURCE_LOCATION = "bytefrog.unresolved.source_location";
-    /// Raw id of a thread that never got its name.
+    /// Raw id of a thread that was never defined.
     BYTEFROG_UNRESOLVED_THREAD = "bytefrog.unresolved.thread";
 
     // Datadog-style binary spans.
@@ -230,7 +230,7 @@ names! {
     DATADOG_SPAN = "datadog.span";
     /// A string definition.
     DATADOG_STRING = "datadog.string";
-    /// Entries that came after their owner had gone out.
+    /// Entries that arrived after their owner was emitted.
     DATADOG_LATE_LIST = "datadog.late_list";
     /// `process.protocol_version`.
     DATADOG_PROTOCOL_VERSION = "datadog.protocol.version";
@@ -248,29 +248,32 @@ names! {
     DATADOG_STRING_TEXT = "datadog.string.text";
     /// Prefix of the meta of a trace on its spans.
     DATADOG_TRACE_META = "datadog.trace.meta.";
-    /// Prefix of a meta whose own key is taken.
+    /// Prefix of a meta whose own key is reserved or used.
     DATADOG_META = "datadog.meta.";
-    /// Prefix of a metric whose own key is taken.
+    /// Prefix of a metric whose own key is reserved or used.
     DATADOG_METRIC = "datadog.metric.";
-    /// Prefix of a meta whose key never got its text; the key's raw id follows.
+    /// Prefix of a meta whose key was never defined; the key's raw id follows.
     DATADOG_NAMELESS_META = "datadog.nameless_meta.";
-    /// Prefix of a metric whose key never got its text; the key's raw id follows.
+    /// Prefix of a meta whose value was never defined; its key follows, and its attribute's value is the raw id of the
+    /// value.
+    DATADOG_VALUELESS_META = "datadog.valueless_meta.";
+    /// Prefix of a metric whose key was never defined; the key's raw id follows.
     DATADOG_NAMELESS_METRIC = "datadog.nameless_metric.";
     /// Entries that a limit cut from the record.
     DATADOG_ENTRIES_DROPPED = "datadog.entries_dropped";
-    /// What was odd about the record: an array of warning codes.
+    /// Warnings about the record: an array of codes.
     DATADOG_WARNINGS = "datadog.warnings";
-    /// Raw id of a name that never got its text.
+    /// Raw id of a name that was never defined.
     DATADOG_UNRESOLVED_NAME = "datadog.unresolved.name";
-    /// Raw id of a type that never got its text.
+    /// Raw id of a type that was never defined.
     DATADOG_UNRESOLVED_TYPE = "datadog.unresolved.type";
-    /// Raw id of a resource that never got its text.
+    /// Raw id of a resource that was never defined.
     DATADOG_UNRESOLVED_RESOURCE = "datadog.unresolved.resource";
-    /// Raw id of a service that never got its text.
+    /// Raw id of a service that was never defined.
     DATADOG_UNRESOLVED_SERVICE = "datadog.unresolved.service";
-    /// Raw ids in meta that never got their text.
+    /// Raw ids in meta that were never defined.
     DATADOG_UNRESOLVED_META = "datadog.unresolved.meta";
-    /// Raw ids in metrics that never got their text.
+    /// Raw ids in metrics that were never defined.
     DATADOG_UNRESOLVED_METRICS = "datadog.unresolved.metrics";
 
     // Rbkit.
@@ -316,7 +319,7 @@ names! {
     RBKIT_DUMP_OBJECT_COUNT = "rbkit.dump.object_count";
     /// The version of the gem.
     RBKIT_SERVER_VERSION = "rbkit.server.version";
-    /// The version of the protocol, as told.
+    /// The version of the protocol, as sent.
     RBKIT_PROTOCOL_VERSION = "rbkit.protocol.version";
     /// Whether objects are traced.
     RBKIT_MEMORY_PROFILE = "rbkit.memory_profile.enabled";
@@ -336,7 +339,7 @@ names! {
     ENDLESS_SEQUENCE = "endless.sequence";
     /// The event's id: a UUID, or hex where it is not of 16 bytes.
     ENDLESS_EVENT_ID = "endless.event.id";
-    /// What Endless OS calls the event.
+    /// The name of the event in Endless OS.
     ENDLESS_EVENT_NAME = "endless.event.name";
     /// The unix user id.
     ENDLESS_USER_ID = "endless.user.id";
@@ -358,7 +361,7 @@ names! {
     ENDLESS_SEQUENCE_LENGTH = "endless.sequence.length";
     /// The version of the protocol.
     ENDLESS_PROTOCOL_VERSION = "endless.protocol.version";
-    /// How often the agent had sent a bundle before.
+    /// How many bundles the agent has sent before.
     ENDLESS_SEND_NUMBER = "endless.send_number";
     /// The machine, in hex.
     ENDLESS_MACHINE_ID = "endless.machine.id";
@@ -378,7 +381,7 @@ names! {
     ENDLESS_IMAGE_PERSONALITY = "endless.image.personality";
     /// Prefix of the site's values.
     ENDLESS_SITE = "endless.site.";
-    /// Whether another system is installed beside.
+    /// Whether another system is also installed.
     ENDLESS_DUALBOOT = "endless.dualboot";
     /// Whether it runs from a removable disk.
     ENDLESS_LIVE = "endless.live";
@@ -400,13 +403,13 @@ names! {
     ZICO_AGENT_SEEN = "zico.agent.seen";
     /// A session is new.
     ZICO_SESSION_OPENED = "zico.session.opened";
-    /// A session begins anew.
+    /// A session was reset.
     ZICO_SESSION_RESET = "zico.session.reset";
     /// A session's id.
     ZICO_SESSION_ID = "zico.session.id";
-    /// Prefix of what an agent says of itself.
+    /// Prefix of attributes that an agent sends about itself.
     ZICO_AGENT = "zico.agent.";
-    /// A record whose method was not told.
+    /// A record without a method.
     ZICO_RECORD = "zico.record";
     /// The signature of a method.
     ZICO_METHOD_SIGNATURE = "zico.method.signature";
@@ -418,7 +421,7 @@ names! {
     ZICO_TRACE_TYPE = "zico.trace.type";
     /// The span that a begin names as its parent.
     ZICO_PARENT_SPAN_ID = "zico.parent_span_id";
-    /// Prefix of an attribute whose own key is one of ours.
+    /// Prefix of an attribute whose own key is reserved.
     ZICO_ATTRIBUTE = "zico.attribute.";
     /// A record ends before it starts.
     ZICO_TIME_BACKWARD = "zico.time.backward";
@@ -428,7 +431,7 @@ names! {
     ZICO_EXCEPTION_ID = "zico.exception.id";
     /// The id of an exception's cause.
     ZICO_EXCEPTION_CAUSE = "zico.exception.cause";
-    /// Whether an exception was told before.
+    /// Whether an exception was sent before.
     ZICO_EXCEPTION_REF = "zico.exception.ref";
     /// A string definition.
     ZICO_STRING = "zico.string";

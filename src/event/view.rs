@@ -1,4 +1,4 @@
-//! Reading a batch: borrowed views that hide how the arena is laid out.
+//! Reads a batch: borrowed views that hide the layout of the arena.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ pub struct EventView<'a> {
 /// A text of a batch, or any other.
 #[derive(Clone, Copy, Debug)]
 pub struct TextView<'a> {
-    /// What it is a piece of.
+    /// The bytes that contain it.
     arena: &'a str,
     piece: Text,
 }
 
 impl<'a> TextView<'a> {
-    /// A text of which nothing is known.
+    /// A text outside of a batch.
     pub fn unchecked(text: &'a str) -> Self {
         TextView { arena: text, piece: Text::new(0, text.len(), false) }
     }
@@ -44,13 +44,13 @@ impl<'a> TextView<'a> {
         self.piece.is_empty()
     }
 
-    /// Whether an encoder may write it between quotes as it stands: surely nothing in it is escaped in JSON. `false` says only
-    /// that it must be looked at.
+    /// Whether an encoder may write it between quotes unchanged, because it certainly has no character that JSON escapes.
+    /// `false`: the encoder must check it.
     pub fn is_plain(self) -> bool {
         self.piece.is_plain()
     }
 
-    /// Its bytes, and whatever stands behind them in memory: a short text is copied fastest with some bytes too many.
+    /// Its bytes and the bytes after them: copying a fixed number of bytes is fastest for short texts.
     #[inline]
     pub fn tail(self) -> &'a [u8] {
         self.arena.as_bytes().get(self.piece.range().start..).unwrap_or_default()
@@ -60,9 +60,9 @@ impl<'a> TextView<'a> {
 /// The name of an event or attribute.
 #[derive(Clone, Copy, Debug)]
 pub enum KeyView<'a> {
-    /// One of ours.
+    /// A name of [`super::semconv`].
     Name(Name),
-    /// One of the peer's.
+    /// A name of the peer.
     Text(TextView<'a>),
 }
 
@@ -79,16 +79,16 @@ impl<'a> KeyView<'a> {
     }
 }
 
-/// An attribute of an event, or several that it has in common with others.
+/// An attribute of an event, or several that it shares with other events.
 #[derive(Clone, Copy, Debug)]
 pub enum AttributeView<'a> {
-    /// Its own.
+    /// An attribute of this event only.
     One(Member<'a>),
-    /// Of a run, never empty.
+    /// A run, never empty.
     Run(RunView<'a>),
 }
 
-/// A key and its value. They are looked up where they are asked for: handed about in memory they make an encoder wait.
+/// A key and its value, looked up on access: copying them through memory is slower.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
     batch: &'a Batch,
@@ -110,7 +110,7 @@ impl<'a> Member<'a> {
     }
 }
 
-/// Attributes that events of a batch have in common.
+/// Attributes that several events of a batch share.
 #[derive(Clone, Copy, Debug)]
 pub struct RunView<'a> {
     batch: &'a Batch,
@@ -123,7 +123,7 @@ impl<'a> RunView<'a> {
         Members { batch: self.batch, members: &self.batch.members[self.run.members.range()] }
     }
 
-    /// As an encoder writes them, once for all events. `None`: so few have them that it is not worth keeping.
+    /// Their rendering by an encoder, once for all events. `None`: too few events share them to keep a rendering.
     pub fn rendered(self, render: impl FnOnce(Members<'a>, &mut Vec<u8>)) -> Option<&'a [u8]> {
         let keep = || {
             let mut out = Vec::with_capacity(self.run.expanded);
@@ -149,7 +149,7 @@ pub enum ValueView<'a> {
     Map(Members<'a>),
 }
 
-/// What an event is beside its header.
+/// The data of an event without its header.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub enum DataView<'a> {
@@ -178,7 +178,7 @@ pub struct FrameView<'a> {
     pub line: Option<u64>,
 }
 
-/// What did not become an event, and why.
+/// The data of a loss.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub struct LossView<'a> {
@@ -225,7 +225,7 @@ impl Batch {
 }
 
 impl<'a> EventView<'a> {
-    /// What the event is.
+    /// The kind of the event.
     pub fn kind(&self) -> Kind {
         self.event.data.kind()
     }
@@ -235,7 +235,7 @@ impl<'a> EventView<'a> {
         self.name_key().text()
     }
 
-    /// The same, still told apart as ours or the peer's.
+    /// The same, with its origin: a name of ours or of the peer.
     pub fn name_key(&self) -> KeyView<'a> {
         self.batch.key(self.header().name)
     }
@@ -250,7 +250,7 @@ impl<'a> EventView<'a> {
         self.header().observed
     }
 
-    /// Where it stood in the peer's stream.
+    /// Its position in the stream of the peer.
     pub fn position(&self) -> Position {
         self.header().position
     }
@@ -266,7 +266,7 @@ impl<'a> EventView<'a> {
         })
     }
 
-    /// The same, with what it has in common with others in one piece.
+    /// The same, with shared attributes as runs.
     pub fn attribute_parts(&self) -> Attributes<'a> {
         Attributes { batch: self.batch, attributes: &self.batch.attributes[self.event.attributes.range()] }
     }
@@ -297,12 +297,12 @@ impl<'a> EventView<'a> {
         }
     }
 
-    /// The connection it came over.
+    /// The connection that it was received on.
     pub fn origin(&self) -> &'a Arc<Origin> {
         &self.batch.origins[self.event.origin as usize]
     }
 
-    /// Who spoke.
+    /// The resource that it is about.
     pub fn resource(&self) -> &'a Arc<Resource> {
         &self.batch.resources[self.event.resource as usize]
     }
@@ -350,7 +350,7 @@ pub struct Attributes<'a> {
 }
 
 impl Attributes<'_> {
-    /// Whether there is none.
+    /// Whether it has none.
     pub fn is_empty(&self) -> bool {
         self.attributes.is_empty()
     }

@@ -1,6 +1,7 @@
-//! CBOR on the sheet: one row for each item, what containers hold set in.
+//! Annotates CBOR: one row for each item, with the content of containers indented.
 //!
-//! Whoever calls passes a reader and gets it back where the rows end: at an error in front of what is not named.
+//! The caller passes a reader, which is at the end of the annotated bytes afterwards: at an error before the first byte
+//! that is not annotated.
 
 use std::fmt::Display;
 
@@ -9,10 +10,10 @@ use crate::codec::cbor::{CborError, Fault, Item, Reader};
 use super::words::{counted, hex};
 use super::{Sheet, value};
 
-/// The next bytes are the field `name`: as many as `read` reads, and with what it says of them.
+/// Writes the next field `name`: the bytes that `read` reads, and the value that it returns.
 ///
 /// # Errors
-/// Those of `read`. Nothing is written then, and the reader stays where it was.
+/// Those of `read`. Then nothing is written, and the reader does not move.
 pub(crate) fn field<'a, V: Display>(
     reader: &mut Reader<'a>,
     sheet: &mut Sheet,
@@ -26,7 +27,7 @@ pub(crate) fn field<'a, V: Display>(
     Ok(())
 }
 
-/// What `write` writes is set in.
+/// Indents what `write` writes.
 ///
 /// # Errors
 /// Those of `write`.
@@ -42,15 +43,15 @@ pub(crate) fn inside(
 pub(crate) struct Values {
     /// The tag of an integer that stands for a text.
     pub(crate) reference: Option<u64>,
-    /// So many containers and tags may stand in one another.
+    /// The deepest nesting of containers and tags.
     pub(crate) most_depth: usize,
 }
 
 impl Values {
-    /// Writes the next value, with all that it holds.
+    /// Writes the next value with its content.
     ///
     /// # Errors
-    /// It is cut, too deep, or CBOR has no such item.
+    /// It is incomplete, nested too deep, or not valid CBOR.
     pub(crate) fn value(
         self,
         reader: &mut Reader<'_>,
@@ -91,7 +92,7 @@ impl Values {
     /// Writes the next value, which is a map.
     ///
     /// # Errors
-    /// It is none, or those of [`Values::value`].
+    /// It is not a map, or those of [`Values::value`].
     pub(crate) fn map(
         self,
         reader: &mut Reader<'_>,
@@ -108,7 +109,7 @@ impl Values {
         self.pairs(reader, sheet, left, depth)
     }
 
-    /// Writes the pairs of a map, of which the head has been written.
+    /// Writes the pairs of a map whose head has been written.
     ///
     /// # Errors
     /// Those of [`Values::value`].
@@ -128,10 +129,10 @@ impl Values {
     }
 }
 
-/// Writes the elements of a container of so many, or up to a break, which is written too.
+/// Writes the elements of a container: this many, or up to a break, which is written too.
 ///
 /// # Errors
-/// Those of `write`; the bytes end before the container does.
+/// Those of `write`, or the bytes end inside the container.
 pub(crate) fn elements<'a>(
     reader: &mut Reader<'a>,
     sheet: &mut Sheet,
@@ -149,7 +150,7 @@ pub(crate) fn elements<'a>(
     Ok(())
 }
 
-/// An item alone, without what it holds.
+/// An item without its content.
 pub(crate) fn head(
     reader: &mut Reader<'_>,
     sheet: &mut Sheet,
@@ -159,7 +160,7 @@ pub(crate) fn head(
     field(reader, sheet, name, |reader| reader.item().map(|_| words))
 }
 
-/// How much a container holds.
+/// The number of elements of a container.
 pub(crate) fn size(left: Option<u64>, one: &str) -> String {
     left.map_or_else(
         || format!("{}, up to a break", counted(2, one).trim_start_matches("2 ")),
@@ -173,7 +174,7 @@ pub(crate) fn reference(reader: &mut Reader<'_>) -> Result<String, CborError> {
     reader.integer_bits().map(|id| format!("string {id}"))
 }
 
-/// An item that holds nothing.
+/// An item without content.
 pub(crate) fn said(item: Item<'_>) -> String {
     match item {
         Item::Unsigned(number) => number.to_string(),

@@ -1,14 +1,14 @@
-//! Rows that are set in as deep as something else is open.
+//! Rows that are indented by the depth of open containers.
 
 use super::Sheet;
 
-/// Deeper than this nothing is set in further: rows would be all margin.
-const MOST_DEPTH: usize = 16;
+/// The deepest indentation.
+const MAX_INDENT: usize = 16;
 
-/// What `write` writes is set in so many times, within reason.
+/// Indents what `write` writes by `depth` levels, at most [`MAX_INDENT`].
 pub(crate) fn set_in<T>(sheet: &mut Sheet, depth: usize, write: impl FnOnce(&mut Sheet) -> T) -> Option<T> {
     let (mut write, mut written) = (Some(write), None);
-    descend(sheet, depth.min(MOST_DEPTH), &mut |sheet| written = write.take().map(|write| write(sheet)));
+    descend(sheet, depth.min(MAX_INDENT), &mut |sheet| written = write.take().map(|write| write(sheet)));
     written
 }
 

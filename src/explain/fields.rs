@@ -1,11 +1,11 @@
-//! The fields of one message, one after the other.
+//! Annotates the fields of one message in their order.
 
 use std::fmt::Display;
 
 use super::Sheet;
 
-/// Names the fields of a message that may not be whole: what there is of the first field that is not all here is written
-/// without its value, and nothing after it.
+/// Annotates the fields of a message that may be incomplete: the first incomplete field is written without its value, and no
+/// field after it.
 #[derive(Debug)]
 pub struct Fields<'a, 's> {
     rest: &'a [u8],
@@ -13,12 +13,12 @@ pub struct Fields<'a, 's> {
 }
 
 impl<'a, 's> Fields<'a, 's> {
-    /// Fields of `message`, from its first byte on.
+    /// The fields of `message`, starting at its first byte.
     pub fn new(message: &'a [u8], sheet: &'s mut Sheet) -> Self {
         Fields { rest: message, sheet }
     }
 
-    /// The next `length` bytes are the field `name`; `value` says what they mean. `None`: they are not all here.
+    /// Writes the next `length` bytes as the field `name`; `value` describes them. `None`: they are incomplete.
     pub fn bytes<V: Display>(
         &mut self,
         length: usize,
@@ -33,13 +33,13 @@ impl<'a, 's> Fields<'a, 's> {
             }
             None => {
                 let (had, rest) = (self.rest.len(), std::mem::take(&mut self.rest));
-                self.sheet.field(rest, name, format_args!("not whole, {had} of {length} bytes are here"));
+                self.sheet.field(rest, name, format_args!("incomplete, {had} of {length} bytes"));
                 None
             }
         }
     }
 
-    /// The next `N` bytes are the field `name`.
+    /// Writes the next `N` bytes as the field `name`.
     pub fn array<const N: usize, V: Display>(
         &mut self,
         name: &str,
@@ -69,7 +69,7 @@ impl<'a, 's> Fields<'a, 's> {
         self.array(name, |bytes| value(u64::from_be_bytes(bytes))).map(u64::from_be_bytes)
     }
 
-    /// The bytes after those that were named.
+    /// The bytes that are not annotated yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_that_is_not_whole_is_the_last_one() {
+    fn an_incomplete_field_is_the_last_one() {
         let mut sheet = Sheet::new(0, []);
         let mut fields = Fields::new(&[1, 2, 3, 4], &mut sheet);
         assert_eq!(fields.u16("two", |number| number), Some(0x0102));
@@ -88,6 +88,6 @@ mod tests {
         assert_eq!(fields.u8("never", |number| number), None);
         let text = sheet.take();
         let shown: Vec<_> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        assert_eq!(shown, ["00000000 01 02 two: 258", "00000002 03 04 four: not whole, 2 of 4 bytes are here"]);
+        assert_eq!(shown, ["00000000 01 02 two: 258", "00000002 03 04 four: incomplete, 2 of 4 bytes"]);
     }
 }

@@ -1,7 +1,7 @@
-//! GVariant values on the sheet, by their type: members, padding, framing offsets, types of variants.
+//! Annotates GVariant values by their type: members, padding, framing offsets, types of variants.
 //!
-//! Where a value is not in its format, what can still be told apart is: a member that lies wrong takes the rest of its
-//! container with it, and nothing else. Framing: section 2.2 of the endless field notes. Numbers are little-endian.
+//! An invalid value is annotated as far as possible: an invalid member ends the annotation of its container, and nothing
+//! else. Framing: section 2.2 of the endless field notes. Numbers are little-endian.
 
 use std::fmt;
 
@@ -11,33 +11,33 @@ use crate::codec::gvariant::{MAX_DEPTH, Slice};
 use super::words::{counted, hex};
 use super::{Sheet, value};
 
-/// Longer types of variants are not looked into; each byte of one takes 16 bytes of memory.
+/// Variants with longer types are not annotated further; each byte of a type takes 16 bytes of memory.
 const MOST_TYPE_BYTES: usize = 64 << 10;
 /// Framing offsets that are shown as numbers.
 const MOST_OFFSETS: usize = 8;
 
-/// What a part of a value is called, and the parts that it has: the members of a tuple, or the one element of an array.
+/// The name of a part of a value, and its own parts: the members of a tuple, or the one element of an array.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) parts: &'static [Part],
 }
 
-/// Says what the bytes of a named part mean, where that is more than their type tells.
+/// Describes the bytes of a named part, if they mean more than their type.
 pub(crate) type Say<'a> = dyn FnMut(&'static str, &[u8]) -> Option<String> + 'a;
 
-/// Writes the value of type `text` in `bytes`, every byte of it. Its own name is that of `part`.
+/// Writes the value of type `text` in `bytes`, every byte of it, under the name of `part`.
 pub(crate) fn value(text: &str, bytes: &[u8], part: &'static Part, say: &mut Say<'_>, sheet: &mut Sheet) {
     Walk { nodes: Vec::new(), say }.typed(text.as_bytes(), bytes, Label::of(part), 0, sheet);
 }
 
-/// A field's name, with its number among its like.
+/// The name of a field, with its number among fields of the same name.
 #[derive(Clone, Copy)]
 struct Label {
     name: &'static str,
     number: Option<usize>,
     parts: &'static [Part],
-    /// Somebody may know better what its bytes mean.
+    /// A description for its bytes.
     is_named: bool,
 }
 
@@ -69,7 +69,7 @@ struct Walk<'s, 'c> {
 }
 
 impl Walk<'_, '_> {
-    /// A value whose type is yet to be read. Answers whether it is one.
+    /// A value whose type is not parsed yet. Returns whether the type is valid.
     fn typed(&mut self, text: &[u8], bytes: &[u8], label: Label, depth: usize, sheet: &mut Sheet) -> bool {
         let mark = self.nodes.len();
         let is_type = text.len() <= MOST_TYPE_BYTES && parse(Slice::new(text), &mut self.nodes).is_ok();
@@ -231,8 +231,8 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Where what ends at `end` begins, with the padding before it written; `None`, with all of the rest written, if it
-/// cannot end there.
+/// Writes the padding before the part that ends at `end` and returns the start of the part. `None`: it cannot end there; the
+/// rest of the container was written.
 fn place(at: usize, end: usize, alignment: u8, body: &[u8], label: Label, sheet: &mut Sheet) -> Option<usize> {
     let start = at.next_multiple_of(usize::from(alignment));
     if start > end || end > body.len() {
@@ -250,7 +250,7 @@ fn padding(bytes: &[u8], sheet: &mut Sheet) {
     sheet.field(bytes, "padding", if is_zero { "" } else { "not zero" });
 }
 
-/// Bytes, maybe none, that are not what should be there.
+/// Writes bytes, maybe none, that are not valid.
 fn odd(bytes: &[u8], why: fmt::Arguments<'_>, sheet: &mut Sheet) {
     if bytes.is_empty() {
         sheet.title(format_args!("?: {why}"));
@@ -266,7 +266,7 @@ fn text(bytes: &[u8], label: Label, sheet: &mut Sheet) {
     }
 }
 
-/// A number of a type of fixed size, whose bytes have been counted.
+/// A number of a type of fixed size, whose length has been checked.
 fn number(code: u8, bytes: &[u8]) -> String {
     let number = stored64(bytes);
     match code {
@@ -291,7 +291,7 @@ fn stored(bytes: &[u8], at: usize, width: usize) -> usize {
     usize::try_from(stored64(&offset[..offset.len().min(width)])).unwrap_or(usize::MAX)
 }
 
-/// Bytes of one framing offset in a container of so many bytes.
+/// Size of one framing offset in a container of this many bytes.
 fn offset_width(bytes: usize) -> usize {
     match bytes as u64 {
         0..=0xFF => 1,
@@ -301,7 +301,7 @@ fn offset_width(bytes: usize) -> usize {
     }
 }
 
-/// A table of framing offsets; of a long one the first.
+/// Writes a table of framing offsets; of a long one the first offsets.
 struct Offsets<'a> {
     table: &'a [u8],
     width: usize,
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_and_maybes_have_their_marks_behind_them() {
+    fn types_of_variants_and_marks_of_maybes_follow_their_values() {
         assert_eq!(
             rows("mv", b"hi\0\0s\0"),
             ["00000000 68 69 00 it: \"hi\"", "00000003 00 73 type: \"s\"", "00000005 00 just: there is a value",]
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_wrong_takes_the_rest_of_its_container() {
+    fn an_invalid_member_ends_the_annotation_of_its_container() {
         assert_eq!(
             rows("(sys)", b"a\0\x01b\0\x09"),
             ["it", "00000000 61 00 01 62 00 ?: member 0: it cannot end at 9", "00000005 09 framing offset: 9"]

@@ -1,4 +1,5 @@
-//! The bytes of a connection over HTTP: requests, their headers, and bodies, which somebody else names.
+//! Annotates the bytes of an HTTP connection: requests, their headers, and bodies, which a function of the protocol
+//! annotates.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,50 +10,50 @@ use crate::codec::http::Head;
 use super::words::counted;
 use super::{Explain, Fault, Raw, Sheet, value};
 
-/// A head that is longer is not named.
+/// A longer head is not annotated.
 const MAX_HEAD_BYTES: usize = 1 << 20;
-/// A line of a body in chunks that is longer is not named.
+/// A longer line of a chunked body is not annotated.
 const MAX_LINE_BYTES: usize = 16 * 1024;
 
-/// Names a body as it was transmitted, which is the next on the sheet. What is decoded of it has offsets of its own, as in
-/// events, and the faults are of that: they go to [`Sheet::inner`].
+/// Annotates a body as it was transmitted, at the current offset of the sheet. Its decoded content has its own offsets, as
+/// in events. The faults refer to these offsets and belong to [`Sheet::inner`].
 pub type Body = fn(&Head, &[u8], Vec<Fault>, &mut Sheet);
 
-/// Something that was given up in a request.
+/// A fault in a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequestFault {
-    /// The number of the request on its connection, from 1; `None`: the one that is not whole.
+    /// The number of the request on its connection, from 1; `None`: the incomplete request.
     pub request: Option<u64>,
-    /// What, and where in the body.
+    /// The fault, with its offset in the body.
     pub fault: Fault,
 }
 
-/// Names the requests of a connection.
+/// Annotates the requests of a connection.
 pub struct Requests {
     bodies: Body,
     is_secret: Box<dyn Fn(&Head) -> bool + Send>,
     faults: BTreeMap<Option<u64>, Vec<Fault>>,
-    /// A body without a length has all the rest; so it is in files, which hold what was kept of a request.
+    /// A body without a length extends to the end, as in files that hold one request.
     takes_rest: bool,
     number: u64,
     phase: Phase,
-    /// No line ends in so many bytes at the front.
+    /// This many bytes at the front were searched for a line end.
     searched: usize,
 }
 
 #[derive(Debug)]
 enum Phase {
     Head,
-    /// So many bytes of body follow.
+    /// A body of this many bytes follows.
     Body(Head, usize),
-    /// The line with the size of a chunk, or behind the last chunk trailers.
+    /// The line with the size of a chunk, or trailers after the last chunk.
     Line(Chunked),
     /// A chunk of this size.
     Chunk(Chunked, usize),
     Lost(Raw),
 }
 
-/// What has come of a body in chunks.
+/// The received part of a chunked body.
 #[derive(Debug)]
 struct Chunked {
     head: Head,
@@ -61,8 +62,9 @@ struct Chunked {
 }
 
 impl Requests {
-    /// Requests from the first byte of a connection on. Bodies are shown by `bodies`, unless there may be something in
-    /// them that nobody is to see; `faults` are what a decoder has given up.
+    /// Requests from the first byte of a connection. `bodies` annotates the bodies, except those for which `is_secret` is
+    /// true;
+    /// `faults` are the faults that a decoder reported.
     pub fn new(bodies: Body, is_secret: impl Fn(&Head) -> bool + Send + 'static, faults: Vec<RequestFault>) -> Self {
         let is_secret = Box::new(is_secret);
         let mut sorted = BTreeMap::<_, Vec<_>>::new();
@@ -72,14 +74,14 @@ impl Requests {
         Requests { bodies, is_secret, faults: sorted, takes_rest: false, number: 0, phase: Phase::Head, searched: 0 }
     }
 
-    /// The same of a file, as [`crate::decode::requests`] reads it: a body without a length has all the rest, and one that is
-    /// shorter than its length is taken as it is.
+    /// The same for a file with one request: a body without a length extends to the end, and a body that is shorter than its
+    /// length is accepted.
     #[must_use]
     pub fn of_file(self) -> Self {
         Requests { takes_rest: true, ..self }
     }
 
-    /// Names what is at the front of `input`. `None`: not all of it is here.
+    /// Annotates what is at the front of `input`. `None`: it is incomplete.
     fn step(&mut self, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
         match replace(&mut self.phase, Phase::Head) {
             Phase::Head => self.head(input, sheet),
@@ -128,14 +130,14 @@ impl Requests {
         let from = self.searched.min(input.len());
         let Some(end) = input[from..].windows(4).position(|window| window == b"\r\n\r\n") else {
             if input.len() > MAX_HEAD_BYTES {
-                return self.lose("no head of a request ends here");
+                return self.lose("no end of a request head");
             }
             self.searched = input.len().saturating_sub(3);
             return None;
         };
         let size = from + end + 4;
         self.searched = 0;
-        let Some(head) = parse(&input[..size]) else { return self.lose("no head of a request") };
+        let Some(head) = parse(&input[..size]) else { return self.lose("not a request head") };
         self.number += 1;
         sheet.title(format_args!("request {}", self.number));
         write_head(&input[..size], sheet);
@@ -157,7 +159,7 @@ impl Requests {
         let from = self.searched.min(input.len());
         let Some(end) = input[from..].windows(2).position(|window| window == b"\r\n") else {
             if input.len() > MAX_LINE_BYTES {
-                return self.lose("no line of a body in chunks ends here");
+                return self.lose("no end of a line of a chunked body");
             }
             self.searched = input.len().saturating_sub(1);
             return self.wait(Phase::Line(chunked));
@@ -171,7 +173,7 @@ impl Requests {
                 sheet.field(whole, "end of body", "");
                 let Chunked { head, body, .. } = chunked;
                 if !(self.is_secret)(&head) {
-                    // Put together it has the offsets of no connection.
+                    // The joined body has no offsets on the connection.
                     sheet.inner([], |sheet| self.body(&head, &body, sheet));
                 }
                 return Some(size);
@@ -182,12 +184,12 @@ impl Requests {
         }
         let number = str::from_utf8(line).ok().and_then(|line| line.split(';').next()).map(str::trim);
         let Some(length) = number.and_then(|number| usize::from_str_radix(number, 16).ok()) else {
-            return self.lose("no size of a chunk");
+            return self.lose("not a chunk size");
         };
         if length.checked_add(2).is_none() {
-            return self.lose("no chunk is that long");
+            return self.lose("chunk size out of range");
         }
-        sheet.field(whole, "size of chunk", counted(length as u64, "byte"));
+        sheet.field(whole, "chunk size", counted(length as u64, "byte"));
         chunked.is_over = length == 0;
         self.phase = if length == 0 { Phase::Line(chunked) } else { Phase::Chunk(chunked, length) };
         Some(size)
@@ -220,14 +222,14 @@ impl Explain for Requests {
         match replace(&mut self.phase, Phase::Head) {
             Phase::Lost(mut raw) => raw.finish(rest, sheet),
             _ if rest.is_empty() => {}
-            Phase::Head => sheet.secret(rest, "?", "no head of a request, or half of one"),
-            // A header behind the body may be as secret as one before it.
+            Phase::Head => sheet.secret(rest, "?", "not a request head, or an incomplete one"),
+            // A trailer may be as secret as a header.
             Phase::Body(head, _) | Phase::Chunk(Chunked { head, .. }, _) if !(self.is_secret)(&head) => {
-                sheet.raw(rest, "not whole");
+                sheet.raw(rest, "incomplete");
             }
-            _ => sheet.secret(rest, "?", "not whole"),
+            _ => sheet.secret(rest, "?", "incomplete"),
         }
-        // Their offsets are those of bodies.
+        // Their offsets are relative to bodies.
         sheet.inner(take(&mut self.faults).into_values().flatten(), |_| {});
     }
 }
@@ -238,7 +240,7 @@ impl fmt::Debug for Requests {
     }
 }
 
-/// The head that these bytes are, their last empty line included.
+/// Parses a head, including the empty line at its end.
 fn parse(bytes: &[u8]) -> Option<Head> {
     let mut lines = lines(bytes).map(<[u8]>::trim_ascii_end);
     let mut words = str::from_utf8(lines.next()?).ok()?.split(' ');
@@ -275,14 +277,14 @@ fn header(line: &[u8]) -> Option<(String, &[u8])> {
     Some((name, line[colon + 1..].trim_ascii()))
 }
 
-/// Whether who knows the value of a header of this name may speak for its sender.
+/// Whether a header of this name can be a credential.
 pub(crate) fn is_secret_header(name: &str) -> bool {
     ["auth", "cookie", "token", "secret", "password", "credential", "key", "session"]
         .iter()
         .any(|part| name.contains(part))
 }
 
-/// The lines, each with what ends it.
+/// The lines, each with its line end.
 fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split_inclusive(|byte| *byte == b'\n')
 }
@@ -292,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_is_to_see_is_hidden_wherever_a_connection_ends() {
+    fn secrets_are_hidden_wherever_a_connection_ends() {
         let plain = "PUT /a HTTP/1.1\r\nX-Api-Key: SECRET\r\ncontent-length: 6\r\n\r\nSECRET";
         let chunked = "PUT /a HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n6\r\nSECRET\r\n0\r\nCookie: SECRET\r\n\r\n";
         let nothing = "SECRET PUT /a HTTP/1.1\r\n\r\nSECRET";

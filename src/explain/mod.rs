@@ -1,8 +1,8 @@
-//! Annotated wire bytes, for people: offset, bytes, field, value, and at a fault what was wrong.
+//! Annotated wire bytes in human-readable form: offset, bytes, field, value, and errors.
 //!
-//! The layouts stand a second time here and in `protocol/*/explain.rs`, beside the decoders and apart from them: what a
-//! decoder gave up is told by its own `loss`, which [`Sheet`] shows at its place; the explainer names the bytes around it.
-//! Every byte is shown once and in order, which the tests hold against the decoders' offsets.
+//! The layouts are implemented a second time here and in `protocol/*/explain.rs`, independently of the decoders. What a
+//! decoder could not decode is reported by its own `loss`, which [`Sheet`] shows at its offset; the explainer annotates the
+//! bytes around it. Every byte is shown once and in order; tests compare this with the offsets of the decoders.
 
 pub(crate) mod cbor;
 pub(crate) mod depth;
@@ -18,16 +18,16 @@ pub use fields::Fields;
 pub use raw::Raw;
 pub use sheet::{Fault, Sheet};
 
-/// What names the bytes of one connection or body, from a message's first byte on.
+/// Annotates the bytes of one connection or body, starting at the first byte of a message.
 pub trait Explain: Send {
-    /// Writes the complete messages at the front of `input` onto the sheet, and says how many bytes they took. Call
-    /// again with the rest and what has come since: the sheet does not depend on how the bytes are cut.
+    /// Writes the complete messages at the front of `input` to the sheet and returns their number of bytes. The caller calls
+    /// again with the rest and further bytes: the sheet does not depend on how the bytes are cut.
     fn explain(&mut self, input: &[u8], sheet: &mut Sheet) -> usize;
 
-    /// No more comes: `rest`, what [`Explain::explain`] left, is written as far as it can be named.
+    /// The input has ended: writes `rest`, the bytes that [`Explain::explain`] left, as far as they can be annotated.
     fn finish(&mut self, rest: &[u8], sheet: &mut Sheet) {
         if !rest.is_empty() {
-            sheet.raw(rest, "not whole");
+            sheet.raw(rest, "incomplete");
         }
     }
 }

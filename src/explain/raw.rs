@@ -1,9 +1,9 @@
-//! Bytes that nobody can name.
+//! Bytes that cannot be annotated.
 
 use super::sheet::{ROW_BYTES, SHOWN_BYTES};
 use super::{Explain, Sheet};
 
-/// Names nothing: shows the first bytes as they are, and how many follow.
+/// Shows the first bytes without annotation, and the number of bytes that follow.
 #[derive(Debug)]
 pub struct Raw {
     why: &'static str,
@@ -12,12 +12,12 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Bytes that are not named, and why.
+    /// Bytes that are not annotated, and why.
     pub fn new(why: &'static str) -> Self {
         Raw { why, shown: 0, is_secret: false }
     }
 
-    /// The same, of bytes in which there may be something that nobody is to see.
+    /// The same for bytes that may contain secrets.
     #[must_use]
     pub fn secret(self) -> Self {
         Raw { is_secret: true, ..self }

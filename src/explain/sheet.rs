@@ -8,52 +8,52 @@ use crate::codec::terminal;
 
 /// Bytes in one row.
 pub(super) const ROW_BYTES: usize = 16;
-/// Rows of one field; of a longer one the first are shown, and how many bytes follow.
+/// The most rows of one field; of a longer field the first rows are shown, and the number of bytes that follow.
 const FIELD_ROWS: usize = 4;
-/// Bytes of one field that are shown.
+/// The most bytes of one field that are shown.
 pub(super) const SHOWN_BYTES: usize = ROW_BYTES * FIELD_ROWS;
-/// Spaces by which a nested field's name is set in.
+/// Indentation of the name of a nested field, in spaces.
 const INDENT: usize = 2;
-/// What the lines of [`Sheet::inner`] begin with, as often as they are inside.
+/// The prefix of the lines of [`Sheet::inner`], once per level.
 const BAR: &str = "| ";
 
-/// Something that was given up: what a decoder's `loss` says, and where.
+/// A fault: the text of the `loss` of a decoder, and its offset.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// Offset of the first byte that it is about.
+    /// Offset of the first byte of the fault.
     pub offset: u64,
     /// Reason, bytes lost and detail.
     pub text: String,
 }
 
-/// Annotated bytes, in their order. What is given to it must follow what was given before: it counts the offset.
+/// Annotated bytes, in their order. All calls append: the sheet counts the offset.
 ///
 /// ```text
 /// 00000000  dd 00 00 00 00 01                                magic
 /// 00000006  00 00 00 00 00 00 04 00                          string_cache_size: 1024
 /// ```
 ///
-/// No character of a peer reaches a terminal that the terminal would obey.
+/// Control characters of peers are escaped.
 #[derive(Debug, Default)]
 pub struct Sheet {
     text: String,
     offset: u64,
     depth: usize,
-    /// Inside of how many other bytes these are.
+    /// Nesting level of [`Sheet::inner`].
     level: usize,
     faults: VecDeque<Fault>,
-    /// Bytes behind those shown of the last field, not told yet.
+    /// Bytes of the last field that are not shown and not counted in a line yet.
     untold: u64,
     hides_secrets: bool,
 }
 
 impl Sheet {
-    /// A sheet whose first byte has this offset, with the faults to be shown, in the order of their offsets.
+    /// A sheet whose first byte has this offset, with the faults to show, in the order of their offsets.
     pub fn new(offset: u64, faults: impl IntoIterator<Item = Fault>) -> Self {
         Sheet { offset, faults: faults.into_iter().collect(), ..Sheet::default() }
     }
 
-    /// The same, where [`Sheet::secret`] shows not even the bytes.
+    /// The same, but [`Sheet::secret`] does not show the bytes either.
     #[must_use]
     pub fn without_secrets(self) -> Self {
         Sheet { hides_secrets: true, ..self }
@@ -64,18 +64,18 @@ impl Sheet {
         self.offset
     }
 
-    /// What has been written since this was last asked.
+    /// Returns what has been written since the last call.
     pub fn take(&mut self) -> String {
         self.settle();
         take(&mut self.text)
     }
 
-    /// The same, without the end of a field of which there may be [`Sheet::more`].
+    /// The same, without the end of a field that [`Sheet::more`] may continue.
     pub fn take_settled(&mut self) -> String {
         take(&mut self.text)
     }
 
-    /// A line without bytes: what comes next.
+    /// Writes a line without bytes: the title of what follows.
     pub fn title(&mut self, title: impl fmt::Display) {
         self.settle();
         self.margin();
@@ -83,29 +83,29 @@ impl Sheet {
         let _ = writeln!(self.text, "{:pad$}{}", "", terminal::shown(&title.to_string()));
     }
 
-    /// Bytes that are one field, and what they mean. `value` may be empty.
+    /// Writes the bytes of one field, and their meaning. `value` may be empty.
     pub fn field(&mut self, bytes: &[u8], name: &str, value: impl fmt::Display) {
         self.rows(bytes, false, name, &value.to_string());
     }
 
-    /// Bytes that nobody can name, and why.
+    /// Writes bytes that cannot be annotated, and why.
     pub fn raw(&mut self, bytes: &[u8], why: &str) {
         self.field(bytes, "?", why);
     }
 
-    /// A field in which there is something that nobody is to see: `value` must not have it. The bytes are shown, or
-    /// not even they ([`Sheet::without_secrets`]).
+    /// Writes a field that contains a secret: `value` must not contain it. The bytes are shown unless
+    /// [`Sheet::without_secrets`] was called.
     pub fn secret(&mut self, bytes: &[u8], name: &str, value: impl fmt::Display) {
         self.rows(bytes, self.hides_secrets, name, &value.to_string());
     }
 
-    /// More bytes of the last field: only their number is shown.
+    /// Adds bytes to the last field: only their number is shown.
     pub fn more(&mut self, bytes: &[u8]) {
         self.untold += bytes.len() as u64;
         self.offset += bytes.len() as u64;
     }
 
-    /// What `write` writes is set in, and belongs to the line before.
+    /// Indents what `write` writes below the previous line.
     pub fn nested<T>(&mut self, write: impl FnOnce(&mut Sheet) -> T) -> T {
         self.depth += 1;
         let result = write(self);
@@ -113,8 +113,8 @@ impl Sheet {
         result
     }
 
-    /// What other bytes become that were just shown (inflated, decoded of base64, …): they have offsets of their own,
-    /// from 0, and these faults. A bar stands before each of their lines.
+    /// Writes bytes that were decoded from the previous bytes (inflated, decoded from base64, …). They have their own
+    /// offsets, from 0, and these faults. Each of their lines begins with a bar.
     pub fn inner(&mut self, faults: impl IntoIterator<Item = Fault>, write: impl FnOnce(&mut Sheet)) {
         self.settle();
         let outer = replace(&mut self.offset, 0);
@@ -127,20 +127,20 @@ impl Sheet {
         (self.offset, self.faults, self.depth) = (outer, outer_faults, depth);
     }
 
-    /// The next byte has this offset: those before it have been shown in [`Sheet::inner`], just as they are.
+    /// Sets the offset of the next byte: the bytes before it were shown unchanged in [`Sheet::inner`].
     pub fn skip_to(&mut self, offset: u64) {
         self.settle();
         self.offset = offset;
         self.show_faults(offset);
     }
 
-    /// Everything has been written: the faults that no byte was shown for.
+    /// Ends the sheet: writes the faults that have no byte.
     pub fn end(&mut self) {
         self.settle();
         self.show_faults(u64::MAX);
     }
 
-    /// Something was given up, whatever has been written so far.
+    /// Writes a fault at the current position.
     pub fn fault(&mut self, fault: &Fault) {
         self.settle();
         self.margin();
@@ -171,7 +171,7 @@ impl Sheet {
         }
     }
 
-    /// The last field is over.
+    /// Ends the last field.
     fn settle(&mut self) {
         let untold = take(&mut self.untold);
         if untold > 0 {
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_follow_each_other_and_faults_stand_behind_their_bytes() {
+    fn fields_follow_each_other_and_faults_follow_their_bytes() {
         let mut sheet = Sheet::new(0, [Fault { offset: 7, text: "malformed: seven".to_owned() }]);
         sheet.title("process");
         sheet.nested(|sheet| {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn how_many_bytes_follow_is_told_once_and_before_the_faults_in_them() {
+    fn the_number_of_further_bytes_is_shown_once_and_before_their_faults() {
         let mut sheet = Sheet::new(0, [Fault { offset: 70, text: "seventy".to_owned() }]);
         sheet.field(&[1; 64], "text", "");
         assert_eq!(sheet.take_settled().lines().count(), 4);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_a_terminal_obeys_is_written() {
+    fn control_characters_are_escaped() {
         let hostile = "a\u{1b}[2J\u{202e}b\u{9b}\n";
         let mut sheet = Sheet::new(0, [Fault { offset: 0, text: hostile.to_owned() }]);
         sheet.title(hostile);

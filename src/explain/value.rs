@@ -1,4 +1,4 @@
-//! Texts as people read them.
+//! Texts in human-readable form.
 
 use crate::codec::mutf8::{self, Repair};
 use crate::codec::terminal::push_quoted;
@@ -7,21 +7,21 @@ use crate::codec::text::{cut, cut_bytes, repair};
 /// Bytes of a text that are shown as its value.
 pub const TEXT_BYTES: usize = 256;
 
-/// A text that should be UTF-8: in quotes, cut where it is long, and said to be repaired where it had to be.
+/// A text that should be UTF-8: in quotes, cut if it is long, and marked if it was repaired.
 pub fn text(bytes: &[u8]) -> String {
     let kept = cut_bytes(bytes, TEXT_BYTES);
     let (text, is_repaired) = repair(kept);
     described(&text, (kept.len() < bytes.len()).then_some(bytes.len()), is_repaired)
 }
 
-/// The same of a text of Java's, in modified UTF-8.
+/// The same for a text of Java, in modified UTF-8.
 pub fn java_text(bytes: &[u8]) -> String {
     let (text, repair) = mutf8::read(bytes);
     let kept = cut(&text, TEXT_BYTES);
     described(kept, (kept.len() < text.len()).then_some(bytes.len()), repair != Repair::None)
 }
 
-/// `cut_from`: how many bytes it was cut from.
+/// `cut_from`: its length before it was cut, in bytes.
 fn described(text: &str, cut_from: Option<usize>, is_repaired: bool) -> String {
     let mut shown = quoted(text);
     if let Some(bytes) = cut_from {
@@ -33,7 +33,7 @@ fn described(text: &str, cut_from: Option<usize>, is_repaired: bool) -> String {
     shown
 }
 
-/// A text in quotes, with nothing in it that a terminal obeys.
+/// A text in quotes, with control characters escaped.
 pub fn quoted(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len() + 2);
     push_quoted(&mut out, text);
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_quoted_cut_and_said_to_be_repaired() {
+    fn texts_are_quoted_cut_and_marked_as_repaired() {
         assert_eq!(text(b"a\"b\x1b"), r#""a\"b\u{1b}""#);
         assert_eq!(text(b"a\xff"), "\"a\u{fffd}\" (not UTF-8)");
         let long = "\u{20ac}".repeat(100);

@@ -1,25 +1,25 @@
-//! Values in the words of people, beside those of [`super::value`]: what may be negative, what is counted.
+//! Further values in human-readable form: times, durations, ids and counts.
 
 use jiff::Timestamp;
 
 use crate::event::write_hex;
 
-/// Bytes that are shown in hex as a value.
+/// The most bytes that are shown in hex as a value.
 const MOST_HEX_BYTES: usize = 100;
 
-/// A text as the name of a field, if it looks like one. Names are shown as they are, so nothing else may pass.
+/// A text as the name of a field, if it has the form of a name. Names are not escaped, so other texts are refused.
 pub(crate) fn as_name(text: &[u8]) -> Option<&str> {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.".contains(byte);
     let text = str::from_utf8(text).ok()?;
     ((1..=40).contains(&text.len()) && text.as_bytes().iter().all(is_name)).then_some(text)
 }
 
-/// Nanoseconds since 1970 as a moment (RFC 3339), or as a number where no calendar has it.
+/// Nanoseconds since 1970 as a time (RFC 3339), or as a number if it is out of the range of the calendar.
 pub(crate) fn moment(nanos: i128) -> String {
     Timestamp::from_nanosecond(nanos).map_or_else(|_| format!("{nanos} ns since 1970"), |moment| moment.to_string())
 }
 
-/// Nanoseconds in the largest unit of which there is at least one.
+/// Nanoseconds in the largest unit that gives at least 1.
 pub(crate) fn duration(nanos: i128) -> String {
     let size = nanos.unsigned_abs();
     let (unit, name) = match size {
@@ -49,7 +49,7 @@ pub(crate) fn uuid(id: &[u8]) -> String {
     text
 }
 
-/// Bytes in hex; of many the beginning.
+/// Bytes in hex; of many the first ones.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let shown = &bytes[..bytes.len().min(MOST_HEX_BYTES)];
     let mut text = String::new();
@@ -74,10 +74,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_said_as_people_say_it() {
+    fn values_are_human_readable() {
         assert_eq!(moment(1_795_176_900_000_000_500), "2026-11-20T12:15:00.0000005Z");
         assert_eq!(moment(i128::MAX), format!("{} ns since 1970", i128::MAX));
-        for (nanos, said) in [
+        for (nanos, expected) in [
             (0, "0 ns"),
             (999, "999 ns"),
             (1_500, "1.5 µs"),
@@ -85,7 +85,7 @@ mod tests {
             (61_000_000_000, "61 s"),
             (1_000_000_001, "1.000000001 s"),
         ] {
-            assert_eq!(duration(nanos), said);
+            assert_eq!(duration(nanos), expected);
         }
         let id: Vec<u8> = (0..16).collect();
         assert_eq!(uuid(&id), "00010203-0405-0607-0809-0a0b0c0d0e0f");
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_looks_like_a_name_is_one() {
+    fn only_texts_with_the_form_of_a_name_are_names() {
         assert_eq!(as_name(b"total_gc.runs-2"), Some("total_gc.runs-2"));
         for text in [&b""[..], b"a b", b"\x1b[2J", b"\xff", &[b'a'; 41]] {
             assert_eq!(as_name(text), None);

@@ -40,6 +40,48 @@ fn a_metric_moved_away_from_a_tag_never_takes_the_name_of_one_without_a_key() {
 }
 
 #[test]
+fn a_tag_whose_value_is_never_defined_keeps_its_key() {
+    let mut driven = Driven::new(&Options::default()).keep_lines();
+    driven.feed(
+        &[process(0), string(1, b"user"), string(2, b"here"), string(3, b"service.name"), meta(&[(1, 7)])].concat(),
+    );
+    // Two values of one key that are never defined, one that is; a reserved key; a value that is absent; a metric.
+    driven.feed(
+        &[span(1, [0; 4]), meta(&[(1, 8), (3, 9), (1, 10), (2, 2), (2, 11), (1, 0)]), metrics(&[(1, 0)])].concat(),
+    );
+    let done = driven.finish(End::Closed);
+    let line = done.text.lines().find(|line| line.contains("\"span\":")).unwrap();
+    assert_eq!(raw::repeated_keys(line), [""; 0], "{line}");
+    let span = &done.of_kind("span")[0];
+    let attributes = &span["attributes"];
+    assert_eq!(attributes["datadog.valueless_meta.user"], "000000000000000a", "the last of a key counts: {line}");
+    assert_eq!(attributes["datadog.valueless_meta.service.name"], "0000000000000009");
+    assert_eq!(attributes["datadog.valueless_meta.here"], "000000000000000b");
+    assert_eq!(attributes["here"], "here", "a value that is known stays");
+    assert_eq!(attributes["user"].as_f64(), Some(0.0), "no tag has the key of the metric");
+    let unresolved = ["0000000000000008", "0000000000000009", "000000000000000a", "000000000000000b"];
+    assert_eq!(attributes["datadog.unresolved.meta"], serde_json::json!(unresolved));
+    // The process went out before its value could come, as its own event and as the resource.
+    let process = &done.of_kind("log")[0];
+    assert_eq!(process["resource"]["datadog.valueless_meta.user"], "0000000000000007", "{}", done.text);
+    assert_eq!(process["attributes"]["datadog.unresolved.meta"], "0000000000000007");
+}
+
+#[test]
+fn keys_without_a_value_are_kept_in_a_record_of_many_entries() {
+    let keys = (1..=100).flat_map(|id| string(id, format!("key{id}").as_bytes()));
+    let entries: Vec<_> = (1..=100).flat_map(|id| [(id, 1000 + id), (id, 2000 + id)]).collect();
+    let mut driven = Driven::new(&Options::default()).keep_lines();
+    driven.feed(&[process(0), keys.collect(), span(1, [0; 4]), meta(&entries)].concat());
+    let done = driven.finish(End::Closed);
+    let span = &done.of_kind("span")[0];
+    for id in 1..=100 {
+        let value = format!("{:016x}", 2000 + id);
+        assert_eq!(span["attributes"][format!("datadog.valueless_meta.key{id}")], value.as_str(), "{}", done.text);
+    }
+}
+
+#[test]
 fn a_late_list_cannot_say_whose_it_is() {
     let mut driven = Driven::new(&Options::default()).keep_lines();
     driven.feed(&[process(0), string(1, b"trace_id"), string(2, b"span_id"), span(7, [0; 4])].concat());

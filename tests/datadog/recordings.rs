@@ -104,6 +104,9 @@ fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[V
                 }
             }
             match (pair[0].as_str(), &pair[1]) {
+                (Some(key), Value::Null) if unresolved.contains(&value_id.as_str()) => {
+                    own_keys.insert(format!("datadog.valueless_meta.{key}"), json!(value_id));
+                }
                 (_, Value::Null) => {}
                 (Some(key), value) => {
                     own_keys.remove(key);

@@ -1,9 +1,9 @@
-//! GVariant, read strictly and borrowed: whatever is not in normal form is a fault, never a default value.
+//! GVariant, read strictly and borrowed: a value that is not in normal form is an error, never a default value.
 //!
-//! A value is bytes and a type that is known beforehand. [`Tuple`] and [`Elements`] read the framing of containers whose
-//! type the caller knows; [`walk`] reads a value by its type string. Bounds are checked before anything descends, so the
-//! children of a container are disjoint and no byte is looked at more than once per level. Nothing is allocated from a
-//! length or count that the bytes declare.
+//! A value is bytes and a type that is known in advance. [`Tuple`] and [`Elements`] read the framing of containers whose
+//! type the caller knows; [`walk`] reads a value by its type string. Bounds are checked before descending, so the children
+//! of a container are disjoint and each byte is read at most once per level. Nothing is allocated from declared lengths or
+//! counts.
 //!
 //! The rules are those of section 2.2 of the protocol notes. The format is little-endian here.
 
@@ -15,7 +15,7 @@ pub use walk::{Container, MAX_DEPTH, Scratch, Skip, Visitor, unwrap_variant, wal
 
 use super::reader::{DecodeError, DecodeErrorKind};
 
-/// Bytes of a value, and where they stand in the whole.
+/// Bytes of a value, and their offset in the whole.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a> {
     bytes: &'a [u8],
@@ -48,12 +48,12 @@ impl<'a> Slice<'a> {
         self.bytes.len()
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The bytes from `start` to `end`, which the caller has found in bounds; clamped where they are not.
+    /// The bytes from `start` to `end`, whose bounds the caller has checked; clamped otherwise.
     fn part(self, start: usize, end: usize) -> Slice<'a> {
         let bytes = self.bytes.get(start..end).unwrap_or_default();
         Slice { bytes, offset: self.offset + start }
@@ -63,7 +63,7 @@ impl<'a> Slice<'a> {
         DecodeError { field, offset: self.offset + at, kind: DecodeErrorKind::Invalid { found, expected } }
     }
 
-    /// The offset stored at `at` in `width` bytes; 0 past the end, which no caller asks for.
+    /// The offset stored at `at` in `width` bytes; 0 past the end, which no caller requests.
     fn stored(self, at: usize, width: usize) -> usize {
         let bytes = self.bytes.get(at..).unwrap_or_default();
         let number = match width {
@@ -75,13 +75,13 @@ impl<'a> Slice<'a> {
         number.map_or(0, |number| usize::try_from(number).unwrap_or(usize::MAX))
     }
 
-    /// Where the next value of this alignment starts, with the padding before it checked to be zero.
+    /// The start of the next value with this alignment. Checks that the padding before it is zero.
     fn align(self, at: usize, alignment: usize, end: usize, field: &'static str) -> Result<usize, DecodeError> {
         let start = (at + alignment - 1) & !(alignment - 1);
         if start > end {
             return Err(self.fault(field, at, end as u64, "a value within its container"));
         }
-        // Most values have no padding before them, and alignment is 8 at most.
+        // Most values have no padding before them. The largest alignment is 8.
         if start == at || start >= 8 && is_zero_from(at, start, self.bytes) {
             return Ok(start);
         }
@@ -109,7 +109,7 @@ impl<'a> Slice<'a> {
         })
     }
 
-    /// What a maybe of a variable-size type holds: `None` for nothing, else the value's bytes.
+    /// The content of a maybe of a variable-size type: the bytes of the value, or `None` for nothing.
     ///
     /// # Errors
     /// The last byte is not zero.
@@ -124,13 +124,13 @@ impl<'a> Slice<'a> {
     }
 }
 
-/// Whether the bytes from `at` to `start`, fewer than 8, are zero: looked at as one number, with what stands before them.
+/// Whether the bytes from `at` to `start`, fewer than 8, are zero. Reads them as one number with the bytes before them.
 fn is_zero_from(at: usize, start: usize, bytes: &[u8]) -> bool {
     let last = bytes.get(start - 8..start).and_then(|bytes| bytes.first_chunk());
     last.is_some_and(|last| u64::from_le_bytes(*last) >> (64 - 8 * (start - at)) == 0)
 }
 
-/// Whether one of the bytes is zero. Texts are short: they are looked at in eights, without a detour for long ones.
+/// Whether one of the bytes is zero. Optimized for short texts: reads eight bytes at a time.
 fn has_zero(text: &[u8]) -> bool {
     const ONES: u64 = u64::MAX / 0xFF;
     let (eights, rest) = text.as_chunks::<8>();
@@ -153,29 +153,29 @@ fn offset_width(len: usize) -> usize {
 
 /// Whether a table of `count` offsets after `body` bytes takes the narrowest width that works.
 fn is_narrowest(body: usize, count: usize, width: usize) -> bool {
-    // One width down: had the whole fitted its range, that would have been the one to take.
+    // One width less: if the whole fits into its range, that is the width to use.
     width == 1 || count == 0 || offset_width(body.saturating_add(count.saturating_mul(width / 2))) == width
 }
 
-/// Walks the members of one tuple or dict entry in their order.
+/// Reads the members of one tuple or dict entry in their order.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuple<'a> {
     slice: Slice<'a>,
-    /// End of the member before.
+    /// End of the previous member.
     at: usize,
-    /// Where the table of offsets begins.
+    /// Start of the table of offsets.
     body: usize,
-    /// Offsets not read yet stand before this; the first member's comes last.
+    /// Offsets before this are not read yet. The offset of the first member is the last in the table.
     table: usize,
     width: usize,
 }
 
 impl<'a> Tuple<'a> {
-    /// A tuple with a variable-size member, in these bytes. `offsets`: how many members have a stored end, which are
-    /// the variable-size ones but for the last member of all.
+    /// A tuple with a variable-size member, in these bytes. `offsets`: the number of members with a stored end, which are
+    /// the variable-size members except the last member of the tuple.
     ///
     /// # Errors
-    /// There is no room for that many offsets, or they could have been narrower.
+    /// The bytes are too short for that many offsets, or the offsets could be narrower.
     pub fn new(slice: Slice<'a>, offsets: usize, field: &'static str) -> Result<Self, DecodeError> {
         let len = slice.len();
         let width = offset_width(len);
@@ -188,7 +188,7 @@ impl<'a> Tuple<'a> {
         Ok(Tuple { slice, at: 0, body, table: len, width })
     }
 
-    /// The next member, which is of a fixed size.
+    /// The next member, which has a fixed size.
     ///
     /// # Errors
     /// Padding that is not zero, or no room.
@@ -202,7 +202,7 @@ impl<'a> Tuple<'a> {
         Ok(self.slice.part(start, end))
     }
 
-    /// The next member as so many bytes, aligned to their number.
+    /// The next member as `N` bytes, aligned to `N`.
     ///
     /// # Errors
     /// As [`Tuple::fixed`].
@@ -226,7 +226,7 @@ impl<'a> Tuple<'a> {
         Ok(self.slice.part(start, end))
     }
 
-    /// The last member, when that is of variable size: it reaches to the table.
+    /// The last member, if it has variable size: it ends at the table.
     ///
     /// # Errors
     /// Padding that is not zero, or no room.
@@ -235,7 +235,7 @@ impl<'a> Tuple<'a> {
         Ok(self.slice.part(start, self.body))
     }
 
-    /// There is no further member: the last one, of a fixed size, must end where the table begins.
+    /// Checks that there is no further member: the last one, of fixed size, must end at the table.
     ///
     /// # Errors
     /// It does not.
@@ -246,7 +246,7 @@ impl<'a> Tuple<'a> {
         Err(self.slice.fault(field, self.at, self.body as u64, "an end right after the last member"))
     }
 
-    /// There is no further member of this tuple of fixed size: the rest is padding.
+    /// Checks that there is no further member of this tuple of fixed size: the rest is padding.
     ///
     /// # Errors
     /// Padding that is not zero.
@@ -261,22 +261,22 @@ impl<'a> Tuple<'a> {
     }
 }
 
-/// Where a walk over an array stands.
+/// The position in an array.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     at: usize,
     table: usize,
 }
 
-/// Walks the elements, of variable size, of one array in their order.
+/// Reads the elements of one array of variable-size elements in their order.
 #[derive(Clone, Copy, Debug)]
 pub struct Elements<'a> {
     slice: Slice<'a>,
     alignment: usize,
     width: usize,
-    /// End of the element before.
+    /// End of the previous element.
     at: usize,
-    /// Where the table of offsets begins.
+    /// Start of the table of offsets.
     body: usize,
     /// The next offset to read.
     table: usize,
@@ -284,10 +284,10 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// The array in these bytes. Only the table's place is checked; each element is when it is reached.
+    /// The array in these bytes. Checks only the position of the table; each element is checked when it is read.
     ///
     /// # Errors
-    /// No table where the last offset says that it begins, or offsets that could have been narrower.
+    /// No table at the position that the last offset names, or offsets that could be narrower.
     pub fn new(slice: Slice<'a>, alignment: usize, field: &'static str) -> Result<Self, DecodeError> {
         let len = slice.len();
         let width = offset_width(len);
@@ -306,23 +306,23 @@ impl<'a> Elements<'a> {
         Ok(elements(body))
     }
 
-    /// Where the walk stands, for [`Elements::resume`].
+    /// The current position, for [`Elements::resume`].
     pub fn place(&self) -> Place {
         Place { at: self.at, table: self.table }
     }
 
-    /// Goes on where another walk over the same array stood.
+    /// Continues at the position of another reader of the same array.
     pub fn resume(&mut self, place: Place) {
         self.at = place.at.min(self.body);
         self.table = place.table.clamp(self.body, self.slice.len());
     }
 
-    /// How many elements are still to come.
+    /// Number of elements left.
     pub fn len(&self) -> usize {
         (self.slice.len() - self.table) / self.width
     }
 
-    /// Whether none is.
+    /// Whether no element is left.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -345,7 +345,7 @@ impl<'a> Elements<'a> {
         Ok(Some(self.slice.part(start, end)))
     }
 
-    /// Looks at the place of every element, and at nothing in them.
+    /// Checks the position of every element, without their content.
     ///
     /// # Errors
     /// As [`Elements::read`].

@@ -1,6 +1,6 @@
 use super::*;
 
-/// What a walk tells, as JSON-like text.
+/// The calls of a visitor, as JSON-like text.
 #[derive(Default)]
 struct Told(String);
 
@@ -136,7 +136,7 @@ fn containers_follow_their_offsets() {
     assert_eq!(read("a(yx)", &[]).as_deref(), Ok("[]"));
     assert_eq!(read("av", b"").as_deref(), Ok("[]"));
     assert_eq!(read("v", b"\x07\0y").as_deref(), Ok("7"));
-    // Ends that go back, that reach into the table, or a table that is not there.
+    // Ends that decrease, ends inside the table, or a missing table.
     assert!(!is_normal("as", b"a\0bc\0\x05\x02"));
     assert!(!is_normal("as", b"a\0bc\0\x02\x06"));
     assert!(!is_normal("as", b"a\0bc\0\x02\x07"));
@@ -147,7 +147,7 @@ fn containers_follow_their_offsets() {
 #[test]
 fn offsets_are_of_the_narrowest_width_that_works() {
     let text = |len: usize| [&vec![b'a'; len][..], &[0]].concat();
-    // 254 bytes and one offset of one byte are 255; one byte more takes offsets of two.
+    // 254 bytes and one offset of one byte are 255; one byte more needs offsets of two.
     assert!(is_normal("as", &[text(253), vec![254]].concat()));
     assert!(is_normal("as", &[text(254), vec![255, 0]].concat()));
     assert!(!is_normal("as", &[text(253), vec![254, 0]].concat()));
@@ -191,23 +191,23 @@ fn faults_name_their_offset_in_the_whole() {
 }
 
 #[test]
-fn a_type_that_is_known_is_walked_as_one_that_is_read() {
+fn a_cached_type_is_walked_like_a_parsed_one() {
     let mut scratch = Scratch::default();
     let mut again = |kind: &str, bytes: &[u8]| {
         let mut told = Told::default();
         walk_type(kind, Slice::new(bytes), 0, &mut scratch, &mut told).map_err(|error| error.to_string())?;
         Ok::<_, String>(told.0)
     };
-    // Too long to be known, around a variant of a type that is; what follows the variant needs the outer type again.
+    // Too long to be cached, around a variant of a cached type; the member after the variant needs the outer type again.
     let long = format!("({}vy)", "y".repeat(70));
     let value = [&[1; 70][..], &[0, 0], b"x\0\0s", &[7, 76]].concat();
     let expected = format!("({} 'x' 7)", ["1"; 70].join(" "));
     for _ in 0..2 {
         assert_eq!(again("s", b"x\0"), Ok("'x'".to_owned()));
         assert_eq!(again(&long, &value), Ok(expected.clone()));
-        // A fault within leaves nothing behind that the next walk would take for its own.
+        // An error inside leaves no state that the next walk would use.
         assert!(again(&long, &value[..77]).is_err() && again("(yq", &[]).is_err());
-        // More types than are known at a time.
+        // More types than the cache holds.
         for length in 1..50 {
             let told = format!("({})", vec!["5"; length].join(" "));
             assert_eq!(again(&format!("({})", "y".repeat(length)), &vec![5; length]), Ok(told));
@@ -216,7 +216,7 @@ fn a_type_that_is_known_is_walked_as_one_that_is_read() {
 }
 
 #[test]
-fn zero_bytes_are_found_wherever_they_stand() {
+fn zero_bytes_are_found_at_every_offset() {
     for length in 0..40 {
         let text = vec![0x80; length];
         assert!(!has_zero(&text) && !has_zero(&vec![1; length]) && !has_zero(&vec![0xFF; length]));
@@ -237,7 +237,7 @@ fn zero_bytes_are_found_wherever_they_stand() {
             value[at] = 1;
             assert!(!is_normal(&kind, &value), "{at} in {kind}");
         }
-        // What stands before the padding is none of it.
+        // Bytes before the padding are not part of it.
         assert!(is_normal(&kind, &[vec![9; head], value[head..].to_vec()].concat()));
     }
 }

@@ -1,33 +1,33 @@
-//! Type strings, laid out flat so that a type can be walked again and again without being read again.
+//! Parsed type strings in a flat layout, so that a type is parsed once and walked many times.
 
 use crate::codec::reader::DecodeError;
 
 use super::Slice;
 
-/// So many containers may stand in one another in a type string.
+/// The deepest nesting of containers in a type string.
 pub const MAX_NESTING: usize = 128;
 
-/// One type: a basic one, or a container whose parts follow it.
+/// One type: a basic one, or a container followed by its parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node {
     /// Its first character.
     pub(crate) code: u8,
     /// 1, 2, 4 or 8.
     pub(crate) alignment: u8,
-    /// How deep it nests; 1 for a basic type.
+    /// Its nesting depth; 1 for a basic type.
     pub(crate) levels: u8,
     /// Index of the node after all of its parts.
     pub(crate) next: u32,
-    /// Bytes of a value; 0 where they vary.
+    /// Size of a value in bytes; 0 if it is variable.
     pub(crate) size: u32,
-    /// In a tuple or entry: members whose end is stored.
+    /// In a tuple or entry: number of members with a stored end.
     pub(crate) offsets: u32,
 }
 
-/// Reads exactly one complete type and appends its nodes.
+/// Parses exactly one complete type and appends its nodes.
 ///
 /// # Errors
-/// It is not one, or nests too deep.
+/// It is not one complete type, or it is nested too deep.
 pub(crate) fn parse(text: Slice<'_>, nodes: &mut Vec<Node>) -> Result<(), DecodeError> {
     match parse_one(text, 0, MAX_NESTING, nodes)? {
         end if end == text.len() => Ok(()),
@@ -50,7 +50,7 @@ pub(super) fn is_signature(text: &str, nodes: &mut Vec<Node>) -> bool {
     true
 }
 
-/// Reads the type at `at`; answers where it ends.
+/// Parses the type at `at`; returns its end.
 fn parse_one(text: Slice<'_>, at: usize, nesting: usize, nodes: &mut Vec<Node>) -> Result<usize, DecodeError> {
     let Some(&code) = text.bytes().get(at) else { return Err(bad(text, at)) };
     let index = nodes.len();
@@ -104,7 +104,7 @@ fn parse_one(text: Slice<'_>, at: usize, nesting: usize, nodes: &mut Vec<Node>) 
     Ok(end)
 }
 
-/// Reads members up to and with `close`.
+/// Parses members up to and including `close`.
 fn parse_members(
     text: Slice<'_>,
     mut at: usize,
@@ -118,7 +118,7 @@ fn parse_members(
     Ok(at + 1)
 }
 
-/// Size, alignment and offsets of the tuple or entry at `index`. `None`: its size is beyond all reason.
+/// Size, alignment and offsets of the tuple or entry at `index`. `None`: its size overflows.
 fn lay_out(index: usize, nodes: &mut [Node]) -> Option<()> {
     let end = nodes[index].next as usize;
     let (mut size, mut is_fixed, mut offsets) = (0u32, true, 0);

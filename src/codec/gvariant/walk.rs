@@ -1,4 +1,4 @@
-//! Reading a value by its type string, and telling a visitor what is there.
+//! Reads a value by its type string and calls a visitor for its parts.
 
 use crate::codec::reader::DecodeError;
 
@@ -8,10 +8,10 @@ use super::{Elements, Slice, Tuple};
 /// A value at this depth is not in normal form; the outermost value has depth 0, each child one more.
 pub const MAX_DEPTH: usize = 128;
 
-/// Is told what a value consists of, in the order of the bytes. Variants, and maybes that hold something, are not told:
-/// only what is in them.
+/// Is called for the parts of a value, in the order of the bytes. Variants, and maybes with a value, have no calls of their
+/// own: only their content.
 pub trait Visitor<'a> {
-    /// A truth value.
+    /// A boolean.
     fn bool(&mut self, value: bool);
     /// One of the types `y q u t`.
     fn unsigned(&mut self, value: u64);
@@ -23,15 +23,15 @@ pub trait Visitor<'a> {
     fn text(&mut self, value: &'a str);
     /// An array of bytes.
     fn bytes(&mut self, value: &'a [u8]);
-    /// A maybe that holds nothing.
+    /// A maybe without a value.
     fn nothing(&mut self);
     /// A container begins.
     fn open(&mut self, container: Container);
-    /// The container that began last ends.
+    /// The innermost open container ends.
     fn close(&mut self, container: Container);
 }
 
-/// What holds other values.
+/// The kinds of containers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Container {
     /// An array whose elements are not entries.
@@ -47,7 +47,7 @@ pub enum Container {
     Entry,
 }
 
-/// A visitor that only wants to know whether the value is in normal form.
+/// A visitor that ignores all calls, to check whether a value is in normal form.
 #[derive(Clone, Copy, Debug)]
 pub struct Skip;
 
@@ -63,18 +63,18 @@ impl Visitor<'_> for Skip {
     fn close(&mut self, _: Container) {}
 }
 
-/// What walks use again and again: memory, and types that they have met.
+/// State that walks reuse: memory and a cache of parsed types.
 #[derive(Debug)]
 pub struct Scratch {
-    /// Those of the types that are known, one type after the other, and behind them those of types being walked.
+    /// Nodes of cached types, one type after the other, followed by those of types being walked.
     nodes: Vec<Node>,
     known: Vec<Known>,
-    /// Where the nodes of known types end.
+    /// End of the nodes of cached types.
     known_nodes: usize,
     most_type_bytes: usize,
 }
 
-/// A type that need not be read again.
+/// A cached type.
 #[derive(Debug)]
 struct Known {
     text: Box<[u8]>,
@@ -82,13 +82,13 @@ struct Known {
     index: usize,
 }
 
-/// So many types are known at most; then all are forgotten.
+/// The most cached types. When it is reached, the cache is cleared.
 const MOST_KNOWN: usize = 32;
-/// A longer type string is read each time.
+/// A longer type string is not cached.
 const LONGEST_KNOWN: usize = 64;
 
 impl Scratch {
-    /// Of walks in which a longer type string than this is a fault: each of its bytes may take 16 bytes of memory.
+    /// For walks in which a longer type string than this is an error: each of its bytes may take 16 bytes of memory.
     pub fn for_types_of(most_type_bytes: usize) -> Self {
         Scratch { nodes: Vec::new(), known: Vec::new(), known_nodes: 0, most_type_bytes }
     }
@@ -99,7 +99,7 @@ impl Scratch {
             self.known_nodes = 0;
         }
         self.nodes.truncate(self.known_nodes);
-        // A type string may be as long as the value; what one value needed is not kept for ever.
+        // A type string may be as long as the value: its memory is not kept.
         self.nodes.shrink_to(KEPT_NODES);
     }
 
@@ -114,7 +114,7 @@ impl Scratch {
     fn read(&mut self, text: Slice<'_>) -> Result<usize, DecodeError> {
         let index = self.nodes.len();
         types::parse(text, &mut self.nodes)?;
-        // Behind one that is not known, none becomes so: it goes when that one goes.
+        // After an uncached type nothing is cached, because its nodes are removed with those of that type.
         if index == self.known_nodes && text.len() <= LONGEST_KNOWN && self.known.len() < MOST_KNOWN {
             self.known.push(Known { text: text.bytes().into(), index });
             self.known_nodes = self.nodes.len();
@@ -124,16 +124,16 @@ impl Scratch {
 }
 
 impl Default for Scratch {
-    /// Types may be as long as they like.
+    /// Type strings of any length.
     fn default() -> Self {
         Scratch::for_types_of(usize::MAX)
     }
 }
 
-/// Walks the value of type `text` (one complete type) in `slice`, which stands `depth` levels below the outermost value.
+/// Walks the value of type `text` (one complete type) in `slice`, which is `depth` levels below the outermost value.
 ///
 /// # Errors
-/// The type is none, or the value is not in normal form.
+/// The type is invalid, or the value is not in normal form.
 pub fn walk_type<'a>(
     text: &str,
     slice: Slice<'a>,
@@ -144,7 +144,7 @@ pub fn walk_type<'a>(
     walk(Slice::new(text.as_bytes()), slice, depth, scratch, visitor)
 }
 
-/// The same with a type string that stands in the bytes too, as a variant's does.
+/// The same with a type string that is part of the bytes, as in a variant.
 ///
 /// # Errors
 /// As [`walk_type`].
@@ -159,13 +159,13 @@ pub fn walk<'a>(
     Walk { scratch, visitor }.typed(text, slice, depth)
 }
 
-/// Type nodes whose memory is kept from value to value.
+/// The capacity for type nodes that is kept between values.
 const KEPT_NODES: usize = 4096;
 
 /// The content and the type string of a variant. The type is not checked yet.
 ///
 /// # Errors
-/// There is no zero byte between the two.
+/// There is no zero byte between them.
 pub fn unwrap_variant(slice: Slice<'_>) -> Result<(Slice<'_>, Slice<'_>), DecodeError> {
     match slice.bytes().iter().rposition(|byte| *byte == 0) {
         Some(end) => Ok((slice.part(0, end), slice.part(end + 1, slice.len()))),
@@ -181,7 +181,7 @@ struct Walk<'w, V> {
 }
 
 impl<'a, V: Visitor<'a>> Walk<'_, V> {
-    /// A value whose type is yet to be read.
+    /// A value whose type is not parsed yet.
     fn typed(&mut self, text: Slice<'_>, slice: Slice<'a>, depth: usize) -> Result<(), DecodeError> {
         if text.len() > self.scratch.most_type_bytes {
             return Err(slice.fault(
@@ -227,7 +227,7 @@ impl<'a, V: Visitor<'a>> Walk<'_, V> {
         Ok(())
     }
 
-    /// A basic type of fixed size, whose bytes have been counted.
+    /// A basic type of fixed size, whose length has been checked.
     fn number(&mut self, code: u8, slice: Slice<'a>) -> Result<(), DecodeError> {
         let mut bytes = [0; 8];
         bytes[..slice.len()].copy_from_slice(slice.bytes());

@@ -1,4 +1,4 @@
-//! One block of LZ4: tokens, literals, and matches in what came out before.
+//! One block of LZ4: tokens, literals, and matches in the previous output.
 
 use std::ops::Range;
 
@@ -9,9 +9,9 @@ use super::super::inflate::InflateError;
 pub(super) struct Block {
     at: usize,
     end: usize,
-    /// Matches reach back to here in the output, and no further.
+    /// The first output byte that matches may refer to.
     window: usize,
-    /// The output may become this long.
+    /// The longest allowed output.
     most: usize,
     next: Next,
 }
@@ -19,38 +19,38 @@ pub(super) struct Block {
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Token,
-    /// So many bytes of the input, then the match of this token.
+    /// This many literal bytes are left, then the match of this token.
     Literals {
         left: usize,
         token: u8,
     },
-    /// So many bytes of the output, from so far back.
+    /// This many bytes of a match are left, at this distance.
     Match {
         left: usize,
         distance: usize,
     },
 }
 
-/// What is added to the length of a match.
+/// Added to the encoded length of a match.
 const LEAST_MATCH: usize = 4;
 
 impl Block {
-    /// The block at this place of the input. The output may become `most` bytes long.
+    /// The block at this offset of the input. The output may have at most `most` bytes.
     pub(super) fn new(place: Range<usize>, window: usize, most: usize) -> Self {
         Block { at: place.start, end: place.end, window, most, next: Next::Token }
     }
 
-    /// Where it is in the input.
+    /// The current offset in the input.
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    /// Where the block ends in the input.
+    /// The end of the block in the input.
     pub(super) fn end(&self) -> usize {
         self.end
     }
 
-    /// Goes on until the output is `pause` bytes long, or a little longer. Answers `true` at the end of the block.
+    /// Continues until the output has `pause` bytes, or a few more. Returns `true` at the end of the block.
     pub(super) fn step(&mut self, input: &[u8], output: &mut Vec<u8>, pause: usize) -> Result<bool, InflateError> {
         let input = &input[..self.end];
         while output.len() < pause {
@@ -96,7 +96,7 @@ impl Block {
         Ok(Next::Match { left, distance })
     }
 
-    /// A length whose first four bits are these. It is at most 255 times as large as the input is long.
+    /// Reads the rest of a length with these first four bits. It is at most 255 times the length of the input.
     fn length(&mut self, nibble: u8, input: &[u8]) -> Result<usize, InflateError> {
         let mut length = usize::from(nibble);
         let mut more = nibble == 15;
@@ -126,7 +126,7 @@ impl Block {
 fn repeat(output: &mut Vec<u8>, distance: usize, count: usize) {
     let start = output.len() - distance;
     let end = output.len() + count;
-    // What is there repeats itself, so that twice as much can be copied every time.
+    // The copied bytes repeat, so the amount that can be copied doubles each time.
     while output.len() < end {
         let step = (output.len() - start).min(end - output.len());
         output.extend_from_within(start..start + step);

@@ -1,4 +1,4 @@
-//! Held against a library's encoders.
+//! Compared with the encoders of a library.
 
 use std::io::Write;
 
@@ -20,7 +20,7 @@ fn unpack(input: &[u8], limit: usize) -> Unpacked {
 
 fn framed(bytes: &[u8], info: FrameInfo) -> Vec<u8> {
     let mut encoder = FrameEncoder::with_frame_info(info, Vec::new());
-    // In pieces, so that linked blocks have something to link to.
+    // In pieces, so that linked blocks have a previous block.
     bytes.chunks(40_000).for_each(|piece| encoder.write_all(piece).unwrap());
     encoder.finish().unwrap()
 }
@@ -35,7 +35,7 @@ fn infos() -> [FrameInfo; 4] {
     ]
 }
 
-/// As lz4-java writes it, in blocks of 1 KiB.
+/// A stream as lz4-java writes it, in blocks of 1 KiB.
 fn java(bytes: &[u8]) -> Vec<u8> {
     let mut stream = Vec::new();
     let mut block = |kind: u8, data: &[u8], original: &[u8]| {
@@ -60,7 +60,7 @@ fn text(bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn frames_of_every_kind_are_unpacked_and_what_follows_is_left() {
+fn frames_of_every_kind_are_decompressed_and_bytes_after_them_are_not_consumed() {
     for bytes in [0, 1, 1000, 3 * STEP_BYTES + 5] {
         let text = text(bytes);
         for info in infos() {
@@ -75,7 +75,7 @@ fn frames_of_every_kind_are_unpacked_and_what_follows_is_left() {
 }
 
 #[test]
-fn what_a_frame_does_not_have_is_told_with_its_place() {
+fn errors_of_frames_name_their_offset() {
     let frame = framed(&text(500), FrameInfo::new().block_checksums(true).content_checksum(true));
     let at = |place: usize, bit: u8| {
         let mut damaged = frame.clone();
@@ -126,7 +126,7 @@ fn a_declared_size_takes_no_memory() {
 }
 
 #[test]
-fn matches_stay_inside_what_has_come_out() {
+fn matches_stay_inside_the_output() {
     assert_eq!(unpack(&[0x10, b'a', 2, 0, 0], 99), Err(InflateError::Corrupt { offset: 2, what: OUTSIDE }));
     assert_eq!(unpack(&[0x10, b'a', 0, 0, 0], 99), Err(InflateError::Corrupt { offset: 2, what: OUTSIDE }));
     assert_eq!(unpack(&[0x12, b'a', 1, 0, 0x10, b'b'], 99).unwrap().0, b"aaaaaaab");
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn blocks_that_nobody_wrote_are_read_as_a_library_reads_them(block in prop::collection::vec(any::<u8>(), 1..60)) {
+    fn arbitrary_blocks_are_read_as_a_library_reads_them(block in prop::collection::vec(any::<u8>(), 1..60)) {
         let mut ours = Unlz4 { layout: Layout::Block, ..Unlz4::new(&block, 4000) };
         let ours = loop {
             match ours.step(&block) {

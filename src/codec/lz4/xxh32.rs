@@ -1,11 +1,11 @@
-//! The checksum that LZ4 comes with: XXH32.
+//! XXH32, the checksum of LZ4.
 
-/// A checksum being made.
+/// A checksum in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Xxh32 {
     lanes: [u32; 4],
     seed: u32,
-    /// Bytes that do not fill a stripe yet.
+    /// Bytes of an incomplete stripe.
     rest: [u8; STRIPE],
     total: u64,
 }
@@ -20,7 +20,7 @@ impl Xxh32 {
         Xxh32 { lanes, seed, rest: [0; STRIPE], total: 0 }
     }
 
-    /// Of all bytes at once.
+    /// The checksum of these bytes.
     pub(super) fn of(bytes: &[u8], seed: u32) -> u32 {
         let mut hash = Xxh32::new(seed);
         hash.update(bytes);
@@ -76,7 +76,7 @@ impl Xxh32 {
     }
 }
 
-/// Of four bytes, the lowest first.
+/// A little-endian number of four bytes.
 fn word_of(bytes: &[u8]) -> u32 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte))
 }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_texts_have_their_known_checksums_in_whatever_pieces() {
+    fn known_texts_have_their_known_checksums_however_they_are_cut() {
         let long = b"Nobody inspects the spammish repetition";
         let known: [(&[u8], u32, u32); 4] =
             [(b"", 0, 0x02CC_5D05), (b"a", 0, 0x550D_7456), (b"abc", 0, 0x32D1_53FF), (long, 0, 0xE229_3B2F)];

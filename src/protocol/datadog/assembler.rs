@@ -1,4 +1,4 @@
-//! From objects to records: who owns a list, which texts are bound, what waits, and when a record goes out.
+//! Builds records from objects: assigns lists to their owners, binds texts, and decides when a record waits or is emitted.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,66 +9,66 @@ use crate::memory::{MemoryBudget, MemoryLease};
 use crate::protocol::{Now, Output};
 
 use super::record::{
-    Entry, EntryKind, KEY_IN_FULL, LateOwner, METRIC_BYTES, NAME, Owner, Place, RESOURCE, Record, Ref, SERVICE, TYPE,
-    Warning, field_place,
+    Entry, EntryKind, KEY_IN_FULL, LateOwner, METRIC_BYTES, NAME, ObjectPosition, Owner, RESOURCE, Record, Ref,
+    SERVICE, TYPE, Warning, field_index,
 };
 use super::strings::{Slot, Strings};
 use super::traces::Traces;
-use super::waiting::Waiting;
+use super::waiting::WaitingRecords;
 use super::wire::{self, ENTRY_BYTES, ListKind, Process, Span, StringId};
 use super::{Options, normalize};
 
-/// A limit is asked of the shared budget in steps of this size, so that not every string touches it.
+/// Memory is leased from the shared budget in steps of this size, so that not every string accesses the budget.
 const LEASE_STEP_BYTES: u64 = MemoryLease::FLOOR;
-/// Entries that an open record may collect while memory is short; a larger one counts to what the session holds.
-const SHORT_ENTRIES: usize = MAX_SPARE_ENTRIES;
+/// The most entries of an open record while memory is exhausted. A larger open record counts as memory of the session.
+const EXHAUSTED_ENTRIES: usize = MAX_REUSED_ENTRIES;
 
-/// Texts that nobody needs are freed when a record closes, or when they have become this many bytes more.
+/// Unused texts are freed when a record closes, or when they have grown by this many bytes.
 const SWEEP_BYTES: u64 = 256 * 1024;
-/// A record with more entries than this gives its memory back.
-const MAX_SPARE_ENTRIES: usize = 512;
+/// The memory of a record with more entries is not reused.
+const MAX_REUSED_ENTRIES: usize = 512;
 
-/// What it costs a peer, in bytes of output, that a meta of the trace is looked at for a span.
+/// Bytes of output that a peer is charged for each meta of its trace that a span visits.
 const TRACE_META_BYTES: u64 = 32;
 
-/// Room for more ready records than this is given back once they are gone.
-const MANY_READY: usize = 64;
+/// The capacity that the queue of ready records keeps while it is empty.
+const MAX_IDLE_READY: usize = 64;
 
-/// Builds the records of one connection and sends them out as events.
+/// Builds the records of one connection and emits them as events.
 #[derive(Debug)]
 pub(super) struct Assembler {
     options: Options,
     emit_definitions: bool,
     strings: Strings,
-    waiting: Waiting,
+    waiting: WaitingRecords,
     traces: Traces,
-    /// The last process, trace or span: lists that follow are its own (reading 11).
+    /// The last process, trace or span. It owns the lists that follow (reading 11).
     open: Option<Box<Record>>,
-    /// Whom lists belong to while no record is open.
+    /// The owner of lists that arrive while no record is open.
     late: LateOwner,
-    /// Records that may go out as soon as the batch has room.
+    /// Complete records, emitted as soon as the batch has room.
     ready: VecDeque<Box<Record>>,
     next_sequence: u64,
     next_key: u64,
     unresolved_events: u64,
-    /// Output bytes to be charged beside those in the batch: what records that begin to wait will take when they go out,
-    /// maybe with nothing received.
-    owed: u64,
+    /// Output bytes to charge that are not in the batch yet: the size of waiting records, which may be emitted later
+    /// without any input.
+    uncharged: u64,
     lease: MemoryLease,
     leased: u64,
-    /// Whether the process had room for that.
+    /// Whether the budget granted `leased`.
     is_leased: bool,
-    /// It had not, and there is nothing left to let go.
-    is_short: bool,
-    /// What the session holds beside what is held here, and what was leased in all but for that.
-    beside: u64,
+    /// The budget is exhausted and this session has nothing left to release.
+    is_memory_exhausted: bool,
+    /// Memory that the session holds outside of the assembler, and the memory of the assembler at the last check.
+    other_bytes: u64,
     counted: u64,
-    /// Something was added that a limit governs.
-    grown: bool,
-    /// Dropped texts are swept when they are more bytes than this.
+    /// Something that a limit governs was added since the last check.
+    needs_limit_check: bool,
+    /// Dropped texts are swept when they have more bytes than this.
     sweep_above: u64,
-    /// A finished record, whose memory the next one takes over.
-    spare: Option<Box<Record>>,
+    /// A finished record whose memory the next one reuses.
+    reusable: Option<Box<Record>>,
 }
 
 impl Assembler {
@@ -76,7 +76,7 @@ impl Assembler {
         Assembler {
             emit_definitions,
             strings: Strings::new(&options),
-            waiting: Waiting::default(),
+            waiting: WaitingRecords::default(),
             traces: Traces::default(),
             open: None,
             late: LateOwner::Process,
@@ -84,33 +84,33 @@ impl Assembler {
             next_sequence: 0,
             next_key: 0,
             unresolved_events: 0,
-            owed: 0,
+            uncharged: 0,
             lease: memory.lease(),
             leased: 0,
             is_leased: true,
-            is_short: false,
-            beside: 0,
+            is_memory_exhausted: false,
+            other_bytes: 0,
             counted: 0,
-            grown: false,
+            needs_limit_check: false,
             sweep_above: SWEEP_BYTES,
-            spare: None,
+            reusable: None,
             options,
         }
     }
 
-    pub(super) fn process(&mut self, process: Process, place: Place) {
+    pub(super) fn process(&mut self, process: Process, position: ObjectPosition) {
         self.strings.declare(process.string_cache_size);
-        self.begin(Owner::Process(process), place);
+        self.begin(Owner::Process(process), position);
     }
 
-    pub(super) fn trace(&mut self, trace_id: TraceId, place: Place, out: &mut Output) {
+    pub(super) fn trace(&mut self, trace_id: TraceId, position: ObjectPosition, out: &mut Output) {
         self.close(out);
-        self.begin(Owner::Trace(trace_id), place);
+        self.begin(Owner::Trace(trace_id), position);
     }
 
-    pub(super) fn span(&mut self, span: &Span, place: Place, out: &mut Output) {
+    pub(super) fn span(&mut self, span: &Span, position: ObjectPosition, out: &mut Output) {
         self.close(out);
-        let record = self.begin(Owner::Span(*span), place);
+        let record = self.begin(Owner::Span(*span), position);
         if span.error > 1 {
             record.warn(Warning::ErrorFlag, out);
         }
@@ -121,7 +121,7 @@ impl Assembler {
         self.refer_trace(span);
     }
 
-    fn begin(&mut self, owner: Owner, place: Place) -> &mut Record {
+    fn begin(&mut self, owner: Owner, position: ObjectPosition) -> &mut Record {
         let sequence = match owner {
             Owner::Late(_) => self.next_sequence.saturating_sub(1),
             _ => {
@@ -130,12 +130,12 @@ impl Assembler {
             }
         };
         self.next_key += 1;
-        let record = match self.spare.take() {
-            Some(mut spare) => {
-                spare.begin_anew(self.next_key, owner, sequence, place);
-                spare
+        let record = match self.reusable.take() {
+            Some(mut reusable) => {
+                reusable.reset(self.next_key, owner, sequence, position);
+                reusable
             }
-            None => Box::new(Record::new(self.next_key, owner, sequence, place)),
+            None => Box::new(Record::new(self.next_key, owner, sequence, position)),
         };
         self.open.insert(record)
     }
@@ -153,10 +153,10 @@ impl Assembler {
                     open.expanded_bytes += known.bytes(limit);
                     Ref::Bound(known.slot)
                 }
-                None => self.waiting.wait_for(id, field_place(field), open),
+                None => self.waiting.wait_for(id, field_index(field), open),
             };
         }
-        self.grown |= open.unresolved > 0;
+        self.needs_limit_check |= open.unresolved > 0;
     }
 
     /// The meta of its trace is also written on a span (reading 17), as far as the texts are known now: the span waits
@@ -166,7 +166,7 @@ impl Assembler {
         let metas = self.traces.get(span.trace_id);
         let count = metas.len();
         // Charged as work, whether it becomes output or not.
-        self.owed += count as u64 * TRACE_META_BYTES;
+        self.uncharged += count as u64 * TRACE_META_BYTES;
         for (done, meta) in metas.enumerate() {
             let [Some(key), Some(value)] = meta else { continue };
             let key_bytes = self.strings.text(key).len().min(self.options.max_text.key);
@@ -182,11 +182,17 @@ impl Assembler {
         }
     }
 
-    /// Adds a list's entries to the open record; answers how many bytes of them a limit cut.
-    pub(super) fn list(&mut self, kind: ListKind, entries: &[wire::Entry], place: Place, out: &mut Output) -> u64 {
+    /// Adds the entries of a list to the open record. Returns the bytes of the entries that a limit cut.
+    pub(super) fn list(
+        &mut self,
+        kind: ListKind,
+        entries: &[wire::Entry],
+        position: ObjectPosition,
+        out: &mut Output,
+    ) -> u64 {
         if self.open.is_none() {
             out.warn("late_list");
-            self.begin(Owner::Late(self.late), place);
+            self.begin(Owner::Late(self.late), position);
         }
         let Some(open) = &mut self.open else { return 0 };
         if open.last_list.replace(kind) == Some(kind) {
@@ -195,13 +201,13 @@ impl Assembler {
         let (mut max_entries, max_bytes) = (self.options.max_record_entries, self.options.max_record_bytes);
         let max_value = self.options.max_text.value;
         let mut limit = "max_record_entries";
-        if self.is_short && max_entries > SHORT_ENTRIES {
-            (max_entries, limit) = (SHORT_ENTRIES, "limits.memory_bytes");
+        if self.is_memory_exhausted && max_entries > EXHAUSTED_ENTRIES {
+            (max_entries, limit) = (EXHAUSTED_ENTRIES, "limits.memory_bytes");
         }
         let mut dropped = 0;
         for (at, ids) in entries.iter().enumerate() {
             if open.own_entries >= max_entries {
-                // What is dropped for its number neither binds nor touches the cache (rule 28).
+                // Entries over the number limit neither bind nor count as use in the cache (rule 28).
                 dropped += (entries.len() - at) as u64;
                 break;
             }
@@ -219,11 +225,11 @@ impl Assembler {
             };
             dropped += u64::from(!is_added);
         }
-        self.grown |= open.unresolved > 0 || open.entries.len() > SHORT_ENTRIES / 2;
+        self.needs_limit_check |= open.unresolved > 0 || open.entries.len() > EXHAUSTED_ENTRIES / 2;
         if dropped == 0 {
             return 0;
         }
-        // A record counts once: here, or where it is sent when all that it lacks was cut late.
+        // A record counts once: here, or in `send` when all its cut entries were cut late.
         let is_first = open.dropped == open.dropped_late;
         open.dropped += dropped;
         open.warn(Warning::TooManyEntries, out);
@@ -233,12 +239,19 @@ impl Assembler {
         );
         let loss =
             Loss { reason: Reason::TooLarge, bytes, events: Some(u64::from(is_first)), detail: &detail, excerpt: &[] };
-        out.loss(place.header(semconv::LOSS, None), loss);
+        out.loss(position.header(semconv::LOSS, None), loss);
         bytes
     }
 
     /// A string definition (readings 6 and 7).
-    pub(super) fn define(&mut self, id: StringId, text: &[u8], truncated: bool, place: Place, out: &mut Output) {
+    pub(super) fn define(
+        &mut self,
+        id: StringId,
+        text: &[u8],
+        truncated: bool,
+        position: ObjectPosition,
+        out: &mut Output,
+    ) {
         let defined = self.strings.define(id, text, truncated);
         if defined.redefined {
             out.warn("string_redefined");
@@ -247,20 +260,20 @@ impl Assembler {
             out.warn("string_not_utf8");
         }
         if self.emit_definitions {
-            let header = place.header(semconv::DATADOG_STRING, None);
+            let header = position.header(semconv::DATADOG_STRING, None);
             normalize::write_definition(id, defined.slot, &self.strings, header, out);
         }
-        if !self.waiting.expects_nothing() {
+        if !self.waiting.is_idle() {
             self.bind(id, defined.slot);
         }
         self.traces.bind(id, defined.slot, &mut self.strings);
         if self.strings.dropped_bytes() > self.sweep_above {
             self.sweep();
         }
-        self.grown = true;
+        self.needs_limit_check = true;
     }
 
-    /// Frees texts that nobody needs, whatever the open record refers to.
+    /// Frees unused texts. Texts of the open record are kept.
     fn sweep(&mut self) {
         match &self.open {
             Some(open) => {
@@ -270,21 +283,21 @@ impl Assembler {
             }
             None => self.strings.sweep(),
         }
-        // What the open record needs stays dropped: to sweep again pays only when as much has come on top.
+        // Texts of the open record stay in the list of dropped texts. The next sweep runs when the list has doubled.
         self.sweep_above = 2 * self.strings.dropped_bytes() + SWEEP_BYTES;
     }
 
-    /// Everything that waits for `id` gets its text, and goes out if it waited for nothing else (rule 10).
+    /// Binds every reference that waits for `id`. Records that wait for nothing else become ready (rule 10).
     fn bind(&mut self, id: StringId, slot: Slot) {
         let (max_value, max_bytes) = (self.options.max_text.value, self.options.max_record_bytes);
         let text_bytes = self.strings.text(slot).len().min(max_value) as u64;
-        for (key, place) in self.waiting.defined(id) {
+        for (key, index) in self.waiting.take_references(id) {
             let open = self.open.as_deref_mut().filter(|open| open.key == key);
             let is_open = open.is_some();
             let Some(record) = open.or_else(|| self.waiting.get_mut(key)) else { continue };
-            record.bind(place, slot, &mut self.strings, max_value, max_bytes);
+            record.bind(index, slot, &mut self.strings, max_value, max_bytes);
             if !is_open {
-                self.owed += text_bytes;
+                self.uncharged += text_bytes;
             }
             if record.unresolved == 0 && !is_open {
                 self.ready.extend(self.waiting.remove(key));
@@ -292,7 +305,7 @@ impl Assembler {
         }
     }
 
-    /// The open record is complete (reading 16): it goes out, or waits for its texts.
+    /// The open record is complete (reading 16): it is emitted, or waits for its texts.
     pub(super) fn close(&mut self, out: &mut Output) {
         let Some(mut open) = self.open.take() else { return };
         match open.owner {
@@ -304,24 +317,24 @@ impl Assembler {
         if let Owner::Trace(trace_id) | Owner::Late(LateOwner::Trace(trace_id)) = open.owner {
             let max_traces = if self.options.waiting.bytes == 0 { 0 } else { self.options.max_traces };
             let max_entries = self.options.max_record_entries;
-            self.grown = true;
+            self.needs_limit_check = true;
             self.traces.learn(trace_id, &open, max_traces, max_entries, &mut self.strings);
         }
         if open.unresolved == 0 {
             self.send(open, out);
         } else {
-            self.owed += out.batch.event_bytes() as u64 + open.expanded_bytes;
+            self.uncharged += out.batch.event_bytes() as u64 + open.expanded_bytes;
             open.retain_all(&mut self.strings);
             open.holds_texts = true;
             self.waiting.insert(open);
-            self.grown = true;
+            self.needs_limit_check = true;
         }
         if self.strings.dropped_bytes() > 0 {
             self.sweep();
         }
     }
 
-    /// Sends what may go out, as far as the batch has room.
+    /// Emits ready records, as far as the batch has room.
     #[inline]
     pub(super) fn send_ready(&mut self, out: &mut Output) {
         if !self.ready.is_empty() {
@@ -334,12 +347,15 @@ impl Assembler {
             let Some(record) = self.ready.pop_front() else { break };
             self.send(record, out);
         }
-        if self.ready.is_empty() && self.ready.capacity() > MANY_READY {
+        if self.ready.is_empty() && self.ready.capacity() > MAX_IDLE_READY {
             self.ready = VecDeque::new();
         }
     }
 
-    fn send(&mut self, record: Box<Record>, out: &mut Output) {
+    fn send(&mut self, mut record: Box<Record>, out: &mut Output) {
+        if record.unresolved > 0 {
+            record.keep_keys_without_values();
+        }
         normalize::write(&record, &mut self.strings, &self.options.max_text, out);
         if record.unresolved > 0 {
             self.unresolved_events += 1;
@@ -352,42 +368,42 @@ impl Assembler {
             );
             let events = Some(u64::from(record.dropped_late == record.dropped));
             let loss = Loss { reason: Reason::TooLarge, bytes: 0, events, detail: &detail, excerpt: &[] };
-            out.loss(record.place.header(semconv::LOSS, Some(record.sequence)), loss);
+            out.loss(record.position.header(semconv::LOSS, Some(record.sequence)), loss);
         }
         if record.holds_texts {
             record.release_all(&mut self.strings);
         }
-        if record.entries.capacity() <= MAX_SPARE_ENTRIES {
-            self.spare = Some(record);
+        if record.entries.capacity() <= MAX_REUSED_ENTRIES {
+            self.reusable = Some(record);
         }
     }
 }
 
-// The end of things, and time.
+// Timeouts, limits and the end of the connection.
 impl Assembler {
-    /// Whether a process, trace or span may still get lists.
+    /// Whether a process, trace or span is open and may still get lists.
     pub(super) fn has_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// When the record that has waited longest has waited long enough.
+    /// When the oldest waiting record reaches `waiting.time`.
     pub(super) fn waiting_deadline(&self) -> Option<Duration> {
         self.waiting.oldest_received().map(|received| received + self.options.waiting.time)
     }
 
-    /// Records that have waited long enough go out with what they lack. `false`: the batch is full, call again.
+    /// Emits records that have waited for `waiting.time` with their raw ids. `false`: the batch is full, call again.
     pub(super) fn expire(&mut self, now: Now, out: &mut Output) -> bool {
         while self.waiting_deadline().is_some_and(|deadline| deadline <= now.elapsed) {
             self.ready.extend(self.waiting.pop_oldest());
         }
         self.send_ready(out);
-        // What has been let go is the process's again, though nothing may be received for long.
-        self.grown = true;
+        // Return the released memory to the budget now: the next input may be far away.
+        self.needs_limit_check = true;
         self.enforce_limits(out);
-        self.ready.is_empty() && !self.grown
+        self.ready.is_empty() && !self.needs_limit_check
     }
 
-    /// The connection is over; if not cleanly, the open record may lack lists (rule 20).
+    /// The connection has ended. If not cleanly, lists of the open record may be missing (rule 20).
     pub(super) fn end(&mut self, is_clean: bool, out: &mut Output) {
         if let Some(open) = &mut self.open {
             open.partial = !is_clean;
@@ -395,7 +411,7 @@ impl Assembler {
         }
     }
 
-    /// Sends out everything that is left (rule 15). `false`: the batch is full, call again.
+    /// Emits all remaining records (rule 15). `false`: the batch is full, call again.
     pub(super) fn drain(&mut self, out: &mut Output) -> bool {
         self.enforce_limits(out);
         if out.batch.is_full() {
@@ -408,39 +424,38 @@ impl Assembler {
         self.ready.is_empty()
     }
 
-    /// Output bytes to be charged beside those in the batch.
-    pub(super) fn owed_bytes(&self) -> u64 {
-        self.owed
+    /// Output bytes to charge that are not in the batch.
+    pub(super) fn uncharged_bytes(&self) -> u64 {
+        self.uncharged
     }
 
-    /// They are being charged.
-    pub(super) fn take_owed_bytes(&mut self) -> u64 {
-        std::mem::take(&mut self.owed)
+    /// Returns [`Assembler::uncharged_bytes`] and resets them, because the caller charges them.
+    pub(super) fn take_uncharged_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.uncharged)
     }
 
-    /// How many events went out with raw ids, told once.
+    /// The number of events emitted with raw ids since the last call.
     pub(super) fn take_unresolved_events(&mut self) -> u64 {
         std::mem::take(&mut self.unresolved_events)
     }
 
-    /// Lets go of what is over a limit: waiting records go out unresolved, oldest first; then trace meta, then cached
-    /// strings are forgotten.
+    /// Enforces the limits: emits the oldest waiting records unresolved, then forgets trace meta, then cached strings.
     #[inline]
     pub(super) fn enforce_limits(&mut self, out: &mut Output) {
-        if self.grown {
-            self.enforce_limits_grown(out);
+        if self.needs_limit_check {
+            self.enforce_limits_now(out);
         }
     }
 
-    fn enforce_limits_grown(&mut self, out: &mut Output) {
+    fn enforce_limits_now(&mut self, out: &mut Output) {
         while !out.batch.is_full() {
             let too_many = self.waiting.len() > self.options.waiting.records;
             let held = self.waiting.bytes() + self.traces.bytes() + self.strings.held_bytes();
             let too_large = held > self.options.waiting.bytes;
             let open = self.open.as_ref().map_or(0, |open| open.memory_bytes());
             self.counted = held + self.strings.cached_bytes() + open;
-            let over_budget = !self.lease(self.counted + self.beside);
-            self.is_short = false;
+            let over_budget = !self.lease(self.counted + self.other_bytes);
+            self.is_memory_exhausted = false;
             if !(too_many || too_large || over_budget) {
                 break;
             }
@@ -458,29 +473,29 @@ impl Assembler {
             } else if !((too_large || over_budget) && self.traces.forget_oldest(&mut self.strings))
                 && !(over_budget && self.strings.evict_oldest())
             {
-                self.is_short = over_budget;
+                self.is_memory_exhausted = over_budget;
                 break;
             }
         }
-        self.grown = out.batch.is_full();
+        self.needs_limit_check = out.batch.is_full();
     }
 
-    /// Beside all this the session holds so many bytes now. `false`: there is no room for them; it is as before.
+    /// Sets the memory that the session holds outside of the assembler. `false`: the budget refused it; nothing changes.
     #[must_use]
-    pub(super) fn hold_beside(&mut self, bytes: u64) -> bool {
-        let before = std::mem::replace(&mut self.beside, bytes);
+    pub(super) fn reserve_other(&mut self, bytes: u64) -> bool {
+        let before = std::mem::replace(&mut self.other_bytes, bytes);
         if self.lease(self.counted + bytes) || bytes <= before {
             return true;
         }
-        self.beside = before;
+        self.other_bytes = before;
         let _ = self.lease(self.counted + before);
         false
     }
 
-    /// Whether the process has room for this much memory of this session.
+    /// Leases this much memory for the session. `false`: the budget refused it.
     fn lease(&mut self, bytes: u64) -> bool {
         let bytes = bytes.next_multiple_of(LEASE_STEP_BYTES);
-        // A refusal is not remembered: others may have let go meanwhile.
+        // A refusal is not cached: other sessions may have released memory since.
         if bytes != self.leased || !self.is_leased {
             self.leased = bytes;
             self.is_leased = self.lease.resize(bytes);
@@ -494,35 +509,35 @@ mod tests {
     use super::*;
     use crate::event::{BatchBuilder, Origin, SpanId, UnixNanos};
 
-    /// An open record may need megabytes of texts that have been redefined since. Sweeping them in vain with every
-    /// further definition would let 14 bytes cost thousands of steps.
+    /// An open record may refer to megabytes of texts that were redefined later. A sweep at each further definition would
+    /// free nothing, and let 14 bytes cost thousands of steps.
     #[test]
-    fn texts_that_the_open_record_needs_are_not_swept_for_again_and_again() {
+    fn texts_of_the_open_record_do_not_cause_repeated_sweeps() {
         let mut out = Output::new(BatchBuilder::new(Arc::new(Origin::new("datadog", "".into(), "".into(), 1))));
         let mut assembler = Assembler::new(Options::default(), false, &MemoryBudget::new(256 << 20));
         let now = Now { unix: UnixNanos(1), elapsed: Duration::ZERO };
-        let place = Place { offset: 0, size: 0, now };
+        let position = ObjectPosition { offset: 0, size: 0, now };
         let id = |number: u8| StringId([1, 1, 1, 1, 1, 1, 1, number]);
         for number in 0..40 {
-            assembler.define(id(number), "x".repeat(20_000).as_bytes(), false, place, &mut out);
+            assembler.define(id(number), "x".repeat(20_000).as_bytes(), false, position, &mut out);
         }
         let texts = [id(0); 4];
         let (span_id, trace_id) = (SpanId([1; 8]), TraceId([1; 16]));
         let span = Span { span_id, parent_id: span_id, trace_id, start: 1, duration: 1, texts, error: 0 };
-        assembler.span(&span, place, &mut out);
+        assembler.span(&span, position, &mut out);
         let entries: Vec<wire::Entry> = (0..40).map(|number| [id(0).0, id(number).0]).collect();
-        // The key in full and the value, 40,000 bytes an entry: 26 of them fit into the record.
-        assembler.list(ListKind::Meta, &entries, place, &mut out);
+        // Key and value count in full, 40,000 bytes per entry: 26 entries fit into the record.
+        assembler.list(ListKind::Meta, &entries, position, &mut out);
         for number in 0..40 {
-            assembler.define(id(number), b"new", false, place, &mut out);
+            assembler.define(id(number), b"new", false, position, &mut out);
         }
         let (held, threshold) = (assembler.strings.dropped_bytes(), assembler.sweep_above);
-        assert!(held > 26 * 20_000, "the open record still needs its old texts");
+        assert!(held > 26 * 20_000, "the open record still refers to its old texts");
         for number in 0..200 {
-            assembler.define(id(number), b"newer", false, place, &mut out);
+            assembler.define(id(number), b"newer", false, position, &mut out);
         }
-        assert_eq!(assembler.sweep_above, threshold, "nothing was swept for");
+        assert_eq!(assembler.sweep_above, threshold, "no sweep ran");
         assembler.close(&mut out);
-        assert_eq!(assembler.strings.dropped_bytes(), 0, "and all of it is freed with the record");
+        assert_eq!(assembler.strings.dropped_bytes(), 0, "all of it is freed with the record");
     }
 }

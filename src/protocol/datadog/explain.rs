@@ -1,4 +1,4 @@
-//! The objects of a connection, named field by field: a reading of the layouts beside that of `wire.rs`.
+//! Annotates the objects of a connection field by field. It reads the layouts independently of `wire.rs`.
 
 use std::collections::HashMap;
 
@@ -10,113 +10,113 @@ use crate::explain::{Explain, Fields, Raw, Sheet, value};
 use super::ListLayout;
 use super::wire::{ENTRY_BYTES, MAGIC, PROCESS_BYTES};
 
-/// Of a longer string only so much is named at once; the rest is counted as it comes.
+/// A longer string is annotated in parts: its start, then the rest as it arrives.
 const WHOLE_STRING_BYTES: usize = 4096;
-/// Of such a string this is shown.
+/// Bytes that are shown of such a string.
 const STRING_START_BYTES: usize = 64;
 /// Bytes before the text of a string.
 const STRING_HEAD_BYTES: usize = 2 + 8 + 4;
 /// Bytes before the entries of a list.
 const LIST_HEAD_BYTES: usize = 2 + 1;
-/// The entries that a list of the `padded32` layout has room for.
+/// The number of entries in a list of the `padded32` layout.
 const PADDED_ENTRIES: usize = 32;
-/// Strings, and bytes of them, that are remembered; further ones are shown by their ids.
+/// The most strings, and bytes of strings, that are remembered. Further strings are shown by their ids.
 const MAX_NAMES: usize = 16_384;
 const MAX_NAME_BYTES: usize = 1 << 20;
 
-/// Names the objects of a connection.
+/// Annotates the objects of a connection.
 #[derive(Debug)]
 pub struct Explainer {
     layout: ListLayout,
-    phase: Phase,
+    state: ExplainState,
     names: Names,
 }
 
 #[derive(Debug)]
-enum Phase {
-    /// `process` comes.
+enum ExplainState {
+    /// `process` is expected.
     Process,
     Objects,
-    /// Inside of a long string that began before anybody looked, of which so many bytes are still to come.
+    /// Inside a long string that began before the annotation, with this many bytes left.
     Within(usize),
-    /// Inside of a long string, of which so many bytes are still to come.
+    /// Inside a long string, with this many bytes left.
     Text(usize),
-    /// Nobody knows where the next object begins (reading 31).
+    /// The start of the next object is unknown (reading 31).
     Lost(Raw),
 }
 
 impl Explainer {
-    /// From the first byte of a connection on.
+    /// Starts at the first byte of a connection.
     pub fn new(layout: ListLayout) -> Self {
-        Explainer { layout, phase: Phase::Process, names: Names::default() }
+        Explainer { layout, state: ExplainState::Process, names: Names::default() }
     }
 
-    /// From the beginning of an object on, or inside of the text of a string, `text_left` bytes before its end.
+    /// Starts at an object, or inside the text of a string, `text_left` bytes before its end.
     pub(super) fn within(layout: ListLayout, text_left: u32) -> Self {
-        let phase = if text_left == 0 { Phase::Objects } else { Phase::Within(text_left as usize) };
-        Explainer { phase, ..Explainer::new(layout) }
+        let state = if text_left == 0 { ExplainState::Objects } else { ExplainState::Within(text_left as usize) };
+        Explainer { state, ..Explainer::new(layout) }
     }
 
-    /// Behind a fault.
+    /// Starts after a fault.
     pub(super) fn lost() -> Self {
         let mut explainer = Explainer::new(ListLayout::default());
-        explainer.lose("behind a fault nothing can be read");
+        explainer.lose("not decoded: it follows a fault");
         explainer
     }
 
     fn lose(&mut self, why: &'static str) {
-        self.phase = Phase::Lost(Raw::new(why));
+        self.state = ExplainState::Lost(Raw::new(why));
     }
 
-    /// Names what is at the front of `input`. `None`: not all of it is here.
+    /// Annotates what is at the front of `input`. `None`: it is not complete.
     fn step(&mut self, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
-        match &mut self.phase {
-            Phase::Process => {
-                // A wrong byte of the type is a fault at once; of a wrong version four bytes are named.
+        match &mut self.state {
+            ExplainState::Process => {
+                // A wrong byte of the type is a fault immediately; a wrong version is shown with its four bytes.
                 let known = input.len().min(2);
                 if input[..known] != MAGIC[..known] {
-                    self.lose("no process");
+                    self.lose("not a process object");
                     return Some(0);
                 }
                 let size = if *input.get(..6)? == MAGIC { PROCESS_BYTES } else { 6 };
                 let object = input.get(..size)?;
                 self.process(object, sheet);
                 if size == PROCESS_BYTES {
-                    self.phase = Phase::Objects;
+                    self.state = ExplainState::Objects;
                 } else {
-                    self.lose("of a version that is not known");
+                    self.lose("unknown protocol version");
                 }
                 Some(size)
             }
-            Phase::Objects => {
+            ExplainState::Objects => {
                 let Ok(size) = self.size(input)? else {
-                    self.lose("no object that may stand here");
+                    self.lose("not a valid object");
                     return Some(0);
                 };
                 self.object(input.get(..size)?, sheet);
                 Some(size)
             }
-            Phase::Within(left) => {
+            ExplainState::Within(left) => {
                 input.first()?;
-                sheet.title("string, of which this is not the beginning");
-                self.phase = Phase::Text(*left);
+                sheet.title("string, continued");
+                self.state = ExplainState::Text(*left);
                 Some(0)
             }
-            Phase::Text(0) => {
-                self.phase = Phase::Objects;
+            ExplainState::Text(0) => {
+                self.state = ExplainState::Objects;
                 Some(0)
             }
-            Phase::Text(left) => {
+            ExplainState::Text(left) => {
                 let size = input.len().min(*left);
                 *left -= size;
                 sheet.more(&input[..size]);
                 Some(size).filter(|size| *size > 0)
             }
-            Phase::Lost(raw) => Some(raw.explain(input, sheet)).filter(|size| *size > 0),
+            ExplainState::Lost(raw) => Some(raw.explain(input, sheet)).filter(|size| *size > 0),
         }
     }
 
-    /// How many bytes are to be named at once. `None`: not enough is here to tell; `Err`: what is here is no object.
+    /// The number of bytes to annotate together. `None`: not enough is here; `Err`: not an object.
     fn size(&self, input: &[u8]) -> Option<Result<usize, ()>> {
         if *input.first()? != 0xDD {
             return Some(Err(()));
@@ -139,7 +139,7 @@ impl Explainer {
         })
     }
 
-    /// An object, or what there is of one.
+    /// Annotates an object, or a part of one.
     fn object(&mut self, object: &[u8], sheet: &mut Sheet) {
         match object.get(1) {
             Some(0x01) => self.trace(object, sheet),
@@ -147,7 +147,7 @@ impl Explainer {
             Some(0x04) => self.list(object, "metricsList", sheet),
             Some(0x05) => self.list(object, "metaList", sheet),
             Some(0x06) => self.string(object, sheet),
-            _ => sheet.raw(object, "not whole"),
+            _ => sheet.raw(object, "incomplete"),
         }
     }
 
@@ -157,7 +157,7 @@ impl Explainer {
             let mut fields = Fields::new(object, sheet);
             fields.u16("object_type", |_| "process")?;
             fields.u32("protocol_version", |version| version)?;
-            // Behind a version that is not ours nothing is known.
+            // After an unknown version nothing is known.
             if !fields.rest().is_empty() {
                 fields.u64("string_cache_size", |entries| counted(entries, "entry"))?;
             }
@@ -237,7 +237,7 @@ impl Explainer {
         if let Some((id, text, left)) = defined {
             self.names.learn(id, text);
             if left > 0 {
-                self.phase = Phase::Text(left);
+                self.state = ExplainState::Text(left);
             }
         }
     }
@@ -253,16 +253,16 @@ impl Explain for Explainer {
     }
 
     fn finish(&mut self, rest: &[u8], sheet: &mut Sheet) {
-        match &mut self.phase {
+        match &mut self.state {
             _ if rest.is_empty() => {}
-            Phase::Process => self.process(rest, sheet),
-            Phase::Objects | Phase::Within(_) | Phase::Text(_) => self.object(rest, sheet),
-            Phase::Lost(raw) => raw.finish(rest, sheet),
+            ExplainState::Process => self.process(rest, sheet),
+            ExplainState::Objects | ExplainState::Within(_) | ExplainState::Text(_) => self.object(rest, sheet),
+            ExplainState::Lost(raw) => raw.finish(rest, sheet),
         }
     }
 }
 
-/// The strings that were defined, as far as they are remembered.
+/// The strings that were defined, within the limits.
 #[derive(Debug, Default)]
 struct Names {
     texts: HashMap<[u8; 8], Box<str>>,
@@ -282,7 +282,7 @@ impl Names {
         }
     }
 
-    /// An id, and its text if that is known.
+    /// An id, and its text if it is known.
     fn show(&self, id: [u8; 8]) -> String {
         match self.texts.get(&id) {
             Some(text) => format!("{} {}", words::hex(&id), value::quoted(text)),

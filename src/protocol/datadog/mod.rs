@@ -1,7 +1,7 @@
 //! Datadog-style binary spans: big-endian structs over TCP or TLS, strings sent once and referred to by id.
 //!
-//! "Reading" and "rule" numbers in comments are those of the protocol notes, which `docs/protocols/datadog.md` retells
-//! for operators: a *reading* settles what the specification leaves open, a *rule* is what a collector must do.
+//! Comments cite readings and rules by their numbers in `docs/protocols/datadog.md`: a *reading* decides a question that the
+//! specification leaves open, a *rule* states what a collector must do.
 
 mod assembler;
 mod explain;

@@ -1,4 +1,4 @@
-//! Records → events, with the names of `docs/event-model.md`.
+//! Writes records as events, with the names of `docs/event-model.md`.
 
 use std::collections::HashSet;
 
@@ -10,26 +10,26 @@ use crate::protocol::Output;
 
 use super::MaxText;
 use super::record::{Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, RESOURCE, Record, Ref, SERVICE, TYPE};
-use super::strings::{Marks, Slot, Strings};
+use super::strings::{Slot, Strings, TextMarks};
 use super::wire::{Span, StringId};
 
-/// Up to this many entries, repeated keys are found by comparing each with each.
+/// Repeated keys of at most this many entries are found by comparing all pairs.
 const FEW_ENTRIES: usize = 48;
-/// Words of bits for the cheap look that tells whether a key may be repeated at all.
+/// Size of the bit set that detects whether a key may be repeated, in words.
 const SEEN_WORDS: usize = 16;
 
-/// Writes a record as an event. A process also becomes the resource of everything after it.
+/// Writes a record as an event. A process also becomes the resource of the events that follow.
 pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Output) {
     if let Owner::Process(_) = record.owner {
         out.batch.set_resource(resource(record, strings, limits).into());
     }
-    let place = record.place;
+    let position = record.position;
     let (name, marks) = name(record, strings, limits, out);
     let header = Header {
         name,
         time: time(record),
-        observed: place.now.unix,
-        position: Position { sequence: Some(record.sequence), offset: place.offset, length: place.size },
+        observed: position.now.unix,
+        position: Position { sequence: Some(record.sequence), offset: position.offset, length: position.size },
     };
     let is_late = matches!(record.owner, Owner::Late(_));
     let mut writer = Writer { event: out.batch.event(header), strings, limits, is_late, marks };
@@ -54,7 +54,7 @@ pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, ou
         Owner::Process(_) => writer.mark_resource(record),
         _ => writer.entries(&record.entries),
     }
-    writer.oddities(record);
+    writer.write_marks(record);
     match &record.owner {
         Owner::Span(span) => writer.event.span(span_data(span)),
         _ => writer.event.log(Severity::Info, None),
@@ -76,8 +76,8 @@ pub(super) fn write_definition(id: StringId, slot: Slot, strings: &Strings, head
     event.log(Severity::Debug, None);
 }
 
-/// The event's name, and what it went through.
-fn name(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Output) -> (Key, Marks) {
+/// The name of the event, and the marks of its text.
+fn name(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Output) -> (Key, TextMarks) {
     let name = match (&record.owner, record.fields[NAME]) {
         (Owner::Span(_), Ref::Bound(slot)) => {
             let (text, marks) = strings.show(slot, limits.name, &mut out.batch);
@@ -88,14 +88,14 @@ fn name(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Outp
         (Owner::Trace(_), _) => semconv::DATADOG_TRACE,
         (Owner::Late(_), _) => semconv::DATADOG_LATE_LIST,
     };
-    (name.into(), Marks::default())
+    (name.into(), TextMarks::default())
 }
 
-/// A process or trace has no clock of its own; a span that starts at 0 has not set it.
+/// A process or trace has no time of its own. A span that starts at 0 has no known time.
 fn time(record: &Record) -> Option<UnixNanos> {
     match record.owner {
         Owner::Span(span) => (span.start != 0).then_some(UnixNanos(span.start)),
-        _ => Some(record.place.now.unix),
+        _ => Some(record.position.now.unix),
     }
 }
 
@@ -110,16 +110,22 @@ fn span_data(span: &Span) -> SpanData {
     }
 }
 
-/// Meta and metrics of the process under their own keys (reading 18); of a repeated key the last wins.
+/// Meta and metrics of the process under their own keys (reading 18). The last of a repeated key wins.
 fn resource(record: &Record, strings: &Strings, limits: &MaxText) -> Resource {
     let text = |slot| crate::codec::text::cut(strings.text(slot), limits.value).to_owned();
     Resource::new(record.entries.iter().filter(|entry| entry.kind != EntryKind::Dropped).filter_map(|entry| {
         let value = match entry.value {
             EntryValue::Text(Ref::Bound(slot)) => ResourceValue::Text(text(slot)),
+            EntryValue::Text(Ref::Waiting(id)) if entry.kind == EntryKind::ValuelessMeta => {
+                ResourceValue::Text(hex(id))
+            }
             EntryValue::Text(_) => return None,
             EntryValue::Number(bytes) => ResourceValue::F64(f64::from_be_bytes(bytes)),
         };
         match (entry.key, entry.kind) {
+            (Ref::Bound(slot), EntryKind::ValuelessMeta) => {
+                Some((semconv::DATADOG_VALUELESS_META.as_str().to_owned() + strings.key(slot), value))
+            }
             (Ref::Bound(slot), _) => Some((strings.key(slot).to_owned(), value)),
             (Ref::Waiting(id), kind) => Some((nameless(kind).as_str().to_owned() + &hex(id), value)),
             (Ref::Absent, _) => None,
@@ -133,30 +139,31 @@ fn hex(id: StringId) -> String {
     text
 }
 
-/// What stands before the id of a key without text. Nothing that a peer can say begins like it.
+/// The prefix before the id of a key without text. Keys of peers never begin with it, because it is reserved.
 fn nameless(kind: EntryKind) -> Name {
     match kind {
-        EntryKind::Metric | EntryKind::TakenMetric => semconv::DATADOG_NAMELESS_METRIC,
+        EntryKind::Metric | EntryKind::MovedMetric => semconv::DATADOG_NAMELESS_METRIC,
         _ => semconv::DATADOG_NAMELESS_META,
     }
 }
 
-/// Whether an entry becomes an attribute: it has a value, and a key or at least a key's id.
+/// Whether an entry becomes an attribute: it has a value and at least the id of a key, or a key and the id of a value.
 #[inline]
 fn is_written(entry: &Entry) -> bool {
-    let has_value = matches!(entry.value, EntryValue::Text(Ref::Bound(_)) | EntryValue::Number(_));
+    let has_value = matches!(entry.value, EntryValue::Text(Ref::Bound(_)) | EntryValue::Number(_))
+        || entry.kind == EntryKind::ValuelessMeta;
     has_value && !matches!(entry.key, Ref::Absent) && entry.kind != EntryKind::Dropped
 }
 
-/// Writes one record's attributes, and remembers what its texts went through.
+/// Writes the attributes of one record and collects the marks of its texts.
 struct Writer<'a> {
     event: EventBuilder<'a>,
     strings: &'a mut Strings,
     limits: &'a MaxText,
-    /// The event names its owner by `trace_id` and `span_id`, which it cannot leave to the peer then.
+    /// The event names its owner in `trace_id` and `span_id`, so these keys are reserved too.
     is_late: bool,
-    /// What its texts went through.
-    marks: Marks,
+    /// Marks of the texts written so far.
+    marks: TextMarks,
 }
 
 impl Writer<'_> {
@@ -183,7 +190,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether no key can be there twice, as a cheap look tells: most records have few keys, and each once.
+    /// Whether certainly no key is repeated. Fast, because most records have few keys and each of them once.
     fn have_distinct_keys(&self, entries: &[Entry]) -> bool {
         let mut seen = [0_u64; SEEN_WORDS];
         entries.iter().all(|entry| {
@@ -195,7 +202,7 @@ impl Writer<'_> {
         })
     }
 
-    /// Of repeated keys the last; a metric whose key a tag has says so.
+    /// The last entry of each repeated key. A metric with the key of a tag becomes a [`EntryKind::MovedMetric`].
     #[cold]
     fn unrepeated(&self, entries: &[Entry]) -> Vec<Entry> {
         if entries.len() <= FEW_ENTRIES { self.few_unrepeated(entries) } else { self.many_unrepeated(entries) }
@@ -206,21 +213,21 @@ impl Writer<'_> {
         let same = |at: usize, kind, other: usize| {
             prints[at] == prints[other]
                 && entries[other].kind == kind
-                && self.same_key(entries[at].key, entries[other].key)
                 && is_written(&entries[other])
+                && self.same_key(entries[at].key, entries[other].key)
         };
         let all = 0..entries.len();
         let is_repeated = |at: usize| (at + 1..entries.len()).any(|other| same(at, entries[at].kind, other));
-        let is_taken = |at| all.clone().any(|other| same(at, EntryKind::Meta, other));
+        let is_moved = |at| all.clone().any(|other| same(at, EntryKind::Meta, other));
         let last = all.clone().filter(|at| is_written(&entries[*at]) && !is_repeated(*at));
         let kept = last.map(|at| match entries[at] {
-            metric if metric.kind == EntryKind::Metric && is_taken(at) => metric.taken(),
+            metric if metric.kind == EntryKind::Metric && is_moved(at) => metric.moved(),
             entry => entry,
         });
         kept.collect()
     }
 
-    /// The same choice in linear time.
+    /// The same result in linear time.
     fn many_unrepeated(&self, entries: &[Entry]) -> Vec<Entry> {
         let identity = |key: Ref| match key {
             Ref::Bound(slot) => (Some(self.strings.key(slot)), StringId::ABSENT),
@@ -234,13 +241,13 @@ impl Writer<'_> {
         let mut kept: Vec<_> = written()
             .rev()
             .filter(|entry| seen.insert((entry.kind as u8, identity(entry.key))))
-            .map(|entry| if tags.contains(&identity(entry.key)) { entry.taken() } else { *entry })
+            .map(|entry| if tags.contains(&identity(entry.key)) { entry.moved() } else { *entry })
             .collect();
         kept.reverse();
         kept
     }
 
-    /// A number that equal keys share, and others seldom.
+    /// A hash of the key.
     #[inline]
     fn key_print(&self, key: Ref) -> u16 {
         match key {
@@ -257,7 +264,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Entries as attributes, but for those that [are not](is_written).
+    /// Writes entries as attributes, except those that [are not written](is_written).
     fn write_entries(&mut self, entries: &[Entry]) {
         for entry in entries {
             if !is_written(entry) {
@@ -265,7 +272,8 @@ impl Writer<'_> {
             }
             let value = match entry.value {
                 EntryValue::Text(Ref::Bound(slot)) => Value::Text(self.text(slot, self.limits.value)),
-                EntryValue::Text(_) => continue,
+                EntryValue::Text(Ref::Waiting(id)) => Value::Text(self.event.batch().push_text(&hex(id))),
+                EntryValue::Text(Ref::Absent) => continue,
                 EntryValue::Number(bytes) => Value::F64(f64::from_be_bytes(bytes)),
             };
             let key = match (entry.kind, entry.key) {
@@ -277,12 +285,13 @@ impl Writer<'_> {
         }
     }
 
-    /// A key that does not stand as it was sent, or has no text.
+    /// The key of an entry that cannot be written under its own key, or whose key has no text.
     #[cold]
     fn prefixed_key(&mut self, entry: &Entry) -> Text {
         let prefix = match entry.kind {
-            EntryKind::Metric | EntryKind::TakenMetric => semconv::DATADOG_METRIC,
+            EntryKind::Metric | EntryKind::MovedMetric => semconv::DATADOG_METRIC,
             EntryKind::TraceMeta => semconv::DATADOG_TRACE_META,
+            EntryKind::ValuelessMeta => semconv::DATADOG_VALUELESS_META,
             EntryKind::Meta | EntryKind::Dropped => semconv::DATADOG_META,
         };
         match entry.key {
@@ -295,7 +304,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The text as a key of this event, unless that belongs to the collector.
+    /// The text as a key of this event. `None`: the key is reserved.
     #[inline]
     fn key(&mut self, slot: Slot) -> Option<Text> {
         let names_owner = |key: &str| key == semconv::TRACE_ID.as_str() || key == semconv::SPAN_ID.as_str();
@@ -307,7 +316,7 @@ impl Writer<'_> {
         Some(text)
     }
 
-    /// The marks of texts that went into the resource.
+    /// Collects the marks of texts in the resource.
     fn mark_resource(&mut self, record: &Record) {
         for entry in &record.entries {
             if let Ref::Bound(slot) = entry.key {
@@ -319,8 +328,8 @@ impl Writer<'_> {
         }
     }
 
-    /// What is missing, cut or odd.
-    fn oddities(&mut self, record: &Record) {
+    /// Writes the attributes that say what is missing, cut or unusual.
+    fn write_marks(&mut self, record: &Record) {
         self.unresolved(record);
         if record.partial {
             let fields = ["meta", "metrics"].map(|field| Value::Text(self.event.batch().push_text(field)));
@@ -391,14 +400,14 @@ impl Writer<'_> {
         text
     }
 
-    /// What a text of this event went through that is shown elsewhere.
+    /// Collects the marks of a text that is written by other code.
     fn note(&mut self, slot: Slot, limit: usize) {
         self.marks |= self.strings.marks(slot);
         self.marks.truncated |= self.strings.text(slot).len() > limit;
     }
 }
 
-/// Ids without text, each once, in the order of the wire.
+/// Ids without text, each once, in wire order.
 #[derive(Default)]
 struct Ids {
     in_order: Vec<StringId>,

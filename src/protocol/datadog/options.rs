@@ -1,6 +1,6 @@
-//! What an operator can set on a `datadog` listener.
+//! The options of a `datadog` listener.
 //!
-//! Everything here but `list_layout` is a limit on what one connection may make the collector remember or write.
+//! Except for `list_layout` all of them limit what one connection can make the collector store or write.
 
 use std::time::Duration;
 
@@ -12,24 +12,24 @@ use crate::options::{LONGEST, Section};
 pub struct Options {
     /// How lists are laid out on the wire. Not detected: a guess on zero bytes could be forced by a hostile peer.
     pub list_layout: ListLayout,
-    /// The strings that a connection has defined and may name again.
+    /// The strings that a connection has defined and may refer to.
     pub string_cache: StringCache,
-    /// Of a longer string, this many bytes are kept and the rest is read and dropped. 64 KiB. 1 KiB to 16 MiB.
+    /// Bytes that are kept of a longer string; the rest is read and dropped. 64 KiB. 1 KiB to 16 MiB.
     pub kept_string_bytes: u64,
-    /// The records that wait for strings that are not defined yet.
+    /// The records that wait for strings which are not defined yet.
     pub waiting: Waiting,
     /// Entries that one record may collect from its lists; further ones are counted and dropped. 4096. At least 1.
     pub max_record_entries: usize,
-    /// Bytes of text that one record may have with its strings filled in; further entries are counted and dropped.
+    /// Bytes of text that one record may have after its strings are resolved; further entries are counted and dropped.
     /// 1 MiB. At least 64 KiB, so that a record always has room for its own texts.
     pub max_record_bytes: u64,
-    /// Traces whose meta is remembered for the spans that follow; the one unused for longest is forgotten first. 4096.
+    /// Traces whose meta is remembered for the spans that follow; the least recently used one is forgotten first. 4096.
     /// 0: none.
     pub max_traces: usize,
-    /// A record is complete when another follows; the last one is written when nothing has followed for this long,
-    /// for its own lists might. 1 s. At least 1 ms.
+    /// A record is complete when another object follows. The last one counts as complete after this time without input,
+    /// because its lists could still follow. 1 s. At least 1 ms.
     pub span_idle: Duration,
-    /// Where texts are cut in what is written.
+    /// The longest texts in the output.
     pub max_text: MaxText,
     /// How much output a peer may cause per byte that it sends. 64 bytes, saved up to 16 MiB; 4 MiB per second.
     pub amplification: Amplification,
@@ -38,36 +38,36 @@ pub struct Options {
 /// How lists are laid out on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ListLayout {
-    /// As many entries as the list says.
+    /// As many entries as the count of the list says.
     #[default]
     Exact,
     /// Always 32 entries, the unused ones zero, as the reference encoder writes them.
     Padded32,
 }
 
-/// Limits of the strings that a connection has defined. Whatever a peer declares is kept within them.
+/// Limits of the strings that a connection has defined. The size that a peer declares is clamped to them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StringCache {
-    /// Strings kept even when the peer declares a smaller cache. 1024. 0: as few as it says.
+    /// Strings kept even when the peer declares a smaller cache. 1024. 0: as few as it declares.
     pub min_entries: usize,
-    /// Strings kept even when the peer declares a larger cache. 65,536. At least 1, and at least `min_entries`.
+    /// The most strings kept, even when the peer declares a larger cache. 65,536. At least 1, and at least `min_entries`.
     pub max_entries: usize,
-    /// Bytes of all of them; the one unused for longest goes first. 8 MiB. At least 64 KiB.
+    /// Bytes of all of them; the least recently used one is evicted first. 8 MiB. At least 64 KiB.
     pub bytes: u64,
 }
 
-/// Limits of the records that wait for strings. What passes one is written with its raw ids, and says so.
+/// Limits of the records that wait for strings. A record over a limit is written with its raw ids and a warning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waiting {
-    /// Records. 4096. 0: nothing waits.
+    /// Number of records. 4096. 0: nothing waits.
     pub records: usize,
-    /// Bytes of all of them, with what is remembered of traces. 8 MiB. 0: nothing waits, no trace is remembered.
+    /// Bytes of all of them, including the meta of traces. 8 MiB. 0: nothing waits, no trace is remembered.
     pub bytes: u64,
-    /// How long each may wait. 10 s. Zero: nothing waits.
+    /// How long each record may wait. 10 s. Zero: nothing waits.
     pub time: Duration,
 }
 
-/// The longest text of each sort, in bytes of UTF-8; a longer one is cut at a character. Each from 1 to 1 MiB.
+/// The longest text of each kind, in bytes of UTF-8; a longer one is cut at a character. Each from 1 byte to 1 MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MaxText {
     /// Span names. 100.
@@ -85,7 +85,7 @@ pub struct MaxText {
 }
 
 impl Options {
-    /// Reads the options; what is wrong is told to the section.
+    /// Reads the options; errors are reported to the section.
     pub fn read(section: &mut Section<'_>) -> Self {
         let default = Options::default();
         let layouts = [("exact", ListLayout::Exact), ("padded32", ListLayout::Padded32)];

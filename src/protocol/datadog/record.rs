@@ -1,4 +1,4 @@
-//! Records: a process, trace or span with the entries of its lists, on its way to becoming an event.
+//! Records: a process, trace or span with the entries of its lists, before it becomes an event.
 
 use crate::event::{Header, Name, Position, SpanId, TraceId};
 use crate::protocol::{Now, Output};
@@ -6,74 +6,74 @@ use crate::protocol::{Now, Output};
 use super::strings::{Slot, Strings};
 use super::wire::{ListKind, Process, Span, StringId};
 
-/// Places of the four texts of a span in [`Record::fields`].
+/// Indexes of the four texts of a span in [`Record::fields`].
 pub(super) const NAME: usize = 0;
 pub(super) const TYPE: usize = 1;
 pub(super) const RESOURCE: usize = 2;
 pub(super) const SERVICE: usize = 3;
 
-/// Keys count in full: the record holds all of them, however little of each it shows.
+/// Keys count in full, because the record holds the whole text even when the event shows a part.
 pub(super) const KEY_IN_FULL: usize = usize::MAX;
-/// What a metric's value counts.
+/// Bytes that the value of a metric counts.
 pub(super) const METRIC_BYTES: u64 = 8;
 
 /// An owner object and everything that belongs to it.
 #[derive(Debug)]
 pub(super) struct Record {
-    /// Ours, ever rising: the name by which the waiting index knows the record.
+    /// Identifies the record in the waiting index. Assigned in ascending order.
     pub(super) key: u64,
     pub(super) owner: Owner,
-    /// Position among the owners of the connection (rule 14).
+    /// Number among the owners of the connection (rule 14).
     pub(super) sequence: u64,
-    /// Of its owner.
-    pub(super) place: Place,
+    /// The position of its owner object.
+    pub(super) position: ObjectPosition,
     pub(super) fields: [Ref; 4],
     pub(super) entries: Vec<Entry>,
-    /// Entries of its own lists, dropped ones not counted.
+    /// Number of entries of its own lists, without dropped ones.
     pub(super) own_entries: usize,
-    /// References that wait for a definition.
+    /// Number of references that wait for a definition.
     pub(super) unresolved: u32,
-    /// Bytes of output that its texts will take, roughly.
+    /// Estimated output bytes of its texts.
     pub(super) expanded_bytes: u64,
-    /// Entries that a limit cut.
+    /// Number of entries that a limit cut.
     pub(super) dropped: u64,
-    /// Those of them that were cut only when their text came.
+    /// Number of entries that were cut when their text was defined.
     pub(super) dropped_late: u64,
     pub(super) last_list: Option<ListKind>,
     pub(super) warnings: Warnings,
-    /// Its texts are retained for it.
+    /// Its references are counted in [`Strings`].
     pub(super) holds_texts: bool,
-    /// The connection ended while its lists might still have come (rule 20).
+    /// The connection ended while more lists could follow (rule 20).
     pub(super) partial: bool,
 }
 
-/// An object's place in the stream, and when it came.
+/// The position of an object in the stream, and when it was received.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct ObjectPosition {
     pub(super) offset: u64,
     pub(super) size: u64,
     pub(super) now: Now,
 }
 
-impl Place {
-    /// The header of an event about this place that has no clock of its own.
+impl ObjectPosition {
+    /// The header of an event about this object, for events without a time of their own.
     pub(super) fn header(&self, name: Name, sequence: Option<u64>) -> Header {
         let position = Position { sequence, offset: self.offset, length: self.size };
         Header::observed_at(name, self.now.unix, position)
     }
 }
 
-/// What owns lists.
+/// The owner of lists.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Owner {
     Process(Process),
     Trace(TraceId),
     Span(Span),
-    /// An owner that went out on the idle limit before these lists came.
+    /// The owner was emitted on the idle limit before these lists arrived.
     Late(LateOwner),
 }
 
-/// Whom late lists belong to.
+/// The owner of late lists.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LateOwner {
     Process,
@@ -86,7 +86,7 @@ pub(super) enum LateOwner {
 pub(super) enum Ref {
     /// Id 0, never defined.
     Absent,
-    /// Bound. Retained while the record waits.
+    /// Bound to a text. Counted in [`Strings`] while the record waits.
     Bound(Slot),
     /// Waits for the first definition of this id.
     Waiting(StringId),
@@ -104,11 +104,13 @@ pub(super) struct Entry {
 pub(super) enum EntryKind {
     Meta,
     Metric,
-    /// A metric whose key is that of a tag; only while the record is written.
-    TakenMetric,
+    /// A metric with the key of a tag; only while the record is written.
+    MovedMetric,
     /// Of the span's trace.
     TraceMeta,
-    /// Cut by a limit when its text came; kept only for its references.
+    /// A meta whose value was never defined; only while the record is written.
+    ValuelessMeta,
+    /// Cut by a limit when its text was defined; kept only for its references.
     Dropped,
 }
 
@@ -120,21 +122,21 @@ pub(super) enum EntryValue {
 }
 
 impl Entry {
-    /// A tag whose texts are known.
+    /// A tag with known texts.
     #[inline]
     pub(super) fn meta(key: Slot, value: Slot) -> Self {
         Entry { kind: EntryKind::Meta, key: Ref::Bound(key), value: EntryValue::Text(Ref::Bound(value)) }
     }
 
-    /// The same when a tag has its key.
-    pub(super) fn taken(mut self) -> Self {
+    /// The entry as it is written when a tag has the same key.
+    pub(super) fn moved(mut self) -> Self {
         if self.kind == EntryKind::Metric {
-            self.kind = EntryKind::TakenMetric;
+            self.kind = EntryKind::MovedMetric;
         }
         self
     }
 
-    /// A metric whose key is known.
+    /// A metric with a known key.
     #[inline]
     pub(super) fn metric(key: Slot, number: [u8; 8]) -> Self {
         Entry { kind: EntryKind::Metric, key: Ref::Bound(key), value: EntryValue::Number(number) }
@@ -143,11 +145,11 @@ impl Entry {
 
 const _: () = assert!(size_of::<Entry>() <= 28, "records are mostly entries");
 
-/// Oddities of a record, told in `datadog.warnings`.
+/// The warnings of a record, written to `datadog.warnings`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Warnings(u8);
 
-/// One oddity.
+/// One warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Warning {
     RepeatedList,
@@ -189,12 +191,12 @@ impl Warnings {
 }
 
 impl Record {
-    pub(super) fn new(key: u64, owner: Owner, sequence: u64, place: Place) -> Self {
+    pub(super) fn new(key: u64, owner: Owner, sequence: u64, position: ObjectPosition) -> Self {
         Record {
             key,
             owner,
             sequence,
-            place,
+            position,
             fields: [Ref::Absent; 4],
             entries: Vec::new(),
             own_entries: 0,
@@ -209,20 +211,31 @@ impl Record {
         }
     }
 
-    /// Becomes another record, which has the memory of this one's entries.
-    pub(super) fn begin_anew(&mut self, key: u64, owner: Owner, sequence: u64, place: Place) {
+    /// Turns this record into a new one that reuses the memory of its entries.
+    pub(super) fn reset(&mut self, key: u64, owner: Owner, sequence: u64, position: ObjectPosition) {
         self.entries.clear();
         let entries = std::mem::take(&mut self.entries);
-        *self = Record { entries, ..Record::new(key, owner, sequence, place) };
+        *self = Record { entries, ..Record::new(key, owner, sequence, position) };
     }
 
-    /// Something about it is odd: told on its event, and counted.
+    /// Adds a warning to its event and counts it.
     pub(super) fn warn(&mut self, warning: Warning, out: &mut Output) {
         self.warnings.0 |= 1 << warning as u8;
         out.warn(warning.as_str());
     }
 
-    /// Adds an entry of its own lists that takes so many bytes of output. `false`: there is no room for them.
+    /// Called when the record is emitted: a meta with a known key whose value is not defined keeps its key.
+    pub(super) fn keep_keys_without_values(&mut self) {
+        for entry in &mut self.entries {
+            if let (EntryKind::Meta, Ref::Bound(_), EntryValue::Text(Ref::Waiting(_))) =
+                (entry.kind, entry.key, entry.value)
+            {
+                entry.kind = EntryKind::ValuelessMeta;
+            }
+        }
+    }
+
+    /// Adds an entry of its own lists that takes this many bytes of output. `false`: over `max_bytes`, not added.
     #[inline]
     pub(super) fn add(&mut self, entry: Entry, bytes: u64, max_bytes: u64) -> bool {
         let has_room = self.expanded_bytes + bytes <= max_bytes;
@@ -234,7 +247,7 @@ impl Record {
         has_room
     }
 
-    /// Every reference, in the order of the wire.
+    /// Calls `each` with every reference, in wire order.
     pub(super) fn for_each_ref(&self, mut each: impl FnMut(Ref)) {
         self.fields.iter().for_each(|field| each(*field));
         for entry in &self.entries {
@@ -245,7 +258,7 @@ impl Record {
         }
     }
 
-    /// Counts its references as such, before a sweep.
+    /// Counts its references in [`Strings`].
     pub(super) fn retain_all(&self, strings: &mut Strings) {
         self.for_each_ref(|reference| {
             if let Ref::Bound(slot) = reference {
@@ -254,7 +267,7 @@ impl Record {
         });
     }
 
-    /// Gives back its references, which are no longer needed or no longer counted.
+    /// Releases its references.
     pub(super) fn release_all(&self, strings: &mut Strings) {
         self.for_each_ref(|reference| {
             if let Ref::Bound(slot) = reference {
@@ -263,31 +276,31 @@ impl Record {
         });
     }
 
-    /// The reference at a place that [`field_place`] or [`key_place`] named.
-    fn at_place(&mut self, place: u32) -> Option<(&mut Ref, Option<usize>)> {
-        let place = place as usize;
-        let Some(in_entries) = place.checked_sub(self.fields.len()) else {
-            return Some((self.fields.get_mut(place)?, None));
+    /// The reference with this index, and the index of its entry.
+    fn reference_at(&mut self, index: u32) -> Option<(&mut Ref, Option<usize>)> {
+        let index = index as usize;
+        let Some(in_entries) = index.checked_sub(self.fields.len()) else {
+            return Some((self.fields.get_mut(index)?, None));
         };
-        let index = in_entries / 2;
-        let entry = self.entries.get_mut(index)?;
+        let at = in_entries / 2;
+        let entry = self.entries.get_mut(at)?;
         match (&mut entry.value, in_entries % 2) {
-            (_, 0) => Some((&mut entry.key, Some(index))),
-            (EntryValue::Text(value), _) => Some((value, Some(index))),
+            (_, 0) => Some((&mut entry.key, Some(at))),
+            (EntryValue::Text(value), _) => Some((value, Some(at))),
             (EntryValue::Number(_), _) => None,
         }
     }
 
-    /// The reference at `place` was waiting for the text in `slot`, which is retained if the record holds texts.
+    /// Binds the waiting reference at `index` to the text in `slot`, which is retained if the record holds texts.
     pub(super) fn bind(
         &mut self,
-        place: u32,
+        index: u32,
         slot: Slot,
         strings: &mut Strings,
         max_value: usize,
         max_record_bytes: u64,
     ) {
-        let Some((reference, entry)) = self.at_place(place) else { return };
+        let Some((reference, entry)) = self.reference_at(index) else { return };
         *reference = Ref::Bound(slot);
         if self.holds_texts {
             strings.retain(slot);
@@ -306,18 +319,18 @@ impl Record {
         }
     }
 
-    /// Memory that the record takes beside its part of the waiting index.
+    /// Memory of the record without its references in the waiting index.
     pub(super) fn memory_bytes(&self) -> u64 {
         (size_of::<Record>() + self.entries.capacity() * size_of::<Entry>()) as u64
     }
 }
 
-/// Place of a field's reference, for the waiting index.
-pub(super) fn field_place(field: usize) -> u32 {
+/// The index of the reference of a field, for the waiting index.
+pub(super) fn field_index(field: usize) -> u32 {
     field as u32
 }
 
-/// Place of the key reference of an entry, for the waiting index; its value's is the next one.
-pub(super) fn key_place(entry: usize) -> u32 {
+/// The index of the key reference of an entry, for the waiting index. The value reference has the next index.
+pub(super) fn key_index(entry: usize) -> u32 {
     4 + 2 * entry as u32
 }

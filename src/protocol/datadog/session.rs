@@ -1,4 +1,4 @@
-//! One connection: MAGIC, then objects, until it ends. One direction only: the collector never sends a byte (rule 4).
+//! One connection: the magic, then objects until the end. The collector never sends a byte (rule 4).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,38 +14,38 @@ use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
 use super::Options;
 use super::assembler::Assembler;
 use super::explain::Explainer;
-use super::record::Place;
+use super::record::ObjectPosition;
 use super::wire::{self, Object, StringId, WireLimits};
 
-/// So much output may be owed before the credit is asked.
-const MOST_OWED_BYTES: u64 = 256 * 1024;
+/// Output bytes that may accumulate before they are charged.
+const MAX_UNCHARGED_BYTES: u64 = 256 * 1024;
 
 /// The state of one connection.
 #[derive(Debug)]
 pub struct DatadogSession {
     wire: WireLimits,
     span_idle: Duration,
-    phase: Phase,
-    /// Offset in the stream of the first byte not consumed.
+    state: SessionState,
+    /// Offset in the stream of the first byte that is not consumed.
     offset: u64,
-    /// Part of an object is here and waits for the rest.
-    begun: bool,
+    /// A part of an object was received; the rest is awaited.
+    is_inside_object: bool,
     last_input: Duration,
     assembler: Assembler,
     amplification: Amplification,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum SessionState {
     /// Waiting for `process`.
     Magic,
-    /// Objects.
+    /// Waiting for objects.
     Objects,
-    /// Inside a string longer than what is kept of it (rule 24).
+    /// Inside a string that is longer than `kept_string_bytes` (rule 24).
     LongString(LongString),
-    /// Nothing can be read any more; what still comes is counted.
+    /// The stream cannot be decoded further; the remaining bytes are counted.
     Fault(Fault),
-    /// `finish` has been told everything; records may still be on their way out, and after them these last words.
+    /// `finish` was called. Records may remain to be emitted, and after them this fault.
     Finished(Option<Fault>),
 }
 
@@ -60,7 +60,7 @@ struct LongString {
 }
 
 impl DatadogSession {
-    /// A session at the start of a connection. `max_string_bytes` is the listener's `max_message_bytes`.
+    /// A session for a new connection. `max_string_bytes` is `max_message_bytes` of the listener.
     pub fn new(options: Options, max_string_bytes: u64, emit_definitions: bool, memory: &Arc<MemoryBudget>) -> Self {
         let amplification = options.amplification;
         DatadogSession {
@@ -70,9 +70,9 @@ impl DatadogSession {
                 list_layout: options.list_layout,
             },
             span_idle: options.span_idle,
-            phase: Phase::Magic,
+            state: SessionState::Magic,
             offset: 0,
-            begun: false,
+            is_inside_object: false,
             last_input: Duration::ZERO,
             assembler: Assembler::new(options, emit_definitions, memory),
             amplification,
@@ -85,41 +85,41 @@ impl Session for DatadogSession {
         let expanded_before = out.batch.total_expanded_bytes();
         self.last_input = now.elapsed;
         let progress = self.decode(input, now, out);
-        self.begun = progress.flow == Flow::Continue && progress.consumed < input.len();
-        let expanded = out.batch.total_expanded_bytes() - expanded_before + self.assembler.take_owed_bytes();
-        out.charge(self.amplification, progress.consumed as u64, expanded, now.elapsed);
+        self.is_inside_object = progress.flow == Flow::Continue && progress.consumed < input.len();
+        let expanded = out.batch.total_expanded_bytes() - expanded_before + self.assembler.take_uncharged_bytes();
+        out.hold = self.credit.spend(progress.consumed as u64, expanded, now.elapsed);
         progress
     }
 
     fn finish(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) -> Flow {
-        if !matches!(self.phase, Phase::Finished(_)) {
-            let fault = self.last_fault(rest, end);
+        if !matches!(self.state, SessionState::Finished(_)) {
+            let fault = self.final_fault(rest, end);
             self.assembler.end(fault.is_none() && end == End::Closed, out);
-            self.phase = Phase::Finished(fault);
+            self.state = SessionState::Finished(fault);
             self.offset += rest.len() as u64;
         }
         if !self.assembler.drain(out) {
             return Flow::Again;
         }
-        if let Phase::Finished(Some(fault)) = std::mem::replace(&mut self.phase, Phase::Finished(None)) {
+        if let SessionState::Finished(Some(fault)) = std::mem::replace(&mut self.state, SessionState::Finished(None)) {
             fault.tell(now, out);
         }
         let events = self.assembler.take_unresolved_events();
         if events > 0 {
-            let place = Place { offset: self.offset, size: 0, now };
-            let detail = "events went out with raw ids: their strings were never defined";
+            let position = ObjectPosition { offset: self.offset, size: 0, now };
+            let detail = "events were written with raw ids: their strings were never defined";
             let loss = Loss { reason: Reason::Unresolved, bytes: 0, events: Some(events), detail, excerpt: &[] };
-            out.loss(place.header(semconv::LOSS, None), loss);
+            out.loss(position.header(semconv::LOSS, None), loss);
         }
         Flow::Close
     }
 
     fn awaiting(&self) -> Awaiting {
-        match &self.phase {
-            Phase::Magic => Awaiting::Handshake,
-            Phase::LongString(string) => Awaiting::Rest { offset: string.offset },
-            Phase::Objects if self.begun => Awaiting::Rest { offset: self.offset },
-            Phase::Objects | Phase::Fault(_) | Phase::Finished(_) => Awaiting::Message,
+        match &self.state {
+            SessionState::Magic => Awaiting::Handshake,
+            SessionState::LongString(string) => Awaiting::Rest { offset: string.offset },
+            SessionState::Objects if self.is_inside_object => Awaiting::Rest { offset: self.offset },
+            SessionState::Objects | SessionState::Fault(_) | SessionState::Finished(_) => Awaiting::Message,
         }
     }
 
@@ -136,11 +136,11 @@ impl Session for DatadogSession {
 
     fn explainer(&self) -> Box<dyn Explain> {
         let layout = self.wire.list_layout;
-        Box::new(match &self.phase {
-            Phase::Magic => Explainer::new(layout),
-            Phase::Objects => Explainer::within(layout, 0),
-            Phase::LongString(string) => Explainer::within(layout, string.len - string.received),
-            Phase::Fault(_) | Phase::Finished(_) => Explainer::lost(),
+        Box::new(match &self.state {
+            SessionState::Magic => Explainer::new(layout),
+            SessionState::Objects => Explainer::within(layout, 0),
+            SessionState::LongString(string) => Explainer::within(layout, string.len - string.received),
+            SessionState::Fault(_) | SessionState::Finished(_) => Explainer::lost(),
         })
     }
 }
@@ -151,20 +151,20 @@ impl DatadogSession {
         loop {
             self.assembler.enforce_limits(out);
             self.assembler.send_ready(out);
-            if out.batch.is_full() || self.assembler.owed_bytes() >= MOST_OWED_BYTES {
+            if out.batch.is_full() || self.assembler.uncharged_bytes() >= MAX_UNCHARGED_BYTES {
                 return Progress { consumed: at, flow: Flow::Again };
             }
             let rest = &input[at..];
-            let step = match &mut self.phase {
-                Phase::Magic => self.magic(rest, now, out),
-                Phase::Objects => self.object(rest, now, out),
-                Phase::LongString(_) => Ok(self.long_string(rest, now, out)),
-                Phase::Fault(fault) => {
+            let step = match &mut self.state {
+                SessionState::Magic => self.magic(rest, now, out),
+                SessionState::Objects => self.object(rest, now, out),
+                SessionState::LongString(_) => Ok(self.long_string(rest, now, out)),
+                SessionState::Fault(fault) => {
                     fault.count(rest);
                     self.offset += rest.len() as u64;
                     return Progress { consumed: input.len(), flow: Flow::Close };
                 }
-                Phase::Finished(_) => return Progress { consumed: at, flow: Flow::Close },
+                SessionState::Finished(_) => return Progress { consumed: at, flow: Flow::Close },
             };
             match step {
                 Ok(Some(size)) => {
@@ -172,53 +172,53 @@ impl DatadogSession {
                     self.offset += size as u64;
                 }
                 Ok(None) => return Progress { consumed: at, flow: Flow::Continue },
-                Err(error) => self.phase = Phase::Fault(self.fault(error, rest)),
+                Err(error) => self.state = SessionState::Fault(self.fault(error, rest)),
             }
         }
     }
 
-    /// The first object. Answers its size; `None`: not all of it is here, as for the others.
+    /// Decodes the first object. Returns its size; `None`: it is not complete yet. The same holds for the other objects.
     fn magic(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Result<Option<usize>, DecodeError> {
         let Some(process) = wire::decode_process(rest)? else { return Ok(None) };
-        self.phase = Phase::Objects;
+        self.state = SessionState::Objects;
         let origin = out.batch.origin().with_version("1");
         out.batch.set_origin(origin.into());
         let size = wire::PROCESS_BYTES as u64;
-        self.assembler.process(process, Place { offset: self.offset, size, now });
+        self.assembler.process(process, ObjectPosition { offset: self.offset, size, now });
         out.decoded_bytes += size;
         Ok(Some(wire::PROCESS_BYTES))
     }
 
     fn object(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Result<Option<usize>, DecodeError> {
         let decoded = wire::decode(rest, &self.wire);
-        // Looked at where it is: an object is as large as a span.
+        // Matched by reference: an object is as large as a span.
         let (object, size) = match &decoded {
             Ok(Some((object, size))) => (object, *size),
             Ok(None) => return Ok(None),
             Err(error) => return Err(*error),
         };
-        let place = Place { offset: self.offset, size: size as u64, now };
+        let position = ObjectPosition { offset: self.offset, size: size as u64, now };
         let mut undecoded = 0;
         match *object {
-            Object::Trace(trace_id) => self.assembler.trace(trace_id, place, out),
-            Object::Span(ref span) => self.assembler.span(span, place, out),
-            Object::List(kind, entries) => undecoded = self.assembler.list(kind, entries, place, out),
-            Object::String(id, text) => self.assembler.define(id, text, false, place, out),
+            Object::Trace(trace_id) => self.assembler.trace(trace_id, position, out),
+            Object::Span(ref span) => self.assembler.span(span, position, out),
+            Object::List(kind, entries) => undecoded = self.assembler.list(kind, entries, position, out),
+            Object::String(id, text) => self.assembler.define(id, text, false, position, out),
             Object::LongString(id, len) => {
-                let (offset, head_bytes) = (place.offset, place.size);
+                let (offset, head_bytes) = (position.offset, position.size);
                 let string = LongString { id, offset, head_bytes, len, received: 0, kept: Vec::new() };
-                self.phase = Phase::LongString(string);
-                // Decoded when all of it is here, or lost with what is.
+                self.state = SessionState::LongString(string);
+                // Counted as decoded when it is complete, or as lost with what was received.
                 undecoded = head_bytes;
             }
         }
-        out.decoded_bytes += place.size - undecoded;
+        out.decoded_bytes += position.size - undecoded;
         Ok(Some(size))
     }
 
-    /// Streams a string's body: keeps a little more than the limit, so that the cut can see the character at it.
+    /// Streams the body of a long string. Keeps 3 bytes more than the limit, so that it is cut at a character.
     fn long_string(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
-        let Phase::LongString(string) = &mut self.phase else { return None };
+        let SessionState::LongString(string) = &mut self.state else { return None };
         let missing = (string.len - string.received) as usize;
         if rest.is_empty() && missing > 0 {
             return None;
@@ -226,35 +226,37 @@ impl DatadogSession {
         let taken = missing.min(rest.len());
         let limit = usize::try_from(self.wire.kept_string_bytes).unwrap_or(usize::MAX);
         let room = limit.saturating_add(3).saturating_sub(string.kept.len());
-        // While memory is short, it is cut where there was no more room.
+        // If memory is exhausted, the string is cut at that point.
         let wanted = string.kept.len() + taken.min(room);
-        let has_room = wanted <= string.kept.capacity() || self.assembler.hold_beside(2 * wanted as u64);
+        let has_room = wanted <= string.kept.capacity() || self.assembler.reserve_other(2 * wanted as u64);
         if has_room && string.kept.len() == string.received as usize {
             string.kept.extend_from_slice(&rest[..taken.min(room)]);
         }
         string.received += taken as u32;
         if string.received == string.len {
-            let Phase::LongString(string) = std::mem::replace(&mut self.phase, Phase::Objects) else { return None };
-            let _ = self.assembler.hold_beside(0);
+            let SessionState::LongString(string) = std::mem::replace(&mut self.state, SessionState::Objects) else {
+                return None;
+            };
+            let _ = self.assembler.reserve_other(0);
             out.warn("string_truncated");
             let size = string.head_bytes + u64::from(string.len);
-            let place = Place { offset: string.offset, size, now };
-            self.assembler.define(string.id, cut_bytes(&string.kept, limit), true, place, out);
+            let position = ObjectPosition { offset: string.offset, size, now };
+            self.assembler.define(string.id, cut_bytes(&string.kept, limit), true, position, out);
             out.decoded_bytes += size;
         }
         Some(taken)
     }
 
-    /// The last words about bytes that can never be decoded, if there are any.
-    fn last_fault(&mut self, rest: &[u8], end: End) -> Option<Fault> {
+    /// The fault that stands for the bytes that cannot be decoded, if there are any.
+    fn final_fault(&mut self, rest: &[u8], end: End) -> Option<Fault> {
         let reason = end.reason();
-        match std::mem::replace(&mut self.phase, Phase::Finished(None)) {
-            Phase::Fault(mut fault) => {
+        match std::mem::replace(&mut self.state, SessionState::Finished(None)) {
+            SessionState::Fault(mut fault) => {
                 fault.count(rest);
                 Some(fault)
             }
-            Phase::LongString(LongString { id, offset, head_bytes, len, received, kept }) => {
-                let detail = format!("string.characters: {received} of {len} bytes are here, and {}", end.as_str());
+            SessionState::LongString(LongString { id, offset, head_bytes, len, received, kept }) => {
+                let detail = format!("string.characters: {received} of {len} bytes were received: {}", end.as_str());
                 let mut fault = Fault::new(reason, offset, detail);
                 let shown = [&[0xDD, 6][..], &id.0, &len.to_be_bytes(), &kept].concat();
                 fault.count(&shown);
@@ -263,7 +265,7 @@ impl DatadogSession {
                 Some(fault)
             }
             _ if !rest.is_empty() => {
-                let detail = format!("{} bytes of an object are here, and {}", rest.len(), end.as_str());
+                let detail = format!("{} bytes of an object were received: {}", rest.len(), end.as_str());
                 let mut fault = Fault::new(reason, self.offset, detail);
                 fault.count(rest);
                 Some(fault)
@@ -278,22 +280,24 @@ impl DatadogSession {
             DecodeErrorKind::Unsupported { .. } => Reason::Unsupported,
             DecodeErrorKind::TooLarge { .. } => Reason::TooLarge,
         };
-        // Operators mix up ports: say what the first byte looks like (rule 30).
-        let looks_like = match (&self.phase, rest.first()) {
-            (Phase::Magic, Some(0x16)) => {
+        // Operators confuse ports: the detail says what the first byte looks like (rule 30).
+        let looks_like = match (&self.state, rest.first()) {
+            (SessionState::Magic, Some(0x16)) => {
                 "; this looks like TLS: set `tls` on the listener or turn it off in the agent"
             }
-            (Phase::Magic, Some(byte)) if byte.is_ascii_uppercase() => "; this looks like HTTP, another protocol",
+            (SessionState::Magic, Some(byte)) if byte.is_ascii_uppercase() => {
+                "; this looks like HTTP, another protocol"
+            }
             _ => "",
         };
         let detail = format!("at {}: {error}{looks_like}", self.offset + error.offset as u64);
         Fault::new(reason, self.offset, detail)
     }
 
-    /// When the open record counts as complete though nothing follows it (reading 16). While an object is half here,
-    /// it may be one of its lists.
+    /// When the open record counts as complete without a following object (reading 16). Not while a part of an object is
+    /// here, which may be one of its lists.
     fn idle_deadline(&self) -> Option<Duration> {
-        let idle = matches!(self.phase, Phase::Objects) && !self.begun && self.assembler.has_open();
+        let idle = matches!(self.state, SessionState::Objects) && !self.is_inside_object && self.assembler.has_open();
         idle.then(|| self.last_input + self.span_idle)
     }
 }

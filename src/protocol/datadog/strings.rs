@@ -1,9 +1,9 @@
-//! The texts that a peer has defined, and who still needs them.
+//! The string table of a connection: a cache of definitions, and the texts that records still refer to.
 //!
-//! A text is kept while the cache knows its id or a record refers to it, whichever is longer, so an id may be redefined
-//! or evicted under a record without changing what it says (readings 7 and 9, rule 10). Records that wait count their
-//! references ([`Strings::retain`]). The open record does not, since it seldom lives long enough for that to pay:
-//! instead nothing is freed before [`Strings::sweep`], which the owner calls when no uncounted reference is left.
+//! A text is kept while the cache has its id or a record refers to it. An id may therefore be redefined or evicted without
+//! changing the texts of records (readings 7 and 9, rule 10). Waiting records count their references
+//! ([`Strings::retain`]). The open record does not, because it is usually emitted soon: instead, nothing is freed before
+//! [`Strings::sweep`], which the owner calls when all references are counted.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -14,69 +14,69 @@ use crate::event::{BatchBuilder, Interned, Text};
 use super::wire::StringId;
 use super::{Options, StringCache};
 
-/// What a cached text costs beside its bytes.
+/// What a cached text costs in addition to its bytes.
 const TEXT_OVERHEAD_BYTES: u64 = 128;
-/// Room for more dropped texts than this is given back once they are swept.
-const MANY_DROPPED: usize = 1024;
+/// The capacity that the list of dropped texts keeps after a sweep.
+const MAX_IDLE_DROPPED: usize = 1024;
 
-/// A text in the table. Whoever keeps one across a sweep has retained it, and releases it again.
+/// The index of a text in the table. A slot that is kept across a sweep must be retained, and released later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Slot(u32);
 
-/// What an id stands for, as the cache has it: so that a reference need not touch the text itself, which may be far away.
+/// The cache entry of an id. It has the length of the text, so that a lookup does not access the text itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Known {
+pub(super) struct CachedText {
     pub(super) slot: Slot,
     /// Length of the text.
     len: u32,
 }
 
-impl Known {
-    /// Bytes of the text, of which at most `limit` are shown.
+impl CachedText {
+    /// Bytes of the text that are written: at most `limit`.
     #[inline]
     pub(super) fn bytes(self, limit: usize) -> u64 {
         (self.len as usize).min(limit) as u64
     }
 }
 
-/// What happened to a text on its way into the table.
+/// How a text was changed when it was stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct TextMarks {
     /// It was not UTF-8.
     pub(super) repaired: bool,
-    /// It was longer than what is kept.
+    /// It was longer than the limit.
     pub(super) truncated: bool,
 }
 
-impl std::ops::BitOrAssign for Marks {
-    fn bitor_assign(&mut self, other: Marks) {
+impl std::ops::BitOrAssign for TextMarks {
+    fn bitor_assign(&mut self, other: TextMarks) {
         self.repaired |= other.repaired;
         self.truncated |= other.truncated;
     }
 }
 
 #[derive(Debug, Default)]
-struct Stored {
+struct StoredText {
     text: Box<str>,
-    marks: Marks,
-    /// As a key it would collide with names that the collector writes itself.
+    marks: TextMarks,
+    /// As a key it would collide with names that the collector writes.
     reserved: bool,
-    /// Of the text as a key, that is cut to `max_text.key`.
+    /// Hash of the text as a key, cut to `max_text.key`.
     fingerprint: u16,
     references: u32,
     cached: bool,
-    /// Listed for the next sweep.
+    /// It is in the list for the next sweep.
     dropped: bool,
     memo: Interned,
 }
 
-impl Stored {
+impl StoredText {
     #[inline]
-    fn show(&mut self, limit: usize, batch: &mut BatchBuilder) -> (Text, Marks) {
+    fn show(&mut self, limit: usize, batch: &mut BatchBuilder) -> (Text, TextMarks) {
         if self.text.len() <= limit {
             (batch.intern(&mut self.memo, &self.text), self.marks)
         } else {
-            (show_cut(&self.text, limit, batch), Marks { truncated: true, ..self.marks })
+            (show_cut(&self.text, limit, batch), TextMarks { truncated: true, ..self.marks })
         }
     }
 
@@ -85,7 +85,7 @@ impl Stored {
     }
 }
 
-/// The answer to a definition.
+/// The result of a definition.
 #[derive(Debug)]
 pub(super) struct Defined {
     pub(super) slot: Slot,
@@ -95,15 +95,15 @@ pub(super) struct Defined {
 /// The string table of one connection; never shared with another (reading 29).
 #[derive(Debug)]
 pub(super) struct Strings {
-    cache: Lru<StringId, Known>,
-    texts: Vec<Stored>,
+    cache: Lru<StringId, CachedText>,
+    texts: Vec<StoredText>,
     free: Vec<u32>,
     limits: StringCache,
     key_limit: usize,
     max_entries: usize,
     cached_bytes: u64,
     orphan_bytes: u64,
-    /// Neither cached nor referred to when they were listed here.
+    /// Texts that were neither cached nor referred to when they were added here.
     dropped: Vec<Slot>,
     dropped_bytes: u64,
     hasher: foldhash::fast::RandomState,
@@ -126,25 +126,25 @@ impl Strings {
         }
     }
 
-    /// The peer has declared the size of its own cache. Ours keeps at least `min_entries`, because the two orders of
-    /// use can never be exactly equal (reading 9), and at most `max_entries`, because any number may be declared.
+    /// The peer has declared the size of its own cache. Ours keeps at least `min_entries`, because the eviction orders of
+    /// both sides can differ (reading 9), and at most `max_entries`, because any number may be declared.
     pub(super) fn declare(&mut self, entries: u64) {
         let entries = usize::try_from(entries).unwrap_or(usize::MAX);
         self.max_entries = entries.clamp(self.limits.min_entries, self.limits.max_entries.max(self.limits.min_entries));
     }
 
-    /// The text that `id` stands for now. A reference counts as a use (reading 9).
+    /// The current definition of `id`. A reference counts as a use (reading 9).
     #[inline]
-    pub(super) fn refer(&mut self, id: StringId) -> Option<Known> {
+    pub(super) fn refer(&mut self, id: StringId) -> Option<CachedText> {
         self.cache.get(&id).copied()
     }
 
-    /// `id` stands for this text from now on.
+    /// Defines `id`.
     pub(super) fn define(&mut self, id: StringId, bytes: &[u8], truncated: bool) -> Defined {
         let (text, repaired) = repair(bytes);
-        let marks = Marks { repaired, truncated };
+        let marks = TextMarks { repaired, truncated };
         let mut is_same_text = false;
-        if let Some(Known { slot, .. }) = self.refer(id) {
+        if let Some(CachedText { slot, .. }) = self.refer(id) {
             let known = &self.texts[slot.0 as usize];
             is_same_text = *known.text == *text;
             if is_same_text && known.marks == marks {
@@ -156,7 +156,7 @@ impl Strings {
         let fingerprint = self.hash(key);
         let text = text.into_owned().into_boxed_str();
         let memo = Interned::default();
-        let slot = self.store(Stored {
+        let slot = self.store(StoredText {
             text,
             marks,
             reserved,
@@ -167,9 +167,9 @@ impl Strings {
             memo,
         });
         self.cached_bytes += self.texts[slot.0 as usize].cost();
-        // Limits keep texts far below 4 GiB.
+        // The limits keep texts far below 4 GiB.
         let len = self.text(slot).len() as u32;
-        let replaced = self.cache.insert(id, Known { slot, len });
+        let replaced = self.cache.insert(id, CachedText { slot, len });
         if let Some(replaced) = replaced {
             self.uncache(replaced.slot);
         }
@@ -181,7 +181,7 @@ impl Strings {
         Defined { slot, redefined: replaced.is_some() && !is_same_text }
     }
 
-    /// Forgets the id used longest ago (rule 27). `false`: the cache is empty.
+    /// Forgets the least recently used id (rule 27). `false`: the cache is empty.
     pub(super) fn evict_oldest(&mut self) -> bool {
         match self.cache.pop_oldest() {
             Some((_, known)) => {
@@ -201,7 +201,7 @@ impl Strings {
         self.drop_if_unused(slot);
     }
 
-    /// Frees what nobody needs. No uncounted reference may be left.
+    /// Frees unused texts. All references must be counted.
     pub(super) fn sweep(&mut self) {
         self.dropped_bytes = 0;
         for at in 0..self.dropped.len() {
@@ -210,12 +210,12 @@ impl Strings {
             stored.dropped = false;
             if stored.references == 0 {
                 self.orphan_bytes -= stored.cost();
-                *stored = Stored::default();
+                *stored = StoredText::default();
                 self.free.push(slot.0);
             }
         }
         self.dropped.clear();
-        self.dropped.shrink_to(MANY_DROPPED);
+        self.dropped.shrink_to(MAX_IDLE_DROPPED);
     }
 
     /// Memory that a sweep may free.
@@ -227,16 +227,16 @@ impl Strings {
         &self.texts[slot.0 as usize].text
     }
 
-    pub(super) fn marks(&self, slot: Slot) -> Marks {
+    pub(super) fn marks(&self, slot: Slot) -> TextMarks {
         self.texts[slot.0 as usize].marks
     }
 
-    /// Whether two texts are the same key once both are cut to `max_text.key`.
+    /// Whether two texts are the same key after both are cut to `max_text.key`.
     pub(super) fn same_key(&self, a: Slot, b: Slot) -> bool {
         a == b || (self.fingerprint(a) == self.fingerprint(b) && self.key(a) == self.key(b))
     }
 
-    /// A number that equal keys share, and others seldom.
+    /// A hash of the text as a key.
     pub(super) fn fingerprint(&self, slot: Slot) -> u16 {
         self.texts[slot.0 as usize].fingerprint
     }
@@ -246,25 +246,25 @@ impl Strings {
         cut(self.text(slot), self.key_limit)
     }
 
-    /// The text in a batch, at most `limit` bytes of it, and what it went through to be there.
+    /// Writes at most `limit` bytes of the text into the batch. Returns it with its marks.
     #[inline]
-    pub(super) fn show(&mut self, slot: Slot, limit: usize, batch: &mut BatchBuilder) -> (Text, Marks) {
+    pub(super) fn show(&mut self, slot: Slot, limit: usize, batch: &mut BatchBuilder) -> (Text, TextMarks) {
         self.texts[slot.0 as usize].show(limit, batch)
     }
 
-    /// The same for the text as a key; `None`: as a key it belongs to the collector.
+    /// The same for the text as a key. `None`: the key is reserved.
     #[inline]
-    pub(super) fn show_key(&mut self, slot: Slot, batch: &mut BatchBuilder) -> Option<(Text, Marks)> {
+    pub(super) fn show_key(&mut self, slot: Slot, batch: &mut BatchBuilder) -> Option<(Text, TextMarks)> {
         let stored = &mut self.texts[slot.0 as usize];
         if stored.reserved { None } else { Some(stored.show(self.key_limit, batch)) }
     }
 
-    /// Memory of what the cache knows.
+    /// Memory of the texts in the cache.
     pub(super) fn cached_bytes(&self) -> u64 {
         self.cached_bytes
     }
 
-    /// Memory of what only counted references still need.
+    /// Memory of texts that only counted references keep.
     pub(super) fn held_bytes(&self) -> u64 {
         self.orphan_bytes.saturating_sub(self.dropped_bytes)
     }
@@ -293,7 +293,7 @@ impl Strings {
         }
     }
 
-    fn store(&mut self, stored: Stored) -> Slot {
+    fn store(&mut self, stored: StoredText) -> Slot {
         match self.free.pop() {
             Some(place) => {
                 self.texts[place as usize] = stored;
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_dropped_and_taken_up_again_survives_the_sweep_and_is_freed_once() {
+    fn a_text_that_is_dropped_and_retained_again_survives_the_sweep_and_is_freed_once() {
         let mut strings = strings(0);
         let slot = strings.define(id(1), b"text", false).slot;
         strings.retain(slot);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_of_nothing_still_serves_the_definition_itself() {
+    fn a_cache_without_entries_still_returns_the_new_definition() {
         let mut strings = strings(0);
         let defined = strings.define(id(1), b"text", false);
         assert_eq!(strings.text(defined.slot), "text");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_byte_limit_evicts_what_was_used_longest_ago() {
+    fn the_byte_limit_evicts_the_least_recently_used_text() {
         let mut options = Options::default();
         options.string_cache.bytes = 3 * (TEXT_OVERHEAD_BYTES + 10);
         let mut strings = Strings::new(&options);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_definitions_are_no_redefinition() {
+    fn an_equal_definition_is_not_a_redefinition() {
         let mut strings = strings(8);
         let first = strings.define(id(1), b"same", false);
         let again = strings.define(id(1), b"same", false);

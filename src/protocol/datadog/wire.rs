@@ -1,6 +1,6 @@
-//! Bytes → borrowed objects. Spec: "Wire Protocol", layouts as in field notes, section 2: packed, big-endian.
+//! Decodes bytes into borrowed objects. Specification: "Wire Protocol". Layouts: field notes, section 2.
 //!
-//! Nothing here allocates or waits for what it would refuse: every declared length meets its limit first.
+//! Nothing here allocates. Every declared length is checked against its limit before its bytes are awaited.
 
 use std::hash::{Hash, Hasher};
 
@@ -9,7 +9,7 @@ use crate::event::{SpanId, TraceId};
 
 use super::ListLayout;
 
-/// How every connection begins: the type of `process` and protocol version 1.
+/// The first bytes of every connection: the type of `process` and protocol version 1.
 pub const MAGIC: [u8; 6] = [0xDD, 0x00, 0x00, 0x00, 0x00, 0x01];
 /// The size of `process`.
 pub const PROCESS_BYTES: usize = 14;
@@ -17,18 +17,18 @@ const TRACE_BYTES: usize = 18;
 const SPAN_BYTES: usize = 83;
 const LIST_HEAD_BYTES: usize = 3;
 const STRING_HEAD_BYTES: usize = 14;
-/// One entry of a list: the id of its name, and its value.
+/// One entry of a list: the id of its key, and its value.
 pub type Entry = [[u8; 8]; 2];
 /// The size of one entry of a list.
 pub const ENTRY_BYTES: usize = size_of::<Entry>();
-/// The entries that a list of the `padded32` layout has room for.
+/// The number of entries in a list of the `padded32` layout.
 const PADDED_ENTRIES: usize = 32;
 
 /// A string's id: 8 opaque bytes (reading 3), compared bytewise, shown as 16 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct StringId(pub [u8; 8]);
 
-/// As one number: an array of bytes would be hashed as a slice, with its length.
+/// Hashed as one number: an array of bytes would be hashed as a slice, with its length.
 impl Hash for StringId {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(u64::from_ne_bytes(self.0));
@@ -58,7 +58,7 @@ pub enum Object<'a> {
     List(ListKind, &'a [Entry]),
     /// `string`, type dd06, whole.
     String(StringId, &'a [u8]),
-    /// The head of a `string` whose text is longer than what is kept of it: the caller streams the body.
+    /// The head of a `string` whose text is longer than `kept_string_bytes`: the caller streams the body.
     LongString(StringId, u32),
 }
 
@@ -90,8 +90,8 @@ pub struct Span {
     pub error: u8,
 }
 
-/// The `process` at the front of `input`; `None` until all of it is here. A wrong byte is told as soon as it is seen
-/// (rule 2): bytes 0–1 are `Invalid`, bytes 2–5 `Unsupported`.
+/// The `process` at the front of `input`; `None`: it is not complete yet. A wrong byte is reported immediately
+/// (rule 2): bytes 0 and 1 are `Invalid`, bytes 2 to 5 `Unsupported`.
 ///
 /// # Errors
 /// Not the magic, or another version than 1.
@@ -114,7 +114,7 @@ pub fn decode_process(input: &[u8]) -> Result<Option<Process>, DecodeError> {
     Ok(Some(Process { string_cache_size: reader.u64("process.string_cache_size")? }))
 }
 
-/// What the limits allow a string or list to be.
+/// Limits of strings and lists.
 #[derive(Clone, Copy, Debug)]
 pub struct WireLimits {
     /// A longer string is refused from its head.
@@ -125,12 +125,11 @@ pub struct WireLimits {
     pub list_layout: ListLayout,
 }
 
-/// The object at the front of `input` and its size; `None` until all of it (of a long string: its head) is here.
+/// The object at the front of `input` and its size; `None`: it (of a long string: its head) is not complete yet.
 ///
 /// # Errors
-/// `Invalid`: not an object, or a second `process`. `Unsupported`: a type we do not know, whose size therefore
-/// nobody knows. `TooLarge`: a string or list over its limit. After any of them the stream cannot be read on
-/// (reading 31).
+/// `Invalid`: not an object, or a second `process`. `Unsupported`: an unknown type, whose size is therefore unknown.
+/// `TooLarge`: a string or list over its limit. After any of them the stream cannot be decoded further (reading 31).
 pub fn decode<'a>(input: &'a [u8], limits: &WireLimits) -> Result<Option<(Object<'a>, usize)>, DecodeError> {
     let Some(&first) = input.first() else { return Ok(None) };
     if first != 0xDD {
@@ -232,7 +231,7 @@ mod tests {
         WireLimits { max_string_bytes: 1000, kept_string_bytes: 100, list_layout: ListLayout::Exact };
 
     #[test]
-    fn a_wrong_byte_of_the_magic_is_told_at_once() {
+    fn a_wrong_byte_of_the_magic_is_reported_immediately() {
         for at in 0..MAGIC.len() {
             let mut bytes = MAGIC[..=at].to_vec();
             bytes[at] ^= 0x80;
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_padded_list_takes_515_bytes_whatever_its_count_and_refuses_33_entries() {
+    fn a_padded_list_always_takes_515_bytes_and_refuses_33_entries() {
         let limits = WireLimits { list_layout: ListLayout::Padded32, ..LIMITS };
         let mut list = vec![0u8; 515];
         list[..3].copy_from_slice(&[0xDD, 5, 1]);

@@ -338,7 +338,7 @@ mod tests {
             ("host=a&data=gg%3D%3D&zdata=gg%3D%3D", "at 21: it takes exactly one of `data`, `zdata` and `ldata`"),
             ("host=a&data=%21%21%21", "at 12: base64: a character that base64 does not have"),
             ("host=a&data=Z%6D9%21", "at 17: base64: a character that base64 does not have"),
-            ("host=a&data=Zg", "at 14: base64: the last group is not whole"),
+            ("host=a&data=Zg", "at 14: base64: the last group is incomplete"),
             ("data=gg%3D%3D", "at 13: `host` is missing"),
             ("host=&data=", "at 5: `host` is empty, too long, or no text"),
             ("host=%ff&data=", "at 5: `host` is empty, too long, or no text"),

@@ -1,9 +1,9 @@
 //! A tracer of Datadog-style binary spans: the traffic of a small web shop.
 //!
-//! It behaves like the reference sender where that matters to a collector: an object comes first, then its
-//! metaList, then every string not defined yet, then its metricsList, then the strings which that one used; so texts
-//! mostly arrive after the object that needs them. Ids of texts are forgotten, and their texts sent again, as a
-//! cache of [`STRING_CACHE_SIZE`] entries forgets them; URLs with numbers in them see to it that this happens.
+//! It behaves like the reference sender where that matters to a collector: it sends an object, its metaList, every string
+//! that is not defined yet, its metricsList, and the strings of that list. So texts mostly arrive after the object that
+//! refers to them. Texts are sent again after a cache of [`STRING_CACHE_SIZE`] entries has evicted them; URLs with numbers
+//! cause such evictions.
 
 mod shop;
 mod strings;
@@ -18,7 +18,7 @@ use super::rng::Rng;
 use shop::{Kind, Operation, VISITS};
 use strings::{Strings, Word};
 
-/// How many texts a tracer remembers unless told otherwise: the reference sender's default.
+/// The default number of texts that a tracer remembers, as in the reference sender.
 pub const STRING_CACHE_SIZE: u32 = 1024;
 
 const PROCESS: u16 = 0xdd00;
@@ -33,24 +33,24 @@ const PROTOCOL_VERSION: u32 = 1;
 const LIST_HEAD: usize = 3;
 /// An id and an id, or an id and a double.
 const LIST_ENTRY: usize = 16;
-/// What a list always takes in [`Dialect::Padded32`].
+/// The size of every list in [`Dialect::Padded32`].
 const PADDED_LIST: usize = LIST_HEAD + 32 * LIST_ENTRY;
 
-/// How long a trace may be, in spans.
+/// The most spans of a trace.
 const MOST_SPANS: u64 = 12;
 
-/// Which of the two ways to write that senders have.
+/// The two layouts that senders use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Dialect {
-    /// As the document says: a list takes what its entries take, and trace ids have 128 bits.
+    /// As in the specification: a list has the size of its entries, and trace ids have 128 bits.
     #[default]
     Exact,
-    /// As the reference sender writes: a list takes 515 bytes, zeros where it has no entries, and a trace id is
-    /// 64 bits followed by as many zeros.
+    /// As the reference sender writes: a list has 515 bytes, with zeros for unused entries, and a trace id is 64 bits
+    /// followed by 64 zero bits.
     Padded32,
 }
 
-/// One connection's worth of a traced program.
+/// The traffic of a traced program on one connection.
 ///
 /// Call [`Tracer::hello`] once, then [`Tracer::trace`] as often as you like; both append to a buffer. Equal arguments
 /// give equal bytes, on every machine.
@@ -64,17 +64,17 @@ pub struct Tracer {
     clock_nanos: u64,
     process_id: u32,
     runtime_id: String,
-    /// The spans of the trace at hand, callers before what they call.
+    /// The spans of the current trace, callers before their callees.
     plan: Vec<Planned>,
-    /// Where texts are put together.
+    /// A buffer for texts.
     scratch: String,
 }
 
-/// What all spans of a trace share.
+/// The data that all spans of a trace share.
 #[derive(Clone, Copy)]
 struct Trace {
     id: [u8; 16],
-    /// The number of the cart, product or order that it is about: the end of its URLs.
+    /// The number of the cart, product or order: the end of its URLs.
     subject: u64,
 }
 
@@ -91,10 +91,10 @@ struct Planned {
 }
 
 impl Tracer {
-    /// A tracer that has said nothing yet.
+    /// A tracer that has not sent anything.
     ///
-    /// `seed` and `connection` (its number in a run) decide about everything but the time; `base_unix_nanos` is when
-    /// its first trace ends, in nanoseconds since 1970.
+    /// `seed` and `connection` (its number in a run) determine everything but the times; `base_unix_nanos` is the end of its
+    /// first trace, in nanoseconds since 1970.
     pub fn new(seed: u64, connection: u64, base_unix_nanos: u64, dialect: Dialect) -> Self {
         let mut rng = Rng::new(seed, connection);
         let process_id = 2 + rng.below(4_000_000) as u32;
@@ -112,21 +112,21 @@ impl Tracer {
         }
     }
 
-    /// The same tracer with another memory for texts, in entries; 0 is allowed and defines each text at each use.
-    /// To be called before [`Tracer::hello`], which announces the size.
+    /// The same tracer with another size of the string cache, in entries; with 0 each use of a text defines it. Call it
+    /// before [`Tracer::hello`], which announces the size.
     pub fn with_string_cache_size(mut self, entries: u32) -> Self {
         self.string_cache_size = entries;
         self.strings = Strings::new(entries as usize);
         self
     }
 
-    /// Sets the clock: the next trace ends at `unix_nanos`, in nanoseconds since 1970. Left alone, the clock moves on
+    /// Sets the clock: the next trace ends at `unix_nanos`, in nanoseconds since 1970. Without this call the clock advances
     /// by some microseconds with every trace.
     pub fn set_clock(&mut self, unix_nanos: u64) {
         self.clock_nanos = unix_nanos;
     }
 
-    /// Appends what a connection begins with: the process object, its lists and their texts. One event.
+    /// Appends the start of a connection: the process object, its lists and their texts. One event.
     pub fn hello(&mut self, out: &mut Vec<u8>) -> Counts {
         out.put_u16(PROCESS);
         out.put_u32(PROTOCOL_VERSION);
@@ -162,7 +162,7 @@ impl Tracer {
             counts += self.trace_object(&trace, out);
         }
         let spans = 1 + self.rng.below(MOST_SPANS);
-        // One is left at least: the trace object is written only where there is room for both.
+        // At least one is left: the trace object is written only if there is room for both.
         self.plan_spans(spans.min(max_events - counts.events));
         for at in 0..self.plan.len() {
             counts += self.span(&trace, at, out);
@@ -170,17 +170,17 @@ impl Tracer {
         counts
     }
 
-    /// Decides which spans the next trace has: a visit first, then calls that earlier spans could have made.
+    /// Plans the spans of the next trace: first a visit, then calls of earlier spans.
     fn plan_spans(&mut self, spans: u64) {
         self.plan.clear();
-        // Mostly some milliseconds, now and then a whole second.
+        // Mostly some milliseconds, sometimes a whole second.
         let duration_nanos = 2_000_000 + self.rng.below(40_000_000) * (1 + 24 * u64::from(self.rng.one_in(40)));
         let start_nanos = self.clock_nanos.saturating_sub(duration_nanos);
         let visit = *self.rng.pick(&VISITS);
         self.plan_span(visit, 0, start_nanos, duration_nanos);
         for planned in 1..spans {
             let near = self.rng.below(planned) as usize;
-            // What calls nothing sends us to its caller, which has called it.
+            // A span without calls: continue with its caller, which has calls.
             let at = if self.plan[near].operation.calls.is_empty() { self.plan[near].caller } else { near };
             let caller = self.plan[at];
             let operation = *self.rng.pick(caller.operation.calls);
@@ -257,7 +257,7 @@ impl Tracer {
         if is_root {
             let runtime_id = self.strings.text(&self.runtime_id);
             self.meta_id(tag::RUNTIME_ID, runtime_id, out);
-            // A 64-bit trace id has no upper half to tell.
+            // A 64-bit trace id has no upper half.
             if self.dialect == Dialect::Exact {
                 let upper = self.upper_half(trace);
                 self.meta_id(tag::TRACE_ID_UPPER, upper, out);
@@ -272,7 +272,7 @@ impl Tracer {
 
     fn span_metrics(&mut self, span: &Planned, is_root: bool, is_top_level: bool, out: &mut Vec<u8>) {
         if is_root {
-            // 2: somebody asked for this trace to be kept. 1: it is kept by chance.
+            // 2: kept by request. 1: kept by sampling.
             let priority = if span.failed { 2.0 } else { 1.0 };
             self.metric(tag::SAMPLING_PRIORITY, priority, out);
             self.metric(tag::PROCESS_ID, f64::from(self.process_id), out);
@@ -295,8 +295,8 @@ impl Tracer {
         (u128::from(first) << 64 | u128::from(last)).to_be_bytes()
     }
 
-    /// A few subjects that everybody visits, more that come back when their URLs are long forgotten, and many that
-    /// nobody visits twice.
+    /// A few subjects that are visited often, more that are visited again after their URLs were evicted, and many that are
+    /// visited once.
     fn subject(&mut self) -> u64 {
         match self.rng.below(4) {
             0 | 1 => 1 + self.rng.below(64),
@@ -305,7 +305,7 @@ impl Tracer {
         }
     }
 
-    /// The id of `before`, followed by the URL of the operation, where it has one.
+    /// The id of `before`, followed by the URL of the operation if it has one.
     fn text_with_subject(&mut self, before: &str, operation: &Operation, trace: &Trace) -> u64 {
         self.scratch.clear();
         self.scratch.push_str(before);
@@ -343,8 +343,8 @@ impl Tracer {
         out.put_f64(value);
     }
 
-    /// Finishes the list that begins at `list`, once its entries stand in `out`. Answers how many lists that makes:
-    /// none, where there are no entries.
+    /// Finishes the list that begins at `list`, after its entries were appended to `out`. Returns the number of lists: 0 if
+    /// there are no entries.
     fn end_list(&self, list: usize, out: &mut Vec<u8>) -> u64 {
         let entries = (out.len() - list - LIST_HEAD) / LIST_ENTRY;
         if entries == 0 {
@@ -359,7 +359,7 @@ impl Tracer {
     }
 }
 
-/// Writes the head of a list, its length still open. Answers where it begins.
+/// Writes the head of a list without its length. Returns its offset.
 fn begin_list(object_type: u16, out: &mut Vec<u8>) -> usize {
     let list = out.len();
     out.put_u16(object_type);

@@ -1,8 +1,8 @@
-//! The made-up shop that the tracer watches: what its services do, and what they call to do it.
+//! The fictitious shop that the tracer observes: the operations of its services, and their calls.
 
 use super::strings::Word;
 
-/// One thing that a service does, and that becomes a span.
+/// One operation of a service, which becomes a span.
 #[derive(Debug)]
 pub(super) struct Operation {
     pub(super) service: Word,
@@ -11,9 +11,9 @@ pub(super) struct Operation {
     pub(super) resource: Word,
     /// The request that is served or made; `None` for queries.
     pub(super) http: Option<Http>,
-    /// What it may call. Empty: it calls nothing.
+    /// The operations that it may call.
     pub(super) calls: &'static [&'static Operation],
-    /// How it fails when it fails.
+    /// Its error, when it fails.
     pub(super) failure: Failure,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct Operation {
 #[derive(Debug)]
 pub(super) struct Http {
     pub(super) method: Word,
-    /// The URL without the number at its end, which every trace has its own of.
+    /// The URL without the number at its end, which differs by trace.
     pub(super) url: &'static str,
 }
 
@@ -29,20 +29,20 @@ pub(super) struct Http {
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) error_type: Word,
-    /// What is said. Where the operation has a URL, the URL follows, as real messages do: each is another text.
+    /// The message. If the operation has a URL, the URL follows, so that each message is another text.
     pub(super) message: &'static str,
 }
 
-/// What sort of operation it is.
+/// The kind of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// Serves a request.
     Web,
     /// Makes a request.
     Http,
-    /// Asks the database.
+    /// Queries the database.
     Db,
-    /// Asks the cache.
+    /// Queries the cache.
     Cache,
 }
 
@@ -66,7 +66,7 @@ impl Kind {
     }
 }
 
-/// What people do in the shop: where traces begin.
+/// The root operations of traces.
 pub(super) static VISITS: [&Operation; 4] = [&SHOW_PRODUCT, &SHOW_CART, &ADD_TO_CART, &CHECK_OUT];
 
 static SHOW_PRODUCT: Operation = serve(

@@ -1,5 +1,5 @@
-//! Texts as the tracer sends them: an 8-byte id wherever a text is used, and the text itself once, unless it has
-//! been forgotten since.
+//! Texts as the tracer sends them: an 8-byte id for every use of a text, and the text itself once, or again after it was
+//! evicted.
 
 use bytes::BufMut;
 use hashbrown::HashMap;
@@ -9,7 +9,7 @@ use super::super::rng::mix;
 /// The object type of a string.
 const STRING: u16 = 0xdd06;
 
-/// A text that is known when this program is compiled, with its id.
+/// A text that is known at compile time, with its id.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Word {
     pub(super) text: &'static str,
@@ -38,18 +38,18 @@ const fn string_id(text: &str) -> u64 {
     }
 }
 
-/// The tracer's side of the string mapping: which texts the collector has, and which it is still owed.
+/// The string cache of the tracer: which texts the collector has, and which definitions are pending.
 #[derive(Debug)]
 pub(super) struct Strings {
     sent: Recent,
-    /// String objects, ready to send.
+    /// String objects to send.
     queue: Vec<u8>,
-    /// How many there are in `queue`.
+    /// Number of objects in `queue`.
     queued: u64,
 }
 
 impl Strings {
-    /// No text sent yet; `capacity` of them are remembered.
+    /// An empty cache of `capacity` texts.
     pub(super) fn new(capacity: usize) -> Self {
         Strings { sent: Recent::new(capacity), queue: Vec::new(), queued: 0 }
     }
@@ -65,7 +65,7 @@ impl Strings {
         self.refer(string_id(text), text)
     }
 
-    /// Writes the definitions queued so far; answers how many.
+    /// Writes the queued definitions; returns their number.
     pub(super) fn define_queued(&mut self, out: &mut Vec<u8>) -> u64 {
         out.put_slice(&self.queue);
         self.queue.clear();
@@ -109,7 +109,8 @@ impl Recent {
         Recent { capacity, slots: vec![Slot { id: 0, newer: ENDS, older: ENDS }], index: HashMap::default() }
     }
 
-    /// Makes `id` the newest; the oldest goes when there is no room. Answers whether it was there before.
+    /// Makes `id` the most recently used one; evicts the least recently used one if the cache is full. Returns whether it
+    /// was cached before.
     #[inline]
     fn touch(&mut self, id: u64) -> bool {
         if let Some(&slot) = self.index.get(&id) {

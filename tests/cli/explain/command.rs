@@ -72,10 +72,10 @@ fn a_body_in_chunks_is_shown_in_them_and_then_in_one_piece() {
             _ => None,
         })
     };
-    let chunks = [format!("size of chunk: {} bytes", first.len()), "chunk".into(), "end of chunk".into()];
+    let chunks = [format!("chunk size: {} bytes", first.len()), "chunk".into(), "end of chunk".into()];
     let outer: Vec<_> = said(0).collect();
     assert_eq!(outer[3..6], chunks);
-    assert_eq!(outer[9..12], ["size of chunk: 0 bytes", "trailer: x-trailer: \"1\"", "end of body"]);
+    assert_eq!(outer[9..12], ["chunk size: 0 bytes", "trailer: x-trailer: \"1\"", "end of body"]);
     assert!(outer[12].starts_with("request line: \"GET / HTTP/1.1\""), "{outer:?}");
     // The bundle is inside of the body, which is inside of the connection; so is what is wrong with it.
     assert!(said(2).count() > 10, "{}", shown.stdout);

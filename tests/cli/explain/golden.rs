@@ -73,7 +73,7 @@ fn datadog_objects_and_a_type_that_nobody_knows() {
     00000086  dd 04                                              object_type: metricsList
     00000088  01                                                 metricsLen: 1
     00000089  01 02 03 04 05 06 07 08 3f f8 00 00 00 00 00 00    metric: 0102030405060708 \"shop\" = 1.5
-    00000099  dd 07 3f                                         ?: no object that may stand here
+    00000099  dd 07 3f                                         ?: not a valid object
     00000099  !! unsupported, 3 bytes lost: at 153: object_type: 0xdd07 is not supported, only dd01, dd02, dd04, dd05 and dd06
     0000009c  !! unresolved, 1 event: events went out with raw ids: their strings were never defined",
     );
