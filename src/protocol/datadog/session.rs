@@ -87,7 +87,7 @@ impl Session for DatadogSession {
         let progress = self.decode(input, now, out);
         self.is_inside_object = progress.flow == Flow::Continue && progress.consumed < input.len();
         let expanded = out.batch.total_expanded_bytes() - expanded_before + self.assembler.take_uncharged_bytes();
-        out.hold = self.credit.spend(progress.consumed as u64, expanded, now.elapsed);
+        out.charge(self.amplification, progress.consumed as u64, expanded, now.elapsed);
         progress
     }
 
