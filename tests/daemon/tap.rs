@@ -1,4 +1,4 @@
-//! Looking on at a running daemon: `tributary tap`, and the endpoint behind it.
+//! The live view of a running daemon: `tributary tap`, and its endpoint.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ async fn daemon(options: &str) -> Daemon {
     Daemon::start(&format!("{ADMIN}{}", crate::live::listener(options))).await
 }
 
-/// `tributary tap` of this daemon, which looks on already.
+/// `tributary tap` of this daemon, after it has subscribed.
 async fn tap(daemon: &Daemon, arguments: &[&str]) -> Binary {
     let admin = daemon.server.admin_address().unwrap().to_string();
     let all = [&["tap", "--admin", &admin], arguments].concat();
@@ -33,7 +33,7 @@ async fn tap(daemon: &Daemon, arguments: &[&str]) -> Binary {
     tap
 }
 
-/// How many look on.
+/// The number of taps.
 async fn taps(daemon: &Daemon) -> u64 {
     let metrics = ask(daemon.server.admin_address().unwrap(), "/metrics").await;
     let line = metrics.lines().find_map(|line| line.strip_prefix("tributary_taps ")).unwrap();
@@ -54,7 +54,7 @@ async fn end(tap: Binary) -> crate::live::binary::Ended {
     ended
 }
 
-/// What a sheet says, line by line, without its layout.
+/// The lines of a sheet, without its layout.
 fn said(sheet: &str) -> Vec<String> {
     sheet.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
@@ -77,7 +77,7 @@ async fn a_tap_shows_the_events_that_the_sinks_get_up_to_the_last_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_wire_is_shown_from_the_next_message_on_and_what_is_wrong_with_it() {
+async fn the_wire_is_shown_from_the_next_message_with_its_faults() {
     let daemon = daemon("").await;
     let mut stream = daemon.connect().await;
     stream.write_all(&[wire::process(), wire::named_span(7, "before")].concat()).await.unwrap();
@@ -99,7 +99,7 @@ async fn the_wire_is_shown_from_the_next_message_on_and_what_is_wrong_with_it() 
     let first = lines.iter().find(|line| line.contains(" dd 06 ")).unwrap();
     assert!(first.starts_with(&format!("{at:08x} ")), "{sheet}");
     let fault = at + message.len() as u64;
-    // The bytes themselves stand before what is said of them.
+    // The bytes stand before their explanation.
     assert!(lines.iter().any(|line| line.starts_with(&format!("{fault:08x} dd 77 01 02 03 "))), "{sheet}");
     let fault = lines.iter().find(|line| line.starts_with(&format!("{fault:08x} !!"))).unwrap();
     assert!(fault.contains("object_type"), "{sheet}");
@@ -139,7 +139,7 @@ async fn requests_are_shown_with_their_bodies_named_and_no_key_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tap_that_nobody_reads_holds_nobody_up_and_says_what_it_has_left_out() {
+async fn a_tap_that_is_not_read_delays_no_connection_and_counts_what_it_has_dropped() {
     const EVENTS: u64 = 40_000;
     let daemon = daemon("").await;
     let mut idle = TcpStream::connect(daemon.server.admin_address().unwrap()).await.unwrap();
@@ -157,7 +157,7 @@ async fn a_tap_that_nobody_reads_holds_nobody_up_and_says_what_it_has_left_out()
     daemon.until_all_closed().await;
     let written = || daemon.server.accounting().totals().sinks[0].written;
     until("it is written", || (written() >= EVENTS).then_some(())).await;
-    // Only now somebody reads, and something more passes.
+    // Only now it is read, and a further event passes.
     let reading = tokio::spawn(async move {
         let mut all = Vec::new();
         idle.read_to_end(&mut all).await.unwrap();
@@ -178,7 +178,7 @@ async fn a_tap_that_nobody_reads_holds_nobody_up_and_says_what_it_has_left_out()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn so_many_may_look_on_and_a_place_is_given_back() {
+async fn the_number_of_taps_is_limited_and_an_ended_tap_makes_room() {
     let daemon = daemon("").await;
     let address = daemon.server.admin_address().unwrap();
     let mut open = Vec::new();
@@ -192,7 +192,7 @@ async fn so_many_may_look_on_and_a_place_is_given_back() {
     drop(open.pop());
     within("the place is free", async {
         while taps(&daemon).await > 3 {
-            // That somebody has left is seen when something is to be shown.
+            // A closed tap is noticed when something is shown.
             crate::live::send_all(connect(&daemon.server).await, &wire::process()).await;
         }
     })
@@ -201,7 +201,7 @@ async fn so_many_may_look_on_and_a_place_is_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_shown_is_said_clearly() {
+async fn refusals_of_a_tap_name_the_reason() {
     let daemon = daemon("").await;
     let address = daemon.server.admin_address().unwrap();
     for (query, status, words) in [

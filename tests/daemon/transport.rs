@@ -43,7 +43,7 @@ fn assert_lost(events: &[Value], reason: &str, bytes: usize) {
 }
 
 #[tokio::test]
-async fn who_does_not_say_hello_in_time_is_disconnected() {
+async fn a_peer_without_a_first_message_is_disconnected_after_handshake_timeout() {
     let daemon = Daemon::with("handshake_timeout = \"300ms\"").await;
     // Only the first message is subject to that limit.
     let mut other = with_span(&daemon, "before").await;
@@ -57,13 +57,13 @@ async fn who_does_not_say_hello_in_time_is_disconnected() {
 }
 
 #[tokio::test]
-async fn a_message_that_drips_is_given_up_after_message_timeout() {
+async fn a_message_that_arrives_too_slowly_ends_its_connection_after_message_timeout() {
     let daemon = Daemon::with("message_timeout = \"500ms\"\nmin_message_rate = 0").await;
     let mut other = with_span(&daemon, "before").await;
     let mut dripping = with_span(&daemon, "dripping").await;
     let span = wire::span(1);
     dripping.write_all(&span[..10]).await.unwrap();
-    // Bytes keep coming, but the message does not become whole.
+    // Bytes arrive, but the message does not become complete.
     for byte in &span[10..82] {
         sleep(Duration::from_millis(20)).await;
         if dripping.write_all(&[*byte]).await.is_err() {
@@ -98,7 +98,7 @@ async fn a_long_message_has_the_time_that_its_bytes_take_at_the_lowest_rate() {
 }
 
 #[tokio::test]
-async fn a_long_string_that_drips_is_given_up_although_its_bytes_are_read() {
+async fn a_long_string_that_arrives_too_slowly_ends_its_connection_although_its_bytes_are_consumed() {
     let daemon = Daemon::with("message_timeout = \"300ms\"\nmin_message_rate = 0").await;
     let mut stream = daemon.connect().await;
     let begin = [wire::string_head(1, 1 << 20), vec![b'x'; 5_000]].concat();
@@ -113,7 +113,7 @@ async fn a_peer_that_is_silent_between_messages_is_disconnected_after_idle_timeo
     let mut idle = with_span(&daemon, "idle").await;
     let mut busy = with_span(&daemon, "busy").await;
     let mut byte = [0];
-    // The other one says something all the time, and stays.
+    // The other one sends all the time, and stays.
     let closed = async {
         loop {
             tokio::select! {
@@ -238,7 +238,7 @@ async fn a_message_exactly_at_the_limit_is_taken_though_its_head_comes_on_top() 
 }
 
 #[tokio::test]
-async fn a_tls_hello_on_a_plain_listener_is_told_as_what_it_is() {
+async fn a_tls_hello_on_a_plain_listener_is_a_loss_that_names_tls() {
     let daemon = Daemon::with("").await;
     let hello = [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xFC, 3, 3][..], &[0xA5; 40]].concat();
     send_all(daemon.connect().await, &hello).await;
@@ -269,7 +269,7 @@ async fn beyond_max_connections_the_next_waits_until_one_leaves() {
 }
 
 #[tokio::test]
-async fn beyond_max_connections_per_address_the_next_is_turned_away() {
+async fn beyond_max_connections_per_address_the_next_is_refused() {
     let daemon = Daemon::with("max_connections_per_address = 1").await;
     let mut first = with_span(&daemon, "first").await;
     assert_is_closed(&mut daemon.connect().await).await;
@@ -314,7 +314,7 @@ async fn many_connections_that_come_and_go_leave_nothing_behind() {
     assert_eq!(spans(&events), vec![("work", true); 160]);
 }
 
-/// Makes an event of all that it gets, and then panics if that was an exclamation.
+/// Makes an event of every input, and then panics if the input ends with an exclamation mark.
 struct Fragile;
 
 impl Session for Fragile {
@@ -379,7 +379,7 @@ impl Custom {
 }
 
 #[tokio::test]
-async fn a_session_that_panics_takes_no_other_with_it_and_its_bytes_are_lost_with_the_events_made_of_them() {
+async fn a_session_that_panics_ends_no_other_and_the_bytes_of_its_dropped_events_are_lost() {
     let daemon = Custom::start(Default::default(), || Fragile);
     let (address, counters) = (daemon.address, daemon.counters.clone());
     let events = || daemon.events();
@@ -401,7 +401,7 @@ async fn a_session_that_panics_takes_no_other_with_it_and_its_bytes_are_lost_wit
     assert_eq!((totals.bytes_in, totals.bytes_decoded, totals.lost()), (13, 9, 4));
 }
 
-/// Says goodbye when its time has come, which is when it has received something.
+/// Sends a last reply and closes at its timeout, which is due after the first bytes.
 #[derive(Default)]
 struct Polite {
     is_due: bool,
@@ -441,7 +441,7 @@ async fn a_session_that_closes_at_a_timeout_lingers_until_the_peer_closes() {
     let mut reply = Vec::new();
     within("the reply and the end", tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut reply)).await.unwrap();
     assert_eq!(reply, b"goodbye");
-    // The daemon still reads: it answers these bytes with no reset, and counts them.
+    // The daemon still reads: it counts these bytes.
     stream.write_all(b" again").await.unwrap();
     drop(stream);
     until("the connection has ended", || (daemon.counters.totals().connections_open == 0).then_some(())).await;
@@ -483,7 +483,7 @@ async fn losses_beyond_max_losses_per_second_are_reported_together() {
     let daemon = Custom::start(options, || Lossy);
     let mut stream = TcpStream::connect(daemon.address).await.unwrap();
     stream.write_all(&[7; 5000]).await.unwrap();
-    // Those of one second are reported when it is over, though nothing follows and the connection stays.
+    // Those of one second are reported when it is over, though the connection stays open and sends nothing.
     let count = |event: &Value| event["attributes"]["tributary.loss.count"].as_u64().unwrap_or(1);
     until("every loss", || (daemon.events().iter().map(count).sum::<u64>() == 5000).then_some(())).await;
     let events = daemon.stop().await;
@@ -496,7 +496,7 @@ async fn losses_beyond_max_losses_per_second_are_reported_together() {
     assert!(events.len() < 500, "{}", events.len());
 }
 
-/// Causes an hour's worth of output by its first byte.
+/// An exclamation mark causes more output than an hour earns.
 struct Costly;
 
 impl Session for Costly {
@@ -526,7 +526,7 @@ async fn connections_of_one_address_share_its_allowance_of_output_and_others_are
     let mut first = TcpStream::connect(daemon.address).await.unwrap();
     first.write_all(b"!").await.unwrap();
     until_read(1).await;
-    // The first one is throttled; and so is a new one, also after the first has gone.
+    // The address is throttled, also on a new connection after the first has ended.
     drop(first);
     let mut second = TcpStream::connect(daemon.address).await.unwrap();
     second.write_all(b"second").await.unwrap();

@@ -79,6 +79,11 @@ impl Binary {
         until(what, || self.stdout.as_ref()?.text().contains(what).then_some(()));
     }
 
+    /// Waits until its stdout has this number of lines.
+    pub fn until_stdout_lines(&self, count: usize) {
+        until("lines on stdout", || (self.stdout.as_ref()?.text().lines().count() >= count).then_some(()));
+    }
+
     /// The address that the listener of this name says it is on.
     pub fn address(&self, name: &str) -> SocketAddr {
         let line = self.until_stderr(&format!("listener {name} ("));
