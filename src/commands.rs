@@ -1,4 +1,4 @@
-//! What can be asked of connected agents, and told them, while the daemon runs.
+//! Commands of operators to connected agents, and the agents' status, while the daemon runs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,13 +28,14 @@ impl Headquarters {
     /// Sends a command to the agent of a run.
     ///
     /// # Errors
-    /// It would harm the traced program in the agent's present state, or nobody would hear it; the refusal says which.
+    /// The command would harm the traced program in the agent's present state, or no agent would receive it; the refusal says
+    /// which.
     pub fn command(&self, run: u8, command: Command) -> Result<(), Refusal> {
         self.hq.command(run, command, self.clock.now().elapsed)
     }
 }
 
-/// The processes of one `rbkit` listener that are dialled.
+/// The processes of one `rbkit` listener.
 #[derive(Clone, Debug)]
 pub struct Processes {
     agents: Vec<rbkit::Agent>,
@@ -50,15 +51,15 @@ impl Processes {
         self.agents.iter().map(rbkit::Agent::status).collect()
     }
 
-    /// Sends a command to the process of this number in the configuration, from 0, and waits for its answer: which says
-    /// that it was received, and no more.
+    /// Sends a command to the process with this number in the configuration, from 0, and waits for the reply. The reply proves
+    /// only that the command was received; after a command for a profile the status of the process shows its effect.
     ///
     /// # Errors
-    /// There is no such process, it does not answer, or it would not understand; the refusal says which.
+    /// There is no such process, it does not answer, or it does not know the command; the refusal says which.
     pub async fn command(&self, number: usize, command: rbkit::Command) -> Result<(), rbkit::Refusal> {
         let agent = self.agents.get(number).ok_or(rbkit::Refusal::NotConnected)?;
         let (answer, answered) = oneshot::channel();
-        // Who has stopped waiting need not be told.
+        // The caller may have stopped waiting.
         agent.command(
             command,
             Box::new(|result| {
@@ -69,7 +70,7 @@ impl Processes {
     }
 }
 
-/// The agents of all listeners. Cloned: the same directory.
+/// The agents of all listeners. A clone is the same directory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Directory(Arc<Mutex<Entries>>);
 
@@ -88,7 +89,7 @@ impl Directory {
         self.entries().rbkit.push((listener.to_owned(), processes));
     }
 
-    /// The listener is no more.
+    /// Removes a listener that has ended.
     pub(crate) fn remove(&self, listener: &str) {
         let mut entries = self.entries();
         entries.bytefrog.retain(|(name, _)| name != listener);
@@ -103,7 +104,7 @@ impl Directory {
         self.entries().rbkit.iter().find(|(name, _)| name == listener).map(|(_, processes)| processes.clone())
     }
 
-    /// By listener.
+    /// The processes of every `rbkit` listener, by its name.
     pub(crate) fn processes(&self) -> Vec<(String, Processes)> {
         self.entries().rbkit.clone()
     }

@@ -131,7 +131,7 @@ fn ruby(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments { publish, request, heap_objects, rate, seed, .. } = *arguments;
     let dialect = arguments.dialect.as_deref().map(str::parse::<rbkit::Dialect>).transpose();
     let dialect = dialect.map_err(|why| Failure::Misused(format!("--dialect: {why}")))?.unwrap_or_default();
-    let options = rbkit::Options { publish, request, dialect, heap_objects };
+    let options = rbkit::Options { publish, request, dialect, heap_objects, ..Default::default() };
     let plan = rbkit::Plan { amount: arguments.amount(), rate, seed };
     let report = block_on(async {
         let process = rbkit::Process::bind(options).await?;
@@ -140,7 +140,7 @@ fn ruby(arguments: &Arguments) -> Result<(), Failure> {
         process.run(plan, pending()).await
     })??;
     say(report.to_json());
-    match report.remarks.faults() {
+    match report.received.faults() {
         0 => Ok(()),
         faults => Err(Failure::Failed(format!("the collector did {faults} times what none should do"))),
     }

@@ -1,8 +1,8 @@
 //! ZMTP 3.0 with the NULL mechanism, the client side of one connection: the protocol of ZeroMQ sockets over TCP.
 //!
-//! RFC 23/ZMTP 3.0, and those parts of RFC 37/ZMTP 3.1 that a 3.1 peer sends to a client which announces 3.0. Numbers of the
-//! peer are checked where they are read, before their bytes are awaited: [`Peer::next`] reads a greeting or a command of
-//! bounded size, and leaves the bodies of messages to its caller.
+//! Sources: RFC 23/ZMTP 3.0, and RFC 37/ZMTP 3.1 for what a 3.1 peer sends to a client that announces 3.0. Each number of
+//! the peer is checked when it is read, before more input is awaited. [`Peer::next`] reads at most a greeting or a command
+//! of bounded size; the bodies of messages are left to the caller.
 
 use std::fmt;
 
@@ -12,27 +12,27 @@ use crate::event::Reason;
 
 /// Bytes of a greeting.
 pub const GREETING_BYTES: usize = 64;
-/// Offsets in a greeting: the last signature byte, the major version and the mechanism.
+/// Offsets in a greeting: the last byte of the signature, the major version, the mechanism.
 const SIGNATURE_END: usize = 9;
 const MAJOR: usize = 10;
 const MECHANISM: std::ops::Range<usize> = 12..32;
 const NULL: [u8; 20] = *b"NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
-/// Flags of a frame. The others are reserved: not sent, and ignored as libzmq does.
+/// Flags of a frame. The other bits are reserved: we send 0 and, like libzmq, ignore them.
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// Data of a PING: its TTL, then a context of at most this many bytes.
+/// The data of a PING is a TTL and a context of at most this many bytes.
 const PING_TTL_BYTES: usize = 2;
 const PING_CONTEXT_BYTES: usize = 16;
 
 /// The type of our socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Socket {
-    /// Receives messages of a PUB or XPUB.
+    /// Receives what a PUB or XPUB socket publishes.
     Sub,
-    /// Sends requests to a REP or ROUTER.
+    /// Sends requests to a REP or ROUTER socket.
     Req,
 }
 
@@ -52,26 +52,27 @@ impl Socket {
     }
 }
 
-/// Limits of what a peer sends.
+/// Limits for what a peer sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of a message: of one frame, and of all its frames together.
+    /// Bytes of one frame, and of all frames of one message.
     pub max_message_bytes: u64,
-    /// The option that sets this limit.
+    /// The configuration key of that limit, for error texts.
     pub message_key: &'static str,
-    /// Frames of a message.
+    /// Frames of one message.
     pub max_frames: u32,
-    /// Bytes of a command.
+    /// Bytes of one command.
     pub max_command_bytes: u64,
 }
 
-/// The state of the peer of a connection.
+/// The state of one connection: what we have sent and how far the peer's stream has been read.
 #[derive(Debug)]
 pub struct Peer {
     ours: Socket,
     limits: Limits,
+    is_greeting_sent: bool,
     phase: Phase,
-    /// Frames and bytes of the current message; 0 frames between messages.
+    /// Frames of the current message, 0 between messages; and their bytes.
     frames: u32,
     message_bytes: u64,
 }
@@ -79,42 +80,42 @@ pub struct Peer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Greeting,
-    /// Between the greeting and the READY of the peer.
+    /// After the peer's greeting and before its READY.
     Handshake,
     Traffic,
 }
 
-/// What is at the front of the input.
+/// The first element of the input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Incomplete; more bytes are needed.
+    /// The element is incomplete: more input is needed.
     More,
     /// A greeting or a command, which has been processed.
     Taken {
         /// Its size.
         bytes: usize,
     },
-    /// The head of a frame of a message. The caller reads or skips the body that follows.
+    /// The head of a frame of a message. The body follows; the caller consumes it.
     Frame {
         /// Bytes of the head.
         head: usize,
         /// Bytes of the body.
         length: u64,
-        /// The message has further frames.
+        /// Further frames of the message follow.
         more: bool,
-        /// This is the first frame of the message.
+        /// It is the first frame of the message.
         first: bool,
     },
 }
 
-/// Why a connection cannot continue.
+/// Why the connection must be closed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// `Malformed`, `Unsupported` or `TooLarge`.
     pub reason: Reason,
-    /// One sentence: what was found, and what is allowed.
+    /// One sentence: what was found and what was expected.
     pub detail: String,
-    /// Offset of the error in the input.
+    /// Offset of the fault in the input.
     pub offset: usize,
 }
 
@@ -126,7 +127,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// A frame's head.
+/// The head of a frame.
 #[derive(Clone, Copy)]
 struct Head {
     flags: u8,
@@ -135,43 +136,51 @@ struct Head {
 }
 
 impl Peer {
-    /// A connection from its first byte.
+    /// The state before the first byte in either direction.
     pub fn new(ours: Socket, limits: Limits) -> Self {
-        Peer { ours, limits, phase: Phase::Greeting, frames: 0, message_bytes: 0 }
+        Peer { ours, limits, is_greeting_sent: false, phase: Phase::Greeting, frames: 0, message_bytes: 0 }
     }
 
-    /// The greeting that we send immediately after connecting. Waiting for the greeting of the peer first would never end:
-    /// libzmq sends most of its greeting after it has received ours.
-    pub fn greeting(&self) -> [u8; GREETING_BYTES] {
+    /// Appends our greeting to `reply`, the first time it is called. Call it right after connecting: libzmq sends most of
+    /// its greeting only after it has received ours, so waiting for the peer first would never end.
+    pub fn send_greeting(&mut self, reply: &mut BytesMut) {
+        if std::mem::replace(&mut self.is_greeting_sent, true) {
+            return;
+        }
         let mut greeting = [0; GREETING_BYTES];
         greeting[0] = 0xFF;
         greeting[SIGNATURE_END - 1] = 1;
         greeting[SIGNATURE_END] = 0x7F;
         greeting[MAJOR] = 3;
         greeting[MECHANISM].copy_from_slice(&NULL);
-        greeting
+        reply.extend_from_slice(&greeting);
     }
 
-    /// Whether the READY of the peer has arrived. Before that we may only send greeting and READY: libzmq closes the
-    /// connection otherwise.
+    /// Whether our greeting has been sent.
+    pub fn is_greeting_sent(&self) -> bool {
+        self.is_greeting_sent
+    }
+
+    /// Whether the peer's READY has arrived. Only our greeting and our READY may be sent before it: libzmq closes the
+    /// connection if anything else is.
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Traffic
     }
 
-    /// Whether the last frame was the last of its message, or no frame has arrived.
+    /// Whether no message is incomplete.
     pub fn is_between_messages(&self) -> bool {
         self.frames == 0
     }
 
-    /// Reads what is at the front of `input`. Our answer, READY or PONG, is appended to `reply`: at most 27 bytes per step.
-    /// After [`Step::More`] the caller repeats the call with more bytes.
+    /// Reads the first element of `input`. Our answer to it is appended to `reply`: READY, with our greeting in front if
+    /// that has not been sent, or PONG; at most 91 bytes. After [`Step::More`] repeat the call with more input.
     ///
     /// # Errors
-    /// The peer violates the protocol, has an incompatible socket type, exceeds a limit, or sends ERROR. The connection
+    /// The peer violates the protocol, has an unsupported socket type, exceeds a limit, or has sent ERROR. The connection
     /// must be closed.
     pub fn next(&mut self, input: &[u8], reply: &mut BytesMut) -> Result<Step, Fault> {
         if self.phase == Phase::Greeting {
-            return self.hear_greeting(input, reply);
+            return self.read_greeting(input, reply);
         }
         let Some(&flags) = input.first() else { return Ok(Step::More) };
         if flags & COMMAND != 0 && flags & MORE != 0 {
@@ -184,14 +193,14 @@ impl Peer {
         if flags & COMMAND == 0 { self.frame(head) } else { self.command(head, input, reply) }
     }
 
-    fn hear_greeting(&mut self, input: &[u8], reply: &mut BytesMut) -> Result<Step, Fault> {
+    fn read_greeting(&mut self, input: &[u8], reply: &mut BytesMut) -> Result<Step, Fault> {
         match input.first() {
             None | Some(0xFF) => {}
             Some(found) => {
                 return Err(malformed(0, format!("zmtp.signature: found {found:#04x}, expected 0xff: is it ZeroMQ?")));
             }
         }
-        // libzmq checks the lowest bit only, which identifies peers older than ZMTP 2.
+        // libzmq checks the lowest bit only; it marks peers that are older than ZMTP 2.
         if let Some(found) = input.get(SIGNATURE_END)
             && found & 1 == 0
         {
@@ -202,7 +211,7 @@ impl Peer {
         {
             return Err(unsupported(MAJOR, format!("zmtp.version: {major}, only 3 and later are supported")));
         }
-        // Checked when it is complete, so that the error does not depend on how the bytes were cut.
+        // Checked when all of it is here, so that the text does not depend on how the stream was split into reads.
         if let Some(mechanism) = input.get(MECHANISM)
             && mechanism != NULL
         {
@@ -214,6 +223,7 @@ impl Peer {
             return Ok(Step::More);
         }
         self.phase = Phase::Handshake;
+        self.send_greeting(reply);
         put_command(reply, b"READY", |data| {
             data.put_slice(b"\x0BSocket-Type\0\0\0\x03");
             data.put_slice(self.ours.as_str().as_bytes());
@@ -221,7 +231,7 @@ impl Peer {
         Ok(Step::Taken { bytes: GREETING_BYTES })
     }
 
-    /// Whether a message is allowed here.
+    /// Checks that a frame of a message is allowed in this phase.
     fn expect_frame(&self) -> Result<(), Fault> {
         if self.phase == Phase::Handshake {
             return Err(malformed(0, "zmtp.flags: a message before READY"));
@@ -252,7 +262,7 @@ impl Peer {
         if length > limit {
             return Err(too_large(1, format!("zmtp.size: a command of {length} bytes, over the limit of {limit}")));
         }
-        // A size within the limit fits, unless the limit exceeds the address space.
+        // A size within the limit fits into memory, unless the limit itself does not.
         let size = usize::try_from(length).unwrap_or(usize::MAX).saturating_add(bytes);
         let Some(body) = input.get(bytes..size) else { return Ok(Step::More) };
         let mut fields = Fields { rest: body, offset: bytes };
@@ -260,10 +270,10 @@ impl Peer {
         match (name, self.phase) {
             (b"ERROR", _) => {
                 let reason = String::from_utf8_lossy(fields.short("zmtp.error.reason")?);
-                return Err(unsupported(0, format!("zmtp: the peer refuses: {reason:?}")));
+                return Err(unsupported(0, format!("zmtp: the peer sent ERROR: {reason:?}")));
             }
             (b"READY", Phase::Handshake) => {
-                self.hear_ready(fields)?;
+                self.read_ready(fields)?;
                 self.phase = Phase::Traffic;
             }
             (b"PING", Phase::Traffic) => {
@@ -271,13 +281,13 @@ impl Peer {
                 let context = &fields.rest[..fields.rest.len().min(PING_CONTEXT_BYTES)];
                 put_command(reply, b"PONG", |data| data.put_slice(context));
             }
-            // Commands that a client ignores: SUBSCRIBE, CANCEL, and those of later versions.
+            // SUBSCRIBE, CANCEL and the commands of later versions do not concern a client.
             _ => {}
         }
         Ok(Step::Taken { bytes: size })
     }
 
-    fn hear_ready(&self, mut fields: Fields<'_>) -> Result<(), Fault> {
+    fn read_ready(&self, mut fields: Fields<'_>) -> Result<(), Fault> {
         let mut is_named = false;
         while !fields.rest.is_empty() {
             let name = fields.short("zmtp.property.name")?;
@@ -289,10 +299,7 @@ impl Peer {
                 let [one, other] = self.ours.peers();
                 if ![one, other].iter().any(|peer| value.eq_ignore_ascii_case(peer.as_bytes())) {
                     let found = String::from_utf8_lossy(&value[..value.len().min(32)]);
-                    return Err(unsupported(
-                        offset,
-                        format!("Socket-Type: {found:?}, only {one} and {other} answer us"),
-                    ));
+                    return Err(unsupported(offset, format!("Socket-Type: {found:?}, expected {one} or {other}")));
                 }
                 is_named = true;
             }
@@ -302,7 +309,7 @@ impl Peer {
 }
 
 impl Head {
-    /// `None` when the input ends before the size does.
+    /// `None`: the input ends inside the head.
     fn read(flags: u8, input: &[u8]) -> Option<Head> {
         if flags & LONG == 0 {
             return Some(Head { flags, bytes: 2, length: u64::from(*input.get(1)?) });
@@ -312,15 +319,15 @@ impl Head {
     }
 }
 
-/// Reads the parts of a command, up to its end.
+/// The unread fields of a command. They never extend beyond its end.
 struct Fields<'a> {
     rest: &'a [u8],
-    /// Offset of the rest in the input.
+    /// Offset of `rest` in the input.
     offset: usize,
 }
 
 impl<'a> Fields<'a> {
-    /// A byte with a length, and this many bytes.
+    /// A length byte and that many bytes.
     fn short(&mut self, field: &'static str) -> Result<&'a [u8], Fault> {
         let length = self.take(field, 1)?;
         self.take(field, usize::from(length[0]))
@@ -328,11 +335,9 @@ impl<'a> Fields<'a> {
 
     fn take(&mut self, field: &'static str, length: usize) -> Result<&'a [u8], Fault> {
         let Some((taken, rest)) = self.rest.split_at_checked(length) else {
-            let had = self.rest.len();
-            return Err(malformed(
-                self.offset,
-                format!("{field}: takes {length} bytes, {had} are left of the command"),
-            ));
+            let left = self.rest.len();
+            let detail = format!("{field}: {length} bytes, but only {left} are left of the command");
+            return Err(malformed(self.offset, detail));
         };
         self.rest = rest;
         self.offset += length;
@@ -340,13 +345,13 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A subscription to everything, in the form that every version of libzmq understands: a message.
+/// A subscription to every topic, as a message: the only form that every version of libzmq accepts.
 pub fn subscribe_all() -> [u8; 3] {
     [0, 1, 1]
 }
 
-/// A request: an empty frame, which REP of libzmq requires, and the body. `None`, and nothing is written, for an empty body:
-/// an Rbkit agent that receives one stops answering.
+/// Writes a request: the empty delimiter frame that a REP socket requires, and the body. `None`, and nothing is written,
+/// if the body is empty: an Rbkit agent that receives an empty request never answers any client again.
 pub fn request(body: &str, out: &mut BytesMut) -> Option<()> {
     if body.is_empty() {
         return None;
@@ -363,7 +368,7 @@ pub fn request(body: &str, out: &mut BytesMut) -> Option<()> {
     Some(())
 }
 
-/// A command that we send. All of them are short.
+/// Writes a command of at most 255 bytes.
 fn put_command(out: &mut BytesMut, name: &[u8], put_data: impl FnOnce(&mut BytesMut)) {
     let start = out.len();
     out.put_slice(&[COMMAND, 0, name.len() as u8]);

@@ -1,48 +1,48 @@
-//! Two dumps of one process: which objects of the later one were not in the earlier.
+//! Compares two dumps of one process: which objects of the later one are not in the earlier one.
 //!
-//! An object is known by its id, which is its address, and an address is given to another object once its first one is
-//! gone. So an id that stands in both dumps says little by itself. When class or place differ, another object has taken
-//! the address: it is `replaced`. When they agree it may still be another one, which no dump can show.
+//! The id of an object is its address, which another object may have after the first one is freed. So an equal id does not
+//! prove that it is the same object. If class or site differ it is another object: it is `replaced`. If they are equal it
+//! may still be another object; a dump does not show that.
 
 use std::io::{self, Write};
 
 use super::heap::{Entry, Heap, note_full};
 use super::rows::{Place, Places, Table};
 
-/// What became of the objects of an earlier dump in a later one.
+/// The difference between an earlier and a later dump.
 #[derive(Debug)]
 pub struct Comparison<'a> {
     before: &'a Heap,
     after: &'a Heap,
-    /// Objects in both dumps, as far as they can be told apart.
+    /// Objects with the same id, class and site in both dumps.
     pub kept: u64,
-    /// Objects of the earlier dump whose ids the later does not have.
+    /// Objects of the earlier dump whose ids are not in the later one.
     pub gone: u64,
-    /// Objects whose id the earlier dump does not have.
+    /// Objects whose ids are not in the earlier dump.
     pub new: u64,
-    /// Objects whose id the earlier dump has for an object of another class or place.
+    /// Objects whose ids the earlier dump has for an object of another class or site.
     pub replaced: u64,
-    /// Objects, new ones, replaced ones, bytes, references, by row of the later dump.
+    /// All objects, new ones, replaced ones, bytes and references, for each row of the later dump.
     sums: Vec<[u64; 5]>,
 }
 
 impl<'a> Comparison<'a> {
-    /// Of two dumps whose objects were kept.
+    /// Compares two dumps whose objects were kept.
     pub fn new(before: &'a Heap, after: &'a Heap) -> Self {
         let mut known: Vec<(u64, u32)> = before.objects.iter().map(|object| (object.id, object.row)).collect();
         known.sort_unstable();
         known.dedup_by_key(|(id, _)| *id);
-        let mut was_seen = vec![false; known.len()];
+        let mut is_in_both = vec![false; known.len()];
         let (kept, gone, new, replaced) = (0, 0, 0, 0);
         let mut comparison = Comparison { before, after, kept, gone, new, replaced, sums: Vec::new() };
         for object in &after.objects {
-            let found = known.binary_search_by_key(&object.id, |(id, _)| *id).ok();
-            let Some(at) = found else {
+            let index = known.binary_search_by_key(&object.id, |(id, _)| *id).ok();
+            let Some(at) = index else {
                 comparison.new += 1;
                 comparison.add(object, false);
                 continue;
             };
-            was_seen[at] = true;
+            is_in_both[at] = true;
             if is_other(before.places.place(known[at].1), after.places.place(object.row)) {
                 comparison.replaced += 1;
                 comparison.add(object, true);
@@ -50,7 +50,7 @@ impl<'a> Comparison<'a> {
                 comparison.kept += 1;
             }
         }
-        comparison.gone = was_seen.iter().filter(|was_seen| !**was_seen).count() as u64;
+        comparison.gone = is_in_both.iter().filter(|is_in_both| !**is_in_both).count() as u64;
         comparison
     }
 
@@ -63,11 +63,10 @@ impl<'a> Comparison<'a> {
         self.sums[row].iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
     }
 
-    /// Writes a row per class and place of what was not there before, then what became of the rest, and what this
-    /// cannot see.
+    /// Writes a row for each class and site with new or replaced objects, then the totals and the limits of the comparison.
     ///
     /// # Errors
-    /// As `out` has them.
+    /// Writing to `out` failed.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let places: &Places = &self.after.places;
         let heads = ["count", "new", "replaced", "bytes", "references"];
@@ -80,29 +79,23 @@ impl<'a> Comparison<'a> {
         if let (Some(a), Some(b)) = (a, b)
             && a != b
         {
-            writeln!(
-                out,
-                "A and B are of different processes ({a} and {b}): their ids have nothing to do with each other."
-            )?;
+            writeln!(out, "A and B are of different processes ({a} and {b}): their ids cannot be compared.")?;
         } else if kept + replaced == 0 && *new > 0 && *gone > 0 {
-            writeln!(
-                out,
-                "No id is in both: they may be of different processes, whose ids have nothing to do with each other."
-            )?;
+            writeln!(out, "No id is in both: they may be of different processes, whose ids cannot be compared.")?;
         }
-        out.write_all(BLIND_SPOTS.as_bytes())
+        out.write_all(LIMITS.as_bytes())
     }
 }
 
-const BLIND_SPOTS: &str = "\
-An id is an address, which Ruby gives to another object when the first is gone. `replaced`: the id was in A, with an
-object of another class or place. An address taken by an object of the same class and place looks kept: `count` is the
-least that came, never the most. Places are known only of objects made while memory profiling was on.
+const LIMITS: &str = "\
+An id is an address, which Ruby reuses for another object after the first is freed. `replaced`: A has the id for an
+object of another class or site. If an object of the same class and site has reused an address, it counts as kept: `count`
+is a lower bound. Sites are known only of objects that were allocated while memory profiling was on.
 ";
 
-/// Whether these cannot be the same object. A place that only the earlier dump knows says nothing: the agent forgets
-/// places when memory profiling ends.
+/// Whether these are certainly different objects. A site that only the earlier dump has proves nothing: the agent forgets
+/// sites when memory profiling ends.
 fn is_other(before: &Place, after: &Place) -> bool {
-    let has_place = after.file.is_some() || after.line.is_some();
-    before.class != after.class || has_place && (&before.file, before.line) != (&after.file, after.line)
+    let has_site = after.file.is_some() || after.line.is_some();
+    before.class != after.class || has_site && (&before.file, before.line) != (&after.file, after.line)
 }

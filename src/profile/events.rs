@@ -1,4 +1,4 @@
-//! What profiles are made of, found among events: in batches, and in event files as the encoder for JSON writes them.
+//! Extracts the items of profiles from events: from batches, and from event files as the JSON encoder writes them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,10 +28,10 @@ const SIZE: &str = names::RBKIT_OBJECT_SIZE.as_str();
 const DUMP_ID: &str = names::RBKIT_DUMP_ID.as_str();
 const OBJECT_COUNT: &str = names::RBKIT_DUMP_OBJECT_COUNT.as_str();
 
-/// A line of an event file that is longer is passed over. An object with a million references is a third of it.
+/// Longer lines of an event file are skipped. An object with a million references has a third of this length.
 const MAX_LINE_BYTES: usize = 64 << 20;
 
-/// What a batch has for a profile, in its order.
+/// The items of a batch, in its order.
 pub fn items(batch: &Batch) -> impl Iterator<Item = Item<'_>> {
     batch.events().filter_map(item)
 }
@@ -68,7 +68,7 @@ fn counted(sample_type: &str) -> Option<Counted> {
     }
 }
 
-/// The attributes of an event as if it were an object of a dump; what it does not have is absent.
+/// Reads the attributes of an event as those of an object of a dump. Missing ones are None or 0.
 fn object(event: EventView<'_>) -> Object<'_> {
     let origin = event.origin();
     let dump = Dump {
@@ -102,23 +102,23 @@ fn pid(resource: &Resource) -> Option<u64> {
     })
 }
 
-/// A file of events, seen through its compression.
+/// An event file, decompressed.
 pub struct EventFile(Box<dyn BufRead>);
 
-/// What was read of an event file.
+/// The lines that were read from an event file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
-    /// Lines.
+    /// All lines.
     pub read: u64,
-    /// Lines that are no events, torn ones for instance.
+    /// Lines that are not events, for example incomplete ones.
     pub skipped: u64,
-    /// Number of the first of them, from 1.
+    /// The number of the first of them, from 1.
     pub first_skipped: Option<u64>,
 }
 
 impl EventFile {
-    /// An event file begins with `{`, or with the first byte of gzip or LZ4 when the file sink has compressed it. Wire
-    /// bytes begin with none of these; they are handed back.
+    /// Opens an event file, which begins with `{`, or with the first byte of gzip or LZ4 if the file sink has compressed it.
+    /// Recorded wire bytes begin with none of these; such an input is returned as it is.
     ///
     /// # Errors
     /// The input cannot be read.
@@ -136,7 +136,7 @@ impl EventFile {
     /// Reads the file to its end.
     ///
     /// # Errors
-    /// The file cannot be read, or its compression is torn; what stands before that has been given to `take`.
+    /// The file cannot be read or decompressed. The items before the error have been passed to `take`.
     pub fn read(mut self, mut take: impl FnMut(Item<'_>)) -> io::Result<Lines> {
         let mut lines = Lines::default();
         let mut line = Vec::new();
@@ -156,7 +156,7 @@ impl EventFile {
     }
 }
 
-/// The next line; `None` at the end, `Some(false)` when it was too long and is not all there.
+/// Reads the next line. `None`: the end; `Some(false)`: the line was too long and is incomplete.
 fn read_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
     let mut is_whole = true;
     loop {
@@ -181,7 +181,7 @@ fn read_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> io::Result<Option<b
     }
 }
 
-/// What every line has; most are of no interest beyond that.
+/// The fields of every line. Of most lines only these are needed.
 #[derive(Deserialize)]
 struct Named<'a> {
     #[serde(borrow)]
@@ -236,7 +236,7 @@ struct Attributes {
     object_count: Option<u64>,
 }
 
-/// How many elements a list has; there may be a million, which nobody wants to see.
+/// The number of elements of a list. There may be a million, so they are not kept.
 #[derive(Default)]
 struct Count(u64);
 
@@ -278,7 +278,7 @@ struct JsonOrigin {
     connection: u64,
 }
 
-/// A line's item, if it has one. The line is no event, or not of the shape that its name promises: an error.
+/// The item of a line, if it has one. An error: the line is not an event, or lacks the fields that events of its name have.
 fn parse(line: &[u8]) -> Result<Option<Item<'_>>, ()> {
     let Named { kind, name } = serde_json::from_slice(line).map_err(|_| ())?;
     let is_wanted = match &*kind {

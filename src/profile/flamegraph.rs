@@ -1,4 +1,4 @@
-//! Flame graphs: SVG of summed stacks, drawn by the inferno crate.
+//! Flame graphs: an SVG of summed stacks, drawn by the inferno crate.
 
 use std::io::{self, Write};
 
@@ -7,20 +7,20 @@ use inferno::flamegraph::{Options, from_lines};
 use super::Counted;
 use super::stacks::Stacks;
 
-/// The narrowest frame that is drawn is one part in so many of the whole: a tenth of a pixel.
-const LEAST_PARTS: u64 = 10_000;
+/// Frames with less than 1/10,000 of the total are not drawn: they would be a tenth of a pixel wide.
+const MIN_SHARE: u64 = 10_000;
 
 /// Draws a flame graph.
 ///
 /// # Errors
-/// As `out` has them; or there is nothing to draw.
+/// Writing to `out` failed, or there is nothing to draw.
 pub fn write(stacks: &Stacks, counted: Counted, title: &str, out: &mut impl Write) -> io::Result<()> {
-    // The crate adds up without looking.
+    // The crate does not check for overflow.
     if i64::try_from(stacks.total()).is_err() {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the samples add up to more than can be drawn"));
     }
     let mut folded = Vec::new();
-    stacks.write_folded(Some(LEAST_PARTS), &mut folded)?;
+    stacks.write_folded(Some(MIN_SHARE), &mut folded)?;
     let folded = String::from_utf8_lossy(&folded);
     let mut options = Options::default();
     options.title = title.to_owned();
@@ -29,7 +29,7 @@ pub fn write(stacks: &Stacks, counted: Counted, title: &str, out: &mut impl Writ
         Counted::Allocations => "objects",
     }
     .to_owned();
-    // The same input, the same picture.
+    // The same input gives the same picture.
     options.deterministic = true;
     from_lines(&mut options, folded.lines(), out)
 }

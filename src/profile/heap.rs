@@ -1,7 +1,7 @@
-//! Dumps of a heap, gathered object by object; a table of what is in one.
+//! Collects heap dumps object by object, and writes the table of one.
 //!
-//! Dumps of several processes may stand mixed in the input. One is whole when all objects that its agent promised are
-//! there. Of each dump a row per class and place is kept, and only if asked for its objects.
+//! Dumps of several processes may be interleaved in the input. A dump is complete if it has as many objects as its agent has
+//! announced. For each dump one row per class and site is kept; its objects are kept only for a comparison.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,30 +10,30 @@ use std::io::{self, Write};
 use super::rows::{Places, Table};
 use super::{Dump, Object};
 
-/// Dumps that are gathered at the same time; the oldest is given up for one more.
+/// Dumps that are collected at the same time; another one closes the oldest.
 const MAX_OPEN: usize = 8;
-/// Dumps that are remembered by name, to be spoken of.
+/// Dumps whose names are kept, for messages.
 const MAX_REMEMBERED: usize = 64;
 
-/// Which dump is wanted.
+/// The dump to select.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wanted {
-    /// The last one that is whole.
+    /// The last complete one.
     LastWhole,
-    /// The last of this number, whole or not.
+    /// The last one with this number, complete or not.
     Number(u64),
 }
 
-/// Gathers the dumps of an input.
+/// Collects the dumps of an input.
 #[derive(Debug)]
 pub struct Dumps {
     wanted: Wanted,
     keeps_objects: bool,
-    /// In the order in which they began.
+    /// In the order of their first objects.
     open: VecDeque<Heap>,
-    found: Option<Heap>,
-    /// Every dump that is not `found` or open any more.
-    others: Vec<Name>,
+    selected: Option<Heap>,
+    /// The closed dumps that are not selected.
+    others: VecDeque<Name>,
 }
 
 /// A dump.
@@ -41,13 +41,13 @@ pub struct Dumps {
 pub struct Heap {
     name: Name,
     pub(super) places: Places,
-    /// Objects, bytes, references, by row.
+    /// Objects, bytes and references of each row.
     sums: Vec<[u64; 3]>,
-    /// Id and row, if objects are kept.
+    /// The objects, if they are kept.
     pub(super) objects: Vec<Entry>,
 }
 
-/// An object, as comparing needs it.
+/// The part of an object that a comparison needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) id: u64,
@@ -56,24 +56,24 @@ pub(super) struct Entry {
     pub(super) row: u32,
 }
 
-/// Whose dump it is, and how much of it is there.
+/// A dump's identity and completeness.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Name {
-    /// Which dump, of whom.
+    /// The identity.
     pub dump: Dump<'static>,
-    /// Objects that are there.
+    /// The objects in the input.
     pub objects: u64,
-    /// Its agent's end of the dump is there.
+    /// The input has the end of the dump.
     has_ended: bool,
 }
 
 impl Dumps {
-    /// Of an input from its start. Objects are kept when the dump is to be compared.
+    /// No dumps yet. `keeps_objects`: the selected dump is to be compared.
     pub fn new(wanted: Wanted, keeps_objects: bool) -> Self {
-        Dumps { wanted, keeps_objects, open: VecDeque::new(), found: None, others: Vec::new() }
+        Dumps { wanted, keeps_objects, open: VecDeque::new(), selected: None, others: VecDeque::new() }
     }
 
-    /// The next object.
+    /// Adds an object.
     pub fn object(&mut self, object: &Object<'_>) {
         let heap = match self.open.iter().rposition(|heap| heap.name.is_of(&object.dump)) {
             Some(at) => &mut self.open[at],
@@ -81,58 +81,58 @@ impl Dumps {
                 if self.open.len() == MAX_OPEN
                     && let Some(oldest) = self.open.pop_front()
                 {
-                    self.settle(oldest);
+                    self.close(oldest);
                 }
                 self.open.push_back(Heap::new(&object.dump));
                 let last = self.open.len() - 1;
                 &mut self.open[last]
             }
         };
-        // Of a dump that nobody wants the objects are only counted.
+        // The objects of a dump that cannot be selected are only counted.
         match self.wanted {
             Wanted::Number(number) if number != object.dump.id => heap.name.objects += 1,
             _ => heap.add(object, self.keeps_objects),
         }
     }
 
-    /// A dump has ended; an empty one has no object before its end.
+    /// Ends a dump. An empty one has no object before its end.
     pub fn end(&mut self, dump: &Dump<'_>) {
         let at = self.open.iter().rposition(|heap| heap.name.is_of(dump));
         let mut heap = at.and_then(|at| self.open.remove(at)).unwrap_or_else(|| Heap::new(dump));
         heap.name.has_ended = true;
         heap.name.dump.object_count = dump.object_count.or(heap.name.dump.object_count);
-        self.settle(heap);
+        self.close(heap);
     }
 
-    /// The wanted dump, and the names of the others in the input, the last of them at the end.
+    /// The selected dump and the names of the others, in the order of the input.
     ///
     /// # Errors
-    /// There is none: the names of what there is.
+    /// No dump was selected: the names of all.
     pub fn finish(mut self) -> Result<(Heap, Vec<Name>), Vec<Name>> {
         while let Some(heap) = self.open.pop_front() {
-            self.settle(heap);
+            self.close(heap);
         }
-        match self.found {
-            Some(heap) => Ok((heap, self.others)),
-            None => Err(self.others),
+        match self.selected {
+            Some(heap) => Ok((heap, self.others.into())),
+            None => Err(self.others.into()),
         }
     }
 
-    fn settle(&mut self, heap: Heap) {
+    fn close(&mut self, heap: Heap) {
         let is_wanted = match self.wanted {
             Wanted::LastWhole => heap.name.is_whole(),
-            // A whole one is not given up for a part of another with its number.
+            // An incomplete dump does not replace a complete one with the same number.
             Wanted::Number(number) => {
-                let has_whole = self.found.as_ref().is_some_and(|found| found.name.is_whole());
+                let has_whole = self.selected.as_ref().is_some_and(|heap| heap.name.is_whole());
                 number == heap.name.dump.id && (heap.name.is_whole() || !has_whole)
             }
         };
-        let other = if is_wanted { self.found.replace(heap) } else { Some(heap) };
+        let other = if is_wanted { self.selected.replace(heap) } else { Some(heap) };
         if let Some(other) = other {
             if self.others.len() == MAX_REMEMBERED {
-                self.others.remove(0);
+                self.others.pop_front();
             }
-            self.others.push(other.name);
+            self.others.push_back(other.name);
         }
     }
 }
@@ -160,15 +160,15 @@ impl Heap {
         }
     }
 
-    /// Whose dump it is.
+    /// Its identity and completeness.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// Writes a row per class and place, the most objects first.
+    /// Writes a row for each class and site, the most objects first.
     ///
     /// # Errors
-    /// As `out` has them.
+    /// Writing to `out` failed.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let heads = ["count", "bytes", "references"];
         Table { places: &self.places, sums: &self.sums, heads, has_share: true }.write(out)?;
@@ -180,7 +180,7 @@ pub(super) fn note_full(places: &Places, out: &mut impl Write) -> io::Result<()>
     if !places.is_full() {
         return Ok(());
     }
-    writeln!(out, "\nMore classes and places than can be told apart: one row stands for all the rest.")
+    writeln!(out, "\nThere are more classes and sites than rows: the last row has all others.")
 }
 
 impl Name {
@@ -189,7 +189,7 @@ impl Name {
         (*id, *connection, *pid) == (dump.id, dump.connection, dump.pid) && *peer == dump.peer
     }
 
-    /// Whether every object is there that the agent promised.
+    /// Whether the input has all objects that the agent has announced.
     pub fn is_whole(&self) -> bool {
         self.dump.object_count.map_or(self.has_ended, |count| self.objects >= count)
     }
@@ -202,7 +202,7 @@ impl fmt::Display for Name {
         if let Some(pid) = pid {
             write!(f, "process {pid} at ")?;
         }
-        write!(f, "{}: {}", super::words::shown(peer), self.objects)?;
+        write!(f, "{}: {}", super::words::one_line(peer), self.objects)?;
         match object_count {
             Some(count) if *count != self.objects => write!(f, " of {count} objects"),
             _ if self.objects == 1 => write!(f, " object"),

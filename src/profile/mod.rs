@@ -1,8 +1,8 @@
-//! Profiles that people can look at, made of events: folded stacks, flame graphs, tables of what is on a heap.
+//! Human-readable profiles of events: folded stacks, flame graphs, tables of the heap.
 //!
-//! [`events`] finds in batches, or in event files, what profiles are made of; [`stacks`] sums samples, which
-//! [`flamegraph`] draws; [`heap`] gathers dumps and counts what is in them; [`compare`] sets one against another. Memory
-//! goes with what is different in the input (call paths, places, ids of one dump), not with its length.
+//! [`events`] extracts samples, objects and dumps from batches or event files; [`stacks`] sums samples, and [`flamegraph`]
+//! draws them; [`heap`] collects dumps and counts their objects; [`compare`] compares two dumps. Memory grows with the
+//! different call paths, sites and (for a comparison) object ids in the input, not with its length.
 
 pub mod compare;
 pub mod events;
@@ -14,38 +14,38 @@ mod words;
 
 use std::borrow::Cow;
 
-/// A part of a profile.
+/// An item of a profile.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item<'a> {
     /// A stack and a value.
     Sample(Sample<'a>),
     /// An object of a heap dump.
     Object(Object<'a>),
-    /// A dump has been received whole.
+    /// The end of a complete dump.
     DumpEnd(Dump<'a>),
 }
 
-/// What samples count.
+/// The quantity that a sample counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Counted {
-    /// Where time went; the value is a number of samples.
+    /// CPU time; the value is a number of samples.
     Cpu,
-    /// Where objects were made; the value is their number.
+    /// Allocations; the value is a number of objects.
     Allocations,
 }
 
 /// A stack and a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample<'a> {
-    /// What the value counts.
+    /// The quantity of the value.
     pub counted: Counted,
     /// The value.
     pub value: u64,
-    /// The stack, innermost frame first; empty when it is not known.
+    /// The stack, innermost frame first; empty if it is not known.
     pub frames: Vec<Frame<'a>>,
-    /// Of allocations: where.
+    /// For allocations: the site of the allocation.
     pub site: Site<'a>,
-    /// Of allocations: the class of the objects.
+    /// For allocations: the class of the objects.
     pub class: Option<Cow<'a, str>>,
 }
 
@@ -57,7 +57,7 @@ pub struct Frame<'a> {
     pub site: Site<'a>,
 }
 
-/// A place in source, as far as it is known.
+/// A place in the source code, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Site<'a> {
@@ -65,34 +65,34 @@ pub struct Site<'a> {
     pub line: Option<u64>,
 }
 
-/// Which dump, of whom.
+/// The identity of a dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dump<'a> {
-    /// The peer's address, or the name of the capture.
+    /// The address of the peer, or the name of the capture.
     pub peer: Cow<'a, str>,
-    /// The peer's connection.
+    /// The number of the connection.
     pub connection: u64,
     /// The dumped process.
     pub pid: Option<u64>,
     /// The number of the dump.
     pub id: u64,
-    /// How many objects it has, as the peer says.
+    /// The number of its objects, as sent by the peer.
     pub object_count: Option<u64>,
 }
 
 /// An object of a heap dump.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object<'a> {
-    /// The dump it stands in.
+    /// The dump that it belongs to.
     pub dump: Dump<'a>,
-    /// Its id: an address. Another object may have it after this one is gone.
+    /// Its id, which is an address: another object may have it later.
     pub id: u64,
     /// Its class; internal objects have none.
     pub class: Option<Cow<'a, str>>,
-    /// Where it was made, if allocations were being traced then.
+    /// The site of its allocation, if the memory profile was on then.
     pub site: Site<'a>,
-    /// Its size in bytes, if it has one.
+    /// Its size in bytes, if known.
     pub size: Option<u64>,
-    /// How many objects it refers to.
+    /// The number of its references to other objects.
     pub references: u64,
 }

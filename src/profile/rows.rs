@@ -1,4 +1,4 @@
-//! Objects by class and place, each text kept once; and tables of them.
+//! Rows of objects by class and site, whose texts are stored once; and tables of them.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -10,12 +10,12 @@ use hashbrown::HashMap;
 
 use super::{Site, words};
 
-/// Rows at most; objects of further ones are counted in the last. A heap has some thousand.
+/// The maximum number of rows; objects of further ones are counted in the last row. A heap has some thousand rows.
 const MAX_ROWS: usize = 1 << 20;
-/// The class column gives room to classes as long as this; longer ones push their place to the right.
+/// The maximum width of the class column; the site follows directly behind a longer class.
 const CLASS_WIDTH: usize = 40;
 
-/// A class, a file and a line, as far as they are known.
+/// A class and a site, as far as they are known.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Place {
     pub(super) class: Option<Rc<str>>,
@@ -23,7 +23,7 @@ pub(super) struct Place {
     pub(super) line: Option<u64>,
 }
 
-/// The classes and places of one dump, numbered.
+/// The numbered classes and sites of one dump.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     texts: HashMap<Rc<str>, (), RandomState>,
@@ -33,7 +33,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// The number of a class and place.
+    /// The number of a class and site.
     pub(super) fn row(&mut self, class: Option<&str>, site: &Site<'_>) -> u32 {
         let place = Place {
             class: class.map(|text| self.text(text)),
@@ -68,23 +68,23 @@ impl Places {
         &self.places[row as usize]
     }
 
-    /// Whether the last row stands for others too.
+    /// Whether the last row has the objects of other rows too.
     pub(super) fn is_full(&self) -> bool {
         self.is_full
     }
 }
 
-/// Sums of a row, the first of which is what rows are ordered by.
+/// The sums of a row. Rows are ordered by the first sum.
 pub(super) type Sums<const N: usize> = [u64; N];
 
-/// A table of classes and places with sums, the largest first.
+/// A table of classes and sites with sums, the largest first.
 pub(super) struct Table<'a, const N: usize> {
     pub(super) places: &'a Places,
-    /// By number of the place; a row of only zeros is not shown.
+    /// By row; a row of zeros is not shown.
     pub(super) sums: &'a [Sums<N>],
-    /// Heads of the columns of sums.
+    /// The heads of the columns of sums.
     pub(super) heads: [&'static str; N],
-    /// The share of the first sum stands beside it.
+    /// A column after the first sum has its share of the total.
     pub(super) has_share: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Samples summed by stack: a tree of calls, and the folded form that tools for flame graphs read.
+//! Sums samples by stack: a tree of calls, and the folded form that flame graph tools read.
 
 use std::io::{self, Write};
 
@@ -7,16 +7,16 @@ use hashbrown::HashMap;
 
 use super::{Counted, Frame, Sample, words};
 
-/// Calls in the tree at most; a stack that needs more is cut at the frame where they run out.
+/// The maximum number of calls in the tree; a stack that needs more is cut at that frame.
 const MAX_NODES: usize = 1 << 23;
 
 /// Sums of samples by stack.
 #[derive(Debug)]
 pub struct Stacks {
-    /// Texts of frames, and their numbers.
+    /// The texts of frames by number, and the numbers by text.
     frames: Vec<Box<str>>,
     numbers: HashMap<Box<str>, u32, RandomState>,
-    /// The root, which is no frame, then calls, each after its caller.
+    /// The root, which is not a call, then the calls, each after its caller.
     nodes: Vec<Node>,
     calls: HashMap<(u32, u32), u32, RandomState>,
     samples: u64,
@@ -28,7 +28,7 @@ pub struct Stacks {
 struct Node {
     caller: u32,
     frame: u32,
-    /// What samples ended here.
+    /// The sum of the samples that end here.
     own: u64,
 }
 
@@ -41,7 +41,7 @@ impl Default for Stacks {
 }
 
 impl Stacks {
-    /// Adds a sample. An allocation goes one step further than its stack: to its place, and to the class of its objects.
+    /// Adds a sample. An allocation has two more frames than its stack: its site and the class of its objects.
     pub fn add(&mut self, sample: &Sample<'_>) {
         self.samples += 1;
         self.total = self.total.saturating_add(sample.value);
@@ -66,7 +66,7 @@ impl Stacks {
         *own = own.saturating_add(sample.value);
     }
 
-    /// The node of a call; `None` when there is no room for another.
+    /// The node of a call; `None` if the tree is full.
     fn call(&mut self, caller: u32, frame: &str) -> Option<u32> {
         let known = self.numbers.get(frame).copied();
         if let Some(node) = known.and_then(|frame| self.calls.get(&(caller, frame))) {
@@ -87,31 +87,31 @@ impl Stacks {
         Some(next as u32)
     }
 
-    /// Number of samples.
+    /// The number of samples.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Sum of their values.
+    /// The sum of their values.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Samples whose stacks end early, for want of room.
+    /// The number of samples whose stacks were cut because the tree is full.
     pub fn cut(&self) -> u64 {
         self.cut
     }
 
-    /// Writes a line per stack, `root;…;innermost value`, callers before what they call and those in the order of their
-    /// texts. Calls that come to less than one part in `least_parts` of the whole are added to their callers.
+    /// Writes one line for each stack, `root;…;innermost value`: callers before callees, siblings in the order of their texts.
+    /// Calls with less than 1/`min_share` of the total are added to their callers.
     ///
     /// # Errors
-    /// As `out` has them.
-    pub fn write_folded(&self, least_parts: Option<u64>, out: &mut impl Write) -> io::Result<()> {
+    /// Writing to `out` failed.
+    pub fn write_folded(&self, min_share: Option<u64>, out: &mut impl Write) -> io::Result<()> {
         let order = self.order();
-        let (own, is_shown) = self.gather(least_parts);
+        let (own, is_shown) = self.merge_small(min_share);
         let mut line = String::new();
-        // Lengths of the line at each depth, so that a deeper frame can follow its caller.
+        // The length of the line at each depth, so that a frame can be appended to its caller.
         let mut ends: Vec<usize> = Vec::new();
         for (node, depth) in order {
             let node = node as usize;
@@ -135,35 +135,35 @@ impl Stacks {
         Ok(())
     }
 
-    /// Every call with its depth, from 0: callers first, siblings by text.
+    /// Every call with its depth, from 0: callers before callees, siblings in the order of their texts.
     fn order(&self) -> Vec<(u32, usize)> {
         let text = |node: u32| &*self.frames[self.nodes[node as usize].frame as usize];
         let mut calls: Vec<u32> = (1..self.nodes.len() as u32).collect();
-        // The last text first, since the last is taken first from the stack below.
+        // In descending order of the texts, because the last element is popped first.
         calls.sort_by(|a, b| {
             let callers = self.nodes[*a as usize].caller.cmp(&self.nodes[*b as usize].caller);
             callers.then_with(|| text(*b).cmp(text(*a)))
         });
-        let of = |caller: u32| {
+        let callees = |caller: u32| {
             let start = calls.partition_point(|call| self.nodes[*call as usize].caller < caller);
             calls[start..].iter().take_while(move |call| self.nodes[**call as usize].caller == caller)
         };
         let mut order = Vec::with_capacity(calls.len());
-        let mut waiting: Vec<(u32, usize)> = of(0).map(|call| (*call, 0)).collect();
+        let mut waiting: Vec<(u32, usize)> = callees(0).map(|call| (*call, 0)).collect();
         while let Some((node, depth)) = waiting.pop() {
             order.push((node, depth));
-            waiting.extend(of(node).map(|call| (*call, depth + 1)));
+            waiting.extend(callees(node).map(|call| (*call, depth + 1)));
         }
         order
     }
 
-    /// What each call has by itself once too small ones have been added to their callers, and whether it is shown.
-    fn gather(&self, least_parts: Option<u64>) -> (Vec<u64>, Vec<bool>) {
+    /// The own value of each call after the small ones have been added to their callers, and whether it is shown.
+    fn merge_small(&self, min_share: Option<u64>) -> (Vec<u64>, Vec<bool>) {
         let mut own: Vec<u64> = self.nodes.iter().map(|node| node.own).collect();
         let mut is_shown = vec![true; own.len()];
-        let Some(parts) = least_parts else { return (own, is_shown) };
+        let Some(parts) = min_share else { return (own, is_shown) };
         let mut totals = own.clone();
-        // What is called stands after its caller.
+        // Callees are after their callers.
         for node in (1..own.len()).rev() {
             let caller = self.nodes[node].caller as usize;
             totals[caller] = totals[caller].saturating_add(totals[node]);
@@ -187,14 +187,14 @@ mod tests {
         Sample { counted: Counted::Cpu, value, frames, site: Site::default(), class: None }
     }
 
-    fn folded(stacks: &Stacks, least_parts: Option<u64>) -> String {
+    fn folded(stacks: &Stacks, min_share: Option<u64>) -> String {
         let mut out = Vec::new();
-        stacks.write_folded(least_parts, &mut out).unwrap();
+        stacks.write_folded(min_share, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn what_is_too_small_is_added_to_its_callers_and_the_sum_stays() {
+    fn small_calls_are_added_to_their_callers_and_the_total_stays_the_same() {
         let mut stacks = Stacks::default();
         for (frames, value) in
             [(&["b", "a"][..], 89), (&["c", "a"], 4), (&["d", "c", "a"], 5), (&["e", "d", "c", "a"], 1), (&["f"], 1)]
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_saturate_and_recursion_is_no_matter() {
+    fn sums_saturate_and_recursive_calls_are_kept() {
         let mut stacks = Stacks::default();
         stacks.add(&sample(&["a", "a", "a"], u64::MAX));
         stacks.add(&sample(&["a", "a", "a"], 1));

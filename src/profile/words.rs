@@ -1,47 +1,47 @@
-//! Peers' texts as words of a table or a stack: one line each, and nothing that a terminal obeys.
+//! Prepares texts of peers for tables and stacks: one line each, without control characters.
 
 use std::borrow::Cow;
 
 use super::{Frame, Site};
 
-/// A text on one line: control characters, line ends and marks that turn the direction of writing become spaces, and
-/// spaces stand alone. Empty when nothing is left.
-pub(super) fn shown(text: &str) -> Cow<'_, str> {
-    let is_quiet = |c: char| !c.is_control() && !turns_writing(c);
-    if text.chars().all(|c| is_quiet(c) && (c == ' ' || !c.is_whitespace()))
+/// A text on one line: control characters, line ends and bidirectional controls become spaces, and runs of spaces become one
+/// space.
+pub(super) fn one_line(text: &str) -> Cow<'_, str> {
+    let is_harmless = |c: char| !c.is_control() && !is_bidirectional_control(c);
+    if text.chars().all(|c| is_harmless(c) && (c == ' ' || !c.is_whitespace()))
         && text.trim() == text
         && !text.contains("  ")
     {
         return Cow::Borrowed(text);
     }
-    let spaced = text.replace(|c: char| !is_quiet(c), " ");
+    let spaced = text.replace(|c: char| !is_harmless(c), " ");
     Cow::Owned(spaced.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Marks, embeddings, overrides and isolates of the bidirectional algorithm.
-fn turns_writing(c: char) -> bool {
+/// The marks, embeddings, overrides and isolates of the bidirectional algorithm.
+fn is_bidirectional_control(c: char) -> bool {
     matches!(c, '\u{061C}' | '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A class; internal objects of Ruby have none.
 pub(super) fn class(class: Option<&str>) -> Cow<'_, str> {
-    let class = class.map(shown).unwrap_or(Cow::Borrowed("(no class)"));
+    let class = class.map(one_line).unwrap_or(Cow::Borrowed("(no class)"));
     if class.is_empty() { Cow::Borrowed("(empty)") } else { class }
 }
 
-/// `file:line`, or what there is of it. `None` when there is neither. Line 0 is none: Ruby has it for functions in C.
+/// `file:line`, or the known part of it; `None` if both are unknown. Line 0 means unknown: Ruby has it for C functions.
 pub(super) fn site(file: Option<&str>, line: Option<u64>) -> Option<String> {
-    match (file.map(shown), line.filter(|line| *line != 0)) {
+    match (file.map(one_line), line.filter(|line| *line != 0)) {
         (None, None) => None,
         (Some(file), None) => Some(file.into_owned()),
         (file, Some(line)) => Some(format!("{}:{line}", file.unwrap_or(Cow::Borrowed("(no file)")))),
     }
 }
 
-/// A frame as stacks name it: `label (file:line)`.
+/// The text of a frame: `label (file:line)`.
 pub(super) fn frame(frame: &Frame<'_>) -> String {
     let Frame { function, site: Site { file, line } } = frame;
-    let function = function.as_deref().map(shown).filter(|function| !function.is_empty());
+    let function = function.as_deref().map(one_line).filter(|function| !function.is_empty());
     folded(match (function, site(file.as_deref(), *line)) {
         (Some(function), Some(site)) => format!("{function} ({site})"),
         (Some(function), None) => function.into_owned(),
@@ -50,8 +50,8 @@ pub(super) fn frame(frame: &Frame<'_>) -> String {
     })
 }
 
-/// A text as a frame of a folded stack: `;` separates frames there, and a number after a space ends the line, so
-/// neither may stand in one.
+/// A text as a frame of a folded stack, where `;` separates frames and a number after a space is the value: neither may be
+/// in a frame.
 pub(super) fn folded(text: impl Into<String>) -> String {
     let mut text = text.into();
     if text.contains(';') {
@@ -70,10 +70,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_one_quiet_line() {
-        assert_eq!(shown("block (2 levels) in Größe#call"), "block (2 levels) in Größe#call");
-        assert_eq!(shown("\x1b[2J a\r\nb\u{202E}\u{A0}\tc  d\u{2028}"), "[2J a b c d");
-        assert_eq!((shown(""), shown(" \n")), (Cow::Borrowed(""), Cow::Borrowed("")));
+    fn texts_become_one_line_without_controls() {
+        assert_eq!(one_line("block (2 levels) in Größe#call"), "block (2 levels) in Größe#call");
+        assert_eq!(one_line("\x1b[2J a\r\nb\u{202E}\u{A0}\tc  d\u{2028}"), "[2J a b c d");
+        assert_eq!((one_line(""), one_line(" \n")), (Cow::Borrowed(""), Cow::Borrowed("")));
         assert_eq!(
             (class(None), class(Some("")), class(Some("A"))),
             ("(no class)".into(), "(empty)".into(), "A".into())
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_say_what_is_known() {
+    fn frames_have_the_known_parts() {
         let named = |function: Option<&'static str>, file: Option<&'static str>, line| {
             frame(&Frame { function: function.map(Into::into), site: Site { file: file.map(Into::into), line } })
         };

@@ -1,8 +1,7 @@
-//! Dialling: keeps one connection to an address alive, and drives a session on each.
+//! Outgoing connections: keeps one connection to an address open, and drives a session on each.
 //!
-//! What ZeroMQ's own library does behind a connecting socket: connect, and when the connection ends or cannot be made,
-//! wait and connect again. What is spoken on it is the session's to know; connections that are accepted instead go
-//! through [`super::tcp`].
+//! It does what libzmq does behind a connecting socket: connect, and when the connection ends or cannot be opened, wait and
+//! connect again. The protocol on it is the session's. For connections that are accepted see [`super::tcp`].
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -31,19 +30,18 @@ use super::read_buffer::CONNECTION_BYTES;
 use super::stream::Stream;
 use super::tcp::{connection_memory, next_connection, set_options};
 
-/// Who dials: what all connections of a listener share.
+/// What all outgoing connections of a listener share.
 #[derive(Clone, Debug)]
 pub struct Dialer {
     name: Arc<str>,
     protocol: Protocol,
-    /// Waits between attempts: the first, and the longest.
+    /// The waits between attempts: the first one and the longest one.
     reconnect: (Duration, Duration),
     context: ConnectionContext,
 }
 
 impl Dialer {
-    /// A dialer for the listener that `counters` are of. A connection that has not finished by itself when `abort` is
-    /// cancelled is given up.
+    /// A dialer for the listener of `counters`. A connection that is still open when `abort` is cancelled is abandoned.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         name: &str,
@@ -72,26 +70,26 @@ impl Dialer {
         Dialer { name: name.into(), protocol, reconnect, context }
     }
 
-    /// The same with its connections recorded.
+    /// The same with recorded connections.
     #[must_use]
     pub fn recorded(mut self, capture: Option<Arc<Capture>>) -> Self {
         self.context.capture = capture;
         self
     }
 
-    /// The same with connections that share `memory` with all others.
+    /// The same with the memory of its connections taken from `memory`.
     #[must_use]
     pub fn within(mut self, memory: Arc<MemoryBudget>) -> Self {
         self.context.memory = memory;
         self
     }
 
-    /// Keeps a connection to `address` (`HOST:PORT`) until the daemon stops. Each has a session that `make` makes.
+    /// Keeps a connection to `address` (`HOST:PORT`) open until the daemon stops. `make` makes the session of each.
     pub async fn keep<S: Session>(self, address: String, make: impl Fn() -> S) {
         let (first_wait, longest_wait) = self.reconnect;
         let stop = self.context.stop.clone();
         let mut wait = first_wait;
-        let mut is_told = false;
+        let mut is_logged = false;
         loop {
             let connected = async {
                 let room = connection_memory(&self.context.memory, CONNECTION_BYTES, &self.name).await;
@@ -103,24 +101,24 @@ impl Dialer {
             };
             match connected {
                 Ok((stream, room)) => {
-                    debug!(listener = &*self.name, "connected to {address}");
-                    is_told = false;
+                    debug!(listener = &*self.name, peer = address, "connected");
+                    is_logged = false;
                     let serving = self.serve(stream, room, &address, make());
-                    let is_well = tokio::select! {
+                    let is_ok = tokio::select! {
                         () = stop.cancelled() => return,
-                        is_well = serving => is_well,
+                        is_ok = serving => is_ok,
                     };
-                    if is_well {
+                    if is_ok {
                         wait = first_wait;
                     }
-                    debug!(listener = &*self.name, "the connection to {address} has ended; dialling again in {wait:?}");
+                    debug!(listener = &*self.name, peer = address, ?wait, "connection ended; connecting again");
                 }
-                Err(error) if !is_told => {
-                    is_told = true;
-                    // A process that does not run yet, or any more, is nothing unusual.
-                    info!(listener = &*self.name, "cannot connect to {address} ({error}); trying until it can be done");
+                Err(error) if !is_logged => {
+                    is_logged = true;
+                    // It is usual that a process does not run yet, or not any more.
+                    info!(listener = &*self.name, peer = address, %error, "cannot connect; retrying until it succeeds");
                 }
-                Err(error) => debug!(listener = &*self.name, %error, "cannot connect to {address}"),
+                Err(error) => debug!(listener = &*self.name, peer = address, %error, "cannot connect"),
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -134,8 +132,8 @@ impl Dialer {
         timeout(limit, TcpStream::connect(address)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Serves a connection in a task of its own, which outlives the dialling when the daemon stops. Answers whether it
-    /// went well to its end.
+    /// Serves a connection in a task of its own, which continues after [`Dialer::keep`] has returned because the daemon stops.
+    /// Returns whether the peer was understood and has ended the connection.
     async fn serve<S: Session>(&self, stream: TcpStream, room: MemoryLease, address: &str, session: S) -> bool {
         let context = ConnectionContext {
             admitted_with: Some(Arc::new(room)),
@@ -162,11 +160,11 @@ impl Dialer {
     }
 }
 
-/// A wait shortened by up to half, by chance: many that were cut off together do not come back together.
+/// The wait shortened by a random part of up to one half, so that connections that broke together are not opened together.
 fn jittered(wait: Duration) -> Duration {
-    // Seeded from the system's randomness, anew for every hasher's state.
-    let chance = RandomState::new().build_hasher().finish();
-    wait - wait.mul_f64((chance % 1024) as f64 / 2048.0)
+    // Each `RandomState` has its own random seed.
+    let random = RandomState::new().build_hasher().finish();
+    wait - wait.mul_f64((random % 1024) as f64 / 2048.0)
 }
 
 #[cfg(test)]
@@ -174,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_never_longer_nor_less_than_half() {
+    fn a_jittered_wait_is_between_half_and_all_of_it() {
         for _ in 0..1000 {
             let wait = jittered(Duration::from_secs(8));
             assert!(wait <= Duration::from_secs(8) && wait > Duration::from_secs(4), "{wait:?}");

@@ -43,13 +43,6 @@ const REMAINING: &[&[&str]] = &[
     &["src/protocol/bytefrog/explain.rs", "src/protocol/bytefrog/hq.rs", "src/protocol/bytefrog/session.rs"],
     &["src/protocol/endless/exchange.rs", "src/protocol/endless/reading.rs", "src/protocol/endless/work.rs"],
     &["src/protocol/endless/normalize.rs", "src/protocol/endless/payload.rs", "src/protocol/endless/texts.rs"],
-    &[
-        "src/protocol/rbkit/control.rs",
-        "src/protocol/rbkit/explain.rs",
-        "src/protocol/rbkit/explain/message.rs",
-        "src/protocol/rbkit/recording.rs",
-        "src/protocol/rbkit/subscription.rs",
-    ],
     &["src/protocol/zico/definitions.rs", "src/protocol/zico/exchange.rs", "src/protocol/zico/work.rs"],
     &[
         "src/simulate/bytefrog/agent.rs",
@@ -59,15 +52,6 @@ const REMAINING: &[&[&str]] = &[
         "src/simulate/bytefrog/trace.rs",
     ],
     &["src/simulate/datadog/mod.rs", "src/simulate/mod.rs", "src/simulate/tcp.rs"],
-    &[
-        "src/simulate/rbkit/heap.rs",
-        "src/simulate/rbkit/mod.rs",
-        "src/simulate/rbkit/program.rs",
-        "src/simulate/rbkit/publisher.rs",
-        "src/simulate/rbkit/shared.rs",
-        "src/simulate/rbkit/wire.rs",
-        "src/simulate/rbkit/zmtp.rs",
-    ],
     &["src/simulate/zico/conversation.rs", "src/simulate/zico/mod.rs", "src/simulate/zico/write.rs"],
     &[
         "src/sink/file/compress.rs",

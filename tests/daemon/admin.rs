@@ -201,8 +201,8 @@ async fn ruby_processes_are_listed_and_commanded() {
     let done = tell(&daemon.server, "ruby:0", "start_memory_profile").await;
     assert_eq!((done.status, done.body.as_str()), (200, "received\n"));
     let report = within("the process has said all", running).await.unwrap().unwrap();
-    assert_eq!(report.remarks.requests["start_memory_profile"], 1);
-    assert_eq!(report.remarks.faults(), 0);
+    assert_eq!(report.received.requests["start_memory_profile"], 1);
+    assert_eq!(report.received.faults(), 0);
     daemon.stop().await;
 }
 

@@ -219,7 +219,7 @@ async fn captures_of_zico_are_decoded_to_the_events_of_the_daemon() {
 async fn captures_of_dialled_ruby_processes_are_decoded_to_the_events_of_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
     let any = "127.0.0.1:0".parse().unwrap();
-    let options = rbkit::Options { publish: any, request: any, dialect: rbkit::Dialect::Master21, heap_objects: 100 };
+    let options = rbkit::Options { publish: any, request: any, heap_objects: 100, ..Default::default() };
     let process = rbkit::Process::bind(options).await.unwrap();
     let rbkit::Options { publish, request, .. } = process.options();
     let agents =

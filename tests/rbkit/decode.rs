@@ -1,4 +1,4 @@
-//! `tributary decode rbkit`: files of messages give the events that sockets give.
+//! `tributary decode rbkit`: files of messages give the same events as sockets.
 
 use crate::live::binary::{Ended, run};
 use crate::rbkit_support::compare::{Problems, check_message, check_resource, named, of_message};
@@ -21,7 +21,7 @@ fn files(session: &Session) -> Vec<String> {
 }
 
 #[test]
-fn files_of_all_dialects_give_the_events_that_sockets_give() {
+fn files_of_all_dialects_give_the_same_events_as_sockets() {
     let mut problems = Problems::default();
     for session in recording::sessions() {
         let events = decode(&files(&session)).events();
@@ -43,9 +43,9 @@ fn files_of_all_dialects_give_the_events_that_sockets_give() {
     problems.assert_none();
 }
 
-/// A message alone does not depend on a handshake.
+/// A single message is decoded without a handshake.
 #[test]
-fn single_messages_and_answers_decode_or_give_a_loss() {
+fn single_messages_and_replies_are_decoded_or_lost() {
     let mut problems = Problems::default();
     for (channel, cases) in [("pub", recording::messages()), ("rep", recording::replies())] {
         for case in cases {
@@ -54,7 +54,7 @@ fn single_messages_and_answers_decode_or_give_a_loss() {
             let events = decode(&["--channel".to_owned(), channel.to_owned(), path]).events();
             let faults: Vec<_> =
                 crate::live::losses(&events).into_iter().filter(|loss| loss["reason"] != "gap").collect();
-            // What a lone `ok` answers, nobody knows.
+            // The request of a single `ok` is unknown.
             let is_good = case.outcome == "ok" || case.message.body == b"ok";
             problems.check(faults.is_empty() == is_good, || format!("{}: {faults:?}", case.outcome));
             if case.outcome == "reject" {
@@ -71,9 +71,9 @@ fn single_messages_and_answers_decode_or_give_a_loss() {
     problems.assert_none();
 }
 
-/// What is told apart by its shape.
+/// The form of a file shows what it is.
 #[test]
-fn the_bytes_of_a_connection_are_a_file_too() {
+fn a_file_may_have_the_bytes_of_a_connection() {
     for (name, side, handshakes, messages) in [
         ("libzmq-client-3.1", "pub-agent-to-client", 0, 4),
         ("libzmq-client-3.1", "rep-agent-to-client", 1, 0),

@@ -1,8 +1,8 @@
-//! Messages that are made to cost more than they are worth: memory, work that grows with its square, numbers out of range.
-//! What is asked of a test here is mostly that it ends, and in little memory.
+//! Messages that try to cost more than their size: memory, quadratic work, numbers at the limits of their types.
+//! Most of these tests show that decoding ends soon and in little memory.
 
 use crate::rbkit_law_support::pack::{Pack, Texts, frame, hello};
-use crate::rbkit_law_support::{Heard, Setting, Side, check_law, hear};
+use crate::rbkit_law_support::{Outcome, Setting, Side, check_accounting, read_stream};
 use tributary::protocol::End;
 
 fn stream(bodies: &[Vec<u8>]) -> Vec<u8> {
@@ -10,16 +10,16 @@ fn stream(bodies: &[Vec<u8>]) -> Vec<u8> {
     [hello("PUB"), frames.concat()].concat()
 }
 
-/// Hears one message, in pieces of 64 KiB as from a socket.
-fn heard(body: Vec<u8>) -> Heard {
+/// Reads one message in pieces of 64 KiB, as from a socket.
+fn outcome(body: Vec<u8>) -> Outcome {
     let stream = stream(&[body]);
     let cuts: Vec<usize> = (0..stream.len()).step_by(64 << 10).collect();
-    let heard = hear(&Setting::default(), Side::Published, &stream, &cuts, End::Closed);
-    check_law(&heard, &stream);
-    heard
+    let outcome = read_stream(&Setting::default(), Side::Published, &stream, &cuts, End::Closed);
+    check_accounting(&outcome, &stream);
+    outcome
 }
 
-/// A collection of the spec's dialect with one event of this type, whose payload `write` writes.
+/// A collection of the dialect spec-2.1 with one event of this type, whose payload `write` writes.
 fn collection(kind: u64, write: impl FnOnce(&mut Pack)) -> Vec<u8> {
     let mut pack = Pack::new(Texts::Raw);
     pack.raw(&[0x83, 0, 6, 9, 0, 2, 0x91, 0x82, 0]);
@@ -29,7 +29,7 @@ fn collection(kind: u64, write: impl FnOnce(&mut Pack)) -> Vec<u8> {
     pack.bytes
 }
 
-/// A snapshot of one site whose list has `count` times stack 1.
+/// A snapshot of one site that names stack 1 `count` times.
 fn snapshot(pack: &mut Pack, write_stack: impl FnOnce(&mut Pack), count: usize) {
     pack.raw(&[0x82, 16, 0x81, 1]);
     write_stack(pack);
@@ -51,14 +51,14 @@ fn a_long_text_that_many_samples_share_does_not_fill_memory() {
         };
         snapshot(pack, stack, 40);
     });
-    let heard = heard(body);
-    assert_eq!(heard.lines.len(), 40);
-    assert!(heard.largest_batch < 6_000_000, "{}", heard.largest_batch);
+    let outcome = outcome(body);
+    assert_eq!(outcome.lines.len(), 40);
+    assert!(outcome.largest_batch < 6_000_000, "{}", outcome.largest_batch);
 }
 
 #[test]
-fn a_stack_of_useless_bytes_is_not_read_again_for_each_of_its_samples() {
-    // 50 000 samples of a stack of 2 MB that has nothing to show: 100 GB to go through.
+fn a_long_stack_without_frames_is_not_read_again_for_each_of_its_samples() {
+    // 50,000 samples of a stack of 2 MB with one frame: 100 GB if it were read for each.
     let body = collection(0, |pack| {
         let stack = |pack: &mut Pack| {
             pack.raw(&[0x91, 0x82, 12, 0xA1, b'm', 99]);
@@ -67,13 +67,13 @@ fn a_stack_of_useless_bytes_is_not_read_again_for_each_of_its_samples() {
         };
         snapshot(pack, stack, 50_000);
     });
-    let heard = heard(body);
-    assert_eq!(heard.lines.len(), 50_000);
-    assert!(heard.lines[49_999].contains(r#""frames":[{"function":"m"}]"#));
+    let outcome = outcome(body);
+    assert_eq!(outcome.lines.len(), 50_000);
+    assert!(outcome.lines[49_999].contains(r#""frames":[{"function":"m"}]"#));
 }
 
 #[test]
-fn more_stacks_than_any_agent_has_are_not_all_remembered() {
+fn more_stacks_than_any_agent_has_are_not_all_indexed() {
     let mut pack = Pack::new(Texts::Raw);
     pack.raw(&[0x83, 0, 6, 9, 0, 2, 0x91, 0x82, 0, 0, 2, 0x82, 16]);
     pack.map(1_000_000);
@@ -88,7 +88,7 @@ fn more_stacks_than_any_agent_has_are_not_all_remembered() {
         pack.uint(id);
         pack.uint(1);
     }
-    let events = heard(pack.bytes).events();
+    let events = outcome(pack.bytes).events();
     assert_eq!(events.len(), 2);
     assert_eq!(events[0]["sample"]["frames"][0]["function"], "m");
     assert!(events[0]["attributes"].get("tributary.incomplete").is_none());
@@ -97,35 +97,35 @@ fn more_stacks_than_any_agent_has_are_not_all_remembered() {
 }
 
 #[test]
-fn a_snapshot_outside_of_collections_is_known_however_it_arrives() {
+fn a_snapshot_outside_of_collections_is_read_however_it_is_cut() {
     let mut pack = Pack::new(Texts::Raw);
     pack.raw(&[0x82, 0, 0, 2]);
     snapshot(&mut pack, |pack| pack.raw(&[0x91, 0x81, 12, 0xA1, b'm']), 3);
     let stream = stream(&[pack.bytes]);
-    let whole = hear(&Setting::default(), Side::Published, &stream, &[], End::Closed);
-    check_law(&whole, &stream);
+    let whole = read_stream(&Setting::default(), Side::Published, &stream, &[], End::Closed);
+    check_accounting(&whole, &stream);
     assert_eq!(whole.names(), [("rbkit.allocations".to_owned(), 3)].into());
     for cut in 0..stream.len() {
-        let cut = hear(&Setting::default(), Side::Published, &stream, &[cut], End::Closed);
+        let cut = read_stream(&Setting::default(), Side::Published, &stream, &[cut], End::Closed);
         assert_eq!(cut.lines, whole.lines);
     }
 }
 
 #[test]
-fn a_payload_that_promises_millions_of_pairs_is_asked_for_them_once() {
-    // A map of 4 million pairs whose first key does not end: to ask for each of them is to read the key as often.
+fn a_payload_that_announces_millions_of_pairs_is_read_once() {
+    // A map of 4 million pairs whose first key is incomplete: a loop over the pairs would read the key for each.
     let mut pack = Pack::new(Texts::Raw);
     pack.raw(&[0x82, 0, 0, 2]);
     pack.map(4_000_000);
     pack.array(8_000_000);
     pack.raw(&vec![0xC0; 8_000_000]);
     pack.raw(&vec![0xC0; 500_000]);
-    let heard = heard(pack.bytes);
-    assert_eq!(heard.names().keys().collect::<Vec<_>>(), ["loss malformed"]);
+    let outcome = outcome(pack.bytes);
+    assert_eq!(outcome.names().keys().collect::<Vec<_>>(), ["loss malformed"]);
 }
 
 #[test]
-fn a_part_that_arrives_in_many_pieces_is_not_begun_anew_with_each() {
+fn a_part_that_arrives_in_many_pieces_is_not_read_again_for_each() {
     // One object with 4 million references, in pieces of 1 KB.
     let body = collection(4, |pack| {
         pack.raw(&[0x91, 0x82, 3, 1, 5]);
@@ -134,15 +134,15 @@ fn a_part_that_arrives_in_many_pieces_is_not_begun_anew_with_each() {
     });
     let stream = stream(&[body]);
     let cuts: Vec<usize> = (0..stream.len()).step_by(1 << 10).collect();
-    let heard = hear(&Setting::default(), Side::Published, &stream, &cuts, End::Closed);
-    check_law(&heard, &stream);
-    let events = heard.events();
+    let outcome = read_stream(&Setting::default(), Side::Published, &stream, &cuts, End::Closed);
+    check_accounting(&outcome, &stream);
+    let events = outcome.events();
     assert_eq!(events[0]["attributes"]["rbkit.object.references"].as_array().unwrap().len(), 100_000);
-    assert_eq!(heard.lost, 3_900_000);
+    assert_eq!(outcome.lost, 3_900_000);
 }
 
 #[test]
-fn numbers_at_their_ends_are_numbers() {
+fn the_smallest_and_largest_numbers_are_read() {
     let counters = [u64::MAX, 0, u64::MAX - 1, u64::MAX, u64::MAX];
     let bodies: Vec<Vec<u8>> = counters
         .iter()
@@ -151,7 +151,7 @@ fn numbers_at_their_ends_are_numbers() {
             pack.raw(&[0x83, 0, 7, 9]);
             pack.uint(*counter);
             pack.raw(&[2, 0x92]);
-            // A dump that promises 2^64 - 1 objects and has one of all the largest numbers, twice over.
+            // A dump that announces 2^64 - 1 objects and has one with the largest numbers, twice.
             for _ in 0..2 {
                 pack.raw(&[0x84, 0, 5, 10]);
                 pack.uint(u64::MAX);
@@ -168,21 +168,21 @@ fn numbers_at_their_ends_are_numbers() {
         })
         .collect();
     let stream = stream(&bodies);
-    let heard = hear(&Setting::default(), Side::Published, &stream, &[], End::Closed);
-    check_law(&heard, &stream);
-    let names = heard.names();
+    let outcome = read_stream(&Setting::default(), Side::Published, &stream, &[], End::Closed);
+    check_accounting(&outcome, &stream);
+    let names = outcome.names();
     assert_eq!(names["rbkit.heap.object"], 10);
     assert_eq!(names["rbkit.agent.restarted"], 2);
-    assert!(heard.events().iter().any(|event| event["loss"]["events"].as_u64() == Some(u64::MAX - 2)), "the gap");
+    assert!(outcome.events().iter().any(|event| event["loss"]["events"].as_u64() == Some(u64::MAX - 2)), "the gap");
 }
 
 #[test]
-fn times_that_are_none_are_ours() {
+fn invalid_times_are_replaced_by_the_receive_time() {
     let time = |bytes: &[u8]| {
         let mut pack = Pack::new(Texts::Raw);
         pack.raw(&[0x82, 0, 7, 2, 0x91, 0x82, 0, 2, 1]);
         pack.raw(bytes);
-        heard(pack.bytes).events().remove(0)
+        outcome(pack.bytes).events().remove(0)
     };
     let float = |number: f64| [&[0xCB][..], &number.to_be_bytes()].concat();
     for none in [f64::NAN, f64::INFINITY, -1.0, 1e300].map(float) {

@@ -19,7 +19,7 @@ fn case_in_reads(name: &'static str, size: usize, read_bytes: usize, attack: fn(
     })
 }
 
-/// A message of the document's dialect with these events.
+/// A message of the dialect spec-2.1 with these events.
 fn message(counter: u64, events: &[Vec<u8>]) -> Vec<u8> {
     let mut pack = Pack::new(Texts::Raw);
     pack.raw(&[0x83, 0, 6, 9]);
@@ -76,7 +76,7 @@ fn twice_the_stream_is_at_most_two_and_a_half_times_the_work() {
         case("one message of many events", 500, |n| {
             message(1, &(0..n).map(|at| event(1, |pack| pack.raw(&[0x81, 3, at as u8 & 127]))).collect::<Vec<_>>())
         }),
-        case("events that nobody knows", 500, |n| message(1, &vec![event(99, |pack| pack.nil()); n])),
+        case("events of an unknown type", 500, |n| message(1, &vec![event(99, |pack| pack.nil()); n])),
         case("an event with more and more keys, its payload first", 500, |n| {
             let mut pack = Pack::new(Texts::Raw);
             pack.map(n + 2);

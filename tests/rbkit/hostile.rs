@@ -1,7 +1,7 @@
-//! Peers that are no Ruby process, or one that has gone mad: memory stays bounded, what is lost is told with its place,
-//! and the other agents of the listener notice nothing.
+//! Peers that are not Ruby processes, or misbehave: memory stays bounded, losses have their places,
+//! and other agents of the listener are not affected.
 //!
-//! Each test looks at the memory of this process, so they take turns.
+//! Each test measures the memory of this process, so they run one after another.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard};
 
 const MIB: u64 = 1 << 20;
-/// More than a listener, its connections and this test take, and far less than anything that is claimed below.
+/// More than a listener, its connections and this test need, and far less than the sizes that peers announce below.
 const MOST_BYTES: u64 = 48 * MIB;
 
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// A daemon with a good agent and a hostile address, and how much memory there was before.
+/// A daemon with a good and a hostile agent, and the memory in use before.
 struct Scene {
     daemon: Daemon,
     good: Agent,
@@ -31,7 +31,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// `options` are lines of the listener.
+    /// `options` are further lines of the listener.
     async fn new(options: &str, script: impl Fn(u64) -> Script + Send + 'static) -> Scene {
         let turn = TURN.lock().await;
         let (good, raw) = (Agent::bind().await, Raw::bind(script).await);
@@ -44,13 +44,13 @@ impl Scene {
         Scene { daemon, good, raw, counter: 0, memory, _turn: turn }
     }
 
-    /// The good agent is heard as ever.
-    async fn assert_good_is_heard(&mut self) {
+    /// Messages of the good agent are still received.
+    async fn assert_good_is_received(&mut self) {
         let counter = self.counter;
         self.counter += 1;
         self.good.publish(&wire::collection(counter, &[wire::created(counter)])).await;
         let is_there = |events: &[Value]| !self.of_good(events, counter).is_empty();
-        self.daemon.until("the good agent is heard", is_there).await;
+        self.daemon.until("the message of the good agent", is_there).await;
     }
 
     fn of_good(&self, events: &[Value], counter: u64) -> Vec<Value> {
@@ -66,7 +66,7 @@ impl Scene {
         assert!(used < MOST_BYTES, "{} MiB more than before", used / MIB);
     }
 
-    /// Waits for so many losses of the hostile peer; the first, with its place.
+    /// Waits for this many losses of the hostile peer; returns the first.
     async fn until_lost(&self, times: usize) -> Value {
         let peer = self.raw.address.to_string();
         let lost = |events: &[Value]| {
@@ -78,9 +78,9 @@ impl Scene {
         lost(&events).remove(0)
     }
 
-    /// Holds that nothing of the good agent is lost, and that the counters balance.
+    /// Asserts that nothing of the good agent is lost, and that the counters balance.
     async fn end(mut self) -> Vec<Value> {
-        self.assert_good_is_heard().await;
+        self.assert_good_is_received().await;
         let Scene { daemon, good, raw, .. } = self;
         let events = daemon.stop().await.events;
         good.assert_no_faults();
@@ -91,50 +91,50 @@ impl Scene {
     }
 }
 
-/// Greeting, READY, and this.
+/// Greeting, READY, and these bytes.
 fn stream(frames: &[u8]) -> Vec<u8> {
     [&wire::greeting(0)[..], &wire::ready("PUB"), frames].concat()
 }
 
 #[tokio::test]
-async fn a_frame_of_a_tebibyte_closes_the_connection_before_a_byte_of_it_comes() {
+async fn a_frame_of_a_tebibyte_closes_the_connection_before_its_body_arrives() {
     let bytes = stream(&wire::long_head(0, 1 << 40));
-    let mut scene = Scene::new("", move |_| Script::say(bytes.clone(), Then::Listen)).await;
+    let mut scene = Scene::new("", move |_| Script::send(bytes.clone(), Then::Listen)).await;
     let loss = scene.until_lost(3).await;
     assert_eq!(loss["loss"]["reason"], "too_large");
     assert!(loss["loss"]["detail"].as_str().unwrap().contains("max_frame_bytes"), "{loss}");
     assert_eq!((&loss["origin"]["offset"], &loss["loss"]["bytes"]), (&91.into(), &9.into()), "{loss}");
-    scene.assert_good_is_heard().await;
+    scene.assert_good_is_received().await;
     scene.assert_memory();
     scene.end().await;
 }
 
-/// What may come is not set aside before it comes, and what cannot be used is not kept.
+/// Memory is not reserved for announced bytes, and unusable bytes are not kept.
 #[tokio::test]
-async fn the_largest_frame_that_is_allowed_costs_only_what_of_it_has_come() {
+async fn the_largest_allowed_frame_costs_only_the_bytes_that_have_arrived() {
     for filler in [0x00, 0xc1, 0x91, 0xdd, 0xff] {
         let head = wire::long_head(0, 256 * MIB);
         let bytes = [stream(&head), vec![filler; 8 << 20]].concat();
         let sent = bytes.len() as u64;
         let mut scene = Scene::new("", move |number| match number {
-            0 => Script::say(bytes.clone(), Then::Listen),
-            _ => Script::say(stream(&[]), Then::Listen),
+            0 => Script::send(bytes.clone(), Then::Listen),
+            _ => Script::send(stream(&[]), Then::Listen),
         })
         .await;
-        until("all was said, or it has been closed", || {
+        until("all bytes are sent, or the connection is closed", || {
             (scene.raw.bytes() >= sent || scene.raw.closed() > 0).then_some(())
         })
         .await;
-        scene.assert_good_is_heard().await;
+        scene.assert_good_is_received().await;
         scene.assert_memory();
         scene.end().await;
     }
 }
 
-/// A text, a list of references, a stack, a dump, an unknown value: each as long as the frame may be, and well-formed.
+/// A text, a list of references, a stack, a dump, an unknown value: each well-formed and as long as the frame may be.
 #[tokio::test]
-async fn what_is_long_in_a_message_is_not_gathered_beyond_its_limit() {
-    if !is_in_own_process(what_is_long_in_a_message_is_not_gathered_beyond_its_limit) {
+async fn long_parts_of_a_message_are_not_buffered_beyond_the_limit() {
+    if !is_in_own_process(long_parts_of_a_message_are_not_buffered_beyond_the_limit) {
         return;
     }
     let head = [&wire::collection(1, &[])[..], &[]].concat();
@@ -142,7 +142,7 @@ async fn what_is_long_in_a_message_is_not_gathered_beyond_its_limit() {
     let event = |number: u8| [&[0x91, 0x83, 0, number, 1, 0xcb][..], &[0; 8], &[2]].concat();
     let count = |marker: u8| [&[marker][..], &(200_u32 << 20).to_be_bytes()].concat();
     let object = [0x82, 3, 1, 5, 0x90];
-    // What becomes an event each makes much work of few bytes.
+    // Parts that become events cause much output for few bytes.
     for (what, begin, filler, enough) in [
         ("a class name", [&event(0)[..], &[0x82, 3, 1, 4], &count(0xdb)].concat(), vec![b'a'; 1 << 16], 24),
         ("references", [&event(5)[..], &[0x91, 0x82, 3, 1, 5], &count(0xdd)].concat(), vec![7; 1 << 16], 24),
@@ -157,12 +157,12 @@ async fn what_is_long_in_a_message_is_not_gathered_beyond_its_limit() {
         let bytes = [begin, filler].concat();
         let turn = TURN.lock().await;
         let raw = Raw::bind(move |number| match number {
-            0 => Script::say(bytes.clone(), Then::Repeat(again)),
-            _ => Script::say(stream(&[]), Then::Listen),
+            0 => Script::send(bytes.clone(), Then::Repeat(again)),
+            _ => Script::send(stream(&[]), Then::Listen),
         })
         .await;
         let memory = process_memory("RssAnon");
-        // Events that stay in memory would hide what the session keeps.
+        // Events in memory would hide the memory of the session.
         let agent = format!("{{ publish = \"{}\" }}", raw.address);
         let toml = format!("{}\n[sinks.out]\ntype = \"discard\"\n", listener(&[agent], "max_message_bytes = \"1MiB\""));
         let server = tributary::server::Server::start(&crate::live::config(&toml)).await.unwrap();
@@ -184,33 +184,33 @@ async fn a_message_of_endless_frames_ends_at_the_limit() {
     if !is_in_own_process(a_message_of_endless_frames_ends_at_the_limit) {
         return;
     }
-    // Of no bytes, of some, and of as many as there may be in all.
+    // Frames of no bytes, of some bytes, and of the largest allowed sum.
     for (length, times) in [(0, 1_000), (100, 1_000), (16 * MIB as usize, 4)] {
         let frames = wire::frame(wire::MORE, &vec![0; length]).repeat(times);
         let bytes = stream(&frames);
         let options = "max_frame_bytes = \"32MiB\"";
-        let mut scene = Scene::new(options, move |_| Script::say(bytes.clone(), Then::Repeat(0))).await;
+        let mut scene = Scene::new(options, move |_| Script::send(bytes.clone(), Then::Repeat(0))).await;
         let loss = scene.until_lost(2).await;
         let reason = loss["loss"]["reason"].as_str().unwrap();
         assert!(["malformed", "too_large"].contains(&reason), "{loss}");
         scene.raw.until_closed(2).await;
-        scene.assert_good_is_heard().await;
-        // The test itself holds what it says, and a piece of it per connection.
+        scene.assert_good_is_received().await;
+        // The test itself holds the bytes that it sends, and a piece of them for each connection.
         let now = process_memory("RssAnon").saturating_sub(scene.memory + 6 * (length * times) as u64);
         assert!(now < MOST_BYTES, "{} MiB", now / MIB);
         scene.end().await;
     }
 }
 
-/// A message of several frames is dropped, as often as it comes, and the connection stays.
+/// Each message of several frames is dropped, and the connection stays open.
 #[tokio::test]
-async fn multipart_messages_for_ever_leave_bounded_losses_and_what_is_between_them_is_read() {
+async fn multipart_messages_leave_bounded_losses_and_other_messages_are_read() {
     let multipart = [wire::frame(wire::MORE, b"a"), wire::frame(0, b"b")].concat().repeat(1_000);
     let good = wire::frame(0, &wire::collection(7, &[wire::gc_start()]));
     let bytes = stream(&[&multipart[..], &good].concat());
-    let mut scene = Scene::new("", move |_| Script::say(bytes.clone(), Then::Listen)).await;
+    let mut scene = Scene::new("", move |_| Script::send(bytes.clone(), Then::Listen)).await;
     scene.daemon.until("the good message", |events| !of_message(events, 7).is_empty()).await;
-    scene.assert_good_is_heard().await;
+    scene.assert_good_is_received().await;
     assert_eq!(scene.raw.opened(), 1);
     let events = scene.end().await;
     let lost: u64 = losses(&events).iter().map(|loss| loss["bytes"].as_u64().unwrap()).sum();
@@ -218,14 +218,14 @@ async fn multipart_messages_for_ever_leave_bounded_losses_and_what_is_between_th
 }
 
 #[tokio::test]
-async fn a_greeting_that_comes_too_slowly_ends_with_its_time_and_costs_nobody_else_any() {
+async fn a_slow_greeting_ends_at_its_time_limit_and_does_not_delay_others() {
     let script = |_| Script {
         piece: 1,
         pause: Duration::from_millis(50),
-        ..Script::say([wire::greeting(0), wire::ready("PUB")].concat(), Then::Listen)
+        ..Script::send([wire::greeting(0), wire::ready("PUB")].concat(), Then::Listen)
     };
     let mut scene = Scene::new("handshake_timeout = \"500ms\"", script).await;
-    scene.assert_good_is_heard().await;
+    scene.assert_good_is_received().await;
     scene.raw.until_closed(2).await;
     let loss = scene.until_lost(2).await;
     let lost = loss["loss"]["bytes"].as_u64().unwrap();
@@ -233,38 +233,38 @@ async fn a_greeting_that_comes_too_slowly_ends_with_its_time_and_costs_nobody_el
     scene.end().await;
 }
 
-/// A peer that says nothing at all, and one that greets and never is ready.
+/// A peer that sends nothing, and one that sends a greeting and no READY.
 #[tokio::test]
-async fn silence_instead_of_a_greeting_ends_with_its_time() {
+async fn a_missing_greeting_ends_at_its_time_limit() {
     for bytes in [Vec::new(), wire::greeting(1)] {
-        let script = move |_| Script::say(bytes.clone(), Then::Listen);
+        let script = move |_| Script::send(bytes.clone(), Then::Listen);
         let mut scene = Scene::new("handshake_timeout = \"300ms\"", script).await;
         scene.raw.until_closed(2).await;
-        scene.assert_good_is_heard().await;
+        scene.assert_good_is_received().await;
         scene.end().await;
     }
 }
 
-/// A frame that was begun and then stalls.
+/// A frame whose rest does not arrive.
 #[tokio::test]
-async fn a_frame_that_stops_in_the_middle_ends_with_its_time() {
+async fn an_incomplete_frame_ends_at_its_time_limit() {
     let frame = wire::frame(0, &wire::collection(7, &[wire::gc_start()]));
     let bytes = stream(&frame[..frame.len() - 3]);
-    let script = move |_| Script::say(bytes.clone(), Then::Listen);
-    let mut scene = Scene::new("idle_timeout = \"300ms\"", script).await;
+    let script = move |_| Script::send(bytes.clone(), Then::Listen);
+    let mut scene = Scene::new("message_timeout = \"300ms\"", script).await;
     scene.raw.until_closed(1).await;
     let loss = scene.until_lost(1).await;
-    // The frame's head is at 91, and what has come of its events is worked off.
+    // The head of the frame is at 91, and its complete parts have been decoded.
     assert!((91..=93).contains(&loss["origin"]["offset"].as_u64().unwrap()), "{loss}");
-    scene.assert_good_is_heard().await;
+    scene.assert_good_is_received().await;
     let Scene { daemon, .. } = scene;
     daemon.stop().await;
 }
 
-/// What one message claims, and what it may have that is deep.
+/// Huge counts and deep nesting.
 #[tokio::test]
-async fn counts_and_depths_that_are_claimed_cost_nothing_and_the_next_message_is_read() {
-    if !is_in_own_process(counts_and_depths_that_are_claimed_cost_nothing_and_the_next_message_is_read) {
+async fn huge_counts_and_deep_nesting_cost_nothing_and_the_next_message_is_read() {
+    if !is_in_own_process(huge_counts_and_deep_nesting_cost_nothing_and_the_next_message_is_read) {
         return;
     }
     let head = wire::collection(1, &[]);
@@ -288,10 +288,10 @@ async fn counts_and_depths_that_are_claimed_cost_nothing_and_the_next_message_is
     let good = wire::frame(0, &wire::collection(2, &[wire::gc_start()]));
     let frames: Vec<u8> = bodies.iter().flat_map(|body| wire::frame(0, body)).chain(good).collect();
     let bytes = stream(&frames);
-    let mut scene = Scene::new("", move |_| Script::say(bytes.clone(), Then::Listen)).await;
+    let mut scene = Scene::new("", move |_| Script::send(bytes.clone(), Then::Listen)).await;
     let is_there = |events: &[Value]| events.iter().any(|event| event["name"] == "rbkit.gc.start");
     scene.daemon.until("the good message", is_there).await;
-    scene.assert_good_is_heard().await;
+    scene.assert_good_is_received().await;
     assert_eq!(scene.raw.opened(), 1);
     let now = process_memory("RssAnon").saturating_sub(scene.memory + 3 * frames.len() as u64);
     assert!(now < MOST_BYTES, "{} MiB", now / MIB);
@@ -304,7 +304,7 @@ async fn counts_and_depths_that_are_claimed_cost_nothing_and_the_next_message_is
         .map(|event| event["origin"]["offset"].as_u64().unwrap())
         .collect();
     assert!(places.is_sorted());
-    // Each message has its own loss, at its own place.
+    // Each message has its own loss with its place.
     places.dedup();
     let mut at = 91;
     let starts = bodies.iter().map(|body| {
@@ -316,10 +316,10 @@ async fn counts_and_depths_that_are_claimed_cost_nothing_and_the_next_message_is
     assert!(missed.is_empty() && places.len() >= count, "{missed:?} of {count}: {places:?}");
 }
 
-/// Texts and ids without end: what is remembered between messages has a bound.
+/// Endless texts and ids: the memory between messages is bounded.
 #[tokio::test]
-async fn objects_and_dumps_without_end_are_not_remembered_without_end() {
-    if !is_in_own_process(objects_and_dumps_without_end_are_not_remembered_without_end) {
+async fn endless_objects_and_dumps_need_bounded_memory() {
+    if !is_in_own_process(endless_objects_and_dumps_need_bounded_memory) {
         return;
     }
     let mut frames = Vec::new();
@@ -329,11 +329,11 @@ async fn objects_and_dumps_without_end_are_not_remembered_without_end() {
     }
     let bytes = stream(&frames);
     let sent = bytes.len() as u64;
-    let script = move |_| Script::say(bytes.clone(), Then::Listen);
+    let script = move |_| Script::send(bytes.clone(), Then::Listen);
     let directory = tempfile::tempdir().unwrap();
     let raw = Raw::bind(script).await;
     let _turn = TURN.lock().await;
-    // Events that stay in memory would hide what the session keeps.
+    // Events in memory would hide the memory of the session.
     let sink = "[sinks.out]\ntype = \"discard\"";
     let toml = format!("{}\n{sink}\n", listener(&[format!("{{ publish = \"{}\" }}", raw.address)], ""));
     let config = crate::live::config(&toml);
@@ -350,10 +350,10 @@ async fn objects_and_dumps_without_end_are_not_remembered_without_end() {
     drop(directory);
 }
 
-/// On the other socket: an endless answer, and one that nobody has asked for.
+/// On the REP socket: an endless reply, and a reply without a request.
 #[tokio::test]
-async fn answers_without_end_or_without_a_question_close_the_connection() {
-    if !is_in_own_process(answers_without_end_or_without_a_question_close_the_connection) {
+async fn an_endless_reply_and_a_reply_without_a_request_close_the_connection() {
+    if !is_in_own_process(an_endless_reply_and_a_reply_without_a_request_close_the_connection) {
         return;
     }
     let _turn = TURN.lock().await;
@@ -363,13 +363,13 @@ async fn answers_without_end_or_without_a_question_close_the_connection() {
     let unasked = [&ready[..], &wire::reply(b"ok").repeat(1_000)].concat();
     for bytes in [huge, endless, unasked] {
         let memory = process_memory("RssAnon");
-        let raw = Raw::bind(move |_| Script::say(bytes.clone(), Then::Listen)).await;
+        let raw = Raw::bind(move |_| Script::send(bytes.clone(), Then::Listen)).await;
         let good = Agent::bind().await;
         let hostile = format!("{{ publish = \"{}\", request = \"{}\" }}", good.publish, raw.address);
         let options = "reconnect = { min = \"10ms\", max = \"50ms\" }\nrequest_timeout = \"500ms\"";
         let daemon = Daemon::start(&listener(&[hostile], options)).await;
         raw.until_closed(2).await;
-        // Who publishes is not to blame.
+        // The PUB socket is not affected.
         good.until_subscribed().await;
         good.publish(&wire::collection(0, &[wire::gc_start()])).await;
         daemon.until_named("rbkit.gc.start").await;
@@ -378,7 +378,7 @@ async fn answers_without_end_or_without_a_question_close_the_connection() {
         let stopped = daemon.stop().await;
         let peer = raw.address.to_string();
         let is_located = |event: &&Value| event["kind"] == "loss" && event["origin"]["peer"] == peer;
-        assert!(stopped.events.iter().any(|event| is_located(&event)), "what it said is lost");
+        assert!(stopped.events.iter().any(|event| is_located(&event)), "its bytes are lost");
         assert_eq!(good.pub_connections(), 1);
     }
 }

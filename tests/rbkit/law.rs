@@ -1,5 +1,5 @@
-//! Whatever agents publish and reply, in every dialect, however it is cut and wherever it breaks: every byte is decoded
-//! or told as lost, and the events do not depend on the cuts.
+//! Messages and replies in every dialect, split and broken anywhere: every byte is decoded or reported as
+//! lost, and the events do not depend on how the stream was split.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::rbkit_law_support::model::{Dialect, Message, published, write};
 use crate::rbkit_law_support::pack::{Pack, Texts, frame, hello};
-use crate::rbkit_law_support::{Driven, Heard, Setting, Side, check_books, check_law, hear};
+use crate::rbkit_law_support::{Driven, Outcome, Setting, Side, check_accounting, check_totals, read_stream};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -21,14 +21,14 @@ fn cuts_of(indexes: &[Index], length: usize) -> Vec<usize> {
     cuts
 }
 
-/// Hears a stream whole, byte by byte and in the given pieces, which must all come to the same.
-fn hear_alike(setting: &Setting, side: Side, stream: &[u8], cuts: &[usize], end: End) -> Heard {
-    let whole = hear(setting, side, stream, &[], end);
-    check_law(&whole, stream);
+/// Reads a stream as a whole, byte by byte and in the given pieces, which must all give the same events.
+fn read_alike(setting: &Setting, side: Side, stream: &[u8], cuts: &[usize], end: End) -> Outcome {
+    let whole = read_stream(setting, side, stream, &[], end);
+    check_accounting(&whole, stream);
     let bytewise: Vec<usize> = (0..stream.len()).collect();
     for (how, cuts) in [("in pieces", cuts), ("byte by byte", &bytewise[..])] {
-        let cut = hear(setting, side, stream, cuts, end);
-        check_law(&cut, stream);
+        let cut = read_stream(setting, side, stream, cuts, end);
+        check_accounting(&cut, stream);
         let differs = cut.lines.iter().zip(&whole.lines).position(|(cut, whole)| cut != whole);
         if let Some(at) = differs {
             panic!("{how} event {at} is\n{:.600}\nnot\n{:.600}", cut.lines[at], whole.lines[at]);
@@ -44,9 +44,9 @@ fn hear_alike(setting: &Setting, side: Side, stream: &[u8], cuts: &[usize], end:
 }
 
 /// Events by name, metrics as one.
-fn names(heard: &Heard) -> std::collections::BTreeMap<String, u64> {
+fn names(outcome: &Outcome) -> std::collections::BTreeMap<String, u64> {
     let mut names = std::collections::BTreeMap::new();
-    for (name, count) in heard.names() {
+    for (name, count) in outcome.names() {
         let is_metric = name.starts_with("rbkit.gc.")
             && !matches!(&*name, "rbkit.gc.start" | "rbkit.gc.end_mark" | "rbkit.gc.end_sweep");
         *names.entry(if is_metric { "metrics".to_owned() } else { name }).or_insert(0) += count;
@@ -58,14 +58,14 @@ fn stream_of(dialect: Dialect, messages: &[Message]) -> Vec<u8> {
     write(dialect, messages).stream
 }
 
-/// Any value at all, in MessagePack.
+/// An arbitrary MessagePack value.
 fn value() -> impl Strategy<Value = Vec<u8>> {
     let leaf = prop_oneof![
         any::<u64>().prop_map(|number| packed(|pack| pack.uint(number))),
         any::<f64>().prop_map(|number| packed(|pack| pack.float(number))),
         vec(any::<u8>(), 0..40).prop_map(|text| packed(|pack| pack.text(&text))),
         prop::sample::select(vec![vec![0xC0], vec![0xC2], vec![0xFF], vec![0xD4, 1, 2], vec![0xC4, 1, 9], vec![0xC1]]),
-        // Counts and lengths that nothing can hold, and nesting without end.
+        // Huge counts and lengths, and endless nesting.
         prop::sample::select(vec![
             vec![0xDD, 0xFF, 0xFF, 0xFF, 0xFF],
             vec![0xDF, 0x7F, 0xFF, 0xFF, 0xFF],
@@ -96,7 +96,7 @@ fn packed(write: impl FnOnce(&mut Pack)) -> Vec<u8> {
     pack.bytes
 }
 
-/// A collection whose payload is anything, or events of any payload.
+/// A collection with an arbitrary payload, or of events with arbitrary payloads.
 fn hostile_body() -> impl Strategy<Value = Vec<u8>> {
     let event = (0u64..12, option_of_total(), value()).prop_map(|(kind, total, payload)| {
         packed(|pack| {
@@ -142,7 +142,7 @@ fn hostile_stream() -> impl Strategy<Value = Vec<u8>> {
     vec(part, 0..6).prop_map(|parts| [hello("PUB"), parts.concat()].concat())
 }
 
-/// Limits that are met soon.
+/// Small limits.
 fn tight() -> impl Strategy<Value = Setting> {
     let limits =
         (prop::sample::select(vec![40u64, 200, 1000, 1 << 24]), prop::sample::select(vec![100u64, 2000, 1 << 28]));
@@ -162,44 +162,44 @@ proptest! {
     #![proptest_config(config(192))]
 
     #[test]
-    fn what_agents_publish_becomes_its_events_however_it_is_cut(
+    fn published_messages_give_the_same_events_however_they_are_cut(
         (dialect, messages) in published(),
         cuts in vec(any::<Index>(), 0..12),
     ) {
         let written = write(dialect, &messages);
         let stream = &written.stream;
-        let heard = hear_alike(&Setting::default(), Side::Published, stream, &cuts_of(&cuts, stream.len()), End::Closed);
-        prop_assert_eq!(names(&heard), written.names);
-        // Each stands where its message stands.
-        for event in heard.events() {
+        let outcome = read_alike(&Setting::default(), Side::Published, stream, &cuts_of(&cuts, stream.len()), End::Closed);
+        prop_assert_eq!(names(&outcome), written.names);
+        // The place of each event is inside its message.
+        for event in outcome.events() {
             let place = |key: &str| event["origin"][key].as_u64().unwrap() as usize;
             let body = &written.bodies[place("sequence")];
             prop_assert!(body.start <= place("offset") && place("offset") + place("length") <= body.end);
         }
-        prop_assert!(written.has_odd || heard.lost == 0);
+        prop_assert!(written.has_odd || outcome.lost == 0);
     }
 
     #[test]
-    fn a_stream_that_ends_anywhere_is_told_up_to_there(
+    fn a_stream_is_decoded_up_to_its_end_wherever_that_is(
         (dialect, messages) in published(),
         end in any::<Index>(),
         cuts in vec(any::<Index>(), 0..6),
     ) {
         let stream = stream_of(dialect, &messages);
-        let whole = hear(&Setting::default(), Side::Published, &stream, &[], End::Closed);
+        let whole = read_stream(&Setting::default(), Side::Published, &stream, &[], End::Closed);
         let stream = &stream[..end.index(stream.len() + 1)];
-        let heard = hear_alike(&Setting::default(), Side::Published, stream, &cuts_of(&cuts, stream.len()), End::Closed);
-        let ended = heard.events().iter().filter(|event| event["kind"] == "loss").count();
-        let sound: Vec<&String> = heard.lines.iter().filter(|line| !line.contains("\"kind\":\"loss\"")).collect();
+        let outcome = read_alike(&Setting::default(), Side::Published, stream, &cuts_of(&cuts, stream.len()), End::Closed);
+        let ended = outcome.events().iter().filter(|event| event["kind"] == "loss").count();
+        let sound: Vec<&String> = outcome.lines.iter().filter(|line| !line.contains("\"kind\":\"loss\"")).collect();
         let first: Vec<&String> = whole.lines.iter().filter(|line| !line.contains("\"kind\":\"loss\"")).take(sound.len()).collect();
         prop_assert_eq!(sound, first);
-        // The message that was cut, a dump in it, and odd events before.
+        // The cut message, a dump in it, and invalid events before it.
         let odd = whole.lines.iter().filter(|line| line.contains("\"kind\":\"loss\"")).count();
         prop_assert!(ended <= odd + 2);
     }
 
     #[test]
-    fn a_flipped_bit_costs_what_it_hits(
+    fn a_flipped_bit_does_not_affect_earlier_messages(
         (dialect, messages) in published(),
         flips in vec((any::<Index>(), 0..8u8), 1..4),
         cuts in vec(any::<Index>(), 0..6),
@@ -210,23 +210,23 @@ proptest! {
             let at = at.index(stream.len());
             stream[at] ^= 1 << bit;
         }
-        let heard = hear_alike(&Setting::default(), Side::Published, &stream, &cuts_of(&cuts, stream.len()), End::Closed);
-        // What stands before the first of them is as it was.
+        let outcome = read_alike(&Setting::default(), Side::Published, &stream, &cuts_of(&cuts, stream.len()), End::Closed);
+        // The events before the first flipped bit are unchanged.
         let first = flips.iter().map(|(at, _)| at.index(stream.len())).min().unwrap_or(0);
         let intact = written.bodies.iter().take_while(|body| body.end <= first).count();
-        let before = hear(&Setting::default(), Side::Published, &written.stream, &[], End::Closed);
+        let before = read_stream(&Setting::default(), Side::Published, &written.stream, &[], End::Closed);
         let is_in = |line: &&String| {
             let event: serde_json::Value = serde_json::from_str(line).unwrap();
             let offset = event["origin"]["offset"].as_u64().unwrap() as usize;
             written.bodies[..intact].iter().any(|body| (body.start..=body.end).contains(&offset))
         };
         let expected: Vec<&String> = before.lines.iter().filter(is_in).collect();
-        let found: Vec<&String> = heard.lines.iter().take(expected.len()).collect();
+        let found: Vec<&String> = outcome.lines.iter().take(expected.len()).collect();
         prop_assert_eq!(found, expected);
     }
 
     #[test]
-    fn a_body_at_fault_costs_itself_and_the_next_is_read(
+    fn an_invalid_message_does_not_affect_the_next_one(
         body in hostile_body(),
         (dialect, messages) in published(),
     ) {
@@ -234,29 +234,29 @@ proptest! {
         message.truncate(1);
         let written = write(dialect, &message);
         let stream = [&hello("PUB")[..], &frame(0, &body), &written.stream[hello("PUB").len()..]].concat();
-        let heard = hear_alike(&Setting::default(), Side::Published, &stream, &[], End::Closed);
+        let outcome = read_alike(&Setting::default(), Side::Published, &stream, &[], End::Closed);
         let start = hello("PUB").len() + frame(0, &body).len();
-        let behind = heard.events().into_iter().filter(|event| event["origin"]["offset"].as_u64().unwrap() as usize > start);
+        let behind = outcome.events().into_iter().filter(|event| event["origin"]["offset"].as_u64().unwrap() as usize > start);
         let sound = behind.filter(|event| event["name"] != "rbkit.agent.restarted" && event["loss"]["reason"] != "gap");
         let count: u64 = written.names.values().sum();
-        // Dumps that the body has begun may be what ends now, and its numbers may be those of a complete one.
+        // The invalid message may have begun a dump that ends now, or may have completed a dump with the same id.
         let count_of_dumps = written.names.get("rbkit.heap.dump").copied().unwrap_or(0);
         let found = sound.count() as u64;
         prop_assert!((count - count_of_dumps..=count).contains(&found), "{} of {}", found, count);
     }
 
     #[test]
-    fn hostile_streams_obey_the_law_under_any_limits(
+    fn all_bytes_of_hostile_streams_are_accounted_for_under_any_limits(
         stream in hostile_stream(),
         setting in tight(),
         cuts in vec(any::<Index>(), 0..6),
         end in prop::sample::select(vec![End::Closed, End::Reset, End::TimedOut, End::Stopped]),
     ) {
-        hear_alike(&setting, Side::Published, &stream, &cuts_of(&cuts, stream.len()), end);
+        read_alike(&setting, Side::Published, &stream, &cuts_of(&cuts, stream.len()), end);
     }
 
     #[test]
-    fn sound_streams_obey_the_law_under_any_limits(
+    fn all_bytes_of_valid_streams_are_accounted_for_under_any_limits(
         (dialect, messages) in published(),
         setting in tight(),
         cuts in vec(any::<Index>(), 0..6),
@@ -264,11 +264,11 @@ proptest! {
     ) {
         let stream = stream_of(dialect, &messages);
         let stream = &stream[..end.index(stream.len() + 1)];
-        hear_alike(&setting, Side::Published, stream, &cuts_of(&cuts, stream.len()), End::Closed);
+        read_alike(&setting, Side::Published, stream, &cuts_of(&cuts, stream.len()), End::Closed);
     }
 
     #[test]
-    fn two_connections_of_one_process_obey_the_law_whatever_it_says_when(
+    fn all_bytes_of_two_connections_of_one_process_are_accounted_for(
         (dialect, messages) in published(),
         steps in vec((0..4u8, any::<Index>(), handshake()), 0..30),
         enabled in any::<bool>(),
@@ -306,13 +306,13 @@ proptest! {
                 }
             }
         }
-        check_books(&control.finish(End::Closed, elapsed));
-        let heard = subscription.finish(End::Closed, elapsed);
-        check_law(&heard, &stream[..fed]);
+        check_totals(&control.finish(End::Closed, elapsed));
+        let outcome = subscription.finish(End::Closed, elapsed);
+        check_accounting(&outcome, &stream[..fed]);
     }
 
     #[test]
-    fn replies_obey_the_law(
+    fn all_bytes_of_replies_are_accounted_for(
         bodies in vec(prop_oneof![2 => handshake(), 1 => Just(b"ok".to_vec()), 1 => value(), 1 => vec(any::<u8>(), 0..40)], 0..5),
         flips in vec((any::<Index>(), 0..8u8), 0..2),
         cuts in vec(any::<Index>(), 0..6),
@@ -325,11 +325,11 @@ proptest! {
             stream[at] ^= 1 << bit;
         }
         stream.truncate(end.index(stream.len() + 1));
-        hear_alike(&Setting::default(), Side::Replied, &stream, &cuts_of(&cuts, stream.len()), End::Closed);
+        read_alike(&Setting::default(), Side::Replied, &stream, &cuts_of(&cuts, stream.len()), End::Closed);
     }
 }
 
-/// The messages that a recorded agent published, as a stream; without the longest, which take long and show no more.
+/// The published messages of a recording as a stream, without the longest ones, which take long and show nothing more.
 fn recorded(session: &str) -> Vec<u8> {
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/rbkit/sessions").join(session);
     let mut files: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|file| file.unwrap().path()).collect();
@@ -340,12 +340,12 @@ fn recorded(session: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_recorded_is_decoded_to_its_last_byte() {
+fn recordings_are_decoded_to_the_last_byte() {
     for session in SESSIONS {
         let stream = recorded(session);
-        let heard = hear(&Setting::default(), Side::Published, &stream, &[stream.len() / 3], End::Closed);
-        check_law(&heard, &stream);
-        assert!(heard.lost == 0 && stream.len() > 10_000, "{session}");
+        let outcome = read_stream(&Setting::default(), Side::Published, &stream, &[stream.len() / 3], End::Closed);
+        check_accounting(&outcome, &stream);
+        assert!(outcome.lost == 0 && stream.len() > 10_000, "{session}");
     }
 }
 
@@ -364,7 +364,7 @@ proptest! {
     #![proptest_config(config(48))]
 
     #[test]
-    fn what_was_recorded_and_then_damaged_obeys_the_law(
+    fn all_bytes_of_damaged_recordings_are_accounted_for(
         session in prop::sample::select(SESSIONS.to_vec()),
         flips in vec((any::<Index>(), 0..8u8), 1..6),
         cuts in vec(any::<Index>(), 1..6),
@@ -376,14 +376,14 @@ proptest! {
             stream[at] ^= 1 << bit;
         }
         stream.truncate(stream.len() / 2 + end.index(stream.len() / 2 + 1));
-        let whole = hear(&Setting::default(), Side::Published, &stream, &[], End::Closed);
-        check_law(&whole, &stream);
-        let cut = hear(&Setting::default(), Side::Published, &stream, &cuts_of(&cuts, stream.len()), End::Closed);
-        prop_assert!(cut.lines == whole.lines, "the cuts change the events");
+        let whole = read_stream(&Setting::default(), Side::Published, &stream, &[], End::Closed);
+        check_accounting(&whole, &stream);
+        let cut = read_stream(&Setting::default(), Side::Published, &stream, &cuts_of(&cuts, stream.len()), End::Closed);
+        prop_assert!(cut.lines == whole.lines, "the events depend on the cuts");
     }
 }
 
-/// A handshake reply, more or less.
+/// A handshake reply, not always a valid one.
 fn handshake() -> impl Strategy<Value = Vec<u8>> {
     let keys =
         ["rbkit_server_version", "rbkit_protocol_version", "process_name", "pwd", "pid", "object_trace_enabled", "odd"];

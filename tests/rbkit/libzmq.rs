@@ -1,7 +1,7 @@
-//! Rbkit conversations served by libzmq itself, as an agent's: PUB and REP sockets of pyzmq, on loopback.
+//! Conversations served by libzmq itself, as in an agent: PUB and REP sockets of pyzmq, on loopback.
 //!
-//! `TRIBUTARY_PYZMQ` names a Python that has pyzmq; else `python3` is tried. Where there is none the tests say so and
-//! pass; `cargo test --test rbkit_libzmq -- --nocapture` shows what was done.
+//! `TRIBUTARY_PYZMQ` names a Python that has pyzmq; otherwise `python3` is tried. Without pyzmq the tests print a note and
+//! pass; `cargo test --test rbkit libzmq -- --nocapture` shows it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::rbkit_support::listener;
 use crate::rbkit_support::recording::{self, Session, Step};
 use serde_json::Value;
 
-/// The exit code that says that there is no pyzmq.
+/// The exit code of the script if there is no pyzmq.
 const NO_PYZMQ: i32 = 3;
 
-/// A peer made of libzmq. Killed when dropped.
+/// A process with libzmq sockets. Killed when dropped.
 struct Peer {
     child: Child,
     stdin: ChildStdin,
@@ -26,7 +26,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// None where there is no pyzmq.
+    /// None if there is no pyzmq.
     fn start(session: &Session, ports: (&str, &str), kind: &str) -> Option<Peer> {
         let python = std::env::var("TRIBUTARY_PYZMQ").unwrap_or_else(|_| "python3".to_owned());
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -50,16 +50,16 @@ impl Peer {
         Some(Peer { child, stdin, stdout, publish: address("publish"), request: address("request") })
     }
 
-    /// Tells it something; what it says when that is done. It runs in a thread of its own, so that the daemon goes on.
-    async fn tell(self, line: String) -> (Peer, Value) {
+    /// Sends it a command and returns its answer. This runs in a thread of its own, so that the daemon is not blocked.
+    async fn command(self, line: String) -> (Peer, Value) {
         let mut peer = self;
-        let told = tokio::task::spawn_blocking(move || {
+        let answer = tokio::task::spawn_blocking(move || {
             writeln!(peer.stdin, "{line}").unwrap();
             let mut answer = String::new();
             peer.stdout.read_line(&mut answer).unwrap();
             (peer, serde_json::from_str(&answer).unwrap())
         });
-        crate::live::within("the peer answers", told).await.unwrap()
+        crate::live::within("the peer answers", answer).await.unwrap()
     }
 
     fn agent(&self) -> String {
@@ -67,7 +67,7 @@ impl Peer {
         format!("{{ publish = \"{publish}\", request = \"{request}\", enable = [\"memory_profile\"] }}")
     }
 
-    /// The ports that it is bound to.
+    /// The ports of its sockets.
     fn ports(&self) -> (String, String) {
         let port = |address: &str| address.rsplit(':').next().unwrap().to_owned();
         (port(&self.publish), port(&self.request))
@@ -76,36 +76,36 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // SIGKILL: nothing is said to anybody. It may have ended already.
+        // SIGKILL: it closes nothing properly. It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Serves everything from step `from` on.
+/// Serves all steps from `from`.
 async fn serve(mut peer: Peer, session: &Session) -> Peer {
     for step in &session.steps {
         peer = match step {
             Step::Request(_) | Step::Ok => continue,
             Step::Handshake(message) => {
-                let (peer, _) = peer.tell(format!("handshake {}", message.file)).await;
-                let (peer, _) = peer.tell("wait answered 1".to_owned()).await;
-                peer.tell("wait subscribed 1".to_owned()).await.0
+                let (peer, _) = peer.command(format!("handshake {}", message.file)).await;
+                let (peer, _) = peer.command("wait answered 1".to_owned()).await;
+                peer.command("wait subscribed 1".to_owned()).await.0
             }
-            Step::Publish(message) => peer.tell(format!("publish {}", message.file)).await.0,
+            Step::Publish(message) => peer.command(format!("publish {}", message.file)).await.0,
         };
     }
     peer
 }
 
 #[tokio::test]
-async fn libzmq_serves_every_conversation_and_the_events_are_those_of_the_recording() {
+async fn conversations_served_by_libzmq_give_the_recorded_events() {
     let mut problems = Problems::default();
     for session in recording::sessions() {
         let Some(peer) = Peer::start(&session, ("0", "0"), "XPUB") else { return };
-        // No answer before the first one is set.
+        // It does not answer before the first reply is set.
         let first = &session.handshakes().next().unwrap().file;
-        let (peer, _) = peer.tell(format!("handshake {first}")).await;
+        let (peer, _) = peer.command(format!("handshake {first}")).await;
         let options = "handshake_interval = \"100ms\"";
         let daemon = Daemon::start(&listener(&[peer.agent()], options)).await;
         let peer = serve(peer, &session).await;
@@ -129,29 +129,29 @@ async fn libzmq_serves_every_conversation_and_the_events_are_those_of_the_record
             )
         });
         check_resource(&mut problems, &session.handshakes().next().unwrap().decoded, &stopped.events);
-        let (_, said) = peer.tell("wait handshake 1".to_owned()).await;
+        let (_, answer) = peer.command("wait handshake 1".to_owned()).await;
         let requests: Vec<&str> =
-            said["requests"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+            answer["requests"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
         problems.check(requests[0] == "handshake", || format!("{requests:?}"));
         eprintln!("{}: {} events, {} requests", session.name, stopped.events.len(), requests.len());
     }
     problems.assert_none();
 }
 
-/// With a PUB socket, which cannot say when somebody has subscribed: what came too early is published again.
+/// A PUB socket does not report subscriptions, so the message is published again until it is received.
 #[tokio::test]
-async fn a_killed_libzmq_process_is_dialled_again_and_asked_again() {
+async fn a_restarted_libzmq_process_is_connected_and_asked_again() {
     let session = recording::session("master-2.1-memory-then-cpu");
     let Some(peer) = Peer::start(&session, ("0", "0"), "PUB") else { return };
     let published: Vec<_> = session.published().collect();
     let handshakes: Vec<_> = session.handshakes().collect();
-    let (mut peer, _) = peer.tell(format!("handshake {}", handshakes[0].file)).await;
+    let (mut peer, _) = peer.command(format!("handshake {}", handshakes[0].file)).await;
     let daemon = Daemon::start(&listener(&[peer.agent()], "")).await;
     let mut seen = 0;
     for message in [published[2], published[1]] {
-        (peer, _) = peer.tell("wait start_memory_profile 1".to_owned()).await;
+        (peer, _) = peer.command("wait start_memory_profile 1".to_owned()).await;
         loop {
-            (peer, _) = peer.tell(format!("publish {}", message.file)).await;
+            (peer, _) = peer.command(format!("publish {}", message.file)).await;
             let counter = message.counter().unwrap();
             if daemon.events().iter().any(|event| event["origin"]["sequence"] == counter) {
                 break;
@@ -163,13 +163,13 @@ async fn a_killed_libzmq_process_is_dialled_again_and_asked_again() {
         let (publish, request) = peer.ports();
         drop(peer);
         peer = Peer::start(&session, (&publish, &request), "PUB").unwrap();
-        (peer, _) = peer.tell(format!("handshake {}", handshakes[0].file)).await;
+        (peer, _) = peer.command(format!("handshake {}", handshakes[0].file)).await;
     }
-    let (_, said) = peer.tell("wait start_memory_profile 1".to_owned()).await;
-    assert_eq!(said["requests"][0], "handshake", "{said}");
+    let (_, answer) = peer.command("wait start_memory_profile 1".to_owned()).await;
+    assert_eq!(answer["requests"][0], "handshake", "{answer}");
     let stopped = daemon.stop().await;
     let faults = crate::live::losses(&stopped.events).into_iter().filter(|loss| loss["bytes"] != 0).count();
     assert_eq!(faults, 0);
-    // The counter of the second process is below that of the first, and it has been published more than once.
+    // The counter of the second process is lower than that of the first, and the message was published more than once.
     assert!(!named(&stopped.events, "rbkit.agent.restarted").is_empty());
 }

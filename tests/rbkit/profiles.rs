@@ -1,5 +1,5 @@
-//! Profiles of event files and recordings: folded stacks, flame graphs, heap tables and comparisons, counted by hand or by the test
-//! itself from the recordings' independent decodes.
+//! Profiles of event files and recordings: folded stacks, flame graphs, heap tables and comparisons. The expected values
+//! are counted by hand, or by the test from the independent decodes of the recordings.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,13 +23,13 @@ fn session(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/rbkit/sessions").join(name)
 }
 
-/// The lines of a session's independent decode.
+/// The lines of the independent decode of a session.
 fn expected(name: &str) -> Vec<Value> {
     let text = fs::read_to_string(session(name).join("expected.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Its samples of cpu, each as the rows of its frames.
+/// Its CPU samples, each as the rows of its frames.
 fn expected_samples(name: &str) -> Vec<Vec<Value>> {
     let mut samples = Vec::new();
     for message in expected(name) {
@@ -117,14 +117,14 @@ impl Files {
     }
 }
 
-/// What the profile of these events is.
+/// The profile of these events.
 fn profile(arguments: &[&str], events: &str) -> Ended {
     let files = Files::new();
     let file = files.file("events.ndjson", events);
     run(&[&["decode", "rbkit"], arguments, &[&file]].concat())
 }
 
-/// The profile, which there must be.
+/// The profile. It fails if there is none.
 fn shown(arguments: &[&str], events: &str) -> String {
     let ended = profile(arguments, events);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -181,7 +181,7 @@ const SHOP_ALLOCATIONS: &str = "\
 ";
 
 #[test]
-fn folded_stacks_of_a_small_file_are_these() {
+fn folded_stacks_of_a_small_file_are_as_expected() {
     let ended = profile(&["--as", "folded"], &shop());
     assert_eq!((ended.code, &*ended.stdout), (Some(0), SHOP_CPU));
     assert_eq!(ended.stderr, "6 samples of cpu; 4 samples of allocations are left out\n");
@@ -189,16 +189,16 @@ fn folded_stacks_of_a_small_file_are_these() {
     let ended = profile(&["--as", "folded", "--sample", "allocations"], &shop());
     assert_eq!((ended.code, &*ended.stdout), (Some(0), SHOP_ALLOCATIONS));
     assert_eq!(ended.stderr, "4 samples of allocations, 12 objects; 6 samples of cpu are left out\n");
-    // Without samples of cpu, allocations are shown unasked.
+    // Without CPU samples, allocations are the default.
     let alone: String = shop().lines().filter(|line| line.contains("alloc")).map(|line| format!("{line}\n")).collect();
     assert_eq!(shown(&["--as", "folded"], &alone), SHOP_ALLOCATIONS);
-    // The order of the input is nothing to the output.
+    // The output does not depend on the order of the input.
     let mut lines: Vec<String> = shop().lines().map(|line| format!("{line}\n")).collect();
     lines.reverse();
     assert_eq!(shown(&["--as", "folded"], &lines.concat()), SHOP_CPU);
 }
 
-/// What a frame of the recordings is called.
+/// The text of a frame of a recording.
 fn frame_name(label: &Value, file: &Value, line: &Value) -> String {
     let site = match (line.as_u64(), file.as_str().unwrap()) {
         (Some(0), file) => format!("({file})"),
@@ -207,7 +207,7 @@ fn frame_name(label: &Value, file: &Value, line: &Value) -> String {
     label.as_str().map_or(site.clone(), |label| format!("{label} {site}"))
 }
 
-/// A text, or what is left of one that is no UTF-8: then the decode has its bytes in hex.
+/// A text. If it is not UTF-8 the decode has its bytes in hex, and the text is repaired.
 fn repaired(text: &Value) -> String {
     let bytes = |hex: &str| -> Vec<u8> {
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
@@ -218,7 +218,7 @@ fn repaired(text: &Value) -> String {
     }
 }
 
-/// The samples of a recording as events, and its stacks as the test itself counts them.
+/// The samples of a recording as events, and its stacks as the test counts them.
 fn recorded_cpu(name: &str) -> (String, BTreeMap<String, u64>) {
     let (mut events, mut stacks) = (String::new(), BTreeMap::new());
     for rows in expected_samples(name) {
@@ -241,7 +241,7 @@ fn parse_folded(folded: &str) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn folded_stacks_of_recordings_are_what_counting_gives() {
+fn folded_stacks_of_recordings_are_as_counted() {
     for (name, samples) in [
         ("master-2.1-memory-then-cpu", 204),
         ("master-2.1-dump-while-tracing", 147),
@@ -257,7 +257,7 @@ fn folded_stacks_of_recordings_are_what_counting_gives() {
 }
 
 #[test]
-fn allocations_of_recordings_are_what_counting_gives() {
+fn allocations_of_recordings_are_as_counted() {
     for name in ["spec-2.1-snapshots", "spec-2.1-dump-then-stop"] {
         let mut stacks: BTreeMap<String, u64> = BTreeMap::new();
         let messages = expected(name);
@@ -289,7 +289,7 @@ fn allocations_of_recordings_are_what_counting_gives() {
     }
 }
 
-/// The texts of the elements `<title>`, and whether every tag that opens is closed.
+/// The texts of the elements `<title>`. It fails if a tag is not closed.
 fn titles(svg: &str) -> Vec<String> {
     let (mut open, mut titles, mut rest) = (Vec::new(), Vec::new(), svg);
     while let Some(start) = rest.find('<') {
@@ -316,7 +316,7 @@ fn titles(svg: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_flame_graph_is_a_picture_with_every_frame_and_its_samples() {
+fn a_flame_graph_has_every_frame_with_its_samples() {
     let svg = shown(&["--as", "flamegraph"], &shop());
     assert!(svg.starts_with("<?xml") && svg.contains("<svg") && svg.contains("rbkit: cpu"));
     let titles = titles(&svg);
@@ -335,7 +335,7 @@ fn a_flame_graph_is_a_picture_with_every_frame_and_its_samples() {
 }
 
 #[test]
-fn names_cannot_leave_the_place_that_they_are_given() {
+fn names_are_escaped_in_every_output() {
     let hostile = "</title><script>alert(1)</script>]]>\n\x1b[2J;x 12 7";
     let events = [cpu(json!([frame(hostile, "\u{202E}a\"'&.rb", 1)])), cpu(json!([{"function": "n 12"}]))].concat();
     let svg = shown(&["--as", "flamegraph"], &events);
@@ -349,7 +349,7 @@ fn names_cannot_leave_the_place_that_they_are_given() {
 }
 
 #[test]
-fn a_heap_is_counted_by_class_and_place() {
+fn a_heap_is_counted_by_class_and_site() {
     let rows = [
         (1, Some("String"), Some("/app/cart.rb"), Some(14), Some(40), 1),
         (2, Some("String"), None, None, Some(40), 0),
@@ -375,7 +375,7 @@ count   share    bytes  references  class       site
     assert_eq!(ended.stderr, "dump 1 of process 71 at 127.0.0.1:5555: 8 objects\n");
 }
 
-/// The profile of the recording itself: of its messages and replies in their order.
+/// The profile of a recording: of its messages and replies in their order.
 fn shown_of_recording(arguments: &[&str], name: &str) -> String {
     let files = fs::read_dir(session(name)).unwrap().map(|file| file.unwrap().path().display().to_string());
     let mut files: Vec<String> = files.filter(|file| file.ends_with(".msgpack")).collect();
@@ -386,7 +386,7 @@ fn shown_of_recording(arguments: &[&str], name: &str) -> String {
     ended.stdout
 }
 
-/// Id, class, file, line, size, and how many references.
+/// Id, class, file, line, size, and the number of references.
 type RecordedObject = (u64, String, Option<String>, Option<u64>, Option<u64>, u64);
 
 /// The objects of a recording's dump.
@@ -395,7 +395,7 @@ fn recorded_objects(name: &str) -> Vec<RecordedObject> {
     let file = files.into_iter().find(|file| file.to_str().unwrap().ends_with(".objects.tsv.gz")).unwrap();
     let mut text = Vec::new();
     GzDecoder::new(fs::File::open(file).unwrap()).read_to_end(&mut text).unwrap();
-    // What is not UTF-8 is repaired on the way into events.
+    // Text that is not UTF-8 is repaired in events.
     let text = String::from_utf8_lossy(&text).into_owned();
     let rows = text.lines().map(|line| {
         let fields: Vec<&str> = line.split('\t').collect();
@@ -409,7 +409,7 @@ fn recorded_objects(name: &str) -> Vec<RecordedObject> {
 }
 
 #[test]
-fn heaps_of_recordings_are_what_counting_gives() {
+fn heaps_of_recordings_are_as_counted() {
     for (name, count, bytes) in [
         ("master-2.1-dump-while-tracing", 4257, None),
         ("master-2.1-raw-dump", 5768, None),
@@ -461,21 +461,21 @@ fn of(id: u64, row: Row<'_>) -> Row<'_> {
 }
 
 #[test]
-fn of_several_dumps_the_last_whole_one_is_shown_or_the_one_asked_for() {
+fn of_several_dumps_the_last_complete_one_is_shown_or_the_selected_one() {
     let cart = (0, Some("Cart"), None, None, None, 0);
-    // Dump 2 misses an object; dumps 1 of two processes; dump 3 has only its beginning.
+    // Dump 2 lacks an object; there are two dumps 1 of two processes; dump 3 has only its first objects.
     let short = dump(2, 71, &[of(1, STRING), of(2, STRING)])
         .lines()
         .skip(1)
         .map(|line| format!("{line}\n"))
         .collect::<String>();
-    let begun = object(3, 5, 71, of(1, STRING));
+    let unfinished = object(3, 5, 71, of(1, STRING));
     let mixed: String = dump(1, 71, &[of(1, cart), of(2, cart), of(3, cart)])
         .lines()
         .zip(dump(1, 72, &[of(1, STRING), of(2, STRING), of(3, STRING)]).lines())
         .map(|(a, b)| format!("{b}\n{a}\n"))
         .collect();
-    let events = [mixed, short, begun].concat();
+    let events = [mixed, short, unfinished].concat();
     let ended = profile(&["--as", "heap"], &events);
     assert!(ended.stdout.contains("3  100.0%      0           0  Cart"), "{}", ended.stdout);
     let words: Vec<&str> = ended.stderr.lines().collect();
@@ -494,11 +494,11 @@ fn of_several_dumps_the_last_whole_one_is_shown_or_the_one_asked_for() {
     let ended = profile(&["--as", "heap", "--dump", "9"], &events);
     assert_eq!((ended.code, &*ended.stdout), (Some(1), ""));
     assert!(ended.stderr.contains("no such heap dump") && ended.stderr.contains("there is dump 3"), "{}", ended.stderr);
-    // Several dumps of one number: the whole one rather than a later part.
+    // Several dumps with one number: the complete one is preferred to a later incomplete one.
     let again = [dump(2, 71, &[of(5, cart)]), object(2, 4, 99, of(1, STRING))].concat();
     let ended = profile(&["--as", "heap", "--dump", "2"], &again);
     assert!(ended.stdout.contains("Cart"), "{} {}", ended.stdout, ended.stderr);
-    // An empty heap is a heap.
+    // An empty heap is a complete dump.
     let ended = profile(&["--as", "heap"], &dump_end(4, 0, 71));
     assert!(ended.stdout.ends_with("    0    0.0%      0           0  total\n"), "{}", ended.stdout);
     let ended = profile(&["--as", "heap"], &shop());
@@ -506,15 +506,15 @@ fn of_several_dumps_the_last_whole_one_is_shown_or_the_one_asked_for() {
 }
 
 #[test]
-fn more_dumps_at_once_than_are_kept_are_told_by_name() {
-    let begun: String = (1..=12).map(|dump| object(dump, 2, 71, of(dump, STRING))).collect();
-    let ended = profile(&["--as", "heap", "--dump", "12"], &begun);
+fn dumps_beyond_the_limit_are_listed_by_name() {
+    let unfinished: String = (1..=12).map(|dump| object(dump, 2, 71, of(dump, STRING))).collect();
+    let ended = profile(&["--as", "heap", "--dump", "12"], &unfinished);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(ended.stderr.lines().count(), 12, "{}", ended.stderr);
 }
 
 #[test]
-fn a_comparison_tells_new_replaced_kept_and_gone() {
+fn a_comparison_counts_new_replaced_kept_and_gone_objects() {
     let site = |id, class, line| (id, Some(class), Some("/app/cart.rb"), Some(line), Some(10), 1);
     let before = [
         of(1, STRING),                  // stays
@@ -555,11 +555,11 @@ B has 4 new objects, 3 replaced and 3 kept; 1 of A are gone.
     let both = files.file("both.ndjson", &events);
     let by_number = run(&["decode", "rbkit", "--compare", "1", "2", &both]);
     assert!(by_number.stdout.starts_with(table), "{}{}", by_number.stdout, by_number.stderr);
-    assert!(by_number.stdout.contains("looks kept"), "says what it cannot see");
+    assert!(by_number.stdout.contains("counts as kept"), "the limits of the comparison");
     let (a, b) = (files.file("a", dump(1, 71, &before)), files.file("b", dump(2, 71, &after)));
     let by_file = run(&["decode", "rbkit", "--compare", &a, &b]);
     assert_eq!(by_file.stdout, by_number.stdout);
-    // The same dump twice: nothing came, nothing went.
+    // The same dump twice: nothing is new or gone.
     let same = run(&["decode", "rbkit", "--compare", &a, &a]);
     assert!(same.stdout.contains("B has 0 new objects, 0 replaced and 7 kept; 0 of A are gone."), "{}", same.stdout);
     let stranger = files.file("stranger", dump(1, 71, &[of(20, STRING)]));
@@ -572,7 +572,7 @@ B has 4 new objects, 3 replaced and 3 kept; 1 of A are gone.
 }
 
 #[test]
-fn files_may_be_rotated_compressed_and_torn() {
+fn files_may_be_rotated_compressed_and_incomplete() {
     let files = Files::new();
     let events = shop();
     let half = events[..events.len() / 2].rfind('\n').unwrap() + 1;
@@ -588,7 +588,7 @@ fn files_may_be_rotated_compressed_and_torn() {
         let ended = run(&["decode", "rbkit", "--as", "folded", old, &new]);
         assert_eq!((ended.code, &*ended.stdout), (Some(0), SHOP_CPU), "{old}: {}", ended.stderr);
     }
-    // A line that a full disk or a kill has torn, one that is no event, and one of another kind.
+    // An incomplete line, as a full disk or a kill leaves it, one that is not an event, and one of another kind.
     let torn = format!(
         "{}\nnot json\n{}{}",
         &events[..half - 20],
@@ -605,7 +605,7 @@ fn files_may_be_rotated_compressed_and_torn() {
         ended.stderr
     );
     assert_eq!(parse_folded(&ended.stdout).values().sum::<u64>(), 5);
-    // Half a gzip file: what is wrong is said, with the file's name.
+    // Half a gzip file: the error names the file.
     let whole = fs::read(&old_gzip).unwrap();
     let half = files.file("half.gz", &whole[..whole.len() / 2]);
     let ended = run(&["decode", "rbkit", "--as", "folded", &half]);
@@ -614,7 +614,7 @@ fn files_may_be_rotated_compressed_and_torn() {
 }
 
 #[test]
-fn events_may_come_through_a_pipe() {
+fn events_may_be_read_from_a_pipe() {
     let mut binary = Binary::start(tributary(&["decode", "rbkit", "--as", "folded"]));
     binary.take_stdin().write_all(shop().as_bytes()).unwrap();
     let ended = binary.end();
@@ -622,7 +622,7 @@ fn events_may_come_through_a_pipe() {
 }
 
 #[test]
-fn flags_that_do_not_go_together_are_misuse() {
+fn flags_that_cannot_be_combined_are_misuse() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let here = here.to_str().unwrap();
     for (arguments, words) in [

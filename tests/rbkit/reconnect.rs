@@ -1,4 +1,4 @@
-//! Rbkit agents that go away, come back as others, or fall silent: what is told of it, and what they are asked again.
+//! Agents that end, restart, or stop answering: the events about it, and the requests that are sent again.
 
 use crate::live::{Daemon, until};
 use crate::rbkit_support::agent::{Agent, Manners};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 const MEMORY: &[&str] = &["start_memory_profile"];
 
-/// A message with one object, whose number is its counter.
+/// A message with one object, whose id is the counter of the message.
 fn message(counter: u64) -> Vec<u8> {
     wire::collection(counter, &[wire::created(counter)])
 }
@@ -23,7 +23,7 @@ fn gaps(events: &[Value]) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn a_process_that_is_killed_and_started_anew_is_told_asked_again_and_read_on() {
+async fn a_restarted_process_is_reported_and_asked_again_and_its_events_are_received() {
     let agent = Agent::bind().await;
     let daemon = daemon_for(&agent, "").await;
     agent.until_started(MEMORY).await;
@@ -41,7 +41,7 @@ async fn a_process_that_is_killed_and_started_anew_is_told_asked_again_and_read_
         agent.publish(&message(counter)).await;
     }
     let is_there = |events: &[Value]| of_message(events, 1).len() >= 2;
-    daemon.until("what the new process says", is_there).await;
+    daemon.until("the messages of the new process", is_there).await;
     let stopped = daemon.stop().await;
     agent.assert_no_faults();
     let events = &stopped.events;
@@ -56,9 +56,9 @@ async fn a_process_that_is_killed_and_started_anew_is_told_asked_again_and_read_
     assert_eq!(agent.commands(), ["start_memory_profile", "stop_memory_profile"]);
 }
 
-/// The frame that was under way when it died is lost, and so is what it had begun to say of its heap.
+/// The incomplete frame is lost, and the incomplete heap dump is reported as a gap.
 #[tokio::test]
-async fn a_process_that_dies_within_a_message_leaves_a_located_loss() {
+async fn a_process_that_dies_within_a_message_leaves_a_loss_with_its_place() {
     let agent = Agent::bind().await;
     let daemon = daemon_for(&agent, "").await;
     agent.until_started(MEMORY).await;
@@ -84,9 +84,9 @@ async fn a_process_that_dies_within_a_message_leaves_a_located_loss() {
     assert_eq!(named(&stopped.events, "rbkit.agent.restarted").len(), 1);
 }
 
-/// The connection may break while the process lives: nothing is restarted, and what was published meanwhile is missing.
+/// A connection may break while the process lives: that is no restart, and the messages published meanwhile are a gap.
 #[tokio::test]
-async fn what_is_missed_while_nobody_was_connected_is_a_gap() {
+async fn messages_that_were_published_without_a_connection_are_a_gap() {
     let agent = Agent::bind().await;
     let daemon = daemon_for(&agent, "").await;
     agent.until_started(MEMORY).await;
@@ -94,7 +94,7 @@ async fn what_is_missed_while_nobody_was_connected_is_a_gap() {
     until_message(&daemon, 0).await;
     let (publish, request) = (agent.publish, agent.request);
     agent.kill().await;
-    // The same process number: only the network was gone.
+    // The same process id: only the network was interrupted.
     let agent = Agent::bind_at(publish, request).await;
     agent.until_started(MEMORY).await;
     agent.publish(&message(10)).await;
@@ -106,18 +106,18 @@ async fn what_is_missed_while_nobody_was_connected_is_a_gap() {
 }
 
 #[tokio::test]
-async fn a_counter_that_jumps_is_a_gap_and_one_that_falls_a_restart_that_is_asked_again() {
+async fn a_counter_that_skips_numbers_is_a_gap_and_a_lower_one_is_a_restart() {
     let agent = Agent::bind().await;
     let daemon = daemon_for(&agent, "").await;
     agent.until_started(MEMORY).await;
-    // The first counter that is seen means nothing: others may have been there before us.
+    // The first counter proves nothing: messages may have been published before we subscribed.
     for counter in [40, 41, 45] {
         agent.publish(&message(counter)).await;
     }
     until_message(&daemon, 45).await;
     assert_eq!(gaps(&daemon.events()).len(), 1);
     let loss = daemon.events().into_iter().find(|event| event["kind"] == "loss").unwrap();
-    // Three messages; of how many events nobody knows.
+    // Three messages; the number of their events is unknown.
     assert!(loss["loss"]["detail"].as_str().unwrap().contains("42 to 44"), "{loss}");
     assert_eq!(loss["loss"].get("events"), None, "{loss}");
     let (handshakes, starts) = (agent.asked("handshake"), agent.asked(MEMORY[0]));
@@ -134,9 +134,9 @@ async fn a_counter_that_jumps_is_a_gap_and_one_that_falls_a_restart_that_is_aske
     assert_eq!(named(&stopped.events, "rbkit.agent.restarted").len(), 1);
 }
 
-/// Both sockets stayed, as behind a relay, and no message came between: the process number tells it.
+/// Both connections stay open, as behind a relay, and no message shows it: the process id does.
 #[tokio::test]
-async fn a_process_number_that_changes_is_a_restart() {
+async fn a_changed_process_id_is_a_restart() {
     let agent = Agent::bind().await;
     let daemon = daemon_for(&agent, "handshake_interval = \"100ms\"").await;
     agent.until_started(MEMORY).await;
@@ -149,9 +149,9 @@ async fn a_process_number_that_changes_is_a_restart() {
     assert_eq!(named(&stopped.events, "rbkit.handshake").len(), 2);
 }
 
-/// No answer within 5 s: another connection, so that a late answer is not taken for the next one's.
+/// No reply within 5 s: a new connection is opened, so that a late reply is not taken for that of the next request.
 #[tokio::test]
-async fn a_request_without_an_answer_is_asked_again_on_another_connection() {
+async fn a_request_without_a_reply_is_sent_again_on_a_new_connection() {
     let agent = Agent::bind().await;
     agent.set_manners(Manners::Mute);
     let daemon = daemon_for(&agent, "").await;
@@ -165,9 +165,9 @@ async fn a_request_without_an_answer_is_asked_again_on_another_connection() {
     assert_eq!(named(&stopped.events, "rbkit.handshake").len(), 1);
 }
 
-/// Somebody else has sent an empty request: no collector gets an answer, but what is published can be read.
+/// Another client has sent an empty request: no client gets a reply any more, but messages are still published.
 #[tokio::test]
-async fn an_agent_that_answers_nobody_is_read_all_the_same() {
+async fn messages_of_an_agent_that_does_not_answer_are_received() {
     let agent = Agent::bind().await;
     agent.set_manners(Manners::Mute);
     let daemon = daemon_for(&agent, "").await;
@@ -176,12 +176,12 @@ async fn an_agent_that_answers_nobody_is_read_all_the_same() {
     until_message(&daemon, 0).await;
     let stopped = daemon.stop().await;
     agent.assert_no_faults();
-    assert_eq!(agent.commands(), [""; 0], "it cannot be told apart from one that has not been asked");
+    assert_eq!(agent.commands(), [""; 0], "no command is sent before a handshake");
     assert!(named(&stopped.events, "rbkit.handshake").is_empty());
 }
 
 #[tokio::test]
-async fn at_the_end_we_stop_what_we_started_and_nothing_else() {
+async fn at_the_end_the_daemon_stops_the_profiles_that_it_started_and_no_others() {
     for (keys, started, stopped) in [
         ("", &[][..], &[][..]),
         (", enable = []", &[], &[]),
@@ -221,9 +221,9 @@ async fn at_the_end_we_stop_what_we_started_and_nothing_else() {
     }
 }
 
-/// What somebody else has switched on before us is not ours to switch off.
+/// A profile that another client has switched on is not switched off.
 #[tokio::test]
-async fn what_was_on_before_us_stays_on() {
+async fn a_profile_that_was_on_before_stays_on() {
     let agent = Agent::bind().await;
     agent.set_handshake(&wire::handshake(4_711, true, true));
     let daemon = Daemon::start(&listener(&[dialled(&agent, "")], "")).await;
@@ -233,9 +233,9 @@ async fn what_was_on_before_us_stays_on() {
     assert_eq!(agent.commands(), [""; 0]);
 }
 
-/// A daemon that stops does not wait for ever for one that is mute.
+/// A stopping daemon waits for a limited time for an agent that does not answer.
 #[tokio::test]
-async fn a_mute_agent_does_not_hold_up_the_end() {
+async fn an_agent_that_does_not_answer_does_not_block_the_shutdown() {
     let agent = Agent::bind().await;
     let daemon = daemon_for(&agent, "").await;
     agent.until_started(MEMORY).await;
@@ -247,7 +247,7 @@ async fn a_mute_agent_does_not_hold_up_the_end() {
 }
 
 #[tokio::test]
-async fn dumps_and_collections_are_asked_for_at_their_intervals_and_only_then() {
+async fn dumps_and_garbage_collections_are_requested_at_their_intervals_only() {
     let agent = Agent::bind().await;
     let keys = ", snapshot_interval = \"1s\", gc_interval = \"1s\"";
     let daemon = Daemon::start(&listener(&[dialled(&agent, keys)], "")).await;
@@ -258,9 +258,9 @@ async fn dumps_and_collections_are_asked_for_at_their_intervals_and_only_then() 
     assert!(agent.commands().iter().all(|command| ["objectspace_snapshot", "trigger_gc"].contains(&command.as_str())));
 }
 
-/// What collectors of a shared agent see of each other's dumps: a new number closes the open one.
+/// A collector also receives the dumps that others request: a new id closes the open dump.
 #[tokio::test]
-async fn dumps_that_lack_objects_are_told_when_the_next_begins_and_at_the_end() {
+async fn incomplete_dumps_are_reported_when_the_next_begins_and_at_the_end() {
     let agent = Agent::bind().await;
     let daemon = daemon_for(&agent, "").await;
     agent.until_started(MEMORY).await;

@@ -1,5 +1,5 @@
-//! The recordings below `tests/data/rbkit` are whole, and what the tests make of them agrees with what their makers say
-//! of them. No collector takes part.
+//! The recordings below `tests/data/rbkit` are complete, and what the tests read from them agrees with their
+//! manifest. The daemon takes no part.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,16 +16,16 @@ fn every_file_is_the_one_that_the_manifest_names() {
             assert_eq!(case["bytes"], bytes.len(), "{file}");
             assert_eq!(case["sha256"], recording::sha256(&bytes), "{file}");
         }
-        for (file, told) in case["files"].as_object().into_iter().flatten() {
+        for (file, listed) in case["files"].as_object().into_iter().flatten() {
             let bytes = recording::read(&format!("{}/{file}", case["path"].as_str().unwrap()));
-            assert_eq!(told["sha256"], recording::sha256(&bytes), "{file}");
+            assert_eq!(listed["sha256"], recording::sha256(&bytes), "{file}");
         }
     }
     assert_eq!(names.len(), 120);
 }
 
 #[test]
-fn conversations_are_whole_and_their_steps_are_those_of_the_manifest() {
+fn conversations_are_complete_and_have_the_steps_of_the_manifest() {
     let sessions = recording::sessions();
     assert_eq!(sessions.len(), 8);
     for session in sessions {
@@ -42,15 +42,16 @@ fn conversations_are_whole_and_their_steps_are_those_of_the_manifest() {
                 }
             }
         }
-        let told = session.manifest["contents"].as_object().unwrap().iter();
-        let told: BTreeMap<String, u64> = told.map(|(name, count)| (name.clone(), count.as_u64().unwrap())).collect();
-        assert_eq!(seen, told, "{}", session.name);
+        let listed = session.manifest["contents"].as_object().unwrap().iter();
+        let listed: BTreeMap<String, u64> =
+            listed.map(|(name, count)| (name.clone(), count.as_u64().unwrap())).collect();
+        assert_eq!(seen, listed, "{}", session.name);
         let counters: Vec<_> = session.published().map(|message| message.counter().unwrap()).collect();
         assert!(counters.windows(2).all(|pair| pair[1] == pair[0] + 1), "{}: {counters:?}", session.name);
     }
 }
 
-/// The lists of objects belong to the dumps, and the contract makes of each dump all its objects and one summary.
+/// The lists of objects belong to the dumps, and the contract expects for each dump all its objects and one summary.
 #[test]
 fn dumps_have_all_their_objects() {
     let mut dumps = 0;
@@ -91,7 +92,7 @@ fn times_are_dates() {
     }
 }
 
-/// Frames of a stream, with what is left.
+/// The frames of a stream, and the rest.
 fn frames(stream: &[u8]) -> (Vec<(u8, Vec<u8>)>, usize) {
     let (mut frames, mut rest) = (Vec::new(), &stream[64..]);
     while let Some((frame, behind)) = wire::split_frame(rest) {
@@ -110,9 +111,9 @@ fn frames_written_by_hand_are_those_of_libzmq() {
             let (frames, left) = frames(&bytes);
             assert_eq!((frames.len() + 1, left), (expected.len(), 0), "{name} {side}");
             let mut at = 64;
-            for ((flags, body), told) in frames.iter().zip(&expected[1..]) {
+            for ((flags, body), listed) in frames.iter().zip(&expected[1..]) {
                 assert_eq!(
-                    (told["offset"].as_u64(), told["size"].as_u64()),
+                    (listed["offset"].as_u64(), listed["size"].as_u64()),
                     (Some(at as u64), Some(body.len() as u64))
                 );
                 let written = wire::frame(flags & !wire::LONG, body);
@@ -124,7 +125,7 @@ fn frames_written_by_hand_are_those_of_libzmq() {
     }
 }
 
-/// What the tests write by hand has the shape of what agents sent.
+/// Messages that tests write by hand have the form of recorded ones.
 #[test]
 fn messages_written_by_hand_begin_as_recorded_ones() {
     let session = recording::session("master-2.1-memory-then-cpu");

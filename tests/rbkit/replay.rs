@@ -1,5 +1,5 @@
-//! Rbkit: every recorded conversation, served over sockets to a daemon, gives the events that an independent decode
-//! promises; made-up messages, answers and ZMTP streams give theirs, or a located loss, and the next good one decodes.
+//! Every recorded conversation, served to a daemon over sockets, gives the events of an independent decoder;
+//! single messages, replies and ZMTP streams give their events or a loss, and the next valid one is decoded.
 
 use crate::live::{Daemon, Stopped};
 use crate::rbkit_support::agent::Agent;
@@ -10,7 +10,7 @@ use crate::rbkit_support::serve::{serve, until_received};
 use crate::rbkit_support::{daemon_for, listener, wire};
 use serde_json::Value;
 
-/// Asks for handshakes so often that no answer of a recording is missed.
+/// A handshake interval so short that no reply of a recording is missed.
 const CURIOUS: &str = "handshake_interval = \"100ms\"";
 
 /// Serves one recording to a daemon of its own.
@@ -18,7 +18,7 @@ async fn served(session: &Session, piece: usize) -> (Agent, Stopped) {
     let agent = Agent::bind().await;
     agent.set_handshake(&session.handshakes().next().unwrap().body);
     let daemon = daemon_for(&agent, CURIOUS).await;
-    // What is on already is not started.
+    // A profile that is on is not started.
     let is_on = session.handshakes().next().unwrap().decoded["payload"]["object_trace_enabled"] == 1;
     agent.until_started(if is_on { &[] } else { &["start_memory_profile"] }).await;
     serve(&daemon, &agent, session, piece).await;
@@ -67,7 +67,7 @@ fn check_session(problems: &mut Problems, session: &Session, agent: &Agent, stop
 }
 
 #[tokio::test]
-async fn conversations_of_all_dialects_become_their_events() {
+async fn conversations_of_all_dialects_give_their_events() {
     let mut problems = Problems::default();
     for session in recording::sessions() {
         let (agent, stopped) = served(&session, usize::MAX).await;
@@ -77,9 +77,9 @@ async fn conversations_of_all_dialects_become_their_events() {
     problems.assert_none();
 }
 
-/// Each piece is a segment of its own, more or less.
+/// Each piece is usually a TCP segment of its own.
 #[tokio::test]
-async fn odd_pieces_and_single_bytes_give_the_same_events() {
+async fn small_pieces_and_single_bytes_give_the_same_events() {
     let mut problems = Problems::default();
     for (name, piece) in [
         ("master-2.1-raw-memory-then-cpu", 1),
@@ -94,13 +94,13 @@ async fn odd_pieces_and_single_bytes_give_the_same_events() {
     problems.assert_none();
 }
 
-/// The answer of an agent of this dialect.
+/// The handshake reply of an agent of this dialect.
 fn handshake_of(sessions: &[Session], dialect: &str) -> Vec<u8> {
     let session = sessions.iter().find(|session| session.dialect == dialect).unwrap();
     session.handshakes().next().unwrap().body.clone()
 }
 
-/// One garbage collection begins, in the numbers of this dialect.
+/// A gc_start in the numbers of this dialect.
 fn good(dialect: &str, counter: u64) -> Vec<u8> {
     let mut body = wire::collection(counter, &[wire::gc_start()]);
     if dialect == "spec-2.1" {
@@ -110,7 +110,7 @@ fn good(dialect: &str, counter: u64) -> Vec<u8> {
     body
 }
 
-/// Losses that stand for bytes, or for events that could not be read; a dump may lack objects.
+/// The losses of bytes or of invalid events; gaps are left out, because a dump may lack objects.
 fn faults(events: &[Value]) -> Vec<&Value> {
     crate::live::losses(events).into_iter().filter(|loss| loss["reason"] != "gap").collect()
 }
@@ -127,8 +127,8 @@ fn check_case(problems: &mut Problems, case: &Case, events: &[Value], good: u64)
     let decoded = &case.message.decoded;
     check_message(problems, &case.message, &of_message(events, decoded["message_counter"].as_u64().unwrap()));
     let skipped: u64 = faults.iter().filter_map(|loss| loss["events"].as_u64()).sum();
-    let told = decoded["skipped"].as_u64().unwrap_or(0);
-    problems.check(skipped == told, || format!("{skipped} events are lost, not {told}: {faults:?}"));
+    let expected = decoded["skipped"].as_u64().unwrap_or(0);
+    problems.check(skipped == expected, || format!("{skipped} events are lost, not {expected}: {faults:?}"));
     if case.outcome == "ok" {
         problems.check(faults.is_empty(), || format!("{faults:?}"));
     } else {
@@ -139,9 +139,9 @@ fn check_case(problems: &mut Problems, case: &Case, events: &[Value], good: u64)
     }
 }
 
-/// Each to a daemon of its own, since their counters have nothing to do with each other.
+/// Each is sent to a daemon of its own, because their counters are not related.
 #[tokio::test]
-async fn made_up_messages_become_what_they_say_and_the_next_one_too() {
+async fn single_messages_give_their_events_and_the_next_one_too() {
     let mut problems = Problems::default();
     let sessions = recording::sessions();
     for case in recording::messages() {
@@ -164,7 +164,7 @@ async fn made_up_messages_become_what_they_say_and_the_next_one_too() {
 }
 
 #[tokio::test]
-async fn answers_to_handshakes_fill_the_resource_or_are_refused_and_asked_for_again() {
+async fn handshake_replies_give_the_resource_or_are_rejected_and_requested_again() {
     let mut problems = Problems::default();
     for case in recording::replies() {
         problems.with(&case.name);
@@ -195,14 +195,14 @@ async fn subscriber(publish: &Raw) -> Daemon {
     Daemon::start(&listener(&[format!("{{ publish = \"{}\" }}", publish.address)], "")).await
 }
 
-/// What libzmq wrote on a PUB socket.
+/// Bytes that libzmq sent on a PUB socket.
 #[tokio::test]
-async fn recorded_streams_are_understood() {
+async fn recorded_streams_are_decoded() {
     for name in ["libzmq-client-3.1", "minimal-client-3.0"] {
         let (bytes, frames) = recording::stream(name, "pub-agent-to-client");
         let messages = frames.iter().filter(|frame| frame["kind"] == "message").count();
         let sent = bytes.len() as u64;
-        let raw = Raw::bind(move |_| Script::say(bytes.clone(), Then::Listen)).await;
+        let raw = Raw::bind(move |_| Script::send(bytes.clone(), Then::Listen)).await;
         let daemon = subscriber(&raw).await;
         daemon.until_totals("all is received", |counters| counters.bytes_in == sent && counters.buffered() == 0).await;
         let stopped = daemon.stop().await;
@@ -214,20 +214,20 @@ async fn recorded_streams_are_understood() {
     }
 }
 
-/// On the first connection the bad stream, on those behind it a good one.
+/// The first connection has the invalid stream, the following ones a valid stream.
 #[tokio::test]
-async fn bad_streams_are_closed_with_a_loss_and_tried_again_and_odd_ones_are_understood() {
+async fn invalid_streams_are_closed_with_a_loss_and_unusual_ones_are_decoded() {
     let good = [wire::greeting(0), wire::ready("PUB"), wire::frame(0, &good("", 7))].concat();
     for (name, outcome, bytes) in recording::hostile() {
         let (first, then) = (bytes.clone(), good.clone());
         let closes = outcome == "close";
         let is_short = name.contains("mid-greeting");
         let raw = Raw::bind(move |number| match number {
-            0 if is_short => Script::say(first.clone(), Then::Close),
-            0 if closes => Script::say(first.clone(), Then::Listen),
-            // The one that is to be kept says something more.
-            0 => Script::say([&first[..], &wire::frame(0, &self::good("", 7))].concat(), Then::Listen),
-            _ => Script::say(then.clone(), Then::Listen),
+            0 if is_short => Script::send(first.clone(), Then::Close),
+            0 if closes => Script::send(first.clone(), Then::Listen),
+            // A connection that stays open sends one more message.
+            0 => Script::send([&first[..], &wire::frame(0, &self::good("", 7))].concat(), Then::Listen),
+            _ => Script::send(then.clone(), Then::Listen),
         })
         .await;
         let daemon = subscriber(&raw).await;
@@ -253,9 +253,9 @@ async fn bad_streams_are_closed_with_a_loss_and_tried_again_and_odd_ones_are_und
     }
 }
 
-/// Publishers, or relays in front of them, that connect to us.
+/// Publishers, or relays in front of them, connect to the daemon.
 #[tokio::test]
-async fn publishers_may_connect_to_us() {
+async fn publishers_may_connect_to_the_daemon() {
     use tokio::io::AsyncWriteExt;
     let daemon = Daemon::start("[listeners.test]\nprotocol = \"rbkit\"\nlisten_publish = \"127.0.0.1:0\"\n").await;
     let address = daemon.server.addresses()[0].address;

@@ -1,25 +1,26 @@
-//! Simulated Ruby processes and the daemon: both count the same, and the process has nothing to complain of.
+//! Simulated Ruby processes and the daemon: both count the same, and the process receives nothing that it should not.
 
 use std::future::pending;
 use std::net::SocketAddr;
 
 use crate::live::binary::{Binary, run, tributary};
-use crate::live::{Daemon, Stopped, within};
+use crate::live::{Daemon, Stopped, until, within};
 use crate::rbkit_support::compare::named;
 use crate::rbkit_support::{listener, wire};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
+use tributary::protocol::rbkit::{AgentStatus, Command};
 use tributary::simulate::Amount;
-use tributary::simulate::rbkit::{Dialect, Options, Plan, Process, Remarks, Report};
+use tributary::simulate::rbkit::{Dialect, Options, Plan, Process, Received, Report};
 
 const ANY: &str = "127.0.0.1:0";
-/// Handshakes so often that the state of the switches is told again and again.
+/// A handshake interval so short that changes of the profiles are seen.
 const CURIOUS: &str = "handshake_interval = \"100ms\"";
 
 async fn process(dialect: Dialect, heap_objects: u32) -> Process {
     let any: SocketAddr = ANY.parse().unwrap();
-    Process::bind(Options { publish: any, request: any, dialect, heap_objects }).await.unwrap()
+    Process::bind(Options { publish: any, request: any, dialect, heap_objects, ..Options::default() }).await.unwrap()
 }
 
 fn dialled(process: &Process, keys: &str) -> String {
@@ -31,7 +32,7 @@ fn plan(events: u64) -> Plan {
     Plan { amount: Amount::Events(events), rate: None, seed: 5 }
 }
 
-/// A process that tells so much, to a daemon that asks with these keys.
+/// A process that sends this many events, and a daemon with these keys for it.
 async fn observed(dialect: Dialect, keys: &str, events: u64) -> (Report, Stopped) {
     let process = process(dialect, 2_500).await;
     let daemon = Daemon::start(&listener(&[dialled(&process, keys)], CURIOUS)).await;
@@ -40,13 +41,13 @@ async fn observed(dialect: Dialect, keys: &str, events: u64) -> (Report, Stopped
     (report, daemon.stop().await)
 }
 
-/// Holds that the daemon made of the bytes what the process says, and did nothing that it should not.
+/// Asserts that the daemon has the events that the process counts, and sent nothing that it should not.
 fn assert_adds_up(report: &Report, stopped: &Stopped) {
     let Stopped { events, totals } = stopped;
     assert!(crate::live::losses(events).is_empty(), "{totals}");
     assert_eq!(events.len() as u64, report.sent.events, "{totals}");
     assert_eq!(totals.listeners[0].bytes_in, report.sent.bytes, "{totals}");
-    assert_eq!(report.remarks.faults(), 0, "{report:?}");
+    assert_eq!(report.received.faults(), 0, "{report:?}");
     let mut counters: Vec<_> = events
         .iter()
         .filter(|event| event["name"] != "rbkit.handshake")
@@ -69,13 +70,13 @@ async fn all_dialects_add_up_with_every_profile() {
         assert_eq!(is_spec, count("rbkit.allocations") > 0, "{}", dialect.as_str());
         assert!(count("rbkit.gc.end_sweep") > 0 && count("rbkit.gc.heap_live_slots") > 0, "{}", dialect.as_str());
         assert_eq!((count("rbkit.cpu"), count("rbkit.gc.heap_swept_slots")), (0, 0));
-        // The release has no other.
+        // The released gem has no CPU profile.
         if dialect != Dialect::V0110 {
             let cpu = ", enable = [\"cpu_profile\"], clock = \"wall\"";
             let (report, stopped) = observed(dialect, cpu, 2_000).await;
             assert_adds_up(&report, &stopped);
             assert_eq!(named(&stopped.events, "rbkit.cpu").len(), 2_000);
-            assert_eq!(report.remarks.requests["use_wall_time"], 1);
+            assert_eq!(report.received.requests["use_wall_time"], 1);
         }
     }
 }
@@ -94,9 +95,9 @@ async fn heap_dumps_have_all_their_objects_in_all_dialects() {
     }
 }
 
-/// The rate is kept, also slowly, where each second brings a message.
+/// At a low rate each second brings a message.
 #[tokio::test]
-async fn a_daemon_that_stops_leaves_nothing_switched_on() {
+async fn a_stopping_daemon_switches_off_its_profiles() {
     let process = process(Dialect::Master21, 10).await;
     let keys = ", enable = [\"memory_profile\", \"cpu_profile\"]";
     let daemon = Daemon::start(&listener(&[dialled(&process, keys)], "")).await;
@@ -106,17 +107,17 @@ async fn a_daemon_that_stops_leaves_nothing_switched_on() {
     daemon.until_named("rbkit.cpu").await;
     daemon.stop().await;
     drop(end);
-    let Report { remarks, .. } = within("the process ends", running).await.unwrap().unwrap();
-    assert_eq!(remarks.faults(), 0, "{remarks:?}");
+    let Report { received, .. } = within("the process ends", running).await.unwrap().unwrap();
+    assert_eq!(received.faults(), 0, "{received:?}");
     for (start, stop) in
         [("start_memory_profile", "stop_memory_profile"), ("start_cpu_profiling", "stop_cpu_profiling")]
     {
-        assert_eq!((remarks.requests[start], remarks.requests[stop]), (1, 1), "{remarks:?}");
+        assert_eq!((received.requests[start], received.requests[stop]), (1, 1), "{received:?}");
     }
 }
 
 #[tokio::test]
-async fn a_process_that_is_started_anew_goes_on_counting_from_nothing() {
+async fn a_restarted_process_counts_from_zero() {
     let first = process(Dialect::Master21Raw, 10).await;
     let addresses = first.options();
     let keys = ", enable = [\"memory_profile\"]";
@@ -128,7 +129,7 @@ async fn a_process_that_is_started_anew_goes_on_counting_from_nothing() {
             None => Process::bind(addresses).await.unwrap(),
         };
         let report = within("it ends", process.run(Plan { seed, ..plan(1_000) }, pending())).await.unwrap();
-        assert_eq!(report.remarks.faults(), 0);
+        assert_eq!(report.received.faults(), 0);
         sent += report.sent.events;
     }
     daemon.until_all_closed().await;
@@ -138,8 +139,71 @@ async fn a_process_that_is_started_anew_goes_on_counting_from_nothing() {
     assert!(crate::live::losses(&events).is_empty());
 }
 
-/// What the process says of a collector that says this, and reads so many answers.
-async fn complained(say: &[u8], answers: usize) -> Remarks {
+/// A process in a container has the process id 1, and so has the one that replaces it.
+async fn restarted_in_container(is_profiling: bool) -> Received {
+    let any: SocketAddr = ANY.parse().unwrap();
+    let options = Options { publish: any, request: any, pid: Some(1), ..Options::default() };
+    let first = Process::bind(options).await.unwrap();
+    let restarted = Options { is_profiling, ..first.options() };
+    let keys = ", enable = [\"memory_profile\"]";
+    let daemon = Daemon::start(&listener(&[dialled(&first, keys)], "")).await;
+    within("the first process ends", first.run(plan(1_000), pending())).await.unwrap();
+    let second = Process::bind(restarted).await.unwrap();
+    let (end, ended) = oneshot::channel::<()>();
+    let plan = Plan { rate: Some(2_000), ..plan(u64::MAX) };
+    let running = tokio::spawn(second.run(plan, async { drop(ended.await) }));
+    daemon.until_named("rbkit.agent.restarted").await;
+    daemon.stop().await;
+    drop(end);
+    let received = within("the second process ends", running).await.unwrap().unwrap().received;
+    assert_eq!(received.faults(), 0, "{received:?}");
+    received
+}
+
+#[tokio::test]
+async fn a_profile_that_we_switched_on_in_a_restarted_process_with_the_same_id_is_switched_off() {
+    let received = restarted_in_container(false).await;
+    let count = |request: &str| received.requests.get(request).copied().unwrap_or(0);
+    assert_eq!((count("start_memory_profile"), count("stop_memory_profile")), (1, 1), "{received:?}");
+}
+
+#[tokio::test]
+async fn a_profile_that_a_restarted_process_with_the_same_id_switched_on_itself_is_left_on() {
+    let received = restarted_in_container(true).await;
+    let count = |request: &str| received.requests.get(request).copied().unwrap_or(0);
+    assert_eq!((count("start_memory_profile"), count("stop_memory_profile")), (0, 0), "{received:?}");
+}
+
+/// Waits until the daemon reports this of the profiles of its first process.
+async fn until_profiles(daemon: &Daemon, memory: bool, cpu: bool) {
+    let profiles = || daemon.server.rbkit("test").map(|processes| processes.agents().remove(0));
+    let is_reported = |status: AgentStatus| (status.memory_profile, status.cpu_profile) == (Some(memory), Some(cpu));
+    until("the profiles are reported", || profiles().is_some_and(is_reported).then_some(())).await;
+}
+
+#[tokio::test]
+async fn the_status_of_a_process_follows_our_commands_without_waiting_for_the_next_handshake() {
+    let process = process(Dialect::Master21, 10).await;
+    let keys = ", enable = [\"memory_profile\", \"cpu_profile\"]";
+    let daemon = Daemon::start(&listener(&[dialled(&process, keys)], "handshake_interval = \"1h\"")).await;
+    let (end, ended) = oneshot::channel::<()>();
+    let plan = Plan { rate: Some(2_000), ..plan(u64::MAX) };
+    let running = tokio::spawn(process.run(plan, async { drop(ended.await) }));
+    until_profiles(&daemon, true, true).await;
+    // When a command has been answered, the status shows its effect.
+    let processes = daemon.server.rbkit("test").unwrap();
+    processes.command(0, Command::StopCpuProfiling).await.unwrap();
+    assert_eq!(processes.agents()[0].cpu_profile, Some(false));
+    processes.command(0, Command::StartCpuProfiling).await.unwrap();
+    assert_eq!(processes.agents()[0].cpu_profile, Some(true));
+    daemon.stop().await;
+    drop(end);
+    let received = within("the process ends", running).await.unwrap().unwrap().received;
+    assert_eq!(received.faults(), 0, "{received:?}");
+}
+
+/// What the process counts when a collector sends these bytes and reads this many replies.
+async fn faults_of(bytes: &[u8], answers: usize) -> Received {
     let process = process(Dialect::Master21, 10).await;
     let request = process.options().request;
     let (end, ended) = oneshot::channel::<()>();
@@ -151,43 +215,43 @@ async fn complained(say: &[u8], answers: usize) -> Remarks {
     stream.write_all(&wire::ready("REQ")).await.unwrap();
     let mut ready = vec![0; wire::ready("REP").len()];
     within("READY", stream.read_exact(&mut ready)).await.unwrap();
-    stream.write_all(say).await.unwrap();
-    let mut heard = Vec::new();
-    // Each answer is two frames.
+    stream.write_all(bytes).await.unwrap();
+    let mut input = Vec::new();
+    // Each reply is two frames.
     for _ in 0..2 * answers {
-        while wire::split_frame(&heard).is_none() {
-            assert!(within("an answer", stream.read_buf(&mut heard)).await.unwrap() > 0);
+        while wire::split_frame(&input).is_none() {
+            assert!(within("an answer", stream.read_buf(&mut input)).await.unwrap() > 0);
         }
-        heard = wire::split_frame(&heard).unwrap().1.to_vec();
+        input = wire::split_frame(&input).unwrap().1.to_vec();
     }
     stream.shutdown().await.unwrap();
-    within("the process closes", stream.read_to_end(&mut heard)).await.unwrap();
-    assert_eq!(heard, [0; 0]);
+    within("the process closes", stream.read_to_end(&mut input)).await.unwrap();
+    assert_eq!(input, [0; 0]);
     drop(end);
-    within("the process ends", running).await.unwrap().unwrap().remarks
+    within("the process ends", running).await.unwrap().unwrap().received
 }
 
 #[tokio::test]
-async fn a_process_notices_what_no_collector_should_do() {
+async fn a_process_counts_the_faults_of_collectors() {
     let request = |body: &[u8]| [wire::frame(wire::MORE, b""), wire::frame(0, body)].concat();
-    // It answers nobody any more.
-    let empty = complained(&[request(b""), request(b"handshake")].concat(), 0).await;
+    // It answers no requests any more.
+    let empty = faults_of(&[request(b""), request(b"handshake")].concat(), 0).await;
     assert_eq!((empty.empty_requests, empty.faults()), (1, 1), "{empty:?}");
-    let bare = complained(&[wire::frame(0, b"handshake"), request(b"handshake")].concat(), 1).await;
+    let bare = faults_of(&[wire::frame(0, b"handshake"), request(b"handshake")].concat(), 1).await;
     assert_eq!((bare.undelimited, bare.faults()), (1, 1), "{bare:?}");
-    let two = complained(&request(b"handshake").repeat(2), 2).await;
+    let two = faults_of(&request(b"handshake").repeat(2), 2).await;
     assert_eq!((two.second_requests, two.faults()), (1, 1), "{two:?}");
-    let unknown = complained(&request(b"HANDSHAKE"), 1).await;
+    let unknown = faults_of(&request(b"HANDSHAKE"), 1).await;
     assert_eq!((unknown.unknown_requests, unknown.faults()), (1, 1), "{unknown:?}");
-    let stop = complained(&request(b"stop_cpu_profiling"), 1).await;
+    let stop = faults_of(&request(b"stop_cpu_profiling"), 1).await;
     assert_eq!((stop.needless_stops, stop.faults()), (1, 1), "{stop:?}");
     let several = [wire::frame(wire::MORE, b""), wire::frame(wire::MORE, b"handshake\0junk"), wire::frame(0, b"more")];
-    let several = complained(&several.concat(), 1).await;
+    let several = faults_of(&several.concat(), 1).await;
     assert_eq!((several.requests.len(), several.faults()), (1, 0), "{several:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_says_where_it_is_bound_and_what_it_has_sent() {
+async fn the_command_prints_its_addresses_and_what_it_has_sent() {
     let arguments =
         ["simulate", "rbkit", "--publish", ANY, "--request", ANY, "--count", "1500", "--dialect", "spec-2.1"];
     let binary = Binary::start(tributary(&arguments));
@@ -207,7 +271,7 @@ async fn the_command_says_where_it_is_bound_and_what_it_has_sent() {
 }
 
 #[test]
-fn options_that_make_no_sense_are_misuse() {
+fn invalid_options_are_misuse() {
     for arguments in [&["--to", "127.0.0.1:1"][..], &["--connections", "2"], &["--dialect", "master"]] {
         let ended = run(&[&["simulate", "rbkit"][..], arguments].concat());
         assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.stderr);

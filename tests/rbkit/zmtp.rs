@@ -1,12 +1,16 @@
-//! ZMTP against what libzmq really sends: recorded streams of both sockets, and bytes of peers that mean harm.
+//! ZMTP: recorded streams of libzmq on both sockets, and bytes of hostile peers.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use proptest::prelude::*;
 use serde_json::Value;
 use tributary::codec::zmtp::{self, Fault, Limits, Peer, Socket, Step};
-use tributary::event::Reason;
+use tributary::event::{BatchBuilder, Origin, Reason, UnixNanos};
+use tributary::protocol::rbkit::{Agent, AgentOptions, Control, Options, Subscription};
+use tributary::protocol::{Flow, Now, Output, Session};
 
 const LIMITS: Limits =
     Limits { max_message_bytes: 1 << 20, message_key: "key", max_frames: 16, max_command_bytes: 4096 };
@@ -17,24 +21,27 @@ fn data(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What a stream came to: its frames with their offsets, and how it ended.
+/// The result of reading a stream: its frames with their offsets, and its end.
 #[derive(Clone, PartialEq, Debug, Default)]
-struct Heard {
+struct Outcome {
     /// Offset, body, more, first.
     frames: Vec<(usize, Vec<u8>, bool, bool)>,
     /// Offset and size of the greeting and of each command.
     taken: Vec<(usize, usize)>,
     reply: Vec<u8>,
-    /// With the offset in the stream.
+    /// Its offset is that in the stream.
     fault: Option<Fault>,
     is_ready: bool,
     rest: usize,
 }
 
-/// Hears a stream that arrives in pieces which end at `cuts`.
-fn hear(socket: Socket, limits: Limits, stream: &[u8], cuts: &[usize]) -> Heard {
+/// Reads a stream that arrives in pieces, which end at `cuts`.
+fn read_stream(socket: Socket, limits: Limits, stream: &[u8], cuts: &[usize]) -> Outcome {
     let mut peer = Peer::new(socket, limits);
-    let (mut heard, mut reply, mut at, mut body) = (Heard::default(), BytesMut::new(), 0, None);
+    let (mut outcome, mut reply, mut at, mut body) = (Outcome::default(), BytesMut::new(), 0, None);
+    // Only what follows our greeting is compared.
+    peer.send_greeting(&mut reply);
+    reply.clear();
     let ends = cuts.iter().copied().chain([stream.len()]);
     'stream: for end in ends {
         loop {
@@ -43,37 +50,37 @@ fn hear(socket: Socket, limits: Limits, stream: &[u8], cuts: &[usize]) -> Heard 
                 if end < from + length {
                     break;
                 }
-                heard.frames.push((start, stream[from..from + length].to_vec(), more, first));
+                outcome.frames.push((start, stream[from..from + length].to_vec(), more, first));
                 (at, body) = (from + length, None);
             }
             match peer.next(&stream[at..end], &mut reply) {
                 Ok(Step::More) => break,
                 Ok(Step::Taken { bytes }) => {
-                    heard.taken.push((at, bytes));
+                    outcome.taken.push((at, bytes));
                     at += bytes;
                 }
                 Ok(Step::Frame { head, length, more, first }) => {
                     body = Some((at, head, length as usize, more, first));
                 }
                 Err(fault) => {
-                    heard.fault = Some(Fault { offset: at + fault.offset, ..fault });
+                    outcome.fault = Some(Fault { offset: at + fault.offset, ..fault });
                     break 'stream;
                 }
             }
         }
     }
-    Heard { reply: reply.to_vec(), is_ready: peer.is_ready(), rest: stream.len() - at, ..heard }
+    Outcome { reply: reply.to_vec(), is_ready: peer.is_ready(), rest: stream.len() - at, ..outcome }
 }
 
-fn hear_whole(socket: Socket, stream: &[u8]) -> Heard {
-    hear(socket, LIMITS, stream, &[])
+fn read_whole(socket: Socket, stream: &[u8]) -> Outcome {
+    read_stream(socket, LIMITS, stream, &[])
 }
 
 fn greeting() -> Vec<u8> {
     data("hostile/minor-9.bin")[..64].to_vec()
 }
 
-/// After greeting and READY of a publisher.
+/// The greeting and READY of a publisher, and these bytes.
 fn then(bytes: &[u8]) -> Vec<u8> {
     [&greeting()[..], PUB_READY, bytes].concat()
 }
@@ -83,17 +90,17 @@ fn sha256(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn recorded_streams_are_the_frames_that_an_independent_reader_found() {
+fn recorded_streams_give_the_frames_of_an_independent_reader() {
     for recording in ["libzmq-client-3.1", "minimal-client-3.0"] {
         let expected: Value = serde_json::from_slice(&data(&format!("{recording}/expected.json"))).unwrap();
         for (stream, socket) in [("pub-agent-to-client", Socket::Sub), ("rep-agent-to-client", Socket::Req)] {
-            let heard = hear_whole(socket, &data(&format!("{recording}/{stream}.bin")));
-            assert!(heard.is_ready && heard.fault.is_none() && heard.rest == 0, "{recording} {stream}");
+            let outcome = read_whole(socket, &data(&format!("{recording}/{stream}.bin")));
+            assert!(outcome.is_ready && outcome.fault.is_none() && outcome.rest == 0, "{recording} {stream}");
             let rows = expected[stream].as_array().unwrap();
             let messages: Vec<&Value> = rows.iter().filter(|row| row["kind"] == "message").collect();
-            assert!(messages.len() >= 4 && messages.len() == heard.frames.len(), "{recording} {stream}");
+            assert!(messages.len() >= 4 && messages.len() == outcome.frames.len(), "{recording} {stream}");
             let mut first = true;
-            for (row, (offset, body, more, is_first)) in messages.iter().zip(&heard.frames) {
+            for (row, (offset, body, more, is_first)) in messages.iter().zip(&outcome.frames) {
                 assert_eq!(row["offset"], *offset);
                 assert_eq!(row["size"], body.len());
                 assert_eq!(row["more"], *more);
@@ -102,17 +109,18 @@ fn recorded_streams_are_the_frames_that_an_independent_reader_found() {
                 first = !more;
             }
             let others: Vec<&Value> = rows.iter().filter(|row| row["kind"] != "message").collect();
-            assert_eq!(others.len(), heard.taken.len());
-            assert!(others.iter().zip(&heard.taken).all(|(row, (offset, _))| row["offset"] == *offset));
+            assert_eq!(others.len(), outcome.taken.len());
+            assert!(others.iter().zip(&outcome.taken).all(|(row, (offset, _))| row["offset"] == *offset));
         }
     }
 }
 
 #[test]
-fn what_we_say_is_what_agents_have_answered() {
+fn our_bytes_are_those_that_agents_have_answered() {
     let ours = |socket, then: &dyn Fn(&mut BytesMut)| {
         let mut peer = Peer::new(socket, LIMITS);
-        let mut out = BytesMut::from(&peer.greeting()[..]);
+        let mut out = BytesMut::new();
+        peer.send_greeting(&mut out);
         assert_eq!(peer.next(&greeting(), &mut out), Ok(Step::Taken { bytes: 64 }));
         assert!(!peer.is_ready());
         then(&mut out);
@@ -124,12 +132,43 @@ fn what_we_say_is_what_agents_have_answered() {
             assert_eq!(zmtp::request(body, out), Some(()));
         }
     });
-    // The padding of the signature is the sender's own business.
+    // The padding of the signature may have any value.
     let same = |found: &[u8], recorded: &[u8]| {
         assert_eq!((found[0], &found[9..]), (recorded[0], &recorded[9..]));
     };
     same(&subscriber, &data("minimal-client-3.0/pub-client-to-agent.bin"));
     same(&requester, &data("minimal-client-3.0/rep-client-to-agent.bin"));
+}
+
+/// The first reply of a session that reads the peer's greeting and READY before it has been able to send anything.
+fn first_reply(mut session: impl Session, socket: &str) -> Vec<u8> {
+    let origin = Arc::new(Origin::new("rbkit", "test".into(), "peer".into(), 1));
+    let mut out = Output::new(BatchBuilder::new(origin));
+    let now = Now { unix: UnixNanos(1_795_176_900_000_000_000), elapsed: Duration::ZERO };
+    let input = [greeting(), command_ready(socket)].concat();
+    assert_eq!(session.receive(&input, now, &mut out).consumed, input.len());
+    // The driver calls this when the session asks for it; it may not send the greeting again.
+    assert_eq!(session.handle_timeout(now, &mut out), Flow::Continue);
+    out.reply.to_vec()
+}
+
+fn command_ready(socket: &str) -> Vec<u8> {
+    let length = (socket.len() as u32).to_be_bytes();
+    let data = [&b"\x05READY\x0BSocket-Type"[..], &length, socket.as_bytes()].concat();
+    [&[4, data.len() as u8][..], &data].concat()
+}
+
+#[test]
+fn a_session_sends_its_greeting_first_even_if_the_peer_is_faster() {
+    let agent = || Agent::new(AgentOptions { publish: Some("127.0.0.1:1".to_owned()), ..AgentOptions::default() });
+    let options = || Arc::new(Options::default());
+    let published = first_reply(Subscription::new(agent(), options(), 1 << 20), "PUB");
+    assert_eq!((published.len(), published[0], published[9]), (64 + 27 + 3, 0xFF, 0x7F), "{published:02x?}");
+    assert_eq!((&published[64..91], &published[91..]), (&command_ready("SUB")[..], &zmtp::subscribe_all()[..]));
+    let replied = first_reply(Control::new(agent(), options()), "REP");
+    assert_eq!((replied[0], replied[9]), (0xFF, 0x7F), "{replied:02x?}");
+    let request = [&[1, 0, 0, 9][..], b"handshake"].concat();
+    assert_eq!((&replied[64..91], &replied[91..]), (&command_ready("REQ")[..], &request[..]));
 }
 
 #[test]
@@ -142,9 +181,9 @@ fn a_request_is_never_empty_and_long_ones_take_the_long_form() {
     assert_eq!(out.len(), 11 + 256);
 }
 
-/// The outcomes are those of the recordings' manifest.
+/// The expected outcomes are those of the manifest of the recordings.
 #[test]
-fn hostile_peers_are_refused_where_they_are_wrong_and_odd_ones_are_understood() {
+fn hostile_streams_are_rejected_at_the_fault_and_unusual_ones_are_read() {
     let refused = [
         ("huge-frame-length", Reason::TooLarge, 92, "1099511627776"),
         ("not-zmtp", Reason::Malformed, 0, "0x48"),
@@ -152,16 +191,16 @@ fn hostile_peers_are_refused_where_they_are_wrong_and_odd_ones_are_understood() 
         ("mechanism-plain", Reason::Unsupported, 12, "\"PLAIN\""),
         ("wrong-socket-type", Reason::Unsupported, 88, "\"PUSH\""),
         ("ready-without-socket-type", Reason::Malformed, 72, "Socket-Type"),
-        ("ready-name-overrun", Reason::Malformed, 67, "takes 200 bytes, 5 are left"),
+        ("ready-name-overrun", Reason::Malformed, 67, "200 bytes, but only 5 are left"),
         ("error-command", Reason::Unsupported, 64, "\"not allowed\""),
         ("empty-command", Reason::Malformed, 93, "zmtp.command.name"),
     ];
     for (name, reason, offset, words) in refused {
-        let heard = hear_whole(Socket::Sub, &data(&format!("hostile/{name}.bin")));
-        let fault = heard.fault.unwrap_or_else(|| panic!("{name}: no fault"));
+        let outcome = read_whole(Socket::Sub, &data(&format!("hostile/{name}.bin")));
+        let fault = outcome.fault.unwrap_or_else(|| panic!("{name}: no fault"));
         assert_eq!((fault.reason, fault.offset), (reason, offset), "{name}: {fault}");
         assert!(fault.to_string().contains(words), "{name}: {fault}");
-        assert!(heard.frames.is_empty(), "{name}");
+        assert!(outcome.frames.is_empty(), "{name}");
     }
     let understood = [
         ("unknown-command", 1),
@@ -172,19 +211,19 @@ fn hostile_peers_are_refused_where_they_are_wrong_and_odd_ones_are_understood() 
         ("long-form-short-body", 1),
     ];
     for (name, frames) in understood {
-        let heard = hear_whole(Socket::Sub, &data(&format!("hostile/{name}.bin")));
-        assert_eq!((heard.fault, heard.rest, heard.frames.len()), (None, 0, frames), "{name}");
-        let (_, body, more, first) = &heard.frames[frames - 1];
+        let outcome = read_whole(Socket::Sub, &data(&format!("hostile/{name}.bin")));
+        assert_eq!((outcome.fault, outcome.rest, outcome.frames.len()), (None, 0, frames), "{name}");
+        let (_, body, more, first) = &outcome.frames[frames - 1];
         assert_eq!((body.len(), body[0], *more, *first), (30, 0x84, false, frames == 1), "{name}");
     }
-    let heard = hear_whole(Socket::Sub, &data("hostile/closed-mid-greeting.bin"));
-    assert_eq!((heard.fault, heard.rest, heard.is_ready), (None, 11, false));
-    assert_eq!(heard.reply, b"");
+    let outcome = read_whole(Socket::Sub, &data("hostile/closed-mid-greeting.bin"));
+    assert_eq!((outcome.fault, outcome.rest, outcome.is_ready), (None, 11, false));
+    assert_eq!(outcome.reply, b"");
 }
 
 #[test]
-fn a_wrong_greeting_is_told_as_soon_as_the_wrong_byte_is_there() {
-    let fault = |bytes: &[u8]| hear_whole(Socket::Sub, bytes).fault.map(|fault| (fault.reason, fault.offset));
+fn a_wrong_greeting_is_reported_at_its_first_wrong_byte() {
+    let fault = |bytes: &[u8]| read_whole(Socket::Sub, bytes).fault.map(|fault| (fault.reason, fault.offset));
     assert_eq!(fault(b"H"), Some((Reason::Malformed, 0)));
     assert_eq!(fault(b"\xFF\0\0\0\0\0\0\0\x01\x7E"), Some((Reason::Malformed, 9)));
     assert_eq!(fault(b"\xFF\0\0\0\0\0\0\0\x01\x7F\x02"), Some((Reason::Unsupported, 10)));
@@ -196,12 +235,12 @@ fn a_wrong_greeting_is_told_as_soon_as_the_wrong_byte_is_there() {
 }
 
 #[test]
-fn sizes_are_refused_before_a_body_has_come() {
+fn sizes_are_rejected_before_the_body_arrives() {
     let fault = |bytes: &[u8]| {
-        let heard = hear_whole(Socket::Sub, &then(bytes));
-        heard.fault.map(|fault| (fault.reason, fault.offset - 91))
+        let outcome = read_whole(Socket::Sub, &then(bytes));
+        outcome.fault.map(|fault| (fault.reason, fault.offset - 91))
     };
-    // A frame of one byte too many, in both forms; 2^64 - 1.
+    // A frame that is one byte too long, in both forms; and 2^64 - 1.
     assert_eq!(fault(&[2, 0, 0, 0, 0, 0, 0x10, 0, 1]), Some((Reason::TooLarge, 1)));
     assert_eq!(fault(&[2, 0, 0, 0, 0, 0, 0x10, 0, 0]), None);
     assert_eq!(fault(&[2, 255, 255, 255, 255, 255, 255, 255, 255]), Some((Reason::TooLarge, 1)));
@@ -215,7 +254,7 @@ fn sizes_are_refused_before_a_body_has_come() {
     assert_eq!(fault(&two), Some((Reason::TooLarge, two.len() - 1)));
     *two.last_mut().unwrap() = 1;
     assert_eq!(fault(&two), None);
-    // Sixteen frames, and one more. The next message counts anew.
+    // Sixteen frames, and one more. The next message starts at 0.
     let frames = |more, last: &[u8]| [&[1, 0].repeat(more)[..], last].concat();
     assert_eq!(fault(&frames(15, &[0, 0]).repeat(3)), None);
     assert_eq!(fault(&frames(16, &[0])), Some((Reason::TooLarge, 32)));
@@ -223,21 +262,21 @@ fn sizes_are_refused_before_a_body_has_come() {
 }
 
 #[test]
-fn frames_and_commands_stand_where_they_may() {
-    let fault = |bytes: &[u8]| hear_whole(Socket::Sub, bytes).fault.map(|fault| (fault.reason, fault.offset));
+fn frames_and_commands_are_accepted_in_their_phases_only() {
+    let fault = |bytes: &[u8]| read_whole(Socket::Sub, bytes).fault.map(|fault| (fault.reason, fault.offset));
     assert_eq!(fault(&[&greeting()[..], &[0]].concat()), Some((Reason::Malformed, 64)));
     assert_eq!(fault(&then(&[5])), Some((Reason::Malformed, 91)));
-    // Reserved flags are nothing to us; a second READY, a subscription, a cancelled one, of whatever content.
+    // Reserved flags are ignored; so are a second READY, SUBSCRIBE and CANCEL with any content.
     let odd = [&b"\xF8\x01x"[..], PUB_READY, b"\x04\x07\x05READY\xFF", b"\x04\x0A\x09SUBSCRIBE", b"\x04\x07\x06CANCEL"];
-    let heard = hear_whole(Socket::Sub, &then(&odd.concat()));
-    assert_eq!((heard.fault, heard.rest, heard.frames.len(), heard.taken.len()), (None, 0, 1, 6));
-    // Properties that end past their command, at every place.
+    let outcome = read_whole(Socket::Sub, &then(&odd.concat()));
+    assert_eq!((outcome.fault, outcome.rest, outcome.frames.len(), outcome.taken.len()), (None, 0, 1, 6));
+    // Properties that are longer than their command, at every position.
     let ready = b"\x04\x19\x05READY\x0BSocket-Type\0\0\0\x03PUB";
     for cut in 8..ready.len() {
         let mut short = ready[..cut].to_vec();
         short[1] = cut as u8 - 2;
-        let heard = hear_whole(Socket::Sub, &[&greeting()[..], &short].concat());
-        assert_eq!(heard.fault.map(|fault| fault.reason), Some(Reason::Malformed), "{cut}");
+        let outcome = read_whole(Socket::Sub, &[&greeting()[..], &short].concat());
+        assert_eq!(outcome.fault.map(|fault| fault.reason), Some(Reason::Malformed), "{cut}");
     }
     let huge = b"\x04\x18\x05READY\x0BSocket-Type\xFF\xFF\xFF\xFFPU";
     assert_eq!(fault(&[&greeting()[..], huge].concat()), Some((Reason::Malformed, 64 + 24)));
@@ -252,35 +291,35 @@ fn each_socket_has_its_own_peers() {
     for (name, sub, req) in
         [("PUB", true, false), ("xpub", true, false), ("REP", false, true), ("Router", false, true), ("", false, false)]
     {
-        assert_eq!(hear_whole(Socket::Sub, &ready(name)).is_ready, sub, "{name}");
-        assert_eq!(hear_whole(Socket::Req, &ready(name)).is_ready, req, "{name}");
+        assert_eq!(read_whole(Socket::Sub, &ready(name)).is_ready, sub, "{name}");
+        assert_eq!(read_whole(Socket::Req, &ready(name)).is_ready, req, "{name}");
     }
 }
 
 #[test]
 fn a_ping_is_answered_with_its_context_once_the_peer_is_ready() {
-    let reply = |bytes: &[u8]| hear_whole(Socket::Sub, &then(bytes)).reply[27..].to_vec();
+    let reply = |bytes: &[u8]| read_whole(Socket::Sub, &then(bytes)).reply[27..].to_vec();
     assert_eq!(reply(b"\x04\x0A\x04PING\0\x10abc"), b"\x04\x08\x04PONGabc");
     assert_eq!(reply(b"\x04\x07\x04PING\0\x10"), b"\x04\x05\x04PONG");
-    // No more than 16 bytes of it, as libzmq does.
+    // At most 16 bytes of it, as libzmq does.
     assert_eq!(reply(b"\x04\x18\x04PING\0\x100123456789abcdefg"), b"\x04\x15\x04PONG0123456789abcdef");
-    let heard = hear_whole(Socket::Sub, &then(b"\x04\x06\x04PING\0"));
-    assert_eq!(heard.fault.map(|fault| fault.reason), Some(Reason::Malformed));
+    let outcome = read_whole(Socket::Sub, &then(b"\x04\x06\x04PING\0"));
+    assert_eq!(outcome.fault.map(|fault| fault.reason), Some(Reason::Malformed));
     let early = [&greeting()[..], b"\x04\x07\x04PING\0\x10", PUB_READY].concat();
-    let heard = hear_whole(Socket::Sub, &early);
-    assert_eq!((heard.is_ready, heard.reply.len()), (true, 27));
+    let outcome = read_whole(Socket::Sub, &early);
+    assert_eq!((outcome.is_ready, outcome.reply.len()), (true, 27));
 }
 
 #[test]
-fn an_error_says_what_there_is_of_its_reason() {
-    let fault = |bytes: &[u8]| hear_whole(Socket::Sub, &[&greeting()[..], bytes].concat()).fault.unwrap();
-    assert_eq!(fault(b"\x04\x09\x05ERROR\x02\xFF\n").detail, "zmtp: the peer refuses: \"\u{FFFD}\\n\"");
+fn an_error_command_is_reported_with_its_reason() {
+    let fault = |bytes: &[u8]| read_whole(Socket::Sub, &[&greeting()[..], bytes].concat()).fault.unwrap();
+    assert_eq!(fault(b"\x04\x09\x05ERROR\x02\xFF\n").detail, "zmtp: the peer sent ERROR: \"\u{FFFD}\\n\"");
     assert_eq!(fault(b"\x04\x08\x05ERROR\x02n").reason, Reason::Malformed);
     let longest = [&b"\x06\0\0\0\0\0\0\x01\x06\x05ERROR\xFF"[..], &[b'x'; 255]].concat();
-    assert_eq!(fault(&longest).detail.len(), "zmtp: the peer refuses: \"\"".len() + 255);
+    assert_eq!(fault(&longest).detail.len(), "zmtp: the peer sent ERROR: \"\"".len() + 255);
 }
 
-/// What a publisher may say, more or less.
+/// A stream of a publisher, not always a valid one.
 fn conversation() -> impl Strategy<Value = Vec<u8>> {
     let frame = (any::<u8>(), prop::collection::vec(any::<u8>(), 0..40)).prop_map(|(flags, body)| {
         let head = match flags & 2 {
@@ -311,31 +350,31 @@ proptest! {
     fn cuts_change_nothing(stream in conversation(), mut cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8)) {
         cuts.sort_by_key(|cut| cut.index(stream.len() + 1));
         let cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
-        let whole = hear_whole(Socket::Sub, &stream);
-        prop_assert_eq!(&hear(Socket::Sub, LIMITS, &stream, &cuts), &whole);
+        let whole = read_whole(Socket::Sub, &stream);
+        prop_assert_eq!(&read_stream(Socket::Sub, LIMITS, &stream, &cuts), &whole);
         let bytewise: Vec<usize> = (0..stream.len()).collect();
-        prop_assert_eq!(&hear(Socket::Sub, LIMITS, &stream, &bytewise), &whole);
+        prop_assert_eq!(&read_stream(Socket::Sub, LIMITS, &stream, &bytewise), &whole);
     }
 
     #[test]
     fn any_bytes_are_frames_or_a_fault_among_them(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let heard = hear(Socket::Req, LIMITS, &then(&bytes), &[]);
-        // READY names a publisher, which answers no request.
-        prop_assert_eq!(heard.fault.map(|fault| fault.offset), Some(88));
-        let heard = hear(Socket::Sub, LIMITS, &then(&bytes), &[]);
-        prop_assert!(heard.fault.is_none_or(|fault| (91..=91 + bytes.len()).contains(&fault.offset)));
+        let outcome = read_stream(Socket::Req, LIMITS, &then(&bytes), &[]);
+        // READY names a PUB socket, which is not a peer of REQ.
+        prop_assert_eq!(outcome.fault.map(|fault| fault.offset), Some(88));
+        let outcome = read_stream(Socket::Sub, LIMITS, &then(&bytes), &[]);
+        prop_assert!(outcome.fault.is_none_or(|fault| (91..=91 + bytes.len()).contains(&fault.offset)));
     }
 }
 
 #[test]
-fn every_cut_of_every_hostile_stream_tells_the_same() {
+fn every_cut_of_every_hostile_stream_gives_the_same_result() {
     for name in
         ["multipart", "error-command", "wrong-socket-type", "empty-command", "huge-frame-length", "mechanism-plain"]
     {
         let stream = data(&format!("hostile/{name}.bin"));
-        let whole = hear_whole(Socket::Sub, &stream);
+        let whole = read_whole(Socket::Sub, &stream);
         for cut in 0..stream.len() {
-            assert_eq!(hear(Socket::Sub, LIMITS, &stream, &[cut]), whole, "{name} cut at {cut}");
+            assert_eq!(read_stream(Socket::Sub, LIMITS, &stream, &[cut]), whole, "{name} cut at {cut}");
         }
     }
 }

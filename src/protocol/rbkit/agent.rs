@@ -1,26 +1,27 @@
-//! One process as both of its connections know it: who it is, what it has been asked, and where its messages are.
+//! The state of one process, shared by its two connections.
 //!
-//! The connection that asks and the one that listens are two sessions. What they share is here, behind one lock that is
-//! held for moments: the last handshake, the message counter, and what each wants of the other.
+//! The request connection ([`super::control`]) and the subscription ([`super::subscription`]) are two sessions. They share,
+//! behind one lock that is held briefly: the last handshake, the message counter, the profiles that we switched on, and what
+//! one session needs from the other.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
 use crate::event::{Resource, Severity, semconv as names};
 use crate::protocol::Output;
 
+use super::command::{Answer, Command, Order, Refusal};
 use super::dump::Dumps;
 use super::handshake::Handshake;
 use super::normalize::{self, Place};
-use super::options::{AgentOptions, Profile};
+use super::options::{AgentOptions, Clock, Profile};
 use super::wire::Family;
 
-/// Commands of operators that may wait for a process.
+/// Commands of operators that may wait for one process.
 const MAX_COMMANDS: usize = 16;
 
-/// One process. Cloned into the sessions of its connections; whoever else has one can send commands.
+/// One process. A clone is the same process.
 #[derive(Clone, Debug)]
 pub struct Agent(Arc<Shared>);
 
@@ -30,185 +31,95 @@ struct Shared {
     state: Mutex<State>,
 }
 
-/// What is known of a process, and wanted of it.
+/// What is known about a process, and what is to be done with it.
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// The last handshake.
     pub(super) handshake: Handshake,
-    /// Who speaks, as of that handshake; and its number, by which a change is noticed.
+    /// The resource of events, from that handshake; and its version, which shows when it has changed.
     resource: Option<Arc<Resource>>,
-    pub(super) introductions: u64,
-    /// Handshakes that were asked for, and up to which of them there is an answer, or none will come.
-    pub(super) asked: u64,
-    pub(super) answered: u64,
-    /// The last counter, and the process that it was of.
-    last: Option<(u64, Option<u64>)>,
-    /// The next counter is the first of a connection.
-    has_joined: bool,
-    /// What it publishes is being heard.
+    pub(super) resource_version: u64,
+    /// How many handshakes have been wanted, and up to which of them the answer has come or never will.
+    pub(super) handshakes_wanted: u64,
+    pub(super) handshakes_settled: u64,
+    /// The last message counter, and the pid that it belongs to.
+    last_counter: Option<(u64, Option<u64>)>,
+    /// The next message is the first one of a connection.
+    is_first_message: bool,
+    /// There is a subscription.
     pub(super) is_subscribed: bool,
-    /// The start commands should be sent.
-    pub(super) is_due: bool,
-    /// What we have switched on and must switch off again.
-    pub(super) started: Vec<Profile>,
-    /// It does not answer.
+    /// The start commands must be sent (again).
+    pub(super) is_start_due: bool,
+    /// The profiles that we switched on and must switch off.
+    started: Vec<Started>,
+    /// The process was restarted: which of `started` belong to the new process is known when this handshake has been
+    /// answered.
+    restart_handshake: Option<u64>,
+    /// The process does not answer.
     pub(super) is_unhealthy: bool,
-    /// There is a connection to ask on.
+    /// There is a request connection.
     pub(super) is_reachable: bool,
+    /// Request connections so far.
+    connections: u64,
     pub(super) commands: VecDeque<Order>,
-    /// The dumps of its last connection, while there is none.
+    /// The dumps of the last subscription, while there is none.
     pub(super) dumps: Dumps,
     pub(super) control: Option<Waker>,
     subscription: Option<Waker>,
 }
 
-/// What a process can be told (field notes, section 1).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub enum Command {
-    Handshake,
-    StartMemoryProfile,
-    StopMemoryProfile,
-    StartCpuProfiling,
-    StopCpuProfiling,
-    UseCpuTime,
-    UseWallTime,
-    TriggerGc,
-    ObjectspaceSnapshot,
+/// A profile that we switched on.
+#[derive(Clone, Copy, Debug)]
+struct Started {
+    profile: Profile,
+    /// The number of the request connection that the command was sent on. A connection never outlives its process.
+    connection: u64,
 }
 
-/// Why a command was not carried out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// There is no connection to the process.
-    NotConnected,
-    /// The process is one of the released gem, which answers `ok` and does nothing.
-    NotKnown,
-    /// Others are waiting already.
-    Busy,
-    /// The process did not answer in time, or the connection broke.
-    NotAnswered,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Refusal::NotConnected => "there is no connection to the process",
-            Refusal::NotKnown => "this version of rbkit does not know CPU profiles",
-            Refusal::Busy => "too many commands are waiting already",
-            Refusal::NotAnswered => "the process has not answered",
-        })
-    }
-}
-
-impl std::error::Error for Refusal {}
-
-/// What has become of a command.
-pub type Answer = Box<dyn FnOnce(Result<(), Refusal>) + Send>;
-
-/// A command of an operator, who is told once what has become of it.
-pub(super) struct Order {
-    pub(super) command: Command,
-    answer: Option<Answer>,
-}
-
-impl Order {
-    pub(super) fn answer(mut self, result: Result<(), Refusal>) {
-        if let Some(answer) = self.answer.take() {
-            answer(result);
-        }
-    }
-}
-
-impl Drop for Order {
-    fn drop(&mut self) {
-        if let Some(answer) = self.answer.take() {
-            answer(Err(Refusal::NotAnswered));
-        }
-    }
-}
-
-impl fmt::Debug for Order {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.command.fmt(f)
-    }
-}
-
-/// A process as operators see it.
+/// The state of a process, for operators.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AgentStatus {
-    /// `HOST:PORT` of its publishing socket.
+    /// `HOST:PORT` of its PUB socket.
     pub publish: Option<String>,
-    /// `HOST:PORT` of its replying socket.
+    /// `HOST:PORT` of its REP socket.
     pub request: Option<String>,
-    /// It can be asked.
+    /// There is a connection to its REP socket.
     pub is_reachable: bool,
-    /// It answers what it is asked.
+    /// It answers requests.
     pub is_healthy: bool,
-    /// What it publishes is heard.
+    /// There is a subscription to its PUB socket.
     pub is_subscribed: bool,
-    /// Its process id, once it has told it.
+    /// Its process id, from its last handshake.
     pub pid: Option<u64>,
-    /// What it runs.
+    /// The program that it runs, from its last handshake.
     pub process: Option<String>,
-    /// The profiles that it makes, as it said last.
+    /// Whether the memory profile is on, from its last handshake. A handshake follows each of our commands.
     pub memory_profile: Option<bool>,
-    /// The same of its CPU profile.
+    /// The same for the CPU profile.
     pub cpu_profile: Option<bool>,
 }
 
-impl Command {
-    /// Every command.
-    pub const ALL: [Command; 9] = [
-        Command::Handshake,
-        Command::StartMemoryProfile,
-        Command::StopMemoryProfile,
-        Command::StartCpuProfiling,
-        Command::StopCpuProfiling,
-        Command::UseCpuTime,
-        Command::UseWallTime,
-        Command::TriggerGc,
-        Command::ObjectspaceSnapshot,
-    ];
-
-    /// The command on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Command::Handshake => "handshake",
-            Command::StartMemoryProfile => "start_memory_profile",
-            Command::StopMemoryProfile => "stop_memory_profile",
-            Command::StartCpuProfiling => "start_cpu_profiling",
-            Command::StopCpuProfiling => "stop_cpu_profiling",
-            Command::UseCpuTime => "use_cpu_time",
-            Command::UseWallTime => "use_wall_time",
-            Command::TriggerGc => "trigger_gc",
-            Command::ObjectspaceSnapshot => "objectspace_snapshot",
-        }
-    }
-
-    /// Whether its answer comes only when its work is done.
-    pub(super) fn is_slow(self) -> bool {
-        matches!(self, Command::TriggerGc | Command::ObjectspaceSnapshot)
-    }
-
-    fn is_about_cpu(self) -> bool {
-        use Command::{StartCpuProfiling, StopCpuProfiling, UseCpuTime, UseWallTime};
-        matches!(self, StartCpuProfiling | StopCpuProfiling | UseCpuTime | UseWallTime)
-    }
+/// What a handshake reply has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Change {
+    /// It differs from the last one.
+    pub(super) is_new: bool,
+    /// It is another process than before.
+    pub(super) is_restart: bool,
 }
 
 impl Agent {
-    /// A process that nothing is known of.
+    /// A process about which nothing is known.
     pub fn new(options: AgentOptions) -> Self {
         Agent(Arc::new(Shared { options, state: Mutex::default() }))
     }
 
-    /// What it is asked for.
+    /// Its options.
     pub fn options(&self) -> &AgentOptions {
         &self.0.options
     }
 
-    /// What is known of it.
+    /// Its state.
     pub fn status(&self) -> AgentStatus {
         let state = self.state();
         AgentStatus {
@@ -224,7 +135,7 @@ impl Agent {
         }
     }
 
-    /// Sends a command when its turn comes; `answer` is told once what has become of it.
+    /// Queues a command. `answer` is called once with the result.
     pub fn command(&self, command: Command, answer: Answer) {
         let mut state = self.state();
         let refusal = match () {
@@ -233,7 +144,7 @@ impl Agent {
             () if state.commands.len() >= MAX_COMMANDS => Some(Refusal::Busy),
             () => None,
         };
-        let order = Order { command, answer: Some(answer) };
+        let order = Order::new(command, answer);
         match refusal {
             None => {
                 state.commands.push_back(order);
@@ -250,136 +161,184 @@ impl Agent {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which numbers it uses, as far as is known.
+    /// The family of its event numbers, as far as it is known.
     pub(super) fn family(&self) -> Family {
         self.state().handshake.family.unwrap_or(Family::Master)
     }
 
-    /// A message shows which numbers it uses. That is believed, whatever the handshake said (rule 2).
-    pub(super) fn says(&self, family: Family, out: &mut Output) {
+    /// A message has shown the family of its event numbers. It takes precedence over the handshake (rule 2).
+    pub(super) fn set_family(&self, family: Family, out: &mut Output) {
         let mut state = self.state();
         match state.handshake.family {
             Some(known) if known != family => {
                 out.warn("rbkit.dialect_changed");
                 state.handshake.family = Some(family);
-                state.ask();
+                state.want_handshake();
             }
             _ => state.handshake.family = Some(family),
         }
     }
 
-    /// The counter of a message: whether some are missing before it, or it is of another process (rule 12).
-    pub(super) fn counted(&self, counter: u64, dumps: &mut Dumps, place: Place, out: &mut Output) {
+    /// Checks the counter of a message: messages may be missing before it, or the process may be another one (rule 12).
+    pub(super) fn check_counter(&self, counter: u64, dumps: &mut Dumps, place: Place, out: &mut Output) {
         let mut state = self.state();
         let pid = state.handshake.pid;
-        let has_joined = std::mem::take(&mut state.has_joined);
-        let Some((last, of)) = state.last.replace((counter, pid)) else { return };
+        let is_first = std::mem::take(&mut state.is_first_message);
+        let Some((last, last_pid)) = state.last_counter.replace((counter, pid)) else { return };
         if counter <= last {
-            normalize::noticed(out, names::RBKIT_AGENT_RESTARTED, Severity::Info, None, place);
-            state.restart();
-            state.last = Some((counter, None));
-            state.ask();
+            normalize::agent_event(out, names::RBKIT_AGENT_RESTARTED, Severity::Info, None, place);
+            state.handshake.pid = None;
+            state.last_counter = Some((counter, None));
+            state.is_start_due = true;
+            // The pid may be the same as before, as in a container, so it does not show which process `started` is about.
+            // The connection that answers this handshake is the one to the new process.
+            state.want_handshake();
+            state.restart_handshake = Some(state.handshakes_wanted);
             drop(state);
             dumps.restart(place, out);
             return;
         }
-        // After a pause only the process's own word tells that it is the same one.
-        let is_same = !has_joined || (pid.is_some() && pid == of);
+        // After a reconnect only an equal pid shows that it is the same process.
+        let is_same = !is_first || (pid.is_some() && pid == last_pid);
         let missing = counter - last - 1;
         drop(state);
         if missing > 0 && is_same {
-            let detail = format!("messages {} to {} have not come", last + 1, counter - 1);
+            let detail = format!("messages {} to {} are missing", last + 1, counter - 1);
             normalize::gap(out, None, &detail, &[], place);
             dumps.close("messages are missing", place, out);
         }
     }
 
-    /// A connection to listen on has opened: wants a fresh handshake before it subscribes. Answers its number; None: there
-    /// is nobody to ask.
-    pub(super) fn introduce(&self) -> Option<u64> {
+    /// A subscription connection is ready and wants a fresh handshake before it subscribes. Returns the number of that
+    /// handshake; None: the process has no request socket.
+    pub(super) fn want_introduction(&self) -> Option<u64> {
         self.0.options.request.as_ref()?;
         let mut state = self.state();
-        state.ask();
-        Some(state.asked)
+        state.want_handshake();
+        Some(state.handshakes_wanted)
     }
 
-    /// Whether that handshake has come; else the context is woken when it has.
+    /// Whether that handshake is settled. If not, `context` is woken when it is.
     pub(super) fn is_introduced(&self, number: u64, context: Option<&Context<'_>>) -> bool {
         let mut state = self.state();
-        let is_answered = state.answered >= number;
+        let is_settled = state.handshakes_settled >= number;
         if let Some(context) = context
-            && !is_answered
+            && !is_settled
         {
             state.subscription = Some(context.waker().clone());
         }
-        is_answered
+        is_settled
     }
 
-    /// What it publishes is heard from now on.
-    pub(super) fn subscribed(&self) {
+    /// The subscription has been sent.
+    pub(super) fn set_subscribed(&self) {
         let mut state = self.state();
         state.is_subscribed = true;
-        state.has_joined = true;
-        state.is_due = true;
+        state.is_first_message = true;
+        state.is_start_due = true;
         state.wake_control();
     }
 
-    /// What it publishes is no longer heard.
-    pub(super) fn unsubscribed(&self) {
+    /// The subscription connection has ended.
+    pub(super) fn set_unsubscribed(&self) {
         self.state().is_subscribed = false;
     }
 
-    /// Who speaks, if that has changed since `introductions`.
-    pub(super) fn resource(&self, introductions: &mut u64) -> Option<(Arc<Resource>, Option<String>)> {
+    /// The resource of events and the protocol version, if they have changed since `version`.
+    pub(super) fn resource(&self, version: &mut u64) -> Option<(Arc<Resource>, Option<String>)> {
         let state = self.state();
-        if *introductions == state.introductions {
+        if *version == state.resource_version {
             return None;
         }
-        *introductions = state.introductions;
+        *version = state.resource_version;
         state.resource.clone().map(|resource| (resource, state.handshake.protocol_version.clone()))
     }
 
-    /// A handshake reply. Answers whether it says anything new, and whether it is another process than before.
-    pub(super) fn introduced(&self, handshake: &Handshake) -> (bool, bool) {
+    /// Takes a handshake reply that has come on the request connection `connection`. `settles` is the last handshake that was
+    /// wanted when its request was sent.
+    pub(super) fn take_handshake(&self, handshake: &Handshake, connection: u64, settles: u64) -> Change {
         let mut state = self.state();
-        let is_other = match (state.handshake.pid, handshake.pid) {
+        if state.restart_handshake.is_some_and(|restart| settles < restart) {
+            // The request was sent before the restart was known, so the reply may be of the old process.
+            return Change { is_new: false, is_restart: false };
+        }
+        let is_restart = match (state.handshake.pid, handshake.pid) {
             (Some(before), Some(now)) => before != now,
             _ => false,
         };
-        if is_other {
-            state.restart();
-            state.last = None;
+        if is_restart {
+            state.started.retain(|started| started.connection == connection);
+            state.last_counter = None;
+            state.is_start_due = true;
         }
         let is_new = state.handshake != *handshake;
         if is_new {
             state.handshake = handshake.clone();
             state.resource = Some(handshake.resource());
-            state.introductions += 1;
+            state.resource_version += 1;
         }
-        (is_new, is_other)
+        Change { is_new, is_restart }
     }
 }
 
 impl State {
-    /// Wants a handshake.
-    fn ask(&mut self) {
-        self.asked += 1;
+    /// A request connection is ready. Returns its number.
+    pub(super) fn connected(&mut self) -> u64 {
+        self.is_reachable = true;
+        self.connections += 1;
+        self.connections
+    }
+
+    fn want_handshake(&mut self) {
+        self.handshakes_wanted += 1;
         self.wake_control();
     }
 
-    /// Handshakes up to this number are answered, or will not be.
-    pub(super) fn settle(&mut self, number: u64) {
-        self.answered = self.answered.max(number);
+    /// Whether a handshake is wanted that has not been answered.
+    pub(super) fn is_handshake_due(&self) -> bool {
+        self.handshakes_wanted > self.handshakes_settled
+    }
+
+    /// The handshakes up to this number were answered on the request connection `connection`.
+    pub(super) fn settle(&mut self, number: u64, connection: u64) {
+        self.handshakes_settled = self.handshakes_settled.max(number);
+        if self.restart_handshake.is_some_and(|restart| restart <= number) {
+            self.restart_handshake = None;
+            self.started.retain(|started| started.connection == connection);
+        }
         if let Some(waker) = self.subscription.take() {
             waker.wake();
         }
     }
 
-    /// The process is another one: it has not been told anything.
-    fn restart(&mut self) {
-        self.started.clear();
-        self.handshake.pid = None;
-        self.is_due = true;
+    /// A command was sent on the request connection `connection`. It may take effect even if its answer never comes, so
+    /// what it switches on is remembered from now on.
+    pub(super) fn command_sent(&mut self, command: Command, connection: u64) {
+        match command {
+            Command::StartMemoryProfile => self.add_started(Profile::Memory, connection),
+            Command::StartCpuProfiling => self.add_started(Profile::Cpu, connection),
+            Command::StopMemoryProfile => self.started.retain(|started| started.profile != Profile::Memory),
+            Command::StopCpuProfiling => self.started.retain(|started| started.profile != Profile::Cpu),
+            _ => {}
+        }
+    }
+
+    fn add_started(&mut self, profile: Profile, connection: u64) {
+        self.started.retain(|started| started.profile != profile);
+        self.started.push(Started { profile, connection });
+    }
+
+    /// The command that switches off the first of the profiles that we switched on.
+    pub(super) fn stop_command(&self) -> Option<Command> {
+        Some(match self.started.first()?.profile {
+            Profile::Memory => Command::StopMemoryProfile,
+            Profile::Cpu => Command::StopCpuProfiling,
+        })
+    }
+
+    /// Whether a restart has made it uncertain which profiles we switched on.
+    pub(super) fn is_restart_open(&self) -> bool {
+        self.restart_handshake.is_some()
     }
 
     fn wake_control(&mut self) {
@@ -388,9 +347,9 @@ impl State {
         }
     }
 
-    /// The start commands, of what is wanted and not on already. In `unknown` what this agent does not have.
-    pub(super) fn start_commands(&self, options: &AgentOptions, unknown: &mut bool) -> Vec<Command> {
-        use super::options::Clock;
+    /// The commands that switch on what the options want and what is off. `lacks_cpu_profile`: the options want a CPU
+    /// profile and the agent has none.
+    pub(super) fn start_commands(&self, options: &AgentOptions, lacks_cpu_profile: &mut bool) -> Vec<Command> {
         let mut commands = Vec::new();
         if options.enable.contains(&Profile::Memory) && self.handshake.memory_profile != Some(true) {
             commands.push(Command::StartMemoryProfile);
@@ -406,7 +365,7 @@ impl State {
                 commands.push(Command::StartCpuProfiling);
             }
         }
-        *unknown = !has_cpu && options.enable.contains(&Profile::Cpu);
+        *lacks_cpu_profile = !has_cpu && options.enable.contains(&Profile::Cpu);
         commands
     }
 }

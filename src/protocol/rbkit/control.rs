@@ -1,5 +1,5 @@
-//! The connection to a process's replying socket: asks who it is and whether it still answers, and tells it what to do.
-//! One request at a time (rule 22), never an empty one (rule 3).
+//! The request connection: the session on a process's REP socket. It asks who the process is and whether it still answers,
+//! and sends it commands. One request at a time (rule 22), never an empty one (rule 3).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,28 +7,28 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::codec::zmtp::{self, Limits, Peer, Socket, Step as Zmtp};
-use crate::event::{Name, Reason, Severity, semconv as names};
+use crate::event::{Reason, Severity, semconv as names};
 use crate::explain::Explain;
 use crate::protocol::fault::Fault;
 use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
 
-use super::agent::{Agent, Command, Order, State};
+use super::agent::{Agent, Change, State};
+use super::command::{Command, Order};
 use super::explain::Explainer;
 use super::handshake::Handshake;
 use super::normalize::{self, Place};
-use super::options::{Options, Profile};
-use super::{Channel, MAX_COMMAND_BYTES, MAX_MESSAGE_FRAMES};
+use super::options::Options;
+use super::wire::{Channel, MAX_COMMAND_BYTES, MAX_MESSAGE_FRAMES};
 
-/// A connection that asks.
+/// The session of a request connection.
 #[derive(Debug)]
 pub struct Control {
     agent: Agent,
     options: Arc<Options>,
     peer: Peer,
-    /// Bytes that were recorded are read: nothing is asked, and every reply is welcome.
+    /// It reads recorded bytes: nothing is sent, and replies need no request.
     is_offline: bool,
-    has_greeted: bool,
-    /// Bytes worked off since the start of the connection.
+    /// Bytes consumed since the start of the connection.
     offset: u64,
     /// The frame whose body comes next.
     frame: Option<Frame>,
@@ -36,21 +36,27 @@ pub struct Control {
     delimiter: Option<u64>,
     /// Replies so far.
     replies: u64,
-    /// What is asked.
+    /// The number of this connection among those of the process; 0 until the peer is ready.
+    connection: u64,
+    /// The request that waits for its reply.
     request: Option<Request>,
-    /// What is to be asked next.
+    /// The commands to send next.
     queue: VecDeque<Command>,
-    /// The process has introduced itself on this connection.
-    has_shaken: bool,
+    /// A handshake has been answered on this connection.
+    is_introduced: bool,
+    /// A command has changed what a handshake reports, and no handshake has been sent since.
+    is_status_stale: bool,
+    /// Orders whose command has been answered, and whose effect the next handshake will show.
+    unconfirmed: Vec<Order>,
     next_handshake: Option<Duration>,
     next_snapshot: Option<Duration>,
     next_gc: Option<Duration>,
-    /// The collector stops: what it has switched on is switched off until then.
-    stops_until: Option<Duration>,
+    /// The daemon stops: the profiles that we switched on are switched off until then.
+    stop_deadline: Option<Duration>,
     fault: Option<Fault>,
 }
 
-/// A frame whose head has come.
+/// A frame whose head has been read.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     length: usize,
@@ -58,14 +64,14 @@ struct Frame {
     first: bool,
 }
 
-/// A request that is not answered yet.
+/// A request that has no reply yet.
 #[derive(Debug)]
 struct Request {
     command: Command,
-    /// The operator who wants it.
+    /// The order of an operator that it carries out.
     order: Option<Order>,
-    until: Duration,
-    /// Handshakes that it answers.
+    deadline: Duration,
+    /// The number of the last wanted handshake when it was sent: a reply settles the handshakes up to this one.
     settles: u64,
 }
 
@@ -83,29 +89,31 @@ impl Control {
             options,
             peer: Peer::new(Socket::Req, limits),
             is_offline: false,
-            has_greeted: false,
             offset: 0,
             frame: None,
             delimiter: None,
             replies: 0,
+            connection: 0,
             request: None,
             queue: VecDeque::new(),
-            has_shaken: false,
+            is_introduced: false,
+            is_status_stale: false,
+            unconfirmed: Vec::new(),
             next_handshake: None,
             next_snapshot: None,
             next_gc: None,
-            stops_until: None,
+            stop_deadline: None,
             fault: None,
         }
     }
 
-    /// What such a connection has received, read later; or one reply of it, `body` bytes long.
+    /// A recording of a request connection; or of one reply, `body` bytes long.
     pub(super) fn offline(agent: Agent, options: Arc<Options>, body: Option<usize>) -> Self {
         let frame = body.map(|length| Frame { length, more: false, first: false });
         let delimiter = body.map(|_| 0);
-        // A reply alone is not the first of a connection: it is told if it says something new.
-        let has_shaken = body.is_some();
-        Control { is_offline: true, has_greeted: true, has_shaken, frame, delimiter, ..Control::new(agent, options) }
+        // A single reply is not the first of a connection: it makes an event only if it differs from the last one.
+        let is_introduced = body.is_some();
+        Control { is_offline: true, is_introduced, frame, delimiter, ..Control::new(agent, options) }
     }
 
     fn decode(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
@@ -133,9 +141,9 @@ impl Control {
         }
     }
 
-    /// Whether there is anything left to say.
+    /// `Close` once the daemon stops and nothing more is to be sent.
     fn flow(&self) -> Flow {
-        let is_done = self.stops_until.is_some() && self.request.is_none();
+        let is_done = self.stop_deadline.is_some() && self.request.is_none();
         if is_done { Flow::Close } else { Flow::Continue }
     }
 
@@ -148,8 +156,10 @@ impl Control {
             Ok(Zmtp::Taken { bytes }) => {
                 out.decoded_bytes += bytes as u64;
                 if self.peer.is_ready() && !self.is_offline && self.request.is_none() {
-                    self.agent.state().is_reachable = true;
-                    self.ask(now, out);
+                    if self.connection == 0 {
+                        self.connection = self.agent.state().connected();
+                    }
+                    self.send_next(now, out);
                 }
                 Some(bytes)
             }
@@ -167,7 +177,7 @@ impl Control {
         }
     }
 
-    /// A body: the empty delimiter, and then the reply itself.
+    /// Reads the body of a frame: the empty delimiter, or the reply behind it.
     fn read_body(&mut self, frame: Frame, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
         let body = rest.get(..frame.length)?;
         self.frame = None;
@@ -175,11 +185,11 @@ impl Control {
             None if frame.first && frame.more && body.is_empty() => self.delimiter = Some(self.offset),
             Some(_) if !frame.more => {
                 self.delimiter = None;
-                self.reply(body, now, out);
+                self.read_reply(body, now, out);
             }
             _ => {
                 self.delimiter = None;
-                let detail = "a reply is an empty frame and a body, and this is not";
+                let detail = "expected a reply: an empty frame and one body frame";
                 self.fault = Some(Fault::new(Reason::Malformed, self.offset, detail.to_owned()));
                 return Some(0);
             }
@@ -187,40 +197,51 @@ impl Control {
         Some(frame.length)
     }
 
-    fn reply(&mut self, body: &[u8], now: Now, out: &mut Output) {
+    fn read_reply(&mut self, body: &[u8], now: Now, out: &mut Output) {
         self.replies += 1;
         let place = Place { sequence: Some(self.replies), offset: self.offset, length: body.len() as u64, now };
         let Some(request) = self.request.take() else {
             if !self.is_offline {
-                let mut fault = Fault::new(Reason::Malformed, self.offset, "a reply to no request".to_owned());
+                let mut fault = Fault::new(Reason::Malformed, self.offset, "a reply without a request".to_owned());
                 fault.count(body);
                 self.fault = Some(fault);
             } else if body == b"ok" {
                 out.decoded_bytes += body.len() as u64;
             } else {
-                let _ = self.hear(body, place, out);
+                let _ = self.read_handshake(body, u64::MAX, place, out);
             }
             return;
         };
-        if request.command != Command::Handshake {
+        if request.command == Command::Handshake {
+            if !self.read_handshake(body, request.settles, place, out) {
+                // The loss has been reported; the rest of the stream is lost with the connection.
+                self.fault = Some(Fault::new(Reason::Malformed, self.offset + body.len() as u64, NO_AGENT.to_owned()));
+                return;
+            }
+            self.agent.state().settle(request.settles, self.connection);
+            self.handshake_done(place, out);
+            self.confirm_orders();
+            if let Some(order) = request.order {
+                order.answer(Ok(()));
+            }
+        } else {
             // It proves that the request was received, and no more (rule 4).
             out.decoded_bytes += body.len() as u64;
-        } else if !self.hear(body, place, out) {
-            // Told; and who answers like that is no agent.
-            self.fault = Some(Fault::new(Reason::Malformed, self.offset + body.len() as u64, NO_AGENT.to_owned()));
-            return;
-        } else {
-            self.agent.state().settle(request.settles);
-            self.shaken(place, out);
+            let changes = request.command.changes_handshake();
+            self.is_status_stale |= changes;
+            match request.order {
+                // The status of the process shows the effect when the next handshake has come.
+                Some(order) if changes => self.unconfirmed.push(order),
+                Some(order) => order.answer(Ok(())),
+                None => {}
+            }
         }
-        if let Some(order) = request.order {
-            order.answer(Ok(()));
-        }
-        self.ask(now, out);
+        self.send_next(now, out);
     }
 
-    /// Takes a handshake reply. `false`: it is none, and a loss says so.
-    fn hear(&mut self, body: &[u8], place: Place, out: &mut Output) -> bool {
+    /// Reads a handshake reply, which settles the wanted handshakes up to `settles`. `false`: it is not one, and a loss
+    /// reports it.
+    fn read_handshake(&mut self, body: &[u8], settles: u64, place: Place, out: &mut Output) -> bool {
         let (handshake, time) = match Handshake::read(body) {
             Ok(read) => read,
             Err(error) => {
@@ -229,8 +250,8 @@ impl Control {
             }
         };
         out.decoded_bytes += body.len() as u64;
-        let (is_new, is_other) = self.agent.introduced(&handshake);
-        if is_new || !self.has_shaken {
+        let Change { is_new, is_restart } = self.agent.take_handshake(&handshake, self.connection, settles);
+        if is_new || !self.is_introduced {
             out.batch.set_resource(handshake.resource());
             if let Some(version) = &handshake.protocol_version {
                 let origin = out.batch.origin().with_version(version);
@@ -238,58 +259,58 @@ impl Control {
             }
             normalize::handshake(out, &handshake, time, place);
         }
-        if is_other {
-            normalize::noticed(out, names::RBKIT_AGENT_RESTARTED, Severity::Info, None, place);
+        if is_restart {
+            normalize::agent_event(out, names::RBKIT_AGENT_RESTARTED, Severity::Info, None, place);
         }
-        if handshake.is_released() && !self.has_shaken {
+        if handshake.is_released() && !self.is_introduced {
             out.warn("rbkit.listens_everywhere");
         }
         true
     }
 
-    /// A handshake has been answered.
-    fn shaken(&mut self, place: Place, out: &mut Output) {
+    fn confirm_orders(&mut self) {
+        self.unconfirmed.drain(..).for_each(|order| order.answer(Ok(())));
+    }
+
+    fn handshake_done(&mut self, place: Place, out: &mut Output) {
         let elapsed = place.now.elapsed;
         let wanted = self.agent.options();
         let first = |interval: Duration| Some(elapsed + interval).filter(|_| !interval.is_zero());
-        if !self.has_shaken {
+        if !self.is_introduced {
             (self.next_snapshot, self.next_gc) = (first(wanted.snapshot_interval), first(wanted.gc_interval));
-            self.agent.state().is_due = true;
+            self.agent.state().is_start_due = true;
         }
-        self.has_shaken = true;
+        self.is_introduced = true;
         self.next_handshake = Some(elapsed + self.options.handshake_interval);
-        self.health(true, place, out);
+        self.set_health(true, place, out);
     }
 
-    /// Tells when it begins or ceases to answer.
-    fn health(&self, is_healthy: bool, place: Place, out: &mut Output) {
+    /// Writes an event when the process stops answering, or answers again.
+    fn set_health(&self, is_healthy: bool, place: Place, out: &mut Output) {
         let mut state = self.agent.state();
         if state.is_unhealthy == is_healthy {
             state.is_unhealthy = !is_healthy;
-            let (name, severity): (Name, _) = match is_healthy {
+            let (name, severity) = match is_healthy {
                 true => (names::RBKIT_AGENT_RECOVERED, Severity::Info),
                 false => (names::RBKIT_AGENT_UNHEALTHY, Severity::Warn),
             };
-            normalize::noticed(out, name, severity, None, place);
+            normalize::agent_event(out, name, severity, None, place);
         }
     }
 
-    /// Asks what is to be asked next, if anything.
-    fn ask(&mut self, now: Now, out: &mut Output) {
+    /// Sends the next request, if there is one.
+    fn send_next(&mut self, now: Now, out: &mut Output) {
         let agent = self.agent.clone();
         let mut state = agent.state();
         let Some((command, order)) = self.next_command(&mut state, now.elapsed, out) else { return };
-        // What was sent may take effect even if its answer is lost: it is undone in any case.
-        match command {
-            Command::StartMemoryProfile => start(&mut state, Profile::Memory),
-            Command::StartCpuProfiling => start(&mut state, Profile::Cpu),
-            Command::StopMemoryProfile => state.started.retain(|profile| *profile != Profile::Memory),
-            Command::StopCpuProfiling => state.started.retain(|profile| *profile != Profile::Cpu),
-            _ => {}
+        if command == Command::Handshake {
+            self.is_status_stale = false;
         }
+        state.command_sent(command, self.connection);
         let limit = if command.is_slow() { self.options.slow_request_timeout } else { self.options.request_timeout };
         zmtp::request(command.as_str(), &mut out.reply);
-        self.request = Some(Request { command, order, until: now.elapsed + limit, settles: state.asked });
+        self.request =
+            Some(Request { command, order, deadline: now.elapsed + limit, settles: state.handshakes_wanted });
     }
 
     fn next_command(
@@ -298,27 +319,29 @@ impl Control {
         elapsed: Duration,
         out: &mut Output,
     ) -> Option<(Command, Option<Order>)> {
-        if self.stops_until.is_some() {
-            let stop = match state.started.first()? {
-                Profile::Memory => Command::StopMemoryProfile,
-                Profile::Cpu => Command::StopCpuProfiling,
-            };
-            return Some((stop, None));
+        if self.stop_deadline.is_some() {
+            let stop = state.stop_command()?;
+            // A profile that somebody else has switched on in a new process is not ours to switch off.
+            let is_certain = self.is_introduced && !state.is_restart_open();
+            return Some((if is_certain { stop } else { Command::Handshake }, None));
         }
         let is_past = |at: Option<Duration>| at.is_some_and(|at| at <= elapsed);
-        if !self.has_shaken || state.asked > state.answered || is_past(self.next_handshake) {
+        if !self.is_introduced || state.is_handshake_due() || is_past(self.next_handshake) {
             return Some((Command::Handshake, None));
         }
-        if state.is_due && state.is_subscribed {
-            state.is_due = false;
-            let mut is_unknown = false;
-            self.queue = state.start_commands(self.agent.options(), &mut is_unknown).into();
-            if is_unknown {
+        if state.is_start_due && state.is_subscribed {
+            state.is_start_due = false;
+            let mut lacks_cpu_profile = false;
+            self.queue = state.start_commands(self.agent.options(), &mut lacks_cpu_profile).into();
+            if lacks_cpu_profile {
                 out.warn("rbkit.no_cpu_profile");
             }
         }
         if let Some(command) = self.queue.pop_front() {
             return Some((command, None));
+        }
+        if self.is_status_stale {
+            return Some((Command::Handshake, None));
         }
         if let Some(order) = state.commands.pop_front() {
             return Some((order.command, Some(order)));
@@ -334,20 +357,14 @@ impl Control {
         None
     }
 
-    /// Nothing is asked at the moment, and anything may be.
+    /// Whether a request may be sent: the peer is ready, and none waits for its reply.
     fn is_idle(&self) -> bool {
         self.peer.is_ready() && self.request.is_none() && self.fault.is_none() && !self.is_offline
     }
 }
 
-/// What ends the connection to a peer that answers something else.
+/// The detail of the fault that ends the connection to a peer that is no agent.
 const NO_AGENT: &str = "the peer does not answer as rbkit does";
-
-fn start(state: &mut State, profile: Profile) {
-    if !state.started.contains(&profile) {
-        state.started.push(profile);
-    }
-}
 
 impl Session for Control {
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
@@ -363,19 +380,21 @@ impl Session for Control {
                 fault.tell(now, out);
             }
         }
+        // The process has received these commands, although no handshake shows their effect.
+        self.confirm_orders();
         if !self.is_offline {
             self.agent.state().is_reachable = false;
             let commands = std::mem::take(&mut self.agent.state().commands);
             drop(commands);
             if self.peer.is_ready() && end == End::TimedOut {
-                self.health(false, Place { sequence: None, offset: self.offset, length: 0, now }, out);
+                self.set_health(false, Place { sequence: None, offset: self.offset, length: 0, now }, out);
             }
         }
         Flow::Close
     }
 
     fn awaiting(&self) -> Awaiting {
-        if !self.has_shaken {
+        if !self.is_introduced {
             Awaiting::Handshake
         } else if self.frame.is_some() || self.delimiter.is_some() {
             Awaiting::Rest { offset: self.offset }
@@ -395,36 +414,35 @@ impl Session for Control {
     }
 
     fn poll_timeout(&self) -> Option<Duration> {
-        if !self.has_greeted {
+        if !self.peer.is_greeting_sent() && !self.is_offline {
             return Some(Duration::ZERO);
         }
-        let request = self.request.as_ref().map(|request| request.until);
+        let request = self.request.as_ref().map(|request| request.deadline);
         let timers = [self.next_handshake, self.next_snapshot, self.next_gc];
         let timers = timers.into_iter().flatten().filter(|_| self.is_idle());
-        timers.chain(request).chain(self.stops_until).min()
+        timers.chain(request).chain(self.stop_deadline).min()
     }
 
     fn handle_timeout(&mut self, now: Now, out: &mut Output) -> Flow {
-        if !self.has_greeted {
-            // First of all, without waiting for the peer's (rule 25).
-            out.reply.extend_from_slice(&self.peer.greeting());
-            self.has_greeted = true;
+        if !self.peer.is_greeting_sent() {
+            // It does not wait for the peer's greeting (rule 25).
+            self.peer.send_greeting(&mut out.reply);
             return Flow::Continue;
         }
-        if self.stops_until.is_some_and(|until| until <= now.elapsed) {
+        if self.stop_deadline.is_some_and(|deadline| deadline <= now.elapsed) {
             return Flow::Close;
         }
         if let Some(request) = &self.request {
-            if request.until > now.elapsed {
+            if request.deadline > now.elapsed {
                 return Flow::Continue;
             }
-            // An answer that comes late would be taken for the next one's: the next connection asks anew (rule 22).
+            // A late reply would be taken for the next one's, so the next request goes over a new connection (rule 22).
             self.request = None;
-            self.health(false, Place { sequence: None, offset: self.offset, length: 0, now }, out);
+            self.set_health(false, Place { sequence: None, offset: self.offset, length: 0, now }, out);
             return Flow::Close;
         }
         if self.is_idle() {
-            self.ask(now, out);
+            self.send_next(now, out);
         }
         self.flow()
     }
@@ -432,18 +450,18 @@ impl Session for Control {
     fn poll_wake(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut state = self.agent.state();
         state.control = Some(context.waker().clone());
-        let is_wanted =
-            state.asked > state.answered || (state.is_due && state.is_subscribed) || !state.commands.is_empty();
+        let is_start_due = state.is_start_due && state.is_subscribed;
+        let is_wanted = state.is_handshake_due() || is_start_due || !state.commands.is_empty();
         drop(state);
-        let is_ready = self.is_idle() && self.stops_until.is_none() && is_wanted;
+        let is_ready = self.is_idle() && self.stop_deadline.is_none() && is_wanted;
         if is_ready { Poll::Ready(()) } else { Poll::Pending }
     }
 
     fn shutdown(&mut self, now: Now, out: &mut Output) -> Shutdown {
-        self.stops_until = Some(now.elapsed + self.options.request_timeout);
+        self.stop_deadline = Some(now.elapsed + self.options.request_timeout);
         self.queue.clear();
         if self.is_idle() {
-            self.ask(now, out);
+            self.send_next(now, out);
         }
         match self.flow() {
             Flow::Continue | Flow::Again if self.peer.is_ready() => Shutdown::Drain,

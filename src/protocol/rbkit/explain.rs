@@ -1,4 +1,4 @@
-//! The bytes of a connection, named: ZMTP's greeting, commands and frames, and the messages in them.
+//! Explains the bytes of a connection: the greeting, commands and frames of ZMTP, and the messages in them.
 
 mod message;
 
@@ -6,17 +6,17 @@ use crate::codec::zmtp::GREETING_BYTES;
 use crate::explain::value::text;
 use crate::explain::{Explain, Raw, Sheet};
 
-use super::{Channel, MAX_COMMAND_BYTES};
+use super::wire::{Channel, MAX_COMMAND_BYTES};
 use message::{Message, Step};
 
 /// Flags of a frame.
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
-/// A value that takes more is not waited for, nor what follows it in its message named.
-const MOST_VALUE_BYTES: usize = 1 << 20;
+/// A longer value, and the rest of its message, is not explained.
+const MAX_VALUE_BYTES: usize = 1 << 20;
 
-/// Names what one of an agent's sockets sends.
+/// Explains what a socket of an agent sends.
 #[derive(Debug)]
 pub struct Explainer {
     channel: Channel,
@@ -25,42 +25,42 @@ pub struct Explainer {
 
 #[derive(Debug)]
 enum Phase {
-    /// The connection begins.
+    /// The start of the connection.
     Greeting,
-    /// A frame or a command is next; `is_first`: no frame of its message has come.
+    /// A frame or a command is next. `is_first`: it would be the first frame of its message.
     Frame { is_first: bool },
-    /// A message of which so many bytes are still to come, and what is known of it.
+    /// A message of which `left` bytes are not explained yet.
     Message { left: u64, message: Box<Message> },
-    /// So many bytes of a frame that are not named.
+    /// `left` bytes of a frame that are shown without an explanation.
     Rest { left: u64, raw: Raw, ends_message: bool },
-    /// Whatever comes.
+    /// The rest of the connection is shown without an explanation.
     Lost(Raw),
 }
 
 impl Explainer {
-    /// Of a connection from its first byte on.
+    /// Explains a connection from its first byte.
     pub fn new(channel: Channel) -> Self {
         Explainer { channel, phase: Phase::Greeting }
     }
 
-    /// Of a connection that stands inside of a frame of which `left` more bytes come; 0: between two.
+    /// Explains a connection from inside a frame of which `left` bytes are left; 0: from the end of a frame.
     pub fn within(channel: Channel, left: u64) -> Self {
-        let raw = Raw::new("of a message that began before");
+        let raw = Raw::new("the rest of a message that began before");
         Explainer { channel, phase: Phase::Rest { left, raw, ends_message: true } }
     }
 
-    /// Of a message of so many bytes, and what follows it.
+    /// Explains a message of this many bytes, and what follows it.
     pub fn message(channel: Channel, bytes: u64) -> Self {
         Explainer { channel, phase: Phase::Message { left: bytes, message: Box::new(Message::new(channel, 0)) } }
     }
 
-    /// Of what nobody understands any more.
+    /// Shows bytes after a fault that ends the connection.
     pub fn lost() -> Self {
-        let raw = Raw::new("behind what ended the connection");
+        let raw = Raw::new("after the fault that ended the connection");
         Explainer { channel: Channel::Pub, phase: Phase::Lost(raw) }
     }
 
-    /// Names what is at the front of `input`. `None`: more of it is needed.
+    /// Explains the element at the front of `input`. `None`: more input is needed.
     fn step(&mut self, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
         match &mut self.phase {
             Phase::Greeting => self.greeting(input, sheet),
@@ -83,10 +83,10 @@ impl Explainer {
                         *left -= taken as u64;
                         return Some(taken);
                     }
-                    Step::More if here.len() < MOST_VALUE_BYTES => return None,
+                    Step::More if here.len() < MAX_VALUE_BYTES => return None,
                     Step::More => "a value of more than 1 MiB",
                     Step::Wrong(why) => why,
-                    Step::Done => "behind the end of the message",
+                    Step::Done => "after the end of the message",
                 };
                 self.phase = Phase::Rest { left: *left, raw: Raw::new(why), ends_message: true };
                 Some(0)
@@ -107,7 +107,7 @@ impl Explainer {
 
     fn greeting(&mut self, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
         if input.first().is_some_and(|first| *first != 0xFF) {
-            self.phase = Phase::Lost(Raw::new("no greeting of ZeroMQ's"));
+            self.phase = Phase::Lost(Raw::new("not a ZeroMQ greeting"));
             return Some(0);
         }
         let greeting: &[u8; GREETING_BYTES] = input.first_chunk()?;
@@ -123,7 +123,7 @@ impl Explainer {
         });
         self.phase = match (greeting[10], name) {
             (3.., b"NULL") => Phase::Frame { is_first: true },
-            _ => Phase::Lost(Raw::new("of a version or mechanism that nobody here speaks")),
+            _ => Phase::Lost(Raw::new("an unsupported version or mechanism")),
         };
         Some(GREETING_BYTES)
     }
@@ -149,7 +149,7 @@ impl Explainer {
             return Some(size);
         }
         let has_more = flags & MORE != 0;
-        // A reply is an empty frame and a body; what is published is one frame (rule 27).
+        // A reply is an empty frame and a body frame; a published message is one frame (rule 27).
         let what = match self.channel {
             Channel::Rep if is_first && has_more && length == 0 => "reply",
             _ if is_first => "message",
@@ -161,7 +161,7 @@ impl Explainer {
         self.phase = if is_body {
             Phase::Message { left: length, message: Box::new(Message::new(self.channel, 1)) }
         } else {
-            let raw = Raw::new("a frame of a message of several, which rbkit does not send");
+            let raw = Raw::new("a frame of a message of several frames, which rbkit does not send");
             Phase::Rest { left: length, raw, ends_message: !has_more }
         };
         Some(head)
@@ -181,13 +181,13 @@ impl Explain for Explainer {
     fn finish(&mut self, rest: &[u8], sheet: &mut Sheet) {
         match &mut self.phase {
             Phase::Rest { raw, .. } | Phase::Lost(raw) => raw.finish(rest, sheet),
-            _ if !rest.is_empty() => sheet.raw(rest, "not whole"),
+            _ if !rest.is_empty() => sheet.raw(rest, "incomplete"),
             _ => {}
         }
     }
 }
 
-/// The bytes of a frame that are here.
+/// The available bytes of a frame.
 fn first(input: &[u8], left: u64) -> &[u8] {
     &input[..input.len().min(usize::try_from(left).unwrap_or(usize::MAX))]
 }
@@ -199,9 +199,9 @@ fn write_head(head: &[u8], flags: u8, length: u64, sheet: &mut Sheet) {
     sheet.field(&head[1..], "size", length);
 }
 
-/// A command: its name, and what comes with it.
+/// Explains a command: its name and its data.
 fn command(body: &[u8], sheet: &mut Sheet) {
-    let Some((named, mut rest)) = short(body) else { return bytes(body, "no name that ends in the command", sheet) };
+    let Some((named, mut rest)) = short(body) else { return bytes(body, "the name is longer than the command", sheet) };
     let name = &named[1..];
     sheet.field(named, "name", text(name));
     match name {
@@ -213,7 +213,7 @@ fn command(body: &[u8], sheet: &mut Sheet) {
                     Some((name, value, rest))
                 });
                 let Some((name, value, after)) = property else {
-                    return bytes(rest, "no property that ends in the command", sheet);
+                    return bytes(rest, "the property is longer than the command", sheet);
                 };
                 sheet.field(name, "property", text(&name[1..]));
                 sheet.field(value, "value", text(&value[4..]));
@@ -223,9 +223,9 @@ fn command(body: &[u8], sheet: &mut Sheet) {
         b"ERROR" => match short(rest) {
             Some((reason, rest)) => {
                 sheet.field(reason, "reason", text(&reason[1..]));
-                bytes(rest, "behind the reason", sheet);
+                bytes(rest, "after the reason", sheet);
             }
-            None => bytes(rest, "no reason that ends in the command", sheet),
+            None => bytes(rest, "the reason is longer than the command", sheet),
         },
         b"PING" if rest.len() >= 2 => {
             let tenths = u16::from_be_bytes([rest[0], rest[1]]);
@@ -236,7 +236,7 @@ fn command(body: &[u8], sheet: &mut Sheet) {
     }
 }
 
-/// A byte that says how long, and so many bytes; and the rest.
+/// A length byte with that many bytes, and the rest.
 fn short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     bytes.split_at_checked(1 + usize::from(*bytes.first()?))
 }
@@ -251,7 +251,7 @@ fn bytes(bytes: &[u8], why: &str, sheet: &mut Sheet) {
 mod tests {
     use super::*;
 
-    /// The rows of what an explainer is given, without the spaces between their columns.
+    /// The rows that an explainer makes of `bytes`, without the spaces between their columns.
     fn rows(mut explainer: Explainer, bytes: &[u8]) -> Vec<String> {
         let mut sheet = Sheet::new(0, []);
         let named = explainer.explain(bytes, &mut sheet);
@@ -293,7 +293,7 @@ mod tests {
                 "00000042 05 52 45 41 44 59 name: \"READY\"",
                 "00000048 0b 53 6f 63 6b 65 74 2d 54 79 70 65 property: \"Socket-Type\"",
                 "00000054 00 00 00 03 52 45 50 value: \"REP\"",
-                "0000005b 01 49 00 00 00 01 ?: no property that ends in the command",
+                "0000005b 01 49 00 00 00 01 ?: the property is longer than the command",
                 "reply",
                 "00000061 01 flags: more follows",
                 "00000062 00 size: 0",
@@ -305,11 +305,11 @@ mod tests {
                 "00000067 04 flags: command",
                 "00000068 07 size: 7",
                 "00000069 05 45 52 52 4f 52 name: \"ERROR\"",
-                "0000006f 03 ?: no reason that ends in the command",
+                "0000006f 03 ?: the reason is longer than the command",
             ]
         );
-        assert_eq!(rows(Explainer::new(Channel::Pub), b"HTTP")[0], "00000000 48 54 54 50 ?: no greeting of ZeroMQ's");
-        assert_eq!(rows(Explainer::lost(), b"x"), ["00000000 78 ?: behind what ended the connection"]);
+        assert_eq!(rows(Explainer::new(Channel::Pub), b"HTTP")[0], "00000000 48 54 54 50 ?: not a ZeroMQ greeting");
+        assert_eq!(rows(Explainer::lost(), b"x"), ["00000000 78 ?: after the fault that ended the connection"]);
     }
 
     /// Section 2's own example, and a destroyed object.
@@ -351,9 +351,9 @@ mod tests {
         );
     }
 
-    /// Sections 2 and 3: keys that are words, ids or anything else.
+    /// Sections 2 and 3: keys that are names, ids or other values.
     #[test]
-    fn keys_are_named_after_what_they_are() {
+    fn keys_are_named_by_their_meaning() {
         let handshake = b"\x82\0\x08\x02\x82\xa3pid\x2a\xa3a b\xc3";
         assert_eq!(
             message(Channel::Rep, handshake)[1..],
@@ -381,9 +381,9 @@ mod tests {
         );
     }
 
-    /// Found by the fuzz target `explain`: an `o` is a number too.
+    /// Found by the fuzz target `explain`: the byte `o` is also a number in MessagePack.
     #[test]
-    fn a_reply_that_arrives_in_two_pieces_is_the_one_that_it_is() {
+    fn a_reply_that_arrives_in_two_pieces_is_recognised() {
         let mut explainer = Explainer::message(Channel::Rep, 2);
         let mut sheet = Sheet::new(0, []);
         assert_eq!(explainer.explain(b"o", &mut sheet), 0);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_shown_to_the_end_of_its_frame() {
+    fn bytes_that_are_not_a_message_are_shown_to_the_end_of_their_frame() {
         let bytes = b"\x00\x04\x81\xc1\x01\x02\x00\x01\x01\x01\x01\x00\x00\x01\x07\x02\0\0\0\0\0\0\0\x03\x92\x01";
         assert_eq!(
             rows(Explainer::within(Channel::Pub, 0), bytes),
@@ -409,11 +409,11 @@ mod tests {
                 "message",
                 "00000009 01 flags: more follows",
                 "0000000a 01 size: 1",
-                "0000000b 00 ?: a frame of a message of several, which rbkit does not send",
+                "0000000b 00 ?: a frame of a message of several frames, which rbkit does not send",
                 "next frame",
                 "0000000c 00 flags: none",
                 "0000000d 01 size: 1",
-                "0000000e 07 ?: a frame of a message of several, which rbkit does not send",
+                "0000000e 07 ?: a frame of a message of several frames, which rbkit does not send",
                 "message",
                 "0000000f 02 flags: long",
                 "00000010 00 00 00 00 00 00 00 03 size: 3",
@@ -421,9 +421,9 @@ mod tests {
                 "00000019 01 element 0: 1",
             ]
         );
-        assert_eq!(message(Channel::Pub, b"\x01\x02")[1], "00000001 02 ?: behind the end of the message");
+        assert_eq!(message(Channel::Pub, b"\x01\x02")[1], "00000001 02 ?: after the end of the message");
         let rest = rows(Explainer::within(Channel::Pub, 2), b"xy\0\0");
-        assert_eq!(rest[0], "00000000 78 79 ?: of a message that began before");
+        assert_eq!(rest[0], "00000000 78 79 ?: the rest of a message that began before");
         let deep = message(Channel::Pub, &[0x91; 5000]);
         assert!(deep.len() < 50 && deep.last().is_some_and(|row| row.ends_with("bytes more")), "{deep:?}");
     }

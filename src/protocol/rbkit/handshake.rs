@@ -1,4 +1,4 @@
-//! The answer to `handshake`: who the process is, and what it is doing.
+//! The reply to `handshake`: who the process is, and which profiles are on.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::event::{Name, Resource, ResourceValue, semconv as names};
 
 use super::wire::{Family, Head, Type, wrong};
 
-/// A handshake reply (field notes, section 2). What an agent does not tell is None.
+/// A handshake reply (field notes, section 2). A field that the agent does not send is None.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub(super) struct Handshake {
-    /// Which numbers the agent uses; never from its version (rule 1). None in none that was read.
+    /// The family of the agent's event numbers; never derived from its version (rule 1). Always set after reading.
     pub(super) family: Option<Family>,
     pub(super) server_version: Option<String>,
     pub(super) protocol_version: Option<String>,
@@ -23,12 +23,12 @@ pub(super) struct Handshake {
     pub(super) cpu_profile: Option<bool>,
     pub(super) clock: Option<String>,
     pub(super) mode: Option<String>,
-    /// A text of it was repaired.
+    /// One of its texts was repaired.
     pub(super) is_repaired: bool,
 }
 
 impl Handshake {
-    /// Reads a reply, and answers its time with it.
+    /// Reads a reply. Returns it with its time, in milliseconds since the epoch.
     pub(super) fn read(body: &[u8]) -> Result<(Handshake, Option<f64>), DecodeError> {
         let mut reader = Reader::new(body, 0);
         let Wire::Map(pairs) = reader.next("reply")? else {
@@ -44,7 +44,7 @@ impl Handshake {
             return Err(wrong("event_type", 0, "a handshake (7 or 8)"));
         };
         let Some(payload) = head.payload else {
-            return Err(wrong("payload", head.end, "a map, and there is none"));
+            return Err(wrong("payload", head.end, "a map, but it is missing"));
         };
         let mut reader = payload.reader;
         let start = reader.offset();
@@ -99,12 +99,12 @@ impl Handshake {
         }
     }
 
-    /// Whether it is the released gem, which knows no CPU profiles and listens on every interface (rule 28).
+    /// Whether it is the released gem, which has no CPU profile and listens on every interface (rule 28).
     pub(super) fn is_released(&self) -> bool {
         self.family == Some(Family::Master) && self.protocol_version.is_none()
     }
 
-    /// Who speaks.
+    /// The resource of the process's events.
     pub(super) fn resource(&self) -> Arc<Resource> {
         let text = |name: Name, value: &Option<String>| {
             value.as_ref().map(|value| (name.as_str().to_owned(), ResourceValue::Text(value.clone())))

@@ -1,8 +1,8 @@
-//! One published message, worked off as it arrives.
+//! One published message, decoded while it arrives.
 //!
-//! A heap of a million objects is one message of 60 MB, so nothing waits for the end of a message: its head, each event,
-//! each object of a dump and each number of a statistic is taken as soon as it is here as a whole. Only what cannot be
-//! told apart otherwise is read ahead: where keys stand behind a payload, the map that they stand in.
+//! A heap of a million objects is one message of 60 MB, so decoding does not wait for the end of a message: its head, each
+//! event, each object of a dump and each number of a statistic is decoded as soon as it is complete. Only where keys follow
+//! a payload must the whole map be here first.
 
 mod pieces;
 
@@ -20,87 +20,87 @@ use super::snapshot::{Snapshot, read_frames};
 use super::texts::Texts;
 use super::wire::{Family, Head, Kind, Object, Payload, Type, wrong};
 
-/// A message under way.
+/// A message that is being decoded.
 #[derive(Debug)]
 pub(super) struct Message {
     /// Offset of its first byte since the start of the connection.
     start: u64,
-    /// Bytes of it that are not worked off yet.
+    /// Bytes of it that are not consumed yet.
     left: u64,
-    /// Bytes of it that are.
+    /// Bytes of it that are consumed.
     taken: u64,
     family: Family,
     counter: Option<u64>,
     state: State,
-    /// Pairs of the message's map behind its payload.
+    /// Pairs of the message's map after its payload.
     after: u32,
-    /// Events to come, the one under way not counted.
+    /// Events to come, without the current one.
     events_left: u32,
 }
 
 #[derive(Debug)]
 enum State {
-    /// The map and its keys, as far as the payload.
+    /// The map of the message, up to its payload.
     Head,
     /// The next event, if there is one.
     Event,
-    /// So many objects of a dump, and then so many pairs.
+    /// `left` objects of a dump, then `after` pairs of its event.
     Objects { left: u32, after: u32 },
-    /// So many numbers of a statistic, and then so many pairs.
+    /// `left` numbers of a statistic, then `after` pairs of its event.
     Stats { left: u32, after: u32, time: Option<f64> },
-    /// Samples of a snapshot, which stands at the front; its length.
+    /// The samples of a snapshot, whose event is `length` bytes long and stays in the input until all are written.
     Snapshot { snapshot: Box<Snapshot>, length: usize },
-    /// Pairs of an event behind its payload.
+    /// Pairs of an event after its payload.
     EventPairs(u32),
-    /// Pairs of the message behind its payload.
+    /// Pairs of the message after its payload.
     Pairs(u32),
-    /// All is said; what follows is too much.
+    /// The message is decoded; bytes that follow are a fault.
     End,
-    /// The rest is of no use.
-    Waste(Fault),
+    /// The rest of the message is lost.
+    Lost(Fault),
 }
 
-/// What reading a message needs beside its bytes.
-pub(super) struct Surroundings<'a> {
+/// What decoding a message needs besides its bytes.
+pub(super) struct Context<'a> {
     pub(super) options: &'a Options,
     pub(super) agent: &'a Agent,
     pub(super) dumps: &'a mut Dumps,
-    pub(super) scratch: &'a mut Scratch,
+    pub(super) buffers: &'a mut Buffers,
     pub(super) is_short_of_memory: bool,
     pub(super) now: Now,
 }
 
-/// Memory that is used again from event to event.
+/// Buffers that are reused for each event.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct Buffers {
     references: Vec<Value>,
     frames: Vec<Frame>,
     texts: Texts,
 }
 
-impl Scratch {
+impl Buffers {
     pub(super) fn memory_bytes(&self) -> usize {
         let lists = self.references.capacity() * size_of::<Value>() + self.frames.capacity() * size_of::<Frame>();
         lists + self.texts.memory_bytes()
     }
 }
 
-/// What a step has done.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// Worked off so many bytes, which may be none.
+    /// It has consumed this many bytes, possibly none.
     Taken(usize),
-    /// Needs more of the message.
+    /// It needs more of the message.
     More,
-    /// The message is over.
+    /// The message has ended.
     Done,
 }
 
-/// How a part of a message fails.
+/// How decoding a part of a message fails.
 enum Failure {
-    /// The message cannot be read further.
+    /// The rest of the message cannot be decoded.
     Message(DecodeError),
-    /// This event or element is of no use, but it is clear where it ends.
+    /// This event or element is invalid, but its end is known.
     Part(Reason, &'static str),
 }
 
@@ -117,7 +117,7 @@ impl Message {
         Message { start, left: length, taken: 0, family, counter: None, state, after: 0, events_left: 0 }
     }
 
-    /// Bytes of it that are not worked off yet.
+    /// Bytes of it that are not consumed yet.
     pub(super) fn left(&self) -> u64 {
         self.left
     }
@@ -127,31 +127,31 @@ impl Message {
         self.start
     }
 
-    /// Memory that it takes beside its bytes.
+    /// Its memory, without its bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         if let State::Snapshot { snapshot, .. } = &self.state { snapshot.memory_bytes() } else { 0 }
     }
 
-    /// Lets go of what can be had again.
-    pub(super) fn let_go(&mut self) {
+    /// Frees what can be computed again.
+    pub(super) fn free_caches(&mut self) {
         if let State::Snapshot { snapshot, .. } = &mut self.state {
-            snapshot.let_go();
+            snapshot.free_caches();
         }
     }
 
-    /// Works off something of what is here of the rest of the message: `input`, which may reach beyond its end.
-    pub(super) fn step(&mut self, input: &[u8], around: &mut Surroundings<'_>, out: &mut Output) -> Step {
+    /// Decodes some parts of the message at the front of `input`, which may extend beyond the end of the message.
+    pub(super) fn step(&mut self, input: &[u8], context: &mut Context<'_>, out: &mut Output) -> Step {
         let here = &input[..input.len().min(usize::try_from(self.left).unwrap_or(usize::MAX))];
         let missing = self.left - here.len() as u64;
         match &mut self.state {
-            State::Snapshot { .. } => return self.snapshot(here, around, out),
+            State::Snapshot { .. } => return self.snapshot(here, context, out),
             State::End if self.left == 0 => return Step::Done,
-            State::Waste(fault) if self.left == 0 => {
-                fault.tell(around.now, out);
+            State::Lost(fault) if self.left == 0 => {
+                fault.tell(context.now, out);
                 return Step::Done;
             }
-            State::Waste(_) if here.is_empty() => return Step::More,
-            State::Waste(fault) => {
+            State::Lost(_) if here.is_empty() => return Step::More,
+            State::Lost(fault) => {
                 fault.count(here);
                 self.advance(here.len());
                 return Step::Taken(here.len());
@@ -162,16 +162,16 @@ impl Message {
         let mut taken = 0;
         let result = loop {
             let reader = Reader::new(&here[taken..], missing);
-            match self.part(reader, around, out) {
+            match self.part(reader, context, out) {
                 Ok(bytes) => {
                     self.advance(bytes);
                     taken += bytes;
                 }
-                // What is before it is worked off.
+                // The parts before it are consumed first.
                 Err(_) if taken > 0 => break Ok(()),
                 Err(error) => break Err((reader.may_wait(&error), error)),
             }
-            // Of events and objects there are many, one behind the other.
+            // Events and objects come in long runs.
             if !matches!(self.state, State::Event | State::Objects { .. }) || out.batch.is_full() {
                 break Ok(());
             }
@@ -188,18 +188,13 @@ impl Message {
         }
     }
 
-    /// The next part of the message, which stands at the front of `reader`: answers its length.
-    fn part(
-        &mut self,
-        reader: Reader<'_>,
-        around: &mut Surroundings<'_>,
-        out: &mut Output,
-    ) -> Result<usize, DecodeError> {
+    /// Decodes the part at the front of `reader`. Returns its length.
+    fn part(&mut self, reader: Reader<'_>, context: &mut Context<'_>, out: &mut Output) -> Result<usize, DecodeError> {
         match &mut self.state {
-            State::Objects { .. } => self.object(reader, around, out),
-            State::Event => self.event(reader, around, out),
-            State::Head => self.head(reader, around, out),
-            State::Stats { .. } => self.stat(reader, around, out),
+            State::Objects { .. } => self.object(reader, context, out),
+            State::Event => self.event(reader, context, out),
+            State::Head => self.head(reader, context, out),
+            State::Stats { .. } => self.stat(reader, context, out),
             State::EventPairs(0) => {
                 self.state = State::Event;
                 Ok(0)
@@ -210,17 +205,17 @@ impl Message {
             }
             State::EventPairs(pairs) | State::Pairs(pairs) => skip_pair(reader).inspect(|_| *pairs -= 1),
             State::End => {
-                self.waste(Reason::Malformed, format!("{} bytes follow the message", self.left));
+                self.lose_rest(Reason::Malformed, format!("{} bytes follow the message", self.left));
                 Ok(0)
             }
-            State::Snapshot { .. } | State::Waste(_) => Ok(0),
+            State::Snapshot { .. } | State::Lost(_) => Ok(0),
         }
     }
 
-    /// The connection has ended inside the message: of its rest, `rest` is here.
+    /// The connection has ended inside the message; `rest` is the input that was not consumed.
     pub(super) fn cut_short(self, rest: &[u8], end: End, now: Now, out: &mut Output) {
         let mut fault = match self.state {
-            State::Waste(fault) if fault.has_bytes() || !rest.is_empty() => fault,
+            State::Lost(fault) if fault.has_bytes() || !rest.is_empty() => fault,
             _ => {
                 let missing = self.left.saturating_sub(rest.len() as u64);
                 let detail = format!("the message ends {missing} bytes early: {}", end.as_str());
@@ -231,19 +226,22 @@ impl Message {
         fault.tell(now, out);
     }
 
-    /// No more of the message fits into memory, and what is here makes no part of it.
+    /// A part of the message is longer than the limit.
     pub(super) fn too_large(&mut self, limit: u64) {
         let detail = format!("a part of the message is longer than {limit} bytes (max_message_bytes)");
-        self.waste(Reason::TooLarge, detail);
+        self.lose_rest(Reason::TooLarge, detail);
     }
 
     fn refuse(&mut self, error: &DecodeError) {
-        self.waste(Reason::Malformed, format!("at byte {} of the message: {error}", self.taken + error.offset as u64));
+        self.lose_rest(
+            Reason::Malformed,
+            format!("at byte {} of the message: {error}", self.taken + error.offset as u64),
+        );
     }
 
-    /// From here on the message is of no use.
-    fn waste(&mut self, reason: Reason, detail: String) {
-        self.state = State::Waste(Fault::new(reason, self.start, detail));
+    /// The rest of the message is lost.
+    fn lose_rest(&mut self, reason: Reason, detail: String) {
+        self.state = State::Lost(Fault::new(reason, self.start, detail));
     }
 
     fn advance(&mut self, bytes: usize) {
@@ -251,7 +249,7 @@ impl Message {
         self.taken += bytes as u64;
     }
 
-    /// The place of what stands at the front of what is here.
+    /// The place of the part at the front of the input.
     fn place(&self, length: usize, now: Now) -> Place {
         let offset = self.start + self.taken;
         Place { sequence: self.counter, offset, length: length as u64, now }
@@ -260,7 +258,7 @@ impl Message {
     fn head(
         &mut self,
         mut reader: Reader<'_>,
-        around: &mut Surroundings<'_>,
+        context: &mut Context<'_>,
         out: &mut Output,
     ) -> Result<usize, DecodeError> {
         let Wire::Map(pairs) = reader.next("message")? else {
@@ -270,18 +268,18 @@ impl Message {
         let family = match head.kind {
             Some(Type::Number(number)) => Family::of_collection(number),
             Some(kind @ Type::Name(_)) if kind.kind(Family::Master) == Some(Kind::Collection) => {
-                Some(around.agent.family())
+                Some(context.agent.family())
             }
             _ => None,
         };
         let Some(family) = family else {
-            // The document has snapshots outside of collections; agents never do.
+            // The specification has snapshots outside of collections. Agents do not send them.
             let is_snapshot = head.kind.and_then(|kind| kind.kind(Family::Spec)) == Some(Kind::AllocationSnapshot);
             if is_snapshot
                 && let Some(payload) = head.payload
                 && Snapshot::is_one(payload.reader)?
             {
-                around.agent.says(Family::Spec, out);
+                context.agent.set_family(Family::Spec, out);
                 self.family = Family::Spec;
                 self.events_left = 1;
                 self.state = State::Event;
@@ -290,34 +288,29 @@ impl Message {
             return Err(wrong("event_type", 0, "an event_collection (6 or 7)"));
         };
         let Some(Payload { reader: mut payload, after }) = head.payload else {
-            return Err(wrong("payload", head.end, "an array, and there is none"));
+            return Err(wrong("payload", head.end, "an array, but it is missing"));
         };
         let start = payload.offset();
         let Wire::Array(events) = payload.next("payload")? else {
             return Err(wrong("payload", start, "an array"));
         };
-        around.agent.says(family, out);
+        context.agent.set_family(family, out);
         self.family = family;
         self.counter = head.counter;
         if let Some(counter) = head.counter {
-            let place = Place { offset: self.start, length: self.left, ..self.place(0, around.now) };
-            around.agent.counted(counter, around.dumps, place, out);
+            let place = Place { offset: self.start, length: self.left, ..self.place(0, context.now) };
+            context.agent.check_counter(counter, context.dumps, place, out);
         }
         (self.events_left, self.after, self.state) = (events, after, State::Event);
         Ok(payload.offset())
     }
 
-    fn event(
-        &mut self,
-        whole: Reader<'_>,
-        around: &mut Surroundings<'_>,
-        out: &mut Output,
-    ) -> Result<usize, DecodeError> {
+    fn event(&mut self, whole: Reader<'_>, context: &mut Context<'_>, out: &mut Output) -> Result<usize, DecodeError> {
         if self.events_left == 0 {
             self.state = State::Pairs(self.after);
             return Ok(0);
         }
-        match self.try_event(whole, around, out) {
+        match self.try_event(whole, context, out) {
             Ok(bytes) => {
                 self.events_left -= 1;
                 Ok(bytes)
@@ -327,7 +320,7 @@ impl Message {
                 let mut end = whole;
                 end.skip("event")?;
                 let bytes = &whole.rest()[..end.offset()];
-                normalize::lost(out, reason, bytes, Some(1), detail, self.place(bytes.len(), around.now));
+                normalize::lost(out, reason, bytes, Some(1), detail, self.place(bytes.len(), context.now));
                 self.events_left -= 1;
                 self.state = State::Event;
                 Ok(bytes.len())
@@ -335,16 +328,11 @@ impl Message {
         }
     }
 
-    /// Takes an event, or the part of it that stands in front of what is worked off piece by piece.
-    fn try_event(
-        &mut self,
-        whole: Reader<'_>,
-        around: &mut Surroundings<'_>,
-        out: &mut Output,
-    ) -> Result<usize, Failure> {
+    /// Decodes an event, or the part of it before the elements that are decoded one by one.
+    fn try_event(&mut self, whole: Reader<'_>, context: &mut Context<'_>, out: &mut Output) -> Result<usize, Failure> {
         let mut reader = whole;
         let Wire::Map(pairs) = reader.next("event")? else {
-            return Err(Failure::Part(Reason::Malformed, "an element of the payload is no map"));
+            return Err(Failure::Part(Reason::Malformed, "an element of the payload is not a map"));
         };
         let head = Head::read(reader, pairs)?;
         let Some(kind) = head.kind.and_then(|kind| kind.kind(self.family)) else {
@@ -354,63 +342,63 @@ impl Message {
             });
         };
         let name = match kind {
-            Kind::Dump | Kind::GcStats => return self.begin_pieces(kind, &head, around, out),
-            Kind::CpuSample => return self.cpu_sample(whole, &head, around, out),
-            Kind::AllocationSnapshot => {
-                if let Some(bytes) = self.begin_snapshot(whole, &head, around)? {
-                    return Ok(bytes);
-                }
-                // What stands in its place on master, written by a peer that mixes the two.
-                names::RBKIT_OBJECT_CREATED
-            }
+            Kind::Dump | Kind::GcStats => return self.begin_pieces(kind, &head, context, out),
+            Kind::CpuSample => return self.cpu_sample(whole, &head, context, out),
+            Kind::AllocationSnapshot => return self.begin_snapshot(whole, &head, context),
             Kind::Created => names::RBKIT_OBJECT_CREATED,
             Kind::Destroyed => names::RBKIT_OBJECT_DESTROYED,
-            // The document describes destroyed objects and has no number for them; a GC that starts has no payload.
-            Kind::GcStart if self.family == Family::Spec && head.payload.is_some() => names::RBKIT_OBJECT_DESTROYED,
-            Kind::GcStart => return self.simple(names::RBKIT_GC_START, whole, &head, around, out),
-            Kind::GcEndMark => return self.simple(names::RBKIT_GC_END_MARK, whole, &head, around, out),
-            Kind::GcEndSweep => return self.simple(names::RBKIT_GC_END_SWEEP, whole, &head, around, out),
+            Kind::GcStart => return self.gc_phase(names::RBKIT_GC_START, whole, &head, context, out),
+            Kind::GcEndMark => return self.gc_phase(names::RBKIT_GC_END_MARK, whole, &head, context, out),
+            Kind::GcEndSweep => return self.gc_phase(names::RBKIT_GC_END_SWEEP, whole, &head, context, out),
             Kind::Collection => return Err(Failure::Part(Reason::Malformed, "a collection inside a collection")),
             Kind::Handshake => return Err(Failure::Part(Reason::Malformed, "a handshake inside a collection")),
         };
-        self.object_event(name, whole, &head, around, out)
+        self.object_event(name, whole, &head, context, out)
     }
 
-    fn simple(
+    /// A phase of a garbage collection. With a payload it is another event with an unexpected number: in the other family,
+    /// number 1 is an object that was destroyed. It is skipped, not guessed (rule 7).
+    fn gc_phase(
         &mut self,
         name: Name,
         whole: Reader<'_>,
         head: &Head<'_>,
-        around: &mut Surroundings<'_>,
+        context: &mut Context<'_>,
         out: &mut Output,
     ) -> Result<usize, Failure> {
         let end = match head.payload {
             None => head.end,
-            Some(_) => end_of(whole)?,
+            Some(Payload { mut reader, .. }) => {
+                let end = end_of(whole)?;
+                if reader.next("payload")? != Wire::Nil {
+                    return Err(Failure::Part(Reason::Malformed, "a garbage collection event with a payload"));
+                }
+                end
+            }
         };
-        normalize::simple(out, name, head.time, self.place(end, around.now));
+        normalize::gc_phase(out, name, head.time, self.place(end, context.now));
         Ok(end)
     }
 
-    /// An object created or destroyed.
+    /// An object that was created or destroyed.
     fn object_event(
         &mut self,
         name: Name,
         whole: Reader<'_>,
         head: &Head<'_>,
-        around: &mut Surroundings<'_>,
+        context: &mut Context<'_>,
         out: &mut Output,
     ) -> Result<usize, Failure> {
         let malformed = Failure::Part(Reason::Malformed, "the event has no payload with an object_id");
         let Some(Payload { reader: mut payload, after }) = head.payload else { return Err(malformed) };
         let Wire::Map(pairs) = payload.next("payload")? else { return Err(malformed) };
-        let references = (&mut around.scratch.references, around.options.max_references);
+        let references = (&mut context.buffers.references, context.options.max_references);
         let object = Object::read(&mut payload, pairs, references)?;
         let end = if after == 0 { payload.offset() } else { end_of(whole)? };
         let Some(id) = object.id else { return Err(malformed) };
         let class = if name == names::RBKIT_OBJECT_CREATED { object.class } else { None };
-        let place = self.place(end, around.now);
-        normalize::object_is(out, name, (id, class), head.time, &mut around.scratch.texts, place);
+        let place = self.place(end, context.now);
+        normalize::object(out, name, (id, class), head.time, &mut context.buffers.texts, place);
         Ok(end)
     }
 
@@ -418,56 +406,48 @@ impl Message {
         &mut self,
         whole: Reader<'_>,
         head: &Head<'_>,
-        around: &mut Surroundings<'_>,
+        context: &mut Context<'_>,
         out: &mut Output,
     ) -> Result<usize, Failure> {
         let end = end_of(whole)?;
         let malformed = |_| Failure::Part(Reason::Malformed, "a cpu_sample without an array of frames");
         let payload = head.payload.ok_or_else(|| malformed(()))?;
-        let (Scratch { frames, texts, .. }, mut marks) = (&mut *around.scratch, (false, false));
+        let (Buffers { frames, texts, .. }, mut marks) = (&mut *context.buffers, (false, false));
         frames.clear();
-        let thread = read_frames(payload.reader, around.options.max_frames, (&mut *frames, texts), &mut marks, out)
+        let thread = read_frames(payload.reader, context.options.max_frames, (&mut *frames, texts), &mut marks, out)
             .map_err(|_| malformed(()))?;
-        normalize::cpu_sample(out, frames, thread, marks, head.time, self.place(end, around.now));
+        normalize::cpu_sample(out, frames, thread, marks, head.time, self.place(end, context.now));
         Ok(end)
     }
 
-    /// A snapshot, which is read as a whole and stays at the front until it is worked off. None: its payload is an object.
-    fn begin_snapshot(
-        &mut self,
-        whole: Reader<'_>,
-        head: &Head<'_>,
-        around: &Surroundings<'_>,
-    ) -> Result<Option<usize>, Failure> {
+    /// A snapshot. It is read as a whole, and stays in the input until all its samples are written.
+    fn begin_snapshot(&mut self, whole: Reader<'_>, head: &Head<'_>, context: &Context<'_>) -> Result<usize, Failure> {
         let length = end_of(whole)?;
-        let malformed = || Failure::Part(Reason::Malformed, "an allocation_snapshot without a map");
-        let payload = head.payload.ok_or_else(malformed)?;
+        let malformed = Failure::Part(Reason::Malformed, "an allocation_snapshot without stacktraces or allocations");
+        let Some(payload) = head.payload else { return Err(malformed) };
         if !Snapshot::is_one(payload.reader)? {
             let mut payload = payload.reader;
-            return match payload.next("payload")? {
-                Wire::Map(0) => Ok(Some(length)),
-                Wire::Map(_) => Ok(None),
-                _ => Err(malformed()),
-            };
+            // A snapshot in which nothing was allocated.
+            return if payload.next("payload")? == Wire::Map(0) { Ok(length) } else { Err(malformed) };
         }
-        let snapshot = Snapshot::read(payload.reader, head.time, around.is_short_of_memory)?;
+        let snapshot = Snapshot::read(payload.reader, head.time, context.is_short_of_memory)?;
         self.state = State::Snapshot { snapshot: Box::new(snapshot), length };
-        Ok(Some(0))
+        Ok(0)
     }
 
-    fn snapshot(&mut self, here: &[u8], around: &mut Surroundings<'_>, out: &mut Output) -> Step {
+    fn snapshot(&mut self, here: &[u8], context: &mut Context<'_>, out: &mut Output) -> Step {
         let State::Snapshot { snapshot, length } = &mut self.state else { return Step::Taken(0) };
         let length = *length;
         let offset = self.start + self.taken;
-        let place = Place { sequence: self.counter, offset, length: length as u64, now: around.now };
+        let place = Place { sequence: self.counter, offset, length: length as u64, now: context.now };
         let lost_before: u64 = out.lost_bytes.iter().sum();
-        let texts = &mut around.scratch.texts;
-        let proceeded = snapshot.proceed(&here[..length], around.options.max_frames, texts, out, place);
+        let texts = &mut context.buffers.texts;
+        let written = snapshot.write_samples(&here[..length], context.options.max_frames, texts, out, place);
         let lost = out.lost_bytes.iter().sum::<u64>() - lost_before;
         snapshot.lost += lost;
-        match proceeded {
+        match written {
             Ok(false) => Step::Taken(0),
-            // It was read to its end before: an error here would be one of ours, and ends it as its end does.
+            // The whole event was read before, so an error here would be a bug; it ends the snapshot.
             Ok(true) | Err(_) => {
                 out.decoded_bytes += (length as u64).saturating_sub(snapshot.lost);
                 self.state = State::Event;
@@ -478,7 +458,7 @@ impl Message {
     }
 }
 
-/// Where the value at the front ends.
+/// The end of the value at the front.
 fn end_of(mut whole: Reader<'_>) -> Result<usize, DecodeError> {
     whole.skip("event")?;
     Ok(whole.offset())

@@ -1,9 +1,11 @@
-//! Rbkit: Ruby processes that publish what they allocate, collect and run, over ZeroMQ. We dial them.
+//! Rbkit: Ruby processes publish their allocations, garbage collections and CPU samples over ZeroMQ. The daemon connects to
+//! them.
 //!
-//! Sources: the specification of the message protocol, version 2.1 (sections by name), and the field notes (sections and
-//! rules by number), which know four dialects of it and what agents do.
+//! Sources: the specification of the message protocol, version 2.1 (cited by the names of its sections), and the field notes
+//! (cited by the numbers of sections and rules), which describe its four dialects and the behaviour of real agents.
 
 mod agent;
+mod command;
 mod control;
 mod dump;
 mod explain;
@@ -17,13 +19,11 @@ mod subscription;
 mod texts;
 mod wire;
 
-pub use agent::{Agent, AgentStatus, Answer, Command, Refusal};
+pub use agent::{Agent, AgentStatus};
+pub use command::{Answer, Command, Refusal};
 pub use control::Control;
 pub use explain::Explainer;
 pub use options::{AgentOptions, Clock, Options, Profile, Reconnect};
-pub use recording::{Channel, Player};
+pub use recording::Player;
 pub use subscription::Subscription;
-
-/// Frames of a message, and bytes of a command, that no peer needs more of (field notes, section 5).
-const MAX_MESSAGE_FRAMES: u32 = 16;
-const MAX_COMMAND_BYTES: u64 = 4096;
+pub use wire::Channel;

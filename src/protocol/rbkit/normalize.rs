@@ -1,4 +1,4 @@
-//! What messages mean → events, as `docs/event-model.md` lists them.
+//! Turns decoded messages into events, as listed in `docs/event-model.md`.
 
 use crate::codec::msgpack::Value as Wire;
 use crate::codec::text::repair;
@@ -12,22 +12,22 @@ use super::handshake::Handshake;
 use super::texts::Texts;
 use super::wire::{Object, StackFrame};
 
-/// Where a message or a part of it stood, and when it was read.
+/// The place of a message, or of a part of it, in the stream; and when it was read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    /// The message's counter.
+    /// The counter of the message.
     pub(super) sequence: Option<u64>,
     /// Offset of its first byte since the start of the connection.
     pub(super) offset: u64,
-    /// Its length.
+    /// Its length in bytes.
     pub(super) length: u64,
     /// When it was read.
     pub(super) now: Now,
 }
 
 impl Place {
-    /// The header of an event that the peer dates with `time`, milliseconds since the epoch. A time that is none is
-    /// ours, and the event says so (rule 20).
+    /// Begins an event. `time` is the peer's, in milliseconds since the epoch; if it is missing or not a valid time, the
+    /// event has the receive time and is marked so (rule 20).
     fn event<'a>(&self, out: &'a mut Output, name: Name, time: Option<f64>) -> EventBuilder<'a> {
         let time = time.and_then(nanos);
         let mut event = out.batch.event(Header { time: Some(time.unwrap_or(self.now.unix)), ..self.header(name) });
@@ -43,30 +43,30 @@ impl Place {
     }
 }
 
-/// Milliseconds since the epoch as nanoseconds; None when no event can have that time.
+/// Milliseconds since the epoch as nanoseconds; None if it is not a valid time.
 fn nanos(millis: f64) -> Option<UnixNanos> {
     const LAST: f64 = (u64::MAX / 1_000_000) as f64;
     if !(0.0..LAST).contains(&millis) {
         return None;
     }
-    // Whole milliseconds, as agents send them, stay exact.
+    // Agents send whole milliseconds, which stay exact.
     let (whole, part) = (millis.trunc(), millis.fract());
     Some(UnixNanos(whole as u64 * 1_000_000 + (part * 1e6).round() as u64))
 }
 
-/// Events without a payload.
-pub(super) fn simple(out: &mut Output, name: Name, time: Option<f64>, place: Place) {
+/// A phase of a garbage collection.
+pub(super) fn gc_phase(out: &mut Output, name: Name, time: Option<f64>, place: Place) {
     place.event(out, name, time).log(Severity::Info, None);
 }
 
-/// What we have noticed about an agent.
-pub(super) fn noticed(out: &mut Output, name: Name, severity: Severity, body: Option<&str>, place: Place) {
+/// An event about an agent that has no message of its own: a restart, or a change of its health.
+pub(super) fn agent_event(out: &mut Output, name: Name, severity: Severity, body: Option<&str>, place: Place) {
     let mut event = place.event(out, name, None);
     let body = body.map(|body| event.batch().push_text(body).into());
     event.log(severity, body);
 }
 
-/// A process introduces itself. The released gem listens on every interface, without asking who is there (rule 28).
+/// A handshake reply.
 pub(super) fn handshake(out: &mut Output, handshake: &Handshake, time: Option<f64>, place: Place) {
     let mut event = place.event(out, names::RBKIT_HANDSHAKE, time);
     let flags =
@@ -87,7 +87,7 @@ pub(super) fn handshake(out: &mut Output, handshake: &Handshake, time: Option<f6
 }
 
 /// An object that was created or destroyed.
-pub(super) fn object_is(
+pub(super) fn object(
     out: &mut Output,
     name: Name,
     (id, class): (u64, Option<&[u8]>),
@@ -103,22 +103,22 @@ pub(super) fn object_is(
     event.log(Severity::Info, None);
 }
 
-/// The dump that an object stands in.
+/// The dump that an object belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DumpOf {
     pub(super) id: u64,
-    /// Objects of the whole dump, where that is known.
+    /// Objects of the whole dump, if known.
     pub(super) objects: Option<u64>,
     pub(super) time: Option<f64>,
 }
 
-/// An object of a heap dump, which refers to `references`, or to more. `said` is where the batch has what all objects of the
-/// dump say of it.
+/// An object of a heap dump. `references` are the first of its references, up to the limit. `run` is where the batch has
+/// the attributes that all objects of the dump share.
 pub(super) fn heap_object(
     out: &mut Output,
     object: &Object<'_>,
     references: &[Value],
-    (dump, said): (DumpOf, &mut InternedRun),
+    (dump, run): (DumpOf, &mut InternedRun),
     texts: &mut Texts,
     place: Place,
 ) {
@@ -136,8 +136,8 @@ pub(super) fn heap_object(
     add_number(&mut event, names::RBKIT_OBJECT_SIZE, object.size);
     let id = (names::RBKIT_DUMP_ID.into(), dump.id.into());
     let run = match dump.objects {
-        Some(count) => event.batch().intern_run(said, |_| [id, (names::RBKIT_DUMP_OBJECT_COUNT.into(), count.into())]),
-        None => event.batch().intern_run(said, |_| [id]),
+        Some(count) => event.batch().intern_run(run, |_| [id, (names::RBKIT_DUMP_OBJECT_COUNT.into(), count.into())]),
+        None => event.batch().intern_run(run, |_| [id]),
     };
     event.run(run);
     mark_repaired(&mut event, repaired);
@@ -147,7 +147,7 @@ pub(super) fn heap_object(
     event.log(Severity::Info, None);
 }
 
-/// A heap dump is complete.
+/// A complete heap dump.
 pub(super) fn dump_complete(out: &mut Output, dump: DumpOf, place: Place) {
     let mut event = place.event(out, names::RBKIT_HEAP_DUMP, dump.time);
     event.attribute(names::RBKIT_DUMP_ID, dump.id);
@@ -155,29 +155,30 @@ pub(super) fn dump_complete(out: &mut Output, dump: DumpOf, place: Place) {
     event.log(Severity::Info, None);
 }
 
-/// Objects of a dump have not come.
+/// A heap dump that lacks objects.
 pub(super) fn dump_incomplete(out: &mut Output, dump: DumpOf, missing: u64, why: &str, place: Place) {
     let count = dump.objects.unwrap_or_default();
     let detail = format!("{missing} of the {count} objects of heap dump {} are missing: {why}", dump.id);
     gap(out, Some(missing), &detail, &[(names::RBKIT_DUMP_ID.into(), dump.id.into())], place);
 }
 
-/// Messages or objects that the peer has sent and we have not got. How many events messages had is not known.
+/// Messages or objects that were sent and not received. `events` is None for messages: how many events they had is not
+/// known.
 pub(super) fn gap(out: &mut Output, events: Option<u64>, detail: &str, attributes: &[(Key, Value)], place: Place) {
     let loss = Loss { reason: Reason::Gap, bytes: 0, events, detail, excerpt: &[] };
     out.loss_with(place.header(names::LOSS), loss, attributes);
 }
 
-/// A part of a message that became no event.
+/// A part of a message that is lost.
 pub(super) fn lost(out: &mut Output, reason: Reason, bytes: &[u8], events: Option<u64>, detail: &str, place: Place) {
     let loss = Loss { reason, bytes: bytes.len() as u64, events, detail, excerpt: bytes };
     out.loss(place.header(names::LOSS), loss);
 }
 
-/// A number of `gc_stats`. `false`: its value is no number.
+/// A number of `gc_stats`. `false`: its value is not a number.
 pub(super) fn gc_stat(out: &mut Output, key: &[u8], value: Wire<'_>, time: Option<f64>, place: Place) -> bool {
     let value = match value {
-        // Missing: that Ruby does not have the statistic (rule 17).
+        // This version of Ruby does not have the statistic (rule 17).
         Wire::Nil | Wire::Text(b"") => return true,
         Wire::Unsigned(number) => Number::U64(number),
         Wire::Negative(number) => Number::I64(number),
@@ -215,7 +216,7 @@ pub(super) fn gc_stat(out: &mut Output, key: &[u8], value: Wire<'_>, time: Optio
     true
 }
 
-/// A number in decimal digits: exact where 64 bits hold it (rule 17).
+/// A number in decimal digits: exact up to 64 bits, a double beyond (rule 17).
 fn decimal(text: &[u8]) -> Option<Number> {
     let text = str::from_utf8(text).ok()?;
     let digits = text.strip_prefix('-').unwrap_or(text);
@@ -226,7 +227,7 @@ fn decimal(text: &[u8]) -> Option<Number> {
     whole.ok().or_else(|| text.parse().map(Number::F64).ok())
 }
 
-/// A frame for [`cpu_sample`] and [`allocation`].
+/// Adds a frame to the batch, for [`cpu_sample`] and [`allocation`].
 pub(super) fn add_frame(
     batch: &mut BatchBuilder,
     frame: &StackFrame<'_>,
@@ -237,7 +238,7 @@ pub(super) fn add_frame(
     Frame { function: text(frame.label.or(frame.method)), file: text(frame.file), line: frame.line }
 }
 
-/// A sample of the processor: frames innermost first (rule 18).
+/// A CPU sample; frames are innermost first (rule 18).
 pub(super) fn cpu_sample(
     out: &mut Output,
     frames: &[Frame],
@@ -255,7 +256,7 @@ pub(super) fn cpu_sample(
     event.sample(SampleData { sample_type: "cpu", unit: "count", value: Number::U64(1) }, frames);
 }
 
-/// A place in the program that allocates.
+/// A place in the program that allocates objects.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Site<'a> {
     pub(super) file: Option<&'a [u8]>,
@@ -264,7 +265,7 @@ pub(super) struct Site<'a> {
     pub(super) size: Option<u64>,
 }
 
-/// Objects, `count` of them, that a site has allocated through one stack.
+/// `count` objects that were allocated at a site through one stack.
 pub(super) fn allocation(
     out: &mut Output,
     (site, count): (Site<'_>, u64),
@@ -317,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn milliseconds_stay_exact_and_what_is_no_time_is_none() {
+    fn milliseconds_stay_exact_and_invalid_times_are_none() {
         assert_eq!(nanos(1_795_000_854_042.0), Some(UnixNanos(1_795_000_854_042_000_000)));
         assert_eq!(nanos(0.0), Some(UnixNanos(0)));
         assert_eq!(nanos(1.5), Some(UnixNanos(1_500_000)));

@@ -1,5 +1,4 @@
-//! What an operator can set on an `rbkit` listener: which processes are dialled, what they are asked to do, and how much
-//! they may make the collector remember.
+//! The options of an `rbkit` listener: the processes that it connects to, what they are asked to do, and limits.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,79 +6,79 @@ use std::time::Duration;
 use crate::memory::Amplification;
 use crate::options::{LONGEST, Section};
 
-/// Options of an `rbkit` listener. The default has no agents: which are dialled then is the configuration's to say.
+/// Options of an `rbkit` listener. The default has no agents; [`Options::read`] has its own default for them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// The processes that are dialled. Where neither this nor `listen_publish` is set: the one on this machine, at the
-    /// ports that the gem uses by default.
+    /// The processes that the daemon connects to. If neither this nor `listen_publish` is set: the one on this machine, at
+    /// the default ports of the gem.
     pub agents: Vec<AgentOptions>,
-    /// Address on which processes, or relays, connect their publishing socket to us. None, as by default: not at all.
+    /// The address at which processes, or relays, connect their PUB socket to the daemon. None, the default: there is none.
     pub listen_publish: Option<SocketAddr>,
-    /// The longest frame that is published, in bytes: a heap of a million objects is one of 60 MB, worked off as it
-    /// arrives. 256 MiB. 64 KiB to 16 GiB. (`max_message_bytes` limits what of it must be held at once.)
+    /// The longest published frame, in bytes. A heap of a million objects is a frame of 60 MB, which is decoded while it
+    /// arrives. 256 MiB. 64 KiB to 16 GiB. (`max_message_bytes` limits the part that must be in memory as a whole.)
     pub max_frame_bytes: u64,
-    /// The longest reply. 64 KiB. 1 KiB to 16 MiB.
+    /// The longest reply, in bytes. 64 KiB. 1 KiB to 16 MiB.
     pub max_reply_bytes: u64,
-    /// References of one object that are kept; of more, the first. 100,000. At least 1.
+    /// The maximum number of references of one object; of more, the first are kept. 100,000. At least 1.
     pub max_references: u32,
-    /// Frames of one stack that are kept; of more, the innermost. 2048, which is the most that agents send. At least 1.
+    /// The maximum number of frames of one stack; of more, the innermost are kept. 2048, the most that agents send. At least 1.
     pub max_frames: usize,
-    /// How often a process is asked whether it still answers (rule 21). 10 s. At least 100 ms.
+    /// The interval of handshakes, which check whether a process still answers (rule 21). 10 s. At least 100 ms.
     pub handshake_interval: Duration,
-    /// How long an answer may take. 5 s. At least 10 ms.
+    /// The time limit for a reply. 5 s. At least 10 ms.
     pub request_timeout: Duration,
-    /// How long the answer to `trigger_gc` and `objectspace_snapshot` may take, which come when the work is done. 60 s.
-    /// At least 10 ms.
+    /// The time limit for the reply to `trigger_gc` and `objectspace_snapshot`, which comes when the work is done. 60 s. At
+    /// least 10 ms.
     pub slow_request_timeout: Duration,
-    /// How long to wait before dialling again.
+    /// The waits before connecting again.
     pub reconnect: Reconnect,
-    /// How long reading may wait for full sinks. Then events are shed, each with a loss, until there is room again: a
-    /// process whose subscriber stalls keeps its messages in memory, a thousand at most, and then drops them. 1 s. Zero:
-    /// not at all.
+    /// How long reading may wait for full sinks. After that, events are shed and reported as losses until there is room: a
+    /// process whose subscriber stalls keeps up to a thousand messages in its memory, and then drops messages. 1 s. Zero:
+    /// reading does not wait.
     pub max_stall: Duration,
-    /// How much output a peer may cause per byte that it sends.
+    /// How much output a peer may cause for each byte that it sends.
     pub amplification: Amplification,
 }
 
-/// A process that is dialled.
+/// A process that the daemon connects to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentOptions {
-    /// `HOST:PORT` of its publishing socket. None: nothing is subscribed to.
+    /// `HOST:PORT` of its PUB socket. None: there is no subscription.
     pub publish: Option<String>,
-    /// `HOST:PORT` of its replying socket. None: it is never asked anything.
+    /// `HOST:PORT` of its REP socket. None: no requests are sent.
     pub request: Option<String>,
-    /// The profiles that it is asked to make. None by default: each costs the process time (rule 23).
+    /// The profiles that are switched on. Empty by default: each costs the process time (rule 23).
     pub enable: Vec<Profile>,
-    /// The clock that the processor is sampled by. None: the process's own choice.
+    /// The clock of the CPU profile. None: it is left as it is.
     pub clock: Option<Clock>,
-    /// How often it is asked for a heap dump. Zero, as by default: never. At least 1 s.
+    /// The interval of requests for a heap dump. Zero, the default: never. At least 1 s.
     pub snapshot_interval: Duration,
-    /// How often it is asked to collect garbage. Zero, as by default: never. At least 1 s.
+    /// The interval of requests for a garbage collection. Zero, the default: never. At least 1 s.
     pub gc_interval: Duration,
-    /// The longest frame that it may publish. None: `max_frame_bytes` of the listener.
+    /// The longest frame that it may publish, in bytes. None: `max_frame_bytes` of the listener.
     pub max_frame_bytes: Option<u64>,
 }
 
-/// What a process can be asked to observe.
+/// A profile of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
-    /// Objects created and destroyed, garbage collections and their statistics.
+    /// Objects that are created and destroyed, garbage collections and their statistics.
     Memory,
-    /// Stacks, a thousand times a second.
+    /// Samples of the stack.
     Cpu,
 }
 
-/// The clock that stacks are sampled by.
+/// The clock of the CPU profile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clock {
-    /// Time on the processor.
+    /// CPU time of the process.
     Cpu,
-    /// Time.
+    /// Wall-clock time.
     Wall,
 }
 
-/// Waits between attempts to connect: the first time the shorter, then twice as long each time, less up to half by
-/// chance.
+/// The waits between attempts to connect: `min` first, then twice as long each time up to `max`, each shortened by a random
+/// part of up to one half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reconnect {
     /// 100 ms. At least 1 ms.
@@ -88,11 +87,11 @@ pub struct Reconnect {
     pub max: Duration,
 }
 
-/// The process on this machine, at the ports that the gem uses by default.
+/// The process on this machine, at the default ports of the gem.
 const DEFAULT_AGENTS: &str = r#"agents = [{ publish = "127.0.0.1:5555", request = "127.0.0.1:5556" }]"#;
 
 impl Options {
-    /// Reads the options; what is wrong is told to the section.
+    /// Reads the options. Errors are added to the section.
     pub fn read(section: &mut Section<'_>) -> Self {
         let default = Options::default();
         let frames = || 64 << 10..=16 << 30;

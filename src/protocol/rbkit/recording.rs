@@ -1,33 +1,27 @@
-//! What was recorded of a conversation: the bytes of a connection, or the body of one message.
+//! Recordings: the bytes of a connection, or the body of one message.
 
 use std::sync::Arc;
 
 use crate::codec::msgpack::{Reader, Value as Wire};
 
-use super::wire::{Head, Type};
-use super::{Agent, Control, Options, Subscription};
-
-/// Which of an agent's sockets something came from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Channel {
-    /// The one that publishes.
-    Pub,
-    /// The one that replies.
-    Rep,
-}
+use super::agent::Agent;
+use super::control::Control;
+use super::options::Options;
+use super::subscription::Subscription;
+use super::wire::{Channel, Head, Type};
 
 /// A session that reads a recording.
 #[derive(Debug)]
 pub enum Player {
-    /// Of what was published.
+    /// Of published messages.
     Pub(Box<Subscription>),
     /// Of replies.
     Rep(Box<Control>),
 }
 
 impl Player {
-    /// The session for `bytes`, which are one of several recordings of a conversation with `agent`. Where `channel` does
-    /// not say what they are, their form does.
+    /// The session for `bytes`: one recording, of possibly several, of the connections to `agent`. Without `channel` the form
+    /// of the bytes decides.
     pub fn new(
         agent: Agent,
         options: Arc<Options>,
@@ -36,7 +30,7 @@ impl Player {
         channel: Option<Channel>,
         is_last: bool,
     ) -> Player {
-        // No message begins with the first byte of a greeting.
+        // No message begins with 0xff, the first byte of a greeting.
         let is_stream = bytes.first() == Some(&0xff);
         let channel = channel.unwrap_or_else(|| if is_stream { socket(bytes) } else { sender(bytes) });
         match channel {
@@ -52,7 +46,7 @@ impl Player {
     }
 }
 
-/// The socket that a stream came from, by its READY.
+/// The socket of a stream, from its READY.
 fn socket(bytes: &[u8]) -> Channel {
     const NAME: &[u8] = b"socket-type";
     let head = &bytes[..bytes.len().min(4096)];
@@ -64,7 +58,7 @@ fn socket(bytes: &[u8]) -> Channel {
     if replies { Channel::Rep } else { Channel::Pub }
 }
 
-/// The socket that a body came from: the payload of a handshake is a map, that of a collection an array.
+/// The socket of a body: the payload of a handshake is a map, that of a collection is an array.
 fn sender(body: &[u8]) -> Channel {
     let mut reader = Reader::new(body, 0);
     if body == b"ok" {

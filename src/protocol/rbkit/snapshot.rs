@@ -1,7 +1,7 @@
-//! An allocation snapshot: the places in the program that allocated since the last one, and through which stacks.
+//! An allocation snapshot: the sites in the program that have allocated since the last one, and their stacks.
 //!
-//! Stacks stand beside the sites that refer to them, in any order, so the event is read as a whole; what becomes of it is
-//! written batch by batch.
+//! Stacks and the sites that refer to them come in any order, so the event is read as a whole. Its samples are written
+//! batch by batch.
 
 use std::ops::Range;
 
@@ -17,50 +17,49 @@ use super::normalize::{self, Place, Site};
 use super::texts::Texts;
 use super::wire::{KEY_ALLOCATIONS, KEY_COUNT, KEY_STACKTRACE, StackFrame, wrong};
 
-/// Stacks that are kept as read take so many bytes at most; then they are read again when they are needed. Many samples
-/// have the same stack, and one may be long without showing anything.
-const MAX_KEPT_BYTES: usize = 4 << 20;
+/// Memory of the cache of decoded stacks. If it is full, all are dropped and decoded again when needed. Many samples have
+/// the same stack, and a stack may be long without having many frames.
+const MAX_CACHED_BYTES: usize = 4 << 20;
 
-/// Stacks of a snapshot that are found again by their ids; agents have some hundred. The samples of further ones go
-/// without.
+/// Stacks of a snapshot that are indexed by their ids; agents have some hundred. Samples of further stacks have no frames.
 const MAX_STACKS: usize = 1 << 16;
-/// The same while memory is short.
-const FEW_STACKS: usize = 1 << 10;
+/// The same while the memory budget is exhausted.
+const MAX_STACKS_WHEN_SHORT: usize = 1 << 10;
 
-/// A snapshot being worked off. All offsets are those of its event.
+/// A snapshot whose samples are being written. All offsets are relative to its event.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     time: Option<f64>,
-    /// Bytes of it that were told lost.
+    /// Bytes of it that were reported as lost.
     pub(super) lost: u64,
-    /// Where the frames of each stack are.
+    /// The offset of the frames of each stack, by the id of the stack.
     stacks: HashMap<u64, usize, RandomState>,
     max_stacks: usize,
-    /// Stacks as read, by where they are; and the memory that they take.
-    kept: HashMap<usize, Kept, RandomState>,
-    kept_bytes: usize,
-    /// Where to go on.
+    /// Decoded stacks by their offset; and their memory.
+    cached: HashMap<usize, Stack, RandomState>,
+    cached_bytes: usize,
+    /// The offset of the next file or site.
     at: usize,
     files_left: u32,
     sites_left: u32,
     stacks_left: u32,
-    /// Where to go on in the stacks of a site.
+    /// The offset of the next stack of the current site.
     stacks_at: usize,
     file: Option<Range<usize>>,
     signature: Range<usize>,
-    /// Objects of the site that no stack has accounted for yet.
+    /// Objects of the current site that belong to none of the stacks so far.
     count: u64,
 }
 
-/// The frames of a stack, innermost first.
+/// A decoded stack, innermost frame first.
 #[derive(Debug, Default)]
-struct Kept {
-    frames: Vec<KeptFrame>,
+struct Stack {
+    frames: Vec<OwnedFrame>,
     is_cut: bool,
 }
 
 #[derive(Debug)]
-struct KeptFrame {
+struct OwnedFrame {
     function: Option<Box<[u8]>>,
     file: Option<Box<[u8]>>,
     line: Option<u64>,
@@ -79,7 +78,7 @@ impl Snapshot {
         Ok(false)
     }
 
-    /// Finds the parts of a payload, which is here as a whole.
+    /// Indexes a payload. All of it must be here.
     pub(super) fn read(
         mut payload: Reader<'_>,
         time: Option<f64>,
@@ -93,9 +92,9 @@ impl Snapshot {
             time,
             lost: 0,
             stacks: HashMap::default(),
-            max_stacks: if is_short_of_memory { FEW_STACKS } else { MAX_STACKS },
-            kept: HashMap::default(),
-            kept_bytes: 0,
+            max_stacks: if is_short_of_memory { MAX_STACKS_WHEN_SHORT } else { MAX_STACKS },
+            cached: HashMap::default(),
+            cached_bytes: 0,
             at: start,
             files_left: 0,
             sites_left: 0,
@@ -121,14 +120,14 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Memory that it takes.
+    /// Its memory.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.kept_bytes + self.stacks.capacity() * (size_of::<(u64, usize)>() + 1)
+        self.cached_bytes + self.stacks.capacity() * (size_of::<(u64, usize)>() + 1)
     }
 
-    /// Lets go of what can be read again.
-    pub(super) fn let_go(&mut self) {
-        (self.kept, self.kept_bytes) = (HashMap::default(), 0);
+    /// Frees the decoded stacks, which can be decoded again.
+    pub(super) fn free_caches(&mut self) {
+        (self.cached, self.cached_bytes) = (HashMap::default(), 0);
     }
 
     fn read_stacks(&mut self, mut stacks: Reader<'_>) -> Result<(), DecodeError> {
@@ -146,9 +145,9 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Writes samples until the batch is full; `true`: all are written. `event` is the whole event; stacks are cut to
-    /// `max_frames`, innermost first.
-    pub(super) fn proceed(
+    /// Writes samples until the batch is full; `true`: all are written. `event` is the whole event. Of a stack, the innermost
+    /// `max_frames` frames are written.
+    pub(super) fn write_samples(
         &mut self,
         event: &[u8],
         max_frames: usize,
@@ -187,7 +186,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// A site: written at once, or its list of stacks is gone through next.
+    /// Reads a site. If it has no list of stacks it is written, otherwise its stacks are next.
     fn next_site(
         &mut self,
         event: &[u8],
@@ -204,7 +203,7 @@ impl Snapshot {
         reader.skip("site")?;
         self.at += reader.offset();
         let (Some(signature), Wire::Map(pairs)) = (signature, values.next("site")?) else {
-            let detail = "a site of an allocation snapshot is not a text to a map";
+            let detail = "a site of an allocation snapshot is not a text with a map";
             normalize::lost(out, Reason::Malformed, &event[start..self.at], Some(1), detail, place);
             return Ok(());
         };
@@ -216,7 +215,7 @@ impl Snapshot {
             values.skip("site value")?;
             match (part, value.next("site value")?) {
                 (Part::Count, Wire::Unsigned(count)) => self.count = count,
-                // The document has one id here, agents a map from ids to counts.
+                // The specification has one id here, agents send a map from ids to counts.
                 (Part::Stacks, Wire::Unsigned(id)) => stack = Some(id),
                 (Part::Stacks, Wire::Map(count)) => {
                     (self.stacks_left, self.stacks_at) = (count, start + value.offset());
@@ -230,7 +229,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// A stack of a site; after the last, what no stack has accounted for.
+    /// Reads and writes a stack of a site; after the last one, the objects that belong to no stack.
     fn next_stack(
         &mut self,
         event: &[u8],
@@ -267,9 +266,9 @@ impl Snapshot {
     ) {
         let (mut frames, mut marks) = (Vec::new(), (false, false));
         if let Some(start) = stack.and_then(|id| self.stacks.get(&id).copied()) {
-            self.keep(event, start, max_frames);
-            let kept = self.kept.get(&start);
-            for KeptFrame { function, file, line } in kept.into_iter().flat_map(|kept| &kept.frames) {
+            self.cache(event, start, max_frames);
+            let stack = self.cached.get(&start);
+            for OwnedFrame { function, file, line } in stack.into_iter().flat_map(|stack| &stack.frames) {
                 let frame = StackFrame {
                     label: function.as_deref(),
                     file: file.as_deref(),
@@ -278,7 +277,7 @@ impl Snapshot {
                 };
                 frames.push(normalize::add_frame(&mut out.batch, &frame, texts, &mut marks.0));
             }
-            marks.1 = kept.is_some_and(|kept| kept.is_cut);
+            marks.1 = stack.is_some_and(|stack| stack.is_cut);
         } else {
             marks.1 = stack.is_some() && self.stacks.len() == self.max_stacks;
         }
@@ -287,34 +286,34 @@ impl Snapshot {
         normalize::allocation(out, (site, count), texts, &frames, marks, self.time, place);
     }
 
-    /// Reads the stack that begins at `start`, if it is not kept.
-    fn keep(&mut self, event: &[u8], start: usize, max_frames: usize) {
-        if self.kept.contains_key(&start) {
+    /// Decodes the stack at the offset `start`, unless it is cached.
+    fn cache(&mut self, event: &[u8], start: usize, max_frames: usize) {
+        if self.cached.contains_key(&start) {
             return;
         }
-        let mut kept = Kept::default();
-        let mut bytes = size_of::<(usize, Kept)>();
-        // A stack that cannot be read leaves its sites without one.
-        let _ = each_frame(at(event, start), max_frames, &mut kept.is_cut, |frame| {
+        let mut stack = Stack::default();
+        let mut bytes = size_of::<(usize, Stack)>();
+        // An invalid stack ends at its first invalid frame.
+        let _ = each_frame(at(event, start), max_frames, &mut stack.is_cut, |frame| {
             let (function, file) = (frame.label.or(frame.method), frame.file);
-            bytes += size_of::<KeptFrame>() + function.map_or(0, <[u8]>::len) + file.map_or(0, <[u8]>::len);
-            kept.frames.push(KeptFrame {
+            bytes += size_of::<OwnedFrame>() + function.map_or(0, <[u8]>::len) + file.map_or(0, <[u8]>::len);
+            stack.frames.push(OwnedFrame {
                 function: function.map(Into::into),
                 file: file.map(Into::into),
                 line: frame.line,
             });
         });
-        self.kept_bytes += bytes;
-        if self.kept_bytes > MAX_KEPT_BYTES {
-            self.kept.clear();
-            self.kept_bytes = bytes;
+        self.cached_bytes += bytes;
+        if self.cached_bytes > MAX_CACHED_BYTES {
+            self.cached.clear();
+            self.cached_bytes = bytes;
         }
-        self.kept.insert(start, kept);
+        self.cached.insert(start, stack);
     }
 }
 
-/// Reads frames into the batch, innermost first, and answers the thread of the first that names one. `marks`: a text was
-/// repaired; frames were left out.
+/// Reads frames into the batch, innermost first. Returns the first thread id that a frame has. Sets `is_repaired` if a text
+/// was repaired, and `is_cut` if frames were left out.
 pub(super) fn read_frames(
     reader: Reader<'_>,
     max_frames: usize,
@@ -330,7 +329,7 @@ pub(super) fn read_frames(
     Ok(thread)
 }
 
-/// Gives the frames of a stack to `take`, innermost first; `is_cut`: some were left out.
+/// Passes the frames of a stack to `take`, innermost first. Sets `is_cut` if some were left out.
 fn each_frame<'a>(
     mut reader: Reader<'a>,
     max_frames: usize,
@@ -347,7 +346,7 @@ fn each_frame<'a>(
         let mut whole = reader;
         match reader.next("frame")? {
             Wire::Map(pairs) => take(StackFrame::read(&mut reader, pairs)?),
-            // The document's snapshots have texts for frames.
+            // In the specification, the frames of a snapshot are texts.
             Wire::Text(text) => take(StackFrame { label: Some(text), ..StackFrame::default() }),
             _ => {
                 *is_cut = true;
@@ -359,7 +358,7 @@ fn each_frame<'a>(
     Ok(())
 }
 
-/// A part of a snapshot or of a site, by the number of its key or, in documents, its name.
+/// A part of a snapshot or of a site. Its key is a number or, in the specification, a name.
 enum Part {
     Stacks,
     Allocations,
@@ -378,12 +377,12 @@ fn part(reader: &mut Reader<'_>) -> Result<Part, DecodeError> {
     })
 }
 
-/// The event from an offset on. It was read once to its end, so nothing of it is missing.
+/// A reader at an offset of the event. All of the event is here.
 fn at(event: &[u8], offset: usize) -> Reader<'_> {
     Reader::new(event.get(offset..).unwrap_or_default(), 0)
 }
 
-/// Where the next text stands in the event in which `reader` began at `start`; None: there is none.
+/// The range of the next text in the event. `reader` began at the offset `start`. None: it is not a text.
 fn text(reader: &mut Reader<'_>, start: usize) -> Result<Option<Range<usize>>, DecodeError> {
     let mut value = *reader;
     reader.skip("text")?;
@@ -394,7 +393,8 @@ fn text(reader: &mut Reader<'_>, start: usize) -> Result<Option<Range<usize>>, D
     })
 }
 
-/// A site by its signature: "LINE TYPE SIZE", where TYPE may hold spaces (rule 19). Of another form, all of it is the type.
+/// Parses the signature of a site: "LINE TYPE SIZE", where TYPE may contain spaces (rule 19). In any other form, all of it is
+/// the type.
 fn site<'a>(file: Option<&'a [u8]>, signature: &'a [u8]) -> Site<'a> {
     let first = signature.iter().position(|byte| *byte == b' ');
     let last = signature.iter().rposition(|byte| *byte == b' ');

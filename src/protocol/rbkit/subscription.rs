@@ -1,4 +1,4 @@
-//! The connection to a process's publishing socket: subscribes, and turns what is published into events.
+//! The subscription: the session on a process's PUB socket. It subscribes, and turns the published messages into events.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,53 +14,52 @@ use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
 use super::agent::Agent;
 use super::dump::Dumps;
 use super::explain::Explainer;
-use super::message::{Message, Scratch, Step, Surroundings};
+use super::message::{Buffers, Context as MessageContext, Message, Step};
 use super::normalize::Place;
 use super::options::Options;
-use super::{Channel, MAX_COMMAND_BYTES, MAX_MESSAGE_FRAMES};
+use super::wire::{Channel, MAX_COMMAND_BYTES, MAX_MESSAGE_FRAMES};
 
-/// A connection that listens.
+/// The session of a subscription connection.
 #[derive(Debug)]
 pub struct Subscription {
     agent: Agent,
     options: Arc<Options>,
-    /// What of a message must be held at once may be this long.
+    /// The limit for the part of a message that must be in memory as a whole.
     max_message_bytes: u64,
     peer: Peer,
     stage: Stage,
-    /// Bytes worked off since the start of the connection.
+    /// Bytes consumed since the start of the connection.
     offset: u64,
+    /// The message that is being read.
     message: Option<Message>,
-    /// A message of several frames, which is none of ours (rule 27), and the bytes of its frame that are still to come.
+    /// A message of several frames, which rbkit never sends (rule 27), and the missing bytes of its current frame.
     multipart: Option<(Fault, u64)>,
-    /// What has ended the connection.
+    /// The fault that ends the connection.
     fault: Option<Fault>,
-    /// Reading on makes sense from so many bytes of input on.
-    enough: usize,
-    /// At the end of the connection, what of its last bytes is not worked off yet.
-    tail: Vec<u8>,
+    /// The next part is incomplete: it is read again when this many bytes of input are here.
+    min_input: usize,
+    /// The input that was left when the connection ended, and how much of it has been consumed.
+    tail: (Vec<u8>, usize),
     dumps: Dumps,
-    scratch: Scratch,
-    /// The introduction that the batch knows.
-    introductions: u64,
-    /// What of the memory of all it takes: a snapshot being worked off, and room for the parts of an event.
+    buffers: Buffers,
+    /// The version of the resource that the batch has.
+    resource_version: u64,
+    /// Its share of the memory budget: the current snapshot, and the buffers for the parts of an event.
     lease: MemoryLease,
     is_short_of_memory: bool,
 }
 
-/// How far the connection is.
+/// The stage of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Our greeting has not gone out.
-    Opening,
-    /// The peer's greeting and READY are awaited.
+    /// Until the peer's READY.
     Greeting,
-    /// The handshake of this number is awaited on the other connection, or this moment, whichever comes first: so that
-    /// events say who speaks.
-    Introducing { number: u64, until: Duration },
-    /// What is published comes.
+    /// Until the handshake of this number has come on the request connection, but not longer than `deadline`: so that
+    /// events have a resource.
+    Introducing { number: u64, deadline: Duration },
+    /// The subscription has been sent.
     Subscribed,
-    /// Bytes that were recorded are read.
+    /// Recorded bytes are read.
     Offline { is_last: bool },
 }
 
@@ -78,16 +77,16 @@ impl Subscription {
         Subscription {
             max_message_bytes,
             peer: Peer::new(Socket::Sub, limits),
-            stage: Stage::Opening,
+            stage: Stage::Greeting,
             offset: 0,
             message: None,
             multipart: None,
             fault: None,
-            enough: 0,
-            tail: Vec::new(),
+            min_input: 0,
+            tail: (Vec::new(), 0),
             dumps,
-            scratch: Scratch::default(),
-            introductions: 0,
+            buffers: Buffers::default(),
+            resource_version: 0,
             lease: MemoryBudget::unlimited().lease(),
             is_short_of_memory: false,
             agent,
@@ -95,28 +94,28 @@ impl Subscription {
         }
     }
 
-    /// The same with what it remembers taken from `memory`.
+    /// The same with its memory taken from `memory`.
     #[must_use]
     pub fn within(mut self, memory: &Arc<MemoryBudget>) -> Self {
         self.lease = memory.lease();
         self
     }
 
-    /// Tells the budget what it takes. Room that is there to be used again is let go where there is none.
+    /// Reports its memory to the budget. If the budget is exhausted, buffers and caches are freed.
     fn count_memory(&mut self) {
-        let bytes = |of: &Self| of.scratch.memory_bytes() + of.message.as_ref().map_or(0, Message::memory_bytes);
+        let bytes = |of: &Self| of.buffers.memory_bytes() + of.message.as_ref().map_or(0, Message::memory_bytes);
         self.is_short_of_memory = !self.lease.resize(bytes(self) as u64);
         if self.is_short_of_memory {
-            self.scratch = Scratch::default();
+            self.buffers = Buffers::default();
             if let Some(message) = &mut self.message {
-                message.let_go();
+                message.free_caches();
             }
             let _ = self.lease.resize(bytes(self) as u64);
         }
     }
 
-    /// What such a connection has received, read later; or one message of it, `body` bytes long. After the last of
-    /// several recordings nothing more will come of a dump.
+    /// A recording of a subscription; or of one message, `body` bytes long. `is_last`: it is the last recording of its
+    /// process, so a dump that is incomplete at its end stays so.
     pub(super) fn offline(
         agent: Agent,
         options: Arc<Options>,
@@ -155,27 +154,27 @@ impl Subscription {
         Progress { consumed: at, flow }
     }
 
-    /// Something of the message under way. None: more of it is needed.
+    /// Reads the next parts of the current message. None: more input is needed.
     fn read_message(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
-        // In place, for this is done once per event: a message is too large to be moved about.
+        // In place: this runs once per event, and a message is large.
         let message = self.message.as_mut()?;
-        // A part over the limit is none, however much of it is here.
+        // A part over the limit is rejected even if all of it is here.
         let limit = usize::try_from(self.max_message_bytes).unwrap_or(usize::MAX);
         let rest = &rest[..rest.len().min(limit)];
         let has_all = rest.len() as u64 >= message.left();
-        if rest.len() < self.enough && !has_all {
+        if rest.len() < self.min_input && !has_all {
             return None;
         }
-        self.enough = 0;
-        let mut around = Surroundings {
+        self.min_input = 0;
+        let mut context = MessageContext {
             options: &self.options,
             agent: &self.agent,
             dumps: &mut self.dumps,
-            scratch: &mut self.scratch,
+            buffers: &mut self.buffers,
             is_short_of_memory: self.is_short_of_memory,
             now,
         };
-        match message.step(rest, &mut around, out) {
+        match message.step(rest, &mut context, out) {
             Step::Taken(taken) => Some(taken),
             Step::Done => {
                 self.message = None;
@@ -186,14 +185,14 @@ impl Subscription {
                 Some(0)
             }
             Step::More => {
-                // A part that arrives in many pieces is not begun anew with each of them.
-                self.enough = (rest.len() * 2).min(limit);
+                // A part that arrives in many pieces is not read from its start for each of them: the total work is linear.
+                self.min_input = (rest.len() * 2).min(limit);
                 None
             }
         }
     }
 
-    /// Greeting, command, or the head of a frame. None: more is needed.
+    /// Reads a greeting, a command, or the head of a frame. None: more input is needed.
     fn read_frame(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
         if rest.is_empty() {
             return None;
@@ -212,7 +211,7 @@ impl Subscription {
                     out.decoded_bytes += head as u64;
                     self.message = Some(Message::new(self.offset + head as u64, length));
                 } else {
-                    let detail = "a message of several frames, which rbkit never sends";
+                    let detail = "a message of several frames, expected one frame";
                     let mut fault = Fault::new(Reason::Malformed, self.offset, detail.to_owned());
                     fault.count(&rest[..head]);
                     self.multipart = Some((fault, length));
@@ -226,7 +225,7 @@ impl Subscription {
         }
     }
 
-    /// Passes over the frames of a message that is none of ours, as far as they are here.
+    /// Consumes the frames of a message of several frames, as far as they are here.
     fn read_multipart(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
         let (fault, left) = self.multipart.as_mut()?;
         if *left > 0 {
@@ -258,7 +257,7 @@ impl Subscription {
                 Some(head)
             }
             Err(worse) => {
-                // One fault for all of it: what came before is lost with what ends the connection.
+                // One loss for both: the frames so far, and what ends the connection.
                 let (mut fault, _) = self.multipart.take()?;
                 (fault.reason, fault.detail) = (worse.reason, worse.detail);
                 self.fault = Some(fault);
@@ -267,11 +266,11 @@ impl Subscription {
         }
     }
 
-    /// The peer is ready: lets the other connection ask who it is, or subscribes at once.
+    /// The peer is ready: waits for a handshake on the request connection, or subscribes if there is none.
     fn introduce(&mut self, now: Now, out: &mut Output) {
-        match self.agent.introduce() {
+        match self.agent.want_introduction() {
             Some(number) => {
-                self.stage = Stage::Introducing { number, until: now.elapsed + self.options.request_timeout };
+                self.stage = Stage::Introducing { number, deadline: now.elapsed + self.options.request_timeout };
             }
             None => self.subscribe(out),
         }
@@ -280,12 +279,12 @@ impl Subscription {
     fn subscribe(&mut self, out: &mut Output) {
         out.reply.extend_from_slice(&subscribe_all());
         self.stage = Stage::Subscribed;
-        self.agent.subscribed();
+        self.agent.set_subscribed();
     }
 
-    /// Events from now on say who speaks, as far as that is known.
-    fn know_the_speaker(&mut self, out: &mut Output) {
-        if let Some((resource, version)) = self.agent.resource(&mut self.introductions) {
+    /// Gives the batch the current resource of the process and its protocol version.
+    fn update_resource(&mut self, out: &mut Output) {
+        if let Some((resource, version)) = self.agent.resource(&mut self.resource_version) {
             out.batch.set_resource(resource);
             if let Some(version) = version
                 && out.batch.origin().version.as_deref() != Some(&version)
@@ -300,7 +299,7 @@ impl Subscription {
 impl Session for Subscription {
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
         let expanded = out.batch.total_expanded_bytes();
-        self.know_the_speaker(out);
+        self.update_resource(out);
         let progress = self.decode(input, now, out);
         self.count_memory();
         let expanded = out.batch.total_expanded_bytes() - expanded;
@@ -309,18 +308,19 @@ impl Session for Subscription {
     }
 
     fn finish(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) -> Flow {
-        self.tail.extend_from_slice(rest);
-        let tail = std::mem::take(&mut self.tail);
-        // What has waited for more may be whole in part.
-        self.enough = 0;
-        let Progress { consumed, flow } = self.decode(&tail, now, out);
+        let (mut tail, start) = std::mem::take(&mut self.tail);
+        tail.extend_from_slice(rest);
+        // The input that waited for more may begin with complete parts.
+        self.min_input = 0;
+        let Progress { consumed, flow } = self.decode(&tail[start..], now, out);
         if flow == Flow::Again {
-            self.tail = tail[consumed..].to_vec();
+            // It is not copied: the whole of it may be needed for each of many batches.
+            self.tail = (tail, start + consumed);
             return Flow::Again;
         }
-        let rest = &tail[consumed..];
+        let rest = &tail[start + consumed..];
         if self.stage == Stage::Subscribed {
-            self.agent.unsubscribed();
+            self.agent.set_unsubscribed();
         }
         let (fault, multipart) = (self.fault.take(), self.multipart.take());
         if let Some(mut fault) = fault.or(multipart.map(|(fault, _)| fault)) {
@@ -344,7 +344,7 @@ impl Session for Subscription {
 
     fn awaiting(&self) -> Awaiting {
         match (&self.message, &self.multipart, self.stage) {
-            (_, _, Stage::Opening | Stage::Greeting) => Awaiting::Handshake,
+            (_, _, Stage::Greeting) => Awaiting::Handshake,
             (Some(message), ..) => Awaiting::Rest { offset: message.start() },
             (None, Some(_), _) => Awaiting::Rest { offset: self.offset },
             _ => Awaiting::Message,
@@ -365,21 +365,20 @@ impl Session for Subscription {
 
     fn poll_timeout(&self) -> Option<Duration> {
         match self.stage {
-            Stage::Opening => Some(Duration::ZERO),
-            Stage::Introducing { until, .. } => Some(until),
+            Stage::Greeting if !self.peer.is_greeting_sent() => Some(Duration::ZERO),
+            Stage::Introducing { deadline, .. } => Some(deadline),
             _ => None,
         }
     }
 
     fn handle_timeout(&mut self, now: Now, out: &mut Output) -> Flow {
         match self.stage {
-            Stage::Opening => {
-                // First of all, without waiting for the peer's (rule 25).
-                out.reply.extend_from_slice(&self.peer.greeting());
-                self.stage = Stage::Greeting;
-            }
-            Stage::Introducing { number, until } if until <= now.elapsed || self.agent.is_introduced(number, None) => {
-                self.know_the_speaker(out);
+            // It does not wait for the peer's greeting (rule 25).
+            Stage::Greeting => self.peer.send_greeting(&mut out.reply),
+            Stage::Introducing { number, deadline }
+                if deadline <= now.elapsed || self.agent.is_introduced(number, None) =>
+            {
+                self.update_resource(out);
                 self.subscribe(out);
             }
             _ => {}

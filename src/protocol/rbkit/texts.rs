@@ -1,67 +1,67 @@
-//! Texts that come again and again (classes, files, functions): each stands in a batch once.
+//! Texts that repeat (classes, files, functions): each is written into a batch once.
 
 use std::borrow::Cow;
 
 use crate::codec::text::repair;
 use crate::event::{BatchBuilder, Interned, Text};
 
-/// Texts that are remembered, one in each place.
-const PLACES: usize = 256;
-/// A longer text is not remembered.
-const LONGEST: usize = 128;
+/// Slots of the cache. Each holds one text.
+const SLOTS: usize = 256;
+/// A longer text is not cached.
+const MAX_TEXT_BYTES: usize = 128;
 
-/// The texts that a connection has brought lately.
+/// A cache of recent texts of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
-    /// By [`place`]; empty until there is one.
-    known: Vec<Known>,
+    /// By [`slot`]; empty until the first text.
+    cached: Vec<Cached>,
     bytes: usize,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct Cached {
     text: Box<str>,
-    /// Where it stands in the batch being written.
-    memo: Interned,
+    /// Its place in the current batch.
+    interned: Interned,
 }
 
 impl Texts {
-    /// A text of the peer, in the arena. Agents send C strings, so nothing follows a NUL. One that is not UTF-8 is repaired,
-    /// and `repaired` says so.
+    /// Writes a text of the peer into the batch. Agents send C strings, so none contains a NUL. Text that is not UTF-8 is
+    /// repaired, and `repaired` is set.
     pub(super) fn push(&mut self, batch: &mut BatchBuilder, bytes: &[u8], repaired: &mut bool) -> Text {
-        if let Some(known) = self.known.get_mut(place(bytes))
-            && known.text.as_bytes() == bytes
+        if let Some(cached) = self.cached.get_mut(slot(bytes))
+            && cached.text.as_bytes() == bytes
         {
-            return batch.intern(&mut known.memo, &known.text);
+            return batch.intern(&mut cached.interned, &cached.text);
         }
-        self.push_anew(batch, bytes, repaired)
+        self.push_uncached(batch, bytes, repaired)
     }
 
-    /// Memory that they take.
+    /// Its memory.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.bytes + self.known.capacity() * size_of::<Known>()
+        self.bytes + self.cached.capacity() * size_of::<Cached>()
     }
 
     #[cold]
-    fn push_anew(&mut self, batch: &mut BatchBuilder, bytes: &[u8], repaired: &mut bool) -> Text {
+    fn push_uncached(&mut self, batch: &mut BatchBuilder, bytes: &[u8], repaired: &mut bool) -> Text {
         let (text, is_repaired) = repair(bytes);
         *repaired |= is_repaired;
         let text = match text {
-            Cow::Borrowed(text) if text.len() <= LONGEST => text,
+            Cow::Borrowed(text) if text.len() <= MAX_TEXT_BYTES => text,
             other => return batch.push_text(&other),
         };
-        if self.known.is_empty() {
-            self.known = vec![Known::default(); PLACES];
+        if self.cached.is_empty() {
+            self.cached = vec![Cached::default(); SLOTS];
         }
-        let known = &mut self.known[place(bytes)];
-        self.bytes = self.bytes + text.len() - known.text.len();
-        *known = Known { text: text.into(), memo: Interned::default() };
-        batch.intern(&mut known.memo, text)
+        let cached = &mut self.cached[slot(bytes)];
+        self.bytes = self.bytes + text.len() - cached.text.len();
+        *cached = Cached { text: text.into(), interned: Interned::default() };
+        batch.intern(&mut cached.interned, text)
     }
 }
 
-/// Where a text is looked for. Two that are at odds over a place take turns, which costs a copy each time.
-fn place(bytes: &[u8]) -> usize {
+/// The slot of a text. Two texts with the same slot replace each other, which costs a copy each time.
+fn slot(bytes: &[u8]) -> usize {
     let ends = match (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
         (Some(first), Some(last)) => u64::from_le_bytes(*first) ^ u64::from_le_bytes(*last).rotate_left(29),
         _ => bytes.iter().fold(0, |ends, byte| ends << 8 | u64::from(*byte)),
@@ -77,7 +77,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_text_is_written_once_and_one_that_is_repaired_or_long_each_time() {
+    fn a_text_is_written_once_unless_it_is_repaired_or_long() {
         let mut batch = BatchBuilder::new(Arc::new(Origin::new("rbkit", "r".into(), "peer".into(), 1)));
         let (mut texts, mut repaired) = (Texts::default(), false);
         let mut same = |bytes: &[u8], repaired: &mut bool| {
@@ -87,16 +87,16 @@ mod tests {
         for text in ["String", "RubyVM::InstructionSequence", "RubyVM::InstructionSequences", "ninechars", ""] {
             assert!(same(text.as_bytes(), &mut repaired), "{text}");
         }
-        assert!(!same(&[b'x'; LONGEST + 1], &mut repaired) && same(&[b'x'; LONGEST], &mut repaired));
+        assert!(!same(&[b'x'; MAX_TEXT_BYTES + 1], &mut repaired) && same(&[b'x'; MAX_TEXT_BYTES], &mut repaired));
         assert!(!repaired);
         assert!(!same(b"\xff", &mut repaired));
         assert!(repaired);
-        // What was there before another text took its place is not taken for it.
-        for number in 0..4 * PLACES {
+        // A text that replaces another is not mistaken for it.
+        for number in 0..4 * SLOTS {
             let text = format!("Class{number}");
             assert!(same(text.as_bytes(), &mut repaired));
         }
-        let most = PLACES * (LONGEST + size_of::<Known>());
-        assert!(texts.bytes <= 9 * PLACES + LONGEST && texts.memory_bytes() <= most);
+        let max = SLOTS * (MAX_TEXT_BYTES + size_of::<Cached>());
+        assert!(texts.bytes <= 9 * SLOTS + MAX_TEXT_BYTES && texts.memory_bytes() <= max);
     }
 }

@@ -1,11 +1,25 @@
-//! What stands on the wire: the head of a message or event, and the small things in payloads. Borrowed, bounded, and
-//! read by key, never by order (field notes, section 2 and rule 6).
+//! The layouts on the wire: the head of a message or event, objects, stack frames. All are borrowed from the input, and read
+//! by key, not by order (field notes, section 2 and rule 6).
 
 use crate::codec::msgpack::{Reader, Value};
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::event;
 
-/// What a message or event is, whatever its number in a dialect.
+/// Frames of one message. No agent needs more (field notes, section 5).
+pub(super) const MAX_MESSAGE_FRAMES: u32 = 16;
+/// Bytes of one ZMTP command. No agent needs more.
+pub(super) const MAX_COMMAND_BYTES: u64 = 4096;
+
+/// A socket of an agent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Channel {
+    /// The one that publishes.
+    Pub,
+    /// The one that replies.
+    Rep,
+}
+
+/// The type of a message or event, independent of its number in a dialect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub(super) enum Kind {
@@ -22,17 +36,17 @@ pub(super) enum Kind {
     AllocationSnapshot,
 }
 
-/// Which numbers a peer gives to kinds (field notes, section 2).
+/// A numbering of message and event types (field notes, section 2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Family {
-    /// The released gem and its master branch.
+    /// That of the released gem and of its master branch.
     Master,
-    /// The branch that the written specification describes.
+    /// That of the branch that the specification describes.
     Spec,
 }
 
 impl Family {
-    /// The family that gives this number to a top-level collection.
+    /// The family in which a top-level collection has this number.
     pub(super) fn of_collection(number: u64) -> Option<Family> {
         match number {
             7 => Some(Family::Master),
@@ -41,7 +55,7 @@ impl Family {
         }
     }
 
-    /// The family that gives this number to a handshake reply (rule 1).
+    /// The family in which a handshake reply has this number (rule 1).
     pub(super) fn of_handshake(number: u64) -> Option<Family> {
         match number {
             8 => Some(Family::Master),
@@ -53,7 +67,7 @@ impl Family {
     fn kind(self, number: u64) -> Option<Kind> {
         let number = match self {
             Family::Master => number,
-            // The specification has no destroyed objects, and allocation snapshots in the place of created ones.
+            // The specification has allocation_snapshot where master has obj_created, and no obj_destroyed.
             Family::Spec if number == 0 => return Some(Kind::AllocationSnapshot),
             Family::Spec => number.checked_add(1)?,
         };
@@ -73,7 +87,7 @@ impl Family {
     }
 }
 
-/// Agents of 2014 wrote the names of event types, and so does the specification in its examples.
+/// Types may be names: agents of 2014 and the examples of the specification have names instead of numbers.
 fn named(name: &[u8]) -> Option<Kind> {
     Some(match name {
         b"obj_created" => Kind::Created,
@@ -91,7 +105,7 @@ fn named(name: &[u8]) -> Option<Kind> {
     })
 }
 
-/// The type of a message or event as sent.
+/// The type of a message or event on the wire.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Type<'a> {
     Number(u64),
@@ -99,7 +113,7 @@ pub(super) enum Type<'a> {
 }
 
 impl Type<'_> {
-    /// What it means in a family.
+    /// Its meaning in a family.
     pub(super) fn kind(self, family: Family) -> Option<Kind> {
         match self {
             Type::Number(number) => family.kind(number),
@@ -108,8 +122,8 @@ impl Type<'_> {
     }
 }
 
-/// A map of message or event keys. Reading it stops in front of the payload, so that a long one can be worked off as it
-/// arrives; where keys follow the payload, they have been read already.
+/// The map of a message or event. Reading stops at the payload, so that a long payload can be decoded while it arrives. If
+/// keys follow the payload, they have been read too, so the whole map must be here.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Head<'a> {
     /// Key 0.
@@ -122,23 +136,23 @@ pub(super) struct Head<'a> {
     pub(super) correlation: Option<u64>,
     /// Key 11.
     pub(super) total: Option<u64>,
-    /// Key 2: where the payload begins, and the pairs that follow it.
+    /// Key 2.
     pub(super) payload: Option<Payload<'a>>,
-    /// Where the map ends, if it has no payload.
+    /// The end of the map, if it has no payload.
     pub(super) end: usize,
 }
 
-/// Where a payload stands.
+/// The place of a payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Payload<'a> {
-    /// In front of its first byte.
+    /// A reader at its first byte.
     pub(super) reader: Reader<'a>,
-    /// Pairs of the map behind it.
+    /// Pairs of the map after it.
     pub(super) after: u32,
 }
 
 impl<'a> Head<'a> {
-    /// Reads the pairs of a map whose head has been read.
+    /// Reads the pairs of a map. Its head has been read.
     pub(super) fn read(mut reader: Reader<'a>, pairs: u32) -> Result<Head<'a>, DecodeError> {
         let mut head = Head::default();
         for after in (0..pairs).rev() {
@@ -179,7 +193,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// The key of a pair, of those that mean something here: integers. Texts and the like are passed over (rule 6).
+/// Reads the key of a pair. None: it is not an integer, and is skipped (rule 6).
 pub(super) fn read_key(reader: &mut Reader<'_>) -> Result<Option<u64>, DecodeError> {
     if let Some(key) = reader.unsigned() {
         return Ok(Some(key));
@@ -190,7 +204,7 @@ pub(super) fn read_key(reader: &mut Reader<'_>) -> Result<Option<u64>, DecodeErr
     }
 }
 
-/// An unsigned integer; None: something else stood there.
+/// Reads an unsigned integer. None: it is a value of another type, and is skipped.
 pub(super) fn read_unsigned(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<u64>, DecodeError> {
     if let Some(number) = reader.unsigned() {
         return Ok(Some(number));
@@ -201,7 +215,7 @@ pub(super) fn read_unsigned(reader: &mut Reader<'_>, field: &'static str) -> Res
     }
 }
 
-/// A text up to its first NUL; None: nil, or something else stood there.
+/// Reads a text. None: it is nil or a value of another type, and is skipped.
 pub(super) fn read_text<'a>(reader: &mut Reader<'a>, field: &'static str) -> Result<Option<&'a [u8]>, DecodeError> {
     if let Some(text) = reader.short_text() {
         return Ok(Some(text));
@@ -212,7 +226,7 @@ pub(super) fn read_text<'a>(reader: &mut Reader<'a>, field: &'static str) -> Res
     }
 }
 
-/// Reads past what follows a head that is of no use.
+/// Skips the rest of a value whose head has been read.
 fn skipped<T>(reader: &mut Reader<'_>, head: Value<'_>) -> Result<Option<T>, DecodeError> {
     let inside = match head {
         Value::Array(count) => u64::from(count),
@@ -225,8 +239,8 @@ fn skipped<T>(reader: &mut Reader<'_>, head: Value<'_>) -> Result<Option<T>, Dec
     Ok(None)
 }
 
-/// Reads past so many references of an object.
-fn pass_over(reader: &mut Reader<'_>, references: u32) -> Result<(), DecodeError> {
+/// Skips this many references of an object.
+fn skip_references(reader: &mut Reader<'_>, references: u32) -> Result<(), DecodeError> {
     for _ in 0..references {
         if reader.unsigned().is_none() {
             reader.skip("reference")?;
@@ -235,12 +249,12 @@ fn pass_over(reader: &mut Reader<'_>, references: u32) -> Result<(), DecodeError
     Ok(())
 }
 
-/// A field that is missing or of the wrong type.
+/// The error for a field that is missing or has the wrong type.
 pub(super) fn wrong(field: &'static str, offset: usize, expected: &'static str) -> DecodeError {
     DecodeError { field, offset, kind: DecodeErrorKind::Invalid { found: 0, expected } }
 }
 
-/// An object of a heap dump. Nil and absent are alike (rule 16: one missing field takes no other with it).
+/// An object of a heap dump. A field that is nil or missing is None and does not affect the others (rule 16).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Object<'a> {
     pub(super) id: Option<u64>,
@@ -251,18 +265,18 @@ pub(super) struct Object<'a> {
     pub(super) size: Option<u64>,
 }
 
-/// The list of an object's references.
+/// The references of an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct References {
-    /// How many there are.
+    /// Their number.
     pub(super) count: u32,
-    /// Bytes of those that are over the limit.
+    /// Bytes of the references over the limit.
     pub(super) cut: usize,
 }
 
 impl<'a> Object<'a> {
-    /// Reads the pairs of a map whose head has been read. Ids of references are put into `ids`: of more than
-    /// `max_references` the first, and none behind an element that is no id.
+    /// Reads the pairs of a map whose head has been read. The ids of references are written to `ids`: at most
+    /// `max_references`, and none after an element that is not an id.
     pub(super) fn read(
         reader: &mut Reader<'a>,
         pairs: u32,
@@ -289,9 +303,9 @@ impl<'a> Object<'a> {
                         {
                             ids.push(id.into());
                         }
-                        pass_over(reader, kept - ids.len() as u32)?;
+                        skip_references(reader, kept - ids.len() as u32)?;
                         let end = reader.offset();
-                        pass_over(reader, count - kept)?;
+                        skip_references(reader, count - kept)?;
                         object.references = Some(References { count, cut: reader.offset() - end });
                     }
                     other => object.references = skipped(reader, other)?,
@@ -314,7 +328,7 @@ pub(super) struct StackFrame<'a> {
 }
 
 impl<'a> StackFrame<'a> {
-    /// Reads the pairs of a map whose head has been read.
+    /// Reads the pairs of a map. Its head has been read.
     pub(super) fn read(reader: &mut Reader<'a>, pairs: u32) -> Result<StackFrame<'a>, DecodeError> {
         let mut frame = StackFrame::default();
         for _ in 0..pairs {
@@ -350,9 +364,9 @@ const KEY_TOTAL: u64 = 11;
 const KEY_METHOD: u64 = 12;
 const KEY_LABEL: u64 = 13;
 const KEY_THREAD: u64 = 15;
-/// Of a snapshot: its stacks; of a site: which of them.
+/// In a snapshot: its stacks. In a site: the ids of its stacks.
 pub(super) const KEY_STACKTRACE: u64 = 16;
-/// How many objects a site has allocated.
+/// In a site: the number of objects.
 pub(super) const KEY_COUNT: u64 = 17;
-/// Of a snapshot: its sites.
+/// In a snapshot: its sites.
 pub(super) const KEY_ALLOCATIONS: u64 = 18;

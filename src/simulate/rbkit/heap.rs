@@ -1,27 +1,27 @@
-//! A heap dump. It is made piece by piece and twice: once to know how long its message is, once to send it. So a heap of
-//! a million objects costs the agent no more memory than one of a thousand.
+//! A heap dump. It is generated piece by piece, and twice: once to compute the length of its message, once to send it. So a
+//! heap of a million objects needs no more memory than one of a thousand.
 
 use std::io;
 
 use tokio::task::yield_now;
 
 use super::super::rng::{Rng, mix};
-use super::Dialect;
+use super::dialect::Dialect;
 use super::program::{CLASSES, FILES};
 use super::wire::{Value, dump_head, fields, key, pack};
 
-/// Objects of one event, in the dialects that split dumps, and of one piece in any case.
+/// Objects of one piece; and of one event, in the dialects that split dumps.
 const PIECE: u64 = 1_000;
 
-/// A dump that is to be sent.
+/// A heap dump.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dump {
     pub(super) dialect: Dialect,
     pub(super) seed: u64,
-    /// Counted from 1 by each process.
+    /// Counted from 1 in each process.
     pub(super) number: u64,
     pub(super) objects: u64,
-    /// When it was made, since 1970.
+    /// Its time, since 1970.
     pub(super) millis: u64,
 }
 
@@ -31,12 +31,12 @@ impl Dump {
         if self.is_split() { self.objects.div_ceil(PIECE) as usize } else { 1 }
     }
 
-    /// Events that the collector makes of it: one of each object, and one of the whole.
+    /// Events that the collector writes for it: one for each object, and one for the dump.
     pub(super) fn events(self) -> u64 {
         self.objects + 1
     }
 
-    /// How many pieces it has.
+    /// The number of its pieces.
     pub(super) fn pieces(self) -> u64 {
         self.objects.div_ceil(PIECE).max(1)
     }
@@ -52,7 +52,7 @@ impl Dump {
         Ok(length)
     }
 
-    /// Replaces `out` by a piece. The same one is always the same.
+    /// Replaces `out` with a piece. A piece is the same each time.
     pub(super) fn piece(self, number: u64, out: &mut Vec<u8>) -> io::Result<()> {
         out.clear();
         let objects = number * PIECE..self.objects.min((number + 1) * PIECE);
@@ -89,7 +89,7 @@ impl Dump {
         ])
     }
 
-    /// One in seven of those that are referred to is behind the last object: not in the dump.
+    /// The id of an object. One in seven referenced objects has a number after the last one: it is not in the dump.
     fn id(self, number: u64) -> u64 {
         (0x7f00_0000_0000 >> 1) + 20 * number
     }
@@ -100,14 +100,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn every_object_is_in_one_piece_and_the_length_is_known_before() {
+    async fn every_object_is_in_one_piece_and_the_length_is_computed_before() {
         for dialect in Dialect::ALL {
             for objects in [0, 1, 999, 1_000, 1_001, 2_500] {
                 let dump = Dump { dialect, seed: 1, number: 1, objects, millis: 1_795_175_552_670 };
                 let mut all = Vec::new();
                 let mut piece = Vec::new();
                 for number in 0..dump.pieces() {
-                    dump.piece(number, &mut piece).expect("memory takes everything");
+                    dump.piece(number, &mut piece).expect("writing to memory does not fail");
                     all.extend_from_slice(&piece);
                 }
                 assert_eq!(dump.length().await.expect("it can be packed"), all.len() as u64);

@@ -1,27 +1,27 @@
-//! The made-up Ruby shop: what its objects, its garbage collector and its threads have to tell.
+//! The simulated Ruby program, a shop: events of its objects, its garbage collector and its threads.
 
 use std::io;
 
 use super::super::rng::Rng;
-use super::Dialect;
-use super::shared::Wishes;
+use super::dialect::Dialect;
+use super::shared::Requested;
 use super::wire::{Kind, Value, event, fields, key, pack};
 
-/// Milliseconds between two tellings of the garbage collector's figures, and of what was allocated where.
+/// Milliseconds between two gc_stats events, and between two allocation snapshots.
 const STATS_INTERVAL: u64 = 5_000;
 const SNAPSHOT_INTERVAL: u64 = 6_000;
-/// So many objects live before the garbage collector is due.
-const MOST_LIVE: usize = 2_000;
-/// So many places of a snapshot at most.
-const MOST_SITES: u64 = 24;
+/// The garbage collector runs when this many objects are alive.
+const MAX_LIVE: usize = 2_000;
+/// The maximum number of samples of a snapshot.
+const MAX_SITES: u64 = 24;
 
-/// Events that are packed and wait for their message.
+/// Events that are packed and not sent yet.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) packed: Vec<u8>,
     /// Elements of the collection.
     pub(super) elements: usize,
-    /// Events that the collector makes of them.
+    /// Events that the collector writes for them.
     pub(super) events: u64,
 }
 
@@ -41,12 +41,12 @@ pub(super) struct Program {
     snapshot_due: u64,
 }
 
-/// What the garbage collector does.
+/// The phase of the garbage collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Idle,
     Marking,
-    /// So many objects are still to be destroyed.
+    /// This many objects are still to be destroyed.
     Sweeping(usize),
 }
 
@@ -71,41 +71,42 @@ impl Program {
         }
     }
 
-    /// Appends what happens next: at least one event, and of those that the collector makes of it at most `room`, which
-    /// is not 0. `millis`: since 1970.
-    pub(super) fn step(&mut self, wishes: Wishes, room: u64, millis: u64, queue: &mut Queue) -> io::Result<()> {
-        if wishes.cpu && (!wishes.memory || self.rng.one_in(8)) {
+    /// Appends the next event, for which the collector writes at least one and at most `room` events; `room` is not 0.
+    /// `millis`: since 1970.
+    pub(super) fn step(&mut self, requested: Requested, room: u64, millis: u64, queue: &mut Queue) -> io::Result<()> {
+        if requested.cpu && (!requested.memory || self.rng.one_in(8)) {
             let frames = self.sample();
-            return self.tell(Kind::CpuSample, Some(frames), 1, millis, queue);
+            return self.append(Kind::CpuSample, Some(frames), 1, millis, queue);
         }
         if millis >= self.stats_due {
             let (stats, events) = self.stats();
             if events <= room {
                 self.stats_due = millis + STATS_INTERVAL;
-                return self.tell(Kind::GcStats, Some(stats), events, millis, queue);
+                return self.append(Kind::GcStats, Some(stats), events, millis, queue);
             }
         }
         if self.dialect == Dialect::Spec21 && millis >= self.snapshot_due {
             self.snapshot_due = millis + SNAPSHOT_INTERVAL;
-            let (snapshot, events) = self.snapshot(room.min(MOST_SITES));
-            return self.tell(Kind::Snapshot, Some(snapshot), events, millis, queue);
+            let (snapshot, events) = self.snapshot(room.min(MAX_SITES));
+            return self.append(Kind::Snapshot, Some(snapshot), events, millis, queue);
         }
-        self.breathe(millis, queue)
+        self.next_object_event(millis, queue)
     }
 
-    /// A garbage collection that somebody asked for.
+    /// Appends a garbage collection that a collector has requested.
     pub(super) fn collect(&mut self, millis: u64, queue: &mut Queue) -> io::Result<()> {
         self.collections += 1;
         [Kind::GcStart, Kind::GcEndMark, Kind::GcEndSweep]
             .into_iter()
-            .try_for_each(|kind| self.tell(kind, None, 1, millis, queue))
+            .try_for_each(|kind| self.append(kind, None, 1, millis, queue))
     }
 
-    /// The next object, or the next thing that the garbage collector does. The document's dialect tells of no objects.
-    fn breathe(&mut self, millis: u64, queue: &mut Queue) -> io::Result<()> {
+    /// Appends the next object, or the next step of the garbage collector. The dialect of the specification has no object
+    /// events.
+    fn next_object_event(&mut self, millis: u64, queue: &mut Queue) -> io::Result<()> {
         let is_spec = self.dialect == Dialect::Spec21;
         let (phase, kind, payload) = match self.phase {
-            Phase::Idle if is_spec || self.live.len() >= MOST_LIVE || self.rng.one_in(1_000) => {
+            Phase::Idle if is_spec || self.live.len() >= MAX_LIVE || self.rng.one_in(1_000) => {
                 self.collections += 1;
                 (Phase::Marking, Kind::GcStart, None)
             }
@@ -115,10 +116,10 @@ impl Program {
             Phase::Sweeping(left) => (Phase::Sweeping(left - 1), Kind::Destroyed, Some(self.destroy())),
         };
         self.phase = phase;
-        self.tell(kind, payload, 1, millis, queue)
+        self.append(kind, payload, 1, millis, queue)
     }
 
-    fn tell(
+    fn append(
         &mut self,
         kind: Kind,
         payload: Option<Value>,
@@ -144,7 +145,7 @@ impl Program {
 
     fn destroy(&mut self) -> Value {
         self.destroyed += 1;
-        // One in ten was there before anybody looked.
+        // One in ten was created before the profile was on.
         let old = self.rng.one_in(10);
         let number = self.rng.below(self.live.len() as u64) as usize;
         let id = if old || self.live.is_empty() { 20 + self.destroyed } else { self.live.swap_remove(number) };
@@ -171,7 +172,7 @@ impl Program {
         Value::Array((0..depth).map(frame).collect())
     }
 
-    /// The garbage collector's figures, and how many there are. One of them is one that this Ruby does not have.
+    /// The numbers of gc_stats, and how many there are. One of them is missing in this version of Ruby.
     fn stats(&self) -> (Value, u64) {
         let live = 19_000 + self.live.len() as u64;
         let numbers = [
@@ -200,14 +201,14 @@ impl Program {
             ("remembered_wb_unprotected_objects_limit", 288),
         ];
         let is_master = matches!(self.dialect, Dialect::Master21 | Dialect::Master21Raw);
-        let told = if is_master { &numbers[..] } else { &numbers[..numbers.len() - 2] };
-        let mut pairs: Vec<_> = told.iter().map(|&(name, number)| (name.into(), number.into())).collect();
+        let sent = if is_master { &numbers[..] } else { &numbers[..numbers.len() - 2] };
+        let mut pairs: Vec<_> = sent.iter().map(|&(name, number)| (name.into(), number.into())).collect();
         pairs.push(("heap_swept_slots".into(), "".into()));
-        (Value::Map(pairs), told.len() as u64)
+        (Value::Map(pairs), sent.len() as u64)
     }
 
-    /// What was allocated where since the last one, and how many events that makes: `most` at most.
-    fn snapshot(&mut self, most: u64) -> (Value, u64) {
+    /// An allocation snapshot, and the number of events that the collector writes for it: at most `max_events`.
+    fn snapshot(&mut self, max_events: u64) -> (Value, u64) {
         let stacks: Vec<u64> = (0..3).map(|number| 0x55d3_a000_0000 + 0x80 * number).collect();
         let frame = |number: usize| {
             let (method, _, file, line, singleton) = METHODS[number % METHODS.len()];
@@ -225,9 +226,9 @@ impl Program {
         for file in FILES {
             let mut sites = Vec::new();
             for line in 0..6 {
-                let registered = (self.rng.below(4) * u64::from(line == 0)).min(most - events);
+                let registered = (self.rng.below(4) * u64::from(line == 0)).min(max_events - events);
                 let made = registered.max(1);
-                if events + made > most {
+                if events + made > max_events {
                     break;
                 }
                 events += made;
@@ -240,8 +241,8 @@ impl Program {
                 let referrers = stacks.iter().take(registered as usize);
                 let referrers: Vec<_> = referrers.map(|&id| (id.into(), count.into())).collect();
                 let referrers = if referrers.is_empty() { Value::Nil } else { Value::Map(referrers) };
-                let told = fields([(key::COUNT, (made * count).into()), (key::STACKTRACE, referrers)]);
-                sites.push((site.into(), told));
+                let site_value = fields([(key::COUNT, (made * count).into()), (key::STACKTRACE, referrers)]);
+                sites.push((site.into(), site_value));
             }
             files.push((file.into(), Value::Map(sites)));
         }

@@ -1,4 +1,4 @@
-//! The PUB side: subscriptions, and messages to all who have subscribed.
+//! The PUB socket: subscriptions, and messages to all subscribers.
 
 use std::io;
 use std::sync::Arc;
@@ -11,42 +11,41 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::super::Counts;
-use super::super::tcp::unix_nanos;
-use super::LAST_CLOSE;
+use super::super::tcp::{LAST_CLOSE, unix_nanos};
 use super::heap::Dump;
 use super::program::Queue;
 use super::shared::Shared;
 use super::wire::collection_head;
 use super::zmtp::{Reader, Socket, command, greet, head, write};
 
-/// One that has subscribed.
+/// A connection that has subscribed.
 #[derive(Debug)]
 pub(super) struct Subscriber {
     writer: Arc<Mutex<OwnedWriteHalf>>,
-    /// Ends when the peer does.
+    /// Ends when the peer closes the connection.
     reader: JoinHandle<()>,
 }
 
-/// Greets whoever connects; once they subscribe, gives them to the publisher.
+/// Serves a connection until it subscribes, and passes it to the publisher then.
 pub(super) async fn admit(stream: TcpStream, shared: Arc<Shared>, subscribers: mpsc::UnboundedSender<Subscriber>) {
     let Ok((mut reader, writer)) = greet(stream, Socket::Pub, &shared).await else { return };
     let writer = Arc::new(Mutex::new(writer));
-    while let Ok(wants) = subscribes(&mut reader, &writer, &shared).await {
-        if wants {
-            let listening = writer.clone();
+    while let Ok(is_subscription) = subscribes(&mut reader, &writer, &shared).await {
+        if is_subscription {
+            let pong_writer = writer.clone();
             let reader =
-                tokio::spawn(async move { while subscribes(&mut reader, &listening, &shared).await.is_ok() {} });
-            // A publisher that has ended takes nobody in.
+                tokio::spawn(async move { while subscribes(&mut reader, &pong_writer, &shared).await.is_ok() {} });
+            // The publisher may have ended.
             let _ = subscribers.send(Subscriber { writer, reader });
             return;
         }
     }
 }
 
-/// Reads one frame: whether it subscribes to everything. Cancellations are not obeyed: no collector sends them.
+/// Reads one frame: whether it subscribes to everything. Cancellations are ignored: no collector sends them.
 async fn subscribes(reader: &mut Reader, writer: &Mutex<OwnedWriteHalf>, shared: &Shared) -> io::Result<bool> {
     let frame = reader.frame().await?;
-    // Those of ZMTP 3.0 know only the subscription that is a message.
+    // ZMTP 3.0 has subscriptions as messages only.
     let is_modern = shared.dialect.zmtp_minor() > 0;
     match frame.command() {
         None => Ok(!frame.is_command && frame.body == [1]),
@@ -59,7 +58,7 @@ async fn subscribes(reader: &mut Reader, writer: &Mutex<OwnedWriteHalf>, shared:
     }
 }
 
-/// What messages are made of and who gets them.
+/// Writes messages to all subscribers.
 #[derive(Debug)]
 pub(super) struct Publisher {
     shared: Arc<Shared>,
@@ -76,14 +75,14 @@ impl Publisher {
         self.subscribers.push(subscriber);
     }
 
-    /// Whether anybody listens.
-    pub(super) fn is_heard(&mut self) -> bool {
+    /// Whether there are subscribers.
+    pub(super) fn has_subscribers(&mut self) -> bool {
         self.subscribers.retain(|subscriber| !subscriber.reader.is_finished());
         !self.subscribers.is_empty()
     }
 
-    /// Sends everything in `queue`, which is empty afterwards, and behind it `dump`. A slow subscriber is waited for; the
-    /// gem would drop the message.
+    /// Sends everything in `queue`, which is empty afterwards, followed by `dump`. It waits for slow subscribers; the gem
+    /// would drop the message.
     pub(super) async fn publish(&mut self, queue: &mut Queue, dump: Option<Dump>) -> io::Result<()> {
         let millis = unix_nanos() / 1_000_000;
         let elements = queue.elements + dump.map_or(0, Dump::elements);
@@ -100,14 +99,14 @@ impl Publisher {
 
         let mut writers = Vec::new();
         for subscriber in self.subscribers.drain(..) {
-            // Held for the whole message: nothing may come between its pieces.
+            // Locked for the whole message, so that its pieces stay together.
             writers.push((subscriber.writer.clone().lock_owned().await, subscriber));
         }
         let pieces = dump.map_or(0, Dump::pieces);
         for number in 0..=pieces {
             let mut kept = Vec::new();
             for (mut writer, subscriber) in writers.drain(..) {
-                // Who has left is not written to any more.
+                // A subscriber that has gone is removed.
                 if write(&mut writer, &piece, &self.shared).await.is_ok() {
                     kept.push((writer, subscriber));
                 }
@@ -124,10 +123,10 @@ impl Publisher {
         Ok(())
     }
 
-    /// Says that nothing more comes, and waits for the subscribers to close as well.
+    /// Closes the sending side, and waits until the subscribers close their connections.
     pub(super) async fn close(self) {
         for subscriber in self.subscribers {
-            // Whoever has left already has no use for a farewell.
+            // The subscriber may have gone already.
             let _ = subscriber.writer.lock().await.shutdown().await;
             let mut reader = subscriber.reader;
             if timeout(LAST_CLOSE, &mut reader).await.is_err() {

@@ -1,73 +1,74 @@
-//! What the two sockets of an agent know of each other.
+//! The state that the two sockets of a process share.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 use super::super::Counts;
-use super::{Dialect, Remarks};
+use super::dialect::Dialect;
+use super::report::Received;
 
-/// One agent.
+/// One process.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) dialect: Dialect,
     state: Mutex<State>,
-    /// Something was asked for.
-    pub(super) asked: Notify,
+    /// A request has changed something.
+    pub(super) changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    wishes: Wishes,
+    requested: Requested,
     counts: Counts,
     bytes: u64,
-    remarks: Remarks,
+    received: Received,
 }
 
-/// What collectors want the agent to do.
+/// What collectors have requested.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Wishes {
-    /// Objects, garbage collections and their figures are told.
+pub(super) struct Requested {
+    /// The memory profile is on.
     pub(super) memory: bool,
-    /// Stacks are told.
+    /// The CPU profile is on.
     pub(super) cpu: bool,
-    /// By which clock the next ones are taken.
+    /// The clock of the next CPU profile is the wall clock.
     pub(super) wall_clock: bool,
-    /// So many garbage collections are to be done.
+    /// Garbage collections to do.
     pub(super) collections: u32,
-    /// So many dumps are to be made.
+    /// Heap dumps to send.
     pub(super) dumps: u32,
 }
 
 impl Shared {
     pub(super) fn new(dialect: Dialect) -> Self {
-        Shared { dialect, state: Mutex::default(), asked: Notify::new() }
+        Shared { dialect, state: Mutex::default(), changed: Notify::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn wishes(&self) -> Wishes {
-        self.state().wishes
+    pub(super) fn requested(&self) -> Requested {
+        self.state().requested
     }
 
-    /// Changes what is wanted; answers what `change` does.
-    pub(super) fn wish<T>(&self, change: impl FnOnce(&mut Wishes) -> T) -> T {
-        let answer = change(&mut self.state().wishes);
-        self.asked.notify_one();
-        answer
+    /// Applies a request. Returns the result of `change`.
+    pub(super) fn request<T>(&self, change: impl FnOnce(&mut Requested) -> T) -> T {
+        let result = change(&mut self.state().requested);
+        self.changed.notify_one();
+        result
     }
 
-    /// What is to be done once, which is then no longer wanted.
-    pub(super) fn take_errands(&self) -> Wishes {
+    /// What is requested. Collections and dumps are taken: the next call does not return them.
+    pub(super) fn take_requested(&self) -> Requested {
         let mut state = self.state();
-        let taken = state.wishes;
-        state.wishes = Wishes { collections: 0, dumps: 0, ..taken };
+        let taken = state.requested;
+        state.requested = Requested { collections: 0, dumps: 0, ..taken };
         taken
     }
 
-    /// Counts what the system has taken.
+    /// Counts what was sent.
     pub(super) fn count(&self, counts: Counts) {
         self.state().counts += counts;
     }
@@ -76,12 +77,12 @@ impl Shared {
         self.state().bytes += bytes as u64;
     }
 
-    pub(super) fn remark(&self, change: impl FnOnce(&mut Remarks)) {
-        change(&mut self.state().remarks);
+    pub(super) fn count_received(&self, change: impl FnOnce(&mut Received)) {
+        change(&mut self.state().received);
     }
 
-    pub(super) fn remarks(&self) -> Remarks {
-        self.state().remarks.clone()
+    pub(super) fn received(&self) -> Received {
+        self.state().received.clone()
     }
 
     /// Everything counted so far, and the bytes.

@@ -1,13 +1,13 @@
-//! Message bodies, as the gem packs them. Section 2 of the protocol notes has the tables.
+//! Message bodies as the gem packs them. The tables are in section 2 of the protocol notes.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
-use super::Dialect;
+use super::dialect::Dialect;
 
-/// What an event is about. Its number depends on the dialect.
+/// The type of an event. Its number depends on the dialect.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Created,
@@ -42,7 +42,7 @@ impl Kind {
     }
 }
 
-/// The keys of maps, but for those that are texts.
+/// The integer keys of maps.
 pub(super) mod key {
     pub(in super::super) const EVENT_TYPE: u64 = 0;
     pub(in super::super) const TIMESTAMP: u64 = 1;
@@ -65,7 +65,7 @@ pub(super) mod key {
     pub(in super::super) const ALLOCATIONS: u64 = 18;
 }
 
-/// Anything that the gem packs.
+/// A value that the gem packs.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Nil,
@@ -121,12 +121,12 @@ impl Serialize for Value {
     }
 }
 
-/// A map with numbers for keys.
+/// A map with integer keys.
 pub(super) fn fields<const N: usize>(pairs: [(u64, Value); N]) -> Value {
     Value::Map(pairs.into_iter().map(|(key, value)| (key.into(), value)).collect())
 }
 
-/// An event as it stands in a collection, and the answer to a handshake. `millis`: since 1970.
+/// An event of a collection, or the reply to a handshake. `millis`: since 1970.
 pub(super) fn event(dialect: Dialect, kind: Kind, millis: u64, payload: Option<Value>) -> Value {
     let mut pairs = vec![
         (key::EVENT_TYPE.into(), kind.number(dialect).into()),
@@ -136,7 +136,7 @@ pub(super) fn event(dialect: Dialect, kind: Kind, millis: u64, payload: Option<V
     Value::Map(pairs)
 }
 
-/// Appends `value` as this dialect writes it.
+/// Appends `value` in the encoding of a dialect.
 pub(super) fn pack(dialect: Dialect, value: &Value, out: &mut Vec<u8>) -> io::Result<()> {
     let packed = if dialect.is_raw() {
         value.serialize(&mut rmp_serde::Serializer::new(Raw::new(out)))
@@ -146,7 +146,7 @@ pub(super) fn pack(dialect: Dialect, value: &Value, out: &mut Vec<u8>) -> io::Re
     packed.map_err(io::Error::other)
 }
 
-/// A message up to the first of its `events`, which follow as [`event`] packs them.
+/// A message up to the first of its `events`, which [`event`] packs.
 pub(super) fn collection_head(dialect: Dialect, counter: u64, millis: u64, events: usize) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let pairs = [
@@ -160,7 +160,7 @@ pub(super) fn collection_head(dialect: Dialect, counter: u64, millis: u64, event
     Ok(head)
 }
 
-/// One event of a heap dump up to its first object. `split`: the number of the dump, and its objects in all.
+/// One event of a heap dump up to its first object. `split`: the number of the dump, and the number of all its objects.
 pub(super) fn dump_head(
     dialect: Dialect,
     millis: u64,
@@ -182,7 +182,7 @@ pub(super) fn dump_head(
     Ok(head)
 }
 
-/// Makes the empty array at the end of `out` the beginning of one of `length` elements.
+/// Replaces the empty array at the end of `out` with the head of an array of `length` elements.
 fn open_array(out: &mut Vec<u8>, length: usize) {
     out.pop();
     match length {
@@ -198,11 +198,11 @@ fn open_array(out: &mut Vec<u8>, length: usize) {
     }
 }
 
-/// Makes of MessagePack what msgpack-c 0.5.9 would have written: it knows no `str8`, so a text of 32 to 255 bytes has a
-/// length of two bytes.
+/// Converts MessagePack to the output of msgpack-c 0.5.9, which has no `str8`: a text of 32 to 255 bytes has a length of two
+/// bytes.
 struct Raw<'a> {
     out: &'a mut Vec<u8>,
-    /// What the next bytes are.
+    /// The meaning of the next bytes.
     state: State,
 }
 
@@ -211,9 +211,9 @@ enum State {
     Marker,
     /// The length of a `str8`.
     Str8,
-    /// So many bytes of a length, of which this is known.
+    /// This many bytes of a length, and its value so far.
     Length(u8, u32),
-    /// So many bytes of a number, a count or a text.
+    /// This many bytes of a number, a count or a text.
     Data(u32),
 }
 
@@ -246,7 +246,7 @@ impl<'a> Raw<'a> {
 const STR8: u8 = 0xd9;
 const STR16: u8 = 0xda;
 
-/// What follows a marker. Of those that take more bytes, only what [`Value`] can be is there.
+/// The bytes that follow a marker, for the types that [`Value`] has.
 fn after(marker: u8) -> State {
     match marker {
         0xa0..=0xbf => State::Data(u32::from(marker & 0x1f)),
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(read, same);
     }
 
-    /// What the test above reads.
+    /// The values that the test above reads.
     mod rmp_value {
         #[derive(serde::Deserialize, PartialEq, Debug)]
         #[serde(untagged)]

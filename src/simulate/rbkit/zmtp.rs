@@ -1,4 +1,4 @@
-//! ZMTP as libzmq speaks it on a socket that is bound: NULL mechanism, one connection. Section 1.1 of the protocol notes.
+//! ZMTP as libzmq speaks it on a bound socket: NULL mechanism, one connection. Section 1.1 of the protocol notes.
 
 use std::io;
 use std::sync::Arc;
@@ -13,16 +13,17 @@ use tokio::time::timeout;
 use super::shared::Shared;
 
 const GREETING_BYTES: usize = 64;
-/// More than any request has.
-const MOST_FRAME_BYTES: u64 = 64 * 1024;
-/// libzmq reads what has come before it says READY; what is there by then and does not belong there ends the connection.
-const LOOK: Duration = Duration::from_millis(20);
+/// Longer than any request.
+const MAX_FRAME_BYTES: u64 = 64 * 1024;
+/// libzmq reads the available input before it sends READY, and closes the connection if there is more than a READY. The
+/// simulation waits this long for such input.
+const EARLY_INPUT_WAIT: Duration = Duration::from_millis(20);
 
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// The socket that is bound.
+/// The type of the bound socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Socket {
     Pub,
@@ -37,7 +38,7 @@ impl Socket {
         }
     }
 
-    fn takes(self, peer: &[u8]) -> bool {
+    fn accepts(self, peer: &[u8]) -> bool {
         match self {
             Socket::Pub => matches!(peer, b"SUB" | b"XSUB"),
             Socket::Rep => matches!(peer, b"REQ" | b"DEALER"),
@@ -45,7 +46,7 @@ impl Socket {
     }
 }
 
-/// What a peer sends.
+/// A frame of the peer.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) is_command: bool,
@@ -60,10 +61,10 @@ pub(super) struct Reader {
     pub(super) input: BytesMut,
 }
 
-/// Greets a peer, and waits until both are ready.
+/// Exchanges greetings and READY with a peer.
 ///
 /// # Errors
-/// The peer is not one, or breaks off.
+/// The peer does not speak ZMTP, has the wrong socket type, or ends the connection.
 pub(super) async fn greet(
     stream: TcpStream,
     socket: Socket,
@@ -80,19 +81,19 @@ pub(super) async fn greet(
     greeting[10] = 3;
     greeting[11] = minor;
     greeting[12..16].copy_from_slice(b"NULL");
-    // In steps, as libzmq does it: who waits for all of it before he says a word waits for ever.
+    // In steps, as libzmq: a peer that waits for all of it before it sends its own waits for ever.
     for (ours, theirs) in [(0..10, 10), (10..11, 11), (11..64, GREETING_BYTES)] {
         write(&mut writer, &greeting[ours], shared).await?;
         reader.until(theirs).await?;
     }
     let theirs = reader.input.split_to(GREETING_BYTES);
     if theirs[0] != 0xff || theirs[9] != 0x7f || theirs[10] < 3 || theirs[12..32] != greeting[12..32] {
-        return Err(invalid("no greeting of ZMTP 3 without security"));
+        return Err(invalid("not a greeting of ZMTP 3 with the NULL mechanism"));
     }
-    let early = timeout(LOOK, reader.frame()).await.ok().transpose()?;
+    let early = timeout(EARLY_INPUT_WAIT, reader.frame()).await.ok().transpose()?;
     if early.is_some() && !reader.input.is_empty() {
-        shared.remark(|remarks| remarks.pipelined += 1);
-        return Err(invalid("it does not wait for READY"));
+        shared.count_received(|received| received.pipelined += 1);
+        return Err(invalid("the peer does not wait for READY"));
     }
     let name = socket.name().as_bytes();
     let length = (name.len() as u32).to_be_bytes();
@@ -104,19 +105,19 @@ pub(super) async fn greet(
         None => reader.frame().await?,
     };
     match socket_type(&ready) {
-        Some(peer) if ready.is_command && socket.takes(peer) => Ok((reader, writer)),
-        _ => Err(invalid("it is no socket for this one")),
+        Some(peer) if ready.is_command && socket.accepts(peer) => Ok((reader, writer)),
+        _ => Err(invalid("the peer has the wrong socket type")),
     }
 }
 
-/// Writes, and counts what was written.
+/// Writes and counts bytes.
 pub(super) async fn write(writer: &mut OwnedWriteHalf, bytes: &[u8], shared: &Shared) -> io::Result<()> {
     writer.write_all(bytes).await?;
     shared.count_bytes(bytes.len());
     Ok(())
 }
 
-/// What stands before the body of a frame.
+/// The head of a frame.
 pub(super) fn head(has_more: bool, length: u64) -> Vec<u8> {
     let flags = if has_more { MORE } else { 0 };
     match u8::try_from(length) {
@@ -132,7 +133,7 @@ pub(super) fn command(name: &str, data: &[u8]) -> Vec<u8> {
 }
 
 impl Frame {
-    /// The name and the data of a command.
+    /// The name and the data of a command; None: it is not a command.
     pub(super) fn command(&self) -> Option<(&[u8], &[u8])> {
         let (&length, rest) = self.body.split_first()?;
         rest.split_at_checked(usize::from(length)).filter(|_| self.is_command)
@@ -140,7 +141,7 @@ impl Frame {
 }
 
 impl Reader {
-    /// The next frame. May be dropped while it waits.
+    /// Reads the next frame. Cancel safe.
     pub(super) async fn frame(&mut self) -> io::Result<Frame> {
         self.until(2).await?;
         let flags = self.input[0];
@@ -151,8 +152,8 @@ impl Reader {
             let mut rest = &self.input[1..];
             (9, rest.get_u64())
         };
-        if length > MOST_FRAME_BYTES {
-            return Err(invalid("no request is that long"));
+        if length > MAX_FRAME_BYTES {
+            return Err(invalid("the frame is longer than any request"));
         }
         self.until(head + length as usize).await?;
         self.input.advance(head);
@@ -160,7 +161,7 @@ impl Reader {
         Ok(Frame { is_command: flags & COMMAND != 0, has_more: flags & MORE != 0, body })
     }
 
-    /// Reads once more; 0: the peer has ended. May be dropped while it waits.
+    /// Reads more input; 0: the peer has closed the connection. Cancel safe.
     pub(super) async fn fill(&mut self) -> io::Result<usize> {
         self.stream.read_buf(&mut self.input).await
     }
@@ -175,7 +176,7 @@ impl Reader {
     }
 }
 
-/// The property of READY that says what the peer is.
+/// The property `Socket-Type` of READY.
 fn socket_type(ready: &Frame) -> Option<&[u8]> {
     let (name, mut rest) = ready.command()?;
     if name != b"READY" {

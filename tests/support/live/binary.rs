@@ -1,4 +1,4 @@
-//! The `tributary` binary as a process: what it says, while it runs, and how it ends.
+//! The `tributary` binary as a process: its output while it runs, and its end.
 
 use std::fs;
 use std::io::{self, Read};
@@ -16,8 +16,8 @@ use super::PATIENCE;
 /// A running process. Killed when dropped.
 pub struct Binary {
     child: Child,
-    stdout: Option<Said>,
-    stderr: Said,
+    stdout: Option<OutputText>,
+    stderr: OutputText,
 }
 
 /// A process that has ended by itself.
@@ -27,7 +27,7 @@ pub struct Ended {
     pub stderr: String,
 }
 
-/// The binary with these arguments, to be told more and started.
+/// A command for the binary with these arguments.
 pub fn tributary(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
     command.args(arguments);
@@ -40,19 +40,19 @@ pub fn run(arguments: &[&str]) -> Ended {
 }
 
 impl Binary {
-    /// Starts a process and listens to it.
+    /// Starts a process and collects its output.
     pub fn start(command: Command) -> Binary {
         let mut binary = Binary::start_unheard(command);
-        binary.stdout = Some(Said::listen(binary.child.stdout.take().unwrap()));
+        binary.stdout = Some(OutputText::collect(binary.child.stdout.take().unwrap()));
         binary
     }
 
-    /// Starts a process whose stdout is a pipe that nobody reads; see [`Binary::take_stdout`].
+    /// Starts a process whose stdout is a pipe that is not read; see [`Binary::take_stdout`].
     pub fn start_unheard(mut command: Command) -> Binary {
         command.env_remove("TRIBUTARY_LOG");
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let stderr = Said::listen(child.stderr.take().unwrap());
+        let stderr = OutputText::collect(child.stderr.take().unwrap());
         Binary { child, stdout: None, stderr }
     }
 
@@ -64,17 +64,17 @@ impl Binary {
         self.child.stdin.take().unwrap()
     }
 
-    /// Waits until it says this on stderr; answers the line.
+    /// Waits for a line on stderr with this text. Returns the line.
     pub fn until_stderr(&self, what: &str) -> String {
         until(what, || {
             let text = self.stderr.text();
-            // A line that is not over yet may still grow.
+            // An incomplete line may still grow.
             let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
             lines.map(str::trim_end).find(|line| line.contains(what)).map(str::to_owned)
         })
     }
 
-    /// Waits until its stdout, which it must not have been started without, has this.
+    /// Waits until stdout has this text. The process must have been started with [`Binary::start`].
     pub fn until_stdout(&self, what: &str) {
         until(what, || self.stdout.as_ref()?.text().contains(what).then_some(()));
     }
@@ -84,7 +84,7 @@ impl Binary {
         until("lines on stdout", || (self.stdout.as_ref()?.text().lines().count() >= count).then_some(()));
     }
 
-    /// The address that the listener of this name says it is on.
+    /// The address of the listener with this name, from the log.
     pub fn address(&self, name: &str) -> SocketAddr {
         let line = self.until_stderr(&format!("listener {name} ("));
         line.rsplit(' ').next().unwrap().parse().unwrap()
@@ -112,7 +112,7 @@ impl Binary {
         let status: ExitStatus = until("the end of the process", || self.child.try_wait().unwrap());
         Ended {
             code: status.code(),
-            stdout: self.stdout.take().map(Said::all).unwrap_or_default(),
+            stdout: self.stdout.take().map(OutputText::all).unwrap_or_default(),
             stderr: std::mem::take(&mut self.stderr).all(),
         }
     }
@@ -120,14 +120,14 @@ impl Binary {
 
 impl Drop for Binary {
     fn drop(&mut self) {
-        // It has ended already, unless the test has failed.
+        // It has ended already, unless the test failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Ended {
-    /// What it wrote to stdout, which must be JSON, every line.
+    /// The lines of stdout, each of which must be JSON.
     pub fn events(&self) -> Vec<Value> {
         self.stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line:?}"))).collect()
     }
@@ -136,54 +136,54 @@ impl Ended {
         self.stderr.lines().last().unwrap_or_default()
     }
 
-    /// The line of stderr that has this in it.
+    /// The line of stderr with this text.
     pub fn line(&self, what: &str) -> &str {
         let line = self.stderr.lines().find(|line| line.contains(what));
         line.unwrap_or_else(|| panic!("no {what:?} in\n{}", self.stderr))
     }
 
-    /// The line of stderr that is a JSON object: what `simulate` says of itself.
+    /// The line of stderr that is a JSON object: the report of `simulate`.
     pub fn sent(&self) -> Value {
         assert_eq!(self.code, Some(0), "{}", self.stderr);
         serde_json::from_str(self.last_words()).unwrap()
     }
 }
 
-/// Waits for something, on this thread.
+/// Waits for something, blocking this thread.
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "it never came to this: {what}");
+        assert!(Instant::now() < deadline, "this did not happen in time: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// What a process has said so far, collected by a thread.
+/// The output of a process so far, collected by a thread.
 #[derive(Default)]
-struct Said {
+struct OutputText {
     bytes: Arc<Mutex<Vec<u8>>>,
     listener: Option<JoinHandle<()>>,
 }
 
-impl Said {
-    fn listen(mut stream: impl Read + Send + 'static) -> Said {
+impl OutputText {
+    fn collect(mut stream: impl Read + Send + 'static) -> OutputText {
         let bytes = Arc::<Mutex<Vec<u8>>>::default();
-        let heard = bytes.clone();
+        let output = bytes.clone();
         let listener = thread::spawn(move || {
             let mut piece = [0; 16 * 1024];
             loop {
                 match stream.read(&mut piece) {
                     Ok(0) => return,
-                    Ok(count) => heard.lock().unwrap().extend_from_slice(&piece[..count]),
+                    Ok(count) => output.lock().unwrap().extend_from_slice(&piece[..count]),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => panic!("{error}"),
                 }
             }
         });
-        Said { bytes, listener: Some(listener) }
+        OutputText { bytes, listener: Some(listener) }
     }
 
     fn text(&self) -> String {

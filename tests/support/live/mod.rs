@@ -1,4 +1,4 @@
-//! What the tests of the live daemon share: a daemon on loopback with its events in memory, and peers.
+//! Support for tests of a running daemon: a daemon on loopback with its events in memory, and peers.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod binary;
@@ -21,7 +21,7 @@ use tributary::server::Server;
 use tributary::sink::Sink;
 use tributary::sink::memory::{Memory, MemoryLines};
 
-/// So long may anything take that is to happen at all.
+/// The time limit for anything that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A daemon in this process, whose events stay in memory.
@@ -50,7 +50,7 @@ pub fn config(toml: &str) -> Config {
     config
 }
 
-/// The same with so many bytes for peers to share: no listener has a reserve, and one address may use all of it.
+/// The same with this much memory for peers to share: no listener has a reserve, and one address may use all of it.
 pub fn config_with_room(toml: &str, bytes: u64) -> Config {
     let mut config = config(toml);
     config.listeners.iter_mut().for_each(|listener| listener.options.reserved_bytes = 0);
@@ -59,14 +59,14 @@ pub fn config_with_room(toml: &str, bytes: u64) -> Config {
     config
 }
 
-/// Adds a sink that is there already, rather than made anew with each failure.
+/// Adds an existing sink, instead of one that is created again after each failure.
 pub fn add<S: Sink + Sync>(sinks: &mut Sinks, name: &str, sink: S) {
     let sink = Mutex::new(Some(sink));
     sinks.add(name, Default::default(), move || Ok(sink.lock().unwrap().take().expect("it never fails")));
 }
 
 impl Daemon {
-    /// With one listener, called `test`, that has these lines of configuration.
+    /// Starts a daemon with one listener, called `test`, with these lines of configuration.
     pub async fn with(options: &str) -> Daemon {
         Daemon::start(&listener(options)).await
     }
@@ -95,12 +95,12 @@ impl Daemon {
         counters(&self.server)
     }
 
-    /// Waits until the events are as `condition` wants them.
+    /// Waits until the events satisfy `condition`.
     pub async fn until(&self, what: &str, condition: impl Fn(&[Value]) -> bool) -> Vec<Value> {
         until(what, || Some(self.events()).filter(|events| condition(events))).await
     }
 
-    /// Waits until an event of this name is there.
+    /// Waits for an event with this name.
     pub async fn until_named(&self, name: &str) -> Value {
         until(name, || self.events().into_iter().find(|event| event["name"] == name)).await
     }
@@ -109,7 +109,7 @@ impl Daemon {
         until(what, || condition(&self.counters()).then_some(())).await;
     }
 
-    /// Waits until the daemon is done with every connection, and has written what came of them.
+    /// Waits until every connection has ended and its events are written.
     pub async fn until_all_closed(&self) {
         self.until_totals("every connection is over", |counters| counters.connections_open == 0).await;
         let is_written = || self.server.accounting().totals().sinks.iter().all(|sink| sink.in_flight() == 0);
@@ -138,38 +138,38 @@ pub fn counters(server: &Server) -> ListenerTotals {
 
 /// Waits for something that must happen.
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("it never came to this: {what}"))
+    timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("this did not happen in time: {what}"))
 }
 
-/// Asks again and again until there is an answer.
+/// Calls `ask` until it returns a value.
 pub async fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "it never came to this: {what}");
+        assert!(Instant::now() < deadline, "this did not happen in time: {what}");
         sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Sends everything, says that this was all, and waits for the daemon to close too. It must not say a word, except that
-/// it may reset a connection on which it has heard enough.
+/// Sends everything, closes the sending side, and waits until the daemon closes the connection. The daemon must not send
+/// anything; it may reset the connection.
 pub async fn send_all(mut stream: TcpStream, bytes: &[u8]) {
     stream.write_all(bytes).await.unwrap();
     stream.shutdown().await.unwrap();
     assert_is_closed(&mut stream).await;
 }
 
-/// Waits until the daemon closes the connection, without having said a word.
+/// Waits until the daemon closes the connection without having sent anything.
 pub async fn assert_is_closed(stream: &mut TcpStream) {
-    let mut said = Vec::new();
-    match within("the daemon closes the connection", stream.read_to_end(&mut said)).await {
+    let mut received = Vec::new();
+    match within("the daemon closes the connection", stream.read_to_end(&mut received)).await {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
         Err(error) => panic!("{error}"),
     }
-    assert_eq!(said, [0; 0], "a collector of these spans never answers");
+    assert_eq!(received, [0; 0], "a collector of these spans sends nothing");
 }
 
 /// Closes a connection with a reset instead of an end.
@@ -182,7 +182,7 @@ pub fn losses(events: &[Value]) -> Vec<&Value> {
     events.iter().filter(|event| event["kind"] == "loss").map(|event| &event["loss"]).collect()
 }
 
-/// Every span, and whether it is all there.
+/// Every span, and whether it is complete.
 pub fn spans(events: &[Value]) -> Vec<(&str, bool)> {
     let spans = events.iter().filter(|event| event["kind"] == "span");
     let is_whole = |event: &Value| event["attributes"].get("tributary.incomplete").is_none();
@@ -194,7 +194,7 @@ pub fn timeless(event: &Value) -> Value {
     let mut event = event.clone();
     let fields = event.as_object_mut().unwrap();
     fields.remove("observed_time");
-    // Only spans tell their own time; the time of everything else is when it was received.
+    // Only spans have a time of their own; all other events have the receive time.
     if fields["kind"] != "span" {
         fields.remove("time");
     }

@@ -1,4 +1,4 @@
-//! A sink that does what the test tells it.
+//! A sink that the test controls.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -8,23 +8,23 @@ use tokio::sync::Notify;
 use tributary::sink::encode::{Encoder, Format};
 use tributary::sink::{Selection, Sink, SinkError, SinkFault};
 
-/// What the next flush does.
+/// The behaviour of the next flush.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Mood {
     Write,
-    /// Nothing, until the mood changes.
+    /// It waits until the mood changes.
     Stall,
     Retry,
     Fail,
     Panic,
     Close,
-    /// Already the next write fails.
+    /// The next write fails.
     FailWriting,
-    /// Already the next write panics.
+    /// The next write panics.
     PanicWriting,
 }
 
-/// The strings of all puppets of one sink, one after another.
+/// The controls of all puppets of one sink, which exist one after another.
 #[derive(Clone)]
 pub struct Strings(Arc<Shared>);
 
@@ -51,7 +51,7 @@ impl Strings {
         Strings(Arc::new(shared))
     }
 
-    /// A new puppet, as a daemon makes one with every start of a sink.
+    /// A new puppet. A daemon creates one at each start of a sink.
     pub fn puppet(&self) -> Puppet {
         Puppet { strings: self.clone(), waiting: Vec::new() }
     }
@@ -61,7 +61,7 @@ impl Strings {
         self.0.changed.notify_waiters();
     }
 
-    /// What flushes have written.
+    /// The data that flushes have written.
     pub fn written(&self) -> Vec<Value> {
         self.0.written.lock().unwrap().clone()
     }
@@ -70,7 +70,7 @@ impl Strings {
         self.written().iter().map(|event| event["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// How often a flush of something was tried.
+    /// The number of attempts to flush data.
     pub fn flushes(&self) -> u64 {
         *self.0.flushes.lock().unwrap()
     }

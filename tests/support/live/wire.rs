@@ -1,4 +1,4 @@
-//! Bytes of a tracer that speaks `datadog`, written by hand, apart from the decoder.
+//! Bytes of a `datadog` tracer, written by hand without the decoder.
 
 /// The greeting of every connection.
 pub fn process() -> Vec<u8> {
@@ -9,7 +9,7 @@ pub fn string(id: u64, text: &str) -> Vec<u8> {
     [string_head(id, text.len() as u32), text.into()].concat()
 }
 
-/// A string's head, which promises so many bytes.
+/// The head of a string of this many bytes.
 pub fn string_head(id: u64, len: u32) -> Vec<u8> {
     [&[0xDD, 6][..], &id.to_be_bytes(), &len.to_be_bytes()].concat()
 }
@@ -32,12 +32,12 @@ pub fn metric(name: u64, value: f64) -> Vec<u8> {
     [&[0xDD, 4, 1][..], &name.to_be_bytes(), &value.to_be_bytes()].concat()
 }
 
-/// A trace object: what is before it is complete.
+/// A trace object. It completes the objects before it.
 pub fn trace() -> Vec<u8> {
     [&[0xDD, 1][..], &[7; 16]].concat()
 }
 
-/// A greeting, then so many spans called `work`, each with a metric; and how many events that makes.
+/// A greeting and this many spans called `work`, each with a metric; and the number of their events.
 pub fn work(spans: usize) -> (Vec<u8>, u64) {
     let one = [span(1), metric(2, 0.5)].concat();
     let bytes = [process(), string(1, "work"), string(2, "load"), one.repeat(spans)].concat();

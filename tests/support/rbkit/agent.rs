@@ -1,4 +1,4 @@
-//! An agent on two real sockets that does what the test tells it, and remembers what it heard.
+//! An agent on two real sockets that the test controls, and that records its requests.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -12,11 +12,11 @@ use tokio::task::JoinSet;
 use super::wire;
 use crate::live::{until, within};
 
-/// How the REP socket behaves.
+/// The behaviour of the REP socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Manners {
     Answer,
-    /// Takes requests and never answers, as one that is stuck.
+    /// Reads requests and never answers.
     Mute,
 }
 
@@ -29,16 +29,16 @@ pub struct Agent {
 
 struct State {
     manners: Manners,
-    /// What a handshake is answered.
+    /// The reply to a handshake.
     handshake: Vec<u8>,
-    /// What is answered to anything else.
+    /// The reply to any other request.
     other: Vec<u8>,
     requests: Vec<String>,
-    /// Connections to the REP socket so far, and of those the open ones.
+    /// Connections to the REP socket so far, and those that are open.
     rep_connections: u64,
     rep_open: u64,
     pub_connections: u64,
-    /// Handshakes that were answered as now.
+    /// Handshakes that were answered since the reply was set.
     answered: u64,
     subscribers: Vec<Arc<tokio::sync::Mutex<OwnedWriteHalf>>>,
     bytes_written: u64,
@@ -46,13 +46,13 @@ struct State {
 }
 
 impl Agent {
-    /// On ports of its own.
+    /// On free ports.
     pub async fn bind() -> Agent {
         let any = ([127, 0, 0, 1], 0).into();
         Agent::bind_at(any, any).await
     }
 
-    /// Where another one was.
+    /// On the addresses of an earlier agent.
     pub async fn bind_at(publish: SocketAddr, request: SocketAddr) -> Agent {
         let (publish, request) = (bind(publish).await, bind(request).await);
         let state = Arc::new(Mutex::new(State {
@@ -105,7 +105,7 @@ impl Agent {
         }
     }
 
-    /// What commands are answered instead of `ok`.
+    /// Sets the reply to commands, instead of `ok`.
     pub fn set_other(&self, body: &[u8]) {
         self.state.lock().unwrap().other = body.to_vec();
     }
@@ -115,19 +115,19 @@ impl Agent {
         self.state.lock().unwrap().requests.clone()
     }
 
-    /// Every request but handshakes.
+    /// Every request except handshakes.
     pub fn commands(&self) -> Vec<String> {
         let mut requests = self.requests();
         requests.retain(|request| request != "handshake");
         requests
     }
 
-    /// How often this was asked.
+    /// The number of these requests.
     pub fn asked(&self, request: &str) -> usize {
         self.requests().iter().filter(|asked| *asked == request).count()
     }
 
-    /// Connections that were ever made to the REP socket.
+    /// Connections to the REP socket so far.
     pub fn rep_connections(&self) -> u64 {
         self.state.lock().unwrap().rep_connections
     }
@@ -140,7 +140,7 @@ impl Agent {
         self.state.lock().unwrap().bytes_written
     }
 
-    /// Handshakes that were answered since the answer was last set.
+    /// Handshakes that were answered since the reply was set.
     pub fn answered(&self) -> u64 {
         self.state.lock().unwrap().answered
     }
@@ -150,10 +150,10 @@ impl Agent {
     }
 
     pub async fn until_subscribed(&self) {
-        until("somebody subscribes", || (!self.state.lock().unwrap().subscribers.is_empty()).then_some(())).await;
+        until("a subscriber", || (!self.state.lock().unwrap().subscribers.is_empty()).then_some(())).await;
     }
 
-    /// Waits for the first subscriber and the answer to every start command that `enable` stands for.
+    /// Waits for the first subscriber and for these start commands.
     pub async fn until_started(&self, commands: &[&str]) {
         self.until_subscribed().await;
         for command in commands {
@@ -161,15 +161,15 @@ impl Agent {
         }
     }
 
-    /// One message to every subscriber.
+    /// Sends a message to every subscriber.
     pub async fn publish(&self, body: &[u8]) {
         self.write(&wire::frame(0, body), usize::MAX).await;
     }
 
-    /// Bytes to every subscriber, in pieces of at most so many.
+    /// Sends bytes to every subscriber, in pieces of at most `piece` bytes.
     pub async fn write(&self, bytes: &[u8], piece: usize) {
         let subscribers = self.state.lock().unwrap().subscribers.clone();
-        assert!(!subscribers.is_empty(), "nobody listens");
+        assert!(!subscribers.is_empty(), "there is no subscriber");
         for subscriber in subscribers {
             let mut subscriber = subscriber.lock().await;
             for piece in bytes.chunks(piece.min(bytes.len().max(1))) {
@@ -177,18 +177,18 @@ impl Agent {
                     break;
                 }
                 self.state.lock().unwrap().bytes_written += piece.len() as u64;
-                // Each in a segment of its own, as far as that can be had.
+                // Usually each piece is a segment of its own.
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    /// Ends every connection at once and takes no more, as a process that is killed.
+    /// Closes all connections and listens no more, as a killed process.
     pub async fn kill(mut self) {
         self.tasks.shutdown().await;
     }
 
-    /// Holds that the collector never did what an agent would not survive, or drop it for.
+    /// Asserts that the collector has done nothing that blocks an agent or closes the connection.
     pub fn assert_no_faults(&self) {
         assert_eq!(self.state.lock().unwrap().faults, [""; 0]);
     }
@@ -206,14 +206,14 @@ async fn bind(address: SocketAddr) -> TcpListener {
     .await
 }
 
-/// Greets a client, in steps as libzmq does. Answers its first frames, if any, behind READY.
+/// Exchanges greetings and READY with a client, in steps as libzmq does.
 async fn greet(stream: TcpStream, socket: &str, state: &Mutex<State>) -> Option<(Peer, OwnedWriteHalf)> {
     stream.set_nodelay(true).unwrap();
     let (reader, mut writer) = stream.into_split();
     let mut peer = Peer { reader, input: Vec::new() };
     let greeting = wire::greeting(1);
     for (ours, theirs) in [(0..10, 10), (10..11, 11), (11..64, 64)] {
-        say(&mut writer, &greeting[ours], state).await?;
+        send(&mut writer, &greeting[ours], state).await?;
         while peer.input.len() < theirs {
             peer.fill().await?;
         }
@@ -234,14 +234,14 @@ async fn greet(stream: TcpStream, socket: &str, state: &Mutex<State>) -> Option<
     if ready.0 != wire::COMMAND || name(&ready.1) != name(&wanted[2..]) {
         faults.push(format!("{ready:02x?} is no READY"));
     }
-    // libzmq closes a connection on which something comes before its own READY.
+    // libzmq closes a connection on which something arrives before its own READY.
     tokio::time::sleep(Duration::from_millis(2)).await;
     let _ = tokio::time::timeout(Duration::from_millis(2), peer.fill()).await;
     if !peer.input.is_empty() {
         faults.push(format!("{:02x?} came before READY", peer.input));
     }
     state.lock().unwrap().faults.append(&mut faults);
-    say(&mut writer, &wire::ready(socket), state).await?;
+    send(&mut writer, &wire::ready(socket), state).await?;
     Some((peer, writer))
 }
 
@@ -281,20 +281,20 @@ async fn serve_requests(stream: TcpStream, state: &Mutex<State>) -> Option<()> {
             state.requests.push(request.clone());
             (state.manners == Manners::Answer).then_some((reply, request))
         };
-        // The gem looks now and then; a collector that does not wait shows it here.
+        // The gem polls at intervals; a collector that does not wait is caught here.
         let _ = tokio::time::timeout(Duration::from_millis(3), peer.fill()).await;
         if !peer.input.is_empty() {
             state.lock().unwrap().faults.push("a request before the answer to the last".to_owned());
         }
         if let Some((reply, request)) = reply {
-            say(&mut writer, &wire::reply(&reply), state).await?;
+            send(&mut writer, &wire::reply(&reply), state).await?;
             let mut state = state.lock().unwrap();
             state.answered += u64::from(request == "handshake" && state.handshake == reply);
         }
     }
 }
 
-async fn say(writer: &mut OwnedWriteHalf, bytes: &[u8], state: &Mutex<State>) -> Option<()> {
+async fn send(writer: &mut OwnedWriteHalf, bytes: &[u8], state: &Mutex<State>) -> Option<()> {
     writer.write_all(bytes).await.ok()?;
     state.lock().unwrap().bytes_written += bytes.len() as u64;
     Some(())

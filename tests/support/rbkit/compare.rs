@@ -1,4 +1,4 @@
-//! Events against expectations. Every difference is told, so that one run shows them all.
+//! Compares events with expectations. All differences are collected, so that one run shows them all.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::contract::{self, Expected, Want};
 use super::recording::{Message, sha256};
 
-/// What is wrong, each with its place.
+/// The differences, each with its place.
 #[derive(Default)]
 pub struct Problems {
     context: String,
@@ -15,7 +15,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// From here on, problems are those of this recording.
+    /// Sets the recording for the following differences.
     pub fn with(&mut self, context: impl Into<String>) -> &mut Self {
         self.context = context.into();
         self
@@ -31,7 +31,7 @@ impl Problems {
         }
     }
 
-    /// Fails with the first of them, if there are any.
+    /// Fails with the first differences, if there are any.
     pub fn assert_none(self) {
         let shown: Vec<_> = self.found.iter().take(40).map(|problem| shortened(problem)).collect();
         assert!(self.found.is_empty(), "{} problems:\n{}\n", self.found.len(), shown.join("\n"));
@@ -42,12 +42,12 @@ fn shortened(text: &str) -> String {
     if text.chars().count() > 600 { text.chars().take(600).chain("…".chars()).collect() } else { text.to_owned() }
 }
 
-/// The events of one message, in order, losses and what is told of a dump as a whole apart where they are not known.
+/// Compares the events of one message, in order; losses and the ends of dumps separately where they are unknown.
 pub fn check_message(problems: &mut Problems, message: &Message, events: &[Value]) {
     let expected = contract::collection(message);
     let events: Vec<&Value> = events.iter().filter(|event| event["kind"] != "loss").collect();
     if message.objects.is_empty() {
-        // Made-up dumps are of arbitrary size: most never are complete.
+        // Generated dumps announce arbitrary numbers of objects: most are never complete.
         let is_told = |name: &str| name != "rbkit.heap.dump";
         let expected: Vec<_> = expected.into_iter().filter(|event| is_told(&event.name)).collect();
         let events: Vec<_> = events.into_iter().filter(|event| is_told(event["name"].as_str().unwrap())).collect();
@@ -74,7 +74,7 @@ fn check_list(problems: &mut Problems, expected: &[Expected], events: &[&Value])
     }
 }
 
-/// What is not as it must be.
+/// The difference between an event and its expectation.
 fn differences(expected: &Expected, event: &Value) -> Vec<String> {
     let mut found = Vec::new();
     let mut check = |what: &str, want: &Want, value: &Value| {
@@ -110,13 +110,13 @@ fn differences(expected: &Expected, event: &Value) -> Vec<String> {
     let attributes = event["attributes"].as_object().into_iter().flatten();
     for (name, value) in attributes.filter(|(name, _)| is_listed && !name.starts_with("tributary.")) {
         if !expected.attributes.iter().any(|(known, _)| known == name) {
-            found.push(format!("{name} is {value}, and nothing is said of it"));
+            found.push(format!("{name} is {value}, which is not expected"));
         }
     }
     found
 }
 
-/// The objects of a dump that is only known by their sum.
+/// The objects of a dump of which only the hash is known.
 fn check_sums(problems: &mut Problems, message: &Message, events: &[&Value]) {
     let mut objects = events.iter().filter(|event| event["name"] == "rbkit.heap.object");
     for dump in message.decoded["events"].as_array().unwrap() {
@@ -129,10 +129,10 @@ fn check_sums(problems: &mut Problems, message: &Message, events: &[&Value]) {
     }
 }
 
-/// The one text of made-up dumps that is no UTF-8, as it was sent and as it comes out.
+/// The only text of generated dumps that is not UTF-8, as sent and as repaired.
 const LATIN: (&[u8], &str) = (b"caf\xe9.rb", "caf\u{fffd}.rb");
 
-/// An object as the sum has it.
+/// An object in the form of the hash.
 fn line(attributes: &Value) -> Vec<u8> {
     let text = |name: &str| match attributes[name].as_str() {
         Some(text) => text.replace('\\', "\\\\").replace('\t', "\\t").replace('\n', "\\n"),
@@ -154,7 +154,7 @@ fn line(attributes: &Value) -> Vec<u8> {
     [fields.join(&b'\t'), b"\n".to_vec()].concat()
 }
 
-/// Milliseconds since 1970 as JSON lines have times.
+/// Milliseconds since 1970 in the time format of JSON lines.
 pub fn time(millis: u64) -> String {
     let days = millis / 86_400_000;
     let (hours, minutes) = (millis / 3_600_000 % 24, millis / 60_000 % 60);
@@ -171,7 +171,7 @@ pub fn time(millis: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}000000Z")
 }
 
-/// The events that a message numbered `counter` became.
+/// The events of the message with this counter.
 pub fn of_message(events: &[Value], counter: u64) -> Vec<Value> {
     let mine = |event: &&Value| event["origin"]["sequence"] == counter && event["name"] != "rbkit.handshake";
     events.iter().filter(mine).cloned().collect()
@@ -181,7 +181,7 @@ pub fn named<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["name"] == name).collect()
 }
 
-/// Whether events carry what a handshake said.
+/// Compares the resource of events with a handshake.
 pub fn check_resource<'a>(problems: &mut Problems, handshake: &Value, events: impl IntoIterator<Item = &'a Value>) {
     let resource = contract::resource(handshake);
     for event in events {

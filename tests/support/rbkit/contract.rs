@@ -1,10 +1,10 @@
-//! The section "Rbkit" of the event model, in code: what events a message becomes.
+//! The section "Rbkit" of the event model as code: the expected events of a message.
 
 use serde_json::{Value, json};
 
 use super::recording::{Message, Object, unhex};
 
-/// One event that must come out.
+/// One expected event.
 #[derive(Clone, Debug)]
 pub struct Expected {
     pub kind: &'static str,
@@ -15,22 +15,22 @@ pub struct Expected {
     pub attributes: Vec<(&'static str, Want)>,
     /// The data of its kind.
     pub data: Vec<(&'static str, Want)>,
-    /// Of a sample: function, file, line.
+    /// The frames of a sample: function, file, line.
     pub frames: Vec<[Want; 3]>,
-    /// Whether a text of it is no UTF-8.
+    /// Whether one of its texts is not UTF-8.
     pub is_repaired: bool,
 }
 
-/// What may be said.
+/// An expectation for a value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Want {
     /// Exactly this.
     Is(Value),
-    /// This or nothing.
+    /// This or missing.
     Maybe(Value),
     /// Nothing.
     Absent,
-    /// A number of this size, however it is written.
+    /// This number, in any JSON form.
     Double(f64),
 }
 
@@ -49,7 +49,7 @@ impl Want {
     }
 }
 
-/// A text of a decode: null, a string, or its bytes if they are no UTF-8. The second is whether it had to be repaired.
+/// A text of a decode: null, a string, or its bytes if it is not UTF-8. The second value: it had to be repaired.
 pub fn text(value: &Value) -> (Option<String>, bool) {
     match (value, value["bytes"].as_str()) {
         (Value::String(text), _) => (Some(text.clone()), false),
@@ -64,7 +64,7 @@ fn repaired(bytes: &[u8]) -> (Option<String>, bool) {
 }
 
 /// The events of a collection, in order, each dump followed by its summary once it is complete. Dumps that never are
-/// leave a loss, which is not told here.
+/// leave a loss, which is not among these events.
 pub fn collection(message: &Message) -> Vec<Expected> {
     let mut dumps = Dumps { objects: &message.objects, number: 0, open: None };
     let events = message.decoded["events"].as_array().unwrap();
@@ -151,7 +151,7 @@ fn sampled(kind: &str, value: Value) -> Vec<(&'static str, Want)> {
     vec![("type", Want::Is(kind.into())), unit, ("value", Want::Is(value))]
 }
 
-/// Frames of C functions have line 0, which is none.
+/// Frames of C functions have line 0, which means none.
 fn frame(function: &Value, file: &Value, line: &Value) -> [Want; 3] {
     let line = if *line == 0 {
         Want::Maybe(line.clone())
@@ -161,13 +161,13 @@ fn frame(function: &Value, file: &Value, line: &Value) -> [Want; 3] {
     [Want::of(text(function).0.map(Value::from)), Want::of(text(file).0.map(Value::from)), line]
 }
 
-/// One event per site; where the stacks are known, one per stack.
+/// One event for each site; if the stacks are known, one for each stack.
 fn allocations(event: &Value, log: &Expected) -> Vec<Expected> {
     let mut all = Vec::new();
     let stacks = event["stacktraces"].as_array().unwrap();
     for site in event["allocations"].as_array().unwrap() {
         let ((file, file_repaired), (class, class_repaired)) = (text(&site["file"]), text(&site["type"]));
-        // What has no class and no size is internal to Ruby.
+        // Objects without class and size are internal to Ruby.
         let is_internal = class.as_deref() == Some("(null)");
         let class = class.map(Value::from);
         let attributes = vec![
@@ -193,7 +193,7 @@ fn allocations(event: &Value, log: &Expected) -> Vec<Expected> {
         match site["stacktraces"].as_array() {
             None => all.push(one(&site["count"], Vec::new())),
             Some(counts) => {
-                // Made-up sites have more allocations than stacks totals for; the rest has none.
+                // Generated sites have more allocations than their stacks; the rest has no stack.
                 let known: u64 = counts.iter().map(|pair| pair[1].as_u64().unwrap()).sum();
                 let rest = site["count"].as_u64().unwrap().saturating_sub(known);
                 all.extend(counts.iter().map(|pair| {
@@ -210,11 +210,11 @@ fn allocations(event: &Value, log: &Expected) -> Vec<Expected> {
 
 /// The dumps of one message.
 struct Dumps<'a> {
-    /// Objects that are still to come.
+    /// Objects that are missing.
     objects: &'a [Object],
-    /// Dumps without a number of their own so far.
+    /// Dumps without a correlation id so far.
     number: u64,
-    /// Which is open, and how many objects of it have come.
+    /// The open dump, and the number of its objects so far.
     open: Option<(u64, u64)>,
 }
 
@@ -230,7 +230,7 @@ impl Dumps<'_> {
         };
         let about =
             [("rbkit.dump.id", Want::Is(number.into())), ("rbkit.dump.object_count", Want::Is(complete.into()))];
-        // Made-up messages have no list of their objects; then it is only told how many there are.
+        // Generated messages have no list of their objects, only their number.
         let (mine, rest) = self.objects.split_at(self.objects.len().min(count as usize));
         self.objects = rest;
         let mut all: Vec<_> = mine.iter().map(|object| heap_object(object, &about, log)).collect();
@@ -272,7 +272,7 @@ fn heap_object(object: &Object, about: &[(&'static str, Want)], log: &impl Fn(&s
     Expected { attributes, is_repaired, ..log("rbkit.heap.object") }
 }
 
-/// What a handshake says of the process, for every event from then on.
+/// The resource of the events after a handshake.
 pub fn resource(handshake: &Value) -> Vec<(&'static str, Value)> {
     let payload = &handshake["payload"];
     let names = [
@@ -282,10 +282,10 @@ pub fn resource(handshake: &Value) -> Vec<(&'static str, Value)> {
         ("rbkit.server.version", "rbkit_server_version"),
         ("rbkit.protocol.version", "rbkit_protocol_version"),
     ];
-    let told = names.into_iter().filter(|(_, key)| !payload[*key].is_null());
+    let expected = names.into_iter().filter(|(_, key)| !payload[*key].is_null());
     let value = |key: &str| match &payload[key] {
         Value::Number(number) => Value::Number(number.clone()),
         other => text(other).0.unwrap().into(),
     };
-    told.map(|(name, key)| (name, value(key))).chain([("process.runtime.name", "ruby".into())]).collect()
+    expected.map(|(name, key)| (name, value(key))).chain([("process.runtime.name", "ruby".into())]).collect()
 }

@@ -1,5 +1,5 @@
-//! What the tests of the Rbkit collector share: the recordings, what the event model says must come of each message, and
-//! an agent on real sockets. Nothing here is made from the collector's own decoder.
+//! Support for the tests of rbkit: the recordings, the expected events of each message by the event model, and
+//! an agent on real sockets. Nothing here uses the decoder of the daemon.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod agent;
@@ -13,21 +13,21 @@ pub mod wire;
 use crate::live::Daemon;
 use agent::Agent;
 
-/// So long may a time limit be that no test is to meet.
+/// A handshake interval that no test reaches.
 const PATIENT: &str = "handshake_interval = \"5m\"";
 
-/// The configuration of one rbkit listener called `test`: these agents, in TOML, and further lines of its own.
+/// The configuration of one rbkit listener called `test`: these agents, in TOML, and further lines.
 pub fn listener(agents: &[String], options: &str) -> String {
     format!("[listeners.test]\nprotocol = \"rbkit\"\nagents = [{}]\n{options}\n", agents.join(", "))
 }
 
-/// An agent in TOML, with further keys, each with a comma in front.
+/// An agent in TOML, with further keys, each after a comma.
 pub fn dialled(agent: &Agent, keys: &str) -> String {
     format!("{{ publish = \"{}\", request = \"{}\"{keys} }}", agent.publish, agent.request)
 }
 
-/// A daemon that dials `agent`, asks for the memory profile, and looks after it every five minutes unless `options` say
-/// otherwise.
+/// A daemon that connects to `agent` and enables the memory profile. The handshake interval is five minutes, unless `options`
+/// have another.
 pub async fn daemon_for(agent: &Agent, options: &str) -> Daemon {
     let options =
         if options.contains("handshake_interval") { options.to_owned() } else { format!("{PATIENT}\n{options}") };

@@ -1,4 +1,4 @@
-//! A socket that says given bytes to whoever connects, and keeps quiet otherwise.
+//! A socket that sends given bytes on each connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 
 use crate::live::until;
 
-/// What one connection is told.
+/// The bytes that are sent on one connection.
 pub struct Script {
     pub bytes: Vec<u8>,
-    /// At most so many bytes at once, and this long between two pieces.
+    /// The largest piece, and the pause between two pieces.
     pub piece: usize,
     pub pause: Duration,
     pub then: Then,
@@ -24,26 +24,26 @@ pub struct Script {
 pub enum Then {
     /// Reads until the client closes.
     Listen,
-    /// Closes at once.
+    /// Closes immediately.
     Close,
-    /// Says the bytes from this one on again, until the client closes.
+    /// Sends the bytes from this index again and again, until the client closes.
     Repeat(usize),
 }
 
 impl Script {
-    pub fn say(bytes: Vec<u8>, then: Then) -> Script {
+    pub fn send(bytes: Vec<u8>, then: Then) -> Script {
         Script { bytes, piece: 64 * 1024, pause: Duration::ZERO, then }
     }
 }
 
 pub struct Raw {
     pub address: SocketAddr,
-    told: Arc<Told>,
+    counts: Arc<Counts>,
     _tasks: JoinSet<()>,
 }
 
 #[derive(Default)]
-struct Told {
+struct Counts {
     opened: AtomicU64,
     /// Closed by the client.
     closed: AtomicU64,
@@ -51,37 +51,37 @@ struct Told {
 }
 
 impl Raw {
-    /// `script` makes what connection number so-and-so is told, from 0.
+    /// `script` returns the script of the connection with this number, from 0.
     pub async fn bind(script: impl Fn(u64) -> Script + Send + 'static) -> Raw {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let told = Arc::<Told>::default();
+        let counts = Arc::<Counts>::default();
         let mut tasks = JoinSet::new();
-        let shared = told.clone();
+        let shared = counts.clone();
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let script = script(shared.opened.fetch_add(1, Ordering::SeqCst));
-                let told = shared.clone();
-                connections.spawn(async move { tell(stream, script, &told).await });
+                let counts = shared.clone();
+                connections.spawn(async move { serve(stream, script, &counts).await });
             }
         });
-        Raw { address, told, _tasks: tasks }
+        Raw { address, counts, _tasks: tasks }
     }
 
     /// Connections so far.
     pub fn opened(&self) -> u64 {
-        self.told.opened.load(Ordering::SeqCst)
+        self.counts.opened.load(Ordering::SeqCst)
     }
 
-    /// Those that the client ended.
+    /// Connections that the client has closed.
     pub fn closed(&self) -> u64 {
-        self.told.closed.load(Ordering::SeqCst)
+        self.counts.closed.load(Ordering::SeqCst)
     }
 
-    /// Bytes that were told.
+    /// Bytes that were sent.
     pub fn bytes(&self) -> u64 {
-        self.told.bytes.load(Ordering::SeqCst)
+        self.counts.bytes.load(Ordering::SeqCst)
     }
 
     pub async fn until_closed(&self, times: u64) {
@@ -89,7 +89,7 @@ impl Raw {
     }
 }
 
-async fn tell(stream: TcpStream, script: Script, told: &Told) {
+async fn serve(stream: TcpStream, script: Script, counts: &Counts) {
     let Script { bytes, piece, pause, then } = script;
     stream.set_nodelay(true).unwrap();
     let (mut reader, mut writer) = stream.into_split();
@@ -100,7 +100,7 @@ async fn tell(stream: TcpStream, script: Script, told: &Told) {
                 if writer.write_all(piece).await.is_err() {
                     return;
                 }
-                told.bytes.fetch_add(piece.len() as u64, Ordering::SeqCst);
+                counts.bytes.fetch_add(piece.len() as u64, Ordering::SeqCst);
                 if !pause.is_zero() {
                     tokio::time::sleep(pause).await;
                 }
@@ -115,11 +115,11 @@ async fn tell(stream: TcpStream, script: Script, told: &Told) {
         }
     };
     let listen = async {
-        let mut heard = [0; 4096];
-        while reader.read(&mut heard).await.is_ok_and(|read| read > 0) {}
+        let mut received = [0; 4096];
+        while reader.read(&mut received).await.is_ok_and(|read| read > 0) {}
     };
     tokio::select! {
         () = talk => {}
-        () = listen => { told.closed.fetch_add(1, Ordering::SeqCst); }
+        () = listen => { counts.closed.fetch_add(1, Ordering::SeqCst); }
     }
 }

@@ -1,5 +1,5 @@
 //! The recordings below `tests/data/rbkit`: messages of real agents, single messages and replies, ZMTP streams, and
-//! their decode by an independent decoder.
+//! their decodes by an independent decoder.
 
 use std::fs;
 use std::io::Read;
@@ -16,7 +16,7 @@ pub struct Session {
     pub steps: Vec<Step>,
 }
 
-/// What happened next.
+/// A step of a conversation.
 pub enum Step {
     Request(Vec<u8>),
     Ok,
@@ -24,17 +24,17 @@ pub enum Step {
     Publish(Message),
 }
 
-/// The body of a message, and what it says.
+/// The body of a message, and its decode.
 #[derive(Clone)]
 pub struct Message {
     pub file: String,
     pub body: Vec<u8>,
     pub decoded: Value,
-    /// Of heap dumps: every object as a line.
+    /// For heap dumps: the objects, one per line.
     pub objects: Vec<Object>,
 }
 
-/// An object of a dump, its texts as they were sent.
+/// An object of a dump, with its texts as sent.
 #[derive(Clone)]
 pub struct Object {
     pub id: u64,
@@ -45,13 +45,13 @@ pub struct Object {
     pub references: Vec<u64>,
 }
 
-/// One message of its own: made up, well-formed or not.
+/// A single generated message, well-formed or not.
 pub struct Case {
     pub name: String,
     pub dialect: String,
     /// `ok`, `partial` or `reject`.
     pub outcome: String,
-    /// Of rejected ones: null.
+    /// Null for rejected ones.
     pub message: Message,
 }
 
@@ -88,12 +88,12 @@ pub fn session(name: &str) -> Session {
     sessions().into_iter().find(|session| session.name == name).unwrap()
 }
 
-/// What a subscriber may be sent.
+/// The single messages.
 pub fn messages() -> Vec<Case> {
     of_type("message").iter().map(case).collect()
 }
 
-/// Answers to a handshake.
+/// The single replies to a handshake.
 pub fn replies() -> Vec<Case> {
     of_type("reply").iter().map(case).collect()
 }
@@ -104,7 +104,7 @@ pub fn hostile() -> Vec<(String, String, Vec<u8>)> {
     cases.map(|case| (text(&case["name"]), text(&case["outcome"]), read(case["file"].as_str().unwrap()))).collect()
 }
 
-/// What an agent sent on one socket, and its frames as `expected.json` has them.
+/// The bytes of an agent on one socket, and its frames from `expected.json`.
 pub fn stream(name: &str, stream: &str) -> (Vec<u8>, Vec<Value>) {
     let bytes = read(&format!("zmtp/{name}/{stream}.bin"));
     let expected: Value = serde_json::from_slice(&read(&format!("zmtp/{name}/expected.json"))).unwrap();
@@ -130,7 +130,7 @@ fn case(manifest: &Value) -> Case {
 impl Session {
     fn read(manifest: Value) -> Session {
         let path = text(&manifest["path"]);
-        let told: Value = serde_json::from_slice(&read(&format!("{path}/session.json"))).unwrap();
+        let session: Value = serde_json::from_slice(&read(&format!("{path}/session.json"))).unwrap();
         let expected = String::from_utf8(read(&format!("{path}/expected.jsonl"))).unwrap();
         let mut expected = expected.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let mut message = |step: &Value| {
@@ -153,11 +153,11 @@ impl Session {
             ("pub", Value::Null) => Step::Publish(message(step)),
             other => panic!("{other:?}"),
         };
-        let steps = told["steps"].as_array().unwrap().iter().map(step).collect();
+        let steps = session["steps"].as_array().unwrap().iter().map(step).collect();
         Session { name: text(&manifest["name"]), dialect: text(&manifest["dialect"]), manifest, steps }
     }
 
-    /// What was published.
+    /// The published messages.
     pub fn published(&self) -> impl Iterator<Item = &Message> {
         self.steps.iter().filter_map(|step| match step {
             Step::Publish(message) => Some(message),
@@ -165,7 +165,7 @@ impl Session {
         })
     }
 
-    /// The answers to handshakes.
+    /// The handshake replies.
     pub fn handshakes(&self) -> impl Iterator<Item = &Message> {
         self.steps.iter().filter_map(|step| match step {
             Step::Handshake(message) => Some(message),
@@ -173,7 +173,7 @@ impl Session {
         })
     }
 
-    /// Where a message is.
+    /// The position of a message.
     pub fn path(&self, message: &Message) -> PathBuf {
         directory().join("sessions").join(&self.name).join(&message.file)
     }

@@ -5,15 +5,15 @@ use super::recording::{Session, Step};
 use super::wire;
 use crate::live::{Daemon, until};
 
-/// Serves a conversation as its agent held it: what was published in order, in pieces of at most `piece` bytes, and
-/// every answer to a handshake, for which the collector must ask often. Waits until all of it has been received.
+/// Serves a conversation as its agent did: the published messages in order, in pieces of at most `piece` bytes, and
+/// every handshake reply, so the handshake interval must be short. Waits until all of it has been received.
 pub async fn serve(daemon: &Daemon, agent: &Agent, session: &Session, piece: usize) {
     for step in &session.steps {
         match step {
             Step::Request(_) | Step::Ok => {}
             Step::Handshake(message) => {
                 agent.set_handshake(&message.body);
-                until("the answer is heard", || (agent.answered() > 0).then_some(())).await;
+                until("the reply is sent", || (agent.answered() > 0).then_some(())).await;
                 agent.until_subscribed().await;
             }
             Step::Publish(message) => agent.write(&wire::frame(0, &message.body), piece).await,
@@ -22,7 +22,7 @@ pub async fn serve(daemon: &Daemon, agent: &Agent, session: &Session, piece: usi
     until_received(daemon, agent).await;
 }
 
-/// Waits until the daemon has read every byte. Handshakes may go on meanwhile.
+/// Waits until the daemon has read every byte. Handshakes may continue.
 pub async fn until_received(daemon: &Daemon, agent: &Agent) {
     let written = agent.bytes_written();
     daemon

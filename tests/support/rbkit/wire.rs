@@ -12,7 +12,7 @@ pub fn greeting(minor: u8) -> Vec<u8> {
     greeting
 }
 
-/// A frame, short where it can be.
+/// A frame, in the short form if possible.
 pub fn frame(flags: u8, body: &[u8]) -> Vec<u8> {
     match u8::try_from(body.len()) {
         Ok(length) => [&[flags, length], body].concat(),
@@ -20,7 +20,7 @@ pub fn frame(flags: u8, body: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What stands before a long frame of so many bytes.
+/// The head of a long frame of this many bytes.
 pub fn long_head(flags: u8, length: u64) -> Vec<u8> {
     [&[flags | LONG][..], &length.to_be_bytes()].concat()
 }
@@ -34,7 +34,7 @@ pub fn ready(socket: &str) -> Vec<u8> {
     command("READY", &[&b"\x0bSocket-Type"[..], &length, socket.as_bytes()].concat())
 }
 
-/// The answer to a request.
+/// The reply to a request.
 pub fn reply(body: &[u8]) -> Vec<u8> {
     [frame(MORE, b""), frame(0, body)].concat()
 }
@@ -42,7 +42,7 @@ pub fn reply(body: &[u8]) -> Vec<u8> {
 /// The flags and the body of a frame.
 pub type Frame = (u8, Vec<u8>);
 
-/// The first frame in `bytes` and what is behind it.
+/// The first frame in `bytes` and the rest.
 pub fn split_frame(bytes: &[u8]) -> Option<(Frame, &[u8])> {
     let (&flags, rest) = bytes.split_first()?;
     let (length, rest) = if flags & LONG == 0 {
@@ -58,7 +58,7 @@ pub fn map(pairs: u8) -> u8 {
     0x80 | pairs
 }
 
-/// A time, which may be none.
+/// A time, which may be invalid.
 pub fn time(millis: f64) -> Vec<u8> {
     [&[0xcb][..], &millis.to_be_bytes()].concat()
 }
@@ -73,10 +73,10 @@ pub fn text(text: &str) -> Vec<u8> {
     [&[0xa0 | text.len() as u8], text.as_bytes()].concat()
 }
 
-/// 2026-11-20T12:15:00Z, when messages by hand are sent.
+/// 2026-11-20T12:15:00Z, the time of messages written by hand.
 pub const MILLIS: u64 = 1_795_176_900_000;
 
-/// A collection of master's: these events, packed already, at most 15 of them.
+/// A collection of the master family with these packed events, at most 15.
 pub fn collection(counter: u64, events: &[Vec<u8>]) -> Vec<u8> {
     let head = [&[map(4), 0, 7, 1][..], &millis(MILLIS), &[9, 0xcf], &counter.to_be_bytes(), &[2]].concat();
     [head, vec![0x90 | events.len() as u8], events.concat()].concat()
@@ -90,14 +90,14 @@ pub fn created(id: u64) -> Vec<u8> {
     [&[map(3), 0, 0, 1][..], &millis(MILLIS), &[2, map(2), 3, 0xcf], &id.to_be_bytes(), &[4, 0xa4], b"Shop"].concat()
 }
 
-/// One event of a dump: objects from id `first` on, out of `complete`.
+/// One event of a dump of `complete` objects: `objects` objects from the id `first`.
 pub fn dump(number: u8, complete: u8, first: u8, objects: u8) -> Vec<u8> {
     let head = [&[map(5), 0, 5, 1][..], &millis(MILLIS), &[10, number, 11, complete, 2, 0x90 | objects]].concat();
     let object = |id: u8| [&[map(6), 3, id, 4, 0xa4][..], b"Shop", &[5, 0x90, 6, 0xc0, 7, 0xc0, 8, 40]].concat();
     [head, (first..first + objects).flat_map(object).collect()].concat()
 }
 
-/// What master answers a handshake.
+/// The handshake reply of the dialect master-2.1.
 pub fn handshake(pid: u64, memory: bool, cpu: bool) -> Vec<u8> {
     let pairs = [
         [text("rbkit_server_version"), text("0.1.10")],

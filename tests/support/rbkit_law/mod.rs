@@ -1,4 +1,4 @@
-//! Conversations with rbkit agents as bytes, written by code that shares nothing with the decoder, and what must come
+//! Conversations with agents as bytes, written by code that shares nothing with the decoder, and the expected
 //! of them.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ use tributary::protocol::rbkit::{Agent, AgentOptions, Channel, Options, Player, 
 use tributary::protocol::{End, Now, Protocol, Session};
 use tributary::sink::encode::{Encoder, Format};
 
-/// How a conversation is read.
+/// The options of reading a conversation.
 #[derive(Clone, Debug)]
 pub struct Setting {
     pub options: Options,
@@ -30,18 +30,18 @@ impl Default for Setting {
     }
 }
 
-/// What has become of a connection.
+/// The result of reading a connection.
 #[derive(Debug)]
-pub struct Heard {
+pub struct Outcome {
     pub lines: Vec<String>,
     pub received: u64,
     pub decoded: u64,
     pub lost: u64,
-    /// Most bytes of memory that one batch held.
+    /// The memory of the largest batch, in bytes.
     pub largest_batch: usize,
 }
 
-impl Heard {
+impl Outcome {
     pub fn events(&self) -> Vec<Value> {
         self.lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -58,7 +58,7 @@ impl Heard {
     }
 }
 
-/// Which side of a conversation the bytes are.
+/// The socket of the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     Published,
@@ -66,12 +66,12 @@ pub enum Side {
 }
 
 /// Reads what a connection received, in pieces that end at `cuts` and at the end.
-pub fn hear(setting: &Setting, side: Side, stream: &[u8], cuts: &[usize], end: End) -> Heard {
+pub fn read_stream(setting: &Setting, side: Side, stream: &[u8], cuts: &[usize], end: End) -> Outcome {
     let agent = Agent::new(AgentOptions::default());
     let options = Arc::new(setting.options.clone());
     match side {
         Side::Published => drive(Subscription::new(agent, options, setting.max_message_bytes), stream, cuts, end),
-        // Nothing is asked of a recording, so replies are read as they come.
+        // A recording has no requests, so its replies are read without them.
         Side::Replied => {
             match Player::new(agent, options, setting.max_message_bytes, &[0xFF], Some(Channel::Rep), true) {
                 Player::Rep(session) => drive(*session, stream, cuts, end),
@@ -81,7 +81,7 @@ pub fn hear(setting: &Setting, side: Side, stream: &[u8], cuts: &[usize], end: E
     }
 }
 
-pub fn drive(session: impl Session, stream: &[u8], cuts: &[usize], end: End) -> Heard {
+pub fn drive(session: impl Session, stream: &[u8], cuts: &[usize], end: End) -> Outcome {
     let mut driven = Driven::new(session);
     let mut from = 0;
     for &cut in cuts {
@@ -118,15 +118,15 @@ impl<S: Session> Driven<S> {
         offline.pass_time(now(elapsed), &mut |batch| take(&batch, lines, largest_batch));
     }
 
-    pub fn finish(self, end: End, elapsed: Duration) -> Heard {
+    pub fn finish(self, end: End, elapsed: Duration) -> Outcome {
         let Driven { offline, counters, mut lines, mut largest_batch } = self;
         offline.finish(end, now(elapsed), &mut |batch| take(&batch, &mut lines, &mut largest_batch));
         let totals = counters.totals();
-        Heard { lines, received: totals.bytes_in, decoded: totals.bytes_decoded, lost: totals.lost(), largest_batch }
+        Outcome { lines, received: totals.bytes_in, decoded: totals.bytes_decoded, lost: totals.lost(), largest_batch }
     }
 }
 
-/// So long after 2026-11-20T12:15:00Z.
+/// This time after 2026-11-20T12:15:00Z.
 fn now(elapsed: Duration) -> Now {
     Now { unix: UnixNanos(1_795_176_900_000_000_000 + elapsed.as_nanos() as u64), elapsed }
 }
@@ -139,42 +139,42 @@ fn take(batch: &Batch, lines: &mut Vec<String>, largest_batch: &mut usize) {
     lines.extend(String::from_utf8(bytes).unwrap().lines().map(str::to_owned));
 }
 
-/// Every byte is decoded or lost, every loss stands within the stream, and what the losses say adds up.
-pub fn check_law(heard: &Heard, stream: &[u8]) {
-    assert_eq!(heard.received, stream.len() as u64);
-    check_books(heard);
-    for event in heard.events().iter().filter(|event| event["kind"] == "loss") {
+/// Asserts that every byte is decoded or lost, that losses are inside the stream, and that their bytes add up.
+pub fn check_accounting(outcome: &Outcome, stream: &[u8]) {
+    assert_eq!(outcome.received, stream.len() as u64);
+    check_totals(outcome);
+    for event in outcome.events().iter().filter(|event| event["kind"] == "loss") {
         let offset = event["origin"]["offset"].as_u64().unwrap() as usize;
         let hex = event["loss"]["excerpt"].as_str().unwrap_or_default();
         let excerpt: Vec<u8> =
             (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
-        // In order, if not in one piece: commands may stand between the frames of a message, and are no loss.
+        // In order, but not always contiguous: commands between the frames of a message are not lost.
         let mut rest = stream[offset..].iter();
         let is_there = excerpt.iter().all(|byte| rest.any(|other| other == byte));
         assert!(is_there, "an excerpt that does not stand behind {offset}: {event}");
     }
 }
 
-/// The same of a connection that may have been closed by us before all had come.
-pub fn check_books(heard: &Heard) {
-    assert_eq!(heard.decoded + heard.lost, heard.received, "decoded + lost = received");
+/// The same for a connection that the daemon may have closed before all bytes arrived.
+pub fn check_totals(outcome: &Outcome) {
+    assert_eq!(outcome.decoded + outcome.lost, outcome.received, "decoded + lost = received");
     let mut lost = 0;
-    for event in heard.events() {
+    for event in outcome.events() {
         let offset = event["origin"]["offset"].as_u64().unwrap();
         let length = event["origin"]["length"].as_u64().unwrap();
         let name = event["name"].as_str().unwrap();
-        assert!(offset <= heard.received, "{name} at {offset} of {}", heard.received);
+        assert!(offset <= outcome.received, "{name} at {offset} of {}", outcome.received);
         if event["kind"] == "loss" {
             let bytes = event["loss"]["bytes"].as_u64().unwrap();
             lost += bytes;
-            // A message may be empty, or end before what its length promises right behind one of its events.
+            // A message may be empty, or may end early directly after one of its events.
             let is_empty_message = event["loss"]["detail"].as_str().unwrap().ends_with("0 are there");
             let may_be_nothing = ["gap", "truncated"].contains(&event["loss"]["reason"].as_str().unwrap());
             assert!(bytes > 0 || may_be_nothing || is_empty_message, "a loss of nothing: {event}");
-            assert!(offset + bytes <= heard.received, "a loss of {bytes} at {offset} of {}", heard.received);
+            assert!(offset + bytes <= outcome.received, "a loss of {bytes} at {offset} of {}", outcome.received);
         } else {
-            assert!(offset + length <= heard.received, "{name} at {offset} + {length} of {}", heard.received);
+            assert!(offset + length <= outcome.received, "{name} at {offset} + {length} of {}", outcome.received);
         }
     }
-    assert_eq!(lost, heard.lost, "the losses told are the losses booked");
+    assert_eq!(lost, outcome.lost, "the bytes of loss events are the counted lost bytes");
 }

@@ -1,4 +1,4 @@
-//! What agents publish, as random messages in every dialect, with the events that must come of them.
+//! Random messages in every dialect, with their expected events.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -54,7 +54,7 @@ pub struct Frame {
 pub struct Site {
     pub signature: (u64, Text, u64),
     pub count: u64,
-    /// Places in the list of stacks, with counts.
+    /// Indexes into the list of stacks, with counts.
     pub stacks: Option<Vec<(usize, u64)>>,
 }
 
@@ -71,7 +71,7 @@ pub enum Event {
         stacks: Vec<Vec<Frame>>,
         files: Vec<(Text, Vec<Site>)>,
     },
-    /// What costs its own bytes and nothing else.
+    /// An event that is lost without affecting others.
     Odd(Odd),
 }
 
@@ -82,7 +82,7 @@ pub enum Stat {
     Decimal(u64),
 }
 
-/// Events that are to be left out with a loss of their own (rule 7).
+/// Events that must be skipped with a loss of their own (rule 7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Odd {
     UnknownType,
@@ -96,15 +96,15 @@ pub enum Odd {
 #[derive(Clone)]
 pub struct Message {
     pub events: Vec<Event>,
-    /// Pairs that nobody knows, in front of or behind the payload, at every level.
+    /// Unknown pairs before or after the payload, at every level.
     pub has_strange_pairs: bool,
     pub has_payload_first: bool,
     pub is_long: bool,
-    /// A command goes before it.
+    /// A command precedes it.
     pub command: Option<&'static [u8]>,
 }
 
-/// Its bytes: what a reader would print anyway, and shorter.
+/// Only its bytes, which is shorter.
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let body = self.write(Dialect::Spec, 0, &mut 0);
@@ -197,7 +197,7 @@ impl Dialect {
     }
 }
 
-/// A stream, where each message's body begins in it, and what must come of all.
+/// A stream, the ranges of its message bodies, and the expected events.
 pub struct Written {
     pub stream: Vec<u8>,
     pub bodies: Vec<std::ops::Range<usize>>,
@@ -252,7 +252,7 @@ impl Message {
         pack.bytes
     }
 
-    /// A pair with an integer that is no key, or a text for a key.
+    /// A pair whose key is an unknown integer or a text.
     fn strange(&self, pack: &mut Pack) {
         if self.has_strange_pairs {
             match self.is_long {
@@ -358,7 +358,7 @@ impl Event {
         }
     }
 
-    /// The events that must come of it.
+    /// Its expected events.
     fn names(&self) -> Vec<(&'static str, u64)> {
         match self {
             Event::Created(..) => vec![("rbkit.object.created", 1)],

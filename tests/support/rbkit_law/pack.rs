@@ -1,6 +1,6 @@
 //! MessagePack and ZMTP, written byte by byte.
 
-/// How agents write texts: with or without str8.
+/// The encoding of texts: with or without str8.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Texts {
     Raw,
@@ -86,7 +86,7 @@ impl Pack {
     }
 }
 
-/// Greeting and READY of an agent's socket.
+/// The greeting and READY of an agent.
 pub fn hello(socket: &str) -> Vec<u8> {
     let mut bytes = vec![0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0x7F, 3, 1];
     bytes.extend_from_slice(b"NULL");
@@ -97,7 +97,7 @@ pub fn hello(socket: &str) -> Vec<u8> {
     bytes
 }
 
-/// A frame; `flags` may ask for the long form.
+/// A frame; `flags` may request the long form.
 pub fn frame(flags: u8, body: &[u8]) -> Vec<u8> {
     let head = match u8::try_from(body.len()) {
         Ok(length) if flags & 2 == 0 => vec![flags, length],

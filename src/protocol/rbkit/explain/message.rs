@@ -1,4 +1,4 @@
-//! One message in MessagePack, named item by item as it arrives (section 2).
+//! Explains one MessagePack message, item by item, while it arrives (section 2).
 
 use crate::codec::msgpack::{MAX_DEPTH, Reader, Value};
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
@@ -7,15 +7,15 @@ use crate::explain::depth::set_in;
 use crate::explain::value::text;
 use crate::explain::words::{as_name, counted, hex, moment};
 
-use super::super::Channel;
+use super::super::wire::Channel;
 
-/// Containers that may be open: those around what a decoder may skip are three.
-const MOST_OPEN: usize = MAX_DEPTH + 3;
+/// Nested containers: the decoder skips values of at most `MAX_DEPTH` levels, which are inside three others.
+const MAX_OPEN: usize = MAX_DEPTH + 3;
 
-/// The answer to everything but a handshake, which is no MessagePack.
+/// The reply to every request except `handshake`. It is not MessagePack.
 const OK: &[u8] = b"ok";
 
-/// What integers that are keys mean, wherever they stand.
+/// The names of integer keys, in every kind of map.
 const KEYS: [&str; 19] = [
     "event_type",
     "timestamp",
@@ -37,7 +37,7 @@ const KEYS: [&str; 19] = [
     "count",
     "allocations",
 ];
-/// Types of events in the master family. In the family of the specification they are one lower, but for the first.
+/// The event types of the master family. The numbers of the specification are one lower, except for the first.
 const TYPES: [&str; 10] = [
     "obj_created",
     "obj_destroyed",
@@ -51,81 +51,83 @@ const TYPES: [&str; 10] = [
     "cpu_sample",
 ];
 
-/// A message that is being named.
+/// A message that is being explained.
 #[derive(Debug)]
 pub(super) struct Message {
     channel: Channel,
-    /// How far rows are set in.
+    /// The indentation of its rows.
     depth: usize,
-    has_begun: bool,
-    /// Whether the types of events are those of the specification; known from the type of the message.
+    is_started: bool,
+    /// Whether the event types are those of the specification; known from the type of the message.
     is_spec: Option<bool>,
     open: Vec<Open>,
 }
 
-/// A container that is open.
+/// A container whose elements are being explained.
 #[derive(Debug)]
 struct Open {
     role: Role,
     is_map: bool,
-    /// Elements or pairs to come.
+    /// Elements or pairs that are left.
     left: u64,
-    /// Those that came.
+    /// Elements or pairs so far.
     count: u64,
-    /// The key was a container; its value comes next.
+    /// The key was a container; its value is next.
     is_at_value: bool,
-    /// What the type of this event is called.
+    /// The name of the type of this event.
     kind: Option<&'static str>,
 }
 
-/// What a container is for those in it.
+/// The meaning of a container for its elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
     Message,
     Events,
     Event,
-    /// A list of so called things.
+    /// A list of elements with this name.
     List(&'static str),
-    /// A map from the ids of such things.
+    /// A map whose keys are ids of things with this name.
     Ids(&'static str),
     Other,
 }
 
-/// What a step has done.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// Named so many bytes.
+    /// It has explained this many bytes.
     Taken(usize),
-    /// Needs more of the message.
+    /// It needs more of the message.
     More,
-    /// What is next cannot be named, and why.
+    /// The next item cannot be explained, and why.
     Wrong(&'static str),
-    /// The message is over.
+    /// The message has ended.
     Done,
 }
 
 impl Message {
-    /// A message from its first byte on.
+    /// A message from its first byte.
     pub(super) fn new(channel: Channel, depth: usize) -> Self {
-        Message { channel, depth, has_begun: false, is_spec: None, open: Vec::new() }
+        Message { channel, depth, is_started: false, is_spec: None, open: Vec::new() }
     }
 
-    /// Names what is next of the message: `here` is what is here of it, `missing` how much more comes.
+    /// Explains the next item of the message. `here` is the available rest of the message, `missing` the number of bytes that
+    /// have not arrived.
     pub(super) fn step(&mut self, here: &[u8], missing: u64, sheet: &mut Sheet) -> Step {
         while self.open.pop_if(|open| open.left == 0 && !open.is_at_value).is_some() {}
-        if !self.has_begun && self.channel == Channel::Rep && OK.starts_with(here) && missing + here.len() as u64 == 2 {
+        if !self.is_started && self.channel == Channel::Rep && OK.starts_with(here) && missing + here.len() as u64 == 2
+        {
             if missing > 0 {
                 return Step::More;
             }
-            self.has_begun = true;
+            self.is_started = true;
             self.row(here, "reply", "ok", sheet);
             return Step::Taken(here.len());
         }
-        if self.has_begun && self.open.is_empty() {
+        if self.is_started && self.open.is_empty() {
             return Step::Done;
         }
-        if self.open.len() > MOST_OPEN {
-            return Step::Wrong("too many containers in one another");
+        if self.open.len() > MAX_OPEN {
+            return Step::Wrong("containers are nested too deeply");
         }
         let mut reader = Reader::new(here, missing);
         match self.item(&mut reader, sheet) {
@@ -133,18 +135,18 @@ impl Message {
             Err(error) if reader.may_wait(&error) => Step::More,
             Err(error) if here.get(error.offset) == Some(&0xC1) => Step::Wrong("no value begins with the byte 0xc1"),
             Err(DecodeError { kind: DecodeErrorKind::Invalid { .. }, .. }) => {
-                Step::Wrong("it would hold more than is left of the message")
+                Step::Wrong("it is longer than the rest of the message")
             }
             Err(_) => Step::Wrong("the message ends inside a value"),
         }
     }
 
-    /// The next value, with its key if it has a scalar one.
+    /// Explains the next value, with its key if that is a scalar.
     fn item(&mut self, reader: &mut Reader<'_>, sheet: &mut Sheet) -> Result<(), DecodeError> {
         let start = *reader;
         let Some(open) = self.open.last() else {
             let first = reader.next("message")?;
-            self.has_begun = true;
+            self.is_started = true;
             self.value(start, *reader, "message", None, first, Role::Message, sheet);
             return Ok(());
         };
@@ -152,13 +154,13 @@ impl Message {
         if !open.is_map {
             let name = format!("{} {}", role.element(), open.count);
             let element = reader.next("element")?;
-            self.passed();
+            self.count_element();
             self.value(start, *reader, &name, None, element, role.inner(), sheet);
             return Ok(());
         }
         if open.is_at_value {
             let after = reader.next("value")?;
-            self.passed();
+            self.count_element();
             self.value(start, *reader, "value", None, after, Role::Other, sheet);
             return Ok(());
         }
@@ -180,14 +182,14 @@ impl Message {
                 Some(name) => (name.to_owned(), None),
                 None => ("pair".to_owned(), Some(text(key))),
             },
-            _ => (format!("key {}", said(key)), None),
+            _ => (format!("key {}", shown(key)), None),
         };
-        self.passed();
+        self.count_element();
         let words = match (known, value) {
             (Some("event_type"), Value::Unsigned(number)) => self.event_type(role, number),
             (Some("event_type"), Value::Text(name)) => {
                 let kind = TYPES.iter().find(|kind| kind.as_bytes() == name);
-                self.named(kind.copied());
+                self.set_kind(kind.copied());
                 None
             }
             (Some("timestamp"), Value::Float(millis)) => Some(moment(nanos(millis))),
@@ -214,7 +216,7 @@ impl Message {
         Ok(())
     }
 
-    /// A value, which stands between the two readers; of a container it is the head, and what is in it comes next.
+    /// Explains the value between the two readers. Of a container it is the head; its elements are next.
     #[allow(clippy::too_many_arguments)]
     fn value(
         &mut self,
@@ -226,7 +228,7 @@ impl Message {
         role: Role,
         sheet: &mut Sheet,
     ) {
-        let words = said(value);
+        let words = shown(value);
         let words = prefix.map_or_else(|| words.clone(), |prefix| format!("{prefix}: {words}"));
         self.row(read(start, end), name, &words, sheet);
         let (is_map, left) = match value {
@@ -241,14 +243,14 @@ impl Message {
         set_in(sheet, self.depth + self.open.len(), |sheet| sheet.field(bytes, name, words));
     }
 
-    /// An element or pair of the innermost container has come.
-    fn passed(&mut self) {
+    /// Counts an element or pair of the innermost container.
+    fn count_element(&mut self) {
         if let Some(open) = self.open.last_mut() {
             (open.left, open.count, open.is_at_value) = (open.left.saturating_sub(1), open.count + 1, false);
         }
     }
 
-    /// What a type is called, by the numbers of the family that the type of the message shows (rule 1).
+    /// The name of an event type, in the family that the type of the message shows (rule 1).
     fn event_type(&mut self, role: Role, number: u64) -> Option<String> {
         let name = match (role, self.channel, number) {
             (Role::Message, Channel::Pub, 6 | 7) => {
@@ -262,7 +264,7 @@ impl Message {
                     true if index == 0 => "allocation_snapshot",
                     is_spec => TYPES.get(index.checked_add(usize::from(is_spec))?)?,
                 };
-                self.named(Some(name));
+                self.set_kind(Some(name));
                 name
             }
             _ => return None,
@@ -270,7 +272,7 @@ impl Message {
         Some(format!("{number} ({name})"))
     }
 
-    fn named(&mut self, kind: Option<&'static str>) {
+    fn set_kind(&mut self, kind: Option<&'static str>) {
         if let Some(open) = self.open.last_mut() {
             open.kind = kind;
         }
@@ -278,7 +280,7 @@ impl Message {
 }
 
 impl Role {
-    /// What an element of such an array is called.
+    /// The name of an element of such an array.
     fn element(self) -> &'static str {
         match self {
             Role::Events => "event",
@@ -287,23 +289,23 @@ impl Role {
         }
     }
 
-    /// What an element of such an array is for those in it.
+    /// The role of an element of such an array.
     fn inner(self) -> Role {
         if self == Role::Events { Role::Event } else { Role::Other }
     }
 }
 
-/// The bytes that were read from the one to the other.
+/// The bytes between two readers.
 fn read<'a>(start: Reader<'a>, end: Reader<'_>) -> &'a [u8] {
     start.rest().get(..end.offset() - start.offset()).unwrap_or_default()
 }
 
-/// Milliseconds as nanoseconds, without what a double would make of so many.
+/// Milliseconds as nanoseconds. The whole milliseconds are converted as an integer, because a double is not exact there.
 fn nanos(millis: f64) -> i128 {
     i128::from(millis.trunc() as i64) * 1_000_000 + i128::from((millis.fract() * 1e6).round() as i64)
 }
 
-fn said(value: Value<'_>) -> String {
+fn shown(value: Value<'_>) -> String {
     match value {
         Value::Nil => "nil".to_owned(),
         Value::Bool(truth) => truth.to_string(),

@@ -1,4 +1,4 @@
-//! Payloads that are worked off piece by piece: heap dumps and statistics.
+//! Payloads that are decoded element by element: heap dumps and statistics.
 
 use crate::codec::msgpack::{Reader, Value as Wire};
 use crate::codec::reader::DecodeError;
@@ -7,15 +7,15 @@ use crate::protocol::Output;
 
 use super::super::normalize;
 use super::super::wire::{Head, Kind, Object, Payload};
-use super::{Failure, Message, Scratch, State, Surroundings};
+use super::{Buffers, Context, Failure, Message, State};
 
 impl Message {
-    /// A dump or a statistic: what stands in front of its payload's elements.
+    /// Decodes a dump or a statistic up to the first element of its payload.
     pub(super) fn begin_pieces(
         &mut self,
         kind: Kind,
         head: &Head<'_>,
-        around: &mut Surroundings<'_>,
+        context: &mut Context<'_>,
         out: &mut Output,
     ) -> Result<usize, Failure> {
         let expected = if kind == Kind::Dump { "a dump without an array of objects" } else { "gc_stats without a map" };
@@ -23,7 +23,7 @@ impl Message {
         let Some(Payload { reader: mut payload, after }) = head.payload else { return Err(malformed) };
         match (kind, payload.next("payload")?) {
             (Kind::Dump, Wire::Array(left)) => {
-                around.dumps.begin(head, left, self.place(payload.offset(), around.now), out);
+                context.dumps.begin_part(head, left, self.place(payload.offset(), context.now), out);
                 self.state = State::Objects { left, after };
             }
             (Kind::GcStats, Wire::Map(left)) => self.state = State::Stats { left, after, time: head.time },
@@ -32,25 +32,25 @@ impl Message {
         Ok(payload.offset())
     }
 
-    /// The next object of a dump.
+    /// Decodes the next object of a dump.
     pub(super) fn object(
         &mut self,
         whole: Reader<'_>,
-        around: &mut Surroundings<'_>,
+        context: &mut Context<'_>,
         out: &mut Output,
     ) -> Result<usize, DecodeError> {
         let State::Objects { left, after } = &mut self.state else { return Ok(0) };
         if *left == 0 {
             let after = *after;
-            around.dumps.end_part(self.place(0, around.now), out);
+            context.dumps.end_part(self.place(0, context.now), out);
             self.state = State::EventPairs(after);
             return Ok(0);
         }
         let mut reader = whole;
-        let Scratch { references, texts, .. } = &mut *around.scratch;
+        let Buffers { references, texts, .. } = &mut *context.buffers;
         let object = match reader.next("object")? {
             Wire::Map(pairs) => {
-                let object = Object::read(&mut reader, pairs, (&mut *references, around.options.max_references))?;
+                let object = Object::read(&mut reader, pairs, (&mut *references, context.options.max_references))?;
                 Some(object).filter(|object| object.id.is_some())
             }
             _ => {
@@ -61,8 +61,8 @@ impl Message {
         };
         *left -= 1;
         let bytes = &whole.rest()[..reader.offset()];
-        let place = self.place(bytes.len(), around.now);
-        let dump = around.dumps.saw_object();
+        let place = self.place(bytes.len(), context.now);
+        let dump = context.dumps.count_object();
         let Some(object) = object else {
             normalize::lost(out, Reason::Malformed, bytes, Some(1), "an object without object_id", place);
             return Ok(bytes.len());
@@ -76,11 +76,11 @@ impl Message {
         Ok(bytes.len())
     }
 
-    /// The next number of a statistic.
+    /// Decodes the next number of a statistic.
     pub(super) fn stat(
         &mut self,
         whole: Reader<'_>,
-        around: &mut Surroundings<'_>,
+        context: &mut Context<'_>,
         out: &mut Output,
     ) -> Result<usize, DecodeError> {
         let State::Stats { left, after, time } = &mut self.state else { return Ok(0) };
@@ -95,7 +95,7 @@ impl Message {
         reader.skip("statistic")?;
         *left -= 1;
         let bytes = &whole.rest()[..reader.offset()];
-        let place = self.place(bytes.len(), around.now);
+        let place = self.place(bytes.len(), context.now);
         let key = pair.next("statistic")?;
         let is_number = match key {
             Wire::Text(key) => normalize::gc_stat(out, key, pair.next("statistic")?, time, place),
