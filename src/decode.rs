@@ -68,7 +68,7 @@ impl<S: Session> Offline<S> {
     }
 
     fn hand_over(&mut self, step: Step, take: &mut impl FnMut(Batch)) -> Flow {
-        // Nobody reads the replies of a recording, and no peer is throttled.
+        // The replies of a recording are not sent, and no peer is throttled.
         self.driver.output().reply.clear();
         step.batch.into_iter().for_each(take);
         step.flow

@@ -1,4 +1,4 @@
-//! The memory that all peers share, and the parts of it that nobody else can take.
+//! The memory that all peers share, and the parts of it that belong to one listener or one address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

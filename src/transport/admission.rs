@@ -9,15 +9,11 @@ use ipnet::IpNet;
 use crate::memory::{Allowance, address_group};
 
 use super::clock::Clock;
-use super::options::ListenerOptions;
+use super::options::{ListenerOptions, MAX_REMEMBERED_ADDRESSES};
 
 /// Connections of one address where the operator has not set a number. Loopback is exempt then: a relay on this
 /// machine connects for many agents.
 const DEFAULT_PER_ADDRESS: usize = 64;
-/// Addresses without a connection that are remembered because they have used their allowance up.
-const MAX_REMEMBERED: usize = 1024;
-/// What the addresses without a connection take at most.
-pub(super) const MOST_BYTES: u64 = MAX_REMEMBERED as u64 * 256;
 
 /// Admits connections by their address, and counts them.
 #[derive(Debug)]
@@ -84,7 +80,7 @@ impl Admission {
             if address.connections > 0 {
                 return true;
             }
-            let is_kept = remembered < MAX_REMEMBERED && !address.allowance.is_full(elapsed);
+            let is_kept = remembered < MAX_REMEMBERED_ADDRESSES && !address.allowance.is_full(elapsed);
             remembered += usize::from(is_kept);
             is_kept
         });
@@ -193,7 +189,7 @@ mod tests {
         }
         assert!(spend(&admission.admit(address).unwrap()).is_some());
         // Other addresses come and go.
-        for number in 0..3 * MAX_REMEMBERED as u32 {
+        for number in 0..3 * MAX_REMEMBERED_ADDRESSES as u32 {
             drop(admission.admit(IpAddr::V4(number.into())).unwrap());
         }
         assert!(admission.addresses().len() <= 2, "those that owe nothing are forgotten");
@@ -204,10 +200,10 @@ mod tests {
     fn the_number_of_remembered_addresses_is_bounded() {
         let admission = admission(&[], None);
         let limits = Amplification { ratio: 1, burst: 1 << 40, rate: 1 };
-        for number in 0..4 * MAX_REMEMBERED as u32 {
+        for number in 0..4 * MAX_REMEMBERED_ADDRESSES as u32 {
             let slot = admission.admit(IpAddr::V4(number.into())).unwrap();
             let _ = slot.allowance.spend(limits, 0, 1 << 30, Duration::ZERO);
         }
-        assert!(admission.addresses().len() <= 2 * MAX_REMEMBERED, "{}", admission.addresses().len());
+        assert!(admission.addresses().len() <= 2 * MAX_REMEMBERED_ADDRESSES, "{}", admission.addresses().len());
     }
 }

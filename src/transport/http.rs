@@ -22,6 +22,7 @@ use crate::protocol::Exchange;
 use super::clock::Clock;
 use super::decode_buffers::DecodeBuffers;
 use super::http_head::{BadHead, report_bad_head};
+use super::http_state::{HttpState, SMALL_BODY_BYTES};
 use super::http_timeouts::{HttpTimeouts, TimedStream};
 use super::options::HttpOptions;
 use super::quarantine::Quarantine;
@@ -30,8 +31,6 @@ use super::request::HttpConnection;
 use super::tcp::{Accepted, Listener};
 use super::ticker::Ticker;
 
-/// What every connection may send of a body, whatever the others do.
-pub(super) const SMALL_BODY_BYTES: u64 = 16 << 10;
 /// The lease with which a connection is admitted, without its head, which is buffered twice, and TLS.
 const HTTP_CONNECTION_BYTES: u64 = CONNECTION_BYTES + SMALL_BODY_BYTES;
 
@@ -51,7 +50,7 @@ impl Listener {
         abort: CancellationToken,
     ) {
         self.memory = budget.clone();
-        let http = Arc::new(Http {
+        let http = Arc::new(HttpState {
             exchange,
             permits: Arc::new(Semaphore::new(options.max_requests)),
             quarantine: Quarantine::new(&options.quarantine, &self.name),
@@ -67,22 +66,13 @@ impl Listener {
     }
 }
 
-/// What all connections of a listener share.
-pub(super) struct Http<E> {
-    pub(super) exchange: E,
-    pub(super) options: HttpOptions,
-    /// One for each request that is decoded and delivered.
-    pub(super) permits: Arc<Semaphore>,
-    pub(super) quarantine: Option<Quarantine>,
-    pub(super) decode_buffers: DecodeBuffers,
-}
-
 /// Serves one connection to its end.
-async fn serve_connection<E: Exchange>(accepted: Accepted, http: Arc<Http<E>>) {
-    let Accepted { stream, origin, context, opened, .. } = accepted;
+async fn serve_connection<E: Exchange>(accepted: Accepted, http: Arc<HttpState<E>>) {
+    let Accepted { stream, origin, context, mut opened, .. } = accepted;
     if let Some(wait) = context.allowance.wait(context.clock.now().elapsed) {
-        // The peer has used its allowance up on other connections.
+        // The address has used its allowance up on other connections. This wait is not counted against the peer.
         let _ = tokio::time::timeout(wait, context.stop.cancelled()).await;
+        opened = context.clock.now().elapsed;
     }
     let timeouts = HttpTimeouts::new(context.clock, opened);
     let io = TokioIo::new(TimedStream { stream, timeouts: timeouts.clone() });

@@ -13,6 +13,7 @@ mod decode_buffers;
 pub mod dialer;
 pub mod http;
 mod http_head;
+mod http_state;
 mod http_timeouts;
 pub mod options;
 mod proxy;

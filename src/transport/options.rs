@@ -162,7 +162,7 @@ impl ListenerOptions {
         if self.reserved_bytes > 0 {
             bounds.add(of, "its reserve for connections (reserved_bytes)", self.reserved_bytes);
         }
-        bounds.add(of, "addresses that have used their allowance up", super::admission::MOST_BYTES);
+        bounds.add(of, "addresses that have used their allowance up", REMEMBERED_ADDRESSES_BYTES);
         if let Some(capture) = &self.capture {
             bounds.add(of, "what waits to be recorded (capture)", super::capture::MOST_BYTES);
             let what = "the list of what was recorded (capture.max_bytes)";
@@ -180,6 +180,11 @@ impl ListenerOptions {
 fn listed_files(max_bytes: u64) -> u64 {
     max_bytes.div_ceil(FILE_BYTES).saturating_mul(LISTED_FILE_BYTES)
 }
+
+/// Addresses without a connection that a listener remembers because they have used their allowance up.
+pub(super) const MAX_REMEMBERED_ADDRESSES: usize = 1024;
+/// What they take at most.
+const REMEMBERED_ADDRESSES_BYTES: u64 = MAX_REMEMBERED_ADDRESSES as u64 * 256;
 
 /// What a file counts at least.
 pub(super) const FILE_BYTES: u64 = 4096;

@@ -28,8 +28,8 @@ use crate::protocol::{Exchange, Flow, Head, HeadDecision, LossLimit, Request, Re
 use super::body::{ReceivedBody, UndecidedBytes, read_body, refuse_body, too_large};
 use super::context::ConnectionContext;
 use super::decode_buffers::DecodeBuffer;
-use super::http::{Http, SMALL_BODY_BYTES};
 use super::http_head;
+use super::http_state::{HttpState, SMALL_BODY_BYTES};
 use super::http_timeouts::HttpTimeouts;
 use super::quarantine::Record;
 
@@ -38,7 +38,7 @@ const YIELD_AFTER: Duration = Duration::from_micros(500);
 
 /// What all requests of a connection share.
 pub(super) struct HttpConnection<E> {
-    http: Arc<Http<E>>,
+    http: Arc<HttpState<E>>,
     origin: Arc<Origin>,
     context: ConnectionContext,
     timeouts: Arc<HttpTimeouts>,
@@ -49,7 +49,7 @@ pub(super) struct HttpConnection<E> {
 
 impl<E: Exchange> HttpConnection<E> {
     pub(super) fn new(
-        http: Arc<Http<E>>,
+        http: Arc<HttpState<E>>,
         origin: Arc<Origin>,
         context: ConnectionContext,
         timeouts: Arc<HttpTimeouts>,

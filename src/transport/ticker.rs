@@ -17,7 +17,7 @@ use crate::pipeline::accounting::ListenerCounters;
 use crate::protocol::{Exchange, Flow, Now, Output};
 
 use super::clock::Clock;
-use super::http::Http;
+use super::http_state::HttpState;
 
 /// How often [`Exchange::tick`] is called.
 const TICK: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ static PANICKED: LogThrottle = LogThrottle::new();
 
 /// Hands over the events of an exchange that belong to no request.
 pub(super) struct Ticker<E> {
-    http: Arc<Http<E>>,
+    http: Arc<HttpState<E>>,
     out: Output,
     account: Account,
     origin: Arc<Origin>,
@@ -38,7 +38,7 @@ pub(super) struct Ticker<E> {
 
 impl<E: Exchange> Ticker<E> {
     pub(super) fn new(
-        http: Arc<Http<E>>,
+        http: Arc<HttpState<E>>,
         origin: Origin,
         counters: Arc<ListenerCounters>,
         sender: Sender,

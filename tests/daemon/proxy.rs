@@ -148,7 +148,7 @@ async fn limits_and_permissions_apply_to_the_addresses_in_headers() {
 }
 
 #[tokio::test]
-async fn nobody_else_is_believed() {
+async fn a_header_from_another_address_is_not_believed() {
     let daemon = Daemon::with("proxy_protocol = [\"127.0.0.1\", \"10.0.0.0/8\"]\nclose_linger = \"5s\"").await;
     let liar = connect_from(&daemon, [127, 0, 0, 2]).await;
     let address = liar.local_addr().unwrap().to_string();

@@ -24,7 +24,7 @@ async fn tap(daemon: &Daemon, arguments: &[&str]) -> Binary {
     let all = [&["tap", "--admin", &admin], arguments].concat();
     let before = taps(daemon).await;
     let tap = Binary::start(tributary(&all));
-    within("it looks on", async {
+    within("the tap has subscribed", async {
         while taps(daemon).await == before {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -144,7 +144,7 @@ async fn a_tap_that_is_not_read_delays_no_connection_and_counts_what_it_has_drop
     let daemon = daemon("").await;
     let mut idle = TcpStream::connect(daemon.server.admin_address().unwrap()).await.unwrap();
     idle.write_all(b"GET /tap HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-    within("it looks on", async { while taps(&daemon).await == 0 {} }).await;
+    within("the tap has subscribed", async { while taps(&daemon).await == 0 {} }).await;
     let plan = Plan {
         to: daemon.server.address().unwrap(),
         amount: Amount::Events(EVENTS),
@@ -186,7 +186,7 @@ async fn the_number_of_taps_is_limited_and_an_ended_tap_makes_room() {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET /tap?wire HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         open.push(stream);
-        within("it looks on", async { while taps(&daemon).await < number {} }).await;
+        within("the tap has subscribed", async { while taps(&daemon).await < number {} }).await;
     }
     assert!(ask(address, "/tap").await.starts_with("HTTP/1.1 503 "));
     drop(open.pop());

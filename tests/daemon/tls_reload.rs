@@ -31,7 +31,7 @@ async fn new_connections_see_the_new_certificate_and_open_ones_stay() {
     assert!(unchanged.changes.is_empty() && unchanged.stale.is_empty());
     let server = world.server();
     world.install(&server);
-    assert_ne!(shown(&world.connect(&daemon, None).await.unwrap()), server.der(), "nobody has said so yet");
+    assert_ne!(shown(&world.connect(&daemon, None).await.unwrap()), server.der(), "the files are not read again yet");
     let reloaded = daemon.server.reload(&config(&toml)).await.unwrap();
     assert_eq!(reloaded.changes, ["listener test has new certificates"]);
     let new = world.connect(&daemon, None).await.unwrap();
