@@ -164,7 +164,7 @@ async fn a_request_that_finds_no_place_is_asked_to_come_again() {
     strings.set(crate::live::puppet::Mood::Write);
     assert!(server.stop().await.are_balanced());
     let written = strings.written();
-    assert_eq!(losses(&written)[0]["detail"], "too many requests are on their way (max_requests)");
+    assert_eq!(losses(&written)[0]["detail"], "too many requests are being decoded (max_requests)");
 }
 
 #[tokio::test]
