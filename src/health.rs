@@ -1,4 +1,4 @@
-//! Whether the daemon makes progress: a process that takes in and gives nothing out is not well, however busy it is.
+//! Whether the daemon makes progress: a process that receives and writes nothing is not healthy, however busy it is.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,27 +9,27 @@ use tokio_util::sync::CancellationToken;
 use crate::memory::MemoryBudget;
 use crate::pipeline::accounting::{Accounting, SinkTotals};
 
-/// How often progress is looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often progress is checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is looked at, and what was seen of each sink's progress.
+/// The checks behind `/livez`, `/readyz` and the watchdog, and the last known progress of each sink.
 #[derive(Debug)]
 pub struct Health {
     accounting: Accounting,
     memory: Arc<MemoryBudget>,
     /// Cancelled when the daemon stops.
     stop: CancellationToken,
-    /// Events that a sink has for so long without taking any are no progress.
+    /// A sink that has events and finishes none of them for this long is stalled.
     stall_time: Mutex<Duration>,
-    sinks: Mutex<Vec<Seen>>,
+    sinks: Mutex<Vec<Progress>>,
 }
 
 #[derive(Clone, Debug)]
-struct Seen {
+struct Progress {
     name: String,
-    /// Events that the sink is done with, one way or another.
+    /// Events that the sink has written, shed or lost.
     done: u64,
-    /// Since when nothing has been added to them although there are more; None: there are none.
+    /// Since when this number has not changed although events are in flight. `None`: none are.
     stalled_since: Option<Instant>,
 }
 
@@ -44,49 +44,50 @@ impl Health {
         Arc::new(Health { accounting, memory, stop, stall_time, sinks: Mutex::default() })
     }
 
-    /// Looks from time to time, for ever.
+    /// Checks the sinks periodically, without end.
     pub(crate) async fn watch(self: Arc<Self>) {
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = interval(CHECK_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            looks.tick().await;
-            self.look();
+            ticks.tick().await;
+            self.check();
         }
     }
 
-    /// From now on this much time without progress is too much.
+    /// Sets the time without progress after which a sink is stalled.
     pub(crate) fn set_stall_time(&self, time: Duration) {
         *lock(&self.stall_time) = time;
     }
 
-    /// Looks whether the sinks have moved since the last time.
-    fn look(&self) {
+    /// Checks which sinks have made progress since the last check.
+    fn check(&self) {
         let mut sinks = lock(&self.sinks);
-        let seen = |sink: SinkTotals| {
-            let before = sinks.iter().find(|seen| seen.name == sink.name);
+        let progress = |sink: SinkTotals| {
+            let before = sinks.iter().find(|before| before.name == sink.name);
             let done = done(&sink);
-            let is_owing = sink.in_flight() > 0;
+            let has_events = sink.in_flight() > 0;
             let since = before.filter(|before| before.done == done).and_then(|before| before.stalled_since);
-            let stalled_since = is_owing.then(|| since.unwrap_or_else(Instant::now));
-            Seen { name: sink.name, done, stalled_since }
+            let stalled_since = has_events.then(|| since.unwrap_or_else(Instant::now));
+            Progress { name: sink.name, done, stalled_since }
         };
-        *sinks = self.accounting.totals().sinks.into_iter().map(seen).collect();
+        *sinks = self.accounting.totals().sinks.into_iter().map(progress).collect();
     }
 
-    /// A sink that has events, has taken none for too long, and has not said that it cannot: something hangs.
+    /// The reason why the daemon hangs, if it does: a sink has events, has finished none of them for too long, and does not
+    /// report that it cannot write.
     pub fn hangs(&self) -> Option<String> {
-        self.look();
+        self.check();
         let limit = *lock(&self.stall_time);
         let sinks = lock(&self.sinks);
-        self.accounting.totals().sinks.iter().zip(sinks.iter()).find_map(|(sink, seen)| {
-            let time = seen.stalled_since?.elapsed();
+        self.accounting.totals().sinks.iter().zip(sinks.iter()).find_map(|(sink, progress)| {
+            let time = progress.stalled_since?.elapsed();
             let (name, events, seconds) = (&sink.name, sink.in_flight(), time.as_secs());
-            let is_stuck = !sink.holding && time >= limit;
-            is_stuck.then(|| format!("sink {name} has {events} events and has taken none for {seconds} s"))
+            let is_stalled = !sink.is_retrying && time >= limit;
+            is_stalled.then(|| format!("sink {name} has {events} events and has finished none for {seconds} s"))
         })
     }
 
-    /// Why the daemon should not be sent anything just now; None: it should.
+    /// Why the daemon should not receive traffic now. `None`: it is ready.
     pub fn not_ready(&self) -> Option<String> {
         if self.stop.is_cancelled() {
             return Some("the daemon is stopping".to_owned());
@@ -95,8 +96,8 @@ impl Health {
             return Some("memory is at its limit (limits.memory_bytes)".to_owned());
         }
         let down = self.accounting.totals().sinks.iter().find_map(|sink| match sink {
-            sink if sink.dead => Some(format!("sink {} has failed for good", sink.name)),
-            sink if sink.holding => Some(format!("sink {} cannot write", sink.name)),
+            sink if sink.is_dead => Some(format!("sink {} has failed and is not started again", sink.name)),
+            sink if sink.is_retrying => Some(format!("sink {} cannot write; buffering and retrying", sink.name)),
             _ => None,
         });
         down.or_else(|| self.hangs())

@@ -1,4 +1,4 @@
-//! `/agents`: who has been heard, who can be told something, and telling them.
+//! `/agents`: the recently seen agents, those that take commands, and the commands.
 
 use hyper::StatusCode;
 use jiff::Timestamp;
@@ -9,25 +9,27 @@ use crate::event::{Name, ResourceValue, UnixNanos, semconv};
 use crate::pipeline::Agent;
 use crate::protocol::{bytefrog, rbkit};
 
-use super::{Answer, Subject, text};
+use super::Subject;
+use super::response::{self, AdminResponse, text};
 
-/// Every agent that has been heard or can be told something, by listener.
-pub(super) fn list(subject: &Subject) -> Answer {
+/// Every recently seen agent and every agent that takes commands, by listener.
+pub(super) fn list(subject: &Subject) -> AdminResponse {
     let agents = subject.accounting.listeners().into_iter().flat_map(|counters| {
-        let (name, mut heard) = (counters.name(), counters.agents());
-        let mut told = Vec::new();
+        let (name, mut seen) = (counters.name(), counters.agents());
+        let mut commanded = Vec::new();
         for agent in subject.directory.bytefrog(name).iter().flat_map(Headquarters::agents) {
-            told.push(with(program(name, &agent), take(&mut heard, semconv::BYTEFROG_RUN_ID, u64::from(agent.run))));
+            let entry = take(&mut seen, semconv::BYTEFROG_RUN_ID, u64::from(agent.run));
+            commanded.push(merge(program(name, &agent), entry));
         }
         for (number, agent) in subject.directory.rbkit(name).iter().flat_map(Processes::agents).enumerate() {
-            let pid = agent.pid.and_then(|pid| take(&mut heard, semconv::PROCESS_PID, pid));
-            told.push(with(process(name, number, &agent), pid));
+            let entry = agent.pid.and_then(|pid| take(&mut seen, semconv::PROCESS_PID, pid));
+            commanded.push(merge(process(name, number, &agent), entry));
         }
-        let stranger = || json!({ "protocol": counters.protocol().as_str(), "listener": name });
-        let heard = heard.into_iter().map(|agent| with(stranger(), Some(agent)));
-        told.into_iter().chain(heard).collect::<Vec<_>>()
+        let other = || json!({ "protocol": counters.protocol().as_str(), "listener": name });
+        let others = seen.into_iter().map(|agent| merge(other(), Some(agent)));
+        commanded.into_iter().chain(others).collect::<Vec<_>>()
     });
-    super::json(StatusCode::OK, &Value::Array(agents.collect()))
+    response::json(StatusCode::OK, &Value::Array(agents.collect()))
 }
 
 fn program(listener: &str, agent: &bytefrog::AgentStatus) -> Value {
@@ -63,19 +65,19 @@ fn process(listener: &str, number: usize, agent: &rbkit::AgentStatus) -> Value {
     })
 }
 
-/// Of those heard, the one that says this of itself, and was heard last.
-fn take(heard: &mut Vec<Agent>, name: Name, number: u64) -> Option<Agent> {
-    let is_it = |agent: &Agent| {
+/// Removes the agent that was seen last of those with this attribute.
+fn take(seen: &mut Vec<Agent>, name: Name, number: u64) -> Option<Agent> {
+    let has_number = |agent: &Agent| {
         agent.resource.iter().any(|(key, value)| key == name.as_str() && *value == ResourceValue::U64(number))
     };
     let (index, _) =
-        heard.iter().enumerate().filter(|(_, agent)| is_it(agent)).max_by_key(|(_, agent)| agent.last_seen)?;
-    Some(heard.remove(index))
+        seen.iter().enumerate().filter(|(_, agent)| has_number(agent)).max_by_key(|(_, agent)| agent.last_seen)?;
+    Some(seen.remove(index))
 }
 
-/// What was heard of an agent, beside what is known of it already.
-fn with(mut known: Value, heard: Option<Agent>) -> Value {
-    let (Some(agent), Some(fields)) = (heard, known.as_object_mut()) else { return known };
+/// Adds the registry entry of an agent to its other fields.
+fn merge(mut known: Value, entry: Option<Agent>) -> Value {
+    let (Some(agent), Some(fields)) = (entry, known.as_object_mut()) else { return known };
     let Agent { origin, resource, since, last_seen, events, losses } = agent;
     fields.entry("peer").or_insert_with(|| (*origin.peer).into());
     fields.insert("since".to_owned(), moment(since));
@@ -96,13 +98,13 @@ fn with(mut known: Value, heard: Option<Agent>) -> Value {
     known
 }
 
-/// In RFC 3339.
+/// A time in RFC 3339.
 fn moment(at: UnixNanos) -> Value {
     Timestamp::from_nanosecond(i128::from(at.0)).map_or(Value::Null, |time| time.to_string().into())
 }
 
-/// Tells an agent something. Refused, with the reason, where it would harm the program or nobody would hear it.
-pub(super) async fn command(subject: &Subject, id: &str, command: &str) -> Answer {
+/// Sends a command to an agent. It is refused, with the reason, when it would harm the program or cannot be delivered.
+pub(super) async fn command(subject: &Subject, id: &str, command: &str) -> AdminResponse {
     let unknown = || text(StatusCode::NOT_FOUND, "no such agent; GET /agents lists their ids");
     let Some((listener, number)) = id.rsplit_once(':') else { return unknown() };
     if let Some(headquarters) = subject.directory.bytefrog(listener) {
@@ -122,13 +124,15 @@ pub(super) async fn command(subject: &Subject, id: &str, command: &str) -> Answe
         let Some(number) = number else { return unknown() };
         return match processes.command(number, known).await {
             Ok(()) => text(StatusCode::OK, "received"),
-            Err(rbkit::Refusal::NotAnswered) => text(StatusCode::GATEWAY_TIMEOUT, "the process has not answered"),
+            Err(rbkit::Refusal::NotAnswered) => {
+                text(StatusCode::GATEWAY_TIMEOUT, "the process did not reply in time (request_timeout)")
+            }
             Err(refusal) => text(StatusCode::CONFLICT, &refusal.to_string()),
         };
     }
     unknown()
 }
 
-fn no_command<const N: usize>(commands: [&str; N]) -> Answer {
-    text(StatusCode::NOT_FOUND, &format!("no such command; it takes {}", commands.join(", ")))
+fn no_command<const N: usize>(commands: [&str; N]) -> AdminResponse {
+    text(StatusCode::NOT_FOUND, &format!("no such command; the commands are {}", commands.join(", ")))
 }

@@ -1,5 +1,5 @@
-//! `/metrics`: the counters and the process, as Prometheus reads them. No label holds anything that a peer has said, so the
-//! number of series depends on the configuration alone.
+//! `/metrics`: the counters and the process, in the text format of OpenMetrics for Prometheus. No label has a value from a
+//! peer, so the number of series depends on the configuration only.
 
 use std::fmt;
 
@@ -14,11 +14,12 @@ use prometheus_client::registry::Registry;
 use crate::event::{Kind, Reason};
 use crate::pipeline::accounting::{ListenerTotals, Totals};
 
-use super::{Answer, Subject, text};
+use super::Subject;
+use super::response::{AdminResponse, response, text};
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What is read at a scrape.
+/// The values of one scrape.
 #[derive(Debug)]
 struct Reading {
     totals: Totals,
@@ -27,7 +28,7 @@ struct Reading {
     process: Option<Process>,
 }
 
-/// What the system says of this process.
+/// Resource usage of this process.
 #[derive(Debug)]
 struct Process {
     cpu_seconds: f64,
@@ -50,10 +51,10 @@ fn body(subject: &Subject) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-pub(super) fn answer(subject: &Subject) -> Answer {
+pub(super) fn respond(subject: &Subject) -> AdminResponse {
     match body(subject) {
-        Ok(body) => super::answer(StatusCode::OK, CONTENT_TYPE, body),
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("the metrics cannot be written: {error}")),
+        Ok(body) => response(StatusCode::OK, CONTENT_TYPE, body),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot write the metrics: {error}")),
     }
 }
 
@@ -66,13 +67,13 @@ impl Collector for Reading {
         counters(
             &mut encoder,
             "tributary_received_bytes",
-            "Bytes received, bodies after decompression",
+            "Bytes received, of HTTP bodies after decompression",
             listeners.iter().map(|one| (of(one), one.bytes_in)),
         )?;
         counters(
             &mut encoder,
             "tributary_decoded_bytes",
-            "Bytes that became events or state of a protocol",
+            "Bytes that were decoded to events or to the state of a protocol",
             listeners.iter().map(|one| (of(one), one.bytes_decoded)),
         )?;
         let lost = listeners.iter().flat_map(|one| {
@@ -81,7 +82,22 @@ impl Collector for Reading {
                 ([listener, protocol, ("reason", reason.as_str().to_owned())], one.bytes_lost[reason.index()])
             })
         });
-        counters(&mut encoder, "tributary_lost_bytes", "Bytes that did not, by reason", lost)?;
+        counters(&mut encoder, "tributary_lost_bytes", "Bytes that could not be decoded, by reason", lost)?;
+        let by_reason = |counts: fn(&ListenerTotals) -> [u64; Reason::ALL.len()]| {
+            listeners.iter().flat_map(move |one| {
+                Reason::ALL.map(|reason| {
+                    let [listener, protocol] = of(one);
+                    ([listener, protocol, ("reason", reason.as_str().to_owned())], counts(one)[reason.index()])
+                })
+            })
+        };
+        counters(&mut encoder, "tributary_losses", "Loss events, by reason", by_reason(|one| one.losses))?;
+        counters(
+            &mut encoder,
+            "tributary_lost_events",
+            "Events that are missing according to loss events, by reason",
+            by_reason(|one| one.events_lost),
+        )?;
         let events = listeners.iter().flat_map(|one| {
             Kind::ALL.map(|kind| {
                 let [listener, protocol] = of(one);
@@ -92,13 +108,13 @@ impl Collector for Reading {
         counters(
             &mut encoder,
             "tributary_accepted_connections",
-            "Connections opened",
+            "Connections accepted or opened",
             listeners.iter().map(|one| (of(one), one.connections)),
         )?;
         counters(
             &mut encoder,
             "tributary_refused_connections",
-            "Connections turned away",
+            "Connections refused",
             listeners.iter().map(|one| (of(one), one.refused)),
         )?;
         let warnings = listeners.iter().flat_map(|one| {
@@ -107,21 +123,21 @@ impl Collector for Reading {
                 ([listener, protocol, ("code", (*code).to_owned())], *count)
             })
         });
-        counters(&mut encoder, "tributary_warnings", "Oddities that are no loss", warnings)?;
+        counters(&mut encoder, "tributary_warnings", "Unusual input that caused no loss", warnings)?;
         gauges(
             &mut encoder,
             "tributary_connections",
-            "Connections open",
+            "Open connections",
             listeners.iter().map(|one| (of(one), one.connections_open as i64)),
         )?;
         let unaccounted = |one: &ListenerTotals| i64::try_from(one.buffered()).unwrap_or(i64::MAX);
         gauges(
             &mut encoder,
             "tributary_buffered_bytes",
-            "Bytes received and not decided yet",
+            "Bytes received, and neither decoded nor lost yet",
             listeners.iter().map(|one| (of(one), unaccounted(one))),
         )?;
-        // What is negative was decided twice, and what stays while nothing is open was forgotten: both would be bugs.
+        // A negative number was counted twice, and a positive one without open connections was not counted: both are bugs.
         let unaccounted = listeners.iter().map(|one| {
             let bytes = unaccounted(one);
             (of(one), if bytes < 0 || one.connections_open == 0 { bytes } else { 0 })
@@ -129,32 +145,43 @@ impl Collector for Reading {
         gauges(
             &mut encoder,
             "tributary_unaccounted_bytes",
-            "Bytes that the counters cannot explain: must be 0",
+            "Bytes that are missing in the counters: must be 0",
             unaccounted,
         )?;
         let outcomes = sinks.iter().flat_map(|sink| {
             [("written", sink.written), ("shed", sink.shed), ("failed", sink.failed)]
                 .map(|(outcome, events)| ([("sink", sink.name.clone()), ("outcome", outcome.to_owned())], events))
         });
-        counters(&mut encoder, "tributary_sink_events", "What became of events, by sink", outcomes)?;
-        let moving = sinks
+        counters(&mut encoder, "tributary_sink_events", "Events by sink and outcome", outcomes)?;
+        let in_flight = sinks
             .iter()
             .map(|sink| ([("sink", sink.name.clone())], i64::try_from(sink.in_flight()).unwrap_or(i64::MAX)));
-        gauges(&mut encoder, "tributary_sink_events_in_motion", "Events on their way to a sink", moving)?;
+        gauges(
+            &mut encoder,
+            "tributary_sink_events_in_flight",
+            "Events that are queued for a sink or being written",
+            in_flight,
+        )?;
         let queues = sinks.iter().map(|sink| ([("sink", sink.name.clone())], sink.queue_batches as i64));
         gauges(&mut encoder, "tributary_sink_queue_batches", "Batches in the queue of a sink", queues)?;
-        let up = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(!sink.holding && !sink.dead)));
+        let up =
+            sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(!sink.is_retrying && !sink.is_dead)));
         gauges(&mut encoder, "tributary_sink_up", "Whether a sink can write", up)?;
-        gauge(&mut encoder, "tributary_taps", "Taps that are open", self.taps)?;
+        gauge(&mut encoder, "tributary_taps", "Open taps", self.taps)?;
         gauge(
             &mut encoder,
             "tributary_memory_bytes",
-            "Memory of peers: connections, what they have sent and what they make us remember",
+            "Memory used by peers: connections, messages, and state that is kept for them",
             self.memory.0,
         )?;
-        gauge(&mut encoder, "tributary_memory_limit_bytes", "What limits.memory_bytes leaves for it", self.memory.1)?;
+        gauge(
+            &mut encoder,
+            "tributary_memory_limit_bytes",
+            "Memory that peers can use: the rest of limits.memory_bytes",
+            self.memory.1,
+        )?;
         let version: Labels<1> = [("version", env!("CARGO_PKG_VERSION").to_owned())];
-        gauges(&mut encoder, "tributary_build_info", "The version that runs", [(version, 1)])?;
+        gauges(&mut encoder, "tributary_build_info", "The version of the daemon", [(version, 1)])?;
         if let Some(process) = &self.process {
             let cpu = ConstCounter::new(process.cpu_seconds);
             let name = "process_cpu_seconds";
@@ -193,13 +220,13 @@ fn gauges<const N: usize>(
 }
 
 impl Process {
-    /// None: this system has no such files, or other ones.
+    /// None: the system has no such file, or it has another format.
     fn read() -> Option<Process> {
-        /// Ticks a second of the times in `stat`, and bytes of a page: those of every Linux that we know.
+        /// Clock ticks per second, and bytes of a page, on all supported Linux systems.
         const TICKS: f64 = 100.0;
         const PAGE_BYTES: u64 = 4096;
         let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-        // The name, in brackets, may hold anything.
+        // The process name, in brackets, can have any characters.
         let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
         let pages: u64 = fields.get(21)?.parse().ok()?;

@@ -1,67 +1,97 @@
-//! `[admin]`: who may look into the daemon, and where.
+//! `[admin]`: the address of the admin endpoint, and who can use it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::options::{Bounds, LONGEST, Section};
 use crate::transport::options::TlsOptions;
 
-/// The port that collectors' metrics are scraped from by custom.
+/// The default port, which Prometheus exporters of OpenTelemetry use too.
 const PORT: u16 = 9464;
+/// The memory of a connection, with its request, its response and TLS.
+const CONNECTION_BYTES: u64 = 128 << 10;
 
 /// Options of the admin endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdminOptions {
-    /// Where it listens. Loopback, port 9464. None (empty in the file): there is none.
+    /// The address that it binds. Default: loopback, port 9464. None (an empty string in the file): no endpoint.
     pub listen: Option<SocketAddr>,
-    /// `listen` is as by default: when that address is taken, the daemon does without.
+    /// `listen` is the default: if another process has that address, the daemon runs without an endpoint.
     pub is_default: bool,
-    /// A file with the token that requests must carry, but for those of `/livez` and `/readyz`. None: no token.
+    /// A file with the token that requests must have, except requests of `/livez` and `/readyz`. None: no token.
     pub token_file: Option<PathBuf>,
+    /// Host names and IP addresses that requests may have in their Host header, besides loopback and the address of the
+    /// connection. In lower case. Default: none.
+    pub hosts: Vec<String>,
+    /// Open connections; when there are more, the slowest is closed. Default: 16. 8 to 1024.
+    pub max_connections: usize,
+    /// How long a connection may take for its request, the TLS handshake included. Default: 5 s. At least 10 ms.
+    pub head_timeout: Duration,
+    /// How long a response may take, except that of `/tap`. Default: 2 min. At least 1 s.
+    pub response_timeout: Duration,
     /// TLS. None: plain TCP.
     pub tls: Option<TlsOptions>,
-    /// Events that no sink has taken for so long make the daemon unready. 30 s. At least 1 s.
+    /// The daemon is not ready when a sink has events and has written none for this long. Default: 30 s. At least 1 s.
     pub stall_time: Duration,
 }
 
 impl AdminOptions {
-    /// Reads the options; what is wrong is told to the section.
+    /// Reads the options. Errors are reported to the section.
     pub fn read(section: &mut Section<'_>) -> Self {
         let default = AdminOptions::default();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
         let listen = section.address_or_none("listen", address);
+        let second = Duration::from_secs(1);
         let options = AdminOptions {
             listen,
             is_default: listen == Some(address),
             token_file: section.optional_path("token_file"),
+            hosts: section.list_of_text("hosts").iter().map(|host| host.to_ascii_lowercase()).collect(),
+            max_connections: section.count("max_connections", default.max_connections, 8..=1024),
+            head_timeout: section.duration(
+                "head_timeout",
+                default.head_timeout,
+                Duration::from_millis(10)..=Duration::from_secs(3600),
+            ),
+            response_timeout: section.duration("response_timeout", default.response_timeout, second..=LONGEST),
             tls: section.optional_section("tls", TlsOptions::read).flatten(),
-            stall_time: section.duration("stall_time", default.stall_time, Duration::from_secs(1)..=LONGEST),
+            stall_time: section.duration("stall_time", default.stall_time, second..=LONGEST),
         };
+        if let Some(host) = options.hosts.iter().find(|host| !is_host(host)) {
+            let message = format!("an element of `hosts` is not a host: {host:?}");
+            let help = "write names and IP addresses without ports, e.g. [\"collector.example.com\"]";
+            section.error("hosts", message, Some(help.into()));
+        }
         if options.tls.as_ref().is_some_and(|tls| tls.allow_plain) {
-            section.error_at_name("the admin endpoint speaks TLS or does not: `tls.allow_plain` cannot be", None);
+            section
+                .error_at_name("the admin endpoint cannot have `tls.allow_plain`: with TLS it needs TLS always", None);
         }
         let is_exposed = options.listen.is_some_and(|listen| !listen.ip().is_loopback());
         if is_exposed && (options.token_file.is_none() || options.tls.is_none()) {
             section.error(
                 "listen",
                 "the admin endpoint commands agents: beyond loopback it needs `token_file` and `tls`",
-                Some("or listen on 127.0.0.1, and forward the port".into()),
+                Some("set both, or listen on 127.0.0.1 and forward the port".into()),
             );
         }
         options
     }
-}
 
-impl AdminOptions {
-    /// Says what the endpoint may take of memory whatever happens.
+    /// Declares the memory that the endpoint can use.
     pub(crate) fn declare(&self, bounds: &mut Bounds) {
         if self.listen.is_some() {
-            let connections = super::MAX_CONNECTIONS as u64;
-            let what = format!("{connections} connections, each with a request and an answer");
-            bounds.add("admin", what, connections * super::CONNECTION_BYTES);
+            let connections = self.max_connections as u64;
+            let what = format!("{connections} connections, each with a request and a response");
+            bounds.add("admin", what, connections * CONNECTION_BYTES);
         }
     }
+}
+
+/// Whether it is a host name or an IP address, without a port.
+fn is_host(host: &str) -> bool {
+    let is_name = !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    is_name || host.parse::<IpAddr>().is_ok()
 }
 
 impl Default for AdminOptions {
@@ -70,6 +100,10 @@ impl Default for AdminOptions {
             listen: None,
             is_default: false,
             token_file: None,
+            hosts: Vec::new(),
+            max_connections: 16,
+            head_timeout: Duration::from_secs(5),
+            response_timeout: Duration::from_secs(120),
             tls: None,
             stall_time: Duration::from_secs(30),
         }

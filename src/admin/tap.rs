@@ -1,4 +1,4 @@
-//! `/tap`: what passes, live, as events or as annotated bytes of the wire.
+//! `/tap`: a live view of events, or of the received bytes with annotations.
 
 use std::sync::Arc;
 
@@ -11,64 +11,68 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use crate::codec::lru::Lru;
 use crate::event::{Batch, DataView, Kind, Origin};
 use crate::explain::{Explain, Fault, Sheet, http};
-use crate::pipeline::tap::{Dropped, Filter, MAX_WAITING_BYTES, Piece, Reader, TapItem, TapRequest};
+use crate::pipeline::tap::{Dropped, Filter, MAX_TAPS, MAX_WAITING_BYTES, Piece, Reader, TapItem, TapRequest};
 use crate::protocol::{Protocol, endless, zico};
 use crate::sink::encode::{Encoder, Format};
 use crate::sink::{Kinds, Selection};
 use crate::transport::clock::Clock;
 
-use super::{Answer, Subject, text};
+use super::Subject;
+use super::response::{AdminResponse, text};
 
-/// Connections whose bytes are named with what was seen of them before; of more, those start anew that were quiet for
-/// longest.
+/// Connections whose explainers are kept. When there are more, the one idle for longest is dropped, and its bytes are
+/// explained without the names that it defined before.
 const MAX_FOLLOWED: usize = 4;
-/// Bytes of a message that has not come whole.
+/// The most bytes of an incomplete message.
 const MAX_REST_BYTES: usize = 256 * 1024;
-/// What a tap may take: what waits for its reader, and what is remembered of connections: names, and half messages.
+/// The memory of a tap: items in its queue, and explainers with their names and incomplete messages.
 const MOST_BYTES: u64 = (MAX_WAITING_BYTES + MAX_FOLLOWED * (MAX_REST_BYTES + EXPLAINER_BYTES)) as u64;
-/// What an explainer may remember, with what is around it.
+/// The memory of an explainer.
 const EXPLAINER_BYTES: usize = 2 << 20;
 
-/// Opens a tap, as the query of the request wants it; its answer goes on until somebody ends it.
-pub(super) fn open(subject: &Subject, query: &str) -> Answer {
-    let wanted = match Wanted::read(query) {
-        Ok(wanted) => wanted,
+/// Opens a tap with the filter in the query. The response ends when its reader or the daemon ends it.
+pub(super) fn open(subject: &Subject, query: &str) -> AdminResponse {
+    let query = match Query::read(query) {
+        Ok(query) => query,
         Err(why) => return text(StatusCode::BAD_REQUEST, &why),
     };
-    if let Some(listener) = &wanted.filter.listener
+    if let Some(listener) = &query.filter.listener
         && !subject.accounting.listeners().iter().any(|counters| counters.name() == listener)
     {
         return text(StatusCode::NOT_FOUND, &format!("there is no listener {listener}"));
     }
-    let is_wire = wanted.filter.wire;
+    let is_wire = query.filter.wire;
     let mut memory = subject.memory.bare_lease();
     if !memory.try_resize(MOST_BYTES) {
-        return text(StatusCode::SERVICE_UNAVAILABLE, "there is no memory for it just now (limits.memory_bytes)");
+        return text(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not enough memory for a tap now (limits.memory_bytes); try again later",
+        );
     }
-    let Some(reader) = subject.taps.open(wanted.filter) else {
-        return text(StatusCode::SERVICE_UNAVAILABLE, "there are as many taps as there may be already");
+    let Some(reader) = subject.taps.open(query.filter) else {
+        return text(StatusCode::SERVICE_UNAVAILABLE, &format!("{MAX_TAPS} taps are open already; close one of them"));
     };
     let (body, channel) = Channel::new(1);
-    let show = Show::new(is_wire, wanted.format);
+    let view = View::new(is_wire, query.format);
     tokio::spawn(async move {
-        stream(reader, show, body).await;
+        stream(reader, view, body).await;
         drop(memory);
     });
-    let mut answer = Answer::new(channel.boxed_unsync());
-    let is_json = !is_wire && wanted.format == Format::Json;
+    let mut response = AdminResponse::new(channel.boxed_unsync());
+    let is_json = !is_wire && query.format == Format::Json;
     let content_type = if is_json { "application/x-ndjson" } else { "text/plain; charset=utf-8" };
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    answer
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
 }
 
-/// What a query asks for.
-struct Wanted {
+/// The query of a request.
+struct Query {
     filter: Filter,
     format: Format,
 }
 
-impl Wanted {
-    fn read(query: &str) -> Result<Wanted, String> {
+impl Query {
+    fn read(query: &str) -> Result<Query, String> {
         let (mut listener, mut kinds, mut wire, mut format) = (None, Vec::new(), false, Format::Json);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=').unwrap_or((pair, "")) {
@@ -77,7 +81,7 @@ impl Wanted {
                     Some(kind) => kinds.push(kind),
                     None => {
                         return Err(format!(
-                            "there is no kind {name}; there are {}",
+                            "there is no kind {name}; the kinds are {}",
                             Kind::ALL.map(Kind::as_str).join(", ")
                         ));
                     }
@@ -87,100 +91,101 @@ impl Wanted {
                 ("format", "text") => format = Format::Text,
                 _ => {
                     return Err(format!(
-                        "what is {pair}? there are listener=, kind=, wire, format=json and format=text"
+                        "unknown parameter {pair}; the parameters are listener=, kind=, wire, format=json and format=text"
                     ));
                 }
             }
         }
         let kinds = if kinds.is_empty() { Kinds::ALL } else { kinds.into_iter().collect() };
-        Ok(Wanted { filter: Filter::new(listener, kinds, wire), format })
+        Ok(Query { filter: Filter::new(listener, kinds, wire), format })
     }
 }
 
-/// Until nothing more passes, or nobody reads on.
-async fn stream(mut reader: Reader, mut show: Show, mut body: Sender<Bytes>) {
+/// Sends the items of a tap until it is closed or its reader has disconnected.
+async fn stream(mut reader: Reader, mut view: View, mut body: Sender<Bytes>) {
     let kinds = reader.filter.kinds;
-    while let Some(passing) = reader.next().await {
-        let mut shown = Vec::new();
-        if let Some(missed) = reader.missed() {
-            show.missed(&missed, &mut shown);
+    while let Some(item) = reader.next().await {
+        let mut out = Vec::new();
+        if let Some(dropped) = reader.missed() {
+            view.dropped(&dropped, &mut out);
         }
-        show.passing(passing, kinds, &mut shown);
-        if !shown.is_empty() && body.send_data(shown.into()).await.is_err() {
+        view.item(item, kinds, &mut out);
+        if !out.is_empty() && body.send_data(out.into()).await.is_err() {
             return;
         }
     }
 }
 
-/// How what passes is shown.
-enum Show {
+/// How items are written.
+enum View {
     Events { encoder: Encoder, clock: Clock },
     Wire(Wire),
 }
 
-impl Show {
+impl View {
     fn new(is_wire: bool, format: Format) -> Self {
         if is_wire {
-            Show::Wire(Wire::default())
+            View::Wire(Wire::default())
         } else {
-            Show::Events { encoder: Encoder::new(format), clock: Clock::start() }
+            View::Events { encoder: Encoder::new(format), clock: Clock::start() }
         }
     }
 
-    fn missed(&mut self, missed: &Dropped, shown: &mut Vec<u8>) {
+    /// Writes how much the reader was too slow for.
+    fn dropped(&mut self, dropped: &Dropped, out: &mut Vec<u8>) {
         match self {
-            Show::Events { encoder, clock } => {
-                if let Some(loss) = missed.loss(clock.now().unix) {
-                    loss.events().for_each(|event| encoder.encode(event, shown));
+            View::Events { encoder, clock } => {
+                if let Some(loss) = dropped.loss(clock.now().unix) {
+                    loss.events().for_each(|event| encoder.encode(event, out));
                 }
             }
-            Show::Wire(wire) => {
-                let (bytes, losses) = (missed.bytes, missed.events);
-                wire.shown = None;
-                shown.extend(
-                    format!("!! this tap is read too slowly: {bytes} bytes and {losses} losses are not shown\n")
+            View::Wire(wire) => {
+                let (bytes, losses) = (dropped.bytes, dropped.events);
+                wire.titled = None;
+                out.extend(
+                    format!("!! the reader of this tap is too slow: {bytes} bytes and {losses} losses are not shown\n")
                         .bytes(),
                 );
             }
         }
     }
 
-    fn passing(&mut self, passing: TapItem, kinds: Kinds, shown: &mut Vec<u8>) {
-        match (self, passing) {
-            (Show::Events { encoder, .. }, TapItem::Events(batch)) => {
-                Selection::new(&batch, kinds).events().for_each(|event| encoder.encode(event, shown));
+    fn item(&mut self, item: TapItem, kinds: Kinds, out: &mut Vec<u8>) {
+        match (self, item) {
+            (View::Events { encoder, .. }, TapItem::Events(batch)) => {
+                Selection::new(&batch, kinds).events().for_each(|event| encoder.encode(event, out));
             }
-            (Show::Events { .. }, TapItem::Bytes(_) | TapItem::Request(_)) => {}
-            (Show::Wire(wire), TapItem::Events(batch)) => wire.losses(&batch, shown),
-            (Show::Wire(wire), TapItem::Bytes(piece)) => wire.bytes(piece, shown),
-            (Show::Wire(wire), TapItem::Request(asked)) => wire.request(&asked, shown),
+            (View::Events { .. }, TapItem::Bytes(_) | TapItem::Request(_)) => {}
+            (View::Wire(wire), TapItem::Events(batch)) => wire.losses(&batch, out),
+            (View::Wire(wire), TapItem::Bytes(piece)) => wire.bytes(piece, out),
+            (View::Wire(wire), TapItem::Request(request)) => wire.request(&request, out),
         }
     }
 }
 
-/// Bytes of all connections, named.
+/// The bytes of all connections, explained.
 #[derive(Default)]
 struct Wire {
     followed: Lru<u64, Followed>,
-    /// The connection that was shown last.
-    shown: Option<u64>,
+    /// The connection of the last title.
+    titled: Option<u64>,
 }
 
-/// A connection in its midst.
+/// A connection with its explainer.
 struct Followed {
     explainer: Box<dyn Explain>,
-    /// What has come of a message that is not whole.
+    /// The bytes of an incomplete message.
     rest: Vec<u8>,
-    /// Offset of what follows that.
+    /// The offset of the next byte after them.
     next: u64,
-    /// What follows begins in the midst of a message.
+    /// The next byte is inside a message whose start was not explained.
     lost: bool,
 }
 
 impl Wire {
-    fn bytes(&mut self, piece: Piece, shown: &mut Vec<u8>) {
+    fn bytes(&mut self, piece: Piece, out: &mut Vec<u8>) {
         let Piece { origin, offset, explainer, bytes } = piece;
-        self.title(&origin, shown);
+        self.title(&origin, out);
         let number = origin.connection;
         let fresh = Followed { explainer, rest: Vec::new(), next: offset, lost: false };
         let followed = match self.followed.get(&number) {
@@ -210,18 +215,18 @@ impl Wire {
         }
         followed.rest.drain(..at);
         if followed.rest.len() > MAX_REST_BYTES {
-            sheet.raw(&std::mem::take(&mut followed.rest), "of a message that is too long to be shown");
+            sheet.raw(&std::mem::take(&mut followed.rest), "a message that is too long to be explained");
             followed.lost = true;
         }
         sheet.end();
-        shown.extend(sheet.take().bytes());
+        out.extend(sheet.take().bytes());
     }
 
-    fn request(&mut self, asked: &TapRequest, shown: &mut Vec<u8>) {
-        let TapRequest { origin, number, head, body, is_secret } = asked;
-        self.title(origin, shown);
+    fn request(&mut self, request: &TapRequest, out: &mut Vec<u8>) {
+        let TapRequest { origin, number, head, body, is_secret } = request;
+        self.title(origin, out);
         let mut sheet = Sheet::new(0, []).without_secrets();
-        sheet.title(format_args!("request {number}: {} {}", head.method, head.target));
+        sheet.title(format_args!("request {number}: {} {}", head.method, http::without_secrets(&head.target)));
         sheet.nested(|sheet| {
             for (name, value) in &head.headers {
                 let is_secret = http::is_secret_header(name);
@@ -235,16 +240,16 @@ impl Wire {
             _ => {}
         }
         sheet.end();
-        shown.extend(sheet.take().bytes());
+        out.extend(sheet.take().bytes());
     }
 
-    fn losses(&mut self, batch: &Batch, shown: &mut Vec<u8>) {
+    fn losses(&mut self, batch: &Batch, out: &mut Vec<u8>) {
         for event in batch.events() {
             let DataView::Loss(loss) = event.data() else { continue };
-            self.title(event.origin(), shown);
+            self.title(event.origin(), out);
             let mut sheet = Sheet::default().without_secrets();
             if let Some(followed) = self.followed.get(&event.origin().connection) {
-                // What could not be named yet is what cannot be.
+                // The bytes that are not explained yet are those of the loss.
                 sheet = Sheet::new(followed.next - followed.rest.len() as u64, []).without_secrets();
                 followed.lost = !followed.rest.is_empty();
                 followed.explainer.finish(&std::mem::take(&mut followed.rest), &mut sheet);
@@ -254,21 +259,21 @@ impl Wire {
                 event.position().sequence.map(|number| format!("request or message {number}: ")).unwrap_or_default();
             let text = format!("{request}{reason}, {bytes} bytes lost: {detail}");
             sheet.fault(&Fault { offset: event.position().offset, text });
-            shown.extend(sheet.take().bytes());
+            out.extend(sheet.take().bytes());
         }
     }
 
-    /// Says whose bytes follow, unless it is clear.
-    fn title(&mut self, origin: &Arc<Origin>, shown: &mut Vec<u8>) {
-        if self.shown != Some(origin.connection) {
-            self.shown = Some(origin.connection);
+    /// Writes the connection of the following lines, if it is not that of the lines before.
+    fn title(&mut self, origin: &Arc<Origin>, out: &mut Vec<u8>) {
+        if self.titled != Some(origin.connection) {
+            self.titled = Some(origin.connection);
             let Origin { protocol, listener, peer, connection, .. } = &**origin;
-            shown.extend(format!("== {listener} ({protocol}) {peer} #{connection}\n").bytes());
+            out.extend(format!("== {listener} ({protocol}) {peer} #{connection}\n").bytes());
         }
     }
 }
 
-/// What names the bodies of requests.
+/// The explainer of request bodies.
 fn body_of(protocol: &str) -> Option<http::Body> {
     match Protocol::by_name(protocol)? {
         Protocol::Endless => Some(endless::explain::body),

@@ -1,4 +1,4 @@
-//! `tributary agents`: who has registered.
+//! `tributary agents`: registered agents.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::zico_store::{self, Known, StoreError, StoreOptions};
 use super::run;
 use super::{Failure, OutputFormat, counted, print, say};
 
-/// See who has registered with the daemon, and forget agents
+/// List registered agents, or forget them
 ///
-/// Reads the files in which listeners keep their agents (`state_dir`), also while the daemon runs.
+/// Uses the files in which zico listeners store their agents (`state_dir`), also while the daemon runs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -31,40 +31,40 @@ pub(super) struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// List agents with when they were last heard of, and what they brought
+    /// List agents with the time of their last request and their counters
     #[command(after_help = "Example:\n  tributary agents list --config tributary.toml --format json")]
     List {
         #[command(flatten)]
-        place: Place,
-        /// How they are listed
+        source: Source,
+        /// Format of the list
         #[arg(long, value_name = "FORMAT", default_value = "text")]
         format: OutputFormat,
     },
-    /// Forget agents: their keys and sessions end within a second, and they may register again
+    /// Forget agents: their keys and sessions become invalid within a second
     ///
-    /// Agents register when their JVM starts. One that is forgotten while it runs delivers nothing until then.
+    /// Agents register when their JVM starts. A forgotten agent that runs is refused until its JVM is restarted.
     #[command(after_help = "Example:\n  tributary agents forget build-host-17")]
     Forget {
         #[command(flatten)]
-        place: Place,
-        /// Uuids, names or numbers of agents; sessions of agents that do not register
+        source: Source,
+        /// UUIDs, names or numbers of agents; sessions of unregistered agents
         #[arg(required = true, value_name = "AGENT")]
         agents: Vec<String>,
     },
 }
 
 #[derive(Debug, clap::Args)]
-struct Place {
-    /// The configuration whose listeners are meant [default: as for `run`]
+struct Source {
+    /// Configuration file with the listeners [default: as for `run`]
     #[arg(long, value_name = "FILE", conflicts_with = "state_dir")]
     config: Option<PathBuf>,
-    /// The directory in which agents are kept, instead of what a configuration says
+    /// Directory with the files, instead of those of a configuration
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 }
 
 /// The file of a listener.
-struct Kept {
+struct Store {
     listener: String,
     path: PathBuf,
     session_timeout: Duration,
@@ -72,8 +72,8 @@ struct Kept {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.command {
-        Command::List { place, format } => list(&kept(place)?, *format),
-        Command::Forget { place, agents } => forget(&kept(place)?, agents),
+        Command::List { source, format } => list(&stores(source)?, *format),
+        Command::Forget { source, agents } => forget(&stores(source)?, agents),
     }
 }
 
@@ -83,62 +83,58 @@ impl From<StoreError> for Failure {
     }
 }
 
-/// The files that are meant, one per listener.
-fn kept(place: &Place) -> Result<Vec<Kept>, Failure> {
-    match &place.state_dir {
+/// The files, one per listener.
+fn stores(source: &Source) -> Result<Vec<Store>, Failure> {
+    match &source.state_dir {
         Some(dir) => in_directory(dir),
-        None => configured(place.config.clone()),
+        None => configured(source.config.clone()),
     }
 }
 
-fn configured(config: Option<PathBuf>) -> Result<Vec<Kept>, Failure> {
+fn configured(config: Option<PathBuf>) -> Result<Vec<Store>, Failure> {
     let (source, loaded) = run::load(config)?;
-    let mut kept = Vec::new();
+    let mut stores = Vec::new();
     for listener in &loaded.config.listeners {
         if let ProtocolOptions::Zico(_, StoreOptions { state_dir: Some(dir), session_timeout, .. }, _) =
             &listener.protocol
         {
             let path = zico_store::path(dir, &listener.name);
-            // Before the daemon has run for the first time there is nobody.
+            // The first run of the daemon creates the file.
             if path.exists() {
-                kept.push(Kept { listener: listener.name.clone(), path, session_timeout: *session_timeout });
+                stores.push(Store { listener: listener.name.clone(), path, session_timeout: *session_timeout });
             } else {
-                say(format_args!(
-                    "listener {}: nobody has registered ({} is not there)",
-                    listener.name,
-                    path.display()
-                ));
+                say(format_args!("listener {}: no agents: {} does not exist yet", listener.name, path.display()));
             }
         }
     }
-    if kept.is_empty() {
-        let why = "no listener with agents that are kept; `state_dir` says where a zico listener keeps them";
+    if stores.is_empty() {
+        let why = "no listener has stored agents; a zico listener stores them if it has `state_dir`";
         return Err(Failure::Failed(format!("{source}: {why}")));
     }
-    Ok(kept)
+    Ok(stores)
 }
 
-fn in_directory(dir: &Path) -> Result<Vec<Kept>, Failure> {
+fn in_directory(dir: &Path) -> Result<Vec<Store>, Failure> {
     let session_timeout = StoreOptions::default().session_timeout;
     let unreadable = |error| Failure::Failed(format!("{}: {error}", dir.display()));
-    let mut kept = Vec::new();
+    let mut stores = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
         if let (Some("db"), Some(listener)) = (text(path.extension()), text(path.file_stem())) {
-            kept.push(Kept { listener: listener.to_owned(), session_timeout, path });
+            stores.push(Store { listener: listener.to_owned(), session_timeout, path });
         }
     }
-    kept.sort_by(|one, other| one.listener.cmp(&other.listener));
-    Ok(kept)
+    stores.sort_by(|one, other| one.listener.cmp(&other.listener));
+    Ok(stores)
 }
 
 fn text(part: Option<&std::ffi::OsStr>) -> Option<&str> {
     part.and_then(std::ffi::OsStr::to_str)
 }
 
-fn list(kept: &[Kept], format: OutputFormat) -> Result<(), Failure> {
+fn list(stores: &[Store], format: OutputFormat) -> Result<(), Failure> {
     let mut lines = Vec::new();
-    for Kept { listener, path, session_timeout } in kept {
+    for Store { listener, path, session_timeout } in stores {
         let known = zico_store::list(path, *session_timeout, unix_now())?;
         match format {
             OutputFormat::Json => json_lines(listener, &known, &mut lines),
@@ -148,11 +144,11 @@ fn list(kept: &[Kept], format: OutputFormat) -> Result<(), Failure> {
     print(&lines)
 }
 
-fn forget(kept: &[Kept], agents: &[String]) -> Result<(), Failure> {
+fn forget(stores: &[Store], agents: &[String]) -> Result<(), Failure> {
     let mut unknown = Vec::new();
     for name in agents {
         let mut forgotten = 0;
-        for Kept { listener, path, .. } in kept {
+        for Store { listener, path, .. } in stores {
             let here = zico_store::forget(path, name)? as u64;
             if here > 0 {
                 say(format_args!("{listener}: {name}: {} forgotten", counted(here, "agent")));
@@ -166,7 +162,7 @@ fn forget(kept: &[Kept], agents: &[String]) -> Result<(), Failure> {
     if unknown.is_empty() {
         return Ok(());
     }
-    Err(Failure::Failed(format!("nobody is known as {}", unknown.join(", "))))
+    Err(Failure::Failed(format!("no such agent: {}", unknown.join(", "))))
 }
 
 /// One object per line.
@@ -180,7 +176,7 @@ fn json_lines(listener: &str, known: &Known, lines: &mut Vec<u8>) {
             "sessions": agent.sessions, "counters": counters(&agent.counters),
         }));
     }
-    for stranger in &known.strangers {
+    for stranger in &known.unregistered {
         push(json!({
             "listener": listener, "session": stranger.session, "address": stranger.address,
             "first": time(stranger.first), "seen": time(stranger.seen), "counters": counters(&stranger.counters),
@@ -193,9 +189,9 @@ fn counters(counters: &Counters) -> Value {
     json!({ "requests": requests, "bytes": bytes, "events": events, "losses": losses })
 }
 
-/// A table for eyes.
+/// A human-readable table.
 fn table(listener: &str, path: &Path, known: &Known, lines: &mut Vec<u8>) {
-    let (agents, strangers) = (known.agents.len() as u64, known.strangers.len() as u64);
+    let (agents, strangers) = (known.agents.len() as u64, known.unregistered.len() as u64);
     let (agents, strangers) = (counted(agents, "agent"), counted(strangers, "unregistered session"));
     lines.extend_from_slice(format!("listener {listener}: {agents}, {strangers} ({})\n", path.display()).as_bytes());
     let mut rows: Vec<Vec<String>> = Vec::new();
@@ -203,7 +199,7 @@ fn table(listener: &str, path: &Path, known: &Known, lines: &mut Vec<u8>) {
         let words = [&agent.name, &agent.app, &agent.env, &agent.uuid, &agent.address].map(|word| shown(word));
         rows.push(row(&words, agent.seen, &agent.sessions.to_string(), &agent.counters));
     }
-    for stranger in &known.strangers {
+    for stranger in &known.unregistered {
         let words = ["-", "-", "-", &stranger.session, &stranger.address].map(shown);
         rows.push(row(&words, stranger.seen, "-", &stranger.counters));
     }
@@ -215,7 +211,7 @@ fn table(listener: &str, path: &Path, known: &Known, lines: &mut Vec<u8>) {
     let widths: Vec<usize> = (0..HEADINGS.len()).map(width).collect();
     for row in &rows {
         let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
-            // Words to the left, numbers to the right.
+            // Text is aligned to the left, numbers to the right.
             ..FIRST_NUMBER => format!("{cell:<width$}"),
             _ => format!("{cell:>width$}"),
         });
@@ -238,7 +234,7 @@ const HEADINGS: [&str; 11] = [
     "BYTES",
     "LOSSES",
 ];
-/// Which column holds the first number.
+/// The first column with a number.
 const FIRST_NUMBER: usize = 6;
 
 fn row(words: &[String], seen: UnixNanos, sessions: &str, counters: &Counters) -> Vec<String> {
@@ -249,7 +245,7 @@ fn row(words: &[String], seen: UnixNanos, sessions: &str, counters: &Counters) -
     row
 }
 
-/// An agent's words on a terminal: shown, never obeyed.
+/// A text of an agent without control characters.
 fn shown(text: &str) -> String {
     let mut word = Vec::new();
     push_word(&mut word, text);

@@ -1,4 +1,4 @@
-//! Captures as commands read them: told apart from other files, and played together in the order of their times.
+//! Captures in commands: they are recognized by their first bytes, and played together in the order of their times.
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read};
@@ -11,22 +11,22 @@ use crate::capture::{MAGIC, Reader, Record, What};
 use crate::event::UnixNanos;
 use crate::protocol::End;
 
-use super::decode::Input;
+use super::input::Input;
 use super::{Failure, say};
 
-/// Captures are read in pieces of this size.
+/// The size of reads.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// What a file turned out to be.
+/// The content of a file.
 pub(super) enum Source {
-    /// Bytes as a connection received them.
+    /// The received bytes of a connection.
     Wire(Box<dyn Read>),
     /// A capture of a connection.
     Capture(Reader<Box<dyn Read>>),
 }
 
 impl Source {
-    /// Looks at how the input begins, and no further than it takes to know.
+    /// Reads the first bytes, and no more than it needs to recognize a capture.
     pub(super) fn of(mut input: Input) -> io::Result<Source> {
         let is_file = input.opened.is_none() && input.path.is_file();
         let path = is_file.then(|| input.path.clone());
@@ -42,7 +42,7 @@ impl Source {
             }
         }
         if start == MAGIC {
-            // There may be more captures than files that may be open.
+            // The number of captures can be higher than the limit of open files.
             let input = match path {
                 Some(path) => Box::new(Pieces { path, position: MAGIC.len() as u64 }),
                 None => input,
@@ -53,7 +53,7 @@ impl Source {
     }
 }
 
-/// A file that is open only while a piece of it is read.
+/// A file that is open only during a read.
 struct Pieces {
     path: PathBuf,
     position: u64,
@@ -67,7 +67,7 @@ impl Read for Pieces {
     }
 }
 
-/// Captures being played together.
+/// Captures that are played together.
 #[derive(Default)]
 pub(super) struct Captures {
     files: Vec<Playing>,
@@ -77,20 +77,20 @@ struct Playing {
     name: Arc<str>,
     reader: Reader<Box<dyn Read>>,
     next: Option<(Duration, Step)>,
-    /// The time of the last record.
+    /// The time of the last record that was read.
     last: Duration,
 }
 
-/// What happens next on a connection.
+/// A step of a connection.
 pub(super) enum Step {
     /// It receives these bytes.
     Bytes(Vec<u8>),
-    /// It ends; the last step of each.
+    /// It ends. This is its last step.
     End(End),
 }
 
 impl Captures {
-    /// Adds a capture. Its number is how many there were before.
+    /// Adds a capture. Its number is the number of captures before it.
     pub(super) fn add(&mut self, name: Arc<str>, reader: Reader<Box<dyn Read>>) -> Result<(), Failure> {
         let mut playing = Playing { name, reader, next: None, last: Duration::ZERO };
         playing.advance()?;
@@ -98,12 +98,12 @@ impl Captures {
         Ok(())
     }
 
-    /// When the first connection was opened.
+    /// The time at which the first connection was opened.
     pub(super) fn start(&self) -> UnixNanos {
         UnixNanos(self.files.iter().map(|file| file.reader.head().opened.0).min().unwrap_or_default())
     }
 
-    /// The next step of all: of which capture, when it was, and what.
+    /// The next step of all captures: the number of the capture, the time, and the step.
     pub(super) fn next(&mut self) -> Result<Option<(usize, UnixNanos, Step)>, Failure> {
         let moment = |file: &Playing| file.next.as_ref().map(|(at, _)| file.moment(*at));
         let due = self.files.iter().enumerate().filter_map(|(number, file)| Some((moment(file)?, number))).min();
@@ -122,15 +122,16 @@ impl Playing {
         self.reader.head().opened.0.saturating_add(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Reads the next record. What is not whole, and what follows a gap, is left out, and said.
+    /// Reads the next record. An incomplete record, and records after missing bytes, are skipped with a message.
     fn advance(&mut self) -> Result<(), Failure> {
         let record = self.reader.record().map_err(|error| Failure::Failed(format!("{}: {error}", self.name)))?;
         let name = &self.name;
         let Some(Record { at, what }) = record else {
-            match self.reader.torn() {
-                0 => say(format_args!("{name}: the capture has no end: its daemon was killed, or is still writing it")),
-                torn => say(format_args!("{name}: the last record is torn; its {torn} bytes are left out")),
-            }
+            let why = match self.reader.torn() {
+                0 => "the capture has no end: the daemon was killed, or it is still recording".to_owned(),
+                torn => format!("the last record is incomplete; its {torn} bytes are skipped"),
+            };
+            say(format_args!("{name}: {why}"));
             self.next = Some((self.last, Step::End(End::Stopped)));
             return Ok(());
         };
@@ -139,7 +140,7 @@ impl Playing {
             What::Bytes(bytes) => Step::Bytes(bytes),
             What::End(end) => Step::End(end),
             What::Missing(bytes) => {
-                say(format_args!("{name}: {bytes} bytes could not be recorded; what follows them is left out"));
+                say(format_args!("{name}: {bytes} bytes were not recorded; the rest is skipped"));
                 Step::End(End::Stopped)
             }
             What::Full => {

@@ -1,21 +1,23 @@
-//! `tributary check`: everything that is wrong with a configuration.
+//! `tributary check`: all errors of a configuration.
 
 use std::path::PathBuf;
 
 use super::{Failure, counted, print, run, say};
 
-/// Check a configuration, and tell everything that is wrong with it
+/// Check a configuration file and report all its errors
+///
+/// Binds no port, reads no TLS file and writes no event file. Exit code 2 if the configuration is invalid.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   tributary check --config tributary.toml
-  tributary check --print                      every option with the value in force, as TOML; and what memory all of it
-                                               may take")]
+  tributary check --print                      every option with its effective value, as TOML, and the most memory that
+                                               this configuration uses")]
 pub(super) struct Arguments {
-    /// The configuration [default: as for `run`]
+    /// Configuration file [default: as for `run`]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print the effective configuration to stdout
+    /// Print the effective configuration on stdout
     #[arg(long)]
     print: bool,
 }
@@ -24,7 +26,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (source, loaded) = run::load(arguments.config.clone())?;
     let config = &loaded.config;
     let (listeners, sinks) = (config.listeners.len() as u64, config.sinks.len() as u64);
-    say(format_args!("{source}: good: {}, {}", counted(listeners, "listener"), counted(sinks, "sink")));
+    let (listeners, sinks) = (counted(listeners, "listener"), counted(sinks, "sink"));
+    say(format_args!("{source}: valid configuration: {listeners}, {sinks}"));
     if !arguments.print {
         return Ok(());
     }

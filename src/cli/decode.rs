@@ -1,22 +1,23 @@
-//! `tributary decode`: recorded wire bytes → the events that the daemon would write.
+//! `tributary decode`: recorded bytes to the events that the daemon would write.
 
 mod explained;
+mod output;
 mod recorded;
+mod requests;
 
-use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
-use std::mem;
+use std::io::{self, Read};
 use std::mem::take;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::capture;
-use crate::codec::base64;
+use crate::codec::terminal;
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::decode::{self, Offline};
-use crate::event::{Batch, Origin, UnixNanos, write_hex};
+use crate::event::{Batch, Origin, UnixNanos};
+use crate::explain::http;
 use crate::memory::MemoryBudget;
 use crate::pipeline::accounting::ListenerCounters;
 use crate::protocol::bytefrog::Hq;
@@ -24,30 +25,31 @@ use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
 use crate::protocol::rbkit::{Agent, AgentOptions, Channel, Player};
 use crate::protocol::zico::ZicoExchange;
-use crate::protocol::zico::wire::{self, Carries, Dialect};
-use crate::protocol::{self, End, Exchange, Now, Protocol, Request, Session};
-use crate::sink::encode::{Encoder, Format};
+use crate::protocol::{End, Exchange, Now, Protocol, Request, Session};
 use crate::transport::clock::Clock;
 use crate::transport::options::ListenerOptions;
 use crate::transport::quarantine::RECEIVED_HEADER;
 
 use super::captures::{Captures, Source};
-use super::{Failure, NamedProtocol, OutputFormat, counted, profile, quiet, say};
+use super::input::Input;
+use super::{Failure, NamedProtocol, OutputFormat, counted, profile, say};
+use output::{Lines, Output};
+use requests::{submitted, upload};
 
-/// Files are read in pieces of this size, as a connection might be.
+/// The size of reads.
 const PIECE_BYTES: usize = 64 * 1024;
-/// So much of a capture has the first bytes that were received in it.
+/// The start of a capture that has the first received bytes.
 const START_BYTES: usize = 2 << 20;
+/// The version of endless bundles without `--protocol-version`.
+const ENDLESS_VERSION: u8 = 3;
 
-/// Decode recorded wire bytes into the events that the daemon would write
+/// Decode recorded bytes to the events that the daemon would write
 ///
-/// Each file is what one connection received, from its first byte to its end: its bytes as such, or a capture as
-/// listeners record it, whose times are then those of the events. Bytes that are no events become loss events, here as
-/// there; they are no failure.
+/// A file has the received bytes of one connection, or is a capture of a listener, whose times the events then have. Bytes
+/// that cannot be decoded become loss events; that is not a failure.
 ///
-/// Of bytefrog, all files are the connections of one run: control first, then data. Of endless, a file holds HTTP
-/// requests, or one bundle without any. Of rbkit, all files are one conversation in its order: each the body of one message
-/// or reply, or all that one connection received.
+/// bytefrog: the files are the connections of one run, the control connection first. endless: a file has HTTP requests, or
+/// one bundle. rbkit: the files are one conversation in order, each with one message or reply, or all bytes of a connection.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -56,61 +58,42 @@ Examples:
   nc -l 8136 | tributary decode datadog --format text
   tributary decode datadog --option list_layout=padded32 wire.bin
   tributary decode bytefrog --option calls=spans control.bin data-0.bin data-1.bin
-  tributary decode bytefrog --bytefrog-version 1 data-0.bin
+  tributary decode bytefrog --protocol-version 1 data-0.bin
   tributary decode endless quarantine/desktops/*.http
-  tributary decode endless --endless-version 2 bundle.bin
+  tributary decode endless --protocol-version 2 bundle.bin
   tributary decode rbkit 001-rep.msgpack 002-pub.msgpack
   tributary decode datadog --explain wire.bin | less
   tributary decode bytefrog --explain control.bin data-0.bin
   tributary decode rbkit --as flamegraph events.ndjson > cpu.svg
   tributary decode rbkit --compare 1 2 events.ndjson")]
 pub(super) struct Arguments {
-    /// What the bytes speak
+    /// The protocol of the bytes
     protocol: NamedProtocol,
-    /// Files of wire bytes; `-` is stdin [default: stdin]
+    /// Files with received bytes; `-` is stdin [default: stdin]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// An option of the listener, as in the configuration; may be repeated
+    /// A listener option as in the configuration; can be repeated
     #[arg(long = "option", short = 'o', value_name = "KEY=VALUE")]
     options: Vec<String>,
-    /// The version of bytefrog data files without a control file, 1 to 4
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=4))]
+    /// The protocol version, where the bytes do not say it: bytefrog data files without a control file, 1 to 4; an endless
+    /// bundle without an HTTP request, 0 to 3 [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=4))]
+    protocol_version: Option<u8>,
+    #[arg(long, hide = true, value_name = "N", value_parser = renamed)]
     bytefrog_version: Option<u8>,
-    /// The version of an endless bundle without an HTTP request around it, 0 to 3
-    #[arg(long, value_name = "NUMBER", default_value = "3", value_parser = clap::value_parser!(u8).range(0..=3))]
-    endless_version: u8,
-    /// Which socket rbkit messages came from, where their form does not tell
+    #[arg(long, hide = true, value_name = "N", value_parser = renamed)]
+    endless_version: Option<u8>,
+    /// The socket of rbkit messages, where the bytes do not say it
     #[arg(long, value_name = "CHANNEL")]
     channel: Option<ChannelName>,
-    /// How events are written
+    /// The format of events
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     format: OutputFormat,
-    /// Show the bytes and what they mean instead of events: offset, bytes, field, value, and what is wrong with them
+    /// Print annotated bytes instead of events: offset, bytes, field, value, and the losses
     #[arg(long, conflicts_with_all = ["format", "form", "compare", "sample", "dump"])]
     explain: bool,
     #[command(flatten)]
     profile: profile::Arguments,
-}
-
-/// A file to be decoded.
-pub(super) struct Input {
-    pub(super) path: PathBuf,
-    /// When somebody has looked at its beginning already.
-    pub(super) opened: Option<Box<dyn Read>>,
-}
-
-impl Input {
-    pub(super) fn new(path: &Path) -> Self {
-        Input { path: path.to_owned(), opened: None }
-    }
-
-    pub(super) fn open(&mut self) -> io::Result<Box<dyn Read>> {
-        match self.opened.take() {
-            Some(opened) => Ok(opened),
-            None if self.path == Path::new("-") => Ok(Box::new(io::stdin())),
-            None => Ok(Box::new(File::open(&self.path)?)),
-        }
-    }
 }
 
 /// A socket of an rbkit agent.
@@ -118,6 +101,36 @@ impl Input {
 enum ChannelName {
     Pub,
     Rep,
+}
+
+/// The error of an option that has another name now.
+fn renamed(_: &str) -> Result<u8, String> {
+    Err("this option was renamed to --protocol-version".to_owned())
+}
+
+impl Arguments {
+    /// The version of `--protocol-version`.
+    ///
+    /// # Errors
+    /// The protocol does not have this version, or its bytes say their version themselves.
+    fn version(&self) -> Result<Option<u8>, Failure> {
+        let Some(version) = self.protocol_version else { return Ok(None) };
+        let protocol = self.protocol.0;
+        let versions = match protocol {
+            Protocol::Bytefrog => 1..=4,
+            Protocol::Endless => 0..=3,
+            Protocol::Datadog | Protocol::Rbkit | Protocol::Zico => {
+                let why =
+                    format!("--protocol-version {version}: bytes of {protocol} say their version; omit the option");
+                return Err(Failure::Misused(why));
+            }
+        };
+        if versions.contains(&version) {
+            return Ok(Some(version));
+        }
+        let (first, last) = versions.into_inner();
+        Err(Failure::Misused(format!("--protocol-version {version}: {protocol} has the versions {first} to {last}")))
+    }
 }
 
 impl From<ChannelName> for Channel {
@@ -145,6 +158,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Result<(), Failure> {
     let protocol = arguments.protocol.0;
+    let version = arguments.version()?;
     let listener = listener(protocol.as_str(), &arguments.options)?;
     let memory = MemoryBudget::new(Config::builtin().limits.memory_bytes);
     let ListenerConfig { options: ListenerOptions { max_message_bytes, emit_definitions, .. }, protocol: own, .. } =
@@ -153,7 +167,7 @@ fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Resul
     let mut decoder = Decoder { protocol, listener, files, clock: Clock::start(), played: None, output };
     match own {
         ProtocolOptions::Bytefrog(own) => {
-            let hq = Hq::offline(own, emit_definitions, memory, arguments.bytefrog_version);
+            let hq = Hq::offline(own, emit_definitions, memory, version);
             decoder.together(|| hq.session(None))
         }
         ProtocolOptions::Datadog(own) => {
@@ -172,20 +186,20 @@ fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Resul
             decoder.rest(&exchange)
         }
         ProtocolOptions::Endless(own, _) => {
-            let version = arguments.endless_version;
+            let version = version.unwrap_or(ENDLESS_VERSION);
             decoder.requests(&EndlessExchange::new(own, &memory), |bundle| upload(version, bundle))
         }
     }
 }
 
-/// Files being decoded.
+/// Decodes all files.
 struct Decoder<'a> {
     protocol: Protocol,
-    /// The listener's name: that of captures, if there are any.
+    /// The name of the listener: `decode`, or that of the last capture.
     listener: Arc<str>,
     files: Vec<Input>,
     clock: Clock,
-    /// The moment that captures have come to.
+    /// The recorded time of the last step, if captures are decoded.
     played: Option<Now>,
     output: Output<'a>,
 }
@@ -211,7 +225,7 @@ impl<S: Session> Decoded<S> {
 }
 
 impl Decoder<'_> {
-    /// Connections that have nothing to do with each other.
+    /// Decodes independent connections.
     fn one_by_one<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), Failure> {
         for (number, file) in (1..).zip(take(&mut self.files)) {
             self.whole(number, file, make())?;
@@ -222,7 +236,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Connections that live at the same time: none ends before all are read, but captures when they did.
+    /// Decodes connections of the same time: all are read before one ends. Captures end at their recorded times.
     fn together<S: Session>(&mut self, make: impl Fn() -> S) -> Result<(), Failure> {
         let (mut read, mut playing, mut captures) = (Vec::new(), Vec::new(), Captures::default());
         for (number, file) in (1..).zip(take(&mut self.files)) {
@@ -239,7 +253,7 @@ impl Decoder<'_> {
         read.into_iter().try_for_each(|decoded| self.finish(decoded, End::Closed))
     }
 
-    /// One connection, from its first byte to its end.
+    /// Decodes one connection.
     fn whole<S: Session>(&mut self, number: u64, file: Input, session: S) -> Result<(), Failure> {
         let (named, source) = self.open(number, file)?;
         match source {
@@ -256,7 +270,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Requests, each file's in their order; what is none is made one by `wrap`.
+    /// Decodes requests, those of each file in order. `wrap` makes a request of a body without one.
     fn requests<E: Exchange>(&mut self, exchange: &E, wrap: impl Fn(Vec<u8>) -> Request) -> Result<(), Failure> {
         let (mut captures, mut playing) = (Captures::default(), Vec::new());
         for (number, file) in (1..).zip(take(&mut self.files)) {
@@ -274,7 +288,7 @@ impl Decoder<'_> {
             input.read_to_end(&mut bytes).map_err(|error| Failure::Failed(format!("{name}: {error}")))?;
             for request in decode::requests(&bytes).unwrap_or_else(|| vec![wrap(bytes)]) {
                 let mut now = self.clock.now();
-                // The quarantine says when it was: some clocks are judged by that.
+                // A file of the quarantine has the time of receipt, which some event times depend on.
                 let received = request.head.header(RECEIVED_HEADER).and_then(|time| time.parse::<Timestamp>().ok());
                 if let Some(received) = received.and_then(|time| u64::try_from(time.as_nanosecond()).ok()) {
                     now.unix = UnixNanos(received);
@@ -290,7 +304,7 @@ impl Decoder<'_> {
         self.play_requests(exchange, captures, playing)
     }
 
-    /// One request; says what it would be answered.
+    /// Decodes one request, and reports on stderr what the daemon would respond.
     fn answer<E: Exchange>(
         &mut self,
         exchange: &E,
@@ -300,14 +314,15 @@ impl Decoder<'_> {
         counters: &ListenerCounters,
         now: Now,
     ) {
-        let shown = format!("{} {:.24}", request.head.method, request.head.target);
+        let target = http::without_secrets(&request.head.target);
+        let shown = format!("{} {target:.24}", request.head.method);
         let take = &mut |batch| self.output.write(&batch);
-        let (answer, aside) = decode::answer(exchange, request, origin.clone(), counters, now, take);
-        let words = aside.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim_end().to_owned());
-        say(format_args!("{name}: {shown}: {}, {words}", answer.status));
+        let (answer, quarantined) = decode::answer(exchange, request, origin.clone(), counters, now, take);
+        let why = quarantined.unwrap_or_else(|| String::from_utf8_lossy(&answer.body).trim_end().to_owned());
+        say(terminal::shown(&format!("{name}: {shown}: {}, {why}", answer.status)));
     }
 
-    /// Recordings of one conversation with a process, each taken up where the one before ended.
+    /// Decodes recordings of one conversation with a process. Each file continues the file before.
     fn recordings(&mut self, play: impl Fn(&[u8], bool) -> Player) -> Result<(), Failure> {
         let files = take(&mut self.files);
         let last = files.len() as u64;
@@ -316,7 +331,7 @@ impl Decoder<'_> {
             let read = file.open().and_then(|mut input| input.read_to_end(&mut bytes));
             let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", file.path.display()));
             read.map_err(failed)?;
-            // Which of the sockets it was is told by what came through it.
+            // The first bytes say from which socket they came.
             let start = bytes[..bytes.len().min(START_BYTES)].to_vec();
             let start = Input { path: file.path.clone(), opened: Some(Box::new(io::Cursor::new(start))) };
             let player = match Source::of(start).map_err(failed)? {
@@ -335,7 +350,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// What an exchange still waits with when its last request is decoded.
+    /// Writes the events that an exchange holds after its last request.
     fn rest<E: Exchange>(&mut self, exchange: &E) -> Result<(), Failure> {
         if self.output.is_closed() {
             return Ok(());
@@ -347,7 +362,7 @@ impl Decoder<'_> {
         Ok(self.output.flush()?)
     }
 
-    /// Opens a file, and looks what it is.
+    /// Opens a file as received bytes or as a capture.
     fn open(&mut self, number: u64, file: Input) -> Result<(Named, Source), Failure> {
         let name: Arc<str> = file.path.display().to_string().into();
         let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
@@ -357,7 +372,7 @@ impl Decoder<'_> {
             Source::Capture(reader) => {
                 let capture::Head { protocol, listener, peer, connection, .. } = reader.head();
                 if *protocol != self.protocol {
-                    let text = format!("{name} is a capture of {protocol}: tributary decode {protocol} …");
+                    let text = format!("{name} is a capture of {protocol}: use `tributary decode {protocol}`");
                     return Err(Failure::Misused(text));
                 }
                 self.listener = listener.as_str().into();
@@ -393,28 +408,28 @@ impl Decoder<'_> {
     }
 }
 
-/// The listener that the options describe, read like one of the configuration.
+/// Reads the options like a listener of the configuration.
 fn listener(protocol: &str, options: &[String]) -> Result<ListenerConfig, Failure> {
     let mut text = format!("[listeners.decode]\nprotocol = \"{protocol}\"\n");
     for option in options {
         let Some((key, value)) = option.split_once('=') else {
-            return Err(Failure::Misused(format!("--option {option}: write KEY=VALUE")));
+            return Err(Failure::Misused(format!("--option {option}: not KEY=VALUE")));
         };
-        // A bare word is a text; everything else is TOML as it stands.
+        // A value that is not TOML is a string.
         let is_toml = toml::from_str::<toml::Table>(&format!("value = {value}")).is_ok();
         let value = if is_toml { value.to_owned() } else { toml::Value::from(value).to_string() };
         text.push_str(&format!("{key} = {value}\n"));
     }
     let loaded = Config::parse("--option", &text);
     let mut listeners =
-        loaded.map_err(|errors| Failure::Misused(format!("an option is wrong\n{errors}")))?.config.listeners;
+        loaded.map_err(|errors| Failure::Misused(format!("invalid --option\n{errors}")))?.config.listeners;
     if listeners.len() != 1 {
-        return Err(Failure::Misused("an --option may only set keys of one listener".to_owned()));
+        return Err(Failure::Misused("--option can set keys of one listener only".to_owned()));
     }
     Ok(listeners.remove(0))
 }
 
-/// What became of a file's bytes.
+/// Reports the counters of a file on stderr.
 fn sum_up(name: &str, counters: &ListenerCounters) {
     let totals = counters.totals();
     say(format_args!(
@@ -424,42 +439,6 @@ fn sum_up(name: &str, counters: &ListenerCounters) {
         totals.lost(),
         counted(totals.events(), "event")
     ));
-}
-
-/// A bundle that is not wrapped in a request, as if it had been uploaded.
-fn upload(version: u8, bundle: Vec<u8>) -> Request {
-    let hash = ring::digest::digest(&ring::digest::SHA512, &bundle);
-    let mut target = format!("/{version}/");
-    let _ = write_hex(&mut target, hash.as_ref());
-    Request {
-        head: protocol::Head { method: "PUT".to_owned(), target, headers: Vec::new() },
-        body: bundle.into(),
-        number: 1,
-    }
-}
-
-/// A body that is not wrapped in a request, as if it had been posted: all of gen1, and all of gen2, in one session.
-fn submitted(body: Vec<u8>) -> Request {
-    let is_text = body.first().is_some_and(|byte| *byte < 0x80);
-    if ["host=", "data=", "zdata=", "ldata="].iter().any(|field| body.starts_with(field.as_bytes())) {
-        let head =
-            protocol::Head { method: "POST".to_owned(), target: "/submit/agent".to_owned(), headers: Vec::new() };
-        return Request { head, body: body.into(), number: 1 };
-    }
-    let start =
-        if is_text { base64::decode(&body[..body.len().min(64) / 4 * 4]).unwrap_or_default() } else { Vec::new() };
-    let shown = if is_text { &start } else { &body };
-    let (carries, path) = match wire::carries(shown) {
-        Carries::Definitions => (Carries::Definitions, "/agent/submit/agd"),
-        Carries::Trace => (Carries::Trace, "/agent/submit/trc"),
-    };
-    let header = match wire::detect(shown, carries) {
-        Some(Dialect::Gen2) => "x-zorka-session-id",
-        _ => "x-zorka-session-uuid",
-    };
-    let headers = vec![(header.to_owned(), b"decode".to_vec())];
-    let head = protocol::Head { method: "POST".to_owned(), target: path.to_owned(), headers };
-    Request { head, body: body.into(), number: 1 }
 }
 
 fn feed<S: Session>(
@@ -477,88 +456,8 @@ fn feed<S: Session>(
             Err(error) => return Err(error),
         };
         offline.feed(&piece[..bytes], clock.now(), &mut |batch| output.write(&batch));
-        // Where the bytes come from a live source, so do the events.
+        // Events of a live source are written immediately.
         output.flush()?;
     }
     Ok(())
-}
-
-/// Where events go.
-enum Output<'a> {
-    /// To stdout.
-    Written(Box<Lines>),
-    /// To a profile.
-    Taken(&'a mut dyn FnMut(&Batch)),
-    /// To an explanation: `origin.connection` is the number of the file, of captures too.
-    Examined(&'a mut dyn FnMut(&Batch)),
-}
-
-impl Output<'_> {
-    fn write(&mut self, batch: &Batch) {
-        match self {
-            Output::Written(lines) => lines.write(batch),
-            Output::Taken(take) | Output::Examined(take) => take(batch),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Output::Written(lines) => lines.flush(),
-            Output::Taken(_) | Output::Examined(_) => Ok(()),
-        }
-    }
-
-    fn counts_files(&self) -> bool {
-        matches!(self, Output::Examined(_))
-    }
-
-    /// The reader has left.
-    fn is_closed(&self) -> bool {
-        matches!(self, Output::Written(lines) if lines.is_closed)
-    }
-}
-
-/// Encoded events on their way to stdout.
-struct Lines {
-    stdout: BufWriter<io::Stdout>,
-    encoder: Encoder,
-    lines: Vec<u8>,
-    result: io::Result<()>,
-    /// The reader has left.
-    is_closed: bool,
-}
-
-impl Lines {
-    fn new(format: Format) -> Self {
-        Lines {
-            stdout: BufWriter::new(io::stdout()),
-            encoder: Encoder::new(format),
-            lines: Vec::new(),
-            result: Ok(()),
-            is_closed: false,
-        }
-    }
-
-    fn write(&mut self, batch: &Batch) {
-        if self.result.is_err() {
-            return;
-        }
-        self.lines.clear();
-        batch.events().for_each(|event| self.encoder.encode(event, &mut self.lines));
-        self.result = self.stdout.write_all(&self.lines);
-    }
-
-    /// What has become of the writes so far.
-    fn check(&mut self) -> io::Result<()> {
-        let result = mem::replace(&mut self.result, Ok(()));
-        self.is_closed |= result.is_err();
-        quiet(result)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        if !self.is_closed && self.result.is_ok() {
-            self.result = self.stdout.flush();
-        }
-        self.check()
-    }
 }

@@ -18,9 +18,9 @@ use crate::zico_store::StoreOptions;
 use super::simulate::agent;
 use super::{Failure, NamedProtocol, OutputFormat, block_on, duration, run, say};
 
-/// Run the daemon together with simulated agents, and see their events on stdout
+/// Run the daemon with simulated agents and print their events on stdout
 ///
-/// Real sockets on loopback, ports chosen by the system. Ends with a table on stderr.
+/// Uses real loopback sockets on free ports. Prints a table on stderr at the end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -28,16 +28,16 @@ Examples:
   tributary demo --format text --rate 5
   tributary demo --protocol datadog --for 2s --rate 1000 > events.ndjson")]
 pub(super) struct Arguments {
-    /// How long
+    /// Duration
     #[arg(long = "for", value_name = "DURATION", default_value = "10s", value_parser = duration)]
     time: Duration,
-    /// Events per second and protocol
+    /// Events per second of each protocol
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u64).range(1..))]
     rate: u64,
-    /// Only these protocols [default: every one]
+    /// Only these protocols; can be repeated [default: all]
     #[arg(long, value_name = "PROTOCOL")]
     protocol: Vec<NamedProtocol>,
-    /// How events are written
+    /// Format of events
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     format: OutputFormat,
 }
@@ -46,13 +46,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let named: Vec<Protocol> = arguments.protocol.iter().map(|name| name.0).collect();
     let is_wanted = |protocol: &Protocol| named.is_empty() || named.contains(protocol);
     let protocols: Vec<Protocol> = Protocol::ALL.into_iter().filter(is_wanted).collect();
-    let (totals, sent, seconds) = block_on(show(&protocols, arguments))??;
+    let (totals, sent, seconds) = block_on(run_demo(&protocols, arguments))??;
     table(&totals, &sent, seconds);
     run::verdict(&totals)
 }
 
-/// A loopback listener per protocol, on ports that the system chooses, and stdout. `ruby` is where the daemon connects
-/// instead.
+/// A listener per protocol, on free loopback ports, and a stdout sink. `ruby` has the addresses that the rbkit listener
+/// connects to.
 fn config(protocols: &[Protocol], ruby: Option<simulate::rbkit::Options>, format: Format) -> Config {
     let mut config = Config::builtin();
     config.admin.listen = None;
@@ -66,7 +66,7 @@ fn config(protocols: &[Protocol], ruby: Option<simulate::rbkit::Options>, format
 fn listener(protocol: Protocol, ruby: Option<simulate::rbkit::Options>) -> ListenerConfig {
     let options = match protocol {
         Protocol::Rbkit => ProtocolOptions::Rbkit(rbkit::Options {
-            agents: ruby.into_iter().map(dialled).collect(),
+            agents: ruby.into_iter().map(ruby_agent).collect(),
             ..Default::default()
         }),
         Protocol::Datadog => ProtocolOptions::Datadog(datadog::Options::default()),
@@ -82,8 +82,8 @@ fn listener(protocol: Protocol, ruby: Option<simulate::rbkit::Options>) -> Liste
     }
 }
 
-/// The simulated Ruby process, asked for everything.
-fn dialled(ruby: simulate::rbkit::Options) -> rbkit::AgentOptions {
+/// The simulated Ruby process, with all its profiles.
+fn ruby_agent(ruby: simulate::rbkit::Options) -> rbkit::AgentOptions {
     rbkit::AgentOptions {
         publish: Some(ruby.publish.to_string()),
         request: Some(ruby.request.to_string()),
@@ -92,15 +92,15 @@ fn dialled(ruby: simulate::rbkit::Options) -> rbkit::AgentOptions {
     }
 }
 
-/// A demonstration leaves no files behind.
+/// Options without a quarantine: a demo leaves no files.
 fn http() -> HttpOptions {
     let mut options = HttpOptions::default();
     options.quarantine.dir = Default::default();
     options
 }
 
-/// The counters, what each agent sent, and the seconds that it took.
-async fn show(protocols: &[Protocol], arguments: &Arguments) -> Result<(Totals, Vec<Sent>, f64), Failure> {
+/// Runs daemon and agents. Returns the counters, the numbers of each agent, and the seconds.
+async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Totals, Vec<Sent>, f64), Failure> {
     let mut ruby = None;
     if protocols.contains(&Protocol::Rbkit) {
         let any = ([127, 0, 0, 1], 0).into();
@@ -109,7 +109,7 @@ async fn show(protocols: &[Protocol], arguments: &Arguments) -> Result<(Totals, 
     }
     let config = config(protocols, ruby.as_ref().map(Process::options), arguments.format.into());
     let server = Server::start(&config).await.map_err(|error| Failure::Failed(error.to_string()))?;
-    let began = Instant::now();
+    let started = Instant::now();
     let mut agents = tokio::task::JoinSet::new();
     let (amount, rate) = (Amount::For(arguments.time), Some(arguments.rate));
     if let Some(ruby) = ruby {
@@ -130,7 +130,7 @@ async fn show(protocols: &[Protocol], arguments: &Arguments) -> Result<(Totals, 
                 Some(result) => sent.push(result.map_err(|error| Failure::Failed(error.to_string()))??),
                 None => break,
             },
-            // Ctrl-C shows the table early, and so does a reader of stdout that has seen enough.
+            // Ctrl-C, or a reader that closes stdout, ends the demo early.
             _ = tokio::signal::ctrl_c() => break,
             () = server.wants_to_stop() => break,
         }
@@ -141,7 +141,7 @@ async fn show(protocols: &[Protocol], arguments: &Arguments) -> Result<(Totals, 
         totals = server.stop() => totals,
         _ = tokio::signal::ctrl_c() => accounting.totals(),
     };
-    Ok((totals, sent, began.elapsed().as_secs_f64()))
+    Ok((totals, sent, started.elapsed().as_secs_f64()))
 }
 
 fn table(totals: &Totals, sent: &[Sent], seconds: f64) {

@@ -1,46 +1,134 @@
-//! Logging to stderr.
+//! The log, on stderr.
 
+use std::env;
 use std::io::{self, IsTerminal};
 
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
 
-/// Where the level may come from instead of `--log-level`.
+/// The environment variable with the level, for `--log-level`.
 const VARIABLE: &str = "TRIBUTARY_LOG";
+/// The levels, the most important first.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 #[derive(Debug, clap::Args)]
-// A part of the program's own arguments, whose group would have the same name.
+// It is part of the program's arguments, whose group would have the same name.
 #[group(skip)]
 pub(super) struct Arguments {
-    /// What is logged to stderr: error, warn, info, debug, trace, or a filter such as `tributary::transport=debug`
+    /// Log level: error, warn, info, debug, trace, off, or a filter such as `info,tributary::transport=debug`
     /// [env: TRIBUTARY_LOG] [default: info]
     #[arg(long, global = true, value_name = "LEVEL", help_heading = "Logging")]
     log_level: Option<String>,
-    /// How it is logged
+    /// Log format
     #[arg(long, global = true, value_name = "FORMAT", default_value = "text", help_heading = "Logging")]
     log_format: LogFormat,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum LogFormat {
-    /// For people
+    /// Text lines, in colors on a terminal unless NO_COLOR is set
     Text,
-    /// One JSON object per line
+    /// JSON lines
     Json,
 }
 
-/// Starts logging. A second start in the same process (an embedder, a test) changes nothing.
+/// Starts logging. A second start in the same process (in a program that embeds the library, or in a test) has no effect.
 pub(super) fn start(arguments: &Arguments) -> Result<(), Failure> {
-    let level = arguments.log_level.clone().or_else(|| std::env::var(VARIABLE).ok());
-    let filter = EnvFilter::builder()
-        .parse(level.as_deref().unwrap_or("info"))
-        .map_err(|error| Failure::Misused(format!("--log-level or {VARIABLE}: {error}")))?;
-    // Without the last of these it would complain about a closed stderr on stderr, and panic.
+    let variable = env::var(VARIABLE).ok().filter(|level| !level.is_empty());
+    let (source, level) = match (&arguments.log_level, variable) {
+        (Some(level), _) => ("--log-level", level.clone()),
+        (None, Some(level)) => (VARIABLE, level),
+        (None, None) => ("--log-level", "info".to_owned()),
+    };
+    let filter = filter(&level).map_err(|why| Failure::Misused(format!("{source} {level:?}: {why}")))?;
+    // Without `log_internal_errors(false)` it would report a closed stderr on stderr, and panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).log_internal_errors(false);
     let _ = match arguments.log_format {
-        LogFormat::Text => log.with_target(false).with_ansi(io::stderr().is_terminal()).try_init(),
+        LogFormat::Text => log.with_target(false).with_ansi(has_colors()).try_init(),
         LogFormat::Json => log.json().try_init(),
     };
     Ok(())
+}
+
+/// Whether stderr is a terminal that shows colors, and the user wants them (<https://no-color.org>).
+fn has_colors() -> bool {
+    let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
+    io::stderr().is_terminal() && !is_set("NO_COLOR") && !is_dumb
+}
+
+/// Reads a level, or a filter: directives such as `info` and `tributary::transport=debug`, with commas between them.
+///
+/// # Errors
+/// A directive is invalid, or the filter has neither a level nor a module of tributary, so that nothing would be logged.
+fn filter(text: &str) -> Result<EnvFilter, String> {
+    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+    let is_own = |target: &str| target == "tributary" || target.starts_with("tributary::");
+    let mut logs_something = false;
+    for directive in text.split(',').map(str::trim) {
+        let (target, level) = match directive.split_once('=') {
+            // A span or its fields: the filter itself checks the rest.
+            _ if directive.contains(['[', '{']) => (directive.split('[').next().unwrap_or_default(), None),
+            Some((target, level)) => (target, Some(level)),
+            None if is_own(directive) => (directive, None),
+            None => ("", Some(directive)),
+        };
+        if let Some(unknown) = level.filter(|level| !is_level(level)) {
+            let help = match unknown.to_ascii_lowercase().as_str() {
+                "warning" => "; write `warn`".to_owned(),
+                "err" | "critical" | "fatal" => "; write `error`".to_owned(),
+                "none" | "silent" | "quiet" => "; write `off`".to_owned(),
+                "verbose" => "; write `debug`".to_owned(),
+                _ => String::new(),
+            };
+            return Err(format!("unknown level `{}`{help} (levels: {})", unknown.escape_debug(), LEVELS.join(", ")));
+        }
+        logs_something |= target.is_empty() || is_own(target);
+    }
+    if !logs_something {
+        return Err(
+            "the filter has no level and no module of tributary; for example `info,tributary::transport=debug`".into(),
+        );
+    }
+    EnvFilter::builder().parse(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_or_a_filter_of_tributary_is_valid() {
+        for text in [
+            "info",
+            "WARN",
+            "off",
+            "tributary",
+            "tributary::transport=debug",
+            "info,tributary::sink=trace",
+            "warn, hyper=debug",
+            "tributary[span{listener=a}]=debug",
+            "[connection]=debug",
+        ] {
+            assert!(filter(text).is_ok(), "{text}: {:?}", filter(text).err());
+        }
+    }
+
+    #[test]
+    fn other_words_are_errors_that_name_the_levels() {
+        for (text, why) in [
+            ("warning", "unknown level `warning`; write `warn` (levels: off, error, warn, info, debug, trace)"),
+            ("loud", "unknown level `loud` (levels: off, error, warn, info, debug, trace)"),
+            ("", "unknown level `` (levels: off, error, warn, info, debug, trace)"),
+            ("info,", "unknown level `` (levels: off, error, warn, info, debug, trace)"),
+            ("tributary=loud", "unknown level `loud` (levels: off, error, warn, info, debug, trace)"),
+            (
+                "hyper=debug",
+                "the filter has no level and no module of tributary; for example `info,tributary::transport=debug`",
+            ),
+        ] {
+            assert_eq!(filter(text).unwrap_err(), why);
+        }
+    }
 }

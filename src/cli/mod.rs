@@ -1,12 +1,13 @@
-//! The command line. stdout carries only data; everything said to people goes to stderr.
+//! The command line. Only data is written to stdout; messages and logs go to stderr.
 //!
-//! Exit codes: 0 done, 1 failed (or a decoded event could not be given to a sink), 2 misused.
+//! Exit codes: 0 success, 1 failure (also: a decoded event was not written by a sink), 2 invalid arguments or configuration.
 
 mod agents;
 mod captures;
 mod check;
 mod decode;
 mod demo;
+mod input;
 mod log;
 mod profile;
 mod replay;
@@ -25,7 +26,7 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use crate::protocol::Protocol;
 use crate::sink::encode::Format;
 
-/// A telemetry collector for agents whose own collectors are gone.
+/// A telemetry collector for agents whose own collectors no longer exist
 #[derive(Debug, Parser)]
 #[command(
     name = "tributary",
@@ -33,10 +34,10 @@ use crate::sink::encode::Format;
     max_term_width = 100,
     after_help = "\
 Examples:
-  tributary demo --for 5s                      see decoded events from simulated agents
-  tributary run --config tributary.toml        the daemon
-  tributary check --config tributary.toml      everything that is wrong with a configuration
-  tributary decode datadog capture.bin         the events of a recorded connection"
+  tributary demo --for 5s                      events of simulated agents
+  tributary run --config tributary.toml        run the daemon
+  tributary check --config tributary.toml      report all errors of a configuration
+  tributary decode datadog capture.bin         print the events of a recorded connection"
 )]
 struct Arguments {
     #[command(flatten)]
@@ -61,7 +62,7 @@ enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the man page
+    /// Print the man pages
     #[command(after_help = "Example:\n  tributary man | man -l -")]
     Man,
 }
@@ -75,7 +76,7 @@ pub fn main() -> ExitCode {
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
-        // --help and --version come this way too, and are no misuse.
+        // --help and --version are errors of clap too.
         Err(error) => {
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
@@ -103,7 +104,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     result.err().map_or(ExitCode::SUCCESS, Failure::exit)
 }
 
-/// Why a command ends with something else than 0.
+/// Why a command does not end with exit code 0.
 #[derive(Debug)]
 enum Failure {
     /// Exit code 1.
@@ -120,7 +121,7 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// Says why, and answers the exit code.
+    /// Prints the message and returns the exit code.
     fn exit(self) -> ExitCode {
         let (message, code) = match self {
             Failure::Failed(message) => (message, 1),
@@ -137,13 +138,13 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Says a line to people, on stderr. That nobody listens any more is no reason to stop, let alone to panic.
-fn say(words: impl fmt::Display) {
+/// Writes a message to stderr. A closed stderr is ignored.
+fn say(message: impl fmt::Display) {
     use io::Write;
-    let _ = writeln!(io::stderr(), "{words}");
+    let _ = writeln!(io::stderr(), "{message}");
 }
 
-/// Writes data to stdout. A reader that has left is no failure.
+/// Writes data to stdout. It is no failure if the reader has closed it.
 fn print(bytes: &[u8]) -> Result<(), Failure> {
     use io::Write;
     let mut stdout = io::stdout().lock();
@@ -151,7 +152,7 @@ fn print(bytes: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A broken pipe is how `| head` says that it has enough.
+/// Ignores a broken pipe: the reader, for example `head`, needs no more data.
 fn quiet(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -159,7 +160,7 @@ fn quiet(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The man pages of the program and of each of its commands, in one document.
+/// Prints the man pages of the program and of each command, in one document.
 fn man() -> Result<(), Failure> {
     let mut page = Vec::new();
     let command = Arguments::command();
@@ -192,17 +193,17 @@ impl ValueEnum for NamedProtocol {
     }
 }
 
-/// A number of things in words: `1 sink`, `2 sinks`.
+/// A number with its noun: `1 sink`, `2 sinks`.
 fn counted(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// How a command writes events to stdout.
+/// The format of events on stdout.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum OutputFormat {
     /// JSON lines
     Json,
-    /// For eyes
+    /// Human-readable text
     Text,
 }
 
@@ -220,14 +221,9 @@ fn duration(text: &str) -> Result<std::time::Duration, String> {
     crate::options::units::parse_duration(text).map_err(|error| error.to_string())
 }
 
-/// Runs a future on a runtime of its own, which ends without waiting for a write that hangs.
+/// Runs a future on a new runtime. The runtime ends without waiting for blocked writes.
 fn block_on<T>(future: impl Future<Output = T>) -> io::Result<T> {
     block_on_with(&mut tokio::runtime::Builder::new_multi_thread(), future)
-}
-
-/// The same on so many threads.
-fn block_on_threads<T>(threads: usize, future: impl Future<Output = T>) -> io::Result<T> {
-    block_on_with(tokio::runtime::Builder::new_multi_thread().worker_threads(threads), future)
 }
 
 fn block_on_with<T>(builder: &mut tokio::runtime::Builder, future: impl Future<Output = T>) -> io::Result<T> {

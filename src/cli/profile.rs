@@ -1,9 +1,9 @@
-//! `tributary decode rbkit --as …` and `--compare`: profiles of what was decoded, or of event files that a sink wrote.
+//! `tributary decode rbkit --as …` and `--compare`: profiles of decoded bytes, or of the event files of a sink.
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use super::decode::Input;
+use super::input::Input;
 use super::{Failure, counted, quiet, say};
 use crate::event::Batch;
 use crate::profile::compare::Comparison;
@@ -15,58 +15,58 @@ use crate::protocol::Protocol;
 
 #[derive(Debug, clap::Args)]
 #[group(id = "profile")]
-#[command(next_help_heading = "Profiles, of rbkit")]
+#[command(next_help_heading = "Profiles (rbkit)")]
 pub(super) struct Arguments {
-    /// Show a profile instead of events. Files may be event files of a sink too, rotated and compressed ones included
+    /// Print a profile instead of events. Files can be event files of a sink too, also compressed ones
     #[arg(long = "as", value_name = "PROFILE")]
     form: Option<Form>,
-    /// Which samples are shown [default: cpu, if there are any]
+    /// The samples of the profile [default: cpu if the input has CPU samples, else allocations]
     #[arg(long, value_name = "SAMPLES")]
     sample: Option<Samples>,
-    /// Which heap dump is shown, by its number [default: the last one that is whole]
+    /// The heap dump, by its number [default: the last complete one]
     #[arg(long, value_name = "ID", conflicts_with = "compare")]
     dump: Option<u64>,
-    /// Show what is in heap dump B and was not in A. Two files, or numbers of two dumps in FILE
+    /// Print the objects that are in heap dump B and not in A. Two files, or the numbers of two dumps in FILE
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with = "form")]
     compare: Option<Vec<PathBuf>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Form {
-    /// Stacks and their sums, a line each, for flame graph tools
+    /// Stacks and their sums, one line each, for flame graph tools
     Folded,
-    /// A flame graph, as SVG
+    /// A flame graph as SVG
     Flamegraph,
-    /// What is on the heap, by class and place
+    /// The objects of the heap, by class and place
     Heap,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Samples {
-    /// Where time goes
+    /// CPU samples
     Cpu,
-    /// Where objects are made
+    /// Allocated objects
     Allocations,
 }
 
-/// Decodes captures, giving each batch away.
+/// Decodes files, and passes each batch on.
 type Decode<'a> = dyn Fn(Vec<Input>, &mut dyn FnMut(&Batch)) -> Result<(), Failure> + 'a;
 
 impl Arguments {
-    /// Whether a profile is wanted instead of events.
+    /// Whether the arguments ask for a profile instead of events.
     ///
     /// # Errors
-    /// Only rbkit has any; or a flag is without what it belongs to.
+    /// The protocol has no profiles, or an option needs another option.
     pub(super) fn is_wanted(&self, protocol: Protocol) -> Result<bool, Failure> {
         let is_wanted = self.form.is_some() || self.compare.is_some();
         let is_heap = matches!(self.form, Some(Form::Heap));
         let misused = |words: &str| Err(Failure::Misused(words.to_owned()));
         match () {
             () if self.sample.is_some() && !matches!(self.form, Some(Form::Folded | Form::Flamegraph)) => {
-                misused("--sample goes with --as folded or --as flamegraph")
+                misused("--sample needs --as folded or --as flamegraph")
             }
-            () if self.dump.is_some() && !is_heap => misused("--dump goes with --as heap"),
-            () if is_wanted && protocol != Protocol::Rbkit => misused("only rbkit has profiles"),
+            () if self.dump.is_some() && !is_heap => misused("--dump needs --as heap"),
+            () if is_wanted && protocol != Protocol::Rbkit => misused("--as and --compare: only rbkit has profiles"),
             () => Ok(is_wanted),
         }
     }
@@ -99,7 +99,7 @@ impl Arguments {
         Ok(quiet(result.and_then(|()| out.flush()))?)
     }
 
-    /// The dumps to be compared: of two files, or by their numbers in one input.
+    /// The dumps that are compared: of two files, or two numbers in one input.
     fn two(&self, two: &[PathBuf], files: &[PathBuf], decode: &Decode<'_>) -> Result<[Heap; 2], Failure> {
         let [a, b] = two else { return Err(Failure::Misused("--compare takes A and B".to_owned())) };
         if files.is_empty() {
@@ -107,11 +107,13 @@ impl Arguments {
             return Ok([of(a)?, of(b)?]);
         }
         if files.iter().any(|file| file == Path::new("-")) {
-            return Err(Failure::Misused("stdin can be read once only: --compare A B - is not possible".to_owned()));
+            return Err(Failure::Misused(
+                "--compare A B -: stdin cannot be read twice; write it to a file first".to_owned(),
+            ));
         }
         let number = |text: &PathBuf| {
             let number = text.to_str().and_then(|text| text.parse().ok());
-            number.ok_or_else(|| Failure::Misused("--compare A B FILE: A and B are numbers of dumps".to_owned()))
+            number.ok_or_else(|| Failure::Misused("--compare A B FILE: A and B must be numbers of dumps".to_owned()))
         };
         let (a, b) = (number(a)?, number(b)?);
         let of = |number| heap(Wanted::Number(number), true, files, decode);
@@ -119,7 +121,7 @@ impl Arguments {
     }
 }
 
-/// Gives what the files have for a profile to `take`: event files in their order, then captures in theirs.
+/// Passes the profile items of the files to `take`: first those of event files in order, then those of other files in order.
 fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(Item<'_>)) -> Result<(), Failure> {
     let mut captures = Vec::new();
     for path in files {

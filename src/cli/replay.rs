@@ -1,4 +1,4 @@
-//! `tributary replay`: recorded connections, sent again.
+//! `tributary replay`: sends recorded connections again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,26 +17,26 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use crate::protocol::Protocol;
 
 use super::captures::{Captures, Source, Step};
-use super::decode::Input;
+use super::input::Input;
 use super::{Failure, block_on, counted, say};
 
-/// When everything is sent, a collector has so long to read it and to close.
+/// After everything is sent, the collector has this much time to read it and to close the connections.
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// Where no time passes between what was sent: a connection that has ended is waited for so long before it goes on with
-/// the others, for what they say may take for granted that it has ended.
+/// With `--speed max`: how long the end of a connection is waited for before the others continue, because later requests
+/// can depend on it.
 const END_WAIT: Duration = Duration::from_secs(5);
-/// How long an agent that opens several connections waits at most for the answer on the one before.
+/// How long an agent with several connections waits for the reply on the last one before it opens the next one.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
-/// Meanwhile it is looked at so often.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// The interval of checks during these waits.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Send captured connections again
 ///
-/// Each file becomes a connection, which sends what the recorded one sent: all of them together, with their times. What
-/// comes back is read and thrown away. What was sent is told on stderr as one JSON line.
+/// Each file becomes a connection that sends the recorded bytes; all connections keep their recorded times. Replies are
+/// read and discarded. The result is one JSON line on stderr.
 ///
-/// Agents of rbkit are dialled by their collector: what they publish can be replayed to a listener with `listen_publish`,
-/// what they answer cannot.
+/// A collector connects to rbkit agents: their published events can be replayed to a listener with `listen_publish`, their
+/// replies cannot be replayed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -44,13 +44,13 @@ Examples:
   tributary replay captures/java/*.capture --to 127.0.0.1:8765 --speed 10
   tributary replay captures/desktops/*.capture --to 127.0.0.1:8080 --speed max")]
 pub(super) struct Arguments {
-    /// Capture files, as listeners with `capture` record them; `-` is stdin
+    /// Captures of a listener (option `capture`); `-` is stdin
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Where they are sent
+    /// The address to send to
     #[arg(long, value_name = "ADDRESS")]
     to: SocketAddr,
-    /// 1: as fast as it was; a number: so many times as fast; max: as fast as it goes
+    /// A factor, 1 is the recorded speed; or `max`, without waits
     #[arg(long, value_name = "SPEED", default_value = "1")]
     speed: Speed,
 }
@@ -68,7 +68,7 @@ impl FromStr for Speed {
         match text.parse::<f64>() {
             _ if text == "max" => Ok(Speed::Max),
             Ok(times) if times.is_finite() && times >= 1e-6 => Ok(Speed::Times(times)),
-            _ => Err("a speed is `max`, or a number above 0".to_owned()),
+            _ => Err("the speed must be `max` or a number above 0".to_owned()),
         }
     }
 }
@@ -82,11 +82,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let source = Source::of(Input::new(path));
         let reader = match source.map_err(|error| Failure::Failed(format!("{name}: {error}")))? {
             Source::Capture(reader) => reader,
-            Source::Wire(_) => return Err(Failure::Misused(format!("{name} is no capture, so it has no times"))),
+            Source::Wire(_) => {
+                return Err(Failure::Misused(format!("{name} is not a capture, so it cannot be replayed")));
+            }
         };
         let protocol = reader.head().protocol;
         if let Some(other) = spoken.replace(protocol).filter(|other| *other != protocol) {
-            return Err(Failure::Misused(format!("{name} is a capture of {protocol}, another one of {other}")));
+            return Err(Failure::Misused(format!(
+                "{name} is a capture of {protocol}, another file is a capture of {other}"
+            )));
         }
         captures.add(name.clone(), reader)?;
         names.push(name);
@@ -99,35 +103,35 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     ));
     match faults {
         0 => Ok(()),
-        faults => Err(Failure::Failed(format!("{} not sent to the end", counted(faults, "connection")))),
+        faults => Err(Failure::Failed(format!("{} could not be replayed completely", counted(faults, "connection")))),
     }
 }
 
-/// What was sent.
+/// The result of a replay.
 #[derive(Debug, Default)]
 struct Sent {
     connections: u64,
     records: u64,
     bytes: u64,
-    /// Bytes that came back.
+    /// Bytes of replies.
     answered: u64,
     seconds: f64,
-    /// Connections that could not be sent to their end.
+    /// Connections that were not replayed completely.
     faults: u64,
 }
 
-/// Reads and counts what comes back, until the collector closes.
-type Listening = JoinHandle<io::Result<u64>>;
+/// Reads and counts the replies until the collector closes the connection.
+type Replies = JoinHandle<io::Result<u64>>;
 
-/// A connection on its way.
+/// A connection of the replay.
 enum Connection {
-    /// Nothing of it is due yet.
-    Before,
-    Open(OwnedWriteHalf, Listening),
-    Over,
+    /// Its first step is not due yet.
+    Waiting,
+    Open(OwnedWriteHalf, Replies),
+    Closed,
 }
 
-/// `waits`: agents of this kind open a connection when the one before it was answered, and so does the replay.
+/// Sends all captures. `waits`: an agent of this protocol opens a connection after the reply on the one before.
 async fn play(
     mut captures: Captures,
     names: &[Arc<str>],
@@ -135,40 +139,40 @@ async fn play(
     speed: Speed,
     waits: bool,
 ) -> Result<Sent, Failure> {
-    let (began, first) = (Instant::now(), captures.start());
+    let (started, first) = (Instant::now(), captures.start());
     let mut sent = Sent::default();
-    let mut listening = Vec::new();
-    let mut connections: Vec<_> = names.iter().map(|_| Connection::Before).collect();
-    // Whether the connection that was opened last was answered.
+    let mut replies = Vec::new();
+    let mut connections: Vec<_> = names.iter().map(|_| Connection::Waiting).collect();
+    // Whether the connection that was opened last has a reply.
     let mut is_answered: Option<Arc<AtomicBool>> = None;
     while let Some((number, at, step)) = captures.next()? {
         if let Speed::Times(times) = speed {
             let after = Duration::from_nanos(at.0.saturating_sub(first.0));
             let after = Duration::try_from_secs_f64(after.as_secs_f64() / times).unwrap_or(Duration::MAX);
-            if let Some(due) = began.checked_add(after) {
+            if let Some(due) = started.checked_add(after) {
                 sleep_until(due).await;
             }
         }
         let connection = &mut connections[number];
         let done = async {
-            if let Connection::Before = connection {
+            if let Connection::Waiting = connection {
                 let until = Instant::now() + ANSWER_WAIT;
                 while waits && is_answered.as_ref().is_some_and(|it| !it.load(Relaxed)) && Instant::now() < until {
-                    sleep(LOOK_AGAIN).await;
+                    sleep(CHECK_INTERVAL).await;
                 }
                 let stream = TcpStream::connect(to).await?;
                 stream.set_nodelay(true)?;
-                let (mut reading, writing) = stream.into_split();
+                let (mut receiver, writing) = stream.into_split();
                 let answer = is_answered.insert(Arc::default()).clone();
-                let heard = tokio::spawn(async move {
-                    reading.readable().await?;
+                let reading = tokio::spawn(async move {
+                    receiver.readable().await?;
                     answer.store(true, Relaxed);
-                    tokio::io::copy(&mut reading, &mut tokio::io::sink()).await
+                    tokio::io::copy(&mut receiver, &mut tokio::io::sink()).await
                 });
                 sent.connections += 1;
-                *connection = Connection::Open(writing, heard);
+                *connection = Connection::Open(writing, reading);
             }
-            let Connection::Open(writing, heard) = connection else { return Ok(()) };
+            let Connection::Open(writing, reading) = connection else { return Ok(()) };
             match step {
                 Step::Bytes(bytes) => {
                     writing.write_all(&bytes).await?;
@@ -178,11 +182,11 @@ async fn play(
                 Step::End(_) => {
                     writing.shutdown().await?;
                     let until = Instant::now() + END_WAIT;
-                    while speed == Speed::Max && !heard.is_finished() && Instant::now() < until {
-                        sleep(LOOK_AGAIN).await;
+                    while speed == Speed::Max && !reading.is_finished() && Instant::now() < until {
+                        sleep(CHECK_INTERVAL).await;
                     }
-                    if let Connection::Open(_, heard) = std::mem::replace(connection, Connection::Over) {
-                        listening.push(heard);
+                    if let Connection::Open(_, reading) = std::mem::replace(connection, Connection::Closed) {
+                        replies.push(reading);
                     }
                 }
             }
@@ -190,23 +194,23 @@ async fn play(
         };
         if let Err(error) = done.await {
             say(format_args!("{}: {to}: {error}", names[number]));
-            *connection = Connection::Over;
+            *connection = Connection::Closed;
             sent.faults += 1;
         }
     }
-    // Who closes before everything is read would have the rest thrown away.
+    // A connection that is closed before the collector has read everything can lose the rest.
     let until = Instant::now() + MAX_WAIT;
     let mut open = 0;
-    for heard in listening {
-        match timeout_at(until, heard).await {
-            Ok(heard) => sent.answered += heard.ok().and_then(Result::ok).unwrap_or_default(),
+    for reading in replies {
+        match timeout_at(until, reading).await {
+            Ok(bytes) => sent.answered += bytes.ok().and_then(Result::ok).unwrap_or_default(),
             Err(_) => open += 1,
         }
     }
     if open > 0 {
         let open = counted(open, "connection");
-        say(format_args!("the collector has not closed {open} in {MAX_WAIT:?}"));
+        say(format_args!("the collector did not close {open} within {MAX_WAIT:?}"));
     }
-    sent.seconds = began.elapsed().as_secs_f64();
+    sent.seconds = started.elapsed().as_secs_f64();
     Ok(sent)
 }

@@ -1,30 +1,35 @@
 //! `tributary run`: the daemon.
 
+use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::{Builder, Handle};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
+use toml::de::DeTable;
 use tracing::{error, info, warn};
 
 use crate::config::{Config, Loaded};
 use crate::pipeline::accounting::{SinkTotals, Totals};
 use crate::server::Server;
 
-use super::{Failure, block_on_threads, service};
+use super::{Failure, block_on_with, service};
 
-/// Where a configuration is looked for when none is named, in this order.
+/// Paths of the configuration when none is named, in this order.
 const PLACES: [&str; 2] = ["./tributary.toml", "/etc/tributary/tributary.toml"];
 
-/// How often a configuration that is to be watched is looked at.
+/// How often a watched configuration is checked for changes.
 const WATCH: Duration = Duration::from_millis(500);
 
 /// Run the daemon
 ///
-/// SIGTERM and SIGINT drain and end it, a second one ends it at once. SIGHUP reads the configuration again, and opens
-/// files anew.
+/// SIGTERM and SIGINT drain and end it; a second one ends it immediately. SIGHUP reads the configuration again and
+/// reopens files.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -41,123 +46,164 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (source, loaded) = load(arguments.config.clone())?;
     info!("tributary {}, configuration: {source}", env!("CARGO_PKG_VERSION"));
     let threads = loaded.config.limits.threads();
-    let totals = block_on_threads(threads, serve(loaded.config, arguments.config.clone()))??;
-    verdict(&totals)
+    let decoding = Builder::new_multi_thread().worker_threads(threads).thread_name("decode").enable_all().build()?;
+    // Signals, health and the admin endpoint have the main thread: a session that decodes for long delays none of them.
+    let serving = serve(loaded.config, arguments.config.clone(), decoding.handle().clone());
+    let totals = block_on_with(&mut Builder::new_current_thread(), serving);
+    decoding.shutdown_background();
+    verdict(&totals??)
 }
 
-/// The configuration that is named, or the first that is there, or the built-in one; and where it came from.
+/// Loads the named configuration, or the first that exists, or the built-in one. Returns its name, too.
 pub(super) fn load(named: Option<PathBuf>) -> Result<(String, Loaded), Failure> {
-    let found = named.or_else(|| PLACES.iter().map(PathBuf::from).find(|place| place.exists()));
-    let (source, loaded) = match found {
-        Some(path) => (path.display().to_string(), Config::load(&path)),
-        None => ("built-in defaults".to_owned(), Config::parse("built-in defaults", "")),
-    };
-    let loaded = loaded.map_err(|errors| Failure::Misused(format!("the configuration is wrong\n{errors}")))?;
-    Ok((source, loaded))
+    load_with_text(named).map(|(source, _, loaded)| (source, loaded))
 }
 
-async fn serve(mut config: Config, named: Option<PathBuf>) -> Result<Totals, Failure> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+/// The same with the text of the file.
+fn load_with_text(named: Option<PathBuf>) -> Result<(String, String, Loaded), Failure> {
+    let found = named.or_else(|| PLACES.iter().map(PathBuf::from).find(|place| place.exists()));
+    let (source, text, loaded) = match found {
+        Some(path) => match fs::read_to_string(&path) {
+            Ok(text) => {
+                let source = path.display().to_string();
+                let loaded = Config::parse(&source, &text);
+                (source, text, loaded)
+            }
+            // It says why the file cannot be read.
+            Err(_) => (path.display().to_string(), String::new(), Config::load(&path)),
+        },
+        None => ("built-in defaults".to_owned(), String::new(), Config::parse("built-in defaults", "")),
+    };
+    let loaded = loaded.map_err(|errors| Failure::Misused(format!("invalid configuration\n{errors}")))?;
+    Ok((source, text, loaded))
+}
+
+/// SIGTERM and SIGINT.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn new() -> io::Result<StopSignals> {
+        let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        Ok(StopSignals { terminate, interrupt })
+    }
+
+    /// Waits for the next one.
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+async fn serve(mut config: Config, named: Option<PathBuf>, decoding: Handle) -> Result<Totals, Failure> {
+    let mut stop_signals = StopSignals::new()?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    // Before the files are used: what changes from here on is seen.
+    // Before the files are read, so that no later change is missed.
     let mut watch = Watch::new(named.clone(), &config);
-    let started = Server::start_on(&config, service::sockets(), |_| {}).await;
+    let started = Server::start_on(&config, service::sockets()?, &decoding, |_| {}).await;
     let mut server = started.map_err(|error| Failure::Failed(error.to_string()))?;
-    tell(&server, &config);
+    log_addresses(&server, &config);
     let _watchdog = AbortOnDropHandle::new(tokio::spawn(service::feed_watchdog(server.health().clone())));
     service::ready();
     loop {
         tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            () = stop_signals.next() => break,
             () = server.wants_to_stop() => break,
             () = watch.changed(), if config.watch => {
                 info!("the configuration or a certificate has changed");
-                reload(&mut server, &mut config, named.clone()).await;
-                watch.also(&config);
+                reload(&mut server, &mut config, named.clone(), &mut stop_signals).await;
+                watch.follow(&config);
             }
             _ = hang_up.recv() => {
-                reload(&mut server, &mut config, named.clone()).await;
-                watch.also(&config);
+                reload(&mut server, &mut config, named.clone(), &mut stop_signals).await;
+                watch.follow(&config);
                 server.reopen();
-                info!("SIGHUP: files are opened anew");
+                info!("SIGHUP: files are reopened");
             }
         }
     }
-    info!("stopping; a second signal stops at once");
+    info!("stopping; a second signal stops immediately");
     service::stopping();
-    let accounting = server.accounting().clone();
+    let stop_now = server.stop_now_token();
+    let mut stopping = pin!(server.stop());
     let totals = tokio::select! {
-        totals = server.stop() => totals,
-        _ = terminate.recv() => give_up(&accounting),
-        _ = interrupt.recv() => give_up(&accounting),
+        totals = &mut stopping => totals,
+        () = stop_signals.next() => {
+            warn!("second signal: stopping immediately; events that are not written count as failed");
+            stop_now.cancel();
+            stopping.await
+        }
     };
     totals.listeners.iter().for_each(|listener| info!("{listener}"));
     totals.sinks.iter().for_each(|sink| info!("{sink}"));
     Ok(totals)
 }
 
-/// Looks whether the configuration file, or a TLS file that it names, is another one than before.
+/// Notices when the configuration file, or a TLS file that it names, is replaced or changed.
 struct Watch {
     path: Option<PathBuf>,
     tls: Vec<PathBuf>,
-    seen: Looks,
+    seen: Fingerprints,
     ticks: Interval,
 }
 
-/// What files look like from outside, the configuration first; `None`: it is not there. A change that is still going on
-/// looks different again a moment later.
-type Looks = Vec<Option<(u64, u64, SystemTime)>>;
+/// Inode, length and time of files, the configuration first; `None`: it does not exist. While a file is being written its
+/// fingerprint keeps changing.
+type Fingerprints = Vec<Option<(u64, u64, SystemTime)>>;
 
 impl Watch {
     fn new(named: Option<PathBuf>, config: &Config) -> Watch {
         let path = named.or_else(|| PLACES.iter().map(PathBuf::from).find(|place| place.exists()));
-        let mut watch = Watch { path, tls: Vec::new(), seen: Looks::new(), ticks: interval(WATCH) };
-        watch.seen = watch.look();
-        watch.also(config);
+        let mut watch = Watch { path, tls: Vec::new(), seen: Fingerprints::new(), ticks: interval(WATCH) };
+        watch.seen = watch.fingerprints();
+        watch.follow(config);
         watch.ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         watch
     }
 
     /// Watches the TLS files that this configuration names.
-    fn also(&mut self, config: &Config) {
+    fn follow(&mut self, config: &Config) {
         let tls = config.tls_files();
         if tls != self.tls {
             self.tls = tls;
-            // Whether the configuration is another one since is still to be seen.
+            // The configuration's own fingerprint stays: it may have changed since.
             self.seen.truncate(1);
-            self.seen.extend(self.look().drain(1..));
+            self.seen.extend(self.fingerprints().drain(1..));
         }
     }
 
-    /// Waits until one has changed, and all look the same for one tick after.
+    /// Waits until a file has changed, and then none has for one tick.
     async fn changed(&mut self) {
-        let mut new = Looks::new();
+        let mut last = Fingerprints::new();
         loop {
             self.ticks.tick().await;
-            let looks = self.look();
-            let is_there = looks.first().is_some_and(Option::is_some);
-            if is_there && looks != self.seen && looks == new {
-                self.seen = looks;
+            let current = self.fingerprints();
+            let exists = current.first().is_some_and(Option::is_some);
+            if exists && current != self.seen && current == last {
+                self.seen = current;
                 return;
             }
-            new = looks;
+            last = current;
         }
     }
 
-    fn look(&self) -> Looks {
-        let look = |path: &PathBuf| {
+    fn fingerprints(&self) -> Fingerprints {
+        let fingerprint = |path: &PathBuf| {
             let metadata = path.metadata().ok()?;
             Some((metadata.ino(), metadata.len(), metadata.modified().ok()?))
         };
-        let config = self.path.as_ref().and_then(look);
-        [config].into_iter().chain(self.tls.iter().map(look)).collect()
+        let config = self.path.as_ref().and_then(fingerprint);
+        [config].into_iter().chain(self.tls.iter().map(fingerprint)).collect()
     }
 }
 
-/// Where it listens and dials, and where events go.
-fn tell(server: &Server, config: &Config) {
+/// Logs where the daemon listens and dials, and where events go.
+fn log_addresses(server: &Server, config: &Config) {
+    config.warn_about_exposed_secrets();
     for bound in server.addresses() {
         info!("listener {} ({}) on {}", bound.name, bound.protocol, bound.address);
     }
@@ -175,48 +221,72 @@ fn tell(server: &Server, config: &Config) {
     }
 }
 
-/// Reads the configuration again and goes on by it. A wrong one changes nothing.
-async fn reload(server: &mut Server, config: &mut Config, named: Option<PathBuf>) {
+/// Reads the configuration again and puts it into force. An invalid one changes nothing. A stop signal does not wait for
+/// the reload.
+async fn reload(server: &mut Server, config: &mut Config, named: Option<PathBuf>, stop_signals: &mut StopSignals) {
     service::reloading();
-    reread(server, config, named).await;
+    let stop = server.stop_token();
+    let mut rereading = pin!(reread(server, config, named));
+    tokio::select! {
+        () = &mut rereading => {}
+        () = stop_signals.next() => {
+            // From now on the reload waits for nothing.
+            stop.cancel();
+            rereading.await;
+        }
+    }
     service::ready();
 }
 
 async fn reread(server: &mut Server, config: &mut Config, named: Option<PathBuf>) {
-    let (source, loaded) = match load(named) {
+    const UNCHANGED: &str = "the running configuration stays in force";
+    let (source, text, loaded) = match load_with_text(named) {
         Ok(loaded) => loaded,
-        Err(failure) => return error!("everything goes on as before: {failure}"),
+        Err(failure) => return error!("{UNCHANGED}: {failure}"),
     };
+    if let Some(lost) = lost_section(config, &text) {
+        return error!(
+            "{UNCHANGED}: {source} has no [{lost}] any more, as if it were cut off; to run with the built-in {lost}, \
+             restart the daemon"
+        );
+    }
     match server.reload(&loaded.config).await {
         Ok(reloaded) => {
             info!("{source}: {reloaded}");
             reloaded.stale.iter().for_each(|why| warn!("{why}"));
             reloaded.failures.iter().for_each(|failure| error!("{failure}"));
             *config = loaded.config;
-            tell(server, config);
+            log_addresses(server, config);
         }
-        Err(failure) => error!("everything goes on as before: {failure}"),
+        Err(failure) => error!("{UNCHANGED}: {failure}"),
     }
 }
 
-fn give_up(accounting: &crate::pipeline::accounting::Accounting) -> Totals {
-    warn!("stopped at once; the counters are as they stand");
-    accounting.totals()
+/// The section that the running configuration has and a new file has lost completely, so that the built-in one would take
+/// its place. A file that is being written, or was cut off, may be valid: an empty one is.
+fn lost_section(running: &Config, text: &str) -> Option<&'static str> {
+    let (document, _) = DeTable::parse_recoverable(text);
+    let is_lost = |section| !document.get_ref().contains_key(section);
+    let builtin = Config::builtin();
+    if running.listeners != builtin.listeners && is_lost("listeners") {
+        return Some("listeners");
+    }
+    (running.sinks != builtin.sinks && is_lost("sinks")).then_some("sinks")
 }
 
-/// Whether everything that was decoded was also given to the sinks, and none of them died.
+/// Whether all decoded events were written, and no sink failed that must not fail.
 pub(super) fn verdict(totals: &Totals) -> Result<(), Failure> {
-    // A reader that has left wanted no more; what it did not get is no failure.
-    let open = || totals.sinks.iter().filter(|sink| !sink.closed);
+    // When the reader has closed a sink, events that it did not read are no failure.
+    let open = || totals.sinks.iter().filter(|sink| !sink.is_closed);
     let unwritten = |sink: &SinkTotals| i128::from(sink.failed) + sink.in_flight();
-    let names = |is_meant: &dyn Fn(&SinkTotals) -> bool| {
-        open().filter(|sink| is_meant(sink)).map(|sink| sink.name.as_str()).collect::<Vec<_>>().join(", ")
+    let names = |is_listed: &dyn Fn(&SinkTotals) -> bool| {
+        open().filter(|sink| is_listed(sink)).map(|sink| sink.name.as_str()).collect::<Vec<_>>().join(", ")
     };
     let failed: i128 = open().map(unwritten).sum();
     if failed > 0 {
         let names = names(&|sink| unwritten(sink) > 0);
         return Err(Failure::Failed(format!("{failed} decoded events could not be written by sink {names}")));
     }
-    let dead = names(&|sink| sink.dead);
+    let dead = names(&|sink| sink.is_dead);
     if dead.is_empty() { Ok(()) } else { Err(Failure::Failed(format!("sink {dead} failed (on_failure = \"fatal\")"))) }
 }

@@ -1,4 +1,4 @@
-//! `tributary simulate`: an agent for load tests and demos.
+//! `tributary simulate`: agents for load tests and demos.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use super::{Failure, NamedProtocol, block_on, duration, say};
 
 /// Simulate agents that send realistic, seeded traffic
 ///
-/// What was sent is told on stderr as one JSON line, so that the receiving side can be checked against it.
+/// The result is one JSON line on stderr with the numbers of events and bytes that were sent, to compare with the receiver.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -22,63 +22,63 @@ Examples:
   tributary simulate rbkit --publish 127.0.0.1:5555 --request 127.0.0.1:5556 --rate 1000 --for 1m
   tributary simulate zico --to 127.0.0.1:8640 --dialect gen1 --connections 2")]
 pub(super) struct Arguments {
-    /// What the agents speak
+    /// The protocol of the agents
     protocol: NamedProtocol,
-    /// Where they connect; all but rbkit, to which the collector connects
+    /// The address that agents connect to. Not for rbkit: its collector connects to the agent
     #[arg(long, value_name = "ADDRESS")]
     to: Option<SocketAddr>,
-    /// How many events they send in all
+    /// Number of events that all agents send together
     #[arg(long, value_name = "N", default_value = "1000", conflicts_with = "time")]
     count: u64,
-    /// How long they send, instead of how many
+    /// Send for this time instead
     #[arg(long = "for", id = "time", value_name = "DURATION", value_parser = duration)]
     time: Option<Duration>,
-    /// Events per second over all connections [default: as fast as the collector takes them]
+    /// Events per second of all agents together [default: as fast as the collector reads]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rate: Option<u64>,
-    /// How many agents
+    /// Number of agents
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
-    /// The same seed gives the same traffic
+    /// Seed of the random traffic; the same seed gives the same traffic
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
-    /// datadog: how lists are laid out, as `list_layout` of the listener
+    /// datadog: layout of lists, as `list_layout` of the listener
     #[arg(long, value_name = "LAYOUT", default_value = "exact")]
     list_layout: Layout,
-    /// Which version of the protocol the agents speak: bytefrog 1 to 4 [default: 4], endless 2 or 3 [default: 3]
+    /// Version of the protocol: bytefrog 1 to 4 [default: 4], endless 2 or 3 [default: 3]
     #[arg(long, alias = "version", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     protocol_version: Option<u8>,
-    /// rbkit: v0.1.10, master-2.1 (the default), master-2.1-raw or spec-2.1; zico: doc, gen1 or gen2 (the default)
+    /// Dialect: rbkit v0.1.10, master-2.1 (the default), master-2.1-raw or spec-2.1; zico doc, gen1 or gen2 (the default)
     #[arg(long, value_name = "DIALECT")]
     dialect: Option<String>,
-    /// bytefrog: threads of each traced program
+    /// bytefrog: number of threads of each traced program
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
-    /// bytefrog: the project that the agents belong to, from version 4 on; 0: none
+    /// bytefrog: project id, from version 4 on; 0: none
     #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true)]
     project_id: i32,
-    /// bytefrog: numbers in order and names before they are used, as real agents never send them
+    /// bytefrog: send events in the order of their numbers and names before their use, unlike real agents
     #[arg(long)]
     in_order: bool,
-    /// bytefrog: one buffer in so many is lost, which leaves a gap in the numbers; 0: none
+    /// bytefrog: drop one of N buffers, which leaves gaps in the numbers; 0: none
     #[arg(long, value_name = "N", default_value = "0")]
     gaps: u32,
-    /// rbkit: where it publishes; port 0: any, which is told on stderr
+    /// rbkit: address of the publish socket; port 0: the system chooses a port, which is reported on stderr
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5555")]
     publish: SocketAddr,
-    /// rbkit: where it takes requests; port 0: any, which is told on stderr
+    /// rbkit: address of the request socket; port 0: the system chooses a port, which is reported on stderr
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5556")]
     request: SocketAddr,
-    /// rbkit: objects of a heap dump
+    /// rbkit: number of objects in a heap dump
     #[arg(long, value_name = "N", default_value = "2000")]
     heap_objects: u32,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Layout {
-    /// As long as their entries
+    /// The length of their entries
     Exact,
-    /// Always 32 entries long
+    /// Always 32 entries
     Padded32,
 }
 
@@ -100,16 +100,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Protocol::Endless => Agent::Endless(match arguments.protocol_version {
             None | Some(3) => endless::Version::V3,
             Some(2) => endless::Version::V2,
-            Some(_) => return Err(Failure::Misused("--protocol-version: agents of endless speak 2 or 3".to_owned())),
+            Some(_) => {
+                return Err(Failure::Misused(
+                    "--protocol-version: endless agents have the versions 2 and 3".to_owned(),
+                ));
+            }
         }),
         Protocol::Zico => Agent::Zico(match arguments.dialect.as_deref() {
             None | Some("gen2") => zico::Dialect::Gen2,
             Some("gen1") => zico::Dialect::Gen1,
             Some("doc") => zico::Dialect::Doc,
-            Some(_) => return Err(Failure::Misused("--dialect: agents of zico speak doc, gen1 or gen2".to_owned())),
+            Some(_) => {
+                return Err(Failure::Misused("--dialect: zico agents have the dialects doc, gen1 and gen2".to_owned()));
+            }
         }),
     };
-    let missing = || Failure::Misused("--to ADDRESS is missing: where the agents connect".to_owned());
+    let missing = || Failure::Misused("--to ADDRESS is missing: the address that the agents connect to".to_owned());
     let plan = Plan {
         to: arguments.to.ok_or_else(missing)?,
         amount: arguments.amount(),
@@ -122,10 +128,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A Ruby process: it waits for collectors, and so do we.
+/// Simulates a Ruby process, which waits for its collector.
 fn ruby(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.to.is_some() || arguments.connections != 1 {
-        let text = "rbkit: collectors connect to one agent, at --publish and --request; no --to, no --connections";
+        let text = "rbkit: a collector connects to one agent, at --publish and --request; omit --to and --connections";
         return Err(Failure::Misused(text.to_owned()));
     }
     let Arguments { publish, request, heap_objects, rate, seed, .. } = *arguments;
@@ -142,7 +148,7 @@ fn ruby(arguments: &Arguments) -> Result<(), Failure> {
     say(report.to_json());
     match report.received.faults() {
         0 => Ok(()),
-        faults => Err(Failure::Failed(format!("the collector did {faults} times what none should do"))),
+        faults => Err(Failure::Failed(format!("the collector broke the protocol {faults} times"))),
     }
 }
 
@@ -152,13 +158,13 @@ impl Arguments {
     }
 }
 
-/// The simulated agent of a protocol, as it is by default.
+/// The simulated agent of a protocol with its defaults.
 pub(super) fn agent(protocol: Protocol) -> Result<Agent, Failure> {
     match protocol {
         Protocol::Datadog => Ok(Agent::Datadog(datadog::Dialect::default())),
         Protocol::Bytefrog => Ok(Agent::Bytefrog(bytefrog::Options::default())),
         Protocol::Endless => Ok(Agent::Endless(endless::Version::default())),
         Protocol::Zico => Ok(Agent::Zico(zico::Dialect::default())),
-        Protocol::Rbkit => Err(Failure::Misused("rbkit: the daemon connects to the agent, not the reverse".to_owned())),
+        Protocol::Rbkit => Err(Failure::Misused("rbkit: the daemon connects to the agent".to_owned())),
     }
 }

@@ -1,4 +1,4 @@
-//! `tributary tap`: what passes through a running daemon, live, through its admin endpoint.
+//! `tributary tap`: a live view of a running daemon, through its admin endpoint.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,54 +19,56 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use crate::admin::COMMAND_HEADER;
+use crate::codec::terminal;
 use crate::event::Kind;
 
 use super::{Failure, OutputFormat, block_on, quiet, run};
 
-/// What is read of an answer that is no tap.
-const MAX_ANSWER_BYTES: usize = 16 * 1024;
+/// The most bytes of an error response that are read.
+const MAX_ERROR_BYTES: usize = 16 * 1024;
 
-/// See what passes through a running daemon, live: its events, or the bytes of the wire, annotated
+/// Watch a running daemon live: its events, or annotated bytes of its connections
 ///
-/// Nobody waits for it: what is read too slowly is left out, and a line says how much. With --wire, connections that are open
-/// already are shown from their next message on.
+/// A tap delays no connection: if its reader is too slow, events are dropped, and a line says how many. With --wire, open
+/// connections are shown from their next message on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   tributary tap                                all events of the daemon on this machine
-  tributary tap --listener spans --kind loss   what cannot be decoded
+  tributary tap --listener spans --kind loss   losses only
   tributary tap --listener java --wire         every message: offset, bytes, field, value
   tributary tap --admin collector:9464 --token-file admin-token --ca ca.pem")]
 pub(super) struct Arguments {
-    /// The daemon's configuration, which says where its admin endpoint is [default: as for `run`]
+    /// Configuration file of the daemon, with the address of its admin endpoint [default: as for `run`]
     #[arg(long, value_name = "FILE", conflicts_with = "admin")]
     config: Option<PathBuf>,
-    /// The admin endpoint
+    /// Address of the admin endpoint
     #[arg(long, value_name = "HOST:PORT")]
     admin: Option<String>,
-    /// The file with the endpoint's token [default: as configured]
+    /// File with the token of the endpoint [default: as configured]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// TLS, with a certificate of these authorities [default: as configured]
+    /// PEM file with the authorities of the endpoint's certificate; with it, TLS is used [default: as configured]
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Only what comes through this listener
+    /// Only this listener
     #[arg(long, value_name = "NAME")]
     listener: Option<String>,
-    /// Only events of this kind; may be repeated
+    /// Only events of this kind; can be repeated
     #[arg(long = "kind", value_name = "KIND", value_parser = kind, conflicts_with = "wire")]
     kinds: Vec<Kind>,
-    /// Bytes of the wire instead of events, and what of them was lost
+    /// Annotated bytes and losses instead of events
     #[arg(long, conflicts_with = "format")]
     wire: bool,
-    /// How events are written
+    /// Format of events
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     format: OutputFormat,
 }
 
 fn kind(name: &str) -> Result<Kind, String> {
     let known = Kind::ALL.into_iter().find(|kind| kind.as_str() == name);
-    known.ok_or_else(|| format!("there are {}", Kind::ALL.map(Kind::as_str).join(", ")))
+    known.ok_or_else(|| format!("the kinds are {}", Kind::ALL.map(Kind::as_str).join(", ")))
 }
 
 /// An admin endpoint.
@@ -88,7 +90,7 @@ impl Endpoint {
         let (token_file, ca) = (token_file.clone(), ca.clone());
         if let Some(address) = admin {
             let Some((host, _)) = address.rsplit_once(':') else {
-                return Err(Failure::Misused(format!("--admin {address}: write HOST:PORT")));
+                return Err(Failure::Misused(format!("--admin {address}: not HOST:PORT")));
             };
             let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
             return Ok(Endpoint { host, address: address.clone(), token_file, ca });
@@ -96,9 +98,9 @@ impl Endpoint {
         let (source, loaded) = run::load(config.clone())?;
         let admin = loaded.config.admin;
         let Some(mut listen) = admin.listen else {
-            return Err(Failure::Failed(format!("{source}: the daemon has no admin endpoint ([admin] listen = \"\")")));
+            return Err(Failure::Failed(format!("{source}: the admin endpoint is off ([admin] listen = \"\")")));
         };
-        // Who listens everywhere is found here.
+        // An endpoint on all addresses has the loopback address too.
         match listen.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => listen.set_ip(Ipv4Addr::LOCALHOST.into()),
             IpAddr::V6(ip) if ip.is_unspecified() => listen.set_ip(Ipv6Addr::LOCALHOST.into()),
@@ -109,18 +111,18 @@ impl Endpoint {
         Ok(Endpoint { host: listen.ip().to_string(), address: listen.to_string(), token_file, ca })
     }
 
-    /// Writes what passes to stdout, until the daemon ends or nobody reads.
+    /// Writes the live view to stdout until the daemon ends or the reader closes stdout.
     async fn follow(&self, arguments: &Arguments) -> Result<(), Failure> {
-        let answer = self.ask(&query(arguments)).await?;
-        let (status, mut body) = (answer.status(), answer.into_body());
+        let response = self.request(&query(arguments)).await?;
+        let (status, mut body) = (response.status(), response.into_body());
         if status != StatusCode::OK {
-            let words = Limited::new(body, MAX_ANSWER_BYTES).collect().await.map(|body| body.to_bytes());
-            let words = words.unwrap_or_default();
-            let words = String::from_utf8_lossy(&words);
-            return Err(self.failed(format_args!("{status}: {}", words.trim_end())));
+            let why = Limited::new(body, MAX_ERROR_BYTES).collect().await.map(|body| body.to_bytes());
+            let why = why.unwrap_or_default();
+            let why = String::from_utf8_lossy(&why);
+            return Err(self.failed(format_args!("{status}: {}", terminal::shown(why.trim_end()))));
         }
         let mut stdout = io::stdout();
-        // A daemon that is killed ends its stream without a word.
+        // The stream of a daemon that is killed ends with an error.
         while let Some(Ok(frame)) = body.frame().await {
             let Ok(data) = frame.into_data() else { continue };
             if let Err(error) = stdout.write_all(&data).and_then(|()| stdout.flush()) {
@@ -130,8 +132,8 @@ impl Endpoint {
         Ok(())
     }
 
-    async fn ask(&self, query: &str) -> Result<Response<Incoming>, Failure> {
-        let mut request = Request::get(format!("/tap?{query}")).header(HOST, &self.address);
+    async fn request(&self, query: &str) -> Result<Response<Incoming>, Failure> {
+        let mut request = Request::get(format!("/tap?{query}")).header(HOST, &self.address).header(COMMAND_HEADER, "1");
         if let Some(path) = &self.token_file {
             let token = std::fs::read_to_string(path).map_err(|error| file(path, error))?;
             request = request.header(AUTHORIZATION, format!("Bearer {}", token.trim()));
@@ -155,7 +157,7 @@ impl Endpoint {
     ) -> Result<Response<Incoming>, Failure> {
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.failed(error))?;
-        // It ends with the answer, which tells how.
+        // Its error is an error of the response too.
         tokio::spawn(connection);
         sender.send_request(request).await.map_err(|error| self.failed(error))
     }
@@ -171,7 +173,7 @@ fn query(arguments: &Arguments) -> String {
         true => "wire".to_owned(),
         false => format!("format={}", crate::sink::encode::Format::from(*format).as_str()),
     };
-    // Names of listeners need no escapes, and what is no such name is none of a listener.
+    // Names of listeners need no escapes. No listener has another name.
     let is_plain = |name: &&String| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     if let Some(name) = listener {
         query.push_str("&listener=");
@@ -181,7 +183,7 @@ fn query(arguments: &Arguments) -> String {
     query
 }
 
-/// What speaks TLS with whom one of these authorities vouches for.
+/// A TLS connector that trusts the authorities in this file.
 fn connector(path: &Path) -> Result<TlsConnector, Failure> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| file(path, error))? {

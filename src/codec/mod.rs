@@ -2,6 +2,7 @@
 
 pub mod base64;
 pub mod cbor;
+pub mod digest;
 pub mod edn;
 pub mod gvariant;
 pub mod http;

@@ -1,8 +1,8 @@
-//! `[listeners.NAME]`: where agents connect, and what they speak.
+//! `[listeners.NAME]`: the addresses that agents connect to, and their protocols.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::{Names, check_name};
+use super::conflicts::{Addresses, check_name};
 use crate::options::{Bounds, Section};
 use crate::pipeline::AGENT_REGISTRY_BYTES;
 use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
@@ -12,14 +12,14 @@ use crate::zico_store::StoreOptions;
 /// One listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListenerConfig {
-    /// The operator's name for it; it appears in `origin.listener`. 1 to 64 of `A-Z a-z 0-9 _ -`.
+    /// Its name, which appears in `origin.listener`. 1 to 64 characters of `A-Z a-z 0-9 _ -`.
     pub name: String,
-    /// The address that it binds. Port 0: one that the system chooses. Default: loopback, the port that agents use; of
-    /// rbkit, whose processes are dialled, none.
+    /// The address that it binds. Port 0: the system chooses a port. Default: loopback, and the port that agents of the
+    /// protocol use. None for rbkit, which connects to its agents.
     pub listen: Option<SocketAddr>,
-    /// What every listener takes.
+    /// The options of every listener.
     pub options: ListenerOptions,
-    /// The protocol, with what listeners of that protocol take.
+    /// The protocol and its options.
     pub protocol: ProtocolOptions,
 }
 
@@ -32,14 +32,14 @@ pub enum ProtocolOptions {
     Datadog(datadog::Options),
     /// Endless OS metrics, over HTTP.
     Endless(endless::Options, HttpOptions),
-    /// Ruby processes, which are dialled.
+    /// Ruby processes, which the listener connects to.
     Rbkit(rbkit::Options),
     /// Zorka agents, over HTTP.
     Zico(zico::Options, StoreOptions, HttpOptions),
 }
 
 impl ProtocolOptions {
-    /// Which protocol it is.
+    /// The protocol.
     pub fn protocol(&self) -> Protocol {
         match self {
             ProtocolOptions::Bytefrog(_) => Protocol::Bytefrog,
@@ -67,11 +67,11 @@ impl ProtocolOptions {
 }
 
 impl ListenerConfig {
-    /// Says what it may take of memory whatever happens.
+    /// Declares the memory that the listener can use.
     pub(super) fn declare(&self, bounds: &mut Bounds) {
         let of = format!("listeners.{}", self.name);
         self.options.declare(&of, bounds);
-        bounds.add(&of, "who has been heard", AGENT_REGISTRY_BYTES);
+        bounds.add(&of, "recently seen agents", AGENT_REGISTRY_BYTES);
         match &self.protocol {
             ProtocolOptions::Bytefrog(_) | ProtocolOptions::Datadog(_) | ProtocolOptions::Rbkit(_) => {
                 bounds.need(self.options.most_buffered_bytes());
@@ -89,15 +89,14 @@ impl ListenerConfig {
     }
 }
 
-/// Reads all listeners, in the order of the file.
-pub(super) fn read(root: &mut Section<'_>) -> Vec<ListenerConfig> {
-    let mut taken = Names::default();
-    let listeners = root.named_sections("listeners", |name, section| listener(name, section, &mut taken));
+/// Reads all listeners, in the order of the file. `bound` has the addresses that others bind.
+pub(super) fn read(root: &mut Section<'_>, bound: &mut Addresses) -> Vec<ListenerConfig> {
+    let listeners = root.named_sections("listeners", |name, section| listener(name, section, bound));
     listeners.into_iter().flatten().collect()
 }
 
-/// None when the section does not say what kind of listener it is.
-fn listener(name: &str, section: &mut Section<'_>, taken: &mut Names<SocketAddr>) -> Option<ListenerConfig> {
+/// None when the section has no valid `protocol`.
+fn listener(name: &str, section: &mut Section<'_>, bound: &mut Addresses) -> Option<ListenerConfig> {
     check_name(name, section);
     let protocol = section.required_choice("protocol", &Protocol::ALL.map(|protocol| (protocol.as_str(), protocol)));
     let listen = match protocol {
@@ -116,18 +115,19 @@ fn listener(name: &str, section: &mut Section<'_>, taken: &mut Names<SocketAddr>
         ProtocolOptions::Rbkit(options) => ("listen_publish", options.listen_publish),
         _ => ("listen", listen),
     };
-    if let Some(listen) = listen.filter(|listen| listen.port() != 0)
-        && let Some(other) = taken.claim(listen, name)
+    if let Some(listen) = listen
+        && let Some((owner, other)) = bound.claim(listen, format!("listener `{name}`"))
     {
-        section.error(key, format!("listener `{other}` listens on {listen} already"), None);
+        let message = format!("listener `{name}` cannot listen on {listen}: {owner} listens on {other}");
+        section.error(key, message, Some("set another port".into()));
     }
     Some(ListenerConfig { name: name.to_owned(), listen, options, protocol })
 }
 
-/// The port that the agents of a protocol connect to unless told otherwise.
+/// The port that agents of the protocol connect to by default.
 fn default_port(protocol: Protocol) -> u16 {
     match protocol {
-        // Nobody connects; the port is that of the processes themselves.
+        // Not used: the listener connects to port 5555 of the Ruby processes.
         Protocol::Rbkit => 5555,
         Protocol::Bytefrog => 8765,
         Protocol::Datadog => 8136,

@@ -1,9 +1,12 @@
-//! The configuration: a TOML file. Reading it reports every error together, each with its place and a valid alternative.
+//! The configuration: the tree of a TOML file. All errors are reported together, each with its place and a valid
+//! alternative.
 //!
-//! Option types live beside their components and read themselves from a [`Section`]; this module knows which components
-//! there are.
+//! Option types are beside their components and read themselves from a [`Section`]. This module knows which components
+//! exist, and which of them cannot stand beside each other.
 
+mod conflicts;
 mod listeners;
+pub mod secrets;
 mod sinks;
 
 use std::path::{Path, PathBuf};
@@ -14,50 +17,52 @@ use crate::event::MOST_BATCH_BYTES;
 use crate::options::{Bounds, ConfigErrors, Diagnostic, Section, bounds, section};
 use crate::transport::options::TlsOptions;
 
+use conflicts::Addresses;
 pub use listeners::{ListenerConfig, ProtocolOptions};
 pub use sinks::{SinkConfig, SinkKind};
 
-/// Everything that an operator can set.
+/// The whole configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// What holds for the whole process.
+    /// Limits of the whole process.
     pub limits: Limits,
-    /// The operator's door into the running daemon.
+    /// The admin endpoint.
     pub admin: AdminOptions,
-    /// Whether `run` reads the file, and the TLS files that it names, again by itself when one has changed. Off.
+    /// Whether `run` reloads the configuration when the file, or a TLS file that it names, has changed. Default: false.
     pub watch: bool,
-    /// Where agents connect, in the order of the file. Never empty.
+    /// The listeners, in the order of the file. Never empty.
     pub listeners: Vec<ListenerConfig>,
-    /// Where events go, in the order of the file. Never empty.
+    /// The sinks, in the order of the file. Never empty.
     pub sinks: Vec<SinkConfig>,
 }
 
-/// What holds for the whole process.
+/// Limits of the whole process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
-    /// Memory that the daemon takes at most, beside what the process itself takes (see [`Config::bounds`]): what sinks and
-    /// other components may take whatever happens, and what all peers share. 256 MiB. At least 1 MiB, and at least what the
-    /// configuration needs.
+    /// The most memory that the daemon uses, without that of the process itself (see [`Config::bounds`]): the reserved
+    /// memory of sinks and other components, and the budget that all peers share. Default: 256 MiB. At least 1 MiB, and
+    /// at least what the configuration needs.
     pub memory_bytes: u64,
     /// What the messages and bodies of one address (of one IPv6 /64) may take of the shared memory before they are decoded;
     /// those of 64 KiB at most are exempt. None, as by default: half of it. At least 1 MiB.
     pub memory_per_address: Option<u64>,
-    /// Threads that decode and serve, beside one for each sink. None, as by default: one less than there are processors, at
-    /// least 1 and at most 8. 1 to 256.
+    /// Threads that decode and serve; each sink has one more. 1 to 256. None, the default: one less than the number of
+    /// processors, at least 1 and at most 8.
     pub threads: Option<usize>,
-    /// How long a stopping daemon waits for its connections and sinks. 10 s. Zero: not at all; at most 1 h.
+    /// How long a stop may take, for connections and sinks together; the last quarter, a second at most, is for the sinks
+    /// alone. Default: 10 s. At most 1 h; zero: no time.
     pub shutdown_grace: Duration,
 }
 
-/// A configuration, and how it came about.
+/// A configuration that was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
     /// The effective configuration: a TOML document with every option, which reads as this same configuration.
     pub effective: String,
-    /// Every option, as its dotted path and its value in TOML, in the order of `effective`. The value is empty when
-    /// the option has no default and is not set.
+    /// Every option as its dotted path and its value in TOML, in the order of `effective`. The value is empty for an
+    /// option without a default that is not set.
     pub options: Vec<(String, String)>,
 }
 
@@ -65,7 +70,7 @@ impl Config {
     /// Reads a file.
     ///
     /// # Errors
-    /// The file cannot be read; or everything that is wrong in it.
+    /// The file cannot be read, or is not valid: then every error in it.
     pub fn load(path: &Path) -> Result<Loaded, ConfigErrors> {
         let source = path.display().to_string();
         let unreadable = |why: String| {
@@ -85,17 +90,21 @@ impl Config {
         Config::parse(&source, &text)
     }
 
-    /// Reads a TOML document, which errors call `source_name`.
+    /// Reads a TOML document. `source_name` is its name in errors.
     ///
     /// # Errors
-    /// Everything that is wrong in it.
+    /// Every error in the document.
     pub fn parse(source_name: &str, text: &str) -> Result<Loaded, ConfigErrors> {
         let (config, settings) = section::read_document(source_name, text, BUILTIN, |root| {
             let limits = root.section("limits", Limits::read);
             let admin = root.section("admin", AdminOptions::read);
             let watch = root.section("reload", |section| section.bool("watch", false));
-            let listeners = listeners::read(root);
-            let sinks = sinks::read(root);
+            let mut bound = Addresses::default();
+            if let Some(listen) = admin.listen {
+                bound.claim(listen, "the admin endpoint ([admin] listen)".to_owned());
+            }
+            let listeners = listeners::read(root, &mut bound);
+            let sinks = sinks::read(root, &listeners);
             let config = Config { limits, admin, watch, listeners, sinks };
             config.check_memory(root);
             config
@@ -108,18 +117,18 @@ impl Config {
         Ok(Loaded { config, effective, options })
     }
 
-    /// The files of everybody's TLS: certificates, keys, authorities.
+    /// All TLS files of the listeners and the admin endpoint: certificates, keys, authorities.
     pub fn tls_files(&self) -> Vec<PathBuf> {
         let listeners = self.listeners.iter().filter_map(|listener| listener.options.tls.as_ref());
         let of = |tls: &TlsOptions| [Some(tls.cert.clone()), Some(tls.key.clone()), tls.client_ca.clone()];
         listeners.chain(&self.admin.tls).flat_map(of).flatten().collect()
     }
 
-    /// What its components may take of memory at the worst. What is left of `limits.memory_bytes` peers share.
+    /// The memory that components can use at most. Peers share the rest of `limits.memory_bytes`.
     pub fn bounds(&self) -> Bounds {
         let mut bounds = Bounds::default();
         let threads = self.limits.threads();
-        let what = format!("batches being made: {threads} threads x {}", bounds::size(MOST_BATCH_BYTES));
+        let what = format!("unfinished batches: {threads} threads x {}", bounds::size(MOST_BATCH_BYTES));
         bounds.add("limits", what, (threads as u64).saturating_mul(MOST_BATCH_BYTES));
         self.admin.declare(&mut bounds);
         self.listeners.iter().for_each(|listener| listener.declare(&mut bounds));
@@ -132,12 +141,13 @@ impl Config {
         let least = bounds.least_limit();
         if limit < least {
             let message = format!("`memory_bytes` is {}: too little for this configuration", bounds::size(limit));
-            let help = format!("at least {}, or lower what is large among these bytes:", bounds::size(least));
+            let help = format!("set at least {}, or lower a large item of this list, in bytes:", bounds::size(least));
             root.error_together("limits", "memory_bytes", message, help, bounds.lines());
         }
     }
 
-    /// What an empty file means: a loopback listener for every protocol (of rbkit, the process that is dialled), and JSON lines on stdout.
+    /// The configuration of an empty file: a listener on loopback for every protocol whose agents connect, and JSON lines
+    /// on stdout. It connects to no other program, so it has no rbkit listener.
     pub fn builtin() -> Config {
         Config::parse("built in", "").expect("a test reads it").config
     }
@@ -155,10 +165,10 @@ impl Limits {
         }
     }
 
-    /// How many threads decode and serve.
+    /// The number of threads that decode and serve.
     pub fn threads(&self) -> usize {
         let processors = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        // Sinks want a processor, too.
+        // One processor is left for the threads of the sinks.
         self.threads.unwrap_or_else(|| processors().saturating_sub(1).clamp(1, MOST_THREADS))
     }
 }
@@ -174,41 +184,10 @@ impl Default for Limits {
     }
 }
 
-/// Threads where the file does not say how many.
+/// The highest default of `threads`.
 const MOST_THREADS: usize = 8;
 
-/// Names of listeners and sinks appear in file paths, metrics and log lines, which all do well without quoting.
-fn check_name(name: &str, section: &mut Section<'_>) {
-    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-    if !plain || !(1..=64).contains(&name.len()) {
-        let help = "a name is 1 to 64 of A-Z a-z 0-9 _ -";
-        section.error_at_name(format!("{} is not a name to use here", section.title()), Some(help.into()));
-    }
-}
-
-/// Who has claimed what only one can have.
-struct Names<T>(Vec<(T, String)>);
-
-impl<T: PartialEq> Names<T> {
-    /// Claims `thing` for `name`, or answers the name that has it already.
-    fn claim(&mut self, thing: T, name: &str) -> Option<&str> {
-        match self.0.iter().position(|(claimed, _)| *claimed == thing) {
-            Some(index) => Some(&self.0[index].1),
-            None => {
-                self.0.push((thing, name.to_owned()));
-                None
-            }
-        }
-    }
-}
-
-impl<T> Default for Names<T> {
-    fn default() -> Self {
-        Names(Vec::new())
-    }
-}
-
-/// What a file without `[listeners]` or without `[sinks]` gets in their place.
+/// The tables that a file without `[listeners]` or without `[sinks]` gets instead.
 const BUILTIN: &str = r#"
 [listeners.spans]
 protocol = "datadog"
@@ -221,9 +200,6 @@ protocol = "endless"
 
 [listeners.zorka]
 protocol = "zico"
-
-[listeners.ruby]
-protocol = "rbkit"
 
 [sinks.console]
 type = "stdout"

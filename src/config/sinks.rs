@@ -1,8 +1,9 @@
-//! `[sinks.NAME]`: where events go.
+//! `[sinks.NAME]`: the outputs of events.
 
 use std::fmt;
 
-use super::{Names, check_name};
+use super::ListenerConfig;
+use super::conflicts::{OutputFiles, check_name};
 use crate::options::{Bounds, Section};
 use crate::pipeline::options::QueueOptions;
 use crate::sink::{file, stdout, tcp};
@@ -10,11 +11,11 @@ use crate::sink::{file, stdout, tcp};
 /// One sink.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SinkConfig {
-    /// The operator's name for it. 1 to 64 of `A-Z a-z 0-9 _ -`.
+    /// Its name. 1 to 64 characters of `A-Z a-z 0-9 _ -`.
     pub name: String,
-    /// What every sink takes: its queue.
+    /// The options of every sink: its queue.
     pub queue: QueueOptions,
-    /// The type, with what sinks of that type take.
+    /// The type and its options.
     pub kind: SinkKind,
 }
 
@@ -56,15 +57,28 @@ impl SinkConfig {
     }
 }
 
-/// Reads all sinks, in the order of the file.
-pub(super) fn read(root: &mut Section<'_>) -> Vec<SinkConfig> {
-    let mut taken = Names::default();
-    let sinks = root.named_sections("sinks", |name, section| sink(name, section, &mut taken));
+/// What only one sink can write.
+#[derive(Default)]
+struct Outputs {
+    files: OutputFiles,
+    /// The sink that writes to stdout.
+    stdout: Option<String>,
+}
+
+/// Reads all sinks, in the order of the file. They get the events of `listeners`.
+pub(super) fn read(root: &mut Section<'_>, listeners: &[ListenerConfig]) -> Vec<SinkConfig> {
+    let mut outputs = Outputs::default();
+    let sinks = root.named_sections("sinks", |name, section| sink(name, section, listeners, &mut outputs));
     sinks.into_iter().flatten().collect()
 }
 
-/// `None` when the section does not name a known type.
-fn sink(name: &str, section: &mut Section<'_>, taken: &mut Names<String>) -> Option<SinkConfig> {
+/// None when the section has no valid `type`.
+fn sink(
+    name: &str,
+    section: &mut Section<'_>,
+    listeners: &[ListenerConfig],
+    outputs: &mut Outputs,
+) -> Option<SinkConfig> {
     check_name(name, section);
     let types = [("stdout", Type::Stdout), ("file", Type::File), ("tcp", Type::Tcp), ("discard", Type::Discard)];
     let kind = section.required_choice("type", &types).map(|of| match of {
@@ -73,17 +87,21 @@ fn sink(name: &str, section: &mut Section<'_>, taken: &mut Names<String>) -> Opt
         Type::Tcp => SinkKind::Tcp(tcp::Options::read(section)),
         Type::Discard => SinkKind::Discard,
     });
-    if let Some(SinkKind::File(file)) = &kind
-        && let Some(other) = taken.claim(file.normalized_path(), name)
-    {
-        section.error("path", format!("sink `{other}` writes these files already"), None);
-    }
-    if let Some(SinkKind::Stdout(_)) = &kind
-        && let Some(other) = taken.claim("-".to_owned(), name)
-    {
-        section.error("type", format!("sink `{other}` writes to stdout already"), None);
-    }
     let queue = QueueOptions::read(section);
+    match &kind {
+        Some(SinkKind::File(file)) => {
+            if let Some((other, shared)) = outputs.files.claim(name, &file.path, &queue.protocols, listeners) {
+                let message = format!("sinks `{other}` and `{name}` write the same file: {shared}");
+                section.error("path", message, Some("set another path".into()));
+            }
+        }
+        Some(SinkKind::Stdout(_)) => {
+            if let Some(other) = outputs.stdout.replace(name.to_owned()) {
+                section.error("type", format!("sinks `{other}` and `{name}` both write to stdout"), None);
+            }
+        }
+        Some(SinkKind::Tcp(_) | SinkKind::Discard) | None => {}
+    }
     if kind.is_none() {
         section.accept_other_keys();
     }

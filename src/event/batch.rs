@@ -300,7 +300,7 @@ impl Text {
     }
 }
 
-/// Whether a text surely has no character that our JSON encoder escapes: control characters, quotes, backslashes, U+007F
+/// Whether a text certainly has no character that our JSON encoder escapes: control characters, quotes, backslashes, U+007F
 /// to U+009F, the line separators U+2028 and U+2029, and the controls of the bidirectional algorithm. Characters beyond
 /// ASCII are recognized by their first byte (0xC2, 0xD8, 0xE2), so some texts that need no escape are not plain, and
 /// the encoder checks them again.

@@ -226,6 +226,12 @@ impl BatchBuilder {
         Value::Array(Span32::new(start, self.batch.values.len()))
     }
 
+    /// The item of an array with this index; `None`: the value is no array, or has fewer items.
+    pub fn item(&self, array: Value, index: usize) -> Option<Value> {
+        let Value::Array(range) = array else { return None };
+        self.batch.values.get(range.range())?.get(index).copied()
+    }
+
     /// A map of keys and values of this batch. The caller ensures that no key repeats.
     pub fn map(&mut self, members: &[(Key, Value)]) -> Value {
         let start = self.batch.members.len();

@@ -355,6 +355,8 @@ names! {
     ENDLESS_FIELDS = "endless.fields";
     /// The day or month of an aggregate, as text.
     ENDLESS_PERIOD = "endless.period";
+    /// The event's time by its agent's clocks in nanoseconds since 1970, where `time` cannot represent it.
+    ENDLESS_TIME_UNIX_NANOS = "endless.time.unix_nanos";
     /// Which element of its sequence it is, from 0.
     ENDLESS_SEQUENCE_INDEX = "endless.sequence.index";
     /// How many elements its sequence has.
@@ -405,7 +407,7 @@ names! {
     ZICO_SESSION_OPENED = "zico.session.opened";
     /// A session was reset.
     ZICO_SESSION_RESET = "zico.session.reset";
-    /// A session's id.
+    /// The digest of a session's id.
     ZICO_SESSION_ID = "zico.session.id";
     /// Prefix of attributes that an agent sends about itself.
     ZICO_AGENT = "zico.agent.";

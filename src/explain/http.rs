@@ -1,6 +1,7 @@
 //! Annotates the bytes of an HTTP connection: requests, their headers, and bodies, which a function of the protocol
 //! annotates.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::{replace, take};
@@ -284,6 +285,41 @@ pub(crate) fn is_secret_header(name: &str) -> bool {
         .any(|part| name.contains(part))
 }
 
+/// A request target in which the values of secret query parameters are replaced by `hidden`.
+pub(crate) fn without_secrets(target: &str) -> Cow<'_, str> {
+    let Some((path, query)) = target.split_once('?') else { return Cow::Borrowed(target) };
+    let mut shown = format!("{path}?");
+    for parameter in query.split_inclusive(['&', ';']) {
+        match parameter.split_once('=') {
+            Some((name, value)) if is_secret_header(&percent_decoded(name).to_ascii_lowercase()) => {
+                shown.extend([name, "=hidden", &value[value.trim_end_matches(['&', ';']).len()..]]);
+            }
+            _ => shown.push_str(parameter),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// The text with `%41` and the like decoded. Bytes that are not UTF-8 are replaced.
+fn percent_decoded(text: &str) -> String {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let digits = after.get(..2).filter(|_| *first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                decoded.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                decoded.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
 /// The lines, each with its line end.
 fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split_inclusive(|byte| *byte == b'\n')
@@ -292,6 +328,20 @@ fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_of_secret_query_parameters_are_hidden() {
+        for (target, shown) in [
+            ("/a", "/a"),
+            ("/a?", "/a?"),
+            ("/a?rkey=SECRET&name=h", "/a?rkey=hidden&name=h"),
+            ("/a?name=h;%72Key=SECRET", "/a?name=h;%72Key=hidden"),
+            ("/a?session=SECRET=SECRET&&=x&b", "/a?session=hidden&&=x&b"),
+            ("/a?%=1&%zz=2&%é=3", "/a?%=1&%zz=2&%é=3"),
+        ] {
+            assert_eq!(without_secrets(target), shown);
+        }
+    }
 
     #[test]
     fn secrets_are_hidden_wherever_a_connection_ends() {

@@ -1,9 +1,9 @@
-//! What is wrong with a configuration, said so that the operator sees where and what would be right.
+//! Errors of a configuration: each says where it is and what to write instead.
 
 use std::fmt;
 use std::ops::Range;
 
-/// One thing wrong.
+/// One error.
 ///
 /// ```text
 /// tributary.toml:4:1: unknown key `lissten` in [listeners.spans]
@@ -14,38 +14,38 @@ use std::ops::Range;
 pub struct Diagnostic {
     /// The file, as the operator named it.
     pub source: String,
-    /// Where in the file. None when it is about the file as a whole.
+    /// The place in the file. None for an error of the whole file.
     pub place: Option<Place>,
-    /// What is wrong.
+    /// The error.
     pub message: String,
-    /// What would be right.
+    /// What to write instead.
     pub help: Option<String>,
-    /// What it comes from, a line each.
+    /// The values that cause the error, one line each.
     pub notes: Vec<String>,
 }
 
-/// A stretch of one line of a file.
+/// A part of one line of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The line, from 1.
     pub line: usize,
-    /// The first character concerned, from 1.
+    /// The first character, from 1.
     pub column: usize,
-    /// How many characters are concerned, on this line; at least 1.
+    /// The number of characters on this line; at least 1.
     pub width: usize,
-    /// The whole line, without its end and with control characters replaced.
+    /// The whole line, without its line end and with control characters replaced.
     pub text: String,
 }
 
 impl Place {
-    /// The place of a byte range of `text`. What goes on past the line is cut there.
+    /// The place of a byte range of `text`. A range of several lines is cut at the end of the first.
     pub fn of(text: &str, range: Range<usize>) -> Place {
-        // Boundaries, because spans come from a parser that we need not trust with a panic.
+        // A span that does not end at a character boundary must not cause a panic.
         let start = text.floor_char_boundary(range.start);
         let end = text.floor_char_boundary(range.end).max(start);
         let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
         let line_end = text[start..].find('\n').map_or(text.len(), |newline| start + newline);
-        // Spans of keys at the very start of a file count a byte order mark; eyes do not.
+        // The span of a key at the start of a file includes the byte order mark, which is invisible.
         let line = text[line_start..line_end].trim_end_matches('\r').trim_start_matches(BYTE_ORDER_MARK);
         Place {
             line: text[..line_start].matches('\n').count() + 1,
@@ -69,7 +69,7 @@ impl fmt::Display for Diagnostic {
         let number = place.line.to_string();
         writeln!(f, "{}:{}:{}: {}", self.source, place.line, place.column, self.message)?;
         writeln!(f, "  {number} | {}", place.text)?;
-        // Tabs stay tabs, so that the carets stand below what they point at whatever the terminal makes of them.
+        // Tabs stay tabs, so that the carets are below their characters with every tab width.
         let before: String =
             place.text.chars().take(place.column - 1).map(|c| if c == '\t' { c } else { ' ' }).collect();
         write!(f, "  {:pad$} | {before}{}", "", "^".repeat(place.width), pad = number.len())?;
@@ -80,7 +80,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Everything wrong with a configuration, in the order of the file.
+/// All errors of a configuration, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
     /// Never empty.
@@ -102,7 +102,7 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// The name among `known` that a slip of the finger turns into `name`.
+/// The name in `known` that differs from `name` by a typing error.
 pub(super) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let allowed = (name.chars().count() / 3).max(1);
     known
@@ -112,7 +112,7 @@ pub(super) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> O
         .map(|(_, candidate)| candidate)
 }
 
-/// Files may come from anywhere: their control characters must not reach the operator's terminal.
+/// The text with control characters replaced: those of a file must not reach the operator's terminal.
 pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
@@ -131,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn carets_stand_below_the_characters_concerned() {
+    fn carets_are_below_the_characters_of_the_error() {
         assert_eq!(shown("a\nb = \"ü\" # ü\n", "ü\""), "f:2:6: wrong\n  2 | b = \"ü\" # ü\n    |      ^^ right");
         assert_eq!(shown("\tkey = 1\r\n", "key"), "f:1:2: wrong\n  1 | \tkey = 1\n    | \t^^^ right");
         assert_eq!(shown("\u{feff}key", "key"), "f:1:1: wrong\n  1 | key\n    | ^^^ right");
     }
 
     #[test]
-    fn what_goes_on_past_the_line_is_cut_and_the_end_of_the_file_has_one_caret() {
+    fn a_range_of_several_lines_is_cut_and_the_end_of_the_file_has_one_caret() {
         assert_eq!(shown("a = [\n1\n]", "[\n1\n]"), "f:1:5: wrong\n  1 | a = [\n    |     ^ right");
         assert_eq!(Place::of("a =", 3..3), Place { line: 1, column: 4, width: 1, text: "a =".into() });
         assert_eq!(Place::of("a\n", 9..12), Place { line: 2, column: 1, width: 1, text: String::new() });
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_near_name_is_suggested() {
+    fn only_a_similar_name_is_suggested() {
         let known = ["listen", "protocol", "tls"];
         assert_eq!(nearest("lissten", known.into_iter()), Some("listen"));
         assert_eq!(nearest("tsl", known.into_iter()), Some("tls"));

@@ -1,7 +1,7 @@
 //! The checked option reader: sections of a TOML document, units, memory bounds, and errors with their place.
 //!
-//! This module knows no component. Each component reads its own options from a [`Section`] beside its code, and declares
-//! its memory in [`Bounds`]; [`crate::config`] knows which components there are.
+//! This module knows no component. Each component reads its options from a [`Section`] beside its code, and declares its
+//! memory in [`Bounds`]. The module `config` knows which components exist.
 
 pub mod bounds;
 pub mod diagnostic;

@@ -1,11 +1,11 @@
 //! A checked reader over one TOML table.
 //!
-//! Components read their options from a [`Section`], naming each key once with its default. The section remembers
-//! what they asked for: so unknown keys are found, the effective configuration can be printed, and every option can
-//! be listed, without a second description of the options that could drift from the first. Nothing stops at an
-//! error: a reader goes on with the default, and all errors are told together.
+//! A component reads each of its options from a [`Section`] by key and default. The section records every read, and from
+//! these records it reports unknown keys, prints the effective configuration and lists all options; so no second list of
+//! the options exists. An error does not stop the reader: the option gets its default, and all errors are reported
+//! together.
 //!
-//! Sections know no component, therefore components of any floor may read from them. The typed reads are in `value`.
+//! Sections know no component, so components of every layer can use them. The typed reads are in `value`.
 
 use std::ops::Range;
 
@@ -14,24 +14,24 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{ConfigErrors, Diagnostic, Place, nearest, printable};
 
-/// One TOML table being read, or the absence of one: then every read answers its default.
+/// A TOML table that is read, or a missing one: then every read returns its default.
 #[derive(Debug)]
 pub struct Section<'a> {
     table: Option<&'a DeTable<'a>>,
-    /// Where the table is named: errors about the section as a whole point there.
+    /// The place of the table's name. Errors about the whole section point to it.
     span: Option<Range<usize>>,
     /// The `[header]` under which its options are printed; empty for the whole file.
     header: String,
-    /// What stands before its keys under that header: `string_cache.`, or nothing.
+    /// The prefix of its keys under that header: `string_cache.`, or empty.
     prefix: String,
-    /// An optional section that the file does not have, read to learn its options: nothing it answers is used.
+    /// The file does not have this optional section. It is read to learn its options, and the result is not used.
     unset: bool,
     known: Vec<String>,
     others_accepted: bool,
     findings: &'a mut Findings,
 }
 
-/// What reading a document brought to light.
+/// Errors and options found in a document.
 #[derive(Debug)]
 pub(crate) struct Findings {
     source: String,
@@ -43,18 +43,18 @@ pub(crate) struct Findings {
 /// One option that was read.
 #[derive(Debug)]
 pub(crate) struct Setting {
-    /// The `[header]` that it stands under.
+    /// Its `[header]`.
     pub(crate) header: String,
-    /// The key under it, dotted.
+    /// Its key below the header, dotted.
     pub(crate) key: String,
-    /// The value in force, as TOML. None: it has no default and was not set.
+    /// The effective value, as TOML. None: it has no default and is not set.
     pub(crate) value: Option<String>,
 }
 
-/// Parses a document, completes it with the tables of `builtin` that it does not have, and reads it with `read`.
+/// Parses a document, adds the tables of `builtin` that it does not have, and reads it with `read`.
 ///
 /// # Errors
-/// Every syntax error; or, when the syntax is right, everything that `read` and its sections complained about.
+/// Every syntax error; without syntax errors, every error that `read` and its sections reported.
 pub(crate) fn read_document<T>(
     source: &str,
     text: &str,
@@ -65,14 +65,14 @@ pub(crate) fn read_document<T>(
         Findings { source: source.to_owned(), text: text.to_owned(), diagnostics: Vec::new(), settings: Vec::new() };
     let (document, syntax_errors) = DeTable::parse_recoverable(text);
     for error in syntax_errors {
-        // After one slip the parser finds more of them on the same line; the first is the true one.
+        // The parser can report several errors of one line; only the first is the cause.
         let place = Place::of(text, error.span().unwrap_or(0..0));
-        let told = |other: &Diagnostic| other.place.as_ref().is_some_and(|other| other.line == place.line);
-        if !findings.diagnostics.iter().any(told) {
-            findings.report(Some(place), format!("not TOML: {}", error.message()), None);
+        let has_same_line = |other: &Diagnostic| other.place.as_ref().is_some_and(|other| other.line == place.line);
+        if !findings.diagnostics.iter().any(has_same_line) {
+            findings.report(Some(place), format!("invalid TOML: {}", error.message()), None);
         }
     }
-    // What recovery made of the rest would bring errors that are none.
+    // After a syntax error the rest of the document can be misread, which would give false errors.
     findings.check()?;
 
     let mut table = document.into_inner();
@@ -91,13 +91,14 @@ pub(crate) fn read_document<T>(
         others_accepted: false,
         findings: &mut findings,
     };
-    let answer = root.read(read);
+    let value = root.read(read);
     findings.check()?;
-    Ok((answer, findings.settings))
+    Ok((value, findings.settings))
 }
 
 impl<'a> Section<'a> {
-    /// Reads the sub-table `key`, written as `[header]`, inline table or dotted keys; absent, all its defaults.
+    /// Reads the sub-table `key`, written as `[header]`, inline table or dotted keys. All its options have their defaults
+    /// if it is missing.
     pub fn section<T>(&mut self, key: &str, read: impl FnOnce(&mut Section<'_>) -> T) -> T {
         let found = self.table_of(key);
         self.child(key, found, self.unset).read(read)
@@ -106,35 +107,35 @@ impl<'a> Section<'a> {
     /// Reads the sub-table `key` if there is one.
     pub fn optional_section<T>(&mut self, key: &str, read: impl FnOnce(&mut Section<'_>) -> T) -> Option<T> {
         let found = self.table_of(key);
-        let answer = self.child(key, found.clone(), found.is_none()).read(read);
-        found.map(|_| answer)
+        let value = self.child(key, found.clone(), found.is_none()).read(read);
+        found.map(|_| value)
     }
 
-    /// Reads every sub-table of the table `key`, whose names are the operator's, in the order of the file. A table
-    /// without any is an error.
+    /// Reads every sub-table of the table `key`, in the order of the file. The operator chooses their names. An empty
+    /// table is an error.
     pub fn named_sections<T>(&mut self, key: &str, mut read: impl FnMut(&str, &mut Section<'_>) -> T) -> Vec<T> {
         let found = self.table_of(key);
         let mut parent = self.child(key, found, self.unset);
-        // The table is sorted by name; the operator's order is that of the spans.
+        // The table is sorted by name; the spans have the order of the file.
         let mut names: Vec<_> = parent.table.into_iter().flatten().map(|(name, _)| name).collect();
         names.sort_by_key(|name| name.span().start);
         if parent.table.is_some() && names.is_empty() {
-            let help = format!("write [{key}.NAME], or leave [{key}] out for what is built in");
+            let help = format!("write [{key}.NAME], or remove [{key}] to use the built-in {key}");
             parent.error_at_name(format!("[{key}] is empty"), Some(help));
         }
-        let mut answers = Vec::new();
+        let mut values = Vec::new();
         for name in names {
             if let Some(found) = parent.table_of(name.get_ref()) {
                 let mut child = parent.child(name.get_ref(), Some(found), false);
                 child.header = join(&child.header, &child.prefix);
                 child.prefix.clear();
-                answers.push(child.read(|section| read(name.get_ref(), section)));
+                values.push(child.read(|section| read(name.get_ref(), section)));
             }
         }
-        answers
+        values
     }
 
-    /// Reads the list of tables `key`; absent, that of `default`, a document with the same key. None: it is no list.
+    /// Reads the list of tables `key`, or if it is missing the list in the document `default`. None: it is not a list.
     pub fn tables<T>(
         &mut self,
         key: &str,
@@ -146,7 +147,7 @@ impl<'a> Section<'a> {
             Some(found) => Some((found.get_ref(), found.span())),
             None => builtin.get(key).map(|value| (value.get_ref(), 0..0)),
         };
-        let (mut answers, mut shown) = (Vec::new(), Vec::new());
+        let (mut values, mut printed) = (Vec::new(), Vec::new());
         let elements = match &found {
             Some((DeValue::Array(elements), _)) => elements.iter().collect(),
             Some((other, span)) => {
@@ -163,34 +164,34 @@ impl<'a> Section<'a> {
                 continue;
             };
             let first = self.findings.settings.len();
-            answers.push(self.child(key, Some((table, element.span())), self.unset).read(&mut read));
-            // What its options are is one value here.
+            values.push(self.child(key, Some((table, element.span())), self.unset).read(&mut read));
+            // The options of an element are printed as one value.
             let settings = self.findings.settings.split_off(first);
             let prefix = format!("{}{}.", self.prefix, quoted(key));
             let pairs = settings.iter().filter_map(|setting| {
                 let value = setting.value.as_ref()?;
                 Some(format!("{} = {value}", setting.key.strip_prefix(&prefix).unwrap_or(&setting.key)))
             });
-            shown.push(format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", ")));
+            printed.push(format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", ")));
         }
-        self.record(key, Some(format!("[{}]", shown.join(", "))));
-        Some(answers)
+        self.record(key, Some(format!("[{}]", printed.join(", "))));
+        Some(values)
     }
 
-    /// Reports that the value of `key` (or its absence) is wrong. `help` says what would be right.
+    /// Reports that the value of `key` is invalid or missing. `help` says what to write.
     pub fn error(&mut self, key: &str, message: impl Into<String>, help: Option<String>) {
         let span = self.table.and_then(|table| table.get(key)).map(Spanned::span);
         self.report(span.or(self.span.clone()), message.into(), help);
     }
 
-    /// Reports that the section's own name, or the section as a whole, is wrong. `help` says what would be right.
+    /// Reports that the section's name, or the whole section, is invalid. `help` says what to write.
     pub fn error_at_name(&mut self, message: impl Into<String>, help: Option<String>) {
         self.report(self.span.clone(), message.into(), help);
     }
 
-    /// Reports that the value of `key` in the sub-table `section`, which was read before, is wrong together with others:
-    /// `notes` say which, a line each. Nothing is reported where something else is wrong already, for what is wrong was
-    /// read as its default.
+    /// Reports that the value of `key` in the sub-table `section`, which was read before, does not fit the values in
+    /// `notes`, one line each. Does nothing if there are other errors: options with errors have their defaults, so this
+    /// error could be false.
     pub fn error_together(&mut self, section: &str, key: &str, message: String, help: String, notes: Vec<String>) {
         if !self.findings.diagnostics.is_empty() {
             return;
@@ -206,12 +207,12 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Keys that nobody asks for are no errors: what this section is about could not be made out.
+    /// Accepts keys that no read has asked for. For a section of an unknown type.
     pub fn accept_other_keys(&mut self) {
         self.others_accepted = true;
     }
 
-    /// The section as errors call it: `[listeners.spans]`.
+    /// The name of the section in errors: `[listeners.spans]`.
     pub fn title(&self) -> String {
         match join(&self.header, &self.prefix) {
             path if path.is_empty() => "the file".to_owned(),
@@ -219,18 +220,18 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Whether the file says anything of `key`.
+    /// Whether the file has the key.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
-    /// The value of `key`, which is thereby known.
+    /// The value of `key`. The key counts as known from now on.
     pub(super) fn take(&mut self, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {
         self.known.push(key.to_owned());
         self.table.and_then(|table| table.get(key))
     }
 
-    /// Remembers the value in force of `key`, as TOML.
+    /// Records the effective value of `key`, as TOML.
     pub(super) fn record(&mut self, key: &str, value: Option<String>) {
         let value = if self.unset { None } else { value };
         let key = format!("{}{}", self.prefix, quoted(key));
@@ -244,13 +245,13 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Runs a reader and looks for what it has not asked for.
+    /// Runs a reader, then reports the keys that it has not read.
     fn read<T>(mut self, read: impl FnOnce(&mut Section<'_>) -> T) -> T {
-        let answer = read(&mut self);
+        let value = read(&mut self);
         if !self.others_accepted {
             self.report_unknown_keys();
         }
-        answer
+        value
     }
 
     fn report_unknown_keys(&mut self) {
@@ -261,7 +262,7 @@ impl<'a> Section<'a> {
             }
             let help = match nearest(name, self.known.iter().map(String::as_str)) {
                 Some(near) => Some(format!("did you mean `{near}`?")),
-                None if self.known.len() <= 8 => Some(format!("what can stand here: {}", self.known.join(", "))),
+                None if self.known.len() <= 8 => Some(format!("allowed keys: {}", self.known.join(", "))),
                 None => None,
             };
             self.report(Some(key.span()), format!("unknown key `{name}` in {}", self.title()), help);
@@ -310,7 +311,7 @@ impl Findings {
         self.diagnostics.push(Diagnostic { source: self.source.clone(), place, message, help, notes: Vec::new() });
     }
 
-    /// Errors when anything was reported, in the order of the file.
+    /// Returns the reported errors, in the order of the file.
     fn check(&mut self) -> Result<(), ConfigErrors> {
         if self.diagnostics.is_empty() {
             return Ok(());
@@ -321,7 +322,7 @@ impl Findings {
     }
 }
 
-/// Settings as a TOML document that sets them all. What has no value stands in a comment.
+/// Settings as a TOML document. A setting without a value becomes a comment.
 pub(crate) fn render(settings: &[Setting]) -> String {
     let mut text = String::new();
     let mut header = "";
@@ -345,7 +346,7 @@ pub(super) fn article(noun: &str) -> String {
     format!("{article} {noun}")
 }
 
-/// A text as TOML.
+/// A string as TOML.
 pub(super) fn toml_text(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
@@ -356,7 +357,7 @@ fn quoted(key: &str) -> String {
     if bare { key.to_owned() } else { toml_text(key) }
 }
 
-/// A header and what stands below it, as one dotted path.
+/// A header and the path below it, as one dotted path.
 fn join(header: &str, below: &str) -> String {
     match (header, below.trim_end_matches('.')) {
         (header, "") => header.to_owned(),

@@ -1,14 +1,15 @@
-//! Sizes and durations as people write them: `8MiB`, `1h30m`.
+//! Sizes and durations with units: `8MiB`, `1h30m`.
 //!
-//! Both directions are kept here so that what is printed can be read back.
+//! This module reads and prints them, and everything that it prints can be read again.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A number of bytes. `KiB`, `MiB`, `GiB` count in 1024s; `kB` (or `KB`), `MB`, `GB` in 1000s; `B` or nothing is bytes.
+/// A number of bytes. `KiB`, `MiB`, `GiB` are powers of 1024; `kB` (or `KB`), `MB`, `GB` are powers of 1000; `B` or no
+/// unit is bytes.
 ///
-/// Displayed in the largest binary unit that divides it, so that nothing is rounded: `8MiB`, `1000B`.
+/// Displayed without rounding, in the largest binary unit that divides it: `8MiB`, `1000B`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ByteSize(pub u64);
 
@@ -16,7 +17,7 @@ impl FromStr for ByteSize {
     type Err = UnitError;
 
     /// # Errors
-    /// Anything but one whole number and a size unit, and what does not fit 64 bits.
+    /// The text is not one whole number with a size unit, or the size is larger than 64 bits.
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let (number, unit) = split_number(text)?;
         let factor = match unit {
@@ -43,7 +44,8 @@ impl fmt::Display for ByteSize {
 /// Reads a duration: whole numbers, each with a unit (`h`, `m`, `s`, `ms`, `us`, `ns`), largest unit first: `1h30m`.
 ///
 /// # Errors
-/// A number without unit (zero as well: `0s`), unknown, repeated or unordered units, and more seconds than 64 bits hold.
+/// A number has no unit (zero needs one too: `0s`), a unit is unknown, repeated or out of order, or the number of seconds
+/// is larger than 64 bits.
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     let mut rest = text;
     let mut nanos: u128 = 0;
@@ -60,7 +62,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
             return Err(UnitError::UnitsOutOfOrder);
         }
         last_factor = factor;
-        // Six terms of at most 2^64 * 2^42 each stay far below 2^128.
+        // The sum of six terms of at most 2^64 * 2^42 is far less than 2^128.
         nanos += u128::from(number) * u128::from(factor);
         rest = next;
         if rest.is_empty() {
@@ -85,42 +87,44 @@ pub fn format_duration(duration: Duration) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
-/// The longest duration that options take: a year. Clocks can add it without overflow.
+/// The longest duration of an option: a year. Clocks can add it without overflow.
 pub const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Why a size or duration could not be read. Displayed as a clause that says what would be right.
+/// Why a size or duration is invalid. Displayed as an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnitError {
     /// It does not begin with a digit.
     NoNumber,
-    /// A duration without unit.
+    /// A duration without a unit.
     NoUnit,
-    /// Not a unit of sizes.
+    /// An unknown unit of a size.
     UnknownSizeUnit,
-    /// Not a unit of durations.
+    /// An unknown unit of a duration.
     UnknownDurationUnit,
-    /// `30m1h`, `1s1s`.
+    /// Units in the wrong order, or one unit twice: `30m1h`, `1s1s`.
     UnitsOutOfOrder,
-    /// More than can be counted.
+    /// Larger than 64 bits.
     TooBig,
 }
 
 impl fmt::Display for UnitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            UnitError::NoNumber => "write a whole number and a unit, without spaces or points",
+            UnitError::NoNumber => "write a whole number and a unit, without spaces and decimal points",
             UnitError::NoUnit => "write a unit, e.g. 10s",
-            UnitError::UnknownSizeUnit => "the units are KiB, MiB, GiB (1024s), kB, MB, GB (1000s) and B",
+            UnitError::UnknownSizeUnit => {
+                "the units are KiB, MiB, GiB (powers of 1024), kB, MB, GB (powers of 1000) and B"
+            }
             UnitError::UnknownDurationUnit => "the units are h, m, s, ms, us and ns",
             UnitError::UnitsOutOfOrder => "write every unit once, the largest first, e.g. 1h30m",
-            UnitError::TooBig => "the number is too big",
+            UnitError::TooBig => "the number is too large",
         })
     }
 }
 
 impl std::error::Error for UnitError {}
 
-/// The whole number at the front, and what follows it.
+/// The whole number at the start, and the rest.
 fn split_number(text: &str) -> Result<(u64, &str), UnitError> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);
@@ -151,7 +155,7 @@ const SIZE_UNITS: &[(&str, u64)] = &[
 
 const SECOND: u64 = 1_000_000_000;
 
-/// In nanoseconds, the largest first: [`format_duration`] relies on the order.
+/// Units in nanoseconds, the largest first: [`format_duration`] depends on the order.
 const DURATION_UNITS: &[(&str, u64)] =
     &[("h", 3600 * SECOND), ("m", 60 * SECOND), ("s", SECOND), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
 
@@ -160,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_reads_in_1024s_and_in_1000s() {
+    fn a_size_has_units_of_1024_and_of_1000() {
         let bytes = |text: &str| text.parse::<ByteSize>().map(|size| size.0);
         assert_eq!(bytes("8MiB"), Ok(8 << 20));
         assert_eq!(bytes("64KiB"), Ok(64 << 10));
@@ -174,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_is_none_says_what_would_be_right() {
+    fn an_invalid_size_has_an_error_that_says_what_to_write() {
         let error = |text: &str| text.parse::<ByteSize>().unwrap_err();
         assert_eq!(error(""), UnitError::NoNumber);
         assert_eq!(error("-1"), UnitError::NoNumber);
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_shown_in_the_largest_unit_that_rounds_nothing() {
+    fn a_size_is_printed_in_the_largest_unit_without_rounding() {
         for (bytes, text) in [(0, "0B"), (1000, "1000B"), (1024, "1KiB"), (1536, "1536B"), (5 << 20, "5MiB")] {
             assert_eq!(ByteSize(bytes).to_string(), text);
         }
@@ -198,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_reads_one_unit_or_several() {
+    fn a_duration_has_one_unit_or_several() {
         assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_duration("250us"), Ok(Duration::from_micros(250)));
         assert_eq!(parse_duration("48h"), Ok(Duration::from_secs(48 * 3600)));
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_that_is_none_says_what_would_be_right() {
+    fn an_invalid_duration_has_an_error_that_says_what_to_write() {
         let error = |text: &str| parse_duration(text).unwrap_err();
         assert_eq!(error(""), UnitError::NoNumber);
         assert_eq!(error("s"), UnitError::NoNumber);
@@ -224,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_that_is_shown_reads_back() {
+    fn a_printed_duration_can_be_read_again() {
         assert_eq!(format_duration(Duration::from_secs(5400)), "1h30m");
         assert_eq!(format_duration(Duration::from_micros(1_500_250)), "1s500ms250us");
         assert_eq!(format_duration(Duration::ZERO), "0s");

@@ -1,6 +1,6 @@
-//! The typed reads of a [`Section`]: each takes a key and its default, and answers a value that is right.
+//! The typed reads of a [`Section`]: each takes a key and its default, and returns a valid value.
 //!
-//! What is wrong is reported, and the default answered, so that reading goes on and finds the next thing wrong.
+//! An invalid value is reported, and the default is returned, so that reading continues and finds all errors.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -26,55 +26,55 @@ impl Section<'_> {
         self.with_default(key, default, |value| read_count(value, &allowed), |count| count.to_u64().to_string())
     }
 
-    /// A whole number that has no default.
+    /// A whole number without a default.
     pub fn optional_count<T: Whole>(&mut self, key: &str, allowed: RangeInclusive<T>) -> Option<T> {
         self.optional(key, |value| read_count(value, &allowed), |count| count.to_u64().to_string())
     }
 
-    /// A number of bytes: a text with a unit, or a bare integer.
+    /// A number of bytes: a string with a unit, or an integer.
     pub fn size<T: Whole>(&mut self, key: &str, default: T, allowed: RangeInclusive<T>) -> T {
         let read = |value: &DeValue<'_>| read_size(value, &allowed);
         self.with_default(key, default, read, |size| toml_text(&ByteSize(size.to_u64()).to_string()))
     }
 
-    /// A stretch of time: a text with a unit.
+    /// A duration: a string with a unit.
     pub fn duration(&mut self, key: &str, default: Duration, allowed: RangeInclusive<Duration>) -> Duration {
         let read = |value: &DeValue<'_>| read_duration(value, &allowed);
         self.with_default(key, default, read, |duration| toml_text(&format_duration(*duration)))
     }
 
-    /// A text.
+    /// A string.
     pub fn text(&mut self, key: &str, default: &str) -> String {
         self.with_default(key, default.to_owned(), read_text, |text| toml_text(text))
     }
 
-    /// A text that has no default.
+    /// A string without a default.
     pub fn optional_text(&mut self, key: &str) -> Option<String> {
         self.optional(key, read_text, |text| toml_text(text))
     }
 
-    /// A number of bytes that has no default.
+    /// A number of bytes without a default.
     pub fn optional_size<T: Whole>(&mut self, key: &str, allowed: RangeInclusive<T>) -> Option<T> {
         self.optional(key, |value| read_size(value, &allowed), |size| toml_text(&ByteSize(size.to_u64()).to_string()))
     }
 
-    /// A host's name or address with a port.
+    /// A host name or IP address, with a port.
     pub fn optional_host(&mut self, key: &str) -> Option<String> {
         self.optional(key, read_host, |host| toml_text(host))
     }
 
-    /// A host's name or address with a port, which must be given.
+    /// A host name or IP address, with a port. The key is required.
     pub fn required_host(&mut self, key: &str) -> Option<String> {
         self.require(key, || format!("write {key} = \"host:port\""));
         self.optional_host(key)
     }
 
-    /// The path of a file, as written: relative ones are relative to the working directory.
+    /// The path of a file, as written. A relative path is relative to the working directory.
     pub fn optional_path(&mut self, key: &str) -> Option<PathBuf> {
         self.optional(key, read_path, |path| toml_text(path)).map(PathBuf::from)
     }
 
-    /// The path of a file that must be named.
+    /// The path of a file. The key is required.
     pub fn required_path(&mut self, key: &str) -> Option<PathBuf> {
         self.require(key, || format!("write {key} = \"the path of a file\""));
         self.optional_path(key)
@@ -85,23 +85,23 @@ impl Section<'_> {
         self.with_default(key, default, |value| read_choice(value, names), |value| name_of(value, names))
     }
 
-    /// One of `names`, which must be made.
+    /// One of `names`. The key is required.
     pub fn required_choice<T: Copy + PartialEq>(&mut self, key: &str, names: &[(&str, T)]) -> Option<T> {
         self.require(key, || format!("write {key} = {}", alternatives(names)));
         self.optional(key, |value| read_choice(value, names), |value| name_of(value, names))
     }
 
-    /// One of `names`, if one is chosen.
+    /// One of `names`, without a default.
     pub fn optional_choice<T: Copy + PartialEq>(&mut self, key: &str, names: &[(&str, T)]) -> Option<T> {
         self.optional(key, |value| read_choice(value, names), |value| name_of(value, names))
     }
 
-    /// An IP address with a port that has no default.
+    /// An IP address with a port, without a default.
     pub fn optional_address(&mut self, key: &str) -> Option<SocketAddr> {
         self.optional(key, read_address, |address| toml_text(&address.to_string()))
     }
 
-    /// An IP address with a port, or an empty text for none.
+    /// An IP address with a port, or an empty string for none.
     pub fn address_or_none(&mut self, key: &str, default: SocketAddr) -> Option<SocketAddr> {
         let read = |value: &DeValue<'_>| match value.as_str() {
             Some("") => Ok(None),
@@ -116,12 +116,12 @@ impl Section<'_> {
         self.with_default(key, default, read_address, |address| toml_text(&address.to_string()))
     }
 
-    /// A list of texts; empty by default.
+    /// A list of strings; empty by default.
     pub fn list_of_text(&mut self, key: &str) -> Vec<String> {
         self.list_of_text_or(key, &[])
     }
 
-    /// The same with a default.
+    /// A list of strings with a default.
     pub fn list_of_text_or(&mut self, key: &str, default: &[String]) -> Vec<String> {
         if !self.has(key) {
             let shown: Vec<_> = default.iter().map(|text| toml_text(text)).collect();
@@ -136,7 +136,7 @@ impl Section<'_> {
         self.list(key, |value| read_choice(value, names), |value| name_of(value, names))
     }
 
-    /// A list of networks, e.g. `10.0.0.0/8`; empty by default. A bare address is a network of one.
+    /// A list of networks, e.g. `10.0.0.0/8`; empty by default. An address alone is a network of one address.
     pub fn cidrs(&mut self, key: &str) -> Vec<IpNet> {
         self.list(key, read_cidr, |network| toml_text(&network.to_string()))
     }
@@ -164,7 +164,7 @@ impl Section<'_> {
         value
     }
 
-    /// Every element that is right; each that is not is reported at its own place.
+    /// The valid elements of a list. Each invalid element is reported at its own place.
     fn list<T>(
         &mut self,
         key: &str,
@@ -179,7 +179,7 @@ impl Section<'_> {
                         match read(element.get_ref()) {
                             Ok(value) => values.push(value),
                             Err(fault) => {
-                                let message = format!("an element of `{key}` {}", fault.says);
+                                let message = format!("an element of `{key}` {}", fault.message);
                                 self.report(Some(element.span()), message, fault.help);
                             }
                         }
@@ -188,7 +188,7 @@ impl Section<'_> {
                 other => {
                     let mut fault = Fault::wrong_type("a list", other);
                     fault.help = other.as_str().map(|text| format!("write [{}]", toml_text(text)));
-                    self.report(Some(found.span()), format!("`{key}` {}", fault.says), fault.help);
+                    self.report(Some(found.span()), format!("`{key}` {}", fault.message), fault.help);
                 }
             }
         }
@@ -197,13 +197,13 @@ impl Section<'_> {
         values
     }
 
-    /// The value in the file, if there is one and it is right.
+    /// The value in the file, if it exists and is valid.
     fn given<T>(&mut self, key: &str, read: impl FnOnce(&DeValue<'_>) -> Result<T, Fault>) -> Option<T> {
         let found = self.take(key)?;
         match read(found.get_ref()) {
             Ok(value) => Some(value),
             Err(fault) => {
-                self.report(Some(found.span()), format!("`{key}` {}", fault.says), fault.help);
+                self.report(Some(found.span()), format!("`{key}` {}", fault.message), fault.help);
                 None
             }
         }
@@ -216,11 +216,11 @@ impl Section<'_> {
     }
 }
 
-/// Whole numbers that options hold.
+/// Whole numbers in options.
 pub trait Whole: Copy + Ord {
-    /// As the widest of them.
+    /// The number as `u64`.
     fn to_u64(self) -> u64;
-    /// From the widest of them, if it fits.
+    /// The number in this type, if it fits.
     fn from_u64(number: u64) -> Option<Self>;
 }
 
@@ -251,20 +251,20 @@ impl Whole for u32 {
     }
 }
 
-/// What is wrong with a value.
+/// The error of a value.
 struct Fault {
-    /// What follows the key's name.
-    says: String,
+    /// The text after the name of the key.
+    message: String,
     help: Option<String>,
 }
 
 impl Fault {
     fn wrong_type(wanted: &str, found: &DeValue<'_>) -> Fault {
-        Fault { says: format!("must be {wanted}, not {}", article(found.type_str())), help: None }
+        Fault { message: format!("must be {wanted}, not {}", article(found.type_str())), help: None }
     }
 
-    fn with_help(says: impl Into<String>, help: impl Into<String>) -> Fault {
-        Fault { says: says.into(), help: Some(help.into()) }
+    fn with_help(message: impl Into<String>, help: impl Into<String>) -> Fault {
+        Fault { message: message.into(), help: Some(help.into()) }
     }
 }
 
@@ -288,7 +288,7 @@ fn read_size<T: Whole>(value: &DeValue<'_>, allowed: &RangeInclusive<T>) -> Resu
     within(number, allowed, |bound| ByteSize(bound.to_u64()).to_string())
 }
 
-/// A number that is in its range. None stands for one that no range holds: negative, or too big to say.
+/// A number that is in its range. None is a number outside of every range: negative, or larger than 64 bits.
 fn within<T: Whole>(number: Option<u64>, allowed: &RangeInclusive<T>, show: impl Fn(T) -> String) -> Result<T, Fault> {
     number.and_then(T::from_u64).filter(|number| allowed.contains(number)).ok_or_else(|| {
         let (least, most) = (show(*allowed.start()), show(*allowed.end()));
@@ -322,21 +322,22 @@ fn read_text(value: &DeValue<'_>) -> Result<String, Fault> {
 fn read_path(value: &DeValue<'_>) -> Result<String, Fault> {
     let path = read_text(value)?;
     if path.is_empty() || path.contains('\0') {
-        return Err(Fault { says: "is not the path of a file".into(), help: None });
+        return Err(Fault { message: "is not the path of a file".into(), help: None });
     }
     Ok(path)
 }
 
 fn read_choice<T: Copy>(value: &DeValue<'_>, names: &[(&str, T)]) -> Result<T, Fault> {
     let Some(text) = value.as_str() else {
-        return Err(Fault { help: Some(alternatives(names)), ..Fault::wrong_type("a string", value) });
+        let help = Some(format!("allowed: {}", alternatives(names)));
+        return Err(Fault { help, ..Fault::wrong_type("a string", value) });
     };
     match names.iter().find(|(name, _)| *name == text) {
         Some((_, value)) => Ok(*value),
         None => {
             let help = match nearest(text, names.iter().map(|(name, _)| *name)) {
                 Some(near) => format!("did you mean \"{near}\"?"),
-                None => alternatives(names),
+                None => format!("allowed: {}", alternatives(names)),
             };
             Err(Fault::with_help(format!("cannot be {}", toml_text(text)), help))
         }
@@ -374,16 +375,19 @@ fn read_host(value: &DeValue<'_>) -> Result<String, Fault> {
     if is_one {
         return Ok(text);
     }
-    Err(Fault::with_help("is not a host and a port", "write a name or an address and a port, e.g. \"127.0.0.1:5555\""))
+    Err(Fault::with_help(
+        "is not a host and a port",
+        "write a host name or IP address and a port, e.g. \"127.0.0.1:5555\"",
+    ))
 }
 
 fn read_cidr(value: &DeValue<'_>) -> Result<IpNet, Fault> {
     let text = read_text(value)?;
     let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
-    // Host bits do not count: printed without them, the operator sees what is in force.
+    // Host bits have no effect, so they are not printed either.
     network
         .map(|network| network.trunc())
-        .ok_or_else(|| Fault::with_help("is not a network", "write one like \"10.0.0.0/8\" or \"192.0.2.7\""))
+        .ok_or_else(|| Fault::with_help("is not a network", "for example \"10.0.0.0/8\" or \"192.0.2.7\""))
 }
 
 #[cfg(test)]
@@ -391,7 +395,7 @@ mod tests {
     use super::super::section::read_document;
 
     #[test]
-    fn a_list_of_texts_keeps_what_is_right_and_reports_the_rest_at_its_place() {
+    fn a_list_keeps_valid_elements_and_reports_each_invalid_one_at_its_place() {
         let list = |text| read_document("f", text, "", |root| root.list_of_text("names")).map(|(names, _)| names);
         assert_eq!(list("names = ['a', 'b']").unwrap(), ["a", "b"]);
         assert!(list("").unwrap().is_empty());
@@ -402,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn an_optional_section_that_is_absent_asks_for_nothing_but_its_options_are_known() {
+    fn a_missing_optional_section_requires_no_key_and_lists_its_options() {
         let read = |text| {
             read_document("f", text, "", |root| {
                 root.optional_section("tls", |tls| (tls.required_path("key"), tls.optional_text("name")))

@@ -1,6 +1,6 @@
-//! The counters: what came in, what became of it, and whether the two agree.
+//! The counters of listeners and sinks: what was received, what became of it, and whether the two agree.
 //!
-//! Two laws hold at every moment that nothing is in motion, and always once the daemon has stopped:
+//! Two equations hold whenever nothing is in flight, and always after the daemon has stopped:
 //! `bytes_in = bytes_decoded + bytes_lost + buffered` per listener, and `events = written + shed + failed` per sink.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::event::{Batch, Kind, Reason};
+use crate::event::{Batch, DataView, Kind, Reason};
 use crate::protocol::{Output, Protocol};
 
 use super::agent_registry::{Agent, AgentRegistry};
@@ -22,6 +22,8 @@ pub struct ListenerCounters {
     bytes_decoded: AtomicU64,
     bytes_lost: [AtomicU64; Reason::ALL.len()],
     events: [AtomicU64; Kind::ALL.len()],
+    losses: [AtomicU64; Reason::ALL.len()],
+    events_lost: [AtomicU64; Reason::ALL.len()],
     connections: AtomicU64,
     connections_open: AtomicU64,
     refused: AtomicU64,
@@ -30,7 +32,7 @@ pub struct ListenerCounters {
 }
 
 impl ListenerCounters {
-    /// Empty counters.
+    /// Counters that are all 0.
     pub fn new(name: Arc<str>, protocol: Protocol) -> Arc<Self> {
         Arc::new(ListenerCounters {
             name,
@@ -39,6 +41,8 @@ impl ListenerCounters {
             bytes_decoded: AtomicU64::new(0),
             bytes_lost: Default::default(),
             events: Default::default(),
+            losses: Default::default(),
+            events_lost: Default::default(),
             connections: AtomicU64::new(0),
             connections_open: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -47,17 +51,17 @@ impl ListenerCounters {
         })
     }
 
-    /// The listener's name in configuration.
+    /// The listener's name in the configuration.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What is spoken on it.
+    /// The listener's protocol.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// Bytes came off a connection.
+    /// Counts bytes that were read from a connection.
     pub fn received(&self, bytes: u64) {
         self.bytes_in.fetch_add(bytes, Relaxed);
     }
@@ -80,37 +84,45 @@ impl ListenerCounters {
         }
     }
 
-    /// Bytes that no session will decide any more, without a loss event of the session's own.
+    /// Counts bytes as lost that no session reports.
     pub fn lost(&self, reason: Reason, bytes: u64) {
         self.bytes_lost[reason.index()].fetch_add(bytes, Relaxed);
     }
 
-    /// Events are about to be handed to the sinks.
+    /// Counts the events of a batch that is handed to the sinks.
     pub fn handed_over(&self, batch: &Batch) {
         for kind in Kind::ALL {
             self.events[kind.index()].fetch_add(batch.count(kind), Relaxed);
         }
+        if batch.count(Kind::Loss) > 0 {
+            for event in batch.events() {
+                if let DataView::Loss(loss) = event.data() {
+                    self.losses[loss.reason.index()].fetch_add(1, Relaxed);
+                    self.events_lost[loss.reason.index()].fetch_add(loss.events.unwrap_or(0), Relaxed);
+                }
+            }
+        }
         self.agent_registry.record(batch);
     }
 
-    /// Who has been record, in the order in which they were record first.
+    /// The recently seen agents, in the order in which they were first seen.
     pub fn agents(&self) -> Vec<Agent> {
         self.agent_registry.agents()
     }
 
-    /// A connection was opened; the guard counts it as open until dropped.
+    /// Counts a new connection. It counts as open until the guard is dropped.
     pub fn connection(self: &Arc<Self>) -> OpenConnection {
         self.connections.fetch_add(1, Relaxed);
         self.connections_open.fetch_add(1, Relaxed);
         OpenConnection(self.clone())
     }
 
-    /// A connection was turned away before anything of it was read but a PROXY header.
+    /// Counts a connection that was refused before anything of it was read except a PROXY header.
     pub fn refused(&self) {
         self.refused.fetch_add(1, Relaxed);
     }
 
-    /// The figures now.
+    /// The current values.
     pub fn totals(&self) -> ListenerTotals {
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         ListenerTotals {
@@ -120,6 +132,8 @@ impl ListenerCounters {
             bytes_decoded: read(&self.bytes_decoded),
             bytes_lost: Reason::ALL.map(|reason| read(&self.bytes_lost[reason.index()])),
             events: Kind::ALL.map(|kind| read(&self.events[kind.index()])),
+            losses: Reason::ALL.map(|reason| read(&self.losses[reason.index()])),
+            events_lost: Reason::ALL.map(|reason| read(&self.events_lost[reason.index()])),
             connections: read(&self.connections),
             connections_open: read(&self.connections_open),
             refused: read(&self.refused),
@@ -128,7 +142,7 @@ impl ListenerCounters {
     }
 }
 
-/// Counts a batch as in a queue until dropped.
+/// Counts a batch as queued until dropped.
 #[derive(Debug)]
 pub(super) struct InQueue(Arc<SinkCounters>);
 
@@ -157,13 +171,13 @@ pub struct SinkCounters {
     shed: AtomicU64,
     failed: AtomicU64,
     queue_batches: AtomicU64,
-    holding: AtomicBool,
-    closed: AtomicBool,
-    dead: AtomicBool,
+    is_retrying: AtomicBool,
+    is_closed: AtomicBool,
+    is_dead: AtomicBool,
 }
 
 impl SinkCounters {
-    /// Empty counters.
+    /// Counters that are all 0.
     pub fn new(name: Arc<str>) -> Arc<Self> {
         Arc::new(SinkCounters {
             name,
@@ -172,13 +186,13 @@ impl SinkCounters {
             shed: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             queue_batches: AtomicU64::new(0),
-            holding: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            dead: AtomicBool::new(false),
+            is_retrying: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            is_dead: AtomicBool::new(false),
         })
     }
 
-    /// The sink's name in configuration.
+    /// The sink's name in the configuration.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -199,25 +213,25 @@ impl SinkCounters {
         self.failed.fetch_add(events, Relaxed);
     }
 
-    /// A batch enters the queue; it leaves when the guard is dropped.
+    /// Counts a batch as queued until the guard is dropped.
     pub(super) fn in_queue(self: &Arc<Self>) -> InQueue {
         self.queue_batches.fetch_add(1, Relaxed);
         InQueue(self.clone())
     }
 
-    pub(super) fn set_holding(&self, holding: bool) {
-        self.holding.store(holding, Relaxed);
+    pub(super) fn set_retrying(&self, is_retrying: bool) {
+        self.is_retrying.store(is_retrying, Relaxed);
     }
 
     pub(super) fn set_closed(&self) {
-        self.closed.store(true, Relaxed);
+        self.is_closed.store(true, Relaxed);
     }
 
     pub(super) fn set_dead(&self) {
-        self.dead.store(true, Relaxed);
+        self.is_dead.store(true, Relaxed);
     }
 
-    /// The figures now.
+    /// The current values.
     pub fn totals(&self) -> SinkTotals {
         SinkTotals {
             name: self.name.to_string(),
@@ -226,14 +240,14 @@ impl SinkCounters {
             shed: self.shed.load(Relaxed),
             failed: self.failed.load(Relaxed),
             queue_batches: self.queue_batches.load(Relaxed),
-            holding: self.holding.load(Relaxed),
-            closed: self.closed.load(Relaxed),
-            dead: self.dead.load(Relaxed),
+            is_retrying: self.is_retrying.load(Relaxed),
+            is_closed: self.is_closed.load(Relaxed),
+            is_dead: self.is_dead.load(Relaxed),
         }
     }
 }
 
-/// Every listener's and every sink's counters, of those too that a reload has taken away.
+/// The counters of every listener and sink, including those that a reload has removed.
 #[derive(Clone, Debug, Default)]
 pub struct Accounting(Arc<Mutex<AllCounters>>);
 
@@ -244,20 +258,20 @@ struct AllCounters {
 }
 
 impl Accounting {
-    /// A accounting of these counters.
+    /// Accounting of these counters.
     pub fn new(listeners: Vec<Arc<ListenerCounters>>, sinks: Vec<Arc<SinkCounters>>) -> Self {
         Accounting(Arc::new(Mutex::new(AllCounters { listeners, sinks })))
     }
 
-    /// The counters of a listener of this name that speaks this protocol: those that it had before, or new ones, to be
-    /// entered when it serves.
+    /// The counters of the listener with this name and protocol: those that it had before, or new ones, which
+    /// [`Accounting::enter`] adds when the listener serves.
     pub fn listener(&self, name: &str, protocol: Protocol) -> Arc<ListenerCounters> {
         let is_it = |counters: &&Arc<ListenerCounters>| &*counters.name == name && counters.protocol == protocol;
         let known = self.counters().listeners.iter().find(is_it).cloned();
         known.unwrap_or_else(|| ListenerCounters::new(name.into(), protocol))
     }
 
-    /// These are counters of a listener that serves. Those that are known already stay where they are.
+    /// Adds the counters of a listener that serves, unless they are there already.
     pub fn enter(&self, listener: &Arc<ListenerCounters>) {
         let mut counters = self.counters();
         if !counters.listeners.iter().any(|known| Arc::ptr_eq(known, listener)) {
@@ -265,17 +279,17 @@ impl Accounting {
         }
     }
 
-    /// The counters of every listener that there is or was.
+    /// The counters of every listener, including removed ones.
     pub fn listeners(&self) -> Vec<Arc<ListenerCounters>> {
         self.counters().listeners.clone()
     }
 
-    /// These are the sinks' counters now.
+    /// Replaces the sinks' counters.
     pub fn set_sinks(&self, sinks: &[Arc<SinkCounters>]) {
         self.counters().sinks = sinks.to_vec();
     }
 
-    /// The figures now.
+    /// The current values.
     pub fn totals(&self) -> Totals {
         let counters = self.counters();
         Totals {
@@ -284,12 +298,17 @@ impl Accounting {
         }
     }
 
+    /// How many connections are open, of all listeners.
+    pub fn connections_open(&self) -> u64 {
+        self.counters().listeners.iter().map(|counters| counters.connections_open.load(Relaxed)).sum()
+    }
+
     fn counters(&self) -> MutexGuard<'_, AllCounters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A reading of the whole accounting. `Display` is what the daemon prints when it stops: a line per listener and sink.
+/// The values of all counters at one moment. `Display` is what the daemon logs when it stops: a line per listener and sink.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Totals {
@@ -297,7 +316,7 @@ pub struct Totals {
     pub sinks: Vec<SinkTotals>,
 }
 
-/// One listener's figures.
+/// The values of one listener's counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct ListenerTotals {
@@ -309,15 +328,19 @@ pub struct ListenerTotals {
     pub bytes_lost: [u64; Reason::ALL.len()],
     /// By kind, in the order of [`Kind::ALL`].
     pub events: [u64; Kind::ALL.len()],
+    /// Loss events by reason, in the order of [`Reason::ALL`].
+    pub losses: [u64; Reason::ALL.len()],
+    /// Events that are missing according to these loss events, as far as their number is known; by reason.
+    pub events_lost: [u64; Reason::ALL.len()],
     pub connections: u64,
     pub connections_open: u64,
-    /// Connections turned away before anything was read from them.
+    /// Connections refused before anything was read from them.
     pub refused: u64,
-    /// Oddities that are no loss, by code.
+    /// Warnings about data that was decoded in spite of a peculiarity, by code.
     pub warnings: BTreeMap<&'static str, u64>,
 }
 
-/// One sink's figures, in events.
+/// The values of one sink's counters, in events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct SinkTotals {
@@ -328,24 +351,36 @@ pub struct SinkTotals {
     pub failed: u64,
     /// Batches that wait in its queue or are being written.
     pub queue_batches: u64,
-    /// It cannot write just now, and holds what it has.
-    pub holding: bool,
-    /// Its reader has left, as `head` does.
-    pub closed: bool,
-    /// It failed, and its configuration says that it may not (`on_failure = "fatal"`).
-    pub dead: bool,
+    /// It cannot write now; it keeps its events and retries.
+    pub is_retrying: bool,
+    /// Its reader has closed the stream, as `head` does.
+    pub is_closed: bool,
+    /// It failed, and is not started again (`on_failure = "fatal"`).
+    pub is_dead: bool,
 }
 
 impl Totals {
-    /// Whether both laws hold with nothing in motion: what a stopped daemon must answer.
+    /// Whether both equations hold with nothing in flight, as they must after a stop.
     pub fn are_balanced(&self) -> bool {
         self.listeners.iter().all(|listener| listener.buffered() == 0)
             && self.sinks.iter().all(|sink| sink.in_flight() == 0)
     }
 
-    /// Events that were decoded and could not be given to a sink whose reader is still there.
+    /// The process ends although some tasks have not: what is still buffered or in flight will not be written, so it counts
+    /// as lost and failed.
+    pub(crate) fn give_up(&mut self) {
+        for listener in &mut self.listeners {
+            let buffered = u64::try_from(listener.buffered()).unwrap_or(0);
+            listener.bytes_lost[Reason::Failed.index()] += buffered;
+        }
+        for sink in &mut self.sinks {
+            sink.failed += u64::try_from(sink.in_flight()).unwrap_or(0);
+        }
+    }
+
+    /// Decoded events that could not be written to a sink whose reader has not closed it.
     pub fn failed(&self) -> u64 {
-        self.sinks.iter().filter(|sink| !sink.closed).map(|sink| sink.failed).sum()
+        self.sinks.iter().filter(|sink| !sink.is_closed).map(|sink| sink.failed).sum()
     }
 }
 
@@ -355,9 +390,18 @@ impl ListenerTotals {
         self.bytes_lost.iter().sum()
     }
 
-    /// Bytes received and not yet decided. Negative, which would be a bug, shows too.
+    /// Bytes received, and neither decoded nor lost yet. A negative value is a bug, and is shown too.
     pub fn buffered(&self) -> i128 {
         i128::from(self.bytes_in) - i128::from(self.bytes_decoded) - i128::from(self.lost())
+    }
+
+    /// Events that are missing from the output, as far as loss events know their number; by reason. Repeats are not
+    /// missing, and neither are events that were written with unresolved ids.
+    pub fn missing(&self) -> [u64; Reason::ALL.len()] {
+        Reason::ALL.map(|reason| match reason {
+            Reason::Duplicate | Reason::Unresolved => 0,
+            reason => self.events_lost[reason.index()],
+        })
     }
 
     /// Events of one kind.
@@ -372,7 +416,7 @@ impl ListenerTotals {
 }
 
 impl SinkTotals {
-    /// Events on their way. Negative, which would be a bug, shows too.
+    /// Events that are queued or being written. A negative value is a bug, and is shown too.
     pub fn in_flight(&self) -> i128 {
         i128::from(self.events) - i128::from(self.written) - i128::from(self.shed) - i128::from(self.failed)
     }
@@ -396,10 +440,17 @@ impl fmt::Display for ListenerTotals {
         }
         write!(f, "; {} events", self.events())?;
         list(f, Kind::ALL.iter().map(|kind| (kind.as_str(), self.count(*kind))))?;
-        let reasons = Reason::ALL.iter().map(|reason| (reason.as_str(), self.bytes_lost[reason.index()]));
+        let by_reason = |counts: [u64; Reason::ALL.len()]| {
+            Reason::ALL.into_iter().map(move |reason| (reason.as_str(), counts[reason.index()]))
+        };
         if self.lost() > 0 {
             f.write_str("; bytes lost")?;
-            list(f, reasons)?;
+            list(f, by_reason(self.bytes_lost))?;
+        }
+        let missing = self.missing().iter().sum::<u64>();
+        if missing > 0 {
+            write!(f, "; {missing} events missing")?;
+            list(f, by_reason(self.missing()))?;
         }
         if self.refused > 0 {
             write!(f, "; {} connections refused", self.refused)?;
@@ -417,13 +468,13 @@ impl fmt::Display for SinkTotals {
         let SinkTotals { name, events, written, shed, failed, .. } = self;
         write!(f, "sink {name}: {events} events = {written} written + {shed} shed + {failed} failed")?;
         if self.in_flight() != 0 {
-            write!(f, " + {} in motion", self.in_flight())?;
+            write!(f, " + {} in flight", self.in_flight())?;
         }
-        if self.closed {
-            f.write_str("; its reader left")?;
+        if self.is_closed {
+            f.write_str("; its reader has closed it")?;
         }
-        if self.dead {
-            f.write_str("; it failed for good")?;
+        if self.is_dead {
+            f.write_str("; it failed and is not started again")?;
         }
         Ok(())
     }
@@ -444,4 +495,30 @@ fn list<'a>(f: &mut fmt::Formatter<'_>, counts: impl Iterator<Item = (&'a str, u
         separator = ", ";
     }
     if separator == ", " { f.write_str(")") } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{BatchBuilder, Header, Loss, Origin, Position, UnixNanos, semconv};
+
+    #[test]
+    fn events_that_losses_report_as_missing_are_counted_by_reason_and_in_the_summary() {
+        let counters = ListenerCounters::new("java".into(), Protocol::Bytefrog);
+        let origin = Origin::new("bytefrog", "java".into(), "peer".into(), 1);
+        let mut builder = BatchBuilder::new(origin.into());
+        let losses =
+            [(Reason::Gap, Some(1960)), (Reason::Gap, Some(3)), (Reason::Gap, None), (Reason::Duplicate, Some(5))];
+        for (reason, events) in losses {
+            let header = Header::observed_at(semconv::LOSS, UnixNanos(1), Position::default());
+            builder.loss(header, Loss { reason, bytes: 0, events, detail: "", excerpt: &[] });
+        }
+        counters.handed_over(&builder.take());
+        let totals = counters.totals();
+        let gap = Reason::Gap.index();
+        assert_eq!((totals.losses[gap], totals.events_lost[gap]), (3, 1963));
+        assert_eq!(totals.events_lost[Reason::Duplicate.index()], 5);
+        let summary = totals.to_string();
+        assert!(summary.ends_with("; 4 events (loss 4); 1963 events missing (gap 1963)"), "{summary}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Who has been record: the agents of a listener, as their events tell them, for operators.
+//! The recently seen agents of a listener, as their events describe them, for operators.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,36 +6,36 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::codec::lru::Lru;
 use crate::event::{Batch, Kind, Origin, Resource, ResourceValue, UnixNanos};
 
-/// Agents of one listener that are remembered; of more, those go that were silent for longest.
+/// Agents of one listener that are kept. When there are more, the one that was silent for longest is removed.
 const MAX_AGENTS: usize = 1024;
-/// Of what an agent says of itself, the attributes are kept that fit into so many bytes.
+/// The attributes of an agent's resource are kept as far as they fit into this many bytes.
 const MAX_RESOURCE_BYTES: usize = 2048;
-/// What an attribute counts besides its key and text.
+/// Size of an attribute besides its key and text.
 const ATTRIBUTE_BYTES: usize = 80;
-/// What an agent takes besides.
+/// Size of an agent besides its attributes.
 const AGENT_BYTES: usize = 256;
-/// The most that the agents of a listener take.
+/// The maximum size of a listener's registry.
 pub(crate) const AGENT_REGISTRY_BYTES: u64 = (MAX_AGENTS * (MAX_RESOURCE_BYTES + AGENT_BYTES)) as u64;
 
-/// The agents of one listener. An agent is an address (without its port) and what it says of itself.
+/// The agents of one listener. An agent is identified by its address (without the port) and its resource.
 #[derive(Debug)]
 pub(super) struct AgentRegistry {
     seed: RandomState,
     agents: Mutex<Lru<u64, Agent>>,
 }
 
-/// One agent, as it has been record.
+/// One agent.
 #[derive(Clone, Debug)]
 pub struct Agent {
-    /// Where it spoke from the last time.
+    /// Its latest connection.
     pub origin: Arc<Origin>,
-    /// What it says of itself, as far as it is kept.
+    /// Its resource, as far as it is kept.
     pub resource: Vec<(String, ResourceValue)>,
-    /// When it was record first and last, by the collector's clock.
+    /// When its first and its latest events were received, by the collector's clock.
     pub since: UnixNanos,
     #[allow(missing_docs)]
     pub last_seen: UnixNanos,
-    /// Events that it caused, losses included.
+    /// Its events, including losses.
     pub events: u64,
     /// Losses among them.
     pub losses: u64,
@@ -48,7 +48,7 @@ impl Default for AgentRegistry {
 }
 
 impl AgentRegistry {
-    /// An agent has caused these events. What a batch says last counts for all of it.
+    /// Counts the events of a batch for their agent: that of the last event.
     pub(super) fn record(&self, batch: &Batch) {
         let Some(last) = batch.events().last() else { return };
         let (origin, resource, at) = (last.origin(), last.resource(), last.observed());
@@ -57,7 +57,7 @@ impl AgentRegistry {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(agent) = agents.get(&key) {
             agent.origin.clone_from(origin);
-            // Batches of several connections do not come in the order in which they were read.
+            // Batches of several connections may arrive in another order than they were read.
             agent.since = agent.since.min(at);
             agent.last_seen = agent.last_seen.max(at);
             agent.events += events;
@@ -71,7 +71,7 @@ impl AgentRegistry {
         agents.insert(key, Agent { origin, resource, since: at, last_seen: at, events, losses });
     }
 
-    /// Everybody who is remembered, in the order in which they were record first.
+    /// All agents, in the order in which they were first seen.
     pub(super) fn agents(&self) -> Vec<Agent> {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         let mut agents: Vec<_> = agents.iter().map(|(_, agent)| agent.clone()).collect();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_is_an_address_and_what_it_says_of_itself() {
+    fn an_agent_is_identified_by_its_address_and_its_resource() {
         let agent_registry = AgentRegistry::default();
         agent_registry.record(&batch("10.0.0.1:1000", &[("service.name", "shop")], 2, 5));
         agent_registry.record(&batch("10.0.0.1:2000", &[("service.name", "shop")], 3, 7));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_agents_the_silent_ones_go_and_of_a_long_story_the_rest_is_not_kept() {
+    fn the_longest_silent_agents_are_removed_and_attributes_that_do_not_fit_are_not_kept() {
         let agent_registry = AgentRegistry::default();
         let long = "x".repeat(MAX_RESOURCE_BYTES);
         agent_registry.record(&batch("10.0.0.1:1", &[("story", &long), ("name", "talker")], 1, 0));

@@ -1,12 +1,12 @@
-//! FLOOR 3 — batches in motion: from the connections to the sinks, bounded, counted, and never silently dropped.
+//! The way of batches from the connections to the sinks: bounded, counted, and without silent drops.
 //!
-//! There is no central task that everything queues behind. A connection holds a [`Sender`] and puts its batches into
-//! each sink's *queue*; a worker task per sink takes them off. A full queue makes the connection wait (it stops reading,
-//! the window closes, the agent slows) or sheds, as configured.
+//! There is no central task. A connection has a [`Sender`] and puts its batches into the *queue* of every sink; one worker
+//! per sink takes them out. When a queue is full, the connection waits (it stops reading, the TCP window closes, the agent
+//! slows down), or the batch is shed, as configured.
 
 pub mod accounting;
-mod ack;
 mod agent_registry;
+mod delivery;
 pub mod options;
 mod overflow;
 mod queue;
@@ -16,6 +16,7 @@ mod worker;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::{RwLock, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -26,16 +27,16 @@ use crate::memory::MemoryBudget;
 use crate::sink::{Sink, SinkError};
 
 use accounting::SinkCounters;
-pub use ack::DeliveryOutcome;
-use ack::OutcomeSender;
 pub(crate) use agent_registry::AGENT_REGISTRY_BYTES;
 pub use agent_registry::Agent;
+pub use delivery::DeliveryOutcome;
+use delivery::OutcomeSender;
 use options::QueueOptions;
 use overflow::Overflow;
 use queue::SinkQueue;
 use tap::Taps;
 
-/// The queues of all sinks. They are exchanged, seldom, while nobody hands anything over.
+/// The queues of all sinks. A reload replaces them while no batch is handed over.
 type SinkQueues = RwLock<Arc<[SinkQueue]>>;
 
 /// The connections' end of every queue.
@@ -45,63 +46,69 @@ pub struct Sender {
     max_wait: Option<Duration>,
     taps: Taps,
     overflow: Arc<Overflow>,
+    stop: CancellationToken,
 }
 
 impl Sender {
-    /// Who looks on.
+    /// The taps, which get a copy of every batch.
     pub fn taps(&self) -> &Taps {
         &self.taps
     }
 
-    /// A sender whose batches that wait for full queues count to `memory`, and to nobody else's: for the connections of one
-    /// listener.
+    /// Whether the daemon stops. A connection that ends because its listener has changed has more time than that.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
+    /// A sender for the connections of one listener: their batches that wait for full queues are counted in `memory`, apart
+    /// from those of other listeners.
     pub fn counted(self, memory: Arc<MemoryBudget>) -> Self {
         Sender { overflow: Arc::new(Overflow::new(memory)), ..self }
     }
 
-    /// Whether so little waits for full queues that another batch may be made.
+    /// Whether another batch may be made: little of this listener waits for full queues.
     #[inline]
     pub fn has_capacity(&self) -> bool {
         self.overflow.has_capacity()
     }
 
-    /// Waits until it does; no longer than the sender's max_wait, if it has any, for then what is made is shed.
+    /// Waits until another batch may be made, at most for the sender's `max_wait`: after that batches are shed.
     pub async fn wait_for_capacity(&self) {
         match self.max_wait {
-            // Either way it is time to go on.
+            // Another batch may be made in both cases.
             Some(max_wait) => drop(timeout(max_wait, self.overflow.wait_for_capacity()).await),
             None => self.overflow.wait_for_capacity().await,
         }
     }
 
-    /// A sender that waits for a full queue so long and no longer, and then sheds until there is room again. For peers
-    /// that waiting would harm.
+    /// A sender that waits at most `max_wait` for a full queue, and then sheds until the queue has room again. For peers
+    /// that a long wait would harm.
     pub fn with_max_wait(self, max_wait: Duration) -> Self {
         Sender { max_wait: Some(max_wait), ..self }
     }
 
     /// Hands a batch to every sink that takes it; waits while a queue that blocks is full.
     ///
-    /// Dropped while waiting, the batch counts as failed where it did not get in.
+    /// When the future is dropped while it waits, the batch counts as failed for the queues that it did not enter.
     pub async fn send(&self, batch: Batch) {
         self.hand_over(Arc::new(batch), None).await;
     }
 
-    /// Hands a batch over like [`Sender::send`], then waits for what becomes of it: the worst verdict of all sinks.
-    /// A batch that no sink takes counts as written.
+    /// Hands a batch over like [`Sender::send`], then waits for its outcome: the worst of all sinks. A batch that no sink
+    /// takes counts as written.
     pub async fn deliver(&self, batch: Batch) -> DeliveryOutcome {
         let delivery = self.delivery();
         delivery.send(batch).await;
-        delivery.verdict().await
+        delivery.outcome().await
     }
 
-    /// Begins a delivery of several batches that are answered for together.
+    /// A delivery of several batches that have one outcome together.
     pub fn delivery(&self) -> Delivery {
-        let (answer, verdict) = OutcomeSender::new();
-        Delivery { sender: self.clone(), answer, verdict }
+        let (sender, outcome) = OutcomeSender::new();
+        Delivery { sender: self.clone(), outcome_sender: sender, outcome }
     }
 
-    /// First offers the batch to every queue, so that a full one delays no other; then waits for those together.
+    /// First offers the batch to every queue, so that a full one delays no other; then waits for the full ones together.
     async fn hand_over(&self, batch: Arc<Batch>, answer: Option<&Arc<OutcomeSender>>) {
         self.taps.events(&batch);
         let queues = self.queues.read().await.clone();
@@ -116,7 +123,7 @@ impl Sender {
         {
             return queue.wait(batch, handle, self.max_wait).await;
         }
-        // Dropped while waiting, the set drops its tasks, and they their handles.
+        // Dropping the set drops its tasks and their handles.
         let mut waiting = JoinSet::new();
         for (queue, handle) in full {
             let (queue, batch, max_wait) = (queue.clone(), batch.clone(), self.max_wait);
@@ -126,26 +133,26 @@ impl Sender {
     }
 }
 
-/// Batches on their way whose fate somebody waits for.
+/// Batches with one common outcome.
 #[derive(Debug)]
 pub struct Delivery {
     sender: Sender,
-    answer: Arc<OutcomeSender>,
-    verdict: oneshot::Receiver<DeliveryOutcome>,
+    outcome_sender: Arc<OutcomeSender>,
+    outcome: oneshot::Receiver<DeliveryOutcome>,
 }
 
 impl Delivery {
     /// Hands a further batch over, like [`Sender::send`].
     pub async fn send(&self, batch: Batch) {
-        self.sender.hand_over(Arc::new(batch), Some(&self.answer)).await;
+        self.sender.hand_over(Arc::new(batch), Some(&self.outcome_sender)).await;
     }
 
-    /// Waits for what becomes of all of them: the worst verdict of all sinks. What no sink takes counts as written.
-    pub async fn verdict(self) -> DeliveryOutcome {
-        let Delivery { answer, verdict, .. } = self;
-        drop(answer);
-        // It is always told: by the drop of the last that has it.
-        verdict.await.unwrap_or(DeliveryOutcome::Failed)
+    /// Waits for the outcome of all batches: the worst of all sinks. A batch that no sink takes counts as written.
+    pub async fn outcome(self) -> DeliveryOutcome {
+        let Delivery { outcome_sender, outcome, .. } = self;
+        drop(outcome_sender);
+        // The last handle sends it when it is dropped.
+        outcome.await.unwrap_or(DeliveryOutcome::Failed)
     }
 }
 
@@ -154,30 +161,40 @@ impl Delivery {
 pub struct Sinks {
     queues: Vec<SinkQueue>,
     counters: Vec<Arc<SinkCounters>>,
-    /// Those of sinks that were taken away, and may come back.
+    /// Counters of removed sinks, which a sink of the same name continues.
     former: Vec<Arc<SinkCounters>>,
     workers: Vec<(String, JoinHandle<()>)>,
     reopen: watch::Sender<u64>,
+    runtime: Handle,
     stop: CancellationToken,
     abort: CancellationToken,
 }
 
 impl Sinks {
-    /// No sinks yet. A sink that cannot go on, or whose reader has left, cancels `stop`.
+    /// No sinks yet; they will run on the current runtime. A sink that must not fail and does, or whose reader has closed
+    /// it, cancels `stop`.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
     pub fn new(stop: CancellationToken) -> Self {
-        let (reopen, abort) = (watch::Sender::new(0), CancellationToken::new());
-        let (queues, counters, former, workers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Sinks { queues, counters, former, workers, reopen, stop, abort }
+        Sinks::on(Handle::current(), stop)
     }
 
-    /// Adds a sink, which `make` makes anew whenever the last one has failed, and starts its worker.
+    /// The same for sinks that run on `runtime`.
+    pub fn on(runtime: Handle, stop: CancellationToken) -> Self {
+        let (reopen, abort) = (watch::Sender::new(0), CancellationToken::new());
+        let (queues, counters, former, workers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Sinks { queues, counters, former, workers, reopen, runtime, stop, abort }
+    }
+
+    /// Adds a sink and starts its worker. `make` makes the sink, and another one whenever it has failed.
     pub fn add<S: Sink>(
         &mut self,
         name: &str,
         options: QueueOptions,
         make: impl Fn() -> Result<S, SinkError> + Send + Sync + 'static,
     ) {
-        // A sink that comes back with other options goes on with its counters.
+        // A sink that returns with other options continues its counters.
         let former = self.former.iter().position(|counters| counters.name() == name);
         let counters = match former {
             Some(index) => self.former.swap_remove(index),
@@ -197,11 +214,11 @@ impl Sinks {
             stop: self.stop.clone(),
             abort: self.abort.clone(),
             observed: Default::default(),
-            holding: Default::default(),
+            retrying: Default::default(),
             ticking: Default::default(),
             failing: Default::default(),
         };
-        self.workers.push((name.to_owned(), tokio::spawn(worker::supervise(make, queued_batches, context))));
+        self.workers.push((name.to_owned(), self.runtime.spawn(worker::supervise(make, queued_batches, context))));
         self.queues.push(queue);
     }
 
@@ -210,7 +227,7 @@ impl Sinks {
         &self.counters
     }
 
-    /// All sinks are there: the sender for the connections, and what remains to be waited for.
+    /// All sinks are added: returns the sender for the connections, and the running workers.
     pub fn start(self) -> (Sender, Workers) {
         let queues = Arc::new(SinkQueues::new(self.queues.into()));
         let workers = Workers {
@@ -218,38 +235,41 @@ impl Sinks {
             counters: self.counters,
             workers: self.workers,
             reopen: self.reopen,
-            stop: self.stop,
+            runtime: self.runtime,
+            stop: self.stop.clone(),
             abort: self.abort,
         };
-        (Sender { queues, ..Sender::default() }, workers)
+        (Sender { queues, stop: self.stop, ..Sender::default() }, workers)
     }
 }
 
 /// The running workers. They end when every [`Sender`] is dropped and everything is written.
 #[derive(Debug)]
 pub struct Workers {
-    /// Held by senders alone: when the last of them is dropped, the queues are.
+    /// Weak, so that the queues are dropped with the last sender.
     queues: Weak<SinkQueues>,
     counters: Vec<Arc<SinkCounters>>,
     workers: Vec<(String, JoinHandle<()>)>,
     reopen: watch::Sender<u64>,
+    runtime: Handle,
     stop: CancellationToken,
     abort: CancellationToken,
 }
 
 impl Workers {
-    /// Every sink opens its files anew.
+    /// Lets every sink close its files; the next write opens them again.
     pub fn reopen(&self) {
         self.reopen.send_modify(|count| *count += 1);
     }
 
-    /// The counters of every sink that there is or was.
+    /// The counters of every sink, including removed ones.
     pub fn counters(&self) -> &[Arc<SinkCounters>] {
         &self.counters
     }
 
-    /// Takes the sinks of these names away, and puts in those that `add` adds. Who hands over meanwhile waits: the old
-    /// ones write what they have first, for as long as `grace`; after that they go on beside the new ones.
+    /// Removes the sinks with these names and adds those of `add`. The removed ones first write what they have, for as long
+    /// as `grace` and until the daemon stops; after that they continue beside the new ones. Batches that are handed over
+    /// meanwhile wait.
     pub async fn replace(&mut self, names: &[String], grace: Duration, add: impl FnOnce(&mut Sinks)) {
         let Some(cell) = self.queues.upgrade() else { return };
         let mut queues = cell.write().await;
@@ -259,8 +279,8 @@ impl Workers {
         let deadline = Instant::now() + grace;
         for (name, worker) in &mut self.workers {
             if names.contains(name) && !worker.is_finished() {
-                // A worker that panicked has told its handles so.
-                let _ = timeout_at(deadline, worker).await;
+                // After a panic its handles were dropped, and count as failed.
+                let _ = self.stop.run_until_cancelled(timeout_at(deadline, worker)).await;
             }
         }
         self.workers.retain(|(_, worker)| !worker.is_finished());
@@ -272,6 +292,7 @@ impl Workers {
             counters: std::mem::take(&mut self.counters),
             workers: std::mem::take(&mut self.workers),
             reopen: self.reopen.clone(),
+            runtime: self.runtime.clone(),
             stop: self.stop.clone(),
             abort: self.abort.clone(),
         };
@@ -280,19 +301,20 @@ impl Workers {
         *queues = sinks.queues.into();
     }
 
-    /// Waits until every worker has ended. May be given up and called again.
+    /// Waits until every worker has ended. Dropping the future loses nothing: it may be called again.
     pub async fn drained(&mut self) {
         while let Some((_, worker)) = self.workers.last_mut() {
-            // A worker that panicked has told its handles so.
+            // After a panic its handles were dropped, and count as failed.
             if !worker.is_finished() {
                 let _ = worker.await;
             }
-            // It cannot be waited for a second time.
+            // A finished task cannot be awaited a second time.
             self.workers.pop();
         }
     }
 
-    /// Ends every worker at once: what it has not written counts as failed.
+    /// Ends every worker immediately, and closes the queues: events that are not written count as failed, and senders that
+    /// wait for a queue return.
     pub async fn abort(&mut self) {
         self.abort.cancel();
         self.drained().await;

@@ -1,4 +1,4 @@
-//! What every sink takes, whatever its type: the queue that leads to it.
+//! The options of every sink, whatever its type: its queue.
 
 use crate::event::{Kind, MOST_BATCH_BYTES};
 use crate::options::bounds::size;
@@ -6,14 +6,14 @@ use crate::options::{Bounds, Section};
 use crate::protocol::Protocol;
 use crate::sink::Kinds;
 
-/// The queue of a sink: which events enter it, how many may wait, and what happens when it is full or the sink fails.
+/// The options of a sink's queue: which events enter it, how many may wait, and what happens when it is full or the sink fails.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueOptions {
     /// Batches that may wait for the sink. 256. At least 1.
     pub buffer_batches: usize,
     /// Bytes of batches that may wait for the sink; a single larger batch may wait alone. 8 MiB. At least 64 KiB.
     pub buffer_bytes: u64,
-    /// What happens to a batch that finds the queue full.
+    /// What happens to a batch when the queue is full.
     pub when_full: WhenFull,
     /// What happens when the sink fails.
     pub on_failure: OnFailure,
@@ -23,20 +23,20 @@ pub struct QueueOptions {
     pub kinds: Kinds,
 }
 
-/// What happens to a batch that finds its queue full.
+/// What happens to a batch when its queue is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum WhenFull {
     /// Its connection waits, and stops reading: the peer slows down. Nothing is lost.
     #[default]
     Block,
-    /// It is not written; a loss event says so.
+    /// It is dropped; a loss event reports it.
     Shed,
 }
 
 /// What happens when a sink fails for good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnFailure {
-    /// It is built anew after a pause that grows.
+    /// It is restarted after a pause that grows.
     #[default]
     Restart,
     /// The daemon drains the other sinks and exits with 1.
@@ -44,7 +44,7 @@ pub enum OnFailure {
 }
 
 impl QueueOptions {
-    /// Reads the options; what is wrong is told to the section.
+    /// Reads the options; errors are reported to the section.
     pub fn read(section: &mut Section<'_>) -> Self {
         let default = QueueOptions::default();
         let protocols = Protocol::ALL.map(|protocol| (protocol.as_str(), protocol));
@@ -71,22 +71,22 @@ impl QueueOptions {
 }
 
 impl QueueOptions {
-    /// Says what the queue may take of memory whatever happens.
+    /// Declares the memory that the queue takes at most.
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         let what = match self.buffer_bytes {
             bytes if bytes < MOST_BATCH_BYTES => format!("its queue: one batch of {}", size(MOST_BATCH_BYTES)),
             bytes => format!("its queue (buffer_bytes {})", size(bytes)),
         };
-        let places = (self.buffer_batches as u64).saturating_mul(PLACE_BYTES);
-        let bytes = self.buffer_bytes.max(MOST_BATCH_BYTES).saturating_add(places).saturating_add(OWED_BYTES);
+        let entries = (self.buffer_batches as u64).saturating_mul(ENTRY_BYTES);
+        let bytes = self.buffer_bytes.max(MOST_BATCH_BYTES).saturating_add(entries).saturating_add(PENDING_LOSS_BYTES);
         bounds.add(of, what, bytes);
     }
 }
 
-/// What a place in a queue takes beside its batch.
-const PLACE_BYTES: u64 = 256;
-/// What is to be told of events that a sink did not get.
-const OWED_BYTES: u64 = 1024 * 256;
+/// Size of an entry of the queue besides its batch.
+const ENTRY_BYTES: u64 = 256;
+/// Size of the pending losses of a sink.
+const PENDING_LOSS_BYTES: u64 = 1024 * 256;
 
 impl Default for QueueOptions {
     fn default() -> Self {

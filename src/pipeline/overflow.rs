@@ -1,4 +1,4 @@
-//! Batches that are made and find their queues full: counted, and no more made while there are many.
+//! Batches that wait for full queues: they are counted, and while there are many, no further ones are made.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,14 +7,14 @@ use tokio::sync::Notify;
 
 use crate::memory::{MemoryBudget, MemoryLease};
 
-/// No further batch is made while so many bytes of a listener's wait.
-const MOST_WAITING_BYTES: u64 = 1 << 20;
+/// While this many bytes of one listener wait, no further batch is made.
+const MAX_WAITING_BYTES: u64 = 1 << 20;
 
-/// What of one listener waits for full queues.
+/// The batches of one listener that wait for full queues.
 #[derive(Debug)]
 pub(super) struct Overflow {
     bytes: AtomicU64,
-    less: Notify,
+    has_shrunk: Notify,
     memory: Arc<MemoryBudget>,
 }
 
@@ -25,28 +25,28 @@ impl Default for Overflow {
 }
 
 impl Overflow {
-    /// What waits takes its memory from `memory`.
+    /// Batches that wait are counted in `memory`.
     pub(super) fn new(memory: Arc<MemoryBudget>) -> Self {
-        Overflow { bytes: AtomicU64::new(0), less: Notify::new(), memory }
+        Overflow { bytes: AtomicU64::new(0), has_shrunk: Notify::new(), memory }
     }
 
     #[inline]
     pub(super) fn has_capacity(&self) -> bool {
-        self.bytes.load(Relaxed) < MOST_WAITING_BYTES
+        self.bytes.load(Relaxed) < MAX_WAITING_BYTES
     }
 
     pub(super) async fn wait_for_capacity(&self) {
         loop {
-            let less = self.less.notified();
+            let has_shrunk = self.has_shrunk.notified();
             if self.has_capacity() {
                 return;
             }
-            less.await;
+            has_shrunk.await;
         }
     }
 
-    /// A batch of so many bytes waits for as long as the answer lives. It is there, so it counts, also when the budget has
-    /// no room for it: then nothing else gets any.
+    /// Counts a batch of so many bytes as waiting until the guard is dropped. It is counted even if the budget has no room
+    /// for it, since it exists: then the budget grants nothing else.
     pub(super) fn wait(&self, bytes: u64) -> Waiting<'_> {
         self.bytes.fetch_add(bytes, Relaxed);
         let mut lease = self.memory.passing(0);
@@ -55,7 +55,7 @@ impl Overflow {
     }
 }
 
-/// A batch that waits.
+/// Counts a batch as waiting until dropped.
 #[derive(Debug)]
 pub(super) struct Waiting<'a> {
     overflow: &'a Overflow,
@@ -66,7 +66,7 @@ pub(super) struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.overflow.bytes.fetch_sub(self.bytes, Relaxed);
-        self.overflow.less.notify_waiters();
+        self.overflow.has_shrunk.notify_waiters();
     }
 }
 
@@ -77,12 +77,12 @@ mod tests {
     use std::task::Poll;
 
     #[tokio::test]
-    async fn who_would_make_more_waits_until_less_is_waiting_and_all_of_it_counts() {
+    async fn a_further_batch_waits_until_less_is_waiting_and_all_waiting_bytes_count() {
         let memory = MemoryBudget::new(100);
         let overflow = Overflow::new(memory.clone());
-        let (first, second) = (overflow.wait(MOST_WAITING_BYTES - 1), overflow.wait(1));
+        let (first, second) = (overflow.wait(MAX_WAITING_BYTES - 1), overflow.wait(1));
         assert!(!overflow.has_capacity());
-        assert_eq!(memory.used(), MOST_WAITING_BYTES, "over its limit, and told so");
+        assert_eq!(memory.used(), MAX_WAITING_BYTES, "more than its limit");
         let mut waits = Box::pin(overflow.wait_for_capacity());
         assert!(poll_fn(|context| Poll::Ready(waits.as_mut().poll(context))).await.is_pending());
         drop(second);

@@ -1,32 +1,32 @@
-//! A queue: the bounded way from the connections to one sink.
+//! The bounded queue from the connections to one sink.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, watch};
 use tokio::time::timeout;
 
 use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, UnixNanos, semconv};
 use crate::sink::{Kinds, Selection};
 
 use super::accounting::{InQueue, SinkCounters};
-use super::ack::{DeliveryHandle, OutcomeSender};
+use super::delivery::{DeliveryHandle, OutcomeSender};
 use super::options::{QueueOptions, WhenFull};
 
-/// Memory is counted in pieces of this size.
+/// The unit in which the memory of batches is counted.
 const PERMIT_BYTES: usize = 1024;
-/// Losses of more connections than this are told together.
+/// Losses of further connections are reported together.
 const MAX_PENDING_LOSSES: usize = 1024;
 
-/// A batch on its way, with the room it takes and the claim it makes.
+/// A batch in the queue, with its share of the queue and its delivery handle.
 #[derive(Debug)]
 pub(super) struct QueuedBatch {
     contents: QueuedEvents,
     handle: DeliveryHandle,
 }
 
-/// A batch, and its room in the queue.
+/// A batch and its share of the queue.
 #[derive(Debug)]
 pub(super) struct QueuedEvents {
     batch: Arc<Batch>,
@@ -45,7 +45,7 @@ impl QueuedBatch {
         self.contents.batch.events().last().map(|event| event.observed())
     }
 
-    /// The batch, to be let go of once it is written, and the claim, which stays until that is certain.
+    /// The batch, which is dropped when the sink has taken it, and the handle, which is kept until the sink has flushed it.
     pub(super) fn open(self) -> (QueuedEvents, DeliveryHandle) {
         (self.contents, self.handle)
     }
@@ -65,7 +65,7 @@ pub(super) struct SinkQueue {
     queued_batches: mpsc::Sender<QueuedBatch>,
     room: Arc<Semaphore>,
     room_permits: u32,
-    /// Somebody has lost max_wait with this queue, and there was no room since.
+    /// A batch has waited `max_wait` in vain, and the queue has had no room since.
     is_jammed: Arc<AtomicBool>,
     counters: Arc<SinkQueueState>,
 }
@@ -74,13 +74,14 @@ pub(super) struct SinkQueue {
 #[derive(Debug)]
 pub(super) struct SinkQueueState {
     pub(super) sink: Arc<SinkCounters>,
+    room: Arc<Semaphore>,
     pending: Mutex<Vec<PendingLoss>>,
     /// A connection of each listener whose events the sink holds because it cannot write them now. Connections of these
     /// listeners wait; those of others do not.
     held: watch::Sender<Vec<Arc<Origin>>>,
 }
 
-/// Events that a sink did not get, and whose `loss` it has not written yet.
+/// Events that a sink did not get, and whose loss event it has not written yet.
 #[derive(Debug)]
 pub(super) struct PendingLoss {
     origin: Arc<Origin>,
@@ -97,11 +98,17 @@ impl SinkQueue {
         let (queued_batches, receiver) = mpsc::channel(options.buffer_batches.max(1));
         let permits = usize::try_from(options.buffer_bytes).unwrap_or(usize::MAX).div_ceil(PERMIT_BYTES);
         let permits = permits.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
-        let counters = Arc::new(SinkQueueState { sink, pending: Mutex::default(), held: watch::Sender::default() });
+        let room = Arc::new(Semaphore::new(permits));
+        let counters = Arc::new(SinkQueueState {
+            sink,
+            room: room.clone(),
+            pending: Mutex::default(),
+            held: watch::Sender::default(),
+        });
         let queue = SinkQueue {
             options: Arc::new(options),
             queued_batches,
-            room: Arc::new(Semaphore::new(permits)),
+            room,
             room_permits: permits as u32,
             is_jammed: Arc::default(),
             counters: counters.clone(),
@@ -114,8 +121,8 @@ impl SinkQueue {
         self.counters.sink.name()
     }
 
-    /// InFlightBatches the sink for the batch and puts it into the queue if there is room; else gives the claim back, for
-    /// [`SinkQueue::wait`] or to be shed.
+    /// Puts the batch into the queue if the sink takes it and there is room. If the queue is full and does not shed, returns
+    /// the batch's handle for [`SinkQueue::wait`].
     pub(super) fn offer(
         &self,
         batch: &Arc<Batch>,
@@ -135,8 +142,11 @@ impl SinkQueue {
         if self.counters.is_held(handle.origin()) {
             return self.full(handle, has_max_wait);
         }
-        let Ok(room) = self.room.clone().try_acquire_many_owned(self.weight(batch)) else {
-            return self.full(handle, has_max_wait);
+        let room = match self.room.clone().try_acquire_many_owned(self.weight(batch)) {
+            Ok(room) => room,
+            Err(TryAcquireError::NoPermits) => return self.full(handle, has_max_wait),
+            // The queue is closed. The dropped handle counts the events as failed.
+            Err(TryAcquireError::Closed) => return None,
         };
         match self.queued_batches.try_reserve() {
             Ok(place) => {
@@ -145,12 +155,13 @@ impl SinkQueue {
                 None
             }
             Err(mpsc::error::TrySendError::Full(())) => self.full(handle, has_max_wait),
-            // The sink is gone: the handle says so.
+            // As above.
             Err(mpsc::error::TrySendError::Closed(())) => None,
         }
     }
 
-    /// Puts a batch into the queue when there is room. Sheds it when there is none for as long as `max_wait`.
+    /// Puts a batch into the queue as soon as there is room; sheds it after `max_wait`. Returns, and the batch counts as
+    /// failed, when the queue is closed.
     pub(super) async fn wait(&self, batch: Arc<Batch>, handle: DeliveryHandle, max_wait: Option<Duration>) {
         let origin = handle.origin().cloned();
         let place = async {
@@ -164,7 +175,7 @@ impl SinkQueue {
         };
         match place {
             Ok(Some((room, place))) => place.send(QueuedBatch::new(batch, handle, room, &self.counters)),
-            // The sink is gone: the handle says so.
+            // The queue is closed. The dropped handle counts the events as failed.
             Ok(None) => {}
             Err(_) => {
                 self.is_jammed.store(true, Ordering::Relaxed);
@@ -174,7 +185,7 @@ impl SinkQueue {
     }
 
     fn full(&self, handle: DeliveryHandle, has_max_wait: bool) -> Option<DeliveryHandle> {
-        // Who has lost max_wait once does not wait again until there is room.
+        // After one batch has waited `max_wait` in vain, none waits until there is room.
         let is_jammed = has_max_wait && self.is_jammed.load(Ordering::Relaxed);
         match self.options.when_full {
             WhenFull::Block if !is_jammed => Some(handle),
@@ -192,7 +203,12 @@ impl SinkQueue {
 }
 
 impl SinkQueueState {
-    /// The sink did not get these events, and will say so in its own output.
+    /// Closes the queue: senders that wait for room return, and their events count as failed, like all that follow.
+    pub(super) fn close(&self) {
+        self.room.close();
+    }
+
+    /// Notes events that the sink did not get; it will report them in its own output.
     pub(super) fn add_pending_loss(&self, origin: Option<Arc<Origin>>, reason: Reason, events: u64) {
         let Some(origin) = origin else { return };
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -255,7 +271,7 @@ fn is_among(held: &[Arc<Origin>], origin: Option<&Arc<Origin>>) -> bool {
     !held.is_empty() && origin.is_some_and(|origin| held.iter().any(|held| held.is_same_listener(origin)))
 }
 
-/// Losses that a sink is about to tell. Dropped before it is known that they are told, they are pending again.
+/// Losses that a sink is about to write. If this is dropped before they are written, they are pending again.
 #[derive(Debug)]
 pub(super) struct LossReport {
     queue: Arc<SinkQueueState>,
@@ -263,7 +279,7 @@ pub(super) struct LossReport {
 }
 
 impl LossReport {
-    /// The losses as events. `now` is when they are told.
+    /// The losses as events, with `now` as their time.
     pub(super) fn batch(&self, now: UnixNanos) -> Option<Batch> {
         let mut builder = BatchBuilder::new(self.pending.first()?.origin.clone());
         for PendingLoss { origin, reason, events } in &self.pending {
@@ -272,7 +288,7 @@ impl LossReport {
             let (reason, events) = (*reason, *events);
             let detail = match reason {
                 Reason::Shed => "the queue of this sink was full",
-                _ => "this sink failed while it had them",
+                _ => "this sink failed before it had written them",
             };
             builder.loss(header, Loss { reason, bytes: 0, events: Some(events), detail, excerpt: &[] });
         }

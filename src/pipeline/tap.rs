@@ -1,7 +1,7 @@
-//! Taps: copies of what passes, live, for somebody who looks on.
+//! Taps: live copies of events and received bytes for their readers.
 //!
-//! Nobody waits for a tap. What its reader is too slow for is left out, and the reader is told how much. While nobody
-//! looks on, it costs a load per batch and per read.
+//! The pipeline never waits for a tap. Items for which a reader is too slow are dropped, and the reader gets their number.
+//! Without a reader, a tap costs one load per batch and per read.
 
 use std::fmt;
 use std::mem;
@@ -16,42 +16,42 @@ use crate::explain::Explain;
 use crate::protocol::Head;
 use crate::sink::{Kinds, Selection};
 
-/// Taps that may be open at once.
+/// The maximum number of open taps.
 pub const MAX_TAPS: usize = 4;
-/// Bytes that may wait for the reader of one tap.
+/// Bytes that may be queued for the reader of one tap.
 pub const MAX_WAITING_BYTES: usize = 4 << 20;
-/// What anything that waits counts besides its bytes.
-const PASSING_BYTES: usize = 256;
+/// Size of a queued item besides its bytes.
+const ITEM_BYTES: usize = 256;
 
-/// What somebody wants to see.
+/// The items that a reader wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Filter {
-    /// Only of this listener; None: of all.
+    /// Items of this listener only. `None`: of all.
     pub listener: Option<String>,
     /// Only events of these kinds.
     pub kinds: Kinds,
-    /// Bytes of the wire and requests, too; then of events only losses.
+    /// Received bytes and requests, too; then of events only losses.
     pub wire: bool,
 }
 
-/// What passes.
+/// One item.
 #[derive(Debug)]
 pub enum TapItem {
-    /// Events on their way to the sinks.
+    /// Events that are handed to the sinks.
     Events(Arc<Batch>),
-    /// Bytes that a session has worked off.
+    /// Bytes that a session has consumed.
     Bytes(Piece),
-    /// A request that is worked on, or was refused.
+    /// A request that is decoded, or was refused.
     Request(TapRequest),
 }
 
-/// Bytes of a connection, beginning where its session had come to.
+/// Consecutive bytes of a connection that its session has consumed.
 pub struct Piece {
     /// The connection.
     pub origin: Arc<Origin>,
-    /// Offset of the first byte since its start.
+    /// Offset of the first byte in the connection.
     pub offset: u64,
-    /// What names the bytes, from the first on.
+    /// Explains the bytes, from the first one.
     pub explainer: Box<dyn Explain>,
     /// The bytes.
     pub bytes: Vec<u8>,
@@ -62,17 +62,17 @@ pub struct Piece {
 pub struct TapRequest {
     /// Its connection.
     pub origin: Arc<Origin>,
-    /// Which one of the connection, from 1.
+    /// Its number on the connection, from 1.
     pub number: u64,
     /// Its head.
     pub head: Head,
     /// Its body as received; empty when the request was refused from its head.
     pub body: Bytes,
-    /// The body holds keys, and must not be shown.
+    /// The body has keys and must not be shown.
     pub is_secret: bool,
 }
 
-/// The taps that are open. Cloned: the same.
+/// The open taps. A clone shares them.
 #[derive(Clone, Debug, Default)]
 pub struct Taps(Arc<Shared>);
 
@@ -86,16 +86,16 @@ struct Shared {
 #[derive(Debug)]
 struct Tap {
     filter: Filter,
-    /// With the room that each takes of what may wait.
-    passing: mpsc::UnboundedSender<(usize, TapItem)>,
-    waiting: AtomicUsize,
-    missed: Mutex<Dropped>,
+    /// Items with their size.
+    items: mpsc::UnboundedSender<(usize, TapItem)>,
+    queued_bytes: AtomicUsize,
+    dropped: Mutex<Dropped>,
 }
 
-/// What a reader was too slow for.
+/// Items that were dropped because the reader was too slow.
 #[derive(Clone, Default, Debug)]
 pub struct Dropped {
-    /// Where the first of it came from.
+    /// The connection of the first of them.
     pub origin: Option<Arc<Origin>>,
     /// Events.
     pub events: u64,
@@ -104,33 +104,37 @@ pub struct Dropped {
 }
 
 impl Taps {
-    /// Looks on from now on; None: too many do already.
+    /// Opens a tap. `None`: too many are open.
     pub fn open(&self, filter: Filter) -> Option<Reader> {
         let mut taps = self.taps();
         if taps.len() >= MAX_TAPS {
             return None;
         }
-        let (passing, receiver) = mpsc::unbounded_channel();
-        let tap =
-            Arc::new(Tap { filter: filter.clone(), passing, waiting: AtomicUsize::new(0), missed: Mutex::default() });
+        let (items, receiver) = mpsc::unbounded_channel();
+        let tap = Arc::new(Tap {
+            filter: filter.clone(),
+            items,
+            queued_bytes: AtomicUsize::new(0),
+            dropped: Mutex::default(),
+        });
         taps.push(tap.clone());
         self.counted(&taps);
         Some(Reader { filter, taps: self.clone(), tap, receiver })
     }
 
-    /// How many are open.
+    /// The number of open taps.
     pub fn count(&self) -> usize {
         self.0.open.load(Relaxed)
     }
 
-    /// Nothing more will pass: readers come to their end.
+    /// Closes all taps: their readers end.
     pub fn close(&self) {
         let mut taps = self.taps();
         taps.clear();
         self.counted(&taps);
     }
 
-    /// Events are on their way.
+    /// Copies events to the taps.
     pub(super) fn events(&self, batch: &Arc<Batch>) {
         if self.0.open.load(Relaxed) == 0 {
             return;
@@ -138,39 +142,39 @@ impl Taps {
         let Some(origin) = batch.origin() else { return };
         for tap in self.taps().iter().filter(|tap| tap.wants(origin)) {
             let events = Selection::new(batch, tap.filter.kinds).count();
-            if events > 0 && !tap.passes(batch.memory_bytes(), || TapItem::Events(batch.clone())) {
-                tap.miss(origin, events, 0);
+            if events > 0 && !tap.push(batch.memory_bytes(), || TapItem::Events(batch.clone())) {
+                tap.note_dropped(origin, events, 0);
             }
         }
     }
 
-    /// How many want to see the wire.
+    /// The number of taps that want received bytes.
     pub fn wired(&self) -> usize {
         self.0.wired.load(Relaxed)
     }
 
-    /// A session has worked these bytes off. `explainers`: one for each that wants to see the wire.
+    /// Copies bytes that a session has consumed. `explainers`: one for each tap that wants received bytes.
     pub fn bytes(&self, origin: &Arc<Origin>, offset: u64, explainers: Vec<Box<dyn Explain>>, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         let taps = self.taps();
         let wanting = taps.iter().filter(|tap| tap.filter.wire && tap.wants(origin));
-        // Who has just begun to look on waits for the next bytes.
+        // A tap that was opened in the meantime gets the next bytes.
         for (tap, explainer) in wanting.zip(explainers) {
             let piece = || Piece { origin: origin.clone(), offset, explainer, bytes: bytes.to_vec() };
-            if !tap.passes(bytes.len(), || TapItem::Bytes(piece())) {
-                tap.miss(origin, 0, bytes.len() as u64);
+            if !tap.push(bytes.len(), || TapItem::Bytes(piece())) {
+                tap.note_dropped(origin, 0, bytes.len() as u64);
             }
         }
     }
 
-    /// A request is here.
-    pub fn request(&self, asked: &TapRequest) {
-        for tap in self.taps().iter().filter(|tap| tap.filter.wire && tap.wants(&asked.origin)) {
-            let heads: usize = asked.head.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-            if !tap.passes(heads + asked.body.len(), || TapItem::Request(asked.clone())) {
-                tap.miss(&asked.origin, 0, asked.body.len() as u64);
+    /// Copies a request.
+    pub fn request(&self, request: &TapRequest) {
+        for tap in self.taps().iter().filter(|tap| tap.filter.wire && tap.wants(&request.origin)) {
+            let heads: usize = request.head.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+            if !tap.push(heads + request.body.len(), || TapItem::Request(request.clone())) {
+                tap.note_dropped(&request.origin, 0, request.body.len() as u64);
             }
         }
     }
@@ -190,30 +194,30 @@ impl Tap {
         self.filter.listener.as_ref().is_none_or(|listener| **listener == *origin.listener)
     }
 
-    /// `false`: the reader has too much to read already.
-    fn passes(&self, bytes: usize, passing: impl FnOnce() -> TapItem) -> bool {
-        let bytes = PASSING_BYTES + bytes;
-        if self.waiting.fetch_add(bytes, Relaxed) + bytes > MAX_WAITING_BYTES {
-            self.waiting.fetch_sub(bytes, Relaxed);
+    /// Queues an item. `false`: the queue is full.
+    fn push(&self, bytes: usize, item: impl FnOnce() -> TapItem) -> bool {
+        let bytes = ITEM_BYTES + bytes;
+        if self.queued_bytes.fetch_add(bytes, Relaxed) + bytes > MAX_WAITING_BYTES {
+            self.queued_bytes.fetch_sub(bytes, Relaxed);
             return false;
         }
-        // A reader that has left has closed its tap, or is about to.
-        let _ = self.passing.send((bytes, passing()));
+        // If the reader is gone, its tap is about to be closed.
+        let _ = self.items.send((bytes, item()));
         true
     }
 
-    fn miss(&self, origin: &Arc<Origin>, events: u64, bytes: u64) {
-        let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
-        missed.origin.get_or_insert_with(|| origin.clone());
-        missed.events += events;
-        missed.bytes += bytes;
+    fn note_dropped(&self, origin: &Arc<Origin>, events: u64, bytes: u64) {
+        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        dropped.origin.get_or_insert_with(|| origin.clone());
+        dropped.events += events;
+        dropped.bytes += bytes;
     }
 }
 
-/// Who looks on. Dropped, the tap is closed.
+/// Reads a tap. Dropping it closes the tap.
 #[derive(Debug)]
 pub struct Reader {
-    /// What is wanted.
+    /// The items that it wants.
     pub filter: Filter,
     taps: Taps,
     tap: Arc<Tap>,
@@ -221,17 +225,17 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// What passes next; None: nothing more will. May be given up and called again.
+    /// The next item. `None`: the tap is closed. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<TapItem> {
-        let (bytes, passing) = self.receiver.recv().await?;
-        self.tap.waiting.fetch_sub(bytes, Relaxed);
-        Some(passing)
+        let (bytes, item) = self.receiver.recv().await?;
+        self.tap.queued_bytes.fetch_sub(bytes, Relaxed);
+        Some(item)
     }
 
-    /// What was left out since this was last asked; None: nothing.
+    /// The items dropped since the last call. `None`: none.
     pub fn missed(&mut self) -> Option<Dropped> {
-        let missed = mem::take(&mut *self.tap.missed.lock().unwrap_or_else(PoisonError::into_inner));
-        missed.origin.is_some().then_some(missed)
+        let dropped = mem::take(&mut *self.tap.dropped.lock().unwrap_or_else(PoisonError::into_inner));
+        dropped.origin.is_some().then_some(dropped)
     }
 }
 
@@ -244,7 +248,7 @@ impl Drop for Reader {
 }
 
 impl Dropped {
-    /// The loss that says so, as a sink tells what its queue has shed.
+    /// The loss that reports them, like the loss of a sink whose queue has shed.
     pub fn loss(&self, now: UnixNanos) -> Option<Batch> {
         let mut builder = BatchBuilder::new(self.origin.clone()?);
         let header = Header::observed_at(semconv::LOSS, now, Position::default());
@@ -256,7 +260,7 @@ impl Dropped {
 }
 
 impl Filter {
-    /// Everything of a kind of look: events of these kinds, or the wire and its losses.
+    /// Events of these kinds; or, with `wire`, received bytes and losses.
     pub fn new(listener: Option<String>, kinds: Kinds, wire: bool) -> Self {
         let kinds = if wire { Kinds::from_iter([Kind::Loss]) } else { kinds };
         Filter { listener, kinds, wire }

@@ -1,10 +1,10 @@
-//! Driving one sink: batches are taken off the queue, written, flushed, waited for, and their in_flight answered.
+//! Drives one sink: takes batches from its queue, writes and flushes them, retries, and completes their delivery handles.
 //!
-//! A *worker* does that, on a thread of its own if the sink may block: an event becomes a line and reaches the system on the
-//! same processor. A *supervisor*, a task beside the others, makes the sink and puts a new one in its place. It
-//! never waits for a thread that is stuck: it takes that one's in_flight away and goes on.
+//! A *worker* does that, on a thread of its own if the sink may block, so that encoding and writing share a processor. A
+//! *supervisor*, a task on the runtime, makes the sink and replaces it when it fails. It never waits for a thread that is
+//! blocked: it takes the batches of that thread back and continues without it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
@@ -21,15 +21,15 @@ use crate::event::{Origin, Reason, UnixNanos};
 use crate::log_throttle::LogThrottle;
 use crate::sink::{Kinds, Selection, Sink, SinkError, Unwritten};
 
-use super::ack::DeliveryHandle;
+use super::delivery::DeliveryHandle;
 use super::options::OnFailure;
 use super::queue::{LossReport, QueuedBatch, SinkQueueState};
 
 /// At most this many batches are written before a flush.
 const MAX_UNFLUSHED: usize = 64;
-/// How often a sink is asked to look after itself.
+/// How often a sink does its periodic work.
 const TICK: Duration = Duration::from_secs(1);
-/// Waits between tries of a sink that cannot write: the first, and the longest.
+/// Pauses between the tries of a sink that cannot write: the first, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
 /// How long a sink may take to end its output after a whole record when the grace period is over.
@@ -40,35 +40,43 @@ pub(super) struct WorkerContext {
     pub(super) counters: Arc<SinkQueueState>,
     pub(super) kinds: Kinds,
     pub(super) on_failure: OnFailure,
-    /// Changes when the operator asks for files to be opened anew.
+    /// Changes when the operator wants files to be reopened.
     pub(super) reopen: watch::Receiver<u64>,
     /// Cancelled by the worker when the daemon must stop.
     pub(super) stop: CancellationToken,
-    /// Cancelled when the grace period is over: what is not written by then counts as failed.
+    /// Cancelled when the grace period is over: events that are not written by then count as failed.
     pub(super) abort: CancellationToken,
-    /// When the last events that a sink got were read. Kept here because a sink that is made anew may have nothing to
-    /// tell but what its predecessor lost.
+    /// When the last events that a sink got were read: the time of loss events. A new sink may have no other events than
+    /// the losses of the one before it.
     pub(super) observed: AtomicU64,
-    /// Says that the sink cannot write now.
-    pub(super) holding: LogThrottle,
-    /// Says that it cannot look after itself now.
+    /// For the log line that the sink cannot write.
+    pub(super) retrying: LogThrottle,
+    /// For the log line that its periodic work fails.
     pub(super) ticking: LogThrottle,
-    /// Says that it has failed and is made anew.
+    /// For the log line that it has failed and is started again.
     pub(super) failing: LogThrottle,
 }
 
-/// How a worker's work ended.
+/// How a worker has ended.
 enum Outcome {
     /// The queue is closed and everything is written.
     Done,
-    /// The reader left.
+    /// The reader has closed the sink.
     Closed,
-    /// The sink is dead.
+    /// The sink cannot be used again.
     Failed(String),
 }
 
+/// What a worker reports when it ends.
+struct Ended {
+    /// `None`: it was aborted.
+    outcome: Option<Outcome>,
+    /// [`Sink::written`], read last.
+    written: u64,
+}
+
 /// Runs sinks made by `make` until the queue is closed and drained. A sink that fails or panics is replaced, or stops
-/// the daemon, as configured; what it had counts as failed.
+/// the daemon, as configured; events that it had and did not write count as failed.
 pub(super) async fn supervise<S: Sink>(
     make: impl Fn() -> Result<S, SinkError>,
     queued_batches: mpsc::Receiver<QueuedBatch>,
@@ -80,8 +88,8 @@ pub(super) async fn supervise<S: Sink>(
     let mut wait = RETRY.0;
     loop {
         let began = Instant::now();
-        // Its predecessor may have died while holding.
-        context.counters.sink.set_holding(false);
+        // The previous sink may have failed while it retried.
+        context.counters.sink.set_retrying(false);
         let outcome = match make() {
             Ok(sink) => run(sink, &queued_batches, &context).await,
             Err(error) => Some(Outcome::Failed(error.to_string())),
@@ -106,7 +114,7 @@ pub(super) async fn supervise<S: Sink>(
             OnFailure::Restart => {
                 wait = if began.elapsed() > RETRY.1 { RETRY.0 } else { (wait * 2).min(RETRY.1) };
                 if let Some(suppressed) = context.failing.permit() {
-                    error!(sink = name, suppressed, "sink failed: {failure}; starting it again until it works");
+                    error!(sink = name, suppressed, "sink failed: {failure}; restarting it");
                 }
                 tokio::select! {
                     () = sleep(wait) => {}
@@ -115,22 +123,36 @@ pub(super) async fn supervise<S: Sink>(
             }
         }
     }
-    // Nothing more will be written. Whatever still comes says so by its handle.
+    // Nothing more will be written: what is queued or still handed over counts as failed when its handle is dropped. A
+    // worker that is blocked in a write keeps its room in the queue for ever, so senders must not wait for that.
+    context.counters.close();
     let mut queued_batches = queued_batches.lock().await;
     queued_batches.close();
     while queued_batches.recv().await.is_some() {}
 }
 
-/// What a worker has taken off the queue, and not flushed yet: who drops it says that it failed.
+/// Batches that a worker has taken from the queue and that are not flushed yet. Dropped, they count as failed.
 #[derive(Debug, Default)]
 struct InFlightBatches(std::sync::Mutex<InFlight>);
 
 #[derive(Debug, Default)]
 struct InFlight {
-    /// With the numbers by which the sink names the batches.
+    /// In the order in which they are written, with the numbers by which the sink names the batches.
     handles: Vec<(u64, DeliveryHandle)>,
-    reports: Vec<(u64, LossReport)>,
+    reports: Vec<InFlightReport>,
     last_number: u64,
+    /// [`Sink::written`] when these were empty for the last time.
+    written_before: u64,
+}
+
+#[derive(Debug)]
+struct InFlightReport {
+    number: u64,
+    /// It is written before the batch with this number; 0: after all.
+    precedes: u64,
+    /// The number of its events that the sink takes.
+    events: u64,
+    report: LossReport,
 }
 
 impl InFlightBatches {
@@ -143,54 +165,74 @@ impl InFlightBatches {
         number
     }
 
-    /// Adds a batch of losses; returns its number.
-    fn add_pending_loss(&self, report: LossReport) -> u64 {
+    /// Adds a batch of losses, of which the sink takes so many, and which is written before the batch with the number
+    /// `precedes`; returns its number.
+    fn add_report(&self, report: LossReport, events: u64, precedes: u64) -> u64 {
         let mut taken = self.locked();
         taken.last_number += 1;
         let number = taken.last_number;
-        taken.reports.push((number, report));
+        taken.reports.push(InFlightReport { number, precedes, events, report });
         number
     }
 
-    /// A flush returned `Ok`: everything is written except what `unwritten` names. Returns the origins of held batches.
-    fn settle(&self, unwritten: &Unwritten) -> Vec<Arc<Origin>> {
+    /// A connection of each listener of which a batch is held.
+    fn held_origins(&self, held: &BTreeSet<u64>) -> Vec<Arc<Origin>> {
+        if held.is_empty() {
+            return Vec::new();
+        }
+        let taken = self.locked();
+        let mut origins = BTreeMap::new();
+        for (_, handle) in taken.handles.iter().filter(|(number, _)| held.contains(number)) {
+            if let Some(origin) = handle.origin() {
+                origins.entry((origin.protocol, origin.listener.clone())).or_insert_with(|| origin.clone());
+            }
+        }
+        origins.into_values().collect()
+    }
+
+    /// A flush returned `Ok`: everything is written except what `unwritten` names. `written` is [`Sink::written`].
+    fn settle(&self, unwritten: &Unwritten, written: u64) {
         let mut taken = self.locked();
+        taken.written_before = written;
         if unwritten.held.is_empty() && unwritten.failed.is_empty() {
             taken.handles.drain(..).for_each(|(_, handle)| handle.written());
-            taken.reports.drain(..).for_each(|(_, report)| report.reported());
-            return Vec::new();
+            taken.reports.drain(..).for_each(|taken| taken.report.reported());
+            return;
         }
         let (handles, reports) = (std::mem::take(&mut taken.handles), std::mem::take(&mut taken.reports));
         let is_held = |number: &u64| unwritten.held.contains(number);
-        let (mut origins, mut listeners) = (Vec::new(), BTreeSet::new());
         for (number, handle) in handles {
             match number {
                 // Dropped without an outcome, it counts as failed.
                 number if unwritten.failed.contains(&number) => drop(handle),
-                number if is_held(&number) => {
-                    if let Some(origin) = handle.origin()
-                        && listeners.insert((origin.protocol, origin.listener.clone()))
-                    {
-                        origins.push(origin.clone());
-                    }
-                    taken.handles.push((number, handle));
-                }
+                number if is_held(&number) => taken.handles.push((number, handle)),
                 _ => handle.written(),
             }
         }
-        for (number, report) in reports {
-            match number {
+        for report in reports {
+            match report.number {
                 number if unwritten.failed.contains(&number) => drop(report),
-                number if is_held(&number) => taken.reports.push((number, report)),
-                _ => report.reported(),
+                number if is_held(&number) => taken.reports.push(report),
+                _ => report.report.reported(),
             }
         }
-        origins
     }
 
-    /// Nobody waits any longer.
-    fn give_up(&self) {
-        *self.locked() = InFlight::default();
+    /// The sink writes no more. Of the batches in flight the first events are in its output, as many as `written`
+    /// ([`Sink::written`]) says; the rest counts as failed.
+    fn give_up(&self, written: u64) {
+        let InFlight { handles, reports, written_before, .. } = std::mem::take(&mut *self.locked());
+        let mut rest = written.saturating_sub(written_before);
+        let mut reports = reports.into_iter().peekable();
+        for (number, handle) in handles {
+            while let Some(report) = reports.next_if(|report| report.precedes == number) {
+                rest -= report.written_up_to(rest);
+            }
+            rest -= handle.written_up_to(rest);
+        }
+        for report in reports {
+            rest -= report.written_up_to(rest);
+        }
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, InFlight> {
@@ -198,7 +240,18 @@ impl InFlightBatches {
     }
 }
 
-/// Runs one sink by itself: what panics or blocks in it does so there. `None`: the daemon has no more time.
+impl InFlightReport {
+    /// At most this many events more are in the output; returns how many of these losses are.
+    fn written_up_to(self, events: u64) -> u64 {
+        let written = self.events.min(events);
+        if written == self.events {
+            self.report.reported();
+        }
+        written
+    }
+}
+
+/// Runs one sink, which may panic or block. `None`: the grace period is over.
 async fn run<S: Sink>(
     sink: S,
     queued_batches: &Arc<Mutex<mpsc::Receiver<QueuedBatch>>>,
@@ -207,30 +260,31 @@ async fn run<S: Sink>(
     let in_flight = Arc::<InFlightBatches>::default();
     let worker =
         Worker { queued_batches: queued_batches.clone(), in_flight: in_flight.clone(), context: context.clone() };
-    // Cancelled, too, when nobody waits for the thread any more.
+    // Also cancelled when this future is dropped.
     let abort = context.abort.child_token();
     let _guard = abort.clone().drop_guard();
-    let outcome = match start(sink, worker, abort.clone()) {
+    let failed = |why: String| Ended { outcome: Some(Outcome::Failed(why)), written: 0 };
+    let ended = match start(sink, worker, abort.clone()) {
         Ok(mut ended) => tokio::select! {
             // A panic drops the sender.
-            ended = &mut ended => ended.unwrap_or_else(|_| Some(Outcome::Failed("it panicked, which is a bug of ours".to_owned()))),
+            ended = &mut ended => ended.unwrap_or_else(|_| failed("it panicked, which is a bug of tributary".to_owned())),
             () = abort.cancelled() => {
                 // It may end its output after a whole record, unless its thread is blocked.
-                let _ = timeout(GIVE_UP * 2, ended).await;
-                None
+                let written = timeout(GIVE_UP * 2, ended).await.map_or(0, |ended| ended.map_or(0, |ended| ended.written));
+                Ended { outcome: None, written }
             }
         },
-        Err(error) => Some(Outcome::Failed(format!("no thread for it: {error}"))),
+        Err(error) => failed(format!("cannot start its thread: {error}")),
     };
-    in_flight.give_up();
+    in_flight.give_up(ended.written);
     context.counters.set_held(Vec::new());
-    outcome
+    ended.outcome
 }
 
-/// Starts the work, on a thread if the sink may block, else as a task; it tells its outcome when the sink is dropped. `None`:
-/// it was cancelled.
-fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Result<oneshot::Receiver<Option<Outcome>>> {
-    let (telling, ended) = oneshot::channel();
+/// Starts the work, on a thread if the sink may block, otherwise as a task. The receiver gets the end after the sink is
+/// dropped.
+fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Result<oneshot::Receiver<Ended>> {
+    let (sender, ended) = oneshot::channel();
     let name = format!("sink {}", worker.context.counters.sink.name());
     let work = async move {
         let mut sink = sink;
@@ -242,21 +296,21 @@ fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Resu
         if outcome.is_none() {
             let _ = timeout(GIVE_UP, sink.give_up()).await;
         }
-        outcome
+        Ended { outcome, written: sink.written() }
     };
-    // Nobody listens to the outcome any more when it took too long.
+    // After the end of the grace period the receiver may be gone.
     if !S::BLOCKS {
-        tokio::spawn(async move { telling.send(work.await) });
+        tokio::spawn(async move { sender.send(work.await).is_ok() });
         return Ok(ended);
     }
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name(name).spawn(move || {
-        // Dropped last, should this panic: after the sink and its files.
-        let telling = telling;
-        let outcome = runtime.block_on(work);
-        // Without waiting for a compression in progress.
+        // Declared first, so that a panic drops it last: after the sink and its files.
+        let sender = sender;
+        let ended = runtime.block_on(work);
+        // Does not wait for a compression in progress.
         runtime.shutdown_background();
-        let _ = telling.send(outcome);
+        let _ = sender.send(ended);
     })?;
     Ok(ended)
 }
@@ -293,7 +347,7 @@ impl Worker {
                 }
                 queued_batch = self.next_batch() => queued_batch,
             };
-            // Everything that is there goes into one flush; nothing waits for more to come.
+            // Everything that is queued goes into one flush.
             let mut next = first;
             let is_last = next.is_none();
             let mut taken = 0;
@@ -303,16 +357,16 @@ impl Worker {
                 next = if taken < MAX_UNFLUSHED { self.queued_batches.lock().await.try_recv().ok() } else { None };
             }
             if is_last {
-                self.write_pending_losses(sink).await?;
+                self.write_pending_losses(sink, 0).await?;
             }
             let flushed = sink.flush().await;
-            hold(sink, flushed, context).await?;
+            retry(sink, flushed, context).await?;
             let mut is_held = self.settle(sink)?;
             if is_last {
                 while is_held {
                     sleep(RETRY.0).await;
                     let flushed = sink.flush().await;
-                    hold(sink, flushed, context).await?;
+                    retry(sink, flushed, context).await?;
                     is_held = self.settle(sink)?;
                 }
                 return close(sink, context).await;
@@ -320,7 +374,7 @@ impl Worker {
         }
     }
 
-    /// The queue is locked no longer than this takes: a sink that is stuck locks nobody out.
+    /// The next batch. The queue is locked only here, so a thread that is blocked in a write does not keep it locked.
     async fn next_batch(&self) -> Option<QueuedBatch> {
         self.queued_batches.lock().await.recv().await
     }
@@ -331,22 +385,24 @@ impl Worker {
         }
         let (contents, handle) = queued_batch.open();
         let number = self.in_flight.add(handle);
-        self.write_pending_losses(sink).await?;
+        self.write_pending_losses(sink, number).await?;
         let written = sink.write(contents.selection(self.context.kinds).numbered(number)).await;
-        // The sink has what it needs of the batch, even if it must wait.
+        // The sink has taken the whole batch, even if it retries.
         drop(contents);
-        hold(sink, written, &self.context).await
+        retry(sink, written, &self.context).await
     }
 
-    /// What the sink did not get is told in its own output, before what follows it.
-    async fn write_pending_losses<S: Sink>(&self, sink: &mut S) -> Result<(), Outcome> {
+    /// Writes a loss for events that the sink did not get to its own output, before the events that follow them: the batch
+    /// with the number `precedes`.
+    async fn write_pending_losses<S: Sink>(&self, sink: &mut S, precedes: u64) -> Result<(), Outcome> {
         let context = &*self.context;
         // A report for each listener: their losses can have different destinations.
         for report in context.counters.take_pending_losses() {
             let Some(batch) = report.batch(UnixNanos(context.observed.load(Relaxed))) else { continue };
-            let number = self.in_flight.add_pending_loss(report);
-            let written = sink.write(Selection::new(&batch, context.kinds).numbered(number)).await;
-            hold(sink, written, context).await?;
+            let losses = Selection::new(&batch, context.kinds);
+            let number = self.in_flight.add_report(report, losses.count(), precedes);
+            let written = sink.write(losses.numbered(number)).await;
+            retry(sink, written, context).await?;
         }
         Ok(())
     }
@@ -357,19 +413,22 @@ impl Worker {
         let context = &*self.context;
         let unwritten = sink.unwritten();
         let name = context.counters.sink.name();
-        context.counters.set_held(self.in_flight.settle(&unwritten));
         let is_held = !unwritten.held.is_empty();
-        context.counters.sink.set_holding(is_held);
+        // Before a delivery is completed: its peer may send the next batch immediately.
+        let held = if unwritten.is_crowded { self.in_flight.held_origins(&unwritten.held) } else { Vec::new() };
+        context.counters.set_held(held);
+        context.counters.sink.set_retrying(is_held);
+        self.in_flight.settle(&unwritten, sink.written());
         if let Some(fault) = unwritten.held_fault.filter(|_| is_held)
-            && let Some(suppressed) = context.holding.permit()
+            && let Some(suppressed) = context.retrying.permit()
         {
-            warn!(sink = name, suppressed, "{fault}; its events are buffered and retried, others are written");
+            warn!(sink = name, error = %fault, suppressed, "cannot write; buffering and retrying");
         }
         if let Some(fault) = unwritten.lost_fault
             && let Some(suppressed) = context.failing.permit()
         {
             let events: u64 = unwritten.lost.iter().map(|(_, events)| events).sum();
-            error!(sink = name, suppressed, events, "{fault}; written events are lost");
+            error!(sink = name, error = %fault, suppressed, events, "written events are lost");
         }
         for (origin, events) in unwritten.lost {
             context.counters.add_pending_loss(Some(origin), Reason::Failed, events);
@@ -378,7 +437,7 @@ impl Worker {
             (Some(fault), OnFailure::Fatal) => return Err(Outcome::Failed(fault.to_string())),
             (Some(fault), OnFailure::Restart) => {
                 if let Some(suppressed) = context.failing.permit() {
-                    error!(sink = name, suppressed, "{fault}; its events count as failed until it can be written");
+                    error!(sink = name, error = %fault, suppressed, "cannot write; the events of this destination count as failed");
                 }
             }
             (None, _) => {}
@@ -387,56 +446,57 @@ impl Worker {
     }
 }
 
-/// Lets the sink look after itself. What it cannot put right just now is mentioned, and tried again with the next tick;
-/// everything is written, so there is nothing to hold.
+/// Lets the sink do its periodic work. If that cannot be done now, the next tick tries again; meanwhile the sink writes.
 async fn tick<S: Sink>(sink: &mut S, context: &WorkerContext) -> Result<(), Outcome> {
     match sink.tick().await {
         Err(SinkError::Retry(fault)) => {
             if let Some(suppressed) = context.ticking.permit() {
-                warn!(sink = context.counters.sink.name(), suppressed, "{fault}; trying again");
+                let sink = context.counters.sink.name();
+                warn!(sink, error = %fault, suppressed, "periodic work of the sink failed; retrying");
             }
             Ok(())
         }
-        ticked => hold(sink, ticked, context).await,
+        ticked => retry(sink, ticked, context).await,
     }
 }
 
-/// Everything is written; what else should have been done is mentioned where it could not be.
+/// Closes the sink after everything is written. An error is logged: there is no further try.
 async fn close<S: Sink>(sink: &mut S, context: &WorkerContext) -> Result<(), Outcome> {
     match sink.close().await {
         Err(SinkError::Retry(fault)) => {
-            warn!(sink = context.counters.sink.name(), "{fault}");
+            warn!(sink = context.counters.sink.name(), error = %fault, "closing the sink failed");
             Ok(())
         }
-        closed => hold(sink, closed, context).await,
+        closed => retry(sink, closed, context).await,
     }
 }
 
-/// While the sink's answer is "not now": waits and flushes again. The queue fills meanwhile, and the agents slow down.
-async fn hold<S: Sink>(
+/// While the sink cannot write now: waits and flushes again. Meanwhile its queue fills, and the agents slow down.
+async fn retry<S: Sink>(
     sink: &mut S,
     mut result: Result<(), SinkError>,
     context: &WorkerContext,
 ) -> Result<(), Outcome> {
     let began = Instant::now();
-    let mut is_told = false;
+    let mut is_logged = false;
     let mut wait = RETRY.0;
     loop {
         match result {
             Ok(()) => {
                 if wait > RETRY.0 {
-                    context.counters.sink.set_holding(false);
+                    context.counters.sink.set_retrying(false);
                 }
-                if is_told {
-                    info!(sink = context.counters.sink.name(), "writing again after {:.1?}", began.elapsed());
+                if is_logged {
+                    info!(sink = context.counters.sink.name(), after = ?began.elapsed(), "writing again");
                 }
                 return Ok(());
             }
             Err(SinkError::Retry(fault)) => {
-                context.counters.sink.set_holding(true);
-                if let Some(suppressed) = context.holding.permit() {
-                    warn!(sink = context.counters.sink.name(), suppressed, "{fault}; holding everything until it can");
-                    is_told = true;
+                context.counters.sink.set_retrying(true);
+                if let Some(suppressed) = context.retrying.permit() {
+                    let sink = context.counters.sink.name();
+                    warn!(sink, error = %fault, suppressed, "cannot write; buffering and retrying");
+                    is_logged = true;
                 }
                 sleep(wait).await;
                 wait = (wait * 2).min(RETRY.1);

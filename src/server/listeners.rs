@@ -1,4 +1,4 @@
-//! Listeners at work: what each is made of, and what is made for each of its connections.
+//! Listeners: how each is bound and started, and the session or exchange of each of its connections.
 
 use std::fmt;
 use std::io;
@@ -6,9 +6,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use socket2::Socket;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::warn;
 
 use crate::commands::{Directory, Headquarters, Processes};
 use crate::config::{ListenerConfig, ProtocolOptions};
@@ -24,7 +26,7 @@ use crate::protocol::zico::agents::{Agents, Recorded};
 use crate::protocol::{Protocol, rbkit};
 use crate::transport::capture::Capture;
 use crate::transport::clock::Clock;
-use crate::transport::dialer::Dialer;
+use crate::transport::dialer::{Dialer, Finish, NothingToFinish};
 use crate::transport::tcp::{self, Listener};
 use crate::transport::tls::{Tls, TlsError};
 use crate::zico_store::Store;
@@ -34,48 +36,55 @@ use super::{Bound, StartError};
 /// What all listeners share.
 #[derive(Debug)]
 pub(super) struct Runtime {
+    /// Where listeners and connections run.
+    pub(super) decoding: Handle,
     pub(super) sender: Sender,
     pub(super) clock: Clock,
     pub(super) memory: Arc<MemoryBudget>,
     pub(super) directory: Directory,
-    /// Every connection, and whatever else still has events to hand over.
+    /// Every task that may hand over events.
     pub(super) tasks: TaskTracker,
     /// Cancelled when the daemon stops.
     pub(super) stop: CancellationToken,
-    /// Cancelled when what has not finished by itself is given up.
+    /// Cancelled when tasks that have not ended by themselves are given up.
     pub(super) abort: CancellationToken,
 }
 
-/// Where a listener's connections come from: a bound address, or none where it is we who dial.
+/// A listener that does not serve yet: bound to an address, or without one if it dials.
 pub(super) struct BoundListener {
     listener: Option<Listener>,
     /// A second handle of its socket.
     socket: Option<Socket>,
-    /// Who has registered, where agents do.
+    /// The registered agents, for protocols whose agents register.
     agents: Option<Arc<dyn Agents>>,
     counters: Arc<ListenerCounters>,
 }
 
-/// A listener at work.
+/// A listener that serves.
 pub(super) struct ListenerHandle {
     pub(super) config: ListenerConfig,
     address: Option<SocketAddr>,
-    /// A second handle of its socket, through which another set of options can take over what waits in its queue.
+    /// A second handle of its socket, through which a listener with other options takes over the connections that wait in
+    /// its queue.
     socket: Option<Socket>,
     agents: Option<Arc<dyn Agents>>,
     tls: Option<Tls>,
+    counters: Arc<ListenerCounters>,
     stop: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl BoundListener {
-    /// Binds the listener's address, or takes `socket`, which is bound to it already. Its counters are those that it had,
-    /// or new ones, which the accounting does not have yet.
+    /// Binds the listener's address, or uses `socket`, which is bound to it already. Its counters are those that it had,
+    /// or new ones, which the accounting does not show yet.
     pub(super) fn open(
         config: &ListenerConfig,
         socket: Option<Socket>,
         accounting: &Accounting,
+        decoding: &Handle,
     ) -> Result<BoundListener, StartError> {
+        // The socket's readiness belongs to the runtime that serves it.
+        let _entered = decoding.enter();
         let ListenerConfig { name, listen, options, protocol } = config;
         let counters = accounting.listener(name, protocol.protocol());
         let Some(listen) = listen else {
@@ -92,12 +101,12 @@ impl BoundListener {
         Ok(BoundListener { listener: Some(listener), socket: Some(second), agents: None, counters })
     }
 
-    /// Has the accounting show its counters from now on.
+    /// Lets the accounting show its counters.
     pub(super) fn enter(&self, accounting: &Accounting) {
         accounting.enter(&self.counters);
     }
 
-    /// Opens the store of its agents, where agents register; takes `known` where that is open already.
+    /// Opens the store of its agents if they register; uses `known` if that is open already.
     pub(super) fn open_agents(
         &mut self,
         config: &ListenerConfig,
@@ -126,7 +135,7 @@ impl fmt::Debug for ListenerHandle {
 }
 
 impl ListenerHandle {
-    /// Where it listens, if it does.
+    /// Its address, if it listens.
     pub(super) fn bound(&self) -> Option<Bound> {
         let address = self.address?;
         Some(Bound { name: self.config.name.clone(), protocol: self.config.protocol.protocol(), address })
@@ -137,7 +146,7 @@ impl ListenerHandle {
         self.socket.as_ref().and_then(|socket| socket.try_clone().ok())
     }
 
-    /// The store of its agents, for a listener that has the same.
+    /// The store of its agents, for a listener that uses the same.
     pub(super) fn agents_for(&self, config: &ListenerConfig) -> Option<Arc<dyn Agents>> {
         match (&self.config.protocol, &config.protocol) {
             (ProtocolOptions::Zico(_, old, _), ProtocolOptions::Zico(_, new, _)) if old == new => self.agents.clone(),
@@ -145,12 +154,12 @@ impl ListenerHandle {
         }
     }
 
-    /// Reads its TLS files again, if it has some. Answers whether they have changed.
+    /// Reads its TLS files again, if it has any. Returns whether they have changed.
     pub(super) fn reread_tls(&self) -> Result<bool, TlsError> {
         self.tls.as_ref().map_or(Ok(false), Tls::reread)
     }
 
-    /// Whether a listener of this description has its agents where this one has them.
+    /// Whether a listener with this configuration stores its agents where this one does.
     pub(super) fn shares_agents_with(&self, config: &ListenerConfig) -> bool {
         match (&self.config.protocol, &config.protocol) {
             (ProtocolOptions::Zico(_, old, _), ProtocolOptions::Zico(_, new, _)) => {
@@ -160,19 +169,31 @@ impl ListenerHandle {
         }
     }
 
-    /// Accepts and dials no more, and lets its connections finish, which its runtime waits for.
-    pub(super) async fn stopped(self) {
+    /// Stops accepting and dialling, and lets its connections finish; [`Runtime::tasks`] waits for these. If `is_last`, no
+    /// other listener takes over its socket: connections that wait to be accepted are refused, and counted so.
+    pub(super) async fn stopped(self, is_last: bool) {
         self.stop.cancel();
         for task in self.tasks {
             // A listener that panicked has nothing left to stop.
             let _ = task.await;
         }
+        let Some(socket) = self.socket.filter(|_| is_last) else { return };
+        let mut refused = 0_u64;
+        // The socket is non-blocking. The bound is that of its queue.
+        while refused < u64::from(u16::MAX) && socket.accept().is_ok() {
+            self.counters.refused();
+            refused += 1;
+        }
+        if refused > 0 {
+            warn!(listener = self.config.name, refused, "connections that waited to be accepted are closed");
+        }
     }
 }
 
 impl Runtime {
-    /// Lets a listener work.
+    /// Lets a listener serve.
     pub(super) fn serve(&self, bound_listener: BoundListener, config: &ListenerConfig) -> ListenerHandle {
+        let _entered = self.decoding.enter();
         let BoundListener { listener, socket, agents, counters } = bound_listener;
         let mut running = ListenerHandle {
             config: config.clone(),
@@ -180,6 +201,7 @@ impl Runtime {
             socket,
             agents: agents.clone(),
             tls: listener.as_ref().and_then(Listener::tls),
+            counters: counters.clone(),
             stop: self.stop.child_token(),
             tasks: Vec::new(),
         };
@@ -213,7 +235,7 @@ impl Runtime {
                 tokio::spawn(listener.serve_http(exchange, http, memory, sender, clock, tasks, stop, abort))
             }
             (ProtocolOptions::Zico(options, store, http), Some(listener)) => {
-                // There is a store for every listener whose agents register.
+                // Every listener whose agents register has a store.
                 let agents = agents.unwrap_or_else(|| Arc::new(Recorded::new()));
                 let timeout = store.session_timeout;
                 let exchange = ZicoExchange::new(options, timeout, agents, emit_definitions, &memory);
@@ -224,21 +246,21 @@ impl Runtime {
                 let options = Arc::new(options);
                 self.dial(&mut running, &options, counters, sender.clone(), capture, &memory);
                 let Some(listener) = listener else { return running };
-                // Who connects to us publishes, and cannot be asked who it is.
+                // A peer that connects to this listener publishes, and cannot be asked for its name.
                 let make = move |_| {
                     let agent = Agent::new(AgentOptions::default());
                     Subscription::new(agent, options.clone(), max_message_bytes).within(&memory)
                 };
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
             }
-            // Every other protocol's listener has been bound.
+            // Listeners of all other protocols are bound.
             (_, None) => return running,
         };
         running.tasks.push(serving);
         running
     }
 
-    /// Keeps the connections of an `rbkit` listener to its processes.
+    /// Keeps the connections of an `rbkit` listener to its processes open.
     fn dial(
         &self,
         running: &mut ListenerHandle,
@@ -260,16 +282,47 @@ impl Runtime {
         let max_message_bytes = config.options.max_message_bytes;
         for agent in &agents {
             if let Some(address) = agent.options().request.clone() {
-                let (agent, options) = (agent.clone(), options.clone());
+                let (undone, agent, options) = (agent.clone(), agent.clone(), options.clone());
                 let make = move || Control::new(agent.clone(), options.clone());
-                running.tasks.push(tokio::spawn(dialer.clone().keep(address, make)));
+                let undo = UndoProfiles { listener: config.name.clone(), agent: undone };
+                running.tasks.push(tokio::spawn(dialer.clone().keep(address, make, undo)));
             }
             if let Some(address) = agent.options().publish.clone() {
                 let (agent, options, memory) = (agent.clone(), options.clone(), memory.clone());
                 let make = move || Subscription::new(agent.clone(), options.clone(), max_message_bytes).within(&memory);
-                running.tasks.push(tokio::spawn(dialer.clone().keep(address, make)));
+                running.tasks.push(tokio::spawn(dialer.clone().keep(address, make, NothingToFinish)));
             }
         }
         self.directory.add_rbkit(&config.name, Processes::new(agents));
+    }
+}
+
+/// Undoes what a listener has switched on in a process, when the daemon stops.
+struct UndoProfiles {
+    listener: String,
+    agent: Agent,
+}
+
+impl Finish for UndoProfiles {
+    fn is_done(&self) -> bool {
+        self.agent.undo_commands().is_empty()
+    }
+
+    fn end(self, is_late: bool) {
+        self.agent.abandon_undo();
+        let commands = self.agent.undo_commands();
+        if commands.is_empty() || !is_late {
+            return;
+        }
+        let commands = commands.iter().map(|command| command.as_str()).collect::<Vec<_>>().join(", ");
+        let status = self.agent.status();
+        let (peer, pid) = (status.request.unwrap_or_default(), status.pid);
+        warn!(
+            listener = self.listener,
+            peer,
+            pid,
+            commands,
+            "a profile is left on: the process did not answer within the grace period; send it these commands"
+        );
     }
 }

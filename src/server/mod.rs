@@ -1,8 +1,11 @@
-//! The daemon: configuration → bind everything → start the sinks → serve → drain in order.
+//! The daemon: configuration → bind every listener → start the sinks → serve → drain in order.
 //!
-//! [`Server::start`] either starts all of it or nothing. [`Server::reload`] exchanges what has changed. [`Server::stop`]
-//! ends it from the sockets inward: listeners stop accepting, sessions finish, queues run dry, sinks flush; what the grace
-//! period does not suffice for is counted as failed, so that the counters balance in any case.
+//! [`Server::start`] starts all of it or nothing. [`Server::reload`] replaces what has changed. [`Server::stop`] ends it
+//! from the sockets inward: listeners stop accepting, sessions finish, queues run empty, sinks flush. All of it stands under
+//! one deadline, `limits.shutdown_grace`; what is not done by then counts as failed, so that the counters balance.
+//!
+//! Listeners, connections and sinks run on the runtime that decodes. The admin endpoint, the health check and the caller of
+//! [`Server::stop`] may run on another one ([`Server::start_on`]): a session that decodes for long delays none of them.
 
 mod listeners;
 mod reload;
@@ -13,10 +16,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
-use tracing::warn;
+use tracing::{error, warn};
 
 use crate::admin::options::AdminOptions;
 use crate::admin::{Endpoint, Serving, Subject};
@@ -39,14 +43,18 @@ use crate::transport::tls::Tls;
 use listeners::{BoundListener, ListenerHandle, Runtime};
 pub use reload::Reloaded;
 
-/// However the grace period was spent, sinks have this long (or as long as it was) to write what they hold.
-const LAST_TURN: Duration = Duration::from_secs(1);
+/// The last part of the grace period belongs to the sinks alone: a quarter of it, this long at most.
+const SINK_RESERVE: Duration = Duration::from_secs(1);
+/// When the grace period is over, what was given up still has this long to end: tasks, sinks, answers of the admin endpoint.
+const END_MARGIN: Duration = Duration::from_secs(1);
 
 /// A running daemon.
 #[derive(Debug)]
 pub struct Server {
-    /// What it runs by.
+    /// The configuration in force.
     config: Config,
+    /// How many threads decode, which a reload cannot change.
+    threads: usize,
     addresses: Vec<Bound>,
     accounting: Accounting,
     admin: Option<Admin>,
@@ -54,10 +62,12 @@ pub struct Server {
     runtime: Runtime,
     workers: Workers,
     health: Arc<Health>,
+    /// Cancelled when a stop must not wait any longer.
+    stop_now: CancellationToken,
     _watch: AbortOnDropHandle<()>,
 }
 
-/// The admin endpoint at work.
+/// A running admin endpoint.
 #[derive(Debug)]
 struct Admin {
     address: SocketAddr,
@@ -65,23 +75,23 @@ struct Admin {
     serving: Serving,
 }
 
-/// A listener that is bound.
+/// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The operator's name for it.
+    /// Its name in the configuration.
     pub name: String,
-    /// What is spoken there.
+    /// Its protocol.
     pub protocol: Protocol,
-    /// Where; a port 0 of the configuration is resolved.
+    /// The address; if the configuration says port 0, with the port that the system has chosen.
     pub address: SocketAddr,
 }
 
-/// Why the daemon did not start, and which part of the configuration it was.
+/// Why the daemon did not start, and because of which part of the configuration.
 #[derive(Debug)]
 pub struct StartError {
     /// The listener or sink, e.g. `listener spans on 127.0.0.1:8136`.
     pub part: String,
-    /// What the system says.
+    /// The error.
     pub source: io::Error,
 }
 
@@ -94,7 +104,7 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 impl Server {
-    /// Binds every listener, starts every sink, and serves.
+    /// Binds every listener, starts every sink, and serves, all on the current runtime.
     ///
     /// # Errors
     /// A listener cannot be bound; nothing runs then.
@@ -107,28 +117,40 @@ impl Server {
     /// # Errors
     /// As for [`Server::start`].
     pub async fn start_with(config: &Config, add_sinks: impl FnOnce(&mut Sinks)) -> Result<Server, StartError> {
-        Server::start_on(config, Vec::new(), add_sinks).await
+        Server::start_on(config, Vec::new(), &Handle::current(), add_sinks).await
     }
 
-    /// The same with sockets that listen already, as a service manager hands them over: a listener whose address one of
-    /// them has takes it instead of binding. The others are closed.
+    /// The same with sockets that listen already, which a service manager has handed over: the listener that has the
+    /// address of such a socket uses it instead of binding. Listeners, connections and sinks run on `decoding`, everything
+    /// else on the current runtime.
     ///
     /// # Errors
-    /// As for [`Server::start`].
+    /// As for [`Server::start`]; also when no listener has the address of a socket, since its peers would wait for ever.
     pub async fn start_on(
         config: &Config,
         sockets: Vec<TcpListener>,
+        decoding: &Handle,
         add_sinks: impl FnOnce(&mut Sinks),
     ) -> Result<Server, StartError> {
         let accounting = Accounting::default();
+        let address = |socket: &TcpListener| socket.local_addr().ok();
+        let is_used = |socket: &&TcpListener| {
+            config.listeners.iter().any(|listener| listener.listen.is_some() && listener.listen == address(socket))
+        };
+        if let Some(unused) = sockets.iter().find(|socket| !is_used(socket)) {
+            let address = address(unused).map_or_else(|| "?".to_owned(), |address| address.to_string());
+            let part = format!("with the socket {address}, which the service manager has handed over (LISTEN_FDS)");
+            let why = format!("no listener has `listen = \"{address}\"`; add one, or remove the socket from its unit");
+            return Err(StartError { part, source: io::Error::other(why) });
+        }
         let given = |listen: Option<SocketAddr>| {
-            let socket = sockets.iter().find(|socket| socket.local_addr().ok() == listen)?;
+            let socket = sockets.iter().find(|socket| address(socket) == listen)?;
             socket.set_nonblocking(true).ok()?;
             socket.try_clone().ok().map(Into::into)
         };
         let mut bound_listeners = Vec::new();
         for config in &config.listeners {
-            let mut bound_listener = BoundListener::open(config, given(config.listen), &accounting)?;
+            let mut bound_listener = BoundListener::open(config, given(config.listen), &accounting, decoding)?;
             bound_listener.open_agents(config, None)?;
             bound_listeners.push((bound_listener, config));
         }
@@ -137,7 +159,7 @@ impl Server {
             stdout::check().map_err(|source| StartError { part: format!("sink {}", sink.name), source })?;
         }
         let stop = CancellationToken::new();
-        let mut sinks = Sinks::new(stop.clone());
+        let mut sinks = Sinks::on(decoding.clone(), stop.clone());
         config.sinks.iter().for_each(|sink| add_sink(&mut sinks, sink));
         add_sinks(&mut sinks);
         let (sender, workers) = sinks.start();
@@ -145,6 +167,7 @@ impl Server {
         let memory = MemoryBudget::new(config.bounds().left_of(config.limits.memory_bytes));
         memory.set_address_limit(config.limits.memory_per_address);
         let runtime = Runtime {
+            decoding: decoding.clone(),
             sender,
             clock: Clock::start(),
             memory,
@@ -160,12 +183,14 @@ impl Server {
         let health = Health::new(accounting.clone(), memory, runtime.stop.clone(), stall_time);
         let mut server = Server {
             config: config.clone(),
+            threads: config.limits.threads(),
             addresses: Vec::new(),
             accounting,
             admin: None,
             listeners,
             runtime,
             workers,
+            stop_now: CancellationToken::new(),
             _watch: AbortOnDropHandle::new(tokio::spawn(health.clone().watch())),
             health,
         };
@@ -176,22 +201,22 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens, in the order of the configuration.
+    /// Where its listeners listen, in the order of the configuration.
     pub fn addresses(&self) -> &[Bound] {
         &self.addresses
     }
 
-    /// The address of the first listener: what tests and demos with one listener ask for.
+    /// The address of the first listener, for tests and demos that have one.
     pub fn address(&self) -> Option<SocketAddr> {
         self.addresses.first().map(|bound| bound.address)
     }
 
-    /// The agents of a `bytefrog` listener of this name, to be looked at and commanded.
+    /// The agents of the `bytefrog` listener with this name, to list them and to send them commands.
     pub fn bytefrog(&self, listener: &str) -> Option<Headquarters> {
         self.runtime.directory.bytefrog(listener)
     }
 
-    /// The processes of an `rbkit` listener of this name, to be looked at and commanded.
+    /// The processes of the `rbkit` listener with this name, to list them and to send them commands.
     pub fn rbkit(&self, listener: &str) -> Option<Processes> {
         self.runtime.directory.rbkit(listener)
     }
@@ -206,7 +231,7 @@ impl Server {
         self.runtime.directory.processes().into_iter().map(|(name, processes)| (name, processes.agents())).collect()
     }
 
-    /// Whether it makes progress.
+    /// The check whether the daemon makes progress.
     pub fn health(&self) -> &Arc<Health> {
         &self.health
     }
@@ -216,47 +241,71 @@ impl Server {
         &self.accounting
     }
 
-    /// Every sink opens its files anew.
+    /// Lets every sink close its files; the next write opens them again.
     pub fn reopen(&self) {
         self.workers.reopen();
     }
 
-    /// Waits until the daemon wants to stop by itself: a sink's reader has left, or a sink that may not fail did.
+    /// Waits until the daemon must stop: a sink's reader has closed it, or a sink failed that may not fail.
     pub async fn wants_to_stop(&self) {
         self.runtime.stop.cancelled().await;
     }
 
-    /// Stops in order, within the grace period of the configuration; answers the final counters.
+    /// Cancelling this token begins the stop: listeners and connections end, and a reload in progress waits for nothing
+    /// more. [`Server::stop`] must follow.
+    pub fn stop_token(&self) -> CancellationToken {
+        self.runtime.stop.clone()
+    }
+
+    /// Cancelling this token ends the grace period of [`Server::stop`] immediately.
+    pub fn stop_now_token(&self) -> CancellationToken {
+        self.stop_now.clone()
+    }
+
+    /// Stops in order, within the grace period of the configuration and at most a second more. Returns the final counters.
     pub async fn stop(self) -> Totals {
-        let Server { config, accounting, admin, listeners, runtime, mut workers, .. } = self;
-        let Runtime { sender, tasks: connections, stop, abort, .. } = runtime;
+        let Server { config, accounting, admin, listeners, runtime, mut workers, stop_now, .. } = self;
+        let Runtime { sender, tasks, stop, abort, .. } = runtime;
         let grace = config.limits.shutdown_grace;
-        let mut deadline = Instant::now() + grace;
+        let deadline = Instant::now() + grace;
+        let connections_deadline = deadline - (grace / 4).min(SINK_RESERVE);
         stop.cancel();
-        for listener in listeners {
-            listener.stopped().await;
-        }
-        connections.close();
-        if timeout_at(deadline, connections.wait()).await.is_err() {
-            warn!("the grace period is over: {} connections are given up", connections.len());
+        let connections = async {
+            for listener in listeners {
+                listener.stopped(true).await;
+            }
+            tasks.close();
+            tasks.wait().await;
+        };
+        if !is_done_by(connections_deadline, &stop_now, connections).await {
+            warn!(connections = accounting.connections_open(), "the grace period is over: connections are given up");
+            // The listeners may not have ended yet.
+            tasks.close();
             abort.cancel();
-            // Sinks that are well have not had their turn yet.
-            deadline = Instant::now() + grace.min(LAST_TURN);
         }
         let taps = sender.taps().clone();
         drop(sender);
-        if timeout_at(deadline, workers.drained()).await.is_err() {
-            warn!("the grace period is over: what sinks have not written is given up");
-            workers.abort().await;
+        if !is_done_by(deadline, &stop_now, workers.drained()).await {
+            warn!("the grace period is over: events that sinks have not written are given up");
         }
-        // A connection that was given up has told its loss by now, or has found that no sink takes it any more.
-        connections.wait().await;
-        // Until here it could be asked how the stopping goes.
+        let end = Instant::now().min(deadline) + END_MARGIN;
+        // The queues are closed now: a task that waits for one returns, and its events count as failed.
+        let rest = async {
+            workers.abort().await;
+            tasks.wait().await;
+        };
+        let has_ended = timeout_at(end, rest).await.is_ok();
+        // The admin endpoint answers until here, also about the stop itself.
         taps.close();
         if let Some(Admin { serving, .. }) = admin {
-            serving.finish().await;
+            let _ = timeout_at(end, serving.finish()).await;
         }
-        accounting.totals()
+        let mut totals = accounting.totals();
+        if !has_ended {
+            error!("some tasks have not ended after the grace period: what they hold is lost");
+            totals.give_up();
+        }
+        totals
     }
 
     fn note_addresses(&mut self) {
@@ -275,8 +324,17 @@ impl Server {
     }
 }
 
-/// Binds the admin endpoint, if there is to be one. A second daemon on a machine does without it, unless it is told an
-/// address of its own.
+/// Whether `future` has ended before the deadline, and before `now` is cancelled.
+async fn is_done_by(deadline: Instant, now: &CancellationToken, future: impl Future<Output = ()>) -> bool {
+    tokio::select! {
+        biased;
+        done = timeout_at(deadline, future) => done.is_ok(),
+        () = now.cancelled() => false,
+    }
+}
+
+/// Binds the admin endpoint, if the configuration has one. If the default address is in use, as by a second daemon on the
+/// machine, the daemon runs without an endpoint.
 async fn open_admin(options: &AdminOptions) -> Result<Option<(Endpoint, SocketAddr)>, StartError> {
     let Some(listen) = options.listen else { return Ok(None) };
     match Endpoint::bind(options, listen).await.and_then(|endpoint| Ok((endpoint.address()?, endpoint))) {

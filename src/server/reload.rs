@@ -1,29 +1,31 @@
-//! Another configuration for a running daemon: what has changed is exchanged, and everything else goes on.
+//! A new configuration for a running daemon: what has changed is replaced, everything else keeps running.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, ListenerConfig};
+use crate::config::{Config, Limits, ListenerConfig};
 use crate::protocol::zico::agents::Agents;
 use crate::transport::tls::{Tls, TlsError};
 
 use super::listeners::{BoundListener, ListenerHandle};
 use super::{Admin, Server, StartError, add_sink, open_admin};
 
-/// A store that is still in use by connections that end is tried for again after so long.
+/// Pause before the next try to open a store that connections which end still use.
 const STORE_RETRY: Duration = Duration::from_millis(50);
 
 /// What a reload has done.
 #[derive(Debug, Default)]
 pub struct Reloaded {
-    /// In words, what was begun, ended, or begun anew.
+    /// What was started, stopped or restarted, in words.
     pub changes: Vec<String>,
-    /// What could not be, although nothing spoke against it before: it is missing now.
+    /// What could not be started although it passed all checks. It does not run now.
     pub failures: Vec<StartError>,
-    /// In words, whose certificates cannot be used, and why. Those that were in force before are.
+    /// What does not follow the new configuration yet, in words: certificates that cannot be used, options that need a
+    /// restart. The old ones stay in force.
     pub stale: Vec<String>,
 }
 
@@ -37,26 +39,28 @@ impl fmt::Display for Reloaded {
 }
 
 impl Reloaded {
-    /// Notes what came of reading somebody's TLS files again.
+    /// Notes the result of reading the TLS files of `whose` again.
     fn reread(&mut self, whose: &str, result: Result<bool, TlsError>) {
         match result {
             Ok(false) => {}
             Ok(true) => self.changes.push(format!("{whose} has new certificates")),
-            Err(why) => self.stale.push(format!("{whose} goes on with the certificates that it has: {why}")),
+            Err(why) => self.stale.push(format!("{whose} keeps its certificates: {why}")),
         }
     }
 }
 
 impl Server {
-    /// Goes on by another configuration. Listeners that are the same keep their connections, sinks that are the same
-    /// their files. A listener that is changed finishes its connections and takes over its own queue; who connects
-    /// meanwhile is not turned away. TLS files are read again in any case, for connections to come.
+    /// Puts another configuration into force. Listeners that are the same keep their connections, sinks that are the same
+    /// their files. A listener that is changed ends its connections and keeps its socket: a peer that connects meanwhile
+    /// waits. TLS files are read again in any case, for new connections.
+    ///
+    /// While the daemon stops ([`Server::stop_token`]) it waits for nothing.
     ///
     /// # Errors
-    /// A listener cannot be bound, or its files cannot be used; everything goes on as before.
+    /// A listener cannot be bound, or its files cannot be used; the old configuration stays in force.
     pub async fn reload(&mut self, config: &Config) -> Result<Reloaded, StartError> {
         let mut reloaded = Reloaded::default();
-        // What may fail comes first.
+        // Everything that may fail comes first.
         let mut bound_listeners = Vec::new();
         for listener in config.listeners.iter().filter(|listener| !self.runs(listener)) {
             let has_port = listener.listen.is_some_and(|listen| listen.port() != 0);
@@ -64,8 +68,8 @@ impl Server {
                 running.config.listen == listener.listen && (has_port || running.config.name == listener.name)
             };
             let socket = self.listeners.iter().find(bound).and_then(ListenerHandle::socket);
-            let mut bound_listener = BoundListener::open(listener, socket, &self.accounting)?;
-            // Connections that end may still hold the store that it had.
+            let mut bound_listener = BoundListener::open(listener, socket, &self.accounting, &self.runtime.decoding)?;
+            // Connections that end may still hold its old store.
             let is_held = self.listeners.iter().any(|running| running.shares_agents_with(listener));
             if !is_held {
                 bound_listener.open_agents(listener, None)?;
@@ -77,8 +81,13 @@ impl Server {
         let grace = config.limits.shutdown_grace;
         self.runtime.memory.set_limit(config.bounds().left_of(config.limits.memory_bytes));
         self.runtime.memory.set_address_limit(config.limits.memory_per_address);
-        if old.limits != config.limits {
+        let without_threads = |limits: &Limits| Limits { threads: None, ..limits.clone() };
+        if without_threads(&old.limits) != without_threads(&config.limits) {
             reloaded.changes.push("limits changed".to_owned());
+        }
+        if config.limits.threads() != self.threads {
+            let (new, running) = (config.limits.threads(), self.threads);
+            reloaded.stale.push(format!("limits.threads = {new} needs a restart: {running} threads run until then"));
         }
         self.reload_sinks(&old, &mut reloaded).await;
 
@@ -89,10 +98,10 @@ impl Server {
             match config.listeners.iter().find(|listener| listener.name == name) {
                 Some(same) if running.config == *same => kept.push(running),
                 now => {
-                    let verb = if now.is_some() { "begun anew" } else { "ended" };
+                    let verb = if now.is_some() { "restarted" } else { "stopped" };
                     reloaded.changes.push(format!("listener {name} {verb}"));
                     stores.extend(now.and_then(|now| running.agents_for(now)).map(|store| (name.clone(), store)));
-                    running.stopped().await;
+                    running.stopped(now.is_none()).await;
                     self.runtime.directory.remove(&name);
                 }
             }
@@ -103,11 +112,13 @@ impl Server {
         for (mut bound_listener, listener, is_held) in bound_listeners {
             let name = &listener.name;
             if !old.listeners.iter().any(|old| old.name == *name) {
-                reloaded.changes.push(format!("listener {name} begun"));
+                reloaded.changes.push(format!("listener {name} started"));
             }
             if is_held {
                 let store = stores.iter().find(|(of, _)| of == name).map(|(_, store)| store.clone());
-                if let Err(failure) = take_over_agents(&mut bound_listener, listener, store, grace).await {
+                if let Err(failure) =
+                    take_over_agents(&mut bound_listener, listener, store, grace, &self.runtime.stop).await
+                {
                     reloaded.failures.push(failure);
                     continue;
                 }
@@ -128,7 +139,7 @@ impl Server {
             if let Some(Admin { serving, .. }) = self.admin.take() {
                 serving.finish().await;
             }
-            reloaded.changes.push("admin endpoint begun anew".to_owned());
+            reloaded.changes.push("admin endpoint restarted".to_owned());
             match open_admin(&config.admin).await {
                 Ok(Some(admin)) => self.serve_admin(admin),
                 Ok(None) => {}
@@ -138,7 +149,7 @@ impl Server {
         Ok(reloaded)
     }
 
-    /// Whether a listener of this very description is at work.
+    /// Whether a listener with exactly this configuration runs.
     fn runs(&self, listener: &ListenerConfig) -> bool {
         self.listeners.iter().any(|running| running.config == *listener)
     }
@@ -151,11 +162,11 @@ impl Server {
             return;
         }
         for sink in &come {
-            let verb = if gone.contains(&sink.name) { "begun anew" } else { "begun" };
+            let verb = if gone.contains(&sink.name) { "restarted" } else { "started" };
             reloaded.changes.push(format!("sink {} {verb}", sink.name));
         }
         for name in gone.iter().filter(|name| !come.iter().any(|sink| sink.name == **name)) {
-            reloaded.changes.push(format!("sink {name} ended"));
+            reloaded.changes.push(format!("sink {name} stopped"));
         }
         let grace = self.config.limits.shutdown_grace;
         self.workers.replace(&gone, grace, |sinks| come.iter().for_each(|sink| add_sink(sinks, sink))).await;
@@ -163,19 +174,21 @@ impl Server {
     }
 }
 
-/// Opens the store of a listener's agents: `known`, or one that connections which end may hold for as long as `grace`.
+/// Opens the store of a listener's agents: `known`, or one that connections which end may use for as long as `grace`. Tries
+/// once when `stop` is cancelled.
 async fn take_over_agents(
     bound_listener: &mut BoundListener,
     listener: &ListenerConfig,
     known: Option<Arc<dyn Agents>>,
     grace: Duration,
+    stop: &CancellationToken,
 ) -> Result<(), StartError> {
     let deadline = Instant::now() + grace;
     loop {
         let opened = bound_listener.open_agents(listener, known.clone());
-        if opened.is_ok() || Instant::now() >= deadline {
+        if opened.is_ok() || Instant::now() >= deadline || stop.is_cancelled() {
             return opened;
         }
-        sleep(STORE_RETRY).await;
+        let _ = stop.run_until_cancelled(sleep(STORE_RETRY)).await;
     }
 }

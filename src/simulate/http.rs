@@ -11,14 +11,14 @@ use super::endless::Machine;
 use super::pace::SLICE;
 use super::tcp::{Connection, Outcome, unix_nanos};
 
-/// So many events are in a bundle at most.
+/// The most events in a bundle.
 const MOST_EVENTS: u64 = 500;
-/// So often a bundle is sent that the collector cannot take just now, as agents do.
+/// How often a bundle is sent again that the collector cannot accept now, as real agents do.
 const ATTEMPTS: u32 = 8;
-/// How long an answer may take. Longer than the collector itself waits for its sinks.
+/// How long an answer may take: longer than the collector waits for its sinks.
 pub(super) const LAST_ANSWER: Duration = Duration::from_secs(60);
 
-/// Does what `connection` says. `machine` makes the machine, given the time in nanoseconds since 1970.
+/// Runs `connection`. `machine` creates the machine, given the time in nanoseconds since 1970.
 pub(super) async fn run(connection: Connection, machine: impl FnOnce(u64) -> Machine) -> Outcome {
     let mut outcome = Outcome { counts: Counts::default(), bytes: 0, finished: Instant::now(), fault: None };
     if let Err(error) = converse(&connection, machine, &mut outcome).await {
@@ -61,7 +61,7 @@ async fn converse(
     stream.shutdown().await
 }
 
-/// Sends a request until it is taken.
+/// Sends a request until it is accepted.
 async fn deliver(stream: &mut BufReader<TcpStream>, request: &[u8], outcome: &mut Outcome) -> io::Result<()> {
     for attempt in 1..=ATTEMPTS {
         stream.write_all(request).await?;
@@ -78,7 +78,7 @@ async fn deliver(stream: &mut BufReader<TcpStream>, request: &[u8], outcome: &mu
     Ok(())
 }
 
-/// Reads an answer to its end; its status and its body.
+/// Reads an answer completely: its status and its body.
 pub(super) async fn answer(stream: &mut BufReader<TcpStream>) -> io::Result<(u16, Vec<u8>)> {
     let (mut status, mut length) = (None, 0);
     let mut line = String::new();

@@ -1,7 +1,7 @@
-//! Simulated agents: seeded, realistic traffic for the demo, for load tests and for our own tests.
+//! Simulated agents: seeded, realistic traffic for the demo, for load tests and for the tests of this project.
 //!
-//! Nothing here uses the decoders, on purpose: two pieces of code written apart check each other. An agent counts what
-//! it sends in the events that the daemon makes of it, so that the receiving side can be held against it.
+//! Nothing here uses the decoders, so that two independent implementations check each other. An agent counts the events
+//! that the daemon must write for what it sends, so that both sides can be compared.
 
 pub mod bytefrog;
 pub mod datadog;
@@ -29,7 +29,7 @@ use crate::protocol::Protocol;
 use pace::Pace;
 use tcp::{Connection, Outcome};
 
-/// Which agent is simulated.
+/// The kind of simulated agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Agent {
     /// Tracers that send Datadog-style binary spans over TCP.
@@ -43,7 +43,7 @@ pub enum Agent {
 }
 
 impl Agent {
-    /// The protocol that it speaks.
+    /// Its protocol.
     pub fn protocol(self) -> Protocol {
         match self {
             Agent::Datadog(_) => Protocol::Datadog,
@@ -54,38 +54,38 @@ impl Agent {
     }
 }
 
-/// What is to be sent, and where.
+/// What to send, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// The listener's address.
+    /// The address of the listener.
     pub to: SocketAddr,
     /// When to stop.
     pub amount: Amount,
-    /// Events per second over all connections together, on average since the start; `None`: as fast as it goes.
+    /// Events per second of all connections together, on average since the start; `None`: as fast as possible.
     pub rate: Option<u64>,
-    /// How many connections send at once. Each is an agent of its own; one that would get no event is not opened.
-    /// `bytefrog` agents open as many more as they are told.
+    /// The number of connections that send at the same time. Each is one agent; one without events is not opened.
+    /// `bytefrog` agents open further connections as configured by the collector.
     pub connections: usize,
-    /// Decides about everything that is sent, but for times and what follows from them.
+    /// Determines everything that is sent, but for times and what depends on them.
     pub seed: u64,
 }
 
 /// How much is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Amount {
-    /// Exactly so many events, over all connections together. For `bytefrog`: those of the traced program; what the
-    /// agents tell of themselves comes on top.
+    /// Exactly this many events over all connections together. For `bytefrog`: events of the traced program; the agents
+    /// send events about themselves in addition.
     Events(u64),
-    /// As many as the time allows, from the moment of the call.
+    /// As many as possible in this time, from the moment of the call.
     For(Duration),
 }
 
-/// Objects of the protocol, and the events that the daemon makes of them.
+/// Objects of the protocol, and the events that the daemon writes for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Objects on the wire, definitions included; of HTTP, requests.
+    /// Objects on the wire, definitions included; for HTTP, requests.
     pub messages: u64,
-    /// Events; definitions are none.
+    /// Events; definitions are not counted.
     pub events: u64,
 }
 
@@ -96,20 +96,21 @@ impl AddAssign for Counts {
     }
 }
 
-/// What was sent, for the other side to be checked against.
+/// What was sent, to compare with the other side.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Sent {
     /// The name of the protocol.
     pub protocol: &'static str,
     /// Objects on the wire, definitions included.
     pub messages: u64,
-    /// Events that the daemon makes of them. For `datadog`: one per connection, trace object and span. For `bytefrog`:
-    /// one per hello, heartbeat, class, numbered message and end of a run. For `endless`: one per singular and aggregate
-    /// event and per element of a sequence. For `zico`: one per registration, session, record and exception.
+    /// Events that the daemon writes for them. For `datadog`: one per connection, trace object and span. For
+    /// `bytefrog`: one per hello, heartbeat, class, numbered message and end of a run. For `endless`: one per singular
+    /// and aggregate event and per element of a sequence. For `zico`: one per registration, session, record and
+    /// exception.
     pub events: u64,
     /// Bytes, without those of TCP.
     pub bytes: u64,
-    /// From the call until the last byte was with the system, in seconds; for `bytefrog` the last one of the data.
+    /// Seconds from the call until the system had accepted the last byte; for `bytefrog` the last byte of data.
     pub seconds: f64,
 }
 
@@ -130,14 +131,14 @@ impl fmt::Display for Sent {
     }
 }
 
-/// Sends what `plan` says, until it is done or `stop` is ready; either way every object begun is finished and every
-/// connection closed.
+/// Sends what `plan` describes, until it is done or `stop` is ready. In either case every started object is finished
+/// and every connection closed.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] for a plan without connections or with a rate of 0, or for impossible options of an
-/// agent. A [`bytefrog::Harm`] that a collector would have done to a real agent. Otherwise the first connection
-/// that could not be opened, or broke, or was not read from for five seconds after everything was to stop: the error
-/// names it and says how much had been sent over all connections. The others finish what they were sending.
+/// [`io::ErrorKind::InvalidInput`]: a plan without connections or with a rate of 0, or invalid options of an agent. A
+/// [`bytefrog::Harm`]: the collector would have harmed a real agent. Otherwise the first connection that could not be
+/// opened, broke, or was not read for five seconds after the end: the error names it and how much all connections had
+/// sent. The other connections finish what they were sending.
 pub async fn run(agent: Agent, plan: Plan, stop: impl Future<Output = ()>) -> io::Result<Sent> {
     if plan.connections == 0 || plan.rate == Some(0) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a simulation takes a connection and a rate above 0"));
@@ -212,7 +213,7 @@ fn spawn_connections(agent: Agent, plan: Plan, start: Instant, halt: &Cancellati
     tasks
 }
 
-/// How many events connection `number` sends: an even part, the first ones taking what does not divide.
+/// The number of events of connection `number`: an even share, with the remainder on the first ones.
 fn share(amount: Amount, number: u64, connections: u64) -> u64 {
     match amount {
         Amount::Events(events) => events / connections + u64::from(number < events % connections),

@@ -1,15 +1,15 @@
-//! How many events should have been sent by now.
+//! The number of events that should have been sent by now.
 
 use std::time::Duration;
 
-/// How often a paced connection looks whether events are due. Short enough that a second looks even, long enough
-/// that waking up costs nothing.
+/// How often a paced connection checks whether events are due. Short enough that a second looks even, long enough that
+/// the wake-ups cost little.
 pub(super) const SLICE: Duration = Duration::from_millis(10);
 
-/// One connection's part of a rate.
+/// The share of one connection in a rate.
 ///
-/// What counts is the time since the start, not since the last write: a connection that the collector held up sends
-/// afterwards what it owes, and over a run the rate comes out exactly.
+/// It counts from the start and not from the last write: a connection that the collector delayed sends the missing
+/// events afterwards, and the rate over the run is exact.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     rate: Option<u64>,
@@ -17,7 +17,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// An even part of `rate` (events per second) for each of `connections`, which is not 0. `None`: no limit.
+    /// An even share of `rate` (events per second) for each of `connections`, which is not 0. `None`: no limit.
     pub(super) fn new(rate: Option<u64>, connections: u64) -> Self {
         Pace { rate, connections }
     }
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rate_everything_is_due_at_once() {
+    fn without_a_rate_everything_is_due_immediately() {
         assert_eq!(Pace::new(None, 2).due(Duration::ZERO), u64::MAX);
     }
 

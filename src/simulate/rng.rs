@@ -1,16 +1,16 @@
 //! Seeded numbers, the same on every machine.
 
-/// A splitmix64 generator: one word of state, good enough for made-up traffic and for nothing secret.
+/// A splitmix64 generator: one word of state, good enough for invented traffic and for nothing secret.
 #[derive(Clone, Debug)]
 pub(super) struct Rng {
     state: u64,
 }
 
-/// What the state moves by with each number: odd, so that it visits every value.
+/// The step of the state: odd, so that the state takes every value.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Rng {
-    /// The generator of stream number `stream` under `seed`. Streams of one seed have nothing visible in common.
+    /// The generator of stream number `stream` under `seed`. Streams of one seed have no visible relation.
     pub(super) fn new(seed: u64, stream: u64) -> Self {
         Rng { state: mix(seed) ^ mix(stream.wrapping_add(1).wrapping_mul(STEP)) }
     }
@@ -21,9 +21,9 @@ impl Rng {
         mix(self.state)
     }
 
-    /// A number from 0 up to, but without, `bound`; 0 when there is none.
+    /// A number from 0 to `bound` exclusive; 0 if `bound` is 0.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
-        // The high half of the product: no division, and a bias too small to matter here.
+        // The high half of the product: no division, and a negligible bias.
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(numbers(7, 0), numbers(7, 0));
         assert_ne!(numbers(7, 0), numbers(7, 1));
         assert_ne!(numbers(7, 0), numbers(8, 0));
-        // Written down once, so that no later change moves everybody's seeds unnoticed.
+        // Fixed values, so that a change that moves every seed is noticed.
         assert_eq!(numbers(0, 0)[0], 12_035_550_249_420_947_055);
     }
 

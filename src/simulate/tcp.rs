@@ -13,44 +13,44 @@ use super::Counts;
 use super::datadog::Tracer;
 use super::pace::{Pace, SLICE};
 
-/// What is made before it is written: enough that system calls do not count.
+/// The size of a chunk: large enough that system calls do not matter.
 const CHUNK: usize = 256 * 1024;
 
-/// How long a write may still take once everything is to stop. It is not cut short at once, since half an object
-/// would make the counts of both sides differ.
+/// How long a write may take after the stop. It is not cut short immediately, because half an object would make the
+/// counts of both sides differ.
 const LAST_WRITE: Duration = Duration::from_secs(5);
 
-/// How long we wait for the collector to close too.
+/// How long to wait for the collector to close as well.
 pub(super) const LAST_CLOSE: Duration = Duration::from_secs(2);
 
-/// What one connection is to do.
+/// The task of one connection.
 pub(super) struct Connection {
     /// Its number in the run, from 0.
     pub(super) number: u64,
     pub(super) to: SocketAddr,
-    /// How many events it sends at most.
+    /// The most events that it sends.
     pub(super) events: u64,
     pub(super) pace: Pace,
-    /// When the run began.
+    /// The start of the run.
     pub(super) start: Instant,
-    /// Finish what is being written, then close.
+    /// Finish the current write, then close.
     pub(super) halt: CancellationToken,
 }
 
-/// What one connection did.
+/// The result of one connection.
 pub(super) struct Outcome {
-    /// What the system took whole buffers of: a broken connection may have sent part of one more.
+    /// Counts of the chunks that the system accepted completely; a broken connection may have sent part of one more.
     pub(super) counts: Counts,
-    /// Every byte that the system took.
+    /// Every byte that the system accepted.
     pub(super) bytes: u64,
-    /// When it took the last one.
+    /// When it accepted the last one.
     pub(super) finished: Instant,
-    /// What broke the connection.
+    /// The error that broke the connection.
     pub(super) fault: Option<io::Error>,
 }
 
 impl Connection {
-    /// Does it all. `tracer` makes the tracer, given the time in nanoseconds since 1970.
+    /// Runs the connection. `tracer` creates the tracer, given the time in nanoseconds since 1970.
     pub(super) async fn run(self, tracer: impl FnOnce(u64) -> Tracer) -> Outcome {
         let mut outcome = Outcome { counts: Counts::default(), bytes: 0, finished: Instant::now(), fault: None };
         if let Err(error) = self.converse(tracer, &mut outcome).await {
@@ -65,14 +65,14 @@ impl Connection {
             stream = TcpStream::connect(self.to) => stream?,
             () = self.halt.cancelled() => return Ok(()),
         };
-        // At a low rate a few events fill no segment, and are to arrive all the same.
+        // At a low rate a few events fill no segment and must still be sent.
         stream.set_nodelay(true)?;
         let mut slices = tokio::time::interval(SLICE);
         slices.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut tracer = tracer(unix_nanos());
         let mut chunk = Vec::with_capacity(CHUNK + CHUNK / 8);
 
-        // Whatever the pace: a collector does not wait long for the first bytes.
+        // At any pace: a collector does not wait long for the first bytes.
         let hello = tracer.hello(&mut chunk);
         self.write(&mut stream, &mut chunk, hello, outcome).await?;
         while outcome.counts.events < self.events && !self.halt.is_cancelled() {
@@ -91,8 +91,8 @@ impl Connection {
         close(stream).await
     }
 
-    /// Fills a chunk with traces until `due` events are in it. The last trace may go past that, since none is cut for
-    /// the sake of pace, but not past `left`.
+    /// Fills a chunk with traces until it holds `due` events. The last trace may exceed that, because no trace is cut
+    /// for the pace, but not `left`.
     fn fill(&self, tracer: &mut Tracer, due: u64, left: u64, chunk: &mut Vec<u8>) -> Counts {
         let mut counts = Counts::default();
         tracer.set_clock(unix_nanos());
@@ -124,8 +124,8 @@ impl Connection {
     }
 }
 
-/// The error of an agent that is to stop and still cannot write; ready when it has tried for long enough, besides the
-/// time `waiting` that it waits of its own accord.
+/// The error of an agent that should stop and still cannot write. It is ready after the time limit and the time
+/// `waiting` that the agent waits by itself.
 pub(super) async fn out_of_patience(halt: &CancellationToken, waiting: Duration) -> io::Error {
     halt.cancelled().await;
     tokio::time::sleep(LAST_WRITE + waiting).await;
@@ -133,8 +133,8 @@ pub(super) async fn out_of_patience(halt: &CancellationToken, waiting: Duration)
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
-/// Says that nothing more comes, and waits for the collector to close as well: one that broke off before it had read
-/// everything shows only here. One that just keeps the connection is not held against it.
+/// Ends the sending side and waits for the collector to close as well: only this shows a collector that closed before
+/// it had read everything. A collector that keeps the connection open is no error.
 pub(super) async fn close(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     let mut nowhere = tokio::io::sink();
@@ -143,7 +143,7 @@ pub(super) async fn close(mut stream: TcpStream) -> io::Result<()> {
 }
 
 pub(super) fn unix_nanos() -> u64 {
-    // A clock before 1970 is as wrong as 1970 itself.
+    // A clock before 1970 counts as 1970.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,8 @@
-//! The sink that throws everything away: for measuring what comes before it.
+//! The sink that drops all events: for measuring the cost of everything before it.
 
 use super::{Selection, Sink, SinkError};
 
-/// Takes events and forgets them.
+/// Drops all events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Discard;
 

@@ -1,4 +1,4 @@
-//! The sink that keeps events in memory, for tests and for programs that embed the collector.
+//! A sink that keeps events in memory, for tests and for programs that embed the collector.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,28 +7,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::encode::{Encoder, Format};
 use super::{Selection, Sink, SinkError, SinkFault};
 
-/// Keeps events as JSON lines, which a [`MemoryLines`] reads.
+/// Keeps events as JSON lines, which are read through a [`MemoryLines`].
 #[derive(Debug)]
 pub struct Memory {
     encoder: Encoder,
-    /// Encoded events that no flush has shown yet.
+    /// Encoded events before their flush.
     waiting: VecDeque<String>,
     most: usize,
     lines: Arc<MemoryLines>,
 }
 
-/// What a [`Memory`] sink has kept, from the outside.
+/// The handle by which the lines of a [`Memory`] sink are read.
 #[derive(Debug, Default)]
 pub struct MemoryLines(Mutex<Vec<String>>);
 
 impl Memory {
-    /// A sink that keeps everything, and the handle to read it.
+    /// A sink without limit, and the handle to read it.
     pub fn new() -> (Memory, Arc<MemoryLines>) {
         Memory::bounded(usize::MAX)
     }
 
-    /// A sink that keeps `most` lines at a time. It drops none: while it is full, `flush` answers
-    /// [`SinkError::Retry`], until somebody makes room with [`MemoryLines::take`].
+    /// A sink that keeps at most `most` lines. It drops none: while it is full, `flush` returns [`SinkError::Retry`], until
+    /// [`MemoryLines::take`] removes lines.
     pub fn bounded(most: usize) -> (Memory, Arc<MemoryLines>) {
         let lines = Arc::<MemoryLines>::default();
         (Memory { encoder: Encoder::new(Format::Json), waiting: VecDeque::new(), most, lines: lines.clone() }, lines)
@@ -36,17 +36,17 @@ impl Memory {
 }
 
 impl MemoryLines {
-    /// A copy of everything flushed and not taken, one JSON line per event, without line feeds.
+    /// A copy of all lines that were flushed and not taken: one JSON line per event, without line feed.
     pub fn lines(&self) -> Vec<String> {
         self.locked().clone()
     }
 
-    /// Takes everything out, as [`MemoryLines::lines`] shows it.
+    /// Removes and returns all lines, as [`MemoryLines::lines`] does without removing them.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.locked())
     }
 
-    /// No code panics while it holds the lock, so a poisoned one is as good as any.
+    /// No code panics while it holds the lock, so a poisoned lock can be used.
     fn locked(&self) -> MutexGuard<'_, Vec<String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,7 +103,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn lines_show_after_the_flush_until_they_are_taken() {
+    async fn lines_are_visible_from_the_flush_until_they_are_taken() {
         let (mut sink, lines) = Memory::new();
         let batch = batch_of(&["a", "b"]);
         sink.write(Selection::new(&batch, Kinds::ALL)).await.unwrap();
@@ -115,7 +115,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_memory_keeps_the_rest_back_until_there_is_room() {
+    async fn a_full_sink_retries_the_rest_until_lines_are_taken() {
         let (mut sink, lines) = Memory::bounded(2);
         let batch = batch_of(&["a", "b", "c"]);
         sink.write(Selection::new(&batch, Kinds::ALL)).await.unwrap();

@@ -67,6 +67,13 @@ pub trait Sink: Send + 'static {
         std::future::ready(Ok(()))
     }
 
+    /// The number of events that this sink has written completely since it was made, in the order in which it took them.
+    /// When it fails or is given up, those of them that no flush has confirmed count as written, too. A sink that does not
+    /// know, or writes in another order, returns 0.
+    fn written(&self) -> u64 {
+        0
+    }
+
     /// The last call when the grace period is over before everything is written. The sink ends its output after a whole
     /// record if it can do so within a fraction of a second; after that it is dropped.
     fn give_up(&mut self) -> impl Future<Output = ()> + Send {
@@ -80,8 +87,10 @@ pub trait Sink: Send + 'static {
 /// Batches that are not written although a flush returned `Ok`: one destination of several has a fault.
 #[derive(Debug, Default)]
 pub struct Unwritten {
-    /// Batches that the sink keeps and writes as soon as it can. Connections of their listeners wait.
+    /// Batches that the sink keeps and writes as soon as it can.
     pub held: BTreeSet<u64>,
+    /// So much is held that connections of its listeners are to wait.
+    pub is_crowded: bool,
     /// Why batches are held: the latest fault.
     pub held_fault: Option<SinkFault>,
     /// Batches that the sink has dropped. They count as failed.

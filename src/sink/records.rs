@@ -16,6 +16,8 @@ pub(super) struct Records {
     done_records: usize,
     /// Bytes of the first unwritten record that are written. 0 between records.
     partial: usize,
+    /// Records written since the beginning.
+    written: u64,
 }
 
 impl Records {
@@ -64,10 +66,17 @@ impl Records {
     /// The first `bytes` bytes are written. They end where a record ends.
     pub(super) fn advance(&mut self, bytes: usize) {
         self.done_bytes += bytes;
-        self.done_records = self.ends.partition_point(|end| *end <= self.done_bytes);
+        let done_records = self.ends.partition_point(|end| *end <= self.done_bytes);
+        self.written += (done_records - self.done_records) as u64;
+        self.done_records = done_records;
         if self.is_empty() {
             self.clear();
         }
+    }
+
+    /// Records written since the beginning.
+    pub(super) fn written(&self) -> u64 {
+        self.written
     }
 
     /// Drops everything that is not written.
@@ -150,7 +159,9 @@ mod tests {
         assert_eq!((records.unwritten(), records.rest_of_record()), (b"bbbb\nc\n".as_slice(), b"".as_slice()));
         records.note_written(5);
         assert_eq!((records.unwritten(), records.rest_of_record()), (b"c\n".as_slice(), b"".as_slice()));
+        assert_eq!(records.written(), 2);
         records.note_written(2);
         assert!(records.is_empty() && records.unwritten().is_empty());
+        assert_eq!(records.written(), 3);
     }
 }

@@ -135,6 +135,10 @@ impl Sink for Stdout {
         })
     }
 
+    fn written(&self) -> u64 {
+        self.records.written()
+    }
+
     async fn give_up(&mut self) {
         if let Writer::Pipe(pipe) = &mut self.writer {
             while !self.records.rest_of_record().is_empty() {
@@ -229,17 +233,17 @@ mod tests {
     use std::io::Read as _;
     use std::sync::{Arc, Mutex};
 
-    /// Remembers every write; says "not now" before each of them, and takes so much at once.
+    /// Records every write; returns `WouldBlock` before each of them, and takes a limited number of bytes at a time.
     #[derive(Clone)]
-    struct Reluctant {
+    struct Slow {
         writes: Arc<Mutex<Vec<Vec<u8>>>>,
         is_ready: bool,
         most: usize,
     }
 
-    impl Reluctant {
+    impl Slow {
         fn taking(most: usize) -> Self {
-            Reluctant { writes: Arc::default(), is_ready: false, most }
+            Slow { writes: Arc::default(), is_ready: false, most }
         }
 
         fn writes(&self) -> Vec<Vec<u8>> {
@@ -247,7 +251,7 @@ mod tests {
         }
     }
 
-    impl Write for Reluctant {
+    impl Write for Slow {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.is_ready = !self.is_ready;
             if self.is_ready {
@@ -268,8 +272,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_wait_for_the_flush_and_leave_in_one_write() {
-        let stream = Reluctant::taking(usize::MAX);
+    async fn events_are_written_by_the_flush_in_one_write() {
+        let stream = Slow::taking(usize::MAX);
         let mut sink = Stdout::to(Box::new(stream.clone()), Format::Json);
         write(&mut sink, &["a", "b"]).await.unwrap();
         write(&mut sink, &["c"]).await.unwrap();
@@ -282,8 +286,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_events_leave_without_a_flush() {
-        let stream = Reluctant::taking(usize::MAX);
+    async fn many_events_are_written_without_a_flush() {
+        let stream = Slow::taking(usize::MAX);
         let mut sink = Stdout::to(Box::new(stream.clone()), Format::Json);
         write(&mut sink, &["x".repeat(FLUSH_BYTES).as_str()]).await.unwrap();
         assert_eq!(stream.writes().len(), 1);
@@ -291,7 +295,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_that_takes_little_at_a_time_gets_everything_in_order() {
-        let (whole, bit_by_bit) = (Reluctant::taking(usize::MAX), Reluctant::taking(7));
+        let (whole, bit_by_bit) = (Slow::taking(usize::MAX), Slow::taking(7));
         for stream in [&whole, &bit_by_bit] {
             let mut sink = Stdout::to(Box::new(stream.clone()), Format::Json);
             write(&mut sink, &["a", "b"]).await.unwrap();
@@ -302,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_leaves_closes_the_sink() {
+    async fn a_reader_that_closes_the_pipe_closes_the_sink() {
         let (mut reader, writer) = io::pipe().unwrap();
         let mut sink = Stdout::to(Box::new(writer), Format::Json);
         write(&mut sink, &["a"]).await.unwrap();
@@ -314,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn any_other_error_is_the_sinks_end_and_says_what_it_is() {
+    async fn any_other_error_fails_the_sink_and_is_named() {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let mut sink = Stdout::to(Box::new(full), Format::Json);
         write(&mut sink, &["a"]).await.unwrap();

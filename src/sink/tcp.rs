@@ -179,7 +179,7 @@ impl Tcp {
         });
         match stream {
             Ok(stream) => {
-                // What the last connection had of it in part, it has never had whole.
+                // The last connection had this record only in part.
                 self.records.restart_record();
                 Ok(Connection { stream, stalled_since: Instant::now(), has_progress: false, is_closing: false })
             }
@@ -270,9 +270,13 @@ impl Sink for Tcp {
         Ok(())
     }
 
+    fn written(&self) -> u64 {
+        self.records.written()
+    }
+
     async fn give_up(&mut self) {
         if let Some(mut connection) = self.connection.take() {
-            // A record is completed, and no further one begun.
+            // The current record is completed, and no further one is started.
             connection.is_closing = true;
             let _ = connection.write(&mut self.records).await;
         }

@@ -9,7 +9,7 @@ use tokio::time::{sleep_until, timeout};
 use tracing::{debug, error};
 
 use crate::driver::{SessionDriver, Step};
-use crate::event::{Batch, Origin};
+use crate::event::{Batch, Loss, Origin, Reason};
 use crate::explain::Explain;
 use crate::log_throttle::LogThrottle;
 use crate::protocol::{Awaiting, End, Flow, Now, Session};
@@ -361,7 +361,38 @@ impl<S: Session> Connection<S> {
                 },
             }
         }
-        self.shut_down_session().await
+        match self.shut_down_session().await {
+            End::Stopped => self.read_until_closed().await,
+            end => end,
+        }
+    }
+
+    /// Ends our side of the connection and reads what the peer still sends. While the daemon stops, only what is there
+    /// already. After the listener has changed, until the peer closes its side, `close_linger` at most; a peer that does
+    /// not close may send more than is read, so a loss reports that.
+    async fn read_until_closed(&mut self) -> End {
+        if self.stream.shut_down().await.is_err() {
+            return End::Stopped;
+        }
+        let linger = self.context.options.close_linger;
+        let until = self.context.clock.instant(self.now().elapsed + linger);
+        while tokio::time::Instant::now() < until {
+            match self.read().await {
+                Some(Ok(0)) => return End::Closed,
+                Some(Err(_)) => return End::Reset,
+                Some(Ok(_)) => while self.receive().await == Flow::Again {},
+                None if self.input.is_stuck() || self.context.sender.is_stopping() => return End::Stopped,
+                None => tokio::select! {
+                    () = sleep_until(until) => break,
+                    _ = self.stream.readable() => {}
+                },
+            }
+        }
+        let detail = "we closed the connection while the peer kept it open: what it still sends is not read";
+        let loss = Loss { reason: Reason::Failed, bytes: 0, events: None, detail, excerpt: &[] };
+        let batch = self.context.loss(self.driver.origin(), self.driver.total_received(), loss);
+        self.context.sender.send(batch).await;
+        End::Stopped
     }
 
     /// Sends the session's shutdown message, and lets it wait for the answer.

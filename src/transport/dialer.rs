@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, debug_span, info};
@@ -29,6 +30,9 @@ use super::options::ListenerOptions;
 use super::read_buffer::CONNECTION_BYTES;
 use super::stream::Stream;
 use super::tcp::{connection_memory, next_connection, set_options};
+
+/// How long connections are opened again to finish work at a peer.
+const FINISH_LIMIT: Duration = Duration::from_secs(30);
 
 /// What all outgoing connections of a listener share.
 #[derive(Clone, Debug)]
@@ -85,56 +89,94 @@ impl Dialer {
     }
 
     /// Keeps a connection to `address` (`HOST:PORT`) open until the daemon stops. `make` makes the session of each.
-    pub async fn keep<S: Session>(self, address: String, make: impl Fn() -> S) {
+    ///
+    /// When the daemon stops, the session of the open connection finishes its work. If `finish` still has work after that, the
+    /// address is connected again, until it has none, the connection is refused, the grace period ends, or 30 s have passed (a
+    /// listener that a reload has removed has no grace period). This happens in a
+    /// task of its own; `keep` returns when the daemon stops.
+    pub async fn keep<S: Session>(self, address: String, make: impl Fn() -> S + Send + 'static, finish: impl Finish) {
         let (first_wait, longest_wait) = self.reconnect;
         let stop = self.context.stop.clone();
         let mut wait = first_wait;
-        let mut is_logged = false;
-        loop {
-            let connected = async {
-                let room = connection_memory(&self.context.memory, CONNECTION_BYTES, &self.name).await;
-                self.connect(&address).await.map(|stream| (stream, room))
-            };
+        let mut is_connected = None;
+        let serving = loop {
             let connected = tokio::select! {
-                () = stop.cancelled() => return,
-                connected = connected => connected,
+                () = stop.cancelled() => break None,
+                connected = self.connect(&address) => connected,
             };
             match connected {
                 Ok((stream, room)) => {
-                    debug!(listener = &*self.name, peer = address, "connected");
-                    is_logged = false;
-                    let serving = self.serve(stream, room, &address, make());
+                    if is_connected.replace(true) != Some(true) {
+                        info!(listener = &*self.name, peer = address, "connected");
+                    }
+                    let mut serving = self.serve(stream, room, &address, make());
                     let is_ok = tokio::select! {
-                        () = stop.cancelled() => return,
-                        is_ok = serving => is_ok,
+                        () = stop.cancelled() => break Some(serving),
+                        ended = &mut serving => matches!(ended, Ok(Some(true))),
                     };
                     if is_ok {
                         wait = first_wait;
                     }
                     debug!(listener = &*self.name, peer = address, ?wait, "connection ended; connecting again");
                 }
-                Err(error) if !is_logged => {
-                    is_logged = true;
+                Err(error) if is_connected.replace(false) != Some(false) => {
                     // It is usual that a process does not run yet, or not any more.
                     info!(listener = &*self.name, peer = address, %error, "cannot connect; retrying until it succeeds");
                 }
                 Err(error) => debug!(listener = &*self.name, peer = address, %error, "cannot connect"),
             }
             tokio::select! {
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => break None,
                 () = sleep(jittered(wait)) => wait = (wait * 2).min(longest_wait),
             }
+        };
+        let tasks = self.context.tasks.clone();
+        tasks.spawn(self.finish(address, make, finish, serving));
+    }
+
+    /// The work that is left when the daemon stops.
+    async fn finish<S: Session>(
+        self,
+        address: String,
+        make: impl Fn() -> S + Send,
+        finish: impl Finish,
+        mut serving: Option<Serving>,
+    ) {
+        let abort = self.context.abort.clone();
+        let deadline = Instant::now() + FINISH_LIMIT;
+        let is_late = || abort.is_cancelled() || Instant::now() >= deadline;
+        loop {
+            if let Some(serving) = serving.take() {
+                // It ends at the end of the grace period at the latest.
+                let _ = serving.await;
+            }
+            if finish.is_done() || is_late() {
+                break;
+            }
+            match abort.run_until_cancelled(self.connect(&address)).await {
+                Some(Ok((stream, room))) => serving = Some(self.serve(stream, room, &address, make())),
+                // The process has ended.
+                Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => break,
+                Some(Err(_)) => {
+                    let _ = abort.run_until_cancelled(sleep(jittered(self.reconnect.0))).await;
+                }
+                None => break,
+            }
         }
+        let is_late = is_late();
+        finish.end(is_late);
     }
 
-    async fn connect(&self, address: &str) -> io::Result<TcpStream> {
+    /// Opens a connection, with the memory for it.
+    async fn connect(&self, address: &str) -> io::Result<(TcpStream, MemoryLease)> {
+        let room = connection_memory(&self.context.memory, CONNECTION_BYTES, &self.name).await;
         let limit = self.context.options.handshake_timeout;
-        timeout(limit, TcpStream::connect(address)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        let connected = timeout(limit, TcpStream::connect(address)).await;
+        connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(|stream| (stream, room))
     }
 
-    /// Serves a connection in a task of its own, which continues after [`Dialer::keep`] has returned because the daemon stops.
-    /// Returns whether the peer was understood and has ended the connection.
-    async fn serve<S: Session>(&self, stream: TcpStream, room: MemoryLease, address: &str, session: S) -> bool {
+    /// Serves a connection in a task of its own, which continues when the daemon stops.
+    fn serve<S: Session>(&self, stream: TcpStream, room: MemoryLease, address: &str, session: S) -> Serving {
         let context = ConnectionContext {
             admitted_with: Some(Arc::new(room)),
             allowance: Allowance::default(),
@@ -155,9 +197,33 @@ impl Dialer {
             connection.serve().await
         };
         let serve = Box::pin(serve);
-        let task = tasks.spawn(async move { abort.run_until_cancelled_owned(serve).await }.instrument(span));
-        matches!(task.await, Ok(Some(true)))
+        tasks.spawn(async move { abort.run_until_cancelled_owned(serve).await }.instrument(span))
     }
+}
+
+/// A connection that is being served. The result is whether the peer was understood and has ended the connection; None: the
+/// connection was abandoned at the end of the grace period.
+type Serving = JoinHandle<Option<bool>>;
+
+/// The work at a peer that must be finished when the daemon stops.
+pub trait Finish: Send + 'static {
+    /// Whether no work is left.
+    fn is_done(&self) -> bool;
+
+    /// No further connection is opened. `is_late`: there was no time left.
+    fn end(self, is_late: bool);
+}
+
+/// No work is left when the daemon stops.
+#[derive(Clone, Copy, Debug)]
+pub struct NothingToFinish;
+
+impl Finish for NothingToFinish {
+    fn is_done(&self) -> bool {
+        true
+    }
+
+    fn end(self, _is_late: bool) {}
 }
 
 /// The wait shortened by a random part of up to one half, so that connections that broke together are not opened together.

@@ -3,6 +3,7 @@
 //! A file is the request as HTTP has it, head and body as transmitted, so it can be sent again or decoded offline. Further
 //! headers contain the reason, the time and the peer. The oldest files are removed to make room for new ones.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
+use crate::codec::digest::short_digest;
 use crate::event::{Origin, UnixNanos};
 use crate::log_throttle::LogThrottle;
 use crate::protocol::Request;
@@ -25,6 +27,13 @@ pub const RECEIVED_HEADER: &str = "x-tributary-received";
 const SUFFIX: &str = "http";
 /// Headers about the transfer of the body; the file has its own `content-length`.
 const TRANSPORT_HEADERS: [&str; 3] = ["content-length", "transfer-encoding", "expect"];
+/// Headers whose names contain one of these are stored without their value.
+const SECRET_NAMES: [&str; 7] = ["auth", "cookie", "credential", "key", "password", "secret", "token"];
+/// Headers whose names contain this identify a session. A digest is stored instead of their value, so that the requests of
+/// one session can still be found and decoded together.
+const SESSION_NAME: &str = "session";
+/// The value of a header that is stored without its value.
+const REDACTED: &[u8] = b"redacted";
 
 /// The quarantine of one listener.
 #[derive(Debug)]
@@ -156,7 +165,7 @@ fn head(record: &Record) -> Vec<u8> {
     let mut head = format!("{} {} HTTP/1.1\r\n", request.head.method, request.head.target).into_bytes();
     for (name, value) in &request.head.headers {
         if !TRANSPORT_HEADERS.contains(&name.as_str()) {
-            head.extend_from_slice(&[name.as_bytes(), b": ", value, b"\r\n"].concat());
+            head.extend_from_slice(&[name.as_bytes(), b": ", &stored_value(name, value), b"\r\n"].concat());
         }
     }
     let plain: String = reason.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect();
@@ -169,6 +178,22 @@ fn head(record: &Record) -> Vec<u8> {
     );
     head.extend_from_slice(ours.as_bytes());
     head
+}
+
+/// The value of a header as it is stored: secrets are not.
+fn stored_value<'a>(name: &str, value: &'a [u8]) -> Cow<'a, [u8]> {
+    if SECRET_NAMES.iter().any(|secret| name.contains(secret)) {
+        return Cow::Borrowed(REDACTED);
+    }
+    if !name.contains(SESSION_NAME) {
+        return Cow::Borrowed(value);
+    }
+    match str::from_utf8(value).map(str::trim) {
+        // A flag of a session is no secret.
+        Ok("true" | "false") => Cow::Borrowed(value),
+        Ok(text) => Cow::Owned(short_digest(text).into_bytes()),
+        Err(_) => Cow::Borrowed(REDACTED),
+    }
 }
 
 #[cfg(test)]
@@ -205,6 +230,42 @@ mod tests {
              x-tributary-received: 1970-01-01T00:00:01Z\r\nx-tributary-peer: 192.0.2.1:9\r\n\
              x-tributary-listener: test\r\n\r\nbody"
         );
+    }
+
+    #[test]
+    fn secrets_in_headers_are_not_stored() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut kept = Kept::read(dir.path()).unwrap();
+        let mut record = record(1_000_000_000, b"body".to_vec());
+        let headers = [
+            ("authorization", "Bearer hunter2"),
+            ("proxy-authorization", "Basic aHVudGVyMg=="),
+            ("cookie", "sid=hunter2"),
+            ("x-api-key", "hunter2"),
+            ("x-zorka-session-id", "675135e76025b0d2"),
+            ("x-zorka-session-uuid", "ABC"),
+            ("x-zorka-session-reset", "false"),
+            ("x-zorka-trace-id", "1a4e24519af51247"),
+            ("user-agent", "zorka/2.x"),
+        ];
+        record.request.head.headers.extend(headers.map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec())));
+        record.request.head.headers.push(("x-session".to_owned(), vec![0xFF]));
+        kept.keep(dir.path(), 1 << 20, &record).unwrap();
+        let text = fs::read_to_string(dir.path().join(&names(dir.path())[0])).unwrap();
+        assert!(!text.contains("hunter2") && !text.contains("aHVu") && !text.contains("675135e7"), "{text}");
+        for line in [
+            "authorization: redacted",
+            "proxy-authorization: redacted",
+            "cookie: redacted",
+            "x-api-key: redacted",
+            "x-zorka-session-uuid: ba7816bf8f01cfea",
+            "x-zorka-session-reset: false",
+            "x-session: redacted",
+            "x-zorka-trace-id: 1a4e24519af51247",
+            "user-agent: zorka/2.x",
+        ] {
+            assert!(text.contains(&format!("{line}\r\n")), "{line} is missing in {text}");
+        }
     }
 
     #[test]

@@ -242,7 +242,7 @@ impl<E: Exchange> Job<E> {
         let is_kept = self.quarantine_if_asked(received.unix).await;
         connection.put_loss_limit_back(self.buffer.out.set_loss_limit(None));
         connection.http.decode_buffers.put_back(self.buffer);
-        let is_written = delivery.verdict().await == DeliveryOutcome::Written;
+        let is_written = delivery.outcome().await == DeliveryOutcome::Written;
         let outcome = match (is_written, is_kept) {
             (true, true) => RequestOutcome::Delivered,
             (true, false) => RequestOutcome::Unkept,

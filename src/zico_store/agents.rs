@@ -1,24 +1,26 @@
-//! What operators ask: who is known, and that somebody be forgotten. Beside a running daemon, or without one.
+//! The operator's commands: list the agents of a file, and remove some. Also while a daemon uses the file.
 
 use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::{Row, params};
 
-use super::{StoreError, file, millis};
+use super::error::StoreError;
+use super::file;
+use super::time::millis;
 use crate::event::UnixNanos;
-use crate::protocol::zico::agents::Counters;
+use crate::protocol::zico::agents::{Counters, session_digest};
 
-/// Everybody in one file.
+/// The agents of one file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Known {
-    /// Agents that have registered, by number.
+    /// Registered agents, by number.
     pub agents: Vec<KnownAgent>,
-    /// Sessions of agents that do not register, the one heard of last first.
-    pub strangers: Vec<KnownStranger>,
+    /// Sessions of agents that do not register, the latest first.
+    pub unregistered: Vec<UnregisteredSession>,
 }
 
-/// An agent that has registered.
+/// A registered agent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KnownAgent {
     /// Its number.
@@ -33,37 +35,37 @@ pub struct KnownAgent {
     pub env: String,
     /// Its attributes, as a JSON object.
     pub attrs: String,
-    /// Where it registered last.
+    /// The address of its latest registration.
     pub address: String,
-    /// When it did for the first time.
+    /// When it registered first.
     pub registered: UnixNanos,
-    /// When it was last heard of.
+    /// When it registered or submitted last.
     pub seen: UnixNanos,
-    /// Its sessions that live.
+    /// The number of its live sessions.
     pub sessions: u64,
-    /// What it brought.
+    /// What it submitted.
     pub counters: Counters,
 }
 
 /// A session of an agent that does not register.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct KnownStranger {
-    /// The session's id.
+pub struct UnregisteredSession {
+    /// The digest of the session's id ([`session_digest`]).
     pub session: String,
-    /// Where its last request came from.
+    /// The address of its latest request.
     pub address: String,
-    /// When it was heard of for the first time.
+    /// When its first request was received.
     pub first: UnixNanos,
-    /// When it was last heard of.
+    /// When its latest request was received.
     pub seen: UnixNanos,
-    /// What it brought.
+    /// What it submitted.
     pub counters: Counters,
 }
 
-/// Everybody in the file at `path`. `session_timeout` says which sessions live.
+/// The agents of the file at `path`. `session_timeout` decides which sessions are live.
 ///
 /// # Errors
-/// The file cannot be read, or is none of ours.
+/// The file cannot be read, or has another format.
 pub fn list(path: &Path, session_timeout: Duration, now: UnixNanos) -> Result<Known, StoreError> {
     let connection = file::open_existing(path, false)?;
     let read = || -> rusqlite::Result<Known> {
@@ -75,22 +77,22 @@ pub fn list(path: &Path, session_timeout: Duration, now: UnixNanos) -> Result<Kn
                  requests, bytes, events, losses
              FROM agents ORDER BY id",
         )?;
-        let mut strangers = connection.prepare(
-            "SELECT session, address, first, seen, requests, bytes, events, losses FROM strangers ORDER BY seen DESC",
+        let mut unregistered = connection.prepare(
+            "SELECT session, address, first, seen, requests, bytes, events, losses FROM unregistered ORDER BY seen DESC",
         )?;
         Ok(Known {
             agents: agents.query_map([oldest], agent)?.collect::<rusqlite::Result<_>>()?,
-            strangers: strangers.query_map([], stranger)?.collect::<rusqlite::Result<_>>()?,
+            unregistered: unregistered.query_map([], unregistered_session)?.collect::<rusqlite::Result<_>>()?,
         })
     };
     read().map_err(|error| StoreError::of(path, &error))
 }
 
-/// Forgets every agent of this uuid, name or number, and the session of this id; answers how many there were. Their keys
-/// and sessions end, those in use within a second; they may register again.
+/// Removes every agent with this UUID, name or number, and the unregistered session with this id or digest; returns their
+/// number. Their keys and sessions end, those in use within a second; the agents may register again.
 ///
 /// # Errors
-/// The file cannot be written, or is none of ours.
+/// The file cannot be written, or has another format.
 pub fn forget(path: &Path, name: &str) -> Result<usize, StoreError> {
     let connection = file::open_existing(path, true)?;
     let delete = || -> rusqlite::Result<usize> {
@@ -99,7 +101,8 @@ pub fn forget(path: &Path, name: &str) -> Result<usize, StoreError> {
             "DELETE FROM agents WHERE uuid = ?1 OR name = ?2 OR id = ?3",
             params![name.to_ascii_lowercase(), name, number],
         )?;
-        Ok(agents + connection.execute("DELETE FROM strangers WHERE session = ?", [name])?)
+        let session = "DELETE FROM unregistered WHERE session IN (?1, ?2)";
+        Ok(agents + connection.execute(session, params![name, session_digest(name)])?)
     };
     delete().map_err(|error| StoreError::of(path, &error))
 }
@@ -120,8 +123,8 @@ fn agent(row: &Row<'_>) -> rusqlite::Result<KnownAgent> {
     })
 }
 
-fn stranger(row: &Row<'_>) -> rusqlite::Result<KnownStranger> {
-    Ok(KnownStranger {
+fn unregistered_session(row: &Row<'_>) -> rusqlite::Result<UnregisteredSession> {
+    Ok(UnregisteredSession {
         session: row.get(0)?,
         address: row.get(1)?,
         first: moment(row, 2)?,

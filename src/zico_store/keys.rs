@@ -1,4 +1,4 @@
-//! Keys: which registration keys are let in, and how keys stand in the file.
+//! Keys and session ids: which registration keys are accepted, and what the file stores instead of them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,38 +14,37 @@ use ring::rand::{SecureRandom, SystemRandom};
 use subtle::{Choice, ConstantTimeEq};
 use tracing::warn;
 
-use super::StoreError;
+use super::error::StoreError;
 
 /// SHA-256, and PBKDF2 on it.
 pub(super) type Hash = [u8; 32];
 
-/// About 3 ms of a processor: little for who knows the key, much for who tries them all.
+/// About 3 ms of CPU time: little for one known key, much for guessing many.
 const ROUNDS: NonZeroU32 = NonZeroU32::new(10_000).expect("is not 0");
-/// So many digests are remembered. Agents use few registration keys.
-const MOST_DIGESTS: usize = 1024;
+/// The number of digests that are remembered. Agents use few registration keys.
+const MAX_DIGESTS: usize = 1024;
 
-/// The registration keys that are let in, as hashes.
+/// The accepted registration keys, as hashes.
 pub(super) struct AdmittedKeys {
     path: PathBuf,
     read: Mutex<Read>,
 }
 
-/// What was read of a file, and of which version of it.
+/// The content of the key file, and its version.
 struct Read {
     hashes: Vec<Hash>,
     version: Option<(SystemTime, u64)>,
 }
 
 impl AdmittedKeys {
-    /// Reads a file of keys: one per line, white space around it passed over, so are empty lines and those that begin
-    /// with `#`.
+    /// Reads a file of keys, one per line. White space around keys, empty lines and lines that begin with `#` are ignored.
     pub(super) fn read(path: &Path) -> Result<Self, StoreError> {
         let read = Mutex::new(Read::of(path)?);
         Ok(AdmittedKeys { path: path.to_owned(), read })
     }
 
-    /// Whether this key is among them. Takes as long whether it is or not. When the file has changed, it is read again; if
-    /// it cannot be, what was in it holds.
+    /// Whether this key is accepted, in constant time. A changed file is read again; if that fails, its earlier keys stay
+    /// valid.
     pub(super) fn admit(&self, rkey: &str) -> bool {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let version = version(&self.path);
@@ -53,7 +52,7 @@ impl AdmittedKeys {
             match Read::of(&self.path) {
                 Ok(now) => *read = now,
                 Err(error) => {
-                    warn!("{error}; the keys that were in it before stay good");
+                    warn!("{error}; its earlier keys stay valid");
                     read.version = version;
                 }
             }
@@ -64,20 +63,20 @@ impl AdmittedKeys {
 
 impl Read {
     fn of(path: &Path) -> Result<Self, StoreError> {
-        // Looked at first: what changes meanwhile is a further change.
+        // Before the content: a change in between is found as another change.
         let version = version(path);
         let text = std::fs::read_to_string(path)
             .map_err(|error| StoreError::new(path, format!("cannot be read as keys_file: {error}")))?;
         let keys = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let hashes: Vec<Hash> = keys.map(hash).collect();
         if hashes.is_empty() {
-            return Err(StoreError::new(path, "holds no key, so nobody could register; one key per line"));
+            return Err(StoreError::new(path, "holds no key, so no agent could register; write one key per line"));
         }
         Ok(Read { hashes, version })
     }
 }
 
-/// When a file was changed, and how long it is.
+/// Modification time and length of a file.
 fn version(path: &Path) -> Option<(SystemTime, u64)> {
     let about = std::fs::metadata(path).ok()?;
     Some((about.modified().ok()?, about.len()))
@@ -89,10 +88,10 @@ impl fmt::Debug for AdmittedKeys {
     }
 }
 
-/// What stands in the file for a registration key.
+/// Digests of registration keys, which the file stores.
 pub(super) struct RkeyDigests {
     salt: Vec<u8>,
-    /// By the key's hash: they are slow to make.
+    /// By the key's hash: digests are slow to compute.
     known: Mutex<HashMap<Hash, Hash>>,
 }
 
@@ -110,7 +109,7 @@ impl RkeyDigests {
         let mut digest = Hash::default();
         pbkdf2::derive(PBKDF2_HMAC_SHA256, ROUNDS, &self.salt, rkey.as_bytes(), &mut digest);
         let mut known = known();
-        if known.len() >= MOST_DIGESTS {
+        if known.len() >= MAX_DIGESTS {
             known.clear();
         }
         known.insert(key, digest);
@@ -124,37 +123,49 @@ impl fmt::Debug for RkeyDigests {
     }
 }
 
-/// What stands in the file for a key that we have issued.
+/// The hash of an issued key or of a session id, which the file stores.
 pub(super) fn hash(key: &str) -> Hash {
     let mut hash = Hash::default();
     hash.copy_from_slice(digest(&SHA256, key.as_bytes()).as_ref());
     hash
 }
 
-/// Whether `hash` is among `others`. Which one, and how much of it, does not show in the time.
+/// Whether `hash` is among `others`, in constant time.
 pub(super) fn is_among<'a>(hash: &Hash, others: impl Iterator<Item = &'a Hash>) -> bool {
     others.fold(Choice::from(0), |found, other| found | hash.ct_eq(other)).into()
 }
 
-/// Random bytes that nobody can guess.
+/// Random bytes, suitable for keys.
 pub(super) fn random<const N: usize>() -> Result<[u8; N], Unspecified> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes)?;
     Ok(bytes)
 }
 
-/// A key: 128 random bits, in hexadecimal digits.
+/// A new key: 128 random bits, in hexadecimal digits.
 pub(super) fn key() -> Result<String, Unspecified> {
     Ok(format!("{:032x}", u128::from_be_bytes(random()?)))
 }
 
-/// A random uuid (version 4).
+/// A random UUID (version 4).
 pub(super) fn uuid() -> Result<String, Unspecified> {
-    let bits = u128::from_be_bytes(random()?);
+    Ok(uuid_of(random()?))
+}
+
+/// A session's id: a UUID that only the holder of the agent's key and the reader of the file together can derive.
+pub(super) fn session(authkey: &str, nonce: &[u8]) -> String {
+    let parts = [b"tributary session\0", authkey.as_bytes(), b"\0", nonce].concat();
+    let hash = digest(&SHA256, &parts);
+    uuid_of(hash.as_ref().first_chunk().copied().unwrap_or_default())
+}
+
+/// The UUID of version 4 with these bits.
+fn uuid_of(bits: [u8; 16]) -> String {
+    let bits = u128::from_be_bytes(bits);
     let bits = bits & !(0xF << 76) & !(0x3 << 62) | 4 << 76 | 2 << 62;
     let digits = format!("{bits:032x}");
     let (a, b, c) = (&digits[..8], &digits[8..12], &digits[12..16]);
-    Ok(format!("{a}-{b}-{c}-{}-{}", &digits[16..20], &digits[20..]))
+    format!("{a}-{b}-{c}-{}-{}", &digits[16..20], &digits[20..])
 }
 
 #[cfg(test)]
@@ -162,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_keys_may_have_comments_and_must_have_a_key() {
+    fn a_key_file_may_have_comments_and_must_have_a_key() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys");
         std::fs::write(&path, "# ours\n\n  first key \r\n#second\nthird#").unwrap();
@@ -176,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_keys_that_changes_is_read_again_and_one_that_is_gone_holds() {
+    fn a_changed_key_file_is_read_again_and_a_missing_one_keeps_its_keys() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys");
         std::fs::write(&path, "first\n").unwrap();
@@ -186,7 +197,7 @@ mod tests {
         assert!(!keys.admit("first") && keys.admit("second") && keys.admit("third"));
         std::fs::remove_file(&path).unwrap();
         assert!(!keys.admit("first") && keys.admit("second"));
-        std::fs::write(&path, "# nobody").unwrap();
+        std::fs::write(&path, "# none").unwrap();
         assert!(keys.admit("third"));
         std::fs::write(&path, "fourth").unwrap();
         assert!(keys.admit("fourth") && !keys.admit("third"));
@@ -198,6 +209,15 @@ mod tests {
         assert_eq!(one.digest("key"), one.digest("key"));
         assert_ne!(one.digest("key"), one.digest("kez"));
         assert_ne!(one.digest("key"), two.digest("key"));
+    }
+
+    #[test]
+    fn a_session_depends_on_the_key_and_on_the_nonce() {
+        let id = session("key", b"nonce");
+        assert_eq!(id, session("key", b"nonce"));
+        assert_ne!(id, session("key", b"nonze"));
+        assert_ne!(id, session("kez", b"nonce"));
+        assert!(id.len() == 36 && id.as_bytes()[14] == b'4', "{id}");
     }
 
     #[test]

@@ -1,48 +1,47 @@
-//! What changes with every request: when agents and sessions were last used, and what agents brought. Written once a
-//! second, so that a request costs no disk; a kill forgets that second and nothing else.
+//! What changes with every request: when agents and sessions were last used, and the counters of agents. It is collected in
+//! memory and written once a second, so that a request costs no disk access. A kill loses the latest second of it.
 //!
-//! For as long, a session that was looked up need not be looked up again. So what somebody else changes in the file, say
-//! that an agent be forgotten, is noticed within a second.
+//! The agent of a session is remembered for the same second. So a change that another process makes in the file, for
+//! example the removal of an agent, takes effect within a second.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior, params};
-use tracing::warn;
 
-use super::{Shared, explain};
-use crate::log_throttle::LogThrottle;
+use super::keys;
 use crate::protocol::zico::agents::{Agent, Counters, Whom};
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// So many sessions and agents each are remembered while the file cannot be written.
-const MOST_MARKS: usize = 10_000;
+/// How many sessions, and how many agents, are remembered while the file cannot be written.
+const MAX_MARKS: usize = 10_000;
 
-/// What is not in the file yet.
+/// What is not written to the file yet.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     pending: Mutex<Pending>,
-    /// When the keeper is to stop.
-    bell: Condvar,
+    /// Wakes the writer thread when it must stop.
+    wake: Condvar,
 }
 
+/// Marks that wait to be written.
 #[derive(Debug, Default)]
-struct Pending {
+pub(super) struct Pending {
+    /// By the session's id.
     sessions: HashMap<String, Used>,
     agents: HashMap<u64, (Counters, i64)>,
-    strangers: HashMap<String, (Counters, i64, String)>,
-    stops: bool,
+    /// By the digest of the session's id.
+    unregistered: HashMap<String, (Counters, i64, String)>,
+    is_stopping: bool,
 }
 
 /// A session in use.
 #[derive(Clone, Debug)]
 struct Used {
-    /// When it was used last.
+    /// When it was used last, in milliseconds since 1970.
     at: i64,
-    /// Whose it is. None: that may have changed.
+    /// Its agent. `None`: it must be looked up again.
     agent: Option<Arc<Agent>>,
 }
 
@@ -51,44 +50,45 @@ impl Marks {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session was used, which is this agent's.
+    /// Marks a session, which belongs to this agent, as used.
     pub(super) fn use_session(&self, session: &str, agent: Option<Arc<Agent>>, now: i64) {
         let mut pending = self.pending();
         if let Some(used) = pending.sessions.get_mut(session) {
             used.at = now.max(used.at);
             used.agent = agent.or(used.agent.take());
-        } else if pending.sessions.len() < MOST_MARKS {
+        } else if pending.sessions.len() < MAX_MARKS {
             pending.sessions.insert(session.to_owned(), Used { at: now, agent });
         }
     }
 
-    /// When the session was last used, if that is not in the file yet; and whose it is.
+    /// When the session was last used, if that is not in the file yet, and its agent.
     pub(super) fn used(&self, session: &str) -> Option<(i64, Option<Arc<Agent>>)> {
         self.pending().sessions.get(session).map(|used| (used.at, used.agent.clone()))
     }
 
-    /// Agents, their keys or sessions have changed.
-    pub(super) fn look_again(&self) {
+    /// Agents, their keys or sessions changed: sessions are looked up again.
+    pub(super) fn forget_agents(&self) {
         self.pending().sessions.values_mut().for_each(|used| used.agent = None);
     }
 
+    /// Adds to the counters of an agent.
     pub(super) fn count(&self, whom: Whom<'_>, more: Counters, now: i64) {
         let mut pending = self.pending();
-        let Pending { agents, strangers, .. } = &mut *pending;
+        let Pending { agents, unregistered, .. } = &mut *pending;
         let (counters, seen) = match whom {
-            Whom::Agent { id, .. } => {
-                if agents.len() >= MOST_MARKS && !agents.contains_key(&id) {
+            Whom::Agent { id } => {
+                if agents.len() >= MAX_MARKS && !agents.contains_key(&id) {
                     return;
                 }
                 let (counters, seen) = agents.entry(id).or_default();
                 (counters, seen)
             }
             Whom::Unregistered { session, address } => {
-                if strangers.len() >= MOST_MARKS && !strangers.contains_key(session) {
+                if unregistered.len() >= MAX_MARKS && !unregistered.contains_key(session) {
                     return;
                 }
-                let stranger = || (Counters::default(), now, address.to_owned());
-                let (counters, seen, _) = strangers.entry(session.to_owned()).or_insert_with(stranger);
+                let new = || (Counters::default(), now, address.to_owned());
+                let (counters, seen, _) = unregistered.entry(session.to_owned()).or_insert_with(new);
                 (counters, seen)
             }
         };
@@ -99,75 +99,58 @@ impl Marks {
         *seen = now.max(*seen);
     }
 
-    /// Tells the keeper to write what there is, and end.
+    /// Tells the writer thread to write all marks and end.
     pub(super) fn stop(&self) {
-        self.pending().stops = true;
-        self.bell.notify_all();
+        self.pending().is_stopping = true;
+        self.wake.notify_all();
     }
 
-    /// Waits for an interval, or until it is time to stop: `true`.
-    fn wait(&self) -> bool {
+    /// Waits for an interval, or until [`Marks::stop`]: `true`.
+    pub(super) fn wait(&self) -> bool {
         let pending = self.pending();
-        let waited = self.bell.wait_timeout_while(pending, INTERVAL, |pending| !pending.stops);
-        waited.unwrap_or_else(PoisonError::into_inner).0.stops
+        let waited = self.wake.wait_timeout_while(pending, INTERVAL, |pending| !pending.is_stopping);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_stopping
+    }
+
+    /// Takes all marks. What cannot be written is put back by [`Marks::restore`].
+    pub(super) fn take(&self) -> Pending {
+        let mut pending = self.pending();
+        let is_stopping = pending.is_stopping;
+        std::mem::replace(&mut *pending, Pending { is_stopping, ..Pending::default() })
+    }
+
+    /// Puts marks back that could not be written.
+    pub(super) fn restore(&self, marks: Pending) {
+        for (session, used) in marks.sessions {
+            self.use_session(&session, None, used.at);
+        }
+        for (id, (counters, seen)) in marks.agents {
+            self.count(Whom::Agent { id }, counters, seen);
+        }
+        for (session, (counters, seen, address)) in marks.unregistered {
+            self.count(Whom::Unregistered { session: &session, address: &address }, counters, seen);
+        }
     }
 }
 
-/// Starts the thread that writes marks, until the store goes.
-pub(super) fn keep(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("agent store".to_owned()).spawn(move || {
-        let failing = LogThrottle::new();
-        loop {
-            let stops = shared.marks.wait();
-            if let Err(error) = shared.write_marks()
-                && let Some(suppressed) = failing.permit()
-            {
-                warn!(suppressed, "{}: {}; counters of agents are kept in memory", shared.name, explain(&error));
-            }
-            if stops {
-                return;
-            }
-        }
-    })
-}
-
-impl Shared {
-    /// Brings the marks into the file. What cannot be written stays for the next time.
-    pub(super) fn write_marks(&self) -> rusqlite::Result<()> {
-        let mut taken = {
-            let mut pending = self.marks.pending();
-            let stops = pending.stops;
-            std::mem::replace(&mut *pending, Pending { stops, ..Pending::default() })
-        };
-        if taken.sessions.is_empty() && taken.agents.is_empty() && taken.strangers.is_empty() {
-            return Ok(());
-        }
-        let result = write(&mut self.writer(), &taken, self.options.max_agents);
-        if result.is_err() {
-            for (session, used) in taken.sessions.drain() {
-                self.marks.use_session(&session, None, used.at);
-            }
-            for (id, (counters, seen)) in taken.agents.drain() {
-                self.marks.count(Whom::Agent { id, session: "" }, counters, seen);
-            }
-            for (session, (counters, seen, address)) in taken.strangers.drain() {
-                self.marks.count(Whom::Unregistered { session: &session, address: &address }, counters, seen);
-            }
-        }
-        result
+impl Pending {
+    pub(super) fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && self.agents.is_empty() && self.unregistered.is_empty()
     }
 }
 
-fn write(connection: &mut Connection, marks: &Pending, max_strangers: usize) -> rusqlite::Result<()> {
+/// Writes marks in one transaction. Of unregistered sessions the latest `max_unregistered` are kept.
+pub(super) fn write(connection: &mut Connection, marks: &Pending, max_unregistered: usize) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     {
-        let mut session = transaction.prepare_cached("UPDATE sessions SET used = max(used, ?2) WHERE uuid = ?1")?;
+        let mut session = transaction.prepare_cached("UPDATE sessions SET used = max(used, ?2) WHERE hash = ?1")?;
         let mut key = transaction.prepare_cached(
-            "UPDATE keys SET used = max(used, ?2) WHERE id = (SELECT key FROM sessions WHERE uuid = ?1)",
+            "UPDATE keys SET used = max(used, ?2) WHERE id = (SELECT key FROM sessions WHERE hash = ?1)",
         )?;
-        for (uuid, used) in &marks.sessions {
-            session.execute(params![uuid, used.at])?;
-            key.execute(params![uuid, used.at])?;
+        for (id, used) in &marks.sessions {
+            let hash = keys::hash(id);
+            session.execute(params![hash, used.at])?;
+            key.execute(params![hash, used.at])?;
         }
         let mut agent = transaction.prepare_cached(
             "UPDATE agents SET seen = max(seen, ?2), requests = requests + ?3, bytes = bytes + ?4, events = events + ?5,
@@ -177,21 +160,21 @@ fn write(connection: &mut Connection, marks: &Pending, max_strangers: usize) -> 
             let [requests, bytes, events, losses] = numbers(counters);
             agent.execute(params![signed(*id), seen, requests, bytes, events, losses])?;
         }
-        let mut stranger = transaction.prepare_cached(
-            "INSERT INTO strangers VALUES (?1, ?2, ?3, ?3, ?4, ?5, ?6, ?7)
+        let mut unregistered = transaction.prepare_cached(
+            "INSERT INTO unregistered VALUES (?1, ?2, ?3, ?3, ?4, ?5, ?6, ?7)
              ON CONFLICT (session) DO UPDATE SET address = ?2, seen = max(seen, ?3), requests = requests + ?4,
              bytes = bytes + ?5, events = events + ?6, losses = losses + ?7",
         )?;
-        for (session, (counters, seen, address)) in &marks.strangers {
+        for (session, (counters, seen, address)) in &marks.unregistered {
             let [requests, bytes, events, losses] = numbers(counters);
-            stranger.execute(params![session, address, seen, requests, bytes, events, losses])?;
+            unregistered.execute(params![session, address, seen, requests, bytes, events, losses])?;
         }
     }
-    if !marks.strangers.is_empty() {
-        // The rest make room, the one heard of longest ago first.
+    if !marks.unregistered.is_empty() {
         transaction.execute(
-            "DELETE FROM strangers WHERE session IN (SELECT session FROM strangers ORDER BY seen DESC LIMIT -1 OFFSET ?)",
-            [signed(max_strangers as u64)],
+            "DELETE FROM unregistered WHERE session IN
+                 (SELECT session FROM unregistered ORDER BY seen DESC LIMIT -1 OFFSET ?)",
+            [signed(max_unregistered as u64)],
         )?;
     }
     transaction.commit()

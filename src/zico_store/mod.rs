@@ -1,194 +1,147 @@
-//! FLOOR 3 — what must be known again after a restart: registered agents, their keys and sessions.
+//! The store of the `zico` protocol: registered agents, their keys and sessions, kept over restarts.
 //!
-//! A file per listener, written by SQLite: what was answered to an agent was committed and synced before, and holds after
-//! a kill or a loss of power. The sqlite3 shell opens it beside a running daemon, and so does `tributary agents`.
+//! Each listener has one file, written by SQLite. What was answered to an agent was committed and synced before, so it
+//! holds after a kill or a loss of power. The sqlite3 shell can open the file while the daemon uses it, and so does
+//! `tributary agents`.
 //!
-//! Nobody who reads the file can be an agent. The keys that we issue are 128 random bits and stand in it as SHA-256: there
-//! is nothing to guess. Registration keys are chosen by people, and stand in it under PBKDF2 with a salt of the file's own:
-//! that makes guessing slow, and no weak key strong.
+//! The file contains nothing with which its reader could act as an agent. Issued keys are 128 random bits and are stored
+//! as SHA-256. Session ids are derived from the agent's key, and are stored as SHA-256. Registration keys are chosen by
+//! people; they are stored as PBKDF2 with a salt of the file, which makes guessing slow, but does not make a weak key strong.
 
 mod agents;
+mod error;
 mod file;
 mod keys;
 mod marks;
+mod network;
 mod options;
 mod register;
+mod shared;
+mod time;
 
-use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 
-use rusqlite::{Connection, ErrorCode};
-use tracing::error;
+use tracing::warn;
 
+use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
-use crate::protocol::zico::agents::Refusal;
+use crate::protocol::zico::agents::{
+    Agent, Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Whom,
+};
 
-use keys::{AdmittedKeys, RkeyDigests};
-use marks::Marks;
+use error::explain;
+use shared::Shared;
+use time::millis;
 
-pub use agents::{Known, KnownAgent, KnownStranger, forget, list};
+pub use agents::{Known, KnownAgent, UnregisteredSession, forget, list};
+pub use error::StoreError;
+pub use file::path;
 pub use options::StoreOptions;
 
 /// The agents of one listener.
 #[derive(Debug)]
 pub struct Store {
     shared: Arc<Shared>,
-    keeper: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    /// What errors call it.
-    name: String,
-    options: StoreOptions,
-    /// Says that the file fails.
-    failing: LogThrottle,
-    admitted: Option<AdmittedKeys>,
-    digests: RkeyDigests,
-    writer: Mutex<Connection>,
-    /// Sessions are looked up beside a commit that waits for the disk. None: there is no disk.
-    reader: Option<Mutex<Connection>>,
-    marks: Marks,
-    /// Nobody else serves these agents.
-    _claim: Option<std::fs::File>,
-}
-
-/// Why a store cannot be used, or not now.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StoreError {
-    /// The file.
-    pub path: PathBuf,
-    /// What is wrong with it, and what can be done.
-    pub what: String,
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.what)
-    }
-}
-
-impl std::error::Error for StoreError {}
-
-impl StoreError {
-    fn new(path: &Path, what: impl Into<String>) -> Self {
-        StoreError { path: path.to_owned(), what: what.into() }
-    }
-
-    fn of(path: &Path, error: &rusqlite::Error) -> Self {
-        StoreError::new(path, explain(error))
-    }
+    writer: Option<JoinHandle<()>>,
 }
 
 impl Store {
-    /// Opens the agents of the listener of this name, or begins anew where there are none.
+    /// Opens the store of the listener with this name, or creates it.
     ///
     /// # Errors
-    /// The file cannot be used: the error says which, why, and what to do. Likewise the file of keys.
+    /// The file, or the file of keys, cannot be used: the error says which, why, and what to do.
     pub fn open(options: &StoreOptions, listener: &str) -> Result<Store, StoreError> {
-        let admitted = options.keys_file.as_deref().map(AdmittedKeys::read).transpose()?;
-        let (name, claim, writer, reader) = match &options.state_dir {
-            None => ("the agents in memory".to_owned(), None, file::in_memory()?, None),
-            Some(dir) => {
-                let path = path(dir, listener);
-                let claim = file::claim(&path)?;
-                let writer = file::open(&path)?;
-                (path.display().to_string(), Some(claim), writer, Some(Mutex::new(file::open_again(&path)?)))
-            }
-        };
-        let salt = file::salt(&writer).map_err(|error| StoreError::of(Path::new(&name), &error))?;
-        let shared = Arc::new(Shared {
-            name,
-            options: options.clone(),
-            failing: LogThrottle::new(),
-            admitted,
-            digests: RkeyDigests::new(salt),
-            writer: Mutex::new(writer),
-            reader,
-            marks: Marks::default(),
-            _claim: claim,
-        });
-        let keeper = marks::keep(shared.clone()).map_err(|error| {
-            StoreError::new(Path::new(&shared.name), format!("no thread can be started for it: {error}"))
+        let shared = Arc::new(Shared::open(options, listener)?);
+        let writer = spawn_writer(shared.clone()).map_err(|error| {
+            StoreError::new(Path::new(&shared.name), format!("its writer thread cannot be started: {error}"))
         })?;
-        Ok(Store { shared, keeper: Some(keeper) })
+        Ok(Store { shared, writer: Some(writer) })
     }
 }
 
 impl Drop for Store {
-    /// Writes what was counted.
+    /// Writes all marks.
     fn drop(&mut self) {
         self.shared.marks.stop();
-        if let Some(keeper) = self.keeper.take() {
-            // Had it panicked, there would be nothing left to write.
-            let _ = keeper.join();
+        if let Some(writer) = self.writer.take() {
+            // A writer that panicked has nothing left to write.
+            let _ = writer.join();
         }
     }
 }
 
-/// The file of a listener's agents.
-pub fn path(state_dir: &Path, listener: &str) -> PathBuf {
-    state_dir.join(format!("{listener}.db"))
-}
-
-impl Shared {
-    fn writer(&self) -> MutexGuard<'_, Connection> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+impl Agents for Store {
+    fn register(&self, asked: &Registration, address: &str, now: UnixNanos) -> Result<Registered, Refusal> {
+        let shared = &*self.shared;
+        if shared.admitted.as_ref().is_some_and(|keys| !blocking(|| keys.admit(&asked.rkey))) {
+            return Err(Refusal::Denied("the registration key is not accepted here"));
+        }
+        blocking(|| {
+            let rkey = shared.digests.digest(&asked.rkey);
+            let registered = shared.register(asked, &rkey, address, millis(now))?;
+            // The agent may have changed its name, and others may have been removed.
+            shared.marks.forget_agents();
+            Ok(registered)
+        })
     }
 
-    fn reader(&self) -> MutexGuard<'_, Connection> {
-        self.reader.as_ref().unwrap_or(&self.writer).lock().unwrap_or_else(PoisonError::into_inner)
+    fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, Refusal> {
+        let shared = &*self.shared;
+        let opened = blocking(|| shared.open_session(asked, millis(now)))?;
+        shared.marks.use_session(&opened.session, None, millis(now));
+        Ok(opened)
     }
 
-    /// What an agent is told when the file fails.
-    fn failed(&self, error: &rusqlite::Error) -> Refusal {
-        let why = format!("{}: {}", self.name, explain(error));
-        if let Some(suppressed) = self.failing.permit() {
-            error!(suppressed, "{why}");
+    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<Agent>, Refusal> {
+        let (shared, now) = (&*self.shared, millis(now));
+        let found = shared.session(session, now).map_err(|error| shared.refusal(&error))?;
+        let found = found.ok_or(Refusal::Denied("the session is unknown or over; open another one"))?;
+        if agent.is_some_and(|name| !found.is_called(name)) {
+            return Err(Refusal::Denied("the session belongs to another agent"));
         }
-        match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Refusal::Full(why),
-            Some(ErrorCode::DiskFull) if self.reader.is_none() => Refusal::Full(
-                "as many agents are registered as fit into memory (state_dir has room for more)".to_owned(),
-            ),
-            _ => Refusal::Broken(why),
-        }
+        shared.marks.use_session(session, Some(found.clone()), now);
+        Ok(found)
+    }
+
+    fn agent(&self, name: &str) -> Result<Option<Arc<Agent>>, Refusal> {
+        let found = register::find(&self.shared.reader(), name).map_err(|error| self.shared.refusal(&error))?;
+        Ok(found.map(Arc::new))
+    }
+
+    fn seen(&self, whom: Whom<'_>, more: Counters, now: UnixNanos) {
+        self.shared.marks.count(whom, more, millis(now));
     }
 }
 
-/// What is wrong, and what can be done about it.
-fn explain(error: &rusqlite::Error) -> String {
-    let advice = match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            "it is locked by another process; is somebody writing to it in an open sqlite3 shell?"
+/// Starts the thread that writes marks, until the store is dropped.
+fn spawn_writer(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
+    thread::Builder::new().name("agent store".to_owned()).spawn(move || {
+        let failing = LogThrottle::new();
+        loop {
+            let is_stopping = shared.marks.wait();
+            if let Err(error) = shared.write_marks()
+                && let Some(suppressed) = failing.permit()
+            {
+                let (file, error) = (&shared.name, explain(&error));
+                warn!(
+                    listener = shared.listener,
+                    file, error, suppressed, "cannot write the counters of agents; retrying"
+                );
+            }
+            if is_stopping {
+                return;
+            }
         }
-        Some(ErrorCode::DatabaseCorrupt) => {
-            "it is damaged; put a copy of it back, or move it away: agents register anew when their JVMs start"
-        }
-        Some(ErrorCode::NotADatabase) => "it is no database; move it away, or name another state_dir",
-        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
-            "it cannot be opened for writing; look at the owner and the mode of the file and its directory"
-        }
-        Some(ErrorCode::DiskFull) => "there is no room on its disk",
-        Some(ErrorCode::SystemIoFailure) => "its disk fails",
-        _ => "SQLite cannot go on",
-    };
-    format!("{advice} ({error})")
+    })
 }
 
-/// Does work that waits for a disk, so that the other tasks of this thread go on elsewhere meanwhile.
-fn aside<T>(work: impl FnOnce() -> T) -> T {
+/// Runs work that waits for a disk, so that other tasks of this thread continue on another thread.
+fn blocking<T>(work: impl FnOnce() -> T) -> T {
     use tokio::runtime::{Handle, RuntimeFlavor};
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
         _ => work(),
     }
-}
-
-/// A moment as it stands in the file: milliseconds since 1970.
-fn millis(at: crate::event::UnixNanos) -> i64 {
-    // Below 2^63 after the division.
-    (at.0 / 1_000_000) as i64
 }

@@ -1,4 +1,4 @@
-//! What an operator can set about registered agents.
+//! The options of registered agents.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,66 +8,74 @@ use crate::options::{Bounds, LONGEST, Section};
 /// Options of a listener whose agents register. Relative paths are relative to the working directory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoreOptions {
-    /// The directory that the agents are kept in, as `<listener>.db`; made when it is not there. None, as by default: they
-    /// are kept in memory, and when the daemon has ended every agent must register anew, which it does when its JVM starts.
+    /// The directory in which the agents are kept, as `<listener>.db`; created if missing. None, the default: they are kept
+    /// in memory, and after a restart of the daemon each agent must register again, which it does when its JVM starts.
     pub state_dir: Option<PathBuf>,
-    /// A file with the registration keys that are let in, one per line; read again when it has changed. None, as by
-    /// default: everyone may register.
+    /// A file with the accepted registration keys, one per line; read again when it changes. None, the default: all keys
+    /// are accepted.
     pub keys_file: Option<PathBuf>,
     /// How long a session lives without a request. 1 h. At least 1 s.
     pub session_timeout: Duration,
-    /// Agents that are known at once. Further ones take the place of agents that nobody has heard of for
-    /// `agent_retention` (or for `session_timeout`, if they never sent a thing), or are refused. 10,000. At least 1.
+    /// The number of registered agents. 10,000. At least 1. The last tenth is for addresses with few agents (10, or a
+    /// thousandth of the table). When it is full, a new agent replaces one that was not seen for `agent_retention`; else
+    /// one that never submitted, of the address with the most of these; else it is refused.
     pub max_agents: usize,
-    /// Of them, those that have registered from one address; likewise. 1,000. At least 1.
+    /// The number of agents that registered first from one IPv4 address or one IPv6 /64; likewise. A tenth of
+    /// `max_agents`, but not less than 10. At least 1.
     pub max_agents_per_address: usize,
-    /// Keys of one agent that are good at once, and so its sessions; the one unused for longest makes room. 64. At
-    /// least 1.
+    /// The number of valid keys of one agent, and so of its sessions; a new key replaces the one that was unused for
+    /// longest. 64. At least 1.
     pub max_sessions_per_agent: usize,
-    /// How long an agent keeps its place after it was last heard of. 30 days. At least 1 h.
+    /// How long an agent is kept after it was last seen, if the table is full. 30 days. At least 1 h.
     pub agent_retention: Duration,
+    /// How long an agent that never submitted is kept after it registered, if the table is full and its address has few
+    /// such agents. 5 min. At least 1 s.
+    pub unused_agent_retention: Duration,
 }
 
 impl StoreOptions {
-    /// Reads the options; what is wrong is told to the section.
+    /// Reads the options; faults are reported to the section.
     pub fn read(section: &mut Section<'_>) -> Self {
         let default = StoreOptions::default();
+        let max_agents = section.count("max_agents", default.max_agents, 1..=10_000_000);
+        let of_address = (max_agents / 10).max(10);
         StoreOptions {
             state_dir: section.optional_path("state_dir"),
             keys_file: section.optional_path("keys_file"),
             session_timeout: section.duration("session_timeout", default.session_timeout, SECOND..=LONGEST),
-            max_agents: section.count("max_agents", default.max_agents, 1..=10_000_000),
-            max_agents_per_address: section.count(
-                "max_agents_per_address",
-                default.max_agents_per_address,
-                1..=10_000_000,
-            ),
+            max_agents,
+            max_agents_per_address: section.count("max_agents_per_address", of_address, 1..=10_000_000),
             max_sessions_per_agent: section.count(
                 "max_sessions_per_agent",
                 default.max_sessions_per_agent,
                 1..=100_000,
             ),
             agent_retention: section.duration("agent_retention", default.agent_retention, 3600 * SECOND..=LONGEST),
+            unused_agent_retention: section.duration(
+                "unused_agent_retention",
+                default.unused_agent_retention,
+                SECOND..=LONGEST,
+            ),
         }
     }
 }
 
 impl StoreOptions {
-    /// Says what a store may take of memory whatever happens.
+    /// Declares the most memory that a store takes beside the shared budget.
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         match self.state_dir {
-            Some(_) => bounds.add(of, "the registered agents' file, as far as it is in memory", CACHE_BYTES),
+            Some(_) => bounds.add(of, "the cached part of the registered agents' file", CACHE_BYTES),
             None => bounds.add(of, "the registered agents (without state_dir)", CACHE_BYTES + IN_MEMORY_BYTES),
         }
-        bounds.add(of, "what they have done in the last second", MARKS_BYTES);
+        bounds.add(of, "the agents' counters of the last second", MARKS_BYTES);
     }
 }
 
 /// SQLite's pages and statements, of both connections.
 const CACHE_BYTES: u64 = 6 << 20;
-/// A store without a file is full at so many bytes.
+/// The most that a store without a file takes.
 pub(super) const IN_MEMORY_BYTES: u64 = 16 << 20;
-/// Sessions, agents and strangers that are counted before they are written.
+/// Sessions and agents that are counted before they are written.
 const MARKS_BYTES: u64 = 6 << 20;
 
 impl Default for StoreOptions {
@@ -80,6 +88,7 @@ impl Default for StoreOptions {
             max_agents_per_address: 1_000,
             max_sessions_per_agent: 64,
             agent_retention: 30 * 86_400 * SECOND,
+            unused_agent_retention: 300 * SECOND,
         }
     }
 }

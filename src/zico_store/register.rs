@@ -5,14 +5,22 @@ use std::sync::Arc;
 use ring::error::Unspecified;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use serde_json::{Map, Number, Value};
+use tracing::warn;
 
-use super::{Shared, Store, StoreOptions, aside, keys, millis};
-use crate::event::{ResourceValue, UnixNanos};
-use crate::protocol::zico::agents::{
-    Agent, Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Whom,
-};
+use super::keys;
+use super::network::network;
+use super::shared::Shared;
+use crate::event::ResourceValue;
+use crate::protocol::zico::agents::{Agent, Opened, Opening, Refusal, Registered, Registration};
 
-/// Whatever goes wrong inside a transaction.
+/// The share of the table that is reserved for networks with few agents: one in this many.
+const RESERVE: usize = 10;
+/// A network has few agents up to this number, or up to a thousandth of the table.
+const FEW: usize = 10;
+/// How many agents a registration may remove to make space in memory.
+const MAX_REMOVED: usize = 16;
+
+/// Why a transaction fails.
 enum Failure {
     Refused(Refusal),
     File(rusqlite::Error),
@@ -31,66 +39,51 @@ impl From<Unspecified> for Failure {
     }
 }
 
-impl Agents for Store {
-    fn register(&self, asked: &Registration, address: &str, now: UnixNanos) -> Result<Registered, Refusal> {
-        let shared = &*self.shared;
-        if shared.admitted.as_ref().is_some_and(|keys| !aside(|| keys.admit(&asked.rkey))) {
-            return Err(Refusal::Denied("the registration key is not one that is let in here"));
-        }
-        aside(|| {
-            let rkey = shared.digests.digest(&asked.rkey);
-            let work =
-                |transaction: &Transaction<'_>| shared.registration(transaction, asked, &rkey, address, millis(now));
-            let registered = shared.commit(work)?;
-            // It may call itself something else now, and others may have made room.
-            shared.marks.look_again();
-            Ok(registered)
-        })
-    }
-
-    fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, Refusal> {
-        let shared = &*self.shared;
-        let opened = aside(|| shared.commit(|transaction| shared.opening(transaction, asked, millis(now))))?;
-        shared.marks.use_session(&opened.session, None, millis(now));
-        Ok(opened)
-    }
-
-    fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<Agent>, Refusal> {
-        let (shared, now) = (&*self.shared, millis(now));
-        let found = shared.session(session, now).map_err(|error| shared.failed(&error))?;
-        let found = found.ok_or(Refusal::Denied("no such session, or it is over; open another one"))?;
-        if agent.is_some_and(|name| !found.is_called(name)) {
-            return Err(Refusal::Denied("the session is another agent's"));
-        }
-        shared.marks.use_session(session, Some(found.clone()), now);
-        Ok(found)
-    }
-
-    fn agent(&self, name: &str) -> Result<Option<Arc<Agent>>, Refusal> {
-        let found = find(&self.shared.reader(), name).map_err(|error| self.shared.failed(&error))?;
-        Ok(found.map(Arc::new))
-    }
-
-    fn seen(&self, whom: Whom<'_>, more: Counters, now: UnixNanos) {
-        self.shared.marks.count(whom, more, millis(now));
-    }
-}
-
 impl Shared {
-    /// Does something in one transaction; when this answers `Ok`, it is on the disk.
-    fn commit<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Result<T, Failure>) -> Result<T, Refusal> {
+    /// Registers an agent. A store in memory that is full removes agents that never submitted, and retries.
+    pub(super) fn register(
+        &self,
+        asked: &Registration,
+        rkey: &keys::Hash,
+        address: &str,
+        now: i64,
+    ) -> Result<Registered, Refusal> {
+        let mut removed = 0;
+        loop {
+            let work = |transaction: &Transaction<'_>| self.registration(transaction, asked, rkey, address, now);
+            match self.transact(work) {
+                Err(Failure::File(error)) if self.is_memory_full(&error) && removed < MAX_REMOVED => {
+                    let remove = |transaction: &Transaction<'_>| self.remove_one(transaction, None, now);
+                    if !matches!(self.transact(remove), Ok(true)) {
+                        return Err(self.refusal(&error));
+                    }
+                    removed += 1;
+                }
+                result => return result.map_err(|failure| self.refuse(failure)),
+            }
+        }
+    }
+
+    /// Opens a session, or returns the live one of the key.
+    pub(super) fn open_session(&self, asked: &Opening, now: i64) -> Result<Opened, Refusal> {
+        self.transact(|transaction| self.opening(transaction, asked, now)).map_err(|failure| self.refuse(failure))
+    }
+
+    /// Runs one transaction. When it returns `Ok`, the result is on the disk.
+    fn transact<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Result<T, Failure>) -> Result<T, Failure> {
         let mut connection = self.writer();
-        let all = || -> Result<T, Failure> {
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let answer = work(&transaction)?;
-            transaction.commit()?;
-            Ok(answer)
-        };
-        all().map_err(|failure| match failure {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let result = work(&transaction)?;
+        transaction.commit()?;
+        Ok(result)
+    }
+
+    fn refuse(&self, failure: Failure) -> Refusal {
+        match failure {
             Failure::Refused(refusal) => refusal,
-            Failure::File(error) => self.failed(&error),
+            Failure::File(error) => self.refusal(&error),
             Failure::Random => Refusal::Broken("the system has no random numbers".to_owned()),
-        })
+        }
     }
 
     fn registration(
@@ -121,11 +114,12 @@ impl Shared {
                 id
             }
             None => {
-                self.make_room(transaction, address, now)?;
+                let network = network(address);
+                self.make_space(transaction, &network, now)?;
                 transaction.execute(
-                    "INSERT INTO agents (uuid, name, app, env, attrs, rkey, address, registered, seen)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8)",
-                    params![keys::uuid()?, name, app, env, attrs, rkey, address, now],
+                    "INSERT INTO agents (uuid, name, app, env, attrs, rkey, address, registered, seen, network)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9)",
+                    params![keys::uuid()?, name, app, env, attrs, rkey, address, now, network],
                 )?;
                 transaction.last_insert_rowid()
             }
@@ -135,12 +129,12 @@ impl Shared {
             "INSERT INTO keys (agent, hash, issued, used) VALUES (?1, ?2, ?3, ?3)",
             params![id, keys::hash(&authkey), now],
         )?;
-        // Keys whose session lives stay longest, then the newest.
+        // Keys with a live session are kept longest, then the newest.
         let others = self.options.max_sessions_per_agent as i64 - 1;
         transaction.execute(
             "DELETE FROM keys WHERE id IN (
                  SELECT keys.id FROM keys LEFT JOIN sessions ON sessions.key = keys.id AND sessions.used > ?2
-                 WHERE keys.agent = ?1 AND keys.id <> ?3 ORDER BY sessions.uuid IS NULL, keys.used DESC, keys.id DESC
+                 WHERE keys.agent = ?1 AND keys.id <> ?3 ORDER BY sessions.hash IS NULL, keys.used DESC, keys.id DESC
                  LIMIT -1 OFFSET ?4)",
             params![id, now - self.timeout(), transaction.last_insert_rowid(), others],
         )?;
@@ -150,63 +144,137 @@ impl Shared {
         Ok(Registered { agent: Arc::new(agent), authkey, is_new: known.is_none() })
     }
 
-    /// Sees that one more agent may be known.
-    fn make_room(&self, transaction: &Transaction<'_>, address: &str, now: i64) -> Result<(), Failure> {
-        let StoreOptions { max_agents, max_agents_per_address, .. } = self.options;
-        let limits = [
-            (None, max_agents, "as many agents are registered as may be (max_agents)"),
-            (
-                Some(address),
-                max_agents_per_address,
-                "as many agents have registered from this address as may (max_agents_per_address)",
-            ),
-        ];
-        for (address, limit, why) in limits {
-            let known: i64 = transaction
-                .prepare_cached("SELECT count(*) FROM agents WHERE ?1 IS NULL OR address = ?1")?
-                .query_row([address], |row| row.get(0))?;
-            if known >= limit as i64 && !self.forget_one(transaction, address, now)? {
-                return Err(Failure::Refused(Refusal::Full(why.to_owned())));
-            }
+    /// Makes space for one more agent of this network, or refuses it.
+    fn make_space(&self, transaction: &Transaction<'_>, network: &str, now: i64) -> Result<(), Failure> {
+        let (max_agents, max_of_network) = (self.options.max_agents, self.options.max_agents_per_address);
+        let total = transaction.prepare_cached("SELECT agents FROM totals")?.query_row([], number)?;
+        let of_network = transaction
+            .prepare_cached("SELECT agents FROM networks WHERE network = ?")?
+            .query_row([network], number)
+            .optional()?
+            .unwrap_or(0);
+        let is_reserved = total >= max_agents - max_agents / RESERVE && of_network >= self.few();
+        let limit = if of_network >= max_of_network {
+            Some((Some(network), "too many agents are registered from this address (max_agents_per_address)"))
+        } else if total >= max_agents && !is_reserved {
+            Some((None, "too many agents are registered (max_agents)"))
+        } else if is_reserved {
+            Some((Some(network), "too many agents are registered; the rest is for addresses with few (max_agents)"))
+        } else {
+            None
+        };
+        let Some((network, why)) = limit else { return Ok(()) };
+        let is_removed = self.remove_one(transaction, network, now)?;
+        if let Some(suppressed) = self.full.permit() {
+            let action = if is_removed { "removed another agent" } else { "refused a new agent" };
+            warn!(
+                listener = self.listener,
+                agents = total,
+                max_agents,
+                network,
+                action,
+                suppressed,
+                "{why}; raise the limit, accept only known registration keys (keys_file), or remove agents \
+                 (tributary agents forget)"
+            );
         }
-        Ok(())
+        if is_removed { Ok(()) } else { Err(Failure::Refused(Refusal::Full(why.to_owned()))) }
     }
 
-    /// Forgets an agent that nobody has heard of for long, or for a session's time if it has never sent a thing.
-    fn forget_one(&self, transaction: &Transaction<'_>, address: Option<&str>, now: i64) -> Result<bool, Failure> {
-        let retention = i64::try_from(self.options.agent_retention.as_millis()).unwrap_or(i64::MAX);
-        let forgotten = transaction.execute(
-            "DELETE FROM agents WHERE id = (
-                 SELECT id FROM agents WHERE (?1 IS NULL OR address = ?1)
-                 AND (seen < ?2 OR requests = 0 AND seen < ?3) ORDER BY requests > 0, seen LIMIT 1)",
-            params![address, now.saturating_sub(retention), now.saturating_sub(self.timeout())],
-        )?;
-        Ok(forgotten > 0)
+    /// Removes an agent of this network, or of all, to make space for another one:
+    ///
+    /// 1. one that was not seen for `agent_retention`,
+    /// 2. the oldest that never submitted, of a network that has many of these: of all networks, the one with the most,
+    /// 3. the oldest that never submitted and was not seen for `unused_agent_retention`.
+    ///
+    /// `false`: there is none.
+    fn remove_one(&self, transaction: &Transaction<'_>, network: Option<&str>, now: i64) -> Result<bool, Failure> {
+        let before = |retention: std::time::Duration| {
+            now.saturating_sub(i64::try_from(retention.as_millis()).unwrap_or(i64::MAX))
+        };
+        let retained = before(self.options.agent_retention);
+        let aged = match network {
+            Some(network) => transaction
+                .prepare_cached("SELECT id FROM agents WHERE network = ? AND seen < ? ORDER BY seen LIMIT 1")?
+                .query_row(params![network, retained], |row| row.get::<_, i64>(0)),
+            None => transaction
+                .prepare_cached("SELECT id FROM agents WHERE seen < ? ORDER BY seen LIMIT 1")?
+                .query_row([retained], |row| row.get(0)),
+        };
+        let victim = match aged.optional()? {
+            None => self.unused(transaction, network, before(self.options.unused_agent_retention))?,
+            aged => aged,
+        };
+        let Some(victim) = victim else { return Ok(false) };
+        transaction.prepare_cached("DELETE FROM agents WHERE id = ?")?.execute([victim])?;
+        Ok(true)
+    }
+
+    /// The agent that never submitted and is removed first, of this network or of all.
+    fn unused(
+        &self,
+        transaction: &Transaction<'_>,
+        network: Option<&str>,
+        retained: i64,
+    ) -> rusqlite::Result<Option<i64>> {
+        let largest = match network {
+            Some(network) => transaction
+                .prepare_cached("SELECT network, unused FROM networks WHERE network = ?")?
+                .query_row([network], |row| Ok((row.get::<_, String>(0)?, number_at(row, 1)?))),
+            None => transaction
+                .prepare_cached("SELECT network, unused FROM networks ORDER BY unused DESC LIMIT 1")?
+                .query_row([], |row| Ok((row.get(0)?, number_at(row, 1)?))),
+        };
+        let id = |row: &Row<'_>| row.get::<_, i64>(0);
+        match (largest.optional()?, network) {
+            (Some((network, unused)), _) if unused > self.few() => transaction
+                .prepare_cached("SELECT id FROM agents WHERE network = ? AND requests = 0 ORDER BY seen LIMIT 1")?
+                .query_row([network], id),
+            (_, Some(network)) => transaction
+                .prepare_cached(
+                    "SELECT id FROM agents WHERE network = ? AND requests = 0 AND seen < ? ORDER BY seen LIMIT 1",
+                )?
+                .query_row(params![network, retained], id),
+            (_, None) => transaction
+                .prepare_cached("SELECT id FROM agents WHERE requests = 0 AND seen < ? ORDER BY seen LIMIT 1")?
+                .query_row([retained], id),
+        }
+        .optional()
+    }
+
+    /// Up to so many agents of a network are few.
+    fn few(&self) -> usize {
+        FEW.max(self.options.max_agents / 1000)
     }
 
     fn opening(&self, transaction: &Transaction<'_>, asked: &Opening, now: i64) -> Result<Opened, Failure> {
-        let denied = || Failure::Refused(Refusal::Denied("no such agent, or not its key"));
+        let denied = || Failure::Refused(Refusal::Denied("the agent is unknown, or the key is not one of its keys"));
         let agent = find(transaction, &asked.agent)?.ok_or_else(denied)?;
         let key = key_of(transaction, agent.id as i64, &asked.authkey)?.ok_or_else(denied)?;
         let live = transaction
-            .prepare_cached("SELECT uuid, used FROM sessions WHERE key = ?")?
-            .query_row([key], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))
+            .prepare_cached("SELECT nonce, used FROM sessions WHERE key = ?")?
+            .query_row([key], |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, i64>(1)?)))
             .optional()?
-            .filter(|(uuid, used)| self.lives(uuid, *used, now));
+            .map(|(nonce, used)| (keys::session(&asked.authkey, &nonce), used))
+            .filter(|(session, used)| self.is_live(session, *used, now));
         let agent = Arc::new(agent);
         if let Some((session, _)) = live {
             return Ok(Opened { session, agent, is_new: false });
         }
-        let session = keys::uuid()?;
+        let nonce = keys::random::<16>()?;
+        let session = keys::session(&asked.authkey, &nonce);
         transaction.execute("DELETE FROM sessions WHERE key = ?1 OR used <= ?2", [key, now - self.timeout()])?;
-        transaction.execute("INSERT INTO sessions VALUES (?1, ?2, ?3, ?3)", params![session, key, now])?;
+        transaction.execute(
+            "INSERT INTO sessions VALUES (?1, ?2, ?3, ?4, ?4)",
+            params![keys::hash(&session), nonce, key, now],
+        )?;
         transaction.execute("UPDATE keys SET used = max(used, ?2) WHERE id = ?1", [key, now])?;
         transaction.execute("UPDATE agents SET seen = max(seen, ?2) WHERE id = ?1", [agent.id as i64, now])?;
         Ok(Opened { session, agent, is_new: true })
     }
 
-    /// The agent of a session, if the session lives.
-    fn session(&self, session: &str, now: i64) -> rusqlite::Result<Option<Arc<Agent>>> {
+    /// The agent of a live session.
+    pub(super) fn session(&self, session: &str, now: i64) -> rusqlite::Result<Option<Arc<Agent>>> {
         if let Some((used, Some(agent))) = self.marks.used(session)
             && used > now - self.timeout()
         {
@@ -215,24 +283,33 @@ impl Shared {
         let connection = self.reader();
         let mut statement = connection.prepare_cached(
             "SELECT agents.id, agents.uuid, name, app, env, attrs, sessions.used FROM sessions
-             JOIN keys ON keys.id = sessions.key JOIN agents ON agents.id = keys.agent WHERE sessions.uuid = ?",
+             JOIN keys ON keys.id = sessions.key JOIN agents ON agents.id = keys.agent WHERE sessions.hash = ?",
         )?;
-        let found = statement.query_row([session], |row| Ok((agent_of(row)?, row.get::<_, i64>(6)?))).optional()?;
-        Ok(found.filter(|(_, used)| self.lives(session, *used, now)).map(|(agent, _)| Arc::new(agent)))
+        let found =
+            statement.query_row([keys::hash(session)], |row| Ok((agent_of(row)?, row.get::<_, i64>(6)?))).optional()?;
+        Ok(found.filter(|(_, used)| self.is_live(session, *used, now)).map(|(agent, _)| Arc::new(agent)))
     }
 
-    /// Whether a session lives that the file says was used then.
-    fn lives(&self, session: &str, used: i64, now: i64) -> bool {
+    /// Whether a session is live that was last used at `used` according to the file.
+    fn is_live(&self, session: &str, used: i64, now: i64) -> bool {
         self.marks.used(session).map_or(used, |(marked, _)| marked.max(used)) > now - self.timeout()
     }
 
-    /// How long a session lives, in milliseconds.
+    /// How long an unused session lives, in milliseconds.
     fn timeout(&self) -> i64 {
         i64::try_from(self.options.session_timeout.as_millis()).unwrap_or(i64::MAX)
     }
 }
 
-/// The agent that proves with a key to be the one that it was.
+fn number(row: &Row<'_>) -> rusqlite::Result<usize> {
+    number_at(row, 0)
+}
+
+fn number_at(row: &Row<'_>, column: usize) -> rusqlite::Result<usize> {
+    Ok(usize::try_from(row.get::<_, i64>(column)?).unwrap_or(0))
+}
+
+/// The number of the agent that proves its identity with its UUID and one of its keys.
 fn known_by_key(transaction: &Transaction<'_>, asked: &Registration) -> Result<Option<i64>, Failure> {
     let (Some(uuid), Some(akey)) = (&asked.uuid, &asked.akey) else { return Ok(None) };
     let Some(agent) = find(transaction, uuid)? else { return Ok(None) };
@@ -240,13 +317,13 @@ fn known_by_key(transaction: &Transaction<'_>, asked: &Registration) -> Result<O
     Ok(key_of(transaction, id, akey)?.map(|_| id))
 }
 
-/// The number of an agent's key, if this is one.
+/// The number of this key of an agent; `None`: it has no such key.
 fn key_of(connection: &Connection, agent: i64, authkey: &str) -> rusqlite::Result<Option<i64>> {
     let given = keys::hash(authkey);
     let mut statement = connection.prepare_cached("SELECT id, hash FROM keys WHERE agent = ?")?;
     let mut rows = statement.query([agent])?;
     let mut found = None;
-    // All of them, so that the time does not tell which.
+    // All keys are compared, so that the time does not depend on which one matches.
     while let Some(row) = rows.next()? {
         if keys::is_among(&given, std::iter::once(&row.get(1)?)) {
             found = Some(row.get(0)?);
@@ -255,8 +332,8 @@ fn key_of(connection: &Connection, agent: i64, authkey: &str) -> rusqlite::Resul
     Ok(found)
 }
 
-/// The agent of this uuid or number.
-fn find(connection: &Connection, name: &str) -> rusqlite::Result<Option<Agent>> {
+/// The agent with this UUID or number.
+pub(super) fn find(connection: &Connection, name: &str) -> rusqlite::Result<Option<Agent>> {
     let number = name.parse::<i64>().ok();
     connection
         .prepare_cached("SELECT id, uuid, name, app, env, attrs FROM agents WHERE uuid = ?1 OR id = ?2")?
@@ -288,7 +365,7 @@ fn attrs_to_json(attrs: &[(String, ResourceValue)]) -> String {
     Value::Object(attrs.iter().map(|(key, attr)| (key.clone(), value(attr))).collect()).to_string()
 }
 
-/// What somebody has changed by hand and cannot be read is passed over.
+/// Values that cannot be read, because they were changed by hand, are left out.
 fn attrs_from_json(text: &str) -> Vec<(String, ResourceValue)> {
     let map: Map<String, Value> = serde_json::from_str(text).unwrap_or_default();
     let value = |value: Value| {

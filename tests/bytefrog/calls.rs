@@ -1,8 +1,7 @@
-//! Calls as spans: entries and exits of every recorded run, paired by the daemon, against a model of its own that
-//! reads the independent decode.
+//! Calls as spans: the daemon pairs the entries and exits of every recorded run, and a model that reads the independent
+//! decode checks them.
 //!
-//! A span's shape is checked in `bytefrog_support/calls.rs`, and what the logs beside the spans must be in the same
-//! place.
+//! The shape of spans, and the logs beside them, are checked in `bytefrog_support/calls.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +20,7 @@ async fn played(recording: &Recording, options: &str) -> (Replayed, Stopped) {
     (replayed, daemon.stop().await)
 }
 
-/// Plays recordings with calls as `mode` and compares spans and logs with the model.
+/// Replays recordings with calls as `mode` and compares spans and logs with the model.
 async fn check_all(recordings: &[Recording], mode: &str, more: &str) {
     let mut problems = Problems::default();
     for recording in recordings {
@@ -53,8 +52,8 @@ fn check(
     compare::check_books(problems, &stopped.totals.listeners[0], replayed.bytes_sent, &lost);
 }
 
-/// All recordings whose calls say something: messages of edge values repeat their numbers, and numbers on both sides of
-/// the wrap have no order that a collector could know.
+/// All recordings with meaningful calls: messages of edge values repeat their numbers, and numbers on both sides of the
+/// wrap have no order that a collector could know.
 fn recordings(prefixes: &[&str]) -> Vec<Recording> {
     let mut all = recording::all(prefixes);
     all.retain(|recording| {
@@ -95,10 +94,10 @@ async fn calls_can_be_both_spans_and_events() {
     check_all(&recordings(&["v1-orig-m", "v2-release", "v4-codepulse-m", "gen-", "edge-v1"]), "both", "").await;
 }
 
-/// The break comes when everything has been delivered. Whoever holds nothing back has closed the call already; whoever
-/// still could forgets it. Both are right.
+/// The break arrives when everything has been delivered. A collector without delay has closed the call already; one
+/// with delay drops it. Both are right.
 #[tokio::test]
-async fn a_call_that_a_late_break_cut_is_whole_or_has_no_end() {
+async fn a_call_cut_by_a_late_break_is_complete_or_has_no_end() {
     let recording = recording::one("edge-v1-late-break");
     let (replayed, stopped) = played(&recording, "calls = \"spans\"").await;
     let mut tried = [true, false].map(|heeds_breaks| {
@@ -110,9 +109,9 @@ async fn a_call_that_a_late_break_cut_is_whole_or_has_no_end() {
     tried.into_iter().next().unwrap().assert_none();
 }
 
-/// Numbers of runs are used again, so an id cannot be made of the number alone.
+/// Run ids are reused, so span ids cannot depend on the run id alone.
 #[tokio::test]
-async fn two_runs_of_the_same_number_have_no_id_in_common() {
+async fn two_runs_of_the_same_run_id_have_no_span_id_in_common() {
     let recording = recording::one("v4-codepulse-modes");
     let mut problems = Problems::default();
     let mut seen = Vec::new();
@@ -131,7 +130,7 @@ async fn two_runs_of_the_same_number_have_no_id_in_common() {
     assert_eq!((common(|(trace, ..)| trace), common(|(_, span, _)| span)), (0, 0));
 }
 
-/// The generator of these conversations counted for itself.
+/// The generator of these conversations has counted independently.
 #[tokio::test]
 async fn callers_and_callees_are_as_often_as_the_generator_says() {
     for recording in recordings(&["gen-"]) {
@@ -144,19 +143,19 @@ async fn callers_and_callees_are_as_often_as_the_generator_says() {
             *entries.entry(callee.clone()).or_default() += 1;
             *calls.entry((caller, callee)).or_default() += 1;
         }
-        assert_eq!(entries, told(&recording.manifest["entries_by_signature"], |key| names::method(key).unwrap()));
+        assert_eq!(entries, counted(&recording.manifest["entries_by_signature"], |key| names::method(key).unwrap()));
         let edge = |key: &str| {
             let (caller, callee) = key.split_once(" -> ").unwrap();
             (names::method(caller), names::method(callee).unwrap())
         };
-        assert_eq!(calls, told(&recording.manifest["calls"], edge));
+        assert_eq!(calls, counted(&recording.manifest["calls"], edge));
     }
 }
 
-fn told<K: Ord>(counts: &Value, key: impl Fn(&str) -> K) -> BTreeMap<K, u64> {
-    let mut told = BTreeMap::new();
+fn counted<K: Ord>(counts: &Value, key: impl Fn(&str) -> K) -> BTreeMap<K, u64> {
+    let mut counted = BTreeMap::new();
     for (text, count) in counts.as_object().unwrap() {
-        *told.entry(key(text)).or_default() += count.as_u64().unwrap();
+        *counted.entry(key(text)).or_default() += count.as_u64().unwrap();
     }
-    told
+    counted
 }

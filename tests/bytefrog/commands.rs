@@ -1,39 +1,39 @@
-//! Commands to agents: what would harm a traced program is refused with a reason, and never reaches it.
+//! Commands to agents: one that would harm a traced program is refused with a reason and never sent.
 
 use crate::bytefrog_support::agent::{Agent, Connection, soon};
-use crate::bytefrog_support::configuration::Said;
+use crate::bytefrog_support::configuration::CollectorMessage;
 use crate::bytefrog_support::{daemon, wire};
 use crate::live::Daemon;
 use tributary::protocol::bytefrog::Command;
 
-const ALL: [(Command, Said); 6] = [
-    (Command::Start, Said::Start),
-    (Command::Stop, Said::Stop),
-    (Command::Pause, Said::Pause),
-    (Command::Unpause, Said::Unpause),
-    (Command::Suspend, Said::Suspend),
-    (Command::Unsuspend, Said::Unsuspend),
+const ALL: [(Command, CollectorMessage); 6] = [
+    (Command::Start, CollectorMessage::Start),
+    (Command::Stop, CollectorMessage::Stop),
+    (Command::Pause, CollectorMessage::Pause),
+    (Command::Unpause, CollectorMessage::Unpause),
+    (Command::Suspend, CollectorMessage::Suspend),
+    (Command::Unsuspend, CollectorMessage::Unsuspend),
 ];
 
-/// The one way in which these tests give a command: why it was refused, if it was.
+/// Sends a command as these tests do: the reason if it is refused.
 fn command(daemon: &Daemon, run: u8, command: Command) -> Result<(), String> {
     let agents = daemon.server.bytefrog("test").unwrap();
     agents.command(run, command).map_err(|refusal| refusal.to_string())
 }
 
-/// Gives every command; answers those that were accepted.
+/// Sends every command: those that were accepted.
 fn accepted(daemon: &Daemon, run: u8, commands: impl IntoIterator<Item = Command>) -> Vec<Command> {
     let is_accepted = |one: &Command| match command(daemon, run, *one) {
         Ok(()) => true,
         Err(reason) => {
-            assert!(reason.len() > 10, "a refusal says why: {reason:?}");
+            assert!(reason.len() > 10, "a refusal gives its reason: {reason:?}");
             false
         }
     };
     commands.into_iter().filter(is_accepted).collect()
 }
 
-/// Sends a heartbeat and waits until the daemon knows of it.
+/// Sends a heartbeat and waits until the daemon has handled it.
 async fn beat(daemon: &Daemon, agent: &mut Agent, mode: u8) {
     let beats = || daemon.events().iter().filter(|event| event["name"] == "bytefrog.heartbeat").count();
     let before = beats();
@@ -41,11 +41,11 @@ async fn beat(daemon: &Daemon, agent: &mut Agent, mode: u8) {
     soon("the heartbeat is known", || (beats() > before).then_some(())).await;
 }
 
-/// An agent in mode T with everything settled.
+/// An agent in mode T that is settled.
 async fn tracing(daemon: &Daemon, version: u8) -> (Agent, Vec<Connection>) {
     let mut agent = Agent::connect(&daemon.server, version).await;
     beat(daemon, &mut agent, b'I').await;
-    agent.until_said(&Said::Start).await;
+    agent.until_message(&CollectorMessage::Start).await;
     let mut data = Vec::new();
     for _ in 0..agent.configuration.senders {
         data.push(agent.data(&daemon.server).await);
@@ -64,20 +64,20 @@ async fn stop_pause_and_error_are_never_sent_before_start() {
         let others = ALL.map(|(command, _)| command).into_iter().filter(|command| *command != Command::Start);
         assert_eq!(accepted(&daemon, run, others), [], "before start");
         assert_eq!(command(&daemon, run, Command::Start), Ok(()));
-        agent.until_said(&Said::Start).await;
-        assert_eq!(agent.said().len(), 2, "{:?}", agent.said());
+        agent.until_message(&CollectorMessage::Start).await;
+        assert_eq!(agent.messages_received().len(), 2, "{:?}", agent.messages_received());
         assert_eq!(accepted(&daemon, run, [Command::Start]), [], "a second start");
     }
 }
 
-/// In the same breath as start, suspend kills the agent's controller and stop is ignored.
+/// Immediately after `start`, `suspend` stops the controller of the agent and `stop` is ignored.
 #[tokio::test]
 async fn commands_wait_for_every_data_connection_and_a_heartbeat_after_the_last() {
     let daemon = daemon("data_connections = 2").await;
     let mut agent = Agent::connect(&daemon.server, 1).await;
     let run = agent.configuration.run;
     let all = || ALL.map(|(command, _)| command);
-    agent.until_said(&Said::Start).await;
+    agent.until_message(&CollectorMessage::Start).await;
     assert_eq!(accepted(&daemon, run, all()), [], "no data connection is there");
     let _first = agent.data(&daemon.server).await;
     beat(&daemon, &mut agent, b'T').await;
@@ -86,36 +86,38 @@ async fn commands_wait_for_every_data_connection_and_a_heartbeat_after_the_last(
     assert_eq!(accepted(&daemon, run, all()), [], "no heartbeat came since");
     beat(&daemon, &mut agent, b'T').await;
     assert_eq!(command(&daemon, run, Command::Suspend), Ok(()));
-    agent.until_said(&Said::Suspend).await;
-    assert_eq!(agent.said()[1..], [Said::Start, Said::Suspend]);
+    agent.until_message(&CollectorMessage::Suspend).await;
+    assert_eq!(agent.messages_received()[1..], [CollectorMessage::Start, CollectorMessage::Suspend]);
 }
 
-/// A short program never reports mode T: stop does not wait for it.
+/// A short program never reports mode T: `stop` does not wait for it.
 #[tokio::test]
 async fn stop_does_not_wait_for_mode_t() {
     let daemon = daemon("").await;
     let mut agent = Agent::connect(&daemon.server, 1).await;
-    agent.until_said(&Said::Start).await;
+    agent.until_message(&CollectorMessage::Start).await;
     let _data = agent.data(&daemon.server).await;
     beat(&daemon, &mut agent, b'I').await;
     let run = agent.configuration.run;
     assert_eq!(accepted(&daemon, run, [Command::Pause, Command::Suspend, Command::Unpause, Command::Unsuspend]), []);
     assert_eq!(command(&daemon, run, Command::Stop), Ok(()));
-    agent.until_said(&Said::Stop).await;
+    agent.until_message(&CollectorMessage::Stop).await;
 }
 
 #[tokio::test]
 async fn pause_and_suspend_need_mode_t_unpause_p_and_unsuspend_s() {
     let daemon = daemon("").await;
     let modes = [
-        (b'T', vec![Said::Pause, Said::Suspend]),
-        (b'P', vec![Said::Unpause]),
-        (b'S', vec![Said::Unsuspend]),
+        (b'T', vec![CollectorMessage::Pause, CollectorMessage::Suspend]),
+        (b'P', vec![CollectorMessage::Unpause]),
+        (b'S', vec![CollectorMessage::Unsuspend]),
         (b'X', vec![]),
         (b'?', vec![]),
     ];
     for (mode, allowed) in modes {
-        for (one, said) in ALL.into_iter().filter(|(one, _)| !matches!(one, Command::Start | Command::Stop)) {
+        for (one, messages_received) in
+            ALL.into_iter().filter(|(one, _)| !matches!(one, Command::Start | Command::Stop))
+        {
             let (mut agent, _data) = tracing(&daemon, 1).await;
             if mode == b'P' || mode == b'S' {
                 let way = if mode == b'P' { Command::Pause } else { Command::Suspend };
@@ -123,17 +125,23 @@ async fn pause_and_suspend_need_mode_t_unpause_p_and_unsuspend_s() {
             }
             beat(&daemon, &mut agent, mode).await;
             let answer = command(&daemon, agent.configuration.run, one);
-            assert_eq!(answer.is_ok(), allowed.contains(&said), "{said:?} in mode {}: {answer:?}", mode as char);
+            assert_eq!(
+                answer.is_ok(),
+                allowed.contains(&messages_received),
+                "{messages_received:?} in mode {}: {answer:?}",
+                mode as char
+            );
             if answer.is_ok() {
-                agent.until_said(&said).await;
+                agent.until_message(&messages_received).await;
             }
         }
     }
 }
 
-/// The agent acts on a command some time after it was sent; until its mode says so, the next one could meet the old mode.
+/// The agent handles a command some time after it was sent. Until it reports the mode, the next command could meet the
+/// old one.
 #[tokio::test]
-async fn a_second_pause_is_refused_until_the_agent_has_said_its_mode() {
+async fn a_second_pause_is_refused_until_the_agent_has_reported_its_mode() {
     let daemon = daemon("").await;
     let (mut agent, _data) = tracing(&daemon, 1).await;
     let run = agent.configuration.run;
@@ -141,12 +149,28 @@ async fn a_second_pause_is_refused_until_the_agent_has_said_its_mode() {
     assert_eq!(accepted(&daemon, run, [Command::Pause, Command::Suspend]), [], "it may be paused already");
     beat(&daemon, &mut agent, b'P').await;
     assert_eq!(command(&daemon, run, Command::Unpause), Ok(()));
-    agent.until_said(&Said::Unpause).await;
-    assert_eq!(agent.said()[2..], [Said::Pause, Said::Unpause]);
+    agent.until_message(&CollectorMessage::Unpause).await;
+    assert_eq!(agent.messages_received()[2..], [CollectorMessage::Pause, CollectorMessage::Unpause]);
+}
+
+/// A script that pauses and unpauses must not leave the program paused.
+#[tokio::test]
+async fn an_unpause_right_after_pause_is_sent_when_the_agent_has_confirmed() {
+    let daemon = daemon("heartbeat_interval = \"5s\"").await;
+    let (mut agent, _data) = tracing(&daemon, 1).await;
+    let run = agent.configuration.run;
+    assert_eq!(accepted(&daemon, run, [Command::Pause, Command::Unpause]), [Command::Pause, Command::Unpause]);
+    agent.until_message(&CollectorMessage::Pause).await;
+    beat(&daemon, &mut agent, b'T').await;
+    assert!(!agent.messages_received().contains(&CollectorMessage::Unpause), "it is not paused yet");
+    beat(&daemon, &mut agent, b'P').await;
+    agent.until_message(&CollectorMessage::Unpause).await;
+    let [.., pause, unpause] = &agent.messages_received()[..] else { panic!() };
+    assert_eq!((pause, unpause), (&CollectorMessage::Pause, &CollectorMessage::Unpause));
 }
 
 #[tokio::test]
-async fn nothing_is_sent_to_a_run_that_is_not_there() {
+async fn nothing_is_sent_to_a_run_that_does_not_exist() {
     let daemon = daemon("").await;
     assert_eq!(accepted(&daemon, 5, ALL.map(|(command, _)| command)), []);
     let (mut agent, mut data) = tracing(&daemon, 1).await;

@@ -1,4 +1,4 @@
-//! `tributary decode bytefrog`: the recordings as files give the events that they give over sockets.
+//! `tributary decode bytefrog`: recordings as files give the same events as over sockets.
 
 use crate::bytefrog_support::calls::{Model, Spans, check_lines};
 use crate::bytefrog_support::compare::{self, Problems};
@@ -8,7 +8,7 @@ use crate::bytefrog_support::recording::{self, Recording};
 use crate::bytefrog_support::replay::Replayed;
 use crate::live::binary::{Ended, run};
 
-/// Decodes the files of a recording, with these options of the listener.
+/// Decodes the files of a recording with these options of the listener.
 fn decoded(recording: &Recording, options: &[&str]) -> (Replayed, Ended) {
     let directory = recording::directory().join(&recording.name);
     let path = |name: &str| directory.join(format!("{name}.agent.bin")).display().to_string();
@@ -19,10 +19,10 @@ fn decoded(recording: &Recording, options: &[&str]) -> (Replayed, Ended) {
     let ended = run(&arguments);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let run = ended.events().iter().find_map(|event| event["resource"]["bytefrog.run.id"].as_u64());
-    (Replayed { run: run.map(|run| run as u8), heard: Vec::new(), bytes_sent: 0, peers }, ended)
+    (Replayed { run: run.map(|run| run as u8), received: Vec::new(), bytes_sent: 0, peers }, ended)
 }
 
-/// All of those that are one run: files have no strangers.
+/// All recordings of one run: files have no unregistered connections.
 fn runs(prefixes: &[&str]) -> Vec<Recording> {
     let mut all = recording::all(prefixes);
     all.retain(|recording| recording.has_run() && recording.name != "bad-v1-unknown-run");

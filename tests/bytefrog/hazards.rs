@@ -1,18 +1,19 @@
-//! What must never happen to a traced program because of us: until it runs. Each of these things was seen to abort,
-//! hang or silence the program of a real agent when a collector did otherwise.
+//! Harm to a traced program before it runs that the collector must never cause. Each of these aborted, hung or silenced
+//! the program of a real agent when a collector behaved differently.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::bytefrog_support::agent::{Agent, Connection, soon};
-use crate::bytefrog_support::configuration::{self, Said};
+use crate::bytefrog_support::configuration::{self, CollectorMessage};
 use crate::bytefrog_support::{daemon, listener, recording, text, wire};
 use crate::live::Daemon;
 use serde_json::Value;
 use tributary::config::Config;
+use tributary::protocol::bytefrog::PLATFORM;
 
-/// The field values of the configurations named `two-packages`, which running agents took.
+/// The values of the configurations named `two-packages`, which real agents accepted.
 const TWO_PACKAGES: &str = r#"
 agent_buffer = "4MiB"
 data_connections = 2
@@ -24,8 +25,8 @@ inclusions = ["^com/example/größe/[^/]+$", "^com/example/shop/[^/]+$"]
 /// The whole answer to a hello: type, length, body.
 async fn answer(daemon: &Daemon, version: u8) -> (Agent, Vec<u8>) {
     let agent = Agent::connect(&daemon.server, version).await;
-    let heard = agent.control.heard().bytes;
-    let body = configuration::body(version, &heard).unwrap().to_vec();
+    let received = agent.control.received().bytes;
+    let body = configuration::body(version, &received).unwrap().to_vec();
     (agent, body)
 }
 
@@ -33,7 +34,7 @@ fn recorded(name: &str) -> Vec<u8> {
     fs::read(recording::directory().join("configuration").join(name)).unwrap()
 }
 
-/// Waits until the daemon has dealt with what was sent to it before: another agent has been greeted since.
+/// Waits until the daemon has handled what was sent before: it has answered another agent since.
 async fn settle(daemon: &Daemon) {
     for _ in 0..3 {
         let mut other = Agent::connect(&daemon.server, 4).await;
@@ -43,7 +44,7 @@ async fn settle(daemon: &Daemon) {
 }
 
 #[tokio::test]
-async fn a_version_1_configuration_is_the_blob_that_agents_took() {
+async fn a_version_1_configuration_is_the_blob_that_real_agents_accepted() {
     let daemon = daemon(TWO_PACKAGES).await;
     let (agent, body) = answer(&daemon, 1).await;
     let mut want = recorded("v1-two-packages.ser");
@@ -98,54 +99,66 @@ fn values_that_would_harm_an_agent_are_errors_in_the_configuration() {
     }
 }
 
-/// An agent that instruments the platform's own classes re-enters itself. An operator who excludes other things does not
-/// mean that.
+/// An agent compiles the expressions before `main`, where an error would harm the program.
+#[test]
+fn an_expression_that_java_cannot_compile_is_an_error_with_its_position() {
+    let wrong = [
+        ("exclusions = [\".*\", \"(\"]", "expression 2 of `exclusions`, character 1: `(` is not closed"),
+        ("exclusions = [\"*\"]", "expression 1 of `exclusions`, character 1: `*` repeats nothing"),
+        ("inclusions = [\"^com/[a-\"]", "expression 1 of `inclusions`, character 6: `[` is not closed"),
+        ("inclusions = ['a\\']", "expression 1 of `inclusions`, character 2: `\\` stands at the end"),
+    ];
+    for (line, expected) in wrong {
+        let errors = Config::parse("test", &listener(line)).expect_err(line).to_string();
+        assert!(errors.contains(expected) && errors.contains("test:"), "{line}: {errors}");
+    }
+    let valid = "exclusions = ['.*']\ninclusions = ['^com/example/(?i:shop|\\QA[\\E)/[^/\\]]+$']";
+    Config::parse("test", &listener(valid)).unwrap();
+}
+
+/// An agent that instruments the platform's own classes re-enters itself. An operator who excludes other things does
+/// not mean that.
 #[tokio::test]
-async fn the_platforms_classes_are_kept_out_whatever_the_operator_excludes() {
-    for line in ["exclusions = []", "exclusions = [\"^org/example/\"]"] {
-        let toml = listener(line);
-        if Config::parse("test", &toml).is_err() {
-            continue;
-        }
-        let daemon = Daemon::start(&toml).await;
-        let excluded = Agent::connect(&daemon.server, 4).await.configuration.exclusions.join(" ");
-        assert!(excluded.contains("java") && excluded.contains("jdk"), "{line}: {excluded}");
+async fn the_platforms_classes_are_excluded_whatever_the_operator_excludes() {
+    for list in ["[]", "[\"^org/example/\"]", "[\"^com/github/javaparser/\"]", "[\".*Test$\"]", "[\"^java/\"]"] {
+        let daemon = daemon(&format!("exclusions = {list}")).await;
+        let excluded = Agent::connect(&daemon.server, 4).await.configuration.exclusions;
+        assert!(excluded.contains(&PLATFORM.to_owned()), "{list}: {excluded:?}");
     }
 }
 
-/// A data connection may carry nothing but its hello for as long as the program runs, and a trace dies of one that is
-/// closed.
+/// A data connection may carry only its hello while the program runs, and a trace ends if one is closed.
 #[test]
-fn by_default_no_silence_closes_a_connection() {
+fn by_default_an_idle_connection_stays_open() {
     let config = Config::parse("test", &listener("")).unwrap().config;
     assert_eq!(config.listeners[0].options.idle_timeout, Duration::ZERO);
 }
 
-/// Version 1 agents read the configuration with one plain read. On loopback what was written at once arrives at once;
-/// of two writes a reader that is waiting would see the first alone, if not each time.
+/// Agents of version 1 read the configuration with one plain read. On loopback one write arrives in one piece; of two
+/// writes, a waiting reader may read the first alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_configuration_goes_out_in_one_write_with_its_length() {
     let inclusions: Vec<String> = (0..400).map(|number| format!("\"^org/example/shop{number}/[^/]+$\"")).collect();
     let daemon = daemon(&format!("inclusions = [{}]", inclusions.join(", "))).await;
     for version in [1, 4].repeat(50) {
         let agent = Agent::connect(&daemon.server, version).await;
-        let heard = agent.control.heard();
-        let whole = configuration::body(version, &heard.bytes).unwrap().len() + if version == 1 { 5 } else { 3 };
+        let received = agent.control.received();
+        let whole = configuration::body(version, &received.bytes).unwrap().len() + if version == 1 { 5 } else { 3 };
         assert!(whole > 10_000);
-        assert!(heard.reads[0] >= whole, "the first read gives {} bytes of {whole}", heard.reads[0]);
+        assert!(received.reads[0] >= whole, "the first read gives {} bytes of {whole}", received.reads[0]);
     }
 }
 
 #[tokio::test]
-async fn every_version_and_a_project_hello_is_configured_and_started_at_once() {
+async fn every_version_and_a_project_hello_is_configured_and_started_immediately() {
     let daemon = daemon("").await;
     for version in 1..=4 {
         let agent = Agent::connect(&daemon.server, version).await;
-        agent.until_said(&Said::Start).await;
+        agent.until_message(&CollectorMessage::Start).await;
     }
     let control = Connection::open(&daemon.server).await;
-    let agent = Agent::greet(control, 4, &wire::project_hello(-42)).await;
-    agent.until_said(&Said::Start).await;
+    let agent = Agent::send_hello(control, 4, &wire::project_hello(-42)).await;
+    agent.until_message(&CollectorMessage::Start).await;
     let is_of_project = |event: &Value| event["resource"]["bytefrog.project.id"] == -42;
     daemon.until("the project is known", |events| events.iter().any(is_of_project)).await;
 }
@@ -159,12 +172,12 @@ async fn a_hello_that_comes_byte_by_byte_is_a_hello() {
         control.send(&[*byte]).await;
         soon("it is read", || (daemon.counters().bytes_in == count).then_some(())).await;
     }
-    assert_eq!(control.heard().bytes, [0; 0], "nothing is said before the hello is there");
-    Agent::greet(control, 4, &hello[5..]).await;
+    assert_eq!(control.received().bytes, [0; 0], "nothing is messages_received before the hello is there");
+    Agent::send_hello(control, 4, &hello[5..]).await;
 }
 
 #[tokio::test]
-async fn start_can_wait_for_a_command_and_nothing_else_is_said_before() {
+async fn start_can_wait_for_a_command_and_nothing_else_is_sent_before() {
     let daemon = daemon("start = \"on_command\"").await;
     for version in [1, 4] {
         let mut agent = Agent::connect(&daemon.server, version).await;
@@ -172,18 +185,24 @@ async fn start_can_wait_for_a_command_and_nothing_else_is_said_before() {
             agent.control.send(&wire::heartbeat(b'I')).await;
         }
         settle(&daemon).await;
-        assert!(matches!(agent.said()[..], [Said::Configuration(_)]), "{:?}", agent.said());
-        assert!(!agent.control.heard().is_closed, "it is waiting for its start");
+        assert!(
+            matches!(agent.messages_received()[..], [CollectorMessage::Configuration(_)]),
+            "{:?}",
+            agent.messages_received()
+        );
+        assert!(!agent.control.received().is_closed, "it is waiting for its start");
     }
 }
 
-/// `suspend` in the same breath as `start` kills the agent's controller, and before `start` it does nothing.
+/// `suspend` immediately after `start` stops the controller of the agent, and before `start` it has no effect.
 #[tokio::test]
-async fn suspended_means_started_and_suspended_once_the_agent_has_settled() {
+async fn a_suspended_start_suspends_once_the_agent_has_settled() {
     let daemon = daemon("start = \"suspended\"\ndata_connections = 2").await;
     let mut agent = Agent::connect(&daemon.server, 1).await;
-    agent.until_said(&Said::Start).await;
-    let is_untouched = |agent: &Agent| matches!(agent.said()[..], [Said::Configuration(_), Said::Start]);
+    agent.until_message(&CollectorMessage::Start).await;
+    let is_untouched = |agent: &Agent| {
+        matches!(agent.messages_received()[..], [CollectorMessage::Configuration(_), CollectorMessage::Start])
+    };
     agent.control.send(&wire::heartbeat(b'I')).await;
     settle(&daemon).await;
     assert!(is_untouched(&agent), "there is no data connection yet");
@@ -196,17 +215,17 @@ async fn suspended_means_started_and_suspended_once_the_agent_has_settled() {
     assert!(is_untouched(&agent), "no heartbeat came since");
     agent.control.send(&wire::heartbeat(b'I')).await;
     settle(&daemon).await;
-    assert!(is_untouched(&agent), "it does not say that it traces");
+    assert!(is_untouched(&agent), "it does not report that it traces");
     agent.control.send(&wire::heartbeat(b'T')).await;
-    agent.until_said(&Said::Suspend).await;
+    agent.until_message(&CollectorMessage::Suspend).await;
     agent.control.send(&wire::heartbeat(b'S')).await;
     settle(&daemon).await;
-    assert_eq!(agent.said()[1..], [Said::Start, Said::Suspend]);
+    assert_eq!(agent.messages_received()[1..], [CollectorMessage::Start, CollectorMessage::Suspend]);
 }
 
 #[tokio::test]
-async fn live_runs_have_numbers_of_their_own_that_java_reads_as_they_are() {
-    let daemon = daemon("").await;
+async fn live_runs_have_ids_of_their_own_that_java_reads_unchanged() {
+    let daemon = daemon("reserved_runs = 0").await;
     let mut agents = Vec::new();
     for number in 0..127_u8 {
         agents.push(Agent::connect(&daemon.server, 1 + number % 4).await);
@@ -223,7 +242,7 @@ async fn live_runs_have_numbers_of_their_own_that_java_reads_as_they_are() {
 
 /// A data connection of the run before may still be on its way.
 #[tokio::test]
-async fn the_number_of_a_run_that_has_ended_is_not_used_again_at_once() {
+async fn the_id_of_a_run_that_has_ended_is_not_reused_immediately() {
     let daemon = daemon("").await;
     let mut seen = BTreeSet::new();
     for _ in 0..100 {
@@ -234,10 +253,10 @@ async fn the_number_of_a_run_that_has_ended_is_not_used_again_at_once() {
     }
 }
 
-/// A refusal of any kind would abort its program, and without a data connection the program would hang.
+/// Any refusal would abort the program, and without a data connection it would hang.
 #[tokio::test]
-async fn an_agent_that_is_one_too_many_is_configured_started_and_stopped_not_refused() {
-    let daemon = daemon("").await;
+async fn an_agent_without_a_run_id_is_configured_started_and_stopped_and_not_refused() {
+    let daemon = daemon("reserved_runs = 0").await;
     let mut agents = Vec::new();
     for _ in 0..127 {
         agents.push(Agent::connect(&daemon.server, 1).await);
@@ -245,7 +264,7 @@ async fn an_agent_that_is_one_too_many_is_configured_started_and_stopped_not_ref
     let mut data = Vec::new();
     for version in [1, 4] {
         let mut agent = Agent::connect(&daemon.server, version).await;
-        agent.until_said(&Said::Start).await;
+        agent.until_message(&CollectorMessage::Start).await;
         agent.control.send(&wire::heartbeat(b'I')).await;
         for _ in 0..agent.configuration.senders {
             data.push(agent.data(&daemon.server).await);
@@ -253,8 +272,12 @@ async fn an_agent_that_is_one_too_many_is_configured_started_and_stopped_not_ref
         for _ in 0..2 {
             agent.control.send(&wire::heartbeat(b'T')).await;
         }
-        agent.until_said(&Said::Stop).await;
-        assert_eq!(agent.said()[1..], [Said::Start, Said::Stop], "version {version}");
+        agent.until_message(&CollectorMessage::Stop).await;
+        assert_eq!(
+            agent.messages_received()[1..],
+            [CollectorMessage::Start, CollectorMessage::Stop],
+            "version {version}"
+        );
         agent.control.send(&wire::heartbeat(b'X')).await;
         agents.push(agent);
     }
@@ -262,7 +285,8 @@ async fn an_agent_that_is_one_too_many_is_configured_started_and_stopped_not_ref
     assert_eq!(totals.listeners[0].refused, 0);
 }
 
-/// An agent dials as soon as it has its configuration, and its hello may overtake the bookkeeping.
+/// An agent connects as soon as it has its configuration, and its data hello may be handled before the run is
+/// registered.
 #[tokio::test]
 async fn a_data_hello_may_come_before_its_run_is_known() {
     for attempt in 1.. {
@@ -274,24 +298,24 @@ async fn a_data_hello_may_come_before_its_run_is_known() {
         let late = Instant::now();
         let agent = Agent::connect(&daemon.server, 1).await;
         assert_eq!(agent.configuration.run, next, "numbers go round robin");
-        let heard = data.until_heard(1).await;
-        if heard == [31] {
+        let received = data.until_received(1).await;
+        if received == [31] {
             return;
         }
-        // On a busy machine the run may come later than anybody waits.
-        assert!(late.elapsed() > Duration::from_millis(400) && attempt < 20, "{heard:02x?}");
+        // On a busy machine the run may be registered after the wait has ended.
+        assert!(late.elapsed() > Duration::from_millis(400) && attempt < 20, "{received:02x?}");
     }
 }
 
 #[tokio::test]
-async fn a_data_hello_for_a_run_that_never_comes_is_refused_after_half_a_second() {
+async fn a_data_hello_for_a_run_that_is_never_opened_is_refused_after_half_a_second() {
     let daemon = daemon("").await;
-    let mut stranger = Connection::open(&daemon.server).await;
+    let mut unregistered = Connection::open(&daemon.server).await;
     let begin = Instant::now();
-    stranger.send(&[wire::data_hello(99), wire::entry(1, 0, 1, 0)].concat()).await;
-    stranger.until_refused().await;
+    unregistered.send(&[wire::data_hello(99), wire::entry(1, 0, 1, 0)].concat()).await;
+    unregistered.until_refused().await;
     assert!(begin.elapsed() >= Duration::from_millis(450), "refused after {:?}", begin.elapsed());
-    stranger.end().await;
+    unregistered.end().await;
     daemon.until_all_closed().await;
     let stopped = daemon.stop().await;
     let names: Vec<_> = stopped.events.iter().map(|event| event["name"].as_str().unwrap()).collect();
@@ -301,19 +325,19 @@ async fn a_data_hello_for_a_run_that_never_comes_is_refused_after_half_a_second(
 }
 
 #[tokio::test]
-async fn a_data_hello_from_another_address_than_the_agents_is_refused() {
+async fn a_data_hello_from_another_address_than_that_of_the_agent_is_refused() {
     let daemon = daemon("").await;
     let agent = Agent::connect(&daemon.server, 1).await;
-    let mut stranger = Connection::open_from([127, 0, 0, 2], &daemon.server).await;
-    stranger.send(&wire::data_hello(agent.configuration.run)).await;
-    stranger.until_refused().await;
+    let mut unregistered = Connection::open_from([127, 0, 0, 2], &daemon.server).await;
+    unregistered.send(&wire::data_hello(agent.configuration.run)).await;
+    unregistered.until_refused().await;
     agent.data(&daemon.server).await;
     let is_told = |event: &Value| event["loss"]["reason"] == "unauthorized" && event["loss"]["bytes"] == 2;
     daemon.until("the loss", |events| events.iter().any(is_told)).await;
 }
 
 #[tokio::test]
-async fn no_more_data_connections_are_let_in_than_the_configuration_asks_for() {
+async fn no_more_data_connections_are_accepted_than_configured() {
     let daemon = daemon("data_connections = 2").await;
     let agent = Agent::connect(&daemon.server, 1).await;
     let _data = [agent.data(&daemon.server).await, agent.data(&daemon.server).await];

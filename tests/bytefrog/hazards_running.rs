@@ -1,7 +1,7 @@
-//! What must never happen to a traced program because of us: while it runs, and when things go wrong around it.
+//! Harm to a traced program that runs, also after errors, that the collector must never cause.
 
 use crate::bytefrog_support::agent::{Agent, Connection, soon};
-use crate::bytefrog_support::configuration::Said;
+use crate::bytefrog_support::configuration::CollectorMessage;
 use crate::bytefrog_support::{daemon, listener, wire};
 use crate::live::puppet::{Mood, Strings};
 use crate::live::{Daemon, until, within};
@@ -14,13 +14,13 @@ fn losses(events: &[Value]) -> Vec<(&str, u64)> {
     losses.map(|event| (event["loss"]["reason"].as_str().unwrap(), event["loss"]["bytes"].as_u64().unwrap())).collect()
 }
 
-/// Waits until an event of this name and this number of milliseconds or buffers or whatever `attribute` is.
+/// Waits for an event of this name with this value of an attribute.
 async fn until_seen(daemon: &Daemon, name: &str, attribute: &str, value: &str) {
     let is_it = |event: &Value| event["name"] == name && event["attributes"][attribute] == value;
     daemon.until(&format!("{name} with {attribute} = {value}"), |events| events.iter().any(is_it)).await;
 }
 
-/// The daemon with one sink that does as it is told, whose queue holds little.
+/// A daemon with one sink that the test controls, whose queue is short.
 async fn daemon_with(strings: &Strings, when_full: WhenFull) -> Server {
     let strings = strings.clone();
     let queue = QueueOptions { buffer_batches: 1, when_full, ..QueueOptions::default() };
@@ -32,7 +32,7 @@ async fn bytes_in(server: &Server, count: usize) {
     soon("all is read", || (crate::live::counters(server).bytes_in == count as u64).then_some(())).await;
 }
 
-/// Threads of the traced program block in their own calls when nobody reads.
+/// Traced threads block in their own calls when the collector does not read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stalled_sink_does_not_stop_the_reading_of_an_agent() {
     for when_full in [WhenFull::Shed, WhenFull::Block] {
@@ -40,7 +40,7 @@ async fn a_stalled_sink_does_not_stop_the_reading_of_an_agent() {
     }
 }
 
-/// By default a sink that blocks holds an agent up for a second; what comes then is shed, and told.
+/// By default a sink that blocks delays an agent for a second; later events are shed and reported.
 async fn check_that_an_agent_can_write(when_full: WhenFull) {
     let strings = Strings::new(Mood::Stall);
     let server = daemon_with(&strings, when_full).await;
@@ -73,8 +73,8 @@ async fn check_that_an_agent_can_write(when_full: WhenFull) {
     assert!(totals.sinks[0].shed > 0, "{when_full:?}: {totals}");
 }
 
-/// A program waits for its start and for its data connections without any limit: not even a sink that blocks by its
-/// configuration may keep the answers back.
+/// A program waits without a limit for its start and for its data connections: a sink that is configured to block must
+/// not delay the answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_sink_does_not_keep_an_agent_from_starting() {
     let strings = Strings::new(Mood::Stall);
@@ -92,7 +92,7 @@ async fn a_blocked_sink_does_not_keep_an_agent_from_starting() {
     .await;
     for version in [1, 4] {
         let agent = within("a configuration", Agent::connect(&server, version)).await;
-        agent.until_said(&Said::Start).await;
+        agent.until_message(&CollectorMessage::Start).await;
         agent.data(&server).await;
     }
     strings.set(Mood::Write);
@@ -112,7 +112,7 @@ async fn data_that_cannot_be_read_ends_its_own_connection_only() {
     until_seen(&daemon, "bytefrog.marker", "bytefrog.marker.key", "before").await;
     until_seen(&daemon, "bytefrog.marker", "bytefrog.marker.key", "other").await;
     until_seen(&daemon, "bytefrog.class.ignored", "bytefrog.class.name", "demo/After").await;
-    assert!(!agent.control.heard().is_closed && !data[1].heard().is_closed);
+    assert!(!agent.control.received().is_closed && !data[1].received().is_closed);
     let events = daemon.until("the loss", |events| !losses(events).is_empty()).await;
     assert_eq!(losses(&events), [("unsupported", 5)]);
 }
@@ -125,7 +125,7 @@ async fn control_that_cannot_be_read_leaves_the_data_connections_alone() {
     agent.control.until_closed().await;
     data[0].send(&wire::marker(2, 0, "after", "")).await;
     until_seen(&daemon, "bytefrog.marker", "bytefrog.marker.key", "after").await;
-    assert!(!data[0].heard().is_closed);
+    assert!(!data[0].received().is_closed);
     let has_ended = daemon.events().iter().any(|event| event["name"] == "bytefrog.run.ended");
     assert!(!has_ended, "a run ends with its last connection");
     data[0].end().await;
@@ -133,7 +133,7 @@ async fn control_that_cannot_be_read_leaves_the_data_connections_alone() {
 }
 
 #[tokio::test]
-async fn a_second_hello_is_a_fault_on_whichever_connection() {
+async fn a_second_hello_is_an_error_on_any_connection() {
     for bytes in [wire::hello(1), wire::project_hello(3), wire::data_hello(0)] {
         let daemon = daemon("").await;
         let (mut agent, mut data) = Agent::trace(&daemon.server, 1).await;
@@ -167,18 +167,18 @@ async fn a_hello_that_is_cut_short_makes_no_run() {
 }
 
 #[tokio::test]
-async fn an_agents_error_is_told_and_what_follows_is_read() {
+async fn an_error_of_an_agent_is_an_event_and_later_messages_are_read() {
     let daemon = daemon("").await;
     let (mut agent, _data) = Agent::trace(&daemon.server, 2).await;
     agent.control.send(&[wire::error("it broke"), wire::class_ignored("demo/After")].concat()).await;
     let error = daemon.until_named("bytefrog.agent.error").await;
     assert_eq!((&error["body"], &error["severity"]), (&"it broke".into(), &"ERROR".into()));
     until_seen(&daemon, "bytefrog.class.ignored", "bytefrog.class.name", "demo/After").await;
-    assert!(!agent.control.heard().is_closed);
+    assert!(!agent.control.received().is_closed);
 }
 
 #[tokio::test]
-async fn an_agent_that_falls_silent_is_called_unhealthy_and_nothing_is_torn_down() {
+async fn an_agent_without_heartbeats_is_unhealthy_and_keeps_its_connections() {
     let daemon = daemon("heartbeat_interval = \"100ms\"").await;
     let (mut agent, mut data) = Agent::trace(&daemon.server, 1).await;
     let unhealthy = daemon.until_named("bytefrog.agent.unhealthy").await;
@@ -186,7 +186,7 @@ async fn an_agent_that_falls_silent_is_called_unhealthy_and_nothing_is_torn_down
         unhealthy["resource"]["bytefrog.run.id"].to_string().trim_matches('"'),
         agent.configuration.run.to_string()
     );
-    assert!(!agent.control.heard().is_closed && !data[0].heard().is_closed);
+    assert!(!agent.control.received().is_closed && !data[0].received().is_closed);
     data[0].send(&wire::marker(2, 0, "still", "")).await;
     until_seen(&daemon, "bytefrog.marker", "bytefrog.marker.key", "still").await;
     agent.control.send(&wire::heartbeat(b'T')).await;
@@ -203,7 +203,7 @@ async fn an_unknown_mode_is_a_sign_of_life() {
     until_seen(&daemon, "bytefrog.class.ignored", "bytefrog.class.name", "demo/After").await;
 }
 
-/// Data goes on to the end of the program when control is lost.
+/// Data continues to the end of the program when the control connection is lost.
 #[tokio::test]
 async fn a_run_lives_as_long_as_any_of_its_connections() {
     let daemon = daemon("data_connections = 2").await;
@@ -220,7 +220,7 @@ async fn a_run_lives_as_long_as_any_of_its_connections() {
     assert_eq!(ended["attributes"]["bytefrog.run.events"], 1);
 }
 
-/// A stopping daemon finishes what has arrived; its agents' programs run on untraced.
+/// A stopping daemon decodes what has arrived; the programs of its agents continue untraced.
 #[tokio::test]
 async fn a_stopping_daemon_keeps_what_has_arrived_and_ends_the_run() {
     let daemon = daemon("").await;
@@ -232,23 +232,38 @@ async fn a_stopping_daemon_keeps_what_has_arrived_and_ends_the_run() {
     assert_eq!(
         (count("bytefrog.method.entry"), count("bytefrog.run.ended")),
         (1, 1),
-        "what waited for a name goes out"
+        "an event that waited for a name is written"
     );
     agent.control.until_closed().await;
-    assert!(matches!(agent.said()[..], [Said::Configuration(_), Said::Start, Said::Stop]), "{:?}", agent.said());
+    assert!(
+        matches!(
+            agent.messages_received()[..],
+            [CollectorMessage::Configuration(_), CollectorMessage::Start, CollectorMessage::Stop]
+        ),
+        "{:?}",
+        agent.messages_received()
+    );
 }
 
-/// It would wait for ever, or die of the end of its control connection.
+/// It would wait for ever, or abort at the end of its control connection.
 #[tokio::test]
-async fn a_program_that_waits_for_its_start_is_let_run_when_nobody_can_command_it_any_more() {
+async fn a_program_that_waits_for_its_start_is_started_when_it_can_no_longer_be_commanded() {
     let daemon = daemon("start = \"on_command\"").await;
     let mut broken = Agent::connect(&daemon.server, 1).await;
     broken.control.send(&[wire::heartbeat(b'I'), vec![24]].concat()).await;
     broken.control.until_closed().await;
-    assert!(matches!(broken.said()[..], [Said::Configuration(_), Said::Start]), "{:?}", broken.said());
+    assert!(
+        matches!(broken.messages_received()[..], [CollectorMessage::Configuration(_), CollectorMessage::Start]),
+        "{:?}",
+        broken.messages_received()
+    );
     let mut waiting = Agent::connect(&daemon.server, 4).await;
     waiting.control.send(&wire::heartbeat(b'I')).await;
     daemon.stop().await;
     waiting.control.until_closed().await;
-    assert!(matches!(waiting.said()[..], [Said::Configuration(_), Said::Start]), "{:?}", waiting.said());
+    assert!(
+        matches!(waiting.messages_received()[..], [CollectorMessage::Configuration(_), CollectorMessage::Start]),
+        "{:?}",
+        waiting.messages_received()
+    );
 }

@@ -1,5 +1,5 @@
-//! Agents that mean harm, without sockets: what they can make the collector remember, write and compute is bounded, and
-//! nothing that can be read is forgotten.
+//! Hostile agents, without sockets: the memory, output and CPU time that they cause are bounded, and everything that
+//! can be read is counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tributary::memory::{Amplification, MemoryBudget};
 use tributary::protocol::bytefrog::{BytefrogSession, Calls, Hq, Options, Order};
 use tributary::protocol::{End, Flow, Now, Output, Session};
 
-/// A run of this version with one data connection, number 1, which has said its hello.
+/// A run of this version with one data connection, number 1, which has sent its hello.
 fn run(version: u8, options: &Options) -> Run {
     let mut run = Run::counting(Hq::new(options.clone(), false, MemoryBudget::new(256 << 20)));
     run.open(&wire::hello(version));
@@ -24,10 +24,10 @@ fn entries(numbers: impl Iterator<Item = u32>, method: impl Fn(u32) -> u32) -> V
     numbers.flat_map(|number| wire::entry(0, number, method(number), 0)).collect()
 }
 
-// Time: no message costs more than its bytes are worth.
+// CPU time: no message costs more than is reasonable for its size.
 
 #[test]
-fn more_ids_than_can_be_given_up_one_by_one_are_given_up_all_the_same() {
+fn more_ids_than_the_limit_of_abandoned_ids_are_given_up() {
     let options = Options { max_waiting: 1024, ..Options::default() };
     let mut run = run(4, &options);
     let before = run.count();
@@ -38,18 +38,17 @@ fn more_ids_than_can_be_given_up_one_by_one_are_given_up_all_the_same() {
 }
 
 #[test]
-fn who_is_refused_is_told_so_once() {
+fn a_refused_connection_is_refused_once() {
     let mut run = run(4, &Options::default());
-    let stranger = run.open(&wire::data_hello(99));
+    let unregistered = run.open(&wire::data_hello(99));
     run.pass(Duration::from_secs(1));
     run.pass(Duration::from_secs(1));
-    run.feed(stranger, &[0; 100]);
-    run.finish(stranger, End::Closed);
-    assert_eq!(run.totals(stranger).lost(), 102);
+    run.feed(unregistered, &[0; 100]);
+    run.finish(unregistered, End::Closed);
+    assert_eq!(run.totals(unregistered).lost(), 102);
 }
 
-/// So much of everything that a second is enough for it, and a search through all of it for each message would take
-/// minutes.
+/// Enough that a second suffices for it, and that a search through all of it for each message would take minutes.
 const MANY: u32 = 60_000;
 
 #[test]
@@ -71,7 +70,7 @@ fn exits_of_a_method_that_was_never_entered_search_no_deep_stack() {
 }
 
 #[test]
-fn wild_times_overflow_nothing() {
+fn extreme_times_overflow_nothing() {
     for wild in [u32::MAX, 1 << 31, (1 << 31) - 1] {
         let mut run = run(4, &Options::default());
         let times = (0..MANY).map(|number| wire::entry(number.wrapping_mul(wild), number, 0, 0));
@@ -81,12 +80,12 @@ fn wild_times_overflow_nothing() {
 }
 
 #[test]
-fn output_that_time_sets_free_is_charged_to_who_caused_it() {
+fn output_written_after_a_wait_is_charged_to_the_connection_that_caused_it() {
     let amplification = Amplification { burst: 64 << 10, ..Options::default().amplification };
     let hq = Hq::new(Options { amplification, ..Options::default() }, false, MemoryBudget::new(256 << 20));
-    let mut control = Driven::new(hq.session(None));
+    let mut control = DrivenSession::new(hq.session(None));
     control.feed(&wire::hello(1), Duration::ZERO);
-    let mut data = Driven::new(hq.session(None));
+    let mut data = DrivenSession::new(hq.session(None));
     data.feed(&wire::data_hello(0), Duration::ZERO);
     let named = [wire::method(0, &"x".repeat(60_000)), wire::thread_name(0, 0, "main")].concat();
     assert_eq!(data.feed(&[named, entries(0..1000, |_| 0)].concat(), Duration::ZERO), None);
@@ -131,20 +130,20 @@ fn a_number_far_ahead_takes_the_memory_of_one_event() {
     assert!(held < 4 << 20, "{held} bytes each");
 }
 
-/// A session, and what it says to whoever drives it.
-struct Driven {
+/// A session and its output.
+struct DrivenSession {
     session: BytefrogSession,
     out: Output,
     events: usize,
 }
 
-impl Driven {
-    fn new(session: BytefrogSession) -> Driven {
+impl DrivenSession {
+    fn new(session: BytefrogSession) -> DrivenSession {
         let origin = Arc::new(Origin::new("bytefrog", "test".into(), "test".into(), 1));
-        Driven { session, out: Output::new(BatchBuilder::new(origin)), events: 0 }
+        DrivenSession { session, out: Output::new(BatchBuilder::new(origin)), events: 0 }
     }
 
-    /// How long it wants to pause.
+    /// How long it asks to pause.
     fn feed(&mut self, mut bytes: &[u8], elapsed: Duration) -> Option<Duration> {
         loop {
             let progress = self.session.receive(bytes, now(elapsed), &mut self.out);

@@ -1,12 +1,12 @@
-//! Peers that mean harm, on real sockets: whatever they do to the port, agents that mean well are served.
+//! Hostile peers on real sockets: other agents are served whatever they do.
 
 use crate::bytefrog_support::agent::{Agent, Connection, soon};
-use crate::bytefrog_support::configuration::Said;
+use crate::bytefrog_support::configuration::CollectorMessage;
 use crate::bytefrog_support::{daemon, wire};
 use crate::live::Daemon;
 use serde_json::Value;
 
-/// A short honest run on an otherwise ill-used daemon: it is told whole.
+/// A short run beside the attack: all of its events are written.
 async fn serves_an_agent(daemon: &Daemon) {
     let (mut agent, mut data) = Agent::trace(&daemon.server, 1).await;
     let project = agent.configuration.run;
@@ -22,11 +22,11 @@ async fn serves_an_agent(daemon: &Daemon) {
         of_run.iter().any(|event| event["attributes"]["bytefrog.run.outcome"] == "complete")
             && of_run.iter().filter(|event| is_call(event)).count() == 2
     };
-    daemon.until("the honest run is told whole", ended).await;
+    daemon.until("all events of the honest run are written", ended).await;
 }
 
 #[tokio::test]
-async fn half_a_hello_is_waited_for_so_long_and_keeps_nobody_else_waiting() {
+async fn half_a_hello_times_out_and_delays_no_other_connection() {
     let daemon = daemon("handshake_timeout = \"200ms\"").await;
     let mut halves = Vec::new();
     for number in 0..300 {
@@ -43,12 +43,12 @@ async fn half_a_hello_is_waited_for_so_long_and_keeps_nobody_else_waiting() {
 }
 
 #[tokio::test]
-async fn two_hundred_runs_at_once_are_all_let_run_and_end() {
+async fn two_hundred_runs_at_the_same_time_are_all_started_and_end() {
     let daemon = daemon("").await;
     let mut agents = Vec::new();
     for number in 0..200_u8 {
         let agent = Agent::connect(&daemon.server, 1 + number % 4).await;
-        agent.until_said(&Said::Start).await;
+        agent.until_message(&CollectorMessage::Start).await;
         agents.push(agent);
     }
     for agent in &mut agents {
@@ -61,26 +61,26 @@ async fn two_hundred_runs_at_once_are_all_let_run_and_end() {
     assert_eq!(ended.iter().filter(|event| event["name"] == "bytefrog.run.ended").count(), 201);
 }
 
-/// Numbers of runs can be guessed, addresses cannot.
+/// Run ids can be guessed, addresses cannot.
 #[tokio::test]
-async fn no_stranger_joins_a_run_whatever_number_it_tries() {
+async fn no_connection_of_another_address_joins_a_run_with_any_id() {
     let daemon = daemon("refusal_wait = \"50ms\"").await;
     let agent = Agent::connect(&daemon.server, 4).await;
-    let mut strangers = Vec::new();
+    let mut others = Vec::new();
     for run in 0..=255 {
-        let mut stranger = Connection::open_from([127, 0, 0, 3], &daemon.server).await;
-        stranger.send(&wire::data_hello(run)).await;
-        strangers.push(stranger);
+        let mut unregistered = Connection::open_from([127, 0, 0, 3], &daemon.server).await;
+        unregistered.send(&wire::data_hello(run)).await;
+        others.push(unregistered);
     }
-    for stranger in &strangers {
-        stranger.until_refused().await;
+    for unregistered in &others {
+        unregistered.until_refused().await;
     }
     agent.data(&daemon.server).await;
     daemon.stop().await;
 }
 
 #[tokio::test]
-async fn connections_that_break_off_anywhere_end_their_runs_and_nothing_is_owed() {
+async fn connections_that_break_anywhere_end_their_runs_and_every_event_is_written() {
     let daemon = daemon("calls = \"both\"\nunresolved_wait = \"5m\"\nreorder_window = \"5m\"").await;
     for version in 1..=4 {
         let (mut agent, mut data) = Agent::trace(&daemon.server, version).await;
@@ -102,12 +102,12 @@ async fn connections_that_break_off_anywhere_end_their_runs_and_nothing_is_owed(
 }
 
 #[tokio::test]
-async fn a_flood_of_events_that_wait_for_everything_leaves_a_quiet_agent_its_peace() {
+async fn a_flood_of_waiting_events_does_not_delay_another_agent() {
     let daemon = daemon("order = \"sequence\"\nmax_waiting = 1024").await;
     let (_agent, mut data) = Agent::trace(&daemon.server, 4).await;
     let mut flood = data.remove(0);
     let flooding = tokio::spawn(async move {
-        // Never the number that is awaited, and never a known method.
+        // Never the expected number, and never a known method.
         for part in 0..4_u32 {
             let entries = (0..2000).map(|at| wire::entry(0, 1 + 2 * (part * 2000 + at), at, at as u16));
             flood.send(&entries.flatten().collect::<Vec<u8>>()).await;

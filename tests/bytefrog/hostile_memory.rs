@@ -1,7 +1,7 @@
-//! What the budget says a run holds is what it holds, as the kernel counts it.
+//! A run holds the memory that its lease counts, as the kernel measures it.
 //!
-//! One test in a process of its own, so that nothing else moves the figure; runs of earlier scenarios are kept, so that
-//! none takes over memory that another has let go.
+//! One test in a process of its own, so that nothing else changes the figure. Runs of earlier scenarios are kept, so
+//! that none reuses the memory of another.
 
 use crate::bytefrog_law_support::Run;
 use crate::bytefrog_support::wire;
@@ -12,13 +12,13 @@ use tributary::protocol::bytefrog::{Calls, Hq, Options};
 /// Runs per scenario: enough that memory left over from the preparation does not matter.
 const RUNS: u64 = 2;
 
-/// What a run may hold beside what it answers for: buffers of its two connections, and what the next batch will need.
+/// Memory of a run beside its lease: the buffers of its two connections and of the next batch.
 const UNACCOUNTED: u64 = 2 << 20;
 
-/// A way to make a collector remember.
+/// A way to make a collector use memory.
 type Scenario = (&'static str, Calls, fn(&mut Run));
 
-/// Feeds messages in reads as they might come.
+/// Feeds messages in reads of a usual size.
 fn feed(run: &mut Run, messages: impl Iterator<Item = Vec<u8>>) {
     let mut read = Vec::new();
     for message in messages {
@@ -30,7 +30,7 @@ fn feed(run: &mut Run, messages: impl Iterator<Item = Vec<u8>>) {
     run.feed(1, &read);
 }
 
-/// A text of another length and content each time, longer once it is repaired.
+/// A text of a different length and content each time, longer once it is repaired.
 fn broken(id: u32, length: usize) -> Vec<u8> {
     [&[11][..], &id.to_be_bytes(), &(length as u16).to_be_bytes(), &vec![0xff; length]].concat()
 }
@@ -100,8 +100,8 @@ const SCENARIOS: [Scenario; 11] = [
 ];
 
 #[test]
-fn what_runs_answer_for_is_what_they_hold() {
-    if !is_in_own_process(what_runs_answer_for_is_what_they_hold) {
+fn a_run_holds_the_memory_that_its_lease_counts() {
+    if !is_in_own_process(a_run_holds_the_memory_that_its_lease_counts) {
         return;
     }
     let mut kept = Vec::new();

@@ -1,5 +1,5 @@
-//! Whatever the connections of a run say, however they are cut and mixed and whenever they end: every byte is decoded or
-//! told as lost, and every numbered message becomes one event, one span or one loss.
+//! The conservation law of a run, for any content, cuts, order and ends of its connections: every byte is decoded or
+//! reported as lost, and every numbered message becomes one event, one span or one loss.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tributary::memory::MemoryBudget;
 use tributary::protocol::End;
 use tributary::protocol::bytefrog::{Calls, DictionaryLimits, Hq, Options, Order};
 
-/// Limits, and how captures or live connections are read.
+/// Limits, and whether captures or live connections are decoded.
 #[derive(Clone, Debug)]
 struct Setting {
     options: Options,
@@ -68,7 +68,7 @@ enum Mutation {
 }
 
 impl Mutation {
-    /// Leaves the hello as it is.
+    /// Leaves the hello unchanged.
     fn apply(&self, bytes: &mut Vec<u8>) {
         let len = bytes.len();
         let at = |index: &Index| 2 + index.index(len - 1);
@@ -96,7 +96,7 @@ fn mutation() -> impl Strategy<Value = Mutation> {
     ]
 }
 
-/// A piece of some connection that still has one: which, how many bytes, and milliseconds that pass after it.
+/// A piece of a connection: which, how many bytes, and the milliseconds that pass after it.
 type Piece = (u8, u16, u16);
 
 fn pieces() -> impl Strategy<Value = Vec<Piece>> {
@@ -109,7 +109,7 @@ fn end() -> impl Strategy<Value = End> {
     select(vec![End::Closed, End::Reset, End::TimedOut, End::TooLarge, End::Stopped])
 }
 
-/// Feeds pieces until every stream is used up. Who is done ends at once, or at the end.
+/// Feeds pieces until every stream is empty. A connection without further bytes ends immediately, or at the end.
 fn mix(setting: &Setting, streams: &[Vec<u8>], pieces: &[Piece], ends: &[End], ends_early: bool) -> Finished {
     let (mut run, memory) = setting.start();
     let mut cursors = vec![2; streams.len()];
@@ -141,13 +141,13 @@ fn finish(mut run: Run, memory: &MemoryBudget, ends: &[End]) -> Finished {
     done
 }
 
-/// The same messages in the same order, in pieces that may also hold the beginning of the next one. Without cuts, what
-/// comes on one connection without interruption comes at once.
+/// The same messages in the same order, in pieces that may also hold the start of the next one. Without cuts,
+/// everything that arrives on one connection without interruption arrives in one piece.
 fn in_order(setting: &Setting, talk: &Conversation, cuts: &[Index]) -> Finished {
     let (mut run, memory) = setting.start();
     let streams = talk.streams();
     streams.iter().for_each(|stream| _ = run.open(&stream[..2]));
-    // The agent's clock began before anything that it will tell: every time is final from the start.
+    // The clock of the agent starts before all its times, so every time is final from the start.
     run.pass(Duration::from_secs(100));
     let (mut fed, mut ends) = (vec![2; streams.len()], vec![2; streams.len()]);
     let mut cuts = cuts.iter().cycle();
@@ -182,7 +182,7 @@ fn walks(streams: &[Vec<u8>], version: u8) -> (Vec<Walk>, Vec<u64>) {
 
 fn check_legal(setting: &Setting, talk: &Conversation, done: &Finished) {
     let (walks, sizes) = walks(&talk.streams(), talk.version);
-    let told = law::check_run(done, &walks, &sizes, setting.options.calls);
+    let written = law::check_run(done, &walks, &sizes, setting.options.calls);
     let mut offsets = vec![0; sizes.len()];
     let mut arrived = Vec::new();
     for (connection, message) in &talk.messages {
@@ -190,7 +190,7 @@ fn check_legal(setting: &Setting, talk: &Conversation, done: &Finished) {
         offsets[*connection] += message.len() as u64;
         arrived.extend(walks[*connection].numbered.get(&offset).map(|numbered| (*connection, offset, *numbered)));
     }
-    law::check_numbers(&arrived, &told, done.warnings("number_after_its_gap"), talk.has_breaks);
+    law::check_numbers(&arrived, &written, done.warnings("number_after_its_gap"), talk.has_breaks);
 }
 
 fn sorted(text: &str) -> Vec<&str> {
@@ -199,7 +199,7 @@ fn sorted(text: &str) -> Vec<&str> {
     lines
 }
 
-/// The numbered events, in the order in which they went out.
+/// The numbered events, in the order in which they were written.
 fn numbered(text: &str) -> Vec<&str> {
     text.lines().filter(|line| !line.contains(r#""kind":"loss""#) && line.contains(r#","sequence":"#)).collect()
 }
@@ -216,7 +216,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(150), max_shrink_iters: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_comes_every_numbered_message_goes_out_once(
+    fn every_numbered_message_is_written_once_for_any_input(
         (talk, setting, pieces) in (conversation(), setting(), pieces()),
         mutations in vec((any::<Index>(), mutation()), 0..4),
         (ends, ends_early) in (vec(end(), 1..6), any::<bool>()),
@@ -232,11 +232,11 @@ proptest! {
     }
 
     #[test]
-    fn no_cut_changes_what_goes_out_when_no_time_passes(
+    fn no_cut_changes_the_output_when_no_time_passes(
         (talk, mut setting) in (conversation(), setting()),
         cuts in vec(any::<Index>(), 1..40),
     ) {
-        // At a limit, what is ready and not yet written counts, and that depends on when it is looked at.
+        // At a limit, events that are ready and not written yet count, which depends on when the limit is checked.
         (setting.memory, setting.options.max_waiting) = (1 << 40, 65_536);
         let whole = in_order(&setting, &talk, &[]);
         check_legal(&setting, &talk, &whole);
@@ -245,12 +245,12 @@ proptest! {
         let Options { rename_wait, unresolved_wait, .. } = setting.options;
         let waits_for_renames = talk.version <= 2 && !rename_wait.is_zero();
         if (talk.has_renames && !waits_for_renames) || (setting.options.is_ordered() && unresolved_wait.is_zero()) {
-            // Who waits for no name takes what has come by then.
+            // Without a wait for names, an event gets the names that have arrived by then.
             return Ok(());
         }
         same(&sorted(&whole.text), &sorted(&cut.text))?;
         if whole.warnings("number_after_its_gap") == 0 {
-            // Whose turn has passed goes out at once, whatever of those before it has been written.
+            // An event whose turn has passed is written immediately, whether or not those before it have been written.
             same(&numbered(&whole.text), &numbered(&cut.text))?;
         }
     }
@@ -273,7 +273,7 @@ proptest! {
     }
 }
 
-/// A few seconds' worth, or as many as `PROPTEST_CASES` asks for.
+/// A few seconds of cases, or as many as `PROPTEST_CASES` sets.
 fn cases(usual: u32) -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
 }

@@ -1,5 +1,5 @@
-//! Many agents at once, as fast as they can write, and windows that are too small: whatever the order of things,
-//! events stay with their runs, and every message is accounted for once.
+//! Many agents at the same time, as fast as they can write, and limits that are too small: in any order, events stay
+//! with their runs and every message is counted once.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::bytefrog_support::{contract, daemon_for_recordings};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-/// Plays each of these recordings so many times, all at once.
+/// Replays each of these recordings this many times, all at the same time.
 async fn play_together(names: &[&str], times: usize, options: &str) -> (Vec<(Recording, Replayed)>, Vec<Value>) {
     let daemon = Arc::new(daemon_for_recordings(options).await);
     let mut agents = JoinSet::new();
@@ -39,7 +39,7 @@ fn of(replayed: &Replayed, events: &[Value]) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_agents_at_once_have_each_their_own_events() {
+async fn many_agents_at_the_same_time_keep_their_events_apart() {
     let names = ["v1-orig-mix", "v1-orig-modes", "v2-release-mix", "v4-codepulse-mix", "gen-v1-conversation"];
     let (played, events) = play_together(&names, 3, "emit_definitions = true").await;
     let mut problems = Problems::default();
@@ -54,7 +54,7 @@ async fn many_agents_at_once_have_each_their_own_events() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_agents_at_once_have_each_their_own_calls() {
+async fn many_agents_at_the_same_time_keep_their_calls_apart() {
     let names = ["v1-orig-mix", "v1-orig-64-threads-4MiB-budget", "v2-release-mix", "v4-codepulse-mix", "gen-v3-small"];
     let (played, events) = play_together(&names, 3, "calls = \"spans\"").await;
     let mut problems = Problems::default();
@@ -66,9 +66,9 @@ async fn many_agents_at_once_have_each_their_own_calls() {
     problems.assert_none();
 }
 
-/// Renames are waited for as by default; the rest has all the time that a busy machine may take.
+/// Renames have their default wait; everything else has all the time that a busy machine may need.
 #[tokio::test]
-async fn with_the_usual_wait_for_renames_every_message_becomes_its_event() {
+async fn with_the_default_wait_for_renames_every_message_becomes_its_event() {
     let mut problems = Problems::default();
     for recording in recording::all(&["v1-orig-m", "v1-orig-64", "v2-rel", "v4-codepulse-m", "gen-"]) {
         problems.with(&recording.name);
@@ -83,7 +83,7 @@ async fn with_the_usual_wait_for_renames_every_message_becomes_its_event() {
     problems.assert_none();
 }
 
-/// Ways to meet every limit that a run has.
+/// Options that reach every limit of a run.
 const NARROW: [&str; 6] = [
     "reorder_window = \"1ms\"\nunresolved_wait = \"0s\"\nrename_wait = \"0s\"",
     "max_waiting = 1024",
@@ -93,16 +93,16 @@ const NARROW: [&str; 6] = [
     "",
 ];
 
-/// Numbers are given up before they come, names are not waited for or not kept: then calls stay open, exits find none
-/// and ids have no names; but each entry and each exit is in one span or is a log.
+/// Numbers are given up before they arrive, and events do not wait for names, or names are not kept: then calls stay
+/// open, exits have no call and ids have no names; but each entry and each exit is in one span or is a log.
 #[tokio::test]
-async fn whatever_limit_is_met_each_entry_and_exit_is_still_told_once() {
+async fn at_any_limit_each_entry_and_exit_is_still_written_once() {
     let mut problems = Problems::default();
     for narrow in NARROW {
         for recording in recording::all(&["v1-orig-mix", "v1-orig-64", "v2-rel", "v4-codepulse-mix", "gen-v1-conv"]) {
             problems.with(format!("{} with {narrow}", recording.name));
             let options = format!("calls = \"spans\"\ndata_connections = 3\n{narrow}");
-            // Nothing is narrow but memory: so much that its connections are let in.
+            // Only memory is short: enough that the connections are accepted.
             let room = if narrow.is_empty() { 256 << 10 } else { 64 << 20 };
             let config = crate::live::config_with_room(&crate::bytefrog_support::listener(&options), room);
             let daemon = crate::live::Daemon::on(&config).await;
@@ -129,12 +129,12 @@ fn check_counts(problems: &mut Problems, recording: &Recording, events: &[Value]
     let entries = (sent(&[20]), spans.len() + logs("bytefrog.method.entry"));
     let exits = (sent(&[21, 23]), closed + logs("bytefrog.method.exit") + logs("bytefrog.exception.bubbled"));
     let inside = (sent(&[22, 14]), logs("bytefrog.exception.thrown") + logs("bytefrog.method.visit"));
-    for (what, (sent, told)) in [("entries", entries), ("exits", exits), ("others", inside)] {
-        problems.check(sent == told, || format!("{sent} {what} were sent, {told} are told"));
+    for (what, (sent, written)) in [("entries", entries), ("exits", exits), ("others", inside)] {
+        problems.check(sent == written, || format!("{sent} {what} were sent, {written} are written"));
     }
 }
 
-/// A generator of numbers that are the same each time.
+/// A generator of the same numbers each time.
 struct Random(u64);
 
 impl Random {
@@ -144,9 +144,9 @@ impl Random {
     }
 }
 
-/// Hellos are left as they are, or there would be no run; behind them anything may break.
+/// Hellos stay unchanged, or there would be no run; behind them anything may be damaged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whichever_bits_flip_every_byte_is_decoded_or_lost_and_the_run_ends() {
+async fn with_flipped_bits_every_byte_is_decoded_or_lost_and_the_run_ends() {
     let mut random = Random(3);
     for options in ["", "calls = \"both\"", "order = \"sequence\"\nemit_definitions = true"] {
         let daemon = daemon_for_recordings(options).await;

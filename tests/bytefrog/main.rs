@@ -26,5 +26,7 @@ mod load;
 mod order;
 mod recordings;
 mod replay;
+mod run_ids;
 mod simulated;
 mod simulated_agent;
+mod times;

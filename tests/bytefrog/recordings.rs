@@ -1,11 +1,11 @@
-//! The recordings below `tests/data/bytefrog` are whole, and what the tests make of them agrees with what their makers
-//! say of them. No collector takes part.
+//! The recordings below `tests/data/bytefrog` are complete, and the tests read them as their manifest describes. No
+//! collector takes part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use crate::bytefrog_support::calls::Model;
-use crate::bytefrog_support::configuration::{self, Said};
+use crate::bytefrog_support::configuration::{self, CollectorMessage};
 use crate::bytefrog_support::contract;
 use crate::bytefrog_support::names::{self, Known, Names};
 use crate::bytefrog_support::recording::{self, Message};
@@ -45,7 +45,7 @@ fn every_byte_of_a_stream_is_in_one_message_and_is_written_once() {
     }
 }
 
-/// The bytes of a message from its decoded fields; none where the decode does not tell enough.
+/// The bytes of a message from its decoded fields; none if the decode is not sufficient.
 fn encoded(version: u8, message: &Message) -> Option<Vec<u8>> {
     let number = |key: &str| message.number(key).map(|number| number as u32);
     let text = |key: &str| match message.text(key) {
@@ -90,18 +90,18 @@ fn messages_written_by_hand_are_those_that_agents_sent() {
 }
 
 #[test]
-fn recorded_collectors_are_understood() {
+fn the_messages_of_recorded_collectors_are_read() {
     for recording in recording::all(&["v1-orig-m", "v1-orig-reconfigure", "v2-r", "v4-codepulse-m", "gen-"]) {
         let path = recording::directory().join(&recording.name).join("control.hq.bin");
         let bytes = fs::read(path).unwrap();
-        let (said, length) = configuration::read(recording.version().unwrap(), &bytes);
+        let (messages_received, length) = configuration::read(recording.version().unwrap(), &bytes);
         assert_eq!(length, bytes.len(), "{}", recording.name);
-        let mut configurations = said.iter().filter_map(|said| match said {
-            Said::Configuration(configuration) => Some(u64::from(configuration.run)),
+        let mut configurations = messages_received.iter().filter_map(|messages_received| match messages_received {
+            CollectorMessage::Configuration(configuration) => Some(u64::from(configuration.run)),
             _ => None,
         });
         assert_eq!(configurations.next_back(), recording.recorded_run(1), "{}", recording.name);
-        assert!(said.contains(&Said::Start), "{}", recording.name);
+        assert!(messages_received.contains(&CollectorMessage::Start), "{}", recording.name);
     }
 }
 
@@ -155,14 +155,15 @@ fn the_model_of_calls_counts_as_the_generator_does() {
             let caller = steps.len().checked_sub(2).map(|outer| signature(steps[outer])).unwrap_or_default();
             *calls.entry(format!("{caller} -> {}", signature(steps[steps.len() - 1]))).or_default() += 1;
         }
-        let told = recording.manifest["calls"].as_object().unwrap().iter();
-        let told: BTreeMap<String, u64> = told.map(|(edge, count)| (edge.clone(), count.as_u64().unwrap())).collect();
-        assert_eq!(calls, told, "{}", recording.name);
+        let counted = recording.manifest["calls"].as_object().unwrap().iter();
+        let counted: BTreeMap<String, u64> =
+            counted.map(|(edge, count)| (edge.clone(), count.as_u64().unwrap())).collect();
+        assert_eq!(calls, counted, "{}", recording.name);
     }
 }
 
 #[test]
-fn signatures_fall_apart_as_the_contract_says() {
+fn signatures_are_split_as_the_event_model_says() {
     let method = names::method("demo/Tracee.main;9;([Ljava/lang/String;)V").unwrap();
     assert_eq!((method.function.as_str(), method.access), ("demo.Tracee.main", 9));
     assert_eq!(method.descriptor, "([Ljava/lang/String;)V");

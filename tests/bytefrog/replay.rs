@@ -1,9 +1,9 @@
-//! Bytefrog: every recorded conversation, played over loopback sockets to a daemon, gives the events that an
-//! independent decode of the recording promises; its malformed ends give losses at their place; and nothing else.
+//! Every recorded conversation, replayed over loopback sockets, gives the events that an independent decode of the
+//! recording expects; its malformed ends give losses at their offset; and nothing else.
 
 use crate::bytefrog_support::agent::soon;
 use crate::bytefrog_support::compare::{self, Problems};
-use crate::bytefrog_support::configuration::{self, Said};
+use crate::bytefrog_support::configuration::{self, CollectorMessage};
 use crate::bytefrog_support::contract::{self, ExpectedRun};
 use crate::bytefrog_support::names::Known;
 use crate::bytefrog_support::recording::{self, Recording, Step};
@@ -12,14 +12,14 @@ use crate::bytefrog_support::{daemon, daemon_for_recordings};
 use crate::live::Stopped;
 use serde_json::Value;
 
-/// Plays one recording to a daemon of its own.
+/// Replays one recording to a daemon of its own.
 async fn played(recording: &Recording, options: &str) -> (Replayed, Stopped) {
     let daemon = daemon_for_recordings(options).await;
     let replayed = replay(&daemon, recording).await;
     (replayed, daemon.stop().await)
 }
 
-/// Plays recordings and compares all that comes out, definitions included.
+/// Replays recordings and compares everything that is written, definitions included.
 async fn check_all(recordings: Vec<Recording>, run: impl Fn(&Recording) -> ExpectedRun) {
     let mut problems = Problems::default();
     for recording in recordings {
@@ -45,12 +45,12 @@ async fn conversations_of_version_2_3_and_4_agents_become_their_events() {
     check_all(all.into_iter().filter(is_conversation).collect(), contract::expected_run).await;
 }
 
-/// Whether it is more than what a message writer made of edge values.
+/// Whether it is more than edge values of a message writer.
 fn is_conversation(recording: &Recording) -> bool {
     !recording.name.ends_with("-synthetic")
 }
 
-/// Their numbers repeat, so most messages are duplicates; they jump, but every jump has its data break.
+/// Their numbers repeat, so most messages are duplicates; they jump, and every jump has its data break.
 #[tokio::test]
 async fn messages_of_edge_values_are_decoded_whole() {
     let all = recording::all(&["v1-", "v2-", "v3-"]);
@@ -73,11 +73,11 @@ async fn malformed_streams_give_their_events_and_one_located_loss() {
     check_all(recording::all(&["bad-"]), contract::expected_run).await;
 }
 
-/// The recording begins in the middle of a run: a first stretch of small numbers, then those before the wrap. To a
-/// collector that counts from 0 the latter come very late or very early. It drops none of them and calls none a
-/// duplicate; whether it sees a gap is its own affair.
+/// The recording starts in the middle of a run: first small numbers, then those before the wrap. For a collector that
+/// counts from 0 the latter arrive very late or very early. It must not drop them or report them as duplicates; it may
+/// report a gap.
 #[tokio::test]
-async fn numbers_from_before_the_wrap_are_not_taken_for_repeats() {
+async fn numbers_from_before_the_wrap_are_not_repeated_ones() {
     let recording = recording::one("edge-v1-sequence-wrap");
     let (replayed, stopped) = played(&recording, "emit_definitions = true").await;
     let mut problems = Problems::default();
@@ -117,9 +117,9 @@ async fn one_byte_at_a_time_gives_the_same_events() {
     problems.assert_none();
 }
 
-/// Without a wait for renames, events have the names that were known when they came.
+/// Without a wait for renames, events have the names that were known when they arrived.
 #[tokio::test]
-async fn threads_have_the_names_that_were_known_when_nobody_waits_for_renames() {
+async fn threads_have_the_names_known_on_arrival_without_a_wait_for_renames() {
     let mut problems = Problems::default();
     for recording in recording::all(&["v1-orig-m", "v1-orig-64", "v1-orig-re", "v2-rel", "gen-v1", "edge-v1-re"]) {
         problems.with(&recording.name);
@@ -130,9 +130,9 @@ async fn threads_have_the_names_that_were_known_when_nobody_waits_for_renames() 
     problems.assert_none();
 }
 
-/// Definitions resolve names in any case; they are written only if the listener is told to.
+/// Definitions always resolve names; they are written only if the listener is configured to.
 #[tokio::test]
-async fn without_emit_definitions_the_same_comes_out_but_for_definitions() {
+async fn without_emit_definitions_only_definitions_are_missing() {
     let mut problems = Problems::default();
     for name in ["v1-orig-mix", "v2-release-mix", "v4-codepulse-mix", "edge-v3-late-locations"] {
         let recording = recording::one(name);
@@ -146,7 +146,7 @@ async fn without_emit_definitions_the_same_comes_out_but_for_definitions() {
     problems.assert_none();
 }
 
-/// Within one connection events come out in the order of their arrival, unless they waited for a name.
+/// Within one connection events are written in the order of arrival, unless they waited for a name.
 #[tokio::test]
 async fn as_received_means_in_the_order_of_each_connection() {
     let recording = recording::one("edge-v1-gap");
@@ -158,34 +158,39 @@ async fn as_received_means_in_the_order_of_each_connection() {
     assert!(offsets.is_sorted(), "{offsets:?}");
 }
 
-/// What was recorded shows what agents do when they are badly treated; ours treats all of them well.
+/// The recordings show how agents react to harmful messages; this collector sends none.
 #[tokio::test]
-async fn every_recorded_agent_is_configured_and_started_and_never_told_what_would_harm_it() {
+async fn every_recorded_agent_is_configured_and_started_and_gets_no_harmful_message() {
     let mut problems = Problems::default();
     for recording in recording::all(&["v", "gen-", "edge-"]) {
         problems.with(&recording.name);
         let (replayed, _) = played(&recording, "").await;
         let version = recording.version().unwrap();
-        let (said, length) = configuration::read(version, &replayed.heard[0]);
-        problems.check(length == replayed.heard[0].len(), || "control ends inside a message".to_owned());
-        problems.check(matches!(said[..], [Said::Configuration(_), Said::Start, ..]), || format!("it said {said:?}"));
-        let may_follow = |message: &Said| *message == Said::Stop;
-        problems.check(said.iter().skip(2).all(may_follow), || format!("it also said {said:?}"));
-        for (stream, heard) in replayed.heard.iter().enumerate().skip(1) {
-            problems.check(*heard == [31], || format!("data-{}: it heard {heard:02x?}", stream - 1));
+        let (messages_received, length) = configuration::read(version, &replayed.received[0]);
+        problems.check(length == replayed.received[0].len(), || "control ends inside a message".to_owned());
+        problems.check(
+            matches!(messages_received[..], [CollectorMessage::Configuration(_), CollectorMessage::Start, ..]),
+            || format!("it messages_received {messages_received:?}"),
+        );
+        let may_follow = |message: &CollectorMessage| *message == CollectorMessage::Stop;
+        problems.check(messages_received.iter().skip(2).all(may_follow), || {
+            format!("it also messages_received {messages_received:?}")
+        });
+        for (stream, received) in replayed.received.iter().enumerate().skip(1) {
+            problems.check(*received == [31], || format!("data-{}: it received {received:02x?}", stream - 1));
         }
     }
     problems.assert_none();
 }
 
 #[tokio::test]
-async fn a_first_byte_or_version_that_is_not_known_is_answered_with_an_error() {
+async fn an_unknown_first_byte_or_version_is_answered_with_an_error() {
     for name in ["bad-first-bytes-http", "bad-first-bytes-version-0", "bad-first-bytes-version-5-or-more"] {
         let daemon = daemon("").await;
         let recording = recording::one(name);
-        let mut stranger = crate::bytefrog_support::agent::Connection::open(&daemon.server).await;
-        stranger.send(&recording.streams[0].bytes).await;
-        let text = stranger.until_refused().await;
+        let mut unregistered = crate::bytefrog_support::agent::Connection::open(&daemon.server).await;
+        unregistered.send(&recording.streams[0].bytes).await;
+        let text = unregistered.until_refused().await;
         assert!(!text.is_empty(), "{name}");
         soon("the loss", || (daemon.counters().lost() == recording.streams[0].bytes.len() as u64).then_some(())).await;
         let stopped = daemon.stop().await;
@@ -194,16 +199,19 @@ async fn a_first_byte_or_version_that_is_not_known_is_answered_with_an_error() {
 }
 
 #[tokio::test]
-async fn a_stranger_that_names_an_unknown_run_hears_an_error_and_reaches_no_run() {
+async fn a_data_connection_for_an_unknown_run_gets_an_error_and_joins_no_run() {
     let recording = recording::one("bad-v1-unknown-run");
     let (replayed, stopped) = played(&recording, "").await;
-    let (said, _) = configuration::read(1, &replayed.heard[2]);
-    assert!(matches!(&said[..], [Said::Error(text)] if !text.is_empty()), "{said:?}");
+    let (messages_received, _) = configuration::read(1, &replayed.received[2]);
+    assert!(
+        matches!(&messages_received[..], [CollectorMessage::Error(text)] if !text.is_empty()),
+        "{messages_received:?}"
+    );
     let ended = stopped.events.iter().find(|event| event["name"] == "bytefrog.run.ended").unwrap();
     assert_eq!(ended["attributes"]["bytefrog.run.events"], 0);
 }
 
-/// Rule 28: how runs end is told apart.
+/// Rule 28: the ends of runs are distinguished.
 #[tokio::test]
 async fn the_end_of_a_run_says_how_it_ended() {
     let outcomes = [

@@ -1,4 +1,4 @@
-//! Simulated Java agents and the daemon: both count the same, and no program comes to harm.
+//! Simulated Java agents and the daemon: both count the same, and no program is harmed.
 
 use std::collections::HashSet;
 use std::future::pending;
@@ -11,7 +11,7 @@ use tokio::join;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tributary::protocol::bytefrog::{AgentStatus, Command, Mode};
-use tributary::simulate::bytefrog::{Harm, Options, Remarks, run_alone};
+use tributary::simulate::bytefrog::{Harm, Observations, Options, run_alone};
 use tributary::simulate::{Agent, Amount, Plan, Sent, run};
 
 /// No time limit passes, however busy the machine is.
@@ -29,7 +29,7 @@ fn named<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["name"] == name).collect()
 }
 
-/// Holds that the daemon made of an agent's bytes what the agent says.
+/// Asserts that the daemon has written the events that the agent counted.
 fn assert_adds_up(sent: &Sent, stopped: &Stopped) {
     let Stopped { events, totals } = stopped;
     let losses = events.iter().filter(|event| event["kind"] == "loss").count();
@@ -37,13 +37,13 @@ fn assert_adds_up(sent: &Sent, stopped: &Stopped) {
     assert_eq!(totals.listeners[0].bytes_in, sent.bytes, "{totals}");
 }
 
-/// A program of so many events against a daemon with these options.
-async fn traced(agent: Options, events: u64, listener: &str) -> (Sent, Remarks, Stopped) {
+/// A program of this many events with a daemon with these options.
+async fn traced(agent: Options, events: u64, listener: &str) -> (Sent, Observations, Stopped) {
     let daemon = daemon(&format!("{PATIENT}\n{listener}")).await;
     let to = daemon.server.address().unwrap();
-    let (sent, remarks) = within("the agent ends", run_alone(to, agent, 5, events, pending())).await;
+    let (sent, observations) = within("the agent ends", run_alone(to, agent, 5, events, pending())).await;
     daemon.until_all_closed().await;
-    (sent.unwrap(), remarks, daemon.stop().await)
+    (sent.unwrap(), observations, daemon.stop().await)
 }
 
 #[tokio::test]
@@ -83,48 +83,48 @@ async fn each_call_becomes_one_span() {
         let entries = named(events, "bytefrog.method.entry").len();
         let spans: HashSet<_> = events.iter().filter(|event| event["kind"] == "span").collect();
         assert_eq!(spans.len(), entries, "version {version}");
-        // Threads stand in the middle of something when the program ends.
+        // Threads are inside calls when the program ends.
         let open = spans.iter().filter(|span| span["span"].get("end_time").is_none()).count();
         assert!((4..100).contains(&open), "{open} calls are open");
     }
 }
 
 #[tokio::test]
-async fn lost_buffers_are_told_as_gaps_of_their_size() {
+async fn lost_buffers_are_reported_as_gaps_of_their_size() {
     for order in ["received", "sequence"] {
         let gaps = Options { gaps: 5, in_order: true, ..options(2) };
-        let (sent, remarks, stopped) = traced(gaps, 20_000, &format!("order = \"{order}\"")).await;
+        let (sent, observations, stopped) = traced(gaps, 20_000, &format!("order = \"{order}\"")).await;
         assert_adds_up(&sent, &stopped);
         let losses = crate::live::losses(&stopped.events);
         assert!(losses.iter().all(|loss| loss["reason"] == "gap" || loss["reason"] == "unresolved"), "{losses:?}");
         let missing = losses.iter().filter(|loss| loss["reason"] == "gap").map(|loss| loss["events"].as_u64().unwrap());
-        // What is missing behind the last number is known to the agent only.
+        // Only the agent knows what is missing behind the last number.
         let missing: u64 = missing.sum();
-        let unknown = remarks.lost_events - missing;
-        assert!(missing > 0 && unknown < 700, "{missing} of {} with order {order}", remarks.lost_events);
+        let unknown = observations.lost_events - missing;
+        assert!(missing > 0 && unknown < 700, "{missing} of {} with order {order}", observations.lost_events);
     }
 }
 
-/// The one agent of the daemon, once it is as `condition` wants it.
+/// The one agent of the daemon, once it meets `condition`.
 async fn until_agent(daemon: &Daemon, what: &str, condition: impl Fn(&AgentStatus) -> bool) -> AgentStatus {
     let headquarters = daemon.server.bytefrog("test").unwrap();
     until(what, || headquarters.agents().into_iter().find(|agent| condition(agent))).await
 }
 
-/// Sends a command as soon as it can do no harm.
+/// Sends a command as soon as it is harmless.
 async fn send(daemon: &Daemon, command: Command) {
     let headquarters = daemon.server.bytefrog("test").unwrap();
     let agent = until_agent(daemon, "there is an agent", |_| true).await;
     until(command.as_str(), || headquarters.command(agent.run, command).ok()).await;
 }
 
-/// The same, and waits for the mode that it leads to.
+/// The same, and waits for the mode that the command leads to.
 async fn command(daemon: &Daemon, command: Command, mode: Mode) {
     send(daemon, command).await;
     until_agent(daemon, command.as_str(), |agent| agent.mode == mode).await;
 }
 
-/// A program that runs until it is told to end, and the words that tell it.
+/// A program that runs until the test ends it.
 fn endless(daemon: &Daemon, version: u8) -> (impl Future<Output = io::Result<Sent>> + use<>, oneshot::Sender<()>) {
     let (end, ended) = oneshot::channel::<()>();
     let to = daemon.server.address().unwrap();
@@ -134,7 +134,7 @@ fn endless(daemon: &Daemon, version: u8) -> (impl Future<Output = io::Result<Sen
 }
 
 #[tokio::test]
-async fn commands_are_obeyed_and_do_no_harm() {
+async fn commands_have_their_effect_and_do_no_harm() {
     for version in 1..=4 {
         let daemon = daemon(PATIENT).await;
         let (agent, end) = endless(&daemon, version);
@@ -157,7 +157,7 @@ async fn commands_are_obeyed_and_do_no_harm() {
 }
 
 #[tokio::test]
-async fn a_stopped_agent_ends_well() {
+async fn a_stopped_agent_ends_without_harm() {
     let daemon = daemon(PATIENT).await;
     let (agent, _end) = endless(&daemon, 1);
     let (sent, ()) = within("the agent ends", async { join!(agent, send(&daemon, Command::Stop)) }).await;
@@ -166,7 +166,7 @@ async fn a_stopped_agent_ends_well() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_to_start_on_command_waits_and_one_that_starts_suspended_is_not_told_about() {
+async fn a_program_that_starts_on_command_waits_and_one_that_starts_suspended_is_not_traced() {
     for version in 1..=4 {
         let waiting = daemon(&format!("{PATIENT}\nstart = \"on_command\"")).await;
         let (agent, end) = endless(&waiting, version);
@@ -206,14 +206,14 @@ async fn a_daemon_that_stops_harms_no_program_in_any_state() {
             daemon.stop().await
         };
         let (sent, _) = within("both end", async { join!(agent, operator) }).await;
-        // The agent may see its connections end, or obey in time.
+        // The agent may see its connections end, or handle the command in time.
         let harm = sent.err().filter(|error| error.to_string().contains("would have"));
         assert!(harm.is_none(), "version {version} in {state:?}: {harm:?}");
     }
 }
 
 #[tokio::test]
-async fn one_agent_more_than_run_ids_comes_to_no_harm() {
+async fn an_agent_without_a_run_id_comes_to_no_harm() {
     let crowd = "max_connections = 400\nmax_connections_per_address = 400";
     let daemon = Daemon::start(&listener(&format!("{PATIENT}\n{crowd}"))).await;
     let to = daemon.server.address().unwrap();
@@ -232,7 +232,7 @@ async fn one_agent_more_than_run_ids_comes_to_no_harm() {
 }
 
 #[test]
-fn harm_is_told_in_words_that_the_tests_above_look_for() {
+fn harm_is_reported_in_the_words_that_the_tests_above_search_for() {
     let why = || "it".to_owned();
     for harm in [Harm::Abort(why()), Harm::Hang(why()), Harm::NeverRun(why()), Harm::TraceDies(why())] {
         assert!(harm.to_string().contains("would have"));

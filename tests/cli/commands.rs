@@ -1,4 +1,4 @@
-//! The binary's short commands: what they print, where, and with which exit code they end.
+//! The short commands of the binary: their output on stdout and stderr, and their exit codes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -16,7 +16,7 @@ fn capture(name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// What the library makes of a capture, without its origin's listener.
+/// The events of a capture as the library decodes them, without the listener of their origin.
 fn decoded(name: &str, list_layout: ListLayout) -> Vec<Value> {
     let bytes = fs::read(capture(name)).unwrap();
     let options = Options { list_layout, ..Options::default() };
@@ -29,7 +29,7 @@ fn nameless(event: &Value) -> Value {
     event
 }
 
-/// A file of this content, in a directory of its own.
+/// A file with this content, in a new directory.
 fn file(content: &str) -> (TempDir, String) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("t.toml");
@@ -63,7 +63,7 @@ fn demo_in_text_has_no_json() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_ends_demo_quietly() {
+fn a_reader_that_closes_stdout_ends_demo_without_an_error() {
     let mut demo = Binary::start_unheard(tributary(&["demo", "--for", "1h", "--rate", "2000"]));
     let mut reader = BufReader::new(demo.take_stdout());
     let mut line = String::new();
@@ -72,20 +72,20 @@ fn a_reader_that_has_seen_enough_ends_demo_quietly() {
     drop(reader);
     let ended = demo.end();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.last_words().ends_with("; its reader left"), "{}", ended.stderr);
+    assert!(ended.last_words().ends_with("; its reader has closed it"), "{}", ended.stderr);
     assert!(!ended.stderr.contains("ERROR") && !ended.stderr.contains("panicked"), "{}", ended.stderr);
 }
 
 #[test]
-fn check_tells_that_a_configuration_is_good() {
+fn check_reports_that_a_configuration_is_valid() {
     let (_directory, path) = file("[listeners.a]\nprotocol = \"datadog\"\n");
     let ended = run(&["check", "--config", &path]);
     assert_eq!((ended.code, &*ended.stdout), (Some(0), ""));
-    assert_eq!(ended.stderr, format!("{path}: good: 1 listener, 1 sink\n"));
+    assert_eq!(ended.stderr, format!("{path}: valid configuration: 1 listener, 1 sink\n"));
 }
 
 #[test]
-fn check_tells_everything_that_is_wrong_at_once_with_carets() {
+fn check_reports_all_errors_together_with_carets() {
     let text = "[limits]\nmemory = 1\n[listeners.a]\nprotocol = \"datadog\"\nlissten = 1\n[sinks.b]\ntype = \"fil\"\n";
     let (_directory, path) = file(text);
     let ended = run(&["check", "--config", &path]);
@@ -99,20 +99,20 @@ fn check_tells_everything_that_is_wrong_at_once_with_carets() {
     ] {
         assert!(ended.stderr.contains(&wrong), "{wrong:?} is not in\n{}", ended.stderr);
     }
-    // The daemon says the same, and does not start.
+    // The daemon reports the same errors, and does not start.
     let daemon = run(&["run", "--config", &path]);
     assert_eq!((daemon.code, daemon.stderr), (Some(2), ended.stderr));
 }
 
 #[test]
-fn check_of_a_file_that_is_not_there_names_it() {
+fn check_names_a_missing_file() {
     let ended = run(&["check", "--config", "/nowhere/t.toml"]);
     assert_eq!(ended.code, Some(2));
     assert!(ended.stderr.contains("/nowhere/t.toml: cannot be read: "), "{}", ended.stderr);
 }
 
 #[test]
-fn what_check_prints_reads_as_the_same_configuration() {
+fn the_printed_configuration_can_be_read_again() {
     let (_directory, path) =
         file("[limits]\nmemory_bytes = \"300MiB\"\n[sinks.a]\ntype = \"file\"\nfsync = \"never\"\n");
     let printed = run(&["check", "--print", "--config", &path]);
@@ -123,18 +123,18 @@ fn what_check_prints_reads_as_the_same_configuration() {
 }
 
 #[test]
-fn without_config_the_one_in_the_working_directory_counts() {
+fn without_config_the_file_in_the_working_directory_is_used() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("tributary.toml"), "[listeners.here]\nprotocol = \"datadog\"\n").unwrap();
     let mut command = tributary(&["check", "--print"]);
     command.current_dir(directory.path());
     let ended = Binary::start(command).end();
-    assert!(ended.stderr.starts_with("./tributary.toml: good"), "{}", ended.stderr);
+    assert!(ended.stderr.starts_with("./tributary.toml: valid configuration: "), "{}", ended.stderr);
     assert!(ended.stdout.contains("[listeners.here]"));
 }
 
 #[test]
-fn decode_reads_files_each_as_a_connection() {
+fn decode_reads_each_file_as_one_connection() {
     let names = ["small-stream", "bad-magic-first-byte", "empty"];
     let paths = names.map(capture);
     let ended = run(&["decode", "datadog", &paths[0], &paths[1], &paths[2]]);
@@ -164,7 +164,7 @@ fn decode_reads_stdin_when_no_file_is_named() {
 }
 
 #[test]
-fn decode_writes_what_it_can_before_its_input_has_ended() {
+fn decode_writes_events_before_its_input_has_ended() {
     let mut decode = Binary::start(tributary(&["decode", "datadog"]));
     let mut stdin = decode.take_stdin();
     stdin.write_all(&fs::read(capture("small-stream")).unwrap()).unwrap();
@@ -181,7 +181,7 @@ fn decode_takes_the_options_of_a_listener() {
     let events: Vec<_> = ended.events().iter().map(nameless).collect();
     assert_eq!(events, decoded("js-reference-padded-lists", ListLayout::Padded32));
     assert_ne!(events, decoded("js-reference-padded-lists", ListLayout::Exact));
-    // Not only words, and more than one.
+    // Values of other types, and more than one option.
     let options = ["-o", "emit_definitions=true", "-o", "max_text.name=3"];
     let ended = run(&[&["decode", "datadog", &capture("small-stream")][..], &options].concat());
     let events = ended.events();
@@ -190,11 +190,11 @@ fn decode_takes_the_options_of_a_listener() {
 }
 
 #[test]
-fn a_wrong_option_is_misuse_and_told_like_a_wrong_configuration() {
+fn an_invalid_option_is_reported_like_an_invalid_configuration() {
     for (option, what) in [
         ("list_layot=exact", "did you mean `list_layout`?"),
         ("list_layout=exakt", "did you mean \"exact\"?"),
-        ("list_layout", "--option list_layout: write KEY=VALUE"),
+        ("list_layout", "--option list_layout: not KEY=VALUE"),
         ("max_record_entries=none", "max_record_entries"),
     ] {
         let ended = run(&["decode", "datadog", "--option", option, "/dev/null"]);
@@ -211,14 +211,14 @@ fn a_file_that_cannot_be_read_is_a_failure_that_names_it() {
 }
 
 #[test]
-fn decode_ends_quietly_when_its_reader_has_seen_enough() {
+fn decode_ends_without_an_error_when_its_reader_closes_stdout() {
     let mut decode = Binary::start_unheard(tributary(&["decode", "datadog"]));
     let mut stdin = decode.take_stdin();
     let mut reader = BufReader::new(decode.take_stdout());
     let sender = std::thread::spawn(move || {
         stdin.write_all(&crate::live::wire::process()).unwrap();
         let spans = crate::live::wire::span(1).repeat(2_000);
-        // Without end, until nobody reads it any more.
+        // Until the reader has ended.
         while stdin.write_all(&spans).is_ok() {}
     });
     let mut line = String::new();
@@ -230,27 +230,102 @@ fn decode_ends_quietly_when_its_reader_has_seen_enough() {
 }
 
 #[test]
-fn misuse_of_arguments_is_told_with_exit_code_2() {
+fn invalid_arguments_end_with_exit_code_2() {
     for arguments in [&[][..], &["rum"], &["demo", "--rate", "0"], &["simulate", "datadog"], &["decode", "zicco"]] {
         let ended = run(arguments);
         assert_eq!((ended.code, &*ended.stdout), (Some(2), ""), "{arguments:?}");
         assert!(!ended.stderr.is_empty());
     }
-    let ended = run(&["check", "--log-level", "tributary=loud"]);
+}
+
+#[test]
+fn an_unknown_log_level_is_an_error_that_names_the_levels() {
+    for (level, why) in [
+        ("warning", "unknown level `warning`; write `warn` (levels: off, error, warn, info, debug, trace)"),
+        ("loud", "unknown level `loud` (levels: off, error, warn, info, debug, trace)"),
+        ("tributary=loud", "unknown level `loud` (levels: off, error, warn, info, debug, trace)"),
+        ("", "unknown level `` (levels: off, error, warn, info, debug, trace)"),
+    ] {
+        let ended = run(&["check", "--log-level", level]);
+        assert_eq!((ended.code, &*ended.stdout), (Some(2), ""), "{level}");
+        assert_eq!(ended.stderr, format!("tributary: --log-level {level:?}: {why}\n"));
+    }
+    let mut command = tributary(&["check"]);
+    command.env("TRIBUTARY_LOG", "warning");
+    let ended = Binary::start_with_log(command).end();
     assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr.contains("--log-level or TRIBUTARY_LOG"), "{}", ended.stderr);
+    assert!(ended.stderr.starts_with("tributary: TRIBUTARY_LOG \"warning\": unknown level"), "{}", ended.stderr);
+    for level in ["warn", "INFO", "off", "info,tributary::transport=debug"] {
+        let (_directory, path) = file("");
+        assert_eq!(run(&["check", "--config", &path, "--log-level", level]).code, Some(0), "{level}");
+    }
 }
 
 #[test]
-fn a_simulation_that_finds_nobody_fails_and_says_whom_it_looked_for() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let ended = run(&["simulate", "datadog", "--to", &nobody]);
+fn the_log_has_colors_on_a_terminal_unless_they_are_unwanted() {
+    if !std::path::Path::new("/usr/bin/script").exists() {
+        return eprintln!("there is no /usr/bin/script, which gives a process a terminal: nothing was tested");
+    }
+    // It logs one line, then fails because the port is in use.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let (_directory, path) =
+        file(&format!("[listeners.a]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n[admin]\nlisten = \"\"\n"));
+    let colors = |variables: &[(&str, &str)]| {
+        let mut script = std::process::Command::new("/usr/bin/script");
+        let run = format!("{} run --config {path}", env!("CARGO_BIN_EXE_tributary"));
+        script.args(["-qec", &run, "/dev/null"]).env_remove("NO_COLOR").env("TERM", "xterm");
+        script.envs(variables.iter().copied());
+        let ended = Binary::start(script).end();
+        assert!(ended.stdout.contains("configuration: "), "{}{}", ended.stdout, ended.stderr);
+        ended.stdout.contains("\u{1b}[")
+    };
+    assert!(colors(&[]));
+    assert!(colors(&[("NO_COLOR", "")]));
+    assert!(!colors(&[("NO_COLOR", "1")]));
+    assert!(!colors(&[("TERM", "dumb")]));
+}
+
+#[test]
+fn decode_takes_one_option_for_the_protocol_version() {
+    let empty = || ["/dev/null"];
+    for (protocol, version) in [("bytefrog", "1"), ("bytefrog", "4"), ("endless", "0"), ("endless", "3")] {
+        let ended = run(&[&["decode", protocol, "--protocol-version", version][..], &empty()].concat());
+        assert_eq!(ended.code, Some(0), "{protocol} {version}: {}", ended.stderr);
+    }
+    for (arguments, why) in [
+        (["bytefrog", "--protocol-version", "0"], "--protocol-version 0: bytefrog has the versions 1 to 4"),
+        (["endless", "--protocol-version", "4"], "--protocol-version 4: endless has the versions 0 to 3"),
+        (["datadog", "--protocol-version", "1"], "bytes of datadog say their version; omit the option"),
+        (["rbkit", "--protocol-version", "1"], "bytes of rbkit say their version; omit the option"),
+        (["zico", "--protocol-version", "1"], "bytes of zico say their version; omit the option"),
+        (["bytefrog", "--bytefrog-version", "1"], "this option was renamed to --protocol-version"),
+        (["endless", "--endless-version", "2"], "this option was renamed to --protocol-version"),
+    ] {
+        for explain in [&[][..], &["--explain"]] {
+            let ended = run(&[&["decode"][..], &arguments, explain, &empty()].concat());
+            assert_eq!((ended.code, &*ended.stdout), (Some(2), ""), "{arguments:?}");
+            assert!(ended.stderr.contains(why), "{arguments:?}: {}", ended.stderr);
+        }
+    }
+    let help = run(&["decode", "--help"]).stdout;
+    assert!(
+        help.contains("--protocol-version <N>")
+            && !help.contains("bytefrog-version")
+            && !help.contains("endless-version")
+    );
+}
+
+#[test]
+fn a_simulation_without_a_collector_fails_and_names_the_address() {
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let ended = run(&["simulate", "datadog", "--to", &unused]);
     assert_eq!(ended.code, Some(1));
-    assert!(ended.last_words().contains(&nobody), "{}", ended.stderr);
+    assert!(ended.last_words().contains(&unused), "{}", ended.stderr);
 }
 
 #[test]
-fn every_help_has_examples_that_parse() {
+fn every_help_has_examples() {
     let commands = ["run", "demo", "check", "decode", "simulate", "replay", "completions", "man"];
     let help = run(&["--help"]);
     assert_eq!(help.code, Some(0));
@@ -265,7 +340,7 @@ fn every_help_has_examples_that_parse() {
 }
 
 #[test]
-fn version_completions_and_man_page_are_data() {
+fn version_completions_and_man_pages_are_written_to_stdout() {
     let version = run(&["--version"]);
     assert_eq!((version.code, version.stdout), (Some(0), format!("tributary {}\n", env!("CARGO_PKG_VERSION"))));
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
@@ -279,7 +354,7 @@ fn version_completions_and_man_page_are_data() {
 }
 
 #[test]
-fn the_events_of_a_fault_are_no_failure_and_say_what_was_lost() {
+fn a_loss_is_no_failure_and_is_counted() {
     let ended = run(&["decode", "datadog", &capture("garbage-after-span")]);
     assert_eq!(ended.code, Some(0));
     let events = ended.events();

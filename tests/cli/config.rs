@@ -1,4 +1,4 @@
-//! What a configuration file means, what is printed of it, and that the files we ship tell the truth.
+//! What a configuration file means, how it is printed, and that the files in `config/` match the code.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tributary::protocol::datadog::{self, ListLayout, StringCache};
 use tributary::protocol::{Protocol, endless, zico};
 use tributary::sink::encode::Format;
 use tributary::sink::file;
-use tributary::sink::stdout;
+use tributary::sink::{stdout, tcp};
 use tributary::transport::options::{CaptureOptions, HttpOptions, ListenerOptions, QuarantineOptions, TlsOptions};
 use tributary::zico_store::StoreOptions;
 
@@ -23,7 +23,7 @@ fn read(text: &str) -> Loaded {
 }
 
 #[test]
-fn an_empty_file_means_what_is_built_in() {
+fn an_empty_file_means_the_built_in_configuration() {
     let config = read("").config;
     assert_eq!(config, Config::builtin());
     assert_eq!(config.limits.memory_bytes, 256 << 20);
@@ -40,11 +40,15 @@ fn an_empty_file_means_what_is_built_in() {
 }
 
 #[test]
-fn every_protocol_has_a_built_in_listener_on_loopback() {
-    let config = Config::builtin();
-    let has = |protocol| config.listeners.iter().filter(|listener| listener.protocol.protocol() == protocol).count();
-    assert!(Protocol::ALL.into_iter().all(|protocol| has(protocol) == 1));
-    assert!(config.listeners.iter().filter_map(|listener| listener.listen).all(|listen| listen.ip().is_loopback()));
+fn the_built_in_listeners_are_on_loopback_and_connect_to_nothing() {
+    for config in [Config::builtin(), read(MINIMAL).config] {
+        let mut protocols: Vec<_> = config.listeners.iter().map(|listener| listener.protocol.protocol()).collect();
+        protocols.sort_by_key(|protocol| protocol.as_str());
+        assert_eq!(protocols, [Protocol::Bytefrog, Protocol::Datadog, Protocol::Endless, Protocol::Zico]);
+        assert!(
+            config.listeners.iter().all(|listener| listener.listen.is_some_and(|listen| listen.ip().is_loopback()))
+        );
+    }
 }
 
 #[test]
@@ -58,7 +62,7 @@ fn listeners_and_sinks_keep_the_order_of_the_file() {
 }
 
 #[test]
-fn every_option_of_a_listener_is_taken_from_the_file() {
+fn every_option_of_a_listener_is_read_from_the_file() {
     let config = read(LISTENER).config;
     let listener = &config.listeners[0];
     assert_eq!(listener.listen, Some("[::1]:9000".parse().unwrap()));
@@ -140,7 +144,7 @@ rate = "20MiB"
 "#;
 
 #[test]
-fn every_option_of_an_http_listener_is_taken_from_the_file() {
+fn every_option_of_an_http_listener_is_read_from_the_file() {
     let text = "[listeners.all]\nprotocol = \"endless\"\nmax_requests = 1\nmax_head_bytes = \"9KiB\"\n\
                 delivery_timeout = \"2s\"\nquarantine = { dir = \"q\", max_bytes = \"3MiB\" }\npath_prefix = \"/p/\"\n\
                 max_body_bytes = \"4KiB\"\nmax_inflated_bytes = \"5KiB\"\nmax_payload_bytes = \"6KiB\"\n\
@@ -165,13 +169,14 @@ fn every_option_of_an_http_listener_is_taken_from_the_file() {
 }
 
 #[test]
-fn every_option_of_a_zico_listener_is_taken_from_the_file() {
+fn every_option_of_a_zico_listener_is_read_from_the_file() {
     let text = "[listeners.all]\nprotocol = \"zico\"\nmax_body_bytes = \"1KiB\"\nmax_inflated_bytes = \"2KiB\"\n\
                 max_registration_bytes = \"3KiB\"\nmax_sessions = 4\nmax_symbols = 5\nmax_symbol_bytes = \"66KiB\"\n\
                 max_text_bytes = 70\nmax_record_bytes = \"8KiB\"\nmax_open_bytes = \"90KiB\"\ntrace_timeout = \"10s\"\n\
                 max_remembered = 11\namplification = { ratio = 12, burst = \"13MiB\", rate = \"14MiB\" }\n\
                 state_dir = \"s\"\nkeys_file = \"k\"\nsession_timeout = \"15s\"\nmax_agents = 16\n\
-                max_agents_per_address = 17\nmax_sessions_per_agent = 18\nagent_retention = \"19h\"\n";
+                max_agents_per_address = 17\nmax_sessions_per_agent = 18\nagent_retention = \"19h\"\n\
+                unused_agent_retention = \"20s\"\n";
     let zico = zico::Options {
         max_body_bytes: 1 << 10,
         max_inflated_bytes: 2 << 10,
@@ -194,6 +199,7 @@ fn every_option_of_a_zico_listener_is_taken_from_the_file() {
         max_agents_per_address: 17,
         max_sessions_per_agent: 18,
         agent_retention: Duration::from_secs(19 * 3600),
+        unused_agent_retention: Duration::from_secs(20),
     };
     let config = read(text).config;
     let ProtocolOptions::Zico(found, agents, _) = &config.listeners[0].protocol else { panic!("{config:?}") };
@@ -202,7 +208,7 @@ fn every_option_of_a_zico_listener_is_taken_from_the_file() {
 }
 
 #[test]
-fn every_option_of_a_sink_is_taken_from_the_file() {
+fn every_option_of_a_sink_is_read_from_the_file() {
     let config = read(SINKS).config;
     let options = file::Options {
         path: "out/%H.txt".into(),
@@ -245,7 +251,7 @@ when_full = "shed"
 on_failure = "fatal"
 protocols = ["datadog"]
 kinds = ["span", "loss"]
-[sinks.eyes]
+[sinks.terminal]
 type = "stdout"
 format = "text"
 [sinks.nowhere]
@@ -258,10 +264,10 @@ fn a_byte_order_mark_and_windows_line_ends_change_nothing() {
     assert_eq!(read(&windows), read(LISTENER));
 }
 
-// ---- What is printed of it ----
+// ---- The printed configuration ----
 
 #[test]
-fn whatever_a_text_holds_it_is_printed_as_toml() {
+fn every_string_is_printed_as_valid_toml() {
     let nasty = "a'b\"c\\d\ne\u{1b}#é";
     let text = format!("listeners.\"a\".protocol = \"datadog\"\nlisteners.a.tls = {{ cert = {nasty:?}, key = 'k' }}\n");
     let loaded = read(&text.replace("\\u{1b}", "\\u001b"));
@@ -271,16 +277,14 @@ fn whatever_a_text_holds_it_is_printed_as_toml() {
 
 #[test]
 fn the_effective_configuration_reads_as_itself() {
-    for text in
-        ["", MINIMAL, LISTENER, SINKS, &uncommented(REFERENCE, &["# "]), &uncommented(REFERENCE, &["# ", "#: "])]
-    {
+    for text in ["", MINIMAL, LISTENER, SINKS, &uncommented(REFERENCE, &["# "]), &with_examples()] {
         let loaded = read(text);
         assert_eq!(read(&loaded.effective), loaded);
     }
 }
 
 #[test]
-fn the_effective_configuration_shows_defaults_and_what_is_not_set() {
+fn the_effective_configuration_has_defaults_and_options_that_are_not_set() {
     let effective = read("[sinks.a]\ntype = \"discard\"\nbuffer_bytes = 65536\n").effective;
     assert!(effective.starts_with(
         "[limits]\nmemory_bytes = \"256MiB\"\n# memory_per_address is not set\n# threads is not set\nshutdown_grace = \"10s\"\n\n[admin]\n"
@@ -304,20 +308,27 @@ fn options_are_listed_by_path_and_value() {
     assert_eq!(value("sinks.console.type"), Some("\"stdout\""));
 }
 
-// ---- The files we ship ----
+// ---- The files in `config/` ----
 
 #[test]
-fn the_reference_file_as_it_stands_means_what_is_built_in() {
+fn the_reference_file_means_the_built_in_configuration() {
     assert_eq!(read(REFERENCE).config, Config::builtin());
 }
 
 #[test]
-fn the_reference_file_shows_every_default_as_it_is() {
+fn the_reference_file_shows_every_default() {
     let shown = read(&uncommented(REFERENCE, &["# "])).config;
     let builtin = Config::builtin();
     assert_eq!(shown.limits, builtin.limits);
-    assert_eq!(shown.listeners, builtin.listeners);
+    assert_eq!(shown.admin, builtin.admin);
+    let [built_in @ .., ruby] = shown.listeners.as_slice() else { panic!("a listener for rbkit") };
+    assert_eq!(*built_in, builtin.listeners);
+    assert_eq!(*ruby, read("[listeners.ruby]\nprotocol = \"rbkit\"\n").config.listeners[0]);
     let [console, archive] = shown.sinks.as_slice() else { panic!("two sinks") };
+    let with_examples = read(&with_examples()).config;
+    let Some(remote) = with_examples.sinks.get(2) else { panic!("three sinks") };
+    assert_eq!(remote.kind, SinkKind::Tcp(tcp::Options::to("collector.example:9000")));
+    assert_eq!(remote.queue, QueueOptions::default());
     assert_eq!(*console, builtin.sinks[0]);
     assert_eq!(archive.kind, SinkKind::File(file::Options::default()));
     assert_eq!(archive.queue, QueueOptions::default());
@@ -325,7 +336,7 @@ fn the_reference_file_shows_every_default_as_it_is() {
 
 #[test]
 fn the_reference_file_shows_every_option_once() {
-    let text = uncommented(REFERENCE, &["# ", "#: "]);
+    let text = with_examples();
     let mut known: Vec<String> = read(&text).options.into_iter().map(|(path, _)| path).collect();
     let mut shown = Vec::new();
     let mut header = "";
@@ -342,24 +353,59 @@ fn the_reference_file_shows_every_option_once() {
 }
 
 #[test]
-fn the_minimal_file_is_everything_into_files() {
+fn the_minimal_file_writes_everything_to_files() {
     let config = read(MINIMAL).config;
     assert_eq!(config.listeners, Config::builtin().listeners);
     assert!(matches!(&config.sinks[0].kind, SinkKind::File(file) if file.compression == file::Compression::Gzip));
     assert_eq!(config.sinks.len(), 1);
 }
 
-/// `text` with the options and headers that stand behind one of `marks` brought to life.
+/// The reference file with every option and every sink in it, and memory for all of them.
+fn with_examples() -> String {
+    uncommented(REFERENCE, &["# ", "#: "]).replace("memory_bytes = \"256MiB\"", "memory_bytes = \"512MiB\"")
+}
+
+/// `text` without the comment signs `marks` before options and headers.
 fn uncommented(text: &str, marks: &[&str]) -> String {
-    let live = |line: &str| {
+    let is_option_or_header = |line: &str| {
         let key = line.split(" = ").next().filter(|key| key.len() < line.len());
         let is_option =
             key.is_some_and(|key| key.bytes().all(|byte| byte.is_ascii_lowercase() || b"_.".contains(&byte)));
         is_option || (line.starts_with('[') && line.ends_with(']'))
     };
     let line = |line: &str| {
-        let found = marks.iter().find_map(|mark| line.strip_prefix(mark)).filter(|rest| live(rest));
+        let found = marks.iter().find_map(|mark| line.strip_prefix(mark)).filter(|rest| is_option_or_header(rest));
         format!("{}\n", found.unwrap_or(line))
     };
     text.lines().map(line).collect()
+}
+
+// ---- Files with secrets ----
+
+#[test]
+fn files_with_secrets_that_every_user_can_access_are_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str, mode: u32| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, "").unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        path.display().to_string()
+    };
+    let (key, token, registration_keys) = (path("key", 0o644), path("token", 0o604), path("keys", 0o602));
+    let (private, group) = (path("private", 0o600), path("group", 0o640));
+    let text = format!(
+        "[admin]\ntoken_file = {token:?}\ntls = {{ cert = \"c\", key = {key:?} }}\n\
+         [listeners.a]\nprotocol = \"datadog\"\ntls = {{ cert = \"c\", key = {group:?} }}\n\
+         [listeners.b]\nprotocol = \"zico\"\nkeys_file = {registration_keys:?}\ntls = {{ cert = \"c\", key = {private:?} }}\n\
+         [listeners.c]\nprotocol = \"endless\"\ntls = {{ cert = \"c\", key = \"/nowhere\" }}\n"
+    );
+    let exposed = read(&text).config.exposed_secrets();
+    let found: Vec<_> =
+        exposed.iter().map(|one| (one.option.as_str(), one.path.display().to_string(), one.mode)).collect();
+    let expected = [
+        ("admin.tls.key", key, 0o644),
+        ("admin.token_file", token, 0o604),
+        ("listeners.b.keys_file", registration_keys, 0o602),
+    ];
+    assert_eq!(found, expected);
 }

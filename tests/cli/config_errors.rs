@@ -1,11 +1,11 @@
-//! What is said of a configuration file that is wrong: where, what, and what would be right.
+//! Errors of a configuration file: their place, what is wrong, and what to write.
 
 use std::path::Path;
 
 use tributary::config::Config;
 
 fn errors(text: &str) -> String {
-    Config::parse("t.toml", text).expect_err("it is wrong").to_string()
+    Config::parse("t.toml", text).expect_err("it is invalid").to_string()
 }
 
 /// The first lines of the errors of a datadog listener with these lines (the first is line 3) and their help.
@@ -15,7 +15,7 @@ fn listener_errors(lines: &str) -> Vec<String> {
 
 /// `line:column: message; help` of every error.
 fn summary(text: &str) -> Vec<String> {
-    let errors = Config::parse("t.toml", text).expect_err("it is wrong");
+    let errors = Config::parse("t.toml", text).expect_err("it is invalid");
     let line = |one: &tributary::options::Diagnostic| {
         let place = one.place.as_ref().map(|place| format!("{}:{}: ", place.line, place.column)).unwrap_or_default();
         let help = one.help.as_ref().map(|help| format!("; {help}")).unwrap_or_default();
@@ -25,7 +25,7 @@ fn summary(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn all_errors_are_told_at_once_each_with_a_caret() {
+fn all_errors_are_reported_together_each_with_a_caret() {
     let text = r#"[limits]
 memory_bytes = "256"
 memory = 1
@@ -48,7 +48,7 @@ rotate_bytes = "1M"
     |                ^^^^^ allowed: 1MiB to 1024GiB
 t.toml:3:1: unknown key `memory` in [limits]
   3 | memory = 1
-    | ^^^^^^ what can stand here: memory_bytes, memory_per_address, threads, shutdown_grace
+    | ^^^^^^ allowed keys: memory_bytes, memory_per_address, threads, shutdown_grace
 t.toml:7:1: unknown key `lissten` in [listeners.spans]
   7 | lissten = "127.0.0.1:8136"
     | ^^^^^^^ did you mean `listen`?
@@ -69,32 +69,32 @@ t.toml:10:39: `allow_plain` must be true or false, not a string
      |                                       ^^^^^
 t.toml:11:24: an element of `allow` is not a network
   11 | allow = ["10.0.0.0/8", "localhost"]
-     |                        ^^^^^^^^^^^ write one like "10.0.0.0/8" or "192.0.2.7"
+     |                        ^^^^^^^^^^^ for example "10.0.0.0/8" or "192.0.2.7"
 t.toml:15:15: `compression` cannot be "gz"
   15 | compression = "gz"
-     |               ^^^^ "none", "gzip" or "lz4"
+     |               ^^^^ allowed: "none", "gzip" or "lz4"
 t.toml:16:16: `rotate_bytes` is not a size
   16 | rotate_bytes = "1M"
-     |                ^^^^ the units are KiB, MiB, GiB (1024s), kB, MB, GB (1000s) and B"#;
+     |                ^^^^ the units are KiB, MiB, GiB (powers of 1024), kB, MB, GB (powers of 1000) and B"#;
     assert_eq!(errors(text), expected);
 }
 
 #[test]
-fn what_is_no_toml_is_told_in_the_same_way() {
-    let expected = r#"t.toml:1:8: not TOML: unclosed table, expected `]`
+fn syntax_errors_are_reported_in_the_same_way() {
+    let expected = r#"t.toml:1:8: invalid TOML: unclosed table, expected `]`
   1 | [limits
     |        ^
-t.toml:3:15: not TOML: invalid basic string, expected `"`
+t.toml:3:15: invalid TOML: invalid basic string, expected `"`
   3 | type = "stdout
     |               ^"#;
     assert_eq!(errors("[limits\n[sinks.a]\ntype = \"stdout\n"), expected);
     assert_eq!(
         summary("[limits]\nmemory_bytes = \n"),
-        ["2:16: not TOML: string values must be quoted, expected literal string"]
+        ["2:16: invalid TOML: string values must be quoted, expected literal string"]
     );
     assert_eq!(
         summary("[limits]\nshutdown_grace = \"1s\"\nshutdown_grace = \"1s\"\n"),
-        ["3:1: not TOML: duplicate key"]
+        ["3:1: invalid TOML: duplicate key"]
     );
 }
 
@@ -109,29 +109,29 @@ fn a_value_of_the_wrong_type_says_what_it_must_be() {
         "6:16: `idle_timeout` must be a duration, not a float; for example \"10s\"",
         "7:20: `emit_definitions` must be true or false, not an integer",
         "8:9: `allow` must be a list, not a string; write [\"10.0.0.0/8\"]",
-        "9:15: `list_layout` must be a string, not an integer; \"exact\" or \"padded32\"",
+        "9:15: `list_layout` must be a string, not an integer; allowed: \"exact\" or \"padded32\"",
         "10:11: `waiting` must be a table, not an integer; for example [listeners.a.waiting]",
     ];
     assert_eq!(listener_errors(lines), expected);
 }
 
 #[test]
-fn a_size_or_duration_that_is_none_says_what_would_be_right() {
+fn an_invalid_size_or_duration_says_what_to_write() {
     let lines = "max_message_bytes = \"16M\"\nmin_message_rate = \"fast\"\nidle_timeout = \"10\"\n\
                  message_timeout = \"soon\"\nhandshake_timeout = \"1d\"\nmax_record_bytes = \"99999999999GiB\"\n";
     let expected = [
-        "3:21: `max_message_bytes` is not a size; the units are KiB, MiB, GiB (1024s), kB, MB, GB (1000s) and B",
-        "4:20: `min_message_rate` is not a size; write a whole number and a unit, without spaces or points",
+        "3:21: `max_message_bytes` is not a size; the units are KiB, MiB, GiB (powers of 1024), kB, MB, GB (powers of 1000) and B",
+        "4:20: `min_message_rate` is not a size; write a whole number and a unit, without spaces and decimal points",
         "5:16: `idle_timeout` is not a duration; write a unit, e.g. 10s",
-        "6:19: `message_timeout` is not a duration; write a whole number and a unit, without spaces or points",
+        "6:19: `message_timeout` is not a duration; write a whole number and a unit, without spaces and decimal points",
         "7:21: `handshake_timeout` is not a duration; the units are h, m, s, ms, us and ns",
-        "8:20: `max_record_bytes` is not a size; the number is too big",
+        "8:20: `max_record_bytes` is not a size; the number is too large",
     ];
     assert_eq!(listener_errors(lines), expected);
 }
 
 #[test]
-fn a_value_outside_its_range_says_the_range() {
+fn a_value_out_of_range_says_its_range() {
     let lines = "max_message_bytes = 1023\nmax_connections = 0\nhandshake_timeout = \"0s\"\nidle_timeout = \"8761h\"\n\
                  keepalive = \"1500ms\"\nstring_cache = { min_entries = 3, max_entries = 2 }\n";
     let expected = [
@@ -146,29 +146,29 @@ fn a_value_outside_its_range_says_the_range() {
 }
 
 #[test]
-fn a_listener_says_what_it_speaks_and_this_build_speaks_it() {
+fn a_listener_needs_a_known_protocol() {
     let text = "[listeners.a]\nlisten = \"127.0.0.1:1\"\n[listeners.b]\nprotocol = \"rbkit\"\nagents = \"k\"\n\
                 [listeners.c]\nprotocol = \"datadgo\"\n[listeners.d]\nprotocol = \"statsd\"\nmax_connections = 0\n";
     let expected = [
         "1:12: [listeners.a] needs the key `protocol`; write protocol = \"rbkit\", \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",
         "5:10: `agents` must be a list of tables, not a string; for example agents = [{ publish = \"127.0.0.1:5555\", request = \"127.0.0.1:5556\" }]",
         "7:12: `protocol` cannot be \"datadgo\"; did you mean \"datadog\"?",
-        "9:12: `protocol` cannot be \"statsd\"; \"rbkit\", \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",
+        "9:12: `protocol` cannot be \"statsd\"; allowed: \"rbkit\", \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",
         "10:19: `max_connections` is out of range; allowed: 1 to 1000000",
     ];
     assert_eq!(summary(text), expected);
 }
 
 #[test]
-fn a_sink_says_its_type_and_the_options_of_other_types_are_unknown_to_it() {
+fn a_sink_needs_a_type_and_has_no_options_of_other_types() {
     let text = "[sinks.a]\nformat = \"json\"\n[sinks.b]\ntype = \"flie\"\n[sinks.c]\ntype = \"discard\"\nformat = \"json\"\n\
                 [sinks.d]\ntype = \"stdout\"\nprotocols = [\"ruby\"]\nkinds = [\"spans\"]\n";
     let expected = [
-        "1:8: [sinks.a] needs the key `type`; write type = \"stdout\", \"file\" or \"discard\"",
+        "1:8: [sinks.a] needs the key `type`; write type = \"stdout\", \"file\", \"tcp\" or \"discard\"",
         "4:8: `type` cannot be \"flie\"; did you mean \"file\"?",
-        "7:1: unknown key `format` in [sinks.c]; what can stand here: type, buffer_batches, buffer_bytes, when_full, \
+        "7:1: unknown key `format` in [sinks.c]; allowed keys: type, buffer_batches, buffer_bytes, when_full, \
          on_failure, protocols, kinds",
-        "10:14: an element of `protocols` cannot be \"ruby\"; \"rbkit\", \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",
+        "10:14: an element of `protocols` cannot be \"ruby\"; allowed: \"rbkit\", \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",
         "11:10: an element of `kinds` cannot be \"spans\"; did you mean \"span\"?",
     ];
     assert_eq!(summary(text), expected);
@@ -180,37 +180,134 @@ fn two_listeners_cannot_share_an_address_nor_two_sinks_their_files() {
                 [sinks.z]\ntype = \"file\"\n[sinks.a]\ntype = \"file\"\n\
                 [sinks.y]\ntype = \"stdout\"\n[sinks.b]\ntype = \"stdout\"\n";
     let expected = [
-        "5:10: listener `z` listens on 127.0.0.1:8136 already",
-        "8:8: sink `z` writes these files already",
-        "13:8: sink `y` writes to stdout already",
+        "5:10: listener `a` cannot listen on 127.0.0.1:8136: listener `z` listens on 127.0.0.1:8136; set another port",
+        "8:8: sinks `z` and `a` write the same file: FILE; set another path",
+        "13:8: sinks `y` and `b` both write to stdout",
     ];
-    assert_eq!(summary(text), expected);
+    let here = std::env::current_dir().unwrap();
+    let file = here.join("events/%Y-%m-%d/datadog.ndjson").display().to_string();
+    assert_eq!(summary(text), expected.map(|line| line.replace("FILE", &file)));
     let any_port = "listen = \"127.0.0.1:0\"\nprotocol = \"datadog\"\n";
     assert!(Config::parse("t.toml", &format!("[listeners.a]\n{any_port}[listeners.b]\n{any_port}")).is_ok());
 }
 
+/// The errors of a file with these sinks, each given as its name, its path and further options.
+fn sink_errors(sinks: &[(&str, &str, &str)]) -> Vec<String> {
+    let listeners = "[listeners.one]\nprotocol = \"datadog\"\n[listeners.two]\nprotocol = \"zico\"\n";
+    let sinks =
+        sinks.iter().map(|(name, path, more)| format!("[sinks.{name}]\ntype = \"file\"\npath = {path:?}\n{more}\n"));
+    let text = format!("{listeners}{}", sinks.collect::<String>());
+    let errors = Config::parse("t.toml", &text).map(|_| Vec::new());
+    errors.unwrap_or_else(|errors| errors.diagnostics.into_iter().map(|one| one.message).collect())
+}
+
 #[test]
-fn a_name_that_would_need_quoting_elsewhere_is_refused() {
+fn a_tcp_sink_needs_an_address_and_pauses_that_can_grow() {
+    let text = "[sinks.a]\ntype = \"tcp\"\n[sinks.b]\ntype = \"tcp\"\naddress = \"host\"\nframing = \"lines\"\n\
+                [sinks.c]\ntype = \"tcp\"\naddress = \"h:1\"\nreconnect_min = \"10s\"\n";
+    let summary = summary(text);
+    let [needs, address, framing, pauses] = summary.as_slice() else { panic!("{summary:#?}") };
+    assert_eq!(needs, "1:8: [sinks.a] needs the key `address`; write address = \"host:port\"");
+    assert!(address.starts_with("5:11: "), "{address}");
+    assert!(framing.starts_with("6:11: "), "{framing}");
+    assert_eq!(pauses, "10:17: is more than reconnect_max");
+}
+
+#[test]
+fn two_sinks_cannot_write_the_same_file_however_it_is_spelled() {
+    let directory = tempfile::tempdir().unwrap();
+    let real = directory.path().canonicalize().unwrap();
+    std::fs::create_dir(real.join("dir")).unwrap();
+    std::os::unix::fs::symlink(real.join("dir"), real.join("link")).unwrap();
+    std::os::unix::fs::symlink(real.join("dir/x"), real.join("x-link")).unwrap();
+    std::fs::write(real.join("dir/x"), "").unwrap();
+    let at = |path: &str| real.join(path).display().to_string();
+    let here = std::env::current_dir().unwrap().join("x").display().to_string();
+    for (one, other) in [
+        ("x".to_owned(), "./x".to_owned()),
+        ("x".to_owned(), ".//./x".to_owned()),
+        ("x".to_owned(), here),
+        (at("dir/new"), at("link/new")),
+        (at("dir/%Y/{protocol}"), at("link//%Y/./{protocol}")),
+        (at("dir/x"), at("x-link")),
+        (at("%F"), at("%Y-%m-%d")),
+        // The same file of one protocol or listener.
+        (at("{protocol}.ndjson"), at("datadog.ndjson")),
+        (at("%Y/{listener}"), at("%Y/two")),
+        (at("{protocol}/{listener}"), at("zico/{listener}")),
+    ] {
+        let errors = sink_errors(&[("a", &one, ""), ("b", &other, "")]);
+        assert_eq!(errors.len(), 1, "{one} {other}: {errors:?}");
+        assert!(errors[0].starts_with("sinks `a` and `b` write the same file: /"), "{errors:?}");
+    }
+    for (one, other, more) in [
+        (at("x"), at("y"), ""),
+        (at("dir/x"), at("other/x"), ""),
+        (at("{protocol}.ndjson"), at("bytefrog.ndjson"), ""),
+        (at("{protocol}.ndjson"), at("zico.ndjson"), "protocols = [\"datadog\"]"),
+        (at("%Y"), at("%H"), ""),
+    ] {
+        assert_eq!(sink_errors(&[("a", &one, more), ("b", &other, "")]), [""; 0], "{one} {other}");
+    }
+}
+
+#[test]
+fn two_sockets_cannot_listen_where_one_address_covers_the_other() {
+    let errors = |text: &str| match Config::parse("t.toml", text) {
+        Ok(_) => Vec::new(),
+        Err(errors) => errors.diagnostics.into_iter().map(|one| one.message).collect(),
+    };
+    let two = |one: &str, other: &str| {
+        let listener =
+            |name: &str, listen: &str| format!("[listeners.{name}]\nprotocol = \"datadog\"\nlisten = {listen:?}\n");
+        errors(&format!("{}{}", listener("a", one), listener("b", other)))
+    };
+    for (one, other) in [
+        ("0.0.0.0:8136", "127.0.0.1:8136"),
+        ("127.0.0.1:8136", "0.0.0.0:8136"),
+        ("[::]:8136", "127.0.0.1:8136"),
+        ("[::1]:8136", "[::]:8136"),
+        ("[::]:8136", "0.0.0.0:8136"),
+    ] {
+        let expected = format!("listener `b` cannot listen on {other}: listener `a` listens on {one}");
+        assert_eq!(two(one, other), [expected]);
+    }
+    assert_eq!(two("0.0.0.0:8136", "0.0.0.0:8137"), [""; 0]);
+    assert_eq!(two("0.0.0.0:8136", "[::1]:8136"), [""; 0]);
+    // The admin endpoint and the publish socket of rbkit are sockets too.
+    let admin =
+        "[admin]\nlisten = \"127.0.0.1:9000\"\n[listeners.a]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:9000\"\n";
+    let expected =
+        "listener `a` cannot listen on 127.0.0.1:9000: the admin endpoint ([admin] listen) listens on 127.0.0.1:9000";
+    assert_eq!(errors(admin), [expected]);
+    assert_eq!(errors(&admin.replace("[admin]\nlisten = \"127.0.0.1:9000\"", "[admin]\nlisten = \"\"")), [""; 0]);
+    let ruby = "[listeners.a]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:1\"\n\
+                [listeners.b]\nprotocol = \"rbkit\"\nlisten_publish = \"0.0.0.0:1\"\n";
+    assert_eq!(errors(ruby), ["listener `b` cannot listen on 0.0.0.0:1: listener `a` listens on 127.0.0.1:1"]);
+}
+
+#[test]
+fn a_name_with_other_characters_is_invalid() {
     let long = "n".repeat(65);
     let text = format!(
         "[listeners.\"../a\"]\nprotocol = \"datadog\"\n[sinks.{long}]\ntype = \"discard\"\n[sinks.\"\"]\ntype = \"discard\"\n"
     );
     let expected = [
-        "1:12: [listeners.\"../a\"] is not a name to use here; a name is 1 to 64 of A-Z a-z 0-9 _ -".to_owned(),
-        format!("3:8: [sinks.{long}] is not a name to use here; a name is 1 to 64 of A-Z a-z 0-9 _ -"),
-        "5:8: [sinks.\"\"] is not a name to use here; a name is 1 to 64 of A-Z a-z 0-9 _ -".to_owned(),
+        "1:12: [listeners.\"../a\"] is not a valid name; a name has 1 to 64 characters of A-Z a-z 0-9 _ -".to_owned(),
+        format!("3:8: [sinks.{long}] is not a valid name; a name has 1 to 64 characters of A-Z a-z 0-9 _ -"),
+        "5:8: [sinks.\"\"] is not a valid name; a name has 1 to 64 characters of A-Z a-z 0-9 _ -".to_owned(),
     ];
     assert_eq!(summary(&text), expected);
 }
 
 #[test]
-fn tables_that_are_none_or_empty_or_unknown_say_how_they_are_written() {
+fn invalid_empty_and_unknown_tables_have_clear_errors() {
     let text = "sinks = \"stdout\"\n[listners.a]\nprotocol = \"datadog\"\n[adnim]\n[listeners]\n";
     let expected = [
         "1:9: `sinks` must be a table, not a string; for example [sinks]",
         "2:2: unknown key `listners` in the file; did you mean `listeners`?",
-        "4:2: unknown key `adnim` in the file; what can stand here: limits, admin, reload, listeners, sinks",
-        "5:2: [listeners] is empty; write [listeners.NAME], or leave [listeners] out for what is built in",
+        "4:2: unknown key `adnim` in the file; allowed keys: limits, admin, reload, listeners, sinks",
+        "5:2: [listeners] is empty; write [listeners.NAME], or remove [listeners] to use the built-in listeners",
     ];
     assert_eq!(summary(text), expected);
     let text = "[listeners]\nprotocol = \"datadog\"\n[[sinks]]\ntype = \"stdout\"\n";
@@ -222,7 +319,7 @@ fn tables_that_are_none_or_empty_or_unknown_say_how_they_are_written() {
 }
 
 #[test]
-fn escapes_in_a_file_do_not_reach_the_terminal() {
+fn control_characters_of_a_file_do_not_reach_the_terminal() {
     let said = errors("\"\\u001b[2J\" = 1\n[sinks.a]\ntype = \"a\\nb\"\n");
     assert!(said.contains("unknown key `\u{fffd}[2J`"), "{said}");
     assert!(!said.contains('\u{1b}'), "{said}");
@@ -256,7 +353,7 @@ fn no_truncation_or_changed_byte_of_a_file_makes_the_reader_panic() {
 }
 
 #[test]
-fn a_path_prefix_that_is_no_path_is_told() {
+fn a_path_prefix_must_be_a_path() {
     let text = "[listeners.a]\nprotocol = \"endless\"\npath_prefix = \"metrics\"\ndedup.entries = -1\nquarantine.max_bytes = 1\n";
     let expected = [
         "3:15: `path_prefix` is not a path; for example \"/metrics\"",

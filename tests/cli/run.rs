@@ -61,7 +61,7 @@ fn stop(daemon: Binary, signal: &str) -> Ended {
 }
 
 #[test]
-fn what_agents_sent_is_what_was_written_and_the_books_say_so() {
+fn everything_that_agents_send_is_written_and_counted() {
     let (directory, daemon) = start(&listener(), &[]);
     let sent = simulate(daemon.address("test"), 3_000, 5);
     let ended = stop(daemon, "TERM");
@@ -76,11 +76,11 @@ fn what_agents_sent_is_what_was_written_and_the_books_say_so() {
 }
 
 #[test]
-fn an_interrupt_ends_the_daemon_as_well_and_open_records_go_out() {
+fn sigint_drains_the_daemon_and_open_records_are_written() {
     let (_directory, daemon) = start(&listener(), &[]);
     let mut stream = TcpStream::connect(daemon.address("test")).unwrap();
     stream.write_all(&[wire::process(), wire::named_span(1, "closed"), wire::named_span(1, "open")].concat()).unwrap();
-    // What is on its way to the daemon when it stops belongs to nobody yet; so see that it is there.
+    // A second connection that is served shows that the daemon has received the bytes of the first.
     let mut reader = TcpStream::connect(daemon.address("test")).unwrap();
     reader.write_all(b"x").unwrap();
     reader.shutdown(Shutdown::Write).unwrap();
@@ -92,7 +92,7 @@ fn an_interrupt_ends_the_daemon_as_well_and_open_records_go_out() {
 }
 
 #[test]
-fn a_hang_up_lets_go_of_renamed_files() {
+fn sighup_closes_renamed_files() {
     let directory = tempfile::tempdir().unwrap();
     let (live_file, old_file) = (directory.path().join("events.ndjson"), directory.path().join("old.ndjson"));
     let (_directory, daemon) = start(&file_sink(&live_file), &[]);
@@ -101,7 +101,7 @@ fn a_hang_up_lets_go_of_renamed_files() {
     until("the span is in the file", || (!spans(&events_in(&live_file)).is_empty()).then_some(()));
     fs::rename(&live_file, &old_file).unwrap();
     daemon.signal("HUP");
-    daemon.until_stderr("SIGHUP: files are opened anew");
+    daemon.until_stderr("SIGHUP: files are reopened");
     send_span(address, "after");
     stop(daemon, "TERM");
     assert_eq!(spans(&events_in(&old_file)), [("before", true)]);
@@ -109,12 +109,12 @@ fn a_hang_up_lets_go_of_renamed_files() {
 }
 
 #[test]
-fn a_hang_up_closes_files_although_nothing_is_written() {
+fn sighup_closes_files_without_a_further_write() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().canonicalize().unwrap().join("events.ndjson");
     let (_directory, daemon) = start(&file_sink(&path), &[]);
     send_span(daemon.address("test"), "before");
-    // All that was sent: a write after the signal would open the file anew.
+    // Everything is written: a later write would open the file again.
     until("the span is in the file", || (!spans(&events_in(&path)).is_empty()).then_some(()));
     assert!(daemon.has_open(&path));
     daemon.signal("HUP");
@@ -125,7 +125,7 @@ fn a_hang_up_closes_files_although_nothing_is_written() {
 }
 
 #[test]
-fn a_hang_up_takes_a_good_configuration_and_not_a_bad_one() {
+fn sighup_takes_a_valid_configuration_and_rejects_an_invalid_one() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str| directory.path().join(name);
     let (home, daemon) = start(&file_sink(&file("first.ndjson")), &[]);
@@ -135,10 +135,10 @@ fn a_hang_up_takes_a_good_configuration_and_not_a_bad_one() {
     let good = fs::read_to_string(&path).unwrap();
     fs::write(&path, good.replace("first.ndjson", "second.ndjson") + "[listeners.bad]\nprotocol = 7\n").unwrap();
     daemon.signal("HUP");
-    daemon.until_stderr("everything goes on as before: the configuration is wrong");
+    daemon.until_stderr("the running configuration stays in force: invalid configuration");
     fs::write(&path, good.replace("first.ndjson", "second.ndjson")).unwrap();
     daemon.signal("HUP");
-    daemon.until_stderr("begun anew");
+    daemon.until_stderr("restarted");
     send_span(address, "second");
     stop(daemon, "TERM");
     assert_eq!(spans(&events_in(&file("first.ndjson"))), [("first", true)]);
@@ -156,17 +156,39 @@ fn a_watched_configuration_is_taken_without_a_signal() {
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&next, text.replace("first.ndjson", "second.ndjson")).unwrap();
     fs::rename(&next, &path).unwrap();
-    daemon.until_stderr("begun anew");
+    daemon.until_stderr("restarted");
     send_span(address, "second");
     fs::write(&path, "nonsense").unwrap();
-    daemon.until_stderr("everything goes on as before");
+    daemon.until_stderr("the running configuration stays in force");
     send_span(address, "third");
     stop(daemon, "TERM");
     assert_eq!(spans(&events_in(&file("second.ndjson"))), [("second", true), ("third", true)]);
 }
 
 #[test]
-fn a_daemon_whose_log_nobody_reads_any_more_goes_on() {
+fn a_watched_file_that_is_cut_off_changes_nothing_and_stays_watched() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let (home, daemon) = start(&format!("[reload]\nwatch = true\n{}", file_sink(&file("first.ndjson"))), &[]);
+    let address = daemon.address("test");
+    let path = home.path().join("t.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    // Both are valid configurations: without a section the built-in one is used.
+    for (cut_off, lost) in [("", "listeners"), (text.split("[sinks").next().unwrap(), "sinks")] {
+        fs::write(&path, cut_off).unwrap();
+        daemon.until_stderr(&format!("has no [{lost}] any more, as if it were cut off"));
+    }
+    send_span(address, "meanwhile");
+    fs::write(&path, text.replace("first.ndjson", "second.ndjson")).unwrap();
+    daemon.until_stderr("restarted");
+    send_span(address, "after");
+    stop(daemon, "TERM");
+    assert_eq!(spans(&events_in(&file("first.ndjson"))), [("meanwhile", true)]);
+    assert_eq!(spans(&events_in(&file("second.ndjson"))), [("after", true)]);
+}
+
+#[test]
+fn a_daemon_keeps_running_after_its_log_is_closed() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("events.ndjson");
     let (_directory, mut command) = command(&file_sink(&file), &[]);
@@ -186,33 +208,36 @@ fn a_daemon_whose_log_nobody_reads_any_more_goes_on() {
 }
 
 #[test]
-fn a_second_signal_ends_at_once_and_says_what_was_not_written() {
+fn a_second_signal_ends_immediately_and_unwritten_events_have_failed() {
     let (_directory, command) = command(&format!("limits.shutdown_grace = \"1h\"\n{}", listener()), &[]);
-    // Its stdout is a pipe that nobody reads on, and that is soon full.
+    // Its stdout is a pipe without a reader, which is soon full.
     let mut daemon = Binary::start_unheard(command);
     let mut stdout = daemon.take_stdout();
     let mut stream = TcpStream::connect(daemon.address("test")).unwrap();
     stream.write_all(&wire::work(3_000).0).unwrap();
-    // The first byte shows that it is at work; the pipe holds a tenth of what is to come.
+    // The first byte shows that it writes; the pipe holds a tenth of the output.
     stdout.read_exact(&mut [0]).unwrap();
     daemon.signal("TERM");
-    daemon.until_stderr("a second signal stops at once");
+    daemon.until_stderr("a second signal stops immediately");
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     let words = ended.last_words();
     assert!(words.ends_with(" decoded events could not be written by sink console"), "{}", ended.stderr);
+    assert!(!ended.line("sink console: ").contains("in flight"), "{}", ended.stderr);
 }
 
 #[test]
-fn events_that_could_not_be_written_are_the_last_words_and_exit_code_1() {
+fn unwritten_events_are_in_the_last_line_and_give_exit_code_1() {
     let directory = tempfile::tempdir().unwrap();
-    let no_directory = directory.path().join("file");
-    fs::write(&no_directory, "").unwrap();
-    let toml = format!("limits.shutdown_grace = \"100ms\"\n{}", file_sink(&no_directory.join("events.ndjson")));
+    let events = directory.path().join("events.ndjson");
+    // The daemon cannot write a file that another process has locked.
+    let locked = fs::OpenOptions::new().create(true).append(true).open(&events).unwrap();
+    locked.lock().unwrap();
+    let toml = format!("limits.shutdown_grace = \"100ms\"\n{}", file_sink(&events));
     let (_directory, daemon) = start(&toml, &[]);
     send_span(daemon.address("test"), "lost");
-    daemon.until_stderr("holding everything until it can");
+    daemon.until_stderr("cannot write; buffering and retrying");
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(1));
@@ -237,7 +262,7 @@ fn a_fatal_sink_ends_the_daemon_with_exit_code_1() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_the_last_word_and_exit_code_1() {
+fn a_port_in_use_is_in_the_last_line_and_gives_exit_code_1() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let (_directory, daemon) = start(&format!("[listeners.a]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n"), &[]);
@@ -256,9 +281,9 @@ fn with_log_format_json_every_line_is_json() {
     simulate(address, 100, 1);
     let ended = stop(daemon, "TERM");
     assert_eq!(ended.events().len(), 100);
-    let said: Vec<Value> = ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // At debug, connections have words of their own, and say which they are.
-    let of_connection = said.iter().find(|line| line["fields"]["message"] == "connection opened").unwrap();
+    let lines: Vec<Value> = ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // At debug level, lines about connections have a span with the protocol.
+    let of_connection = lines.iter().find(|line| line["fields"]["message"] == "connection opened").unwrap();
     assert_eq!(of_connection["span"]["protocol"], "datadog");
 }
 
@@ -269,7 +294,7 @@ fn a_daemon_without_a_file_descriptor_left_recovers() {
     limited.arg("--nofile=40").arg(command.get_program()).args(command.get_args());
     let daemon = Binary::start(limited);
     let address = daemon.address("test");
-    // The system accepts them all; the daemon can take about half of them.
+    // The kernel accepts them all, the daemon about half of them.
     let streams: Vec<_> = (0..60).map(|_| TcpStream::connect(address).unwrap()).collect();
     daemon.until_stderr("cannot accept connections; trying again");
     drop(streams);

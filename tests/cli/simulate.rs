@@ -1,4 +1,4 @@
-//! The simulated agents, held against a reader of their own: it knows the sizes of objects and no more.
+//! The simulated datadog agents, checked with a separate reader that knows only the sizes of objects.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -16,7 +16,7 @@ use tributary::simulate::{Agent, Amount, Counts, Plan, Sent, run};
 /// A fixed time: 2026-11-20, in nanoseconds since 1970.
 const BASE: u64 = 1_795_132_800_000_000_000;
 
-/// What a walk over a stream found, by object type.
+/// The objects of a stream, by type.
 #[derive(Default, Debug)]
 struct Walk {
     counts: Counts,
@@ -28,11 +28,11 @@ struct Walk {
     /// Lengths of all lists.
     lists: Vec<usize>,
     entries: u64,
-    /// How often each id was defined, and its last text.
+    /// The number of definitions of each id, and its last text.
     texts: HashMap<[u8; 8], (u64, String)>,
-    /// Every id used, in order.
+    /// Every used id, in order.
     uses: Vec<[u8; 8]>,
-    /// Bytes after the last whole object.
+    /// The bytes after the last complete object.
     rest: usize,
 }
 
@@ -49,7 +49,7 @@ impl Walk {
         walk
     }
 
-    /// Counts the object at the front; answers its length, or `None` when it is not whole.
+    /// Counts the first object and returns its length, or `None` if it is incomplete.
     fn object(&mut self, bytes: &[u8], dialect: Dialect) -> Option<usize> {
         if bytes.is_empty() {
             return None;
@@ -107,7 +107,7 @@ fn stream(seed: u64, connection: u64, events: u64, dialect: Dialect) -> (Vec<u8>
 }
 
 #[test]
-fn the_same_seed_gives_the_same_bytes_and_another_seed_or_connection_others() {
+fn only_the_same_seed_and_connection_give_the_same_bytes() {
     let (bytes, _) = stream(7, 0, 5_000, Dialect::Exact);
     assert!(bytes == stream(7, 0, 5_000, Dialect::Exact).0);
     assert!(bytes != stream(8, 0, 5_000, Dialect::Exact).0);
@@ -115,7 +115,7 @@ fn the_same_seed_gives_the_same_bytes_and_another_seed_or_connection_others() {
 }
 
 #[test]
-fn a_stream_is_cut_into_as_many_objects_and_events_as_the_tracer_counts() {
+fn a_stream_has_as_many_objects_and_events_as_the_tracer_counts() {
     for dialect in [Dialect::Exact, Dialect::Padded32] {
         for events in [1, 2, 7, 1_000, 20_000] {
             let (bytes, counts) = stream(1, 0, events, dialect);
@@ -127,7 +127,7 @@ fn a_stream_is_cut_into_as_many_objects_and_events_as_the_tracer_counts() {
 }
 
 #[test]
-fn a_connection_begins_with_the_process_and_what_is_known_about_it() {
+fn a_connection_begins_with_the_process_and_its_attributes() {
     let mut hello = Vec::new();
     let counts = Tracer::new(1, 0, BASE, Dialect::Exact).hello(&mut hello);
     assert_eq!(hello[..14], [0xdd, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 4, 0]);
@@ -163,7 +163,7 @@ fn every_list_of_the_padded_dialect_takes_515_bytes_with_zeros_at_its_end() {
 }
 
 #[test]
-fn every_id_used_is_defined_and_a_forgotten_one_again() {
+fn every_used_id_is_defined_and_a_forgotten_id_is_defined_again() {
     let (bytes, _) = stream(5, 0, 50_000, Dialect::Exact);
     let walk = Walk::of(&bytes, Dialect::Exact);
     assert!(walk.uses.iter().all(|id| walk.texts.contains_key(id)));
@@ -172,7 +172,7 @@ fn every_id_used_is_defined_and_a_forgotten_one_again() {
 }
 
 #[test]
-fn a_tracer_that_remembers_little_says_so_and_repeats_itself() {
+fn a_tracer_with_a_small_cache_declares_it_and_repeats_definitions() {
     let strings = |size| {
         let mut tracer = Tracer::new(5, 0, BASE, Dialect::Exact).with_string_cache_size(size);
         let mut out = Vec::new();
@@ -199,12 +199,12 @@ fn spans_look_like_those_of_a_real_program() {
     assert!(walk.traces > 1_000, "{} trace objects", walk.traces);
 }
 
-/// A plan for `to`: as fast as it goes.
+/// A plan for `to` without a rate limit.
 fn plan(to: SocketAddr, amount: Amount, connections: usize) -> Plan {
     Plan { to, amount, rate: None, connections, seed: 11 }
 }
 
-/// Accepts `connections` of them and reads each to its end.
+/// Accepts this number of connections and reads each to its end.
 async fn read_all(listener: TcpListener, connections: usize) -> Vec<Vec<u8>> {
     let mut readers = JoinSet::new();
     for _ in 0..connections {
@@ -218,7 +218,7 @@ async fn read_all(listener: TcpListener, connections: usize) -> Vec<Vec<u8>> {
     readers.join_all().await
 }
 
-/// What the streams hold together.
+/// The objects of all streams together.
 fn counted(streams: &[Vec<u8>], dialect: Dialect) -> (Counts, u64) {
     let mut counts = Counts::default();
     for stream in streams {
@@ -252,13 +252,13 @@ async fn a_count_is_sent_exactly_over_all_connections() {
 
 #[tokio::test]
 async fn nothing_to_send_opens_no_connection() {
-    let nobody = "127.0.0.1:1".parse().unwrap();
-    let sent = run(Agent::Datadog(Dialect::Exact), plan(nobody, Amount::Events(0), 3), pending()).await.unwrap();
+    let unused = "127.0.0.1:1".parse().unwrap();
+    let sent = run(Agent::Datadog(Dialect::Exact), plan(unused, Amount::Events(0), 3), pending()).await.unwrap();
     assert_eq!((sent.messages, sent.events, sent.bytes), (0, 0, 0));
 }
 
 #[tokio::test]
-async fn a_stop_or_the_end_of_the_time_leaves_no_object_cut_short() {
+async fn a_stop_and_the_end_of_the_time_leave_no_incomplete_object() {
     let instant = Duration::from_millis(50);
     for (amount, stop) in [(Amount::For(instant), Duration::MAX), (Amount::Events(u64::MAX), instant)] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -272,20 +272,20 @@ async fn a_stop_or_the_end_of_the_time_leaves_no_object_cut_short() {
 }
 
 #[tokio::test]
-async fn a_rate_is_kept_and_goes_past_by_one_trace_at_most() {
+async fn a_rate_is_exceeded_by_one_trace_at_most() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let amount = Amount::For(Duration::from_millis(300));
     let plan = Plan { rate: Some(2_000), ..plan(listener.local_addr().unwrap(), amount, 2) };
     let (sent, streams) = join!(run(Agent::Datadog(Dialect::Exact), plan, pending()), read_all(listener, 2));
     let sent = sent.unwrap();
     assert_received(&sent, &streams, Dialect::Exact);
-    // How much comes depends on the machine; that it is no more than the rate allows does not.
+    // The machine can be slower than the rate, never faster.
     let allowed = 2_000.0 * sent.seconds + 2.0 * 13.0;
     assert!(sent.events > 2 && sent.events as f64 <= allowed, "{sent}");
 }
 
 #[tokio::test]
-async fn a_broken_connection_is_an_error_that_says_how_much_was_sent() {
+async fn a_failed_connection_is_an_error_with_the_number_of_sent_events() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let plan = plan(listener.local_addr().unwrap(), Amount::Events(u64::MAX), 1);
     let collector = async {
@@ -301,7 +301,7 @@ async fn a_broken_connection_is_an_error_that_says_how_much_was_sent() {
 }
 
 #[tokio::test]
-async fn a_collector_that_breaks_off_after_the_last_byte_was_sent_is_noticed() {
+async fn a_reset_after_the_last_byte_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let plan = plan(listener.local_addr().unwrap(), Amount::Events(100), 1);
     let collector = async {
@@ -316,8 +316,8 @@ async fn a_collector_that_breaks_off_after_the_last_byte_was_sent_is_noticed() {
 
 #[tokio::test]
 async fn a_plan_without_connections_or_rate_is_refused() {
-    let nobody = "127.0.0.1:1".parse().unwrap();
-    let plan = plan(nobody, Amount::Events(1), 1);
+    let unused = "127.0.0.1:1".parse().unwrap();
+    let plan = plan(unused, Amount::Events(1), 1);
     for plan in [Plan { connections: 0, ..plan }, Plan { rate: Some(0), ..plan }] {
         let error = run(Agent::Datadog(Dialect::Exact), plan, pending()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -325,7 +325,7 @@ async fn a_plan_without_connections_or_rate_is_refused() {
 }
 
 #[test]
-fn what_was_sent_is_one_line_of_json() {
+fn the_result_is_one_line_of_json() {
     let sent = Sent { protocol: "datadog", messages: 3, events: 1, bytes: 99, seconds: 1.5 };
     let line = sent.to_json();
     let json: serde_json::Value = serde_json::from_str(&line).unwrap();

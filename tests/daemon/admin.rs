@@ -1,8 +1,9 @@
-//! The admin endpoint of a running daemon, asked over real sockets.
+//! The admin endpoint of a running daemon, over real sockets: its responses, who may use it, and its limits.
 
 use std::future::pending;
 use std::net::SocketAddr;
 
+use crate::live::binary::{Binary, tributary};
 use crate::live::{Daemon, connect, until, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -12,7 +13,7 @@ use tributary::simulate::{Agent, Amount, Plan, bytefrog, datadog, endless, rbkit
 
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 
-/// The status, the head in small letters, and the body of an answer.
+/// A response: its status, its head in lower case, and its body.
 struct Answer {
     status: u16,
     head: String,
@@ -20,11 +21,15 @@ struct Answer {
 }
 
 async fn ask(address: SocketAddr, method: &str, path: &str, headers: &str) -> Answer {
+    send(address, &format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\n{headers}\r\n")).await
+}
+
+/// Sends a request as it stands.
+async fn send(address: SocketAddr, request: &str) -> Answer {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut text = String::new();
-    within("an answer", stream.read_to_string(&mut text)).await.unwrap();
+    within("a response", stream.read_to_string(&mut text)).await.unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     Answer { status, head: head.to_lowercase(), body: body.to_owned() }
@@ -36,7 +41,7 @@ async fn get(server: &Server, path: &str) -> Answer {
 
 async fn tell(server: &Server, agent: &str, command: &str) -> Answer {
     let path = format!("/agents/{agent}/commands/{command}");
-    ask(server.admin_address().unwrap(), "POST", &path, "").await
+    ask(server.admin_address().unwrap(), "POST", &path, "x-tributary: 1\r\n").await
 }
 
 /// The value of a series in a scrape.
@@ -51,7 +56,7 @@ fn series(metrics: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_healthy_daemon_lives_is_ready_and_shows_its_books() {
+async fn a_healthy_daemon_is_alive_and_ready_and_shows_its_counters() {
     let daemon = Daemon::start(&format!("{ADMIN}{}", crate::live::listener(""))).await;
     let server = &daemon.server;
     for (path, words) in [("/livez", "alive\n"), ("/readyz", "ready\n")] {
@@ -62,12 +67,14 @@ async fn a_healthy_daemon_lives_is_ready_and_shows_its_books() {
     assert_eq!(before.status, 200);
     assert!(before.head.contains("content-type: application/openmetrics-text"), "{}", before.head);
     assert!(before.body.ends_with("# EOF\n"));
-    // Bytes that are no span, from many peers: they are counted, and no peer gets a series.
+    // Invalid bytes from many peers are counted, and no peer gets a series.
     for _ in 0..50 {
         connect(server).await.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     }
     daemon
-        .until_totals("all have come and gone", |counters| counters.connections == 50 && counters.connections_open == 0)
+        .until_totals("all connections are closed", |counters| {
+            counters.connections == 50 && counters.connections_open == 0
+        })
         .await;
     let after = get(server, "/metrics").await.body;
     let labels = "listener=\"test\",protocol=\"datadog\"";
@@ -84,7 +91,7 @@ async fn a_healthy_daemon_lives_is_ready_and_shows_its_books() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said_clearly() {
+async fn unknown_paths_methods_and_agents_have_clear_errors() {
     let daemon = Daemon::start(&format!("{ADMIN}{}", crate::live::listener(""))).await;
     let address = daemon.server.admin_address().unwrap();
     for (method, path, status, words) in [
@@ -96,7 +103,7 @@ async fn what_is_not_there_is_said_clearly() {
         ("POST", "/agents/nobody:0/commands/start", 404, "no such agent"),
         ("POST", "/agents/test/commands/start", 404, "no such agent"),
     ] {
-        let answer = ask(address, method, path, "").await;
+        let answer = ask(address, method, path, "x-tributary: 1\r\n").await;
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
         assert!(answer.body.contains(words), "{method} {path}: {}", answer.body);
     }
@@ -106,7 +113,7 @@ async fn what_is_not_there_is_said_clearly() {
 }
 
 #[tokio::test]
-async fn a_token_is_wanted_for_all_but_the_probes() {
+async fn every_request_but_the_probes_needs_the_token() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("token");
     std::fs::write(&file, "s3cret\n").unwrap();
@@ -129,11 +136,16 @@ async fn a_token_is_wanted_for_all_but_the_probes() {
         let header = format!("authorization: {scheme} s3cret\r\n");
         assert_eq!(ask(address, "GET", "/metrics", &header).await.status, status, "{scheme}");
     }
+    // No web page has the token, so a request with it may name any host; without it no such request is accepted.
+    let foreign = |path: &str, token: &str| format!("GET {path} HTTP/1.1\r\nhost: evil.example\r\n{token}\r\n");
+    assert_eq!(send(address, &foreign("/metrics", &with("s3cret"))).await.status, 200);
+    assert_eq!(send(address, &foreign("/metrics", &with("s3cre"))).await.status, 403);
+    assert_eq!(send(address, &foreign("/livez", "")).await.status, 403);
     daemon.stop().await;
 }
 
 #[test]
-fn beyond_loopback_it_wants_a_token_and_tls() {
+fn beyond_loopback_it_needs_a_token_and_tls() {
     let error = |admin: &str| Config::parse("t.toml", admin).unwrap_err().to_string();
     for admin in ["[admin]\nlisten = \"0.0.0.0:9464\"", "[admin]\nlisten = \"[::]:1\"\ntoken_file = \"t\""] {
         assert!(error(admin).contains("beyond loopback it needs `token_file` and `tls`"), "{}", error(admin));
@@ -144,7 +156,7 @@ fn beyond_loopback_it_wants_a_token_and_tls() {
 }
 
 #[tokio::test]
-async fn an_address_in_use_is_an_error_only_where_it_was_asked_for() {
+async fn an_address_in_use_is_an_error_only_if_the_address_is_configured() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let admin = format!("[admin]\nlisten = \"{}\"\n", taken.local_addr().unwrap());
     let mut config = crate::live::config(&format!("{admin}{}", crate::live::listener("")));
@@ -157,7 +169,7 @@ async fn an_address_in_use_is_an_error_only_where_it_was_asked_for() {
 }
 
 #[tokio::test]
-async fn ruby_processes_are_listed_and_commanded() {
+async fn ruby_processes_are_listed_and_take_commands() {
     let options = rbkit::Options {
         publish: ([127, 0, 0, 1], 0).into(),
         request: ([127, 0, 0, 1], 0).into(),
@@ -200,7 +212,7 @@ async fn ruby_processes_are_listed_and_commanded() {
     assert!(unknown.status == 404 && unknown.body.contains("trigger_gc"), "{}", unknown.body);
     let done = tell(&daemon.server, "ruby:0", "start_memory_profile").await;
     assert_eq!((done.status, done.body.as_str()), (200, "received\n"));
-    let report = within("the process has said all", running).await.unwrap().unwrap();
+    let report = within("the process has sent all its events", running).await.unwrap().unwrap();
     assert_eq!(report.received.requests["start_memory_profile"], 1);
     assert_eq!(report.received.faults(), 0);
     daemon.stop().await;
@@ -243,7 +255,7 @@ async fn traced_programs_are_listed_and_a_harmful_command_is_refused() {
 }
 
 #[tokio::test]
-async fn everybody_who_was_heard_is_listed_with_what_they_said_and_how_much() {
+async fn every_recently_seen_agent_is_listed_with_its_resource_and_counters() {
     let listen = "listen = \"127.0.0.1:0\"";
     let toml = format!(
         "{ADMIN}[listeners.spans]\nprotocol = \"datadog\"\n{listen}\n\
@@ -261,25 +273,223 @@ async fn everybody_who_was_heard_is_listed_with_what_they_said_and_how_much() {
         let plan = Plan { to, amount: Amount::Events(300), rate: None, connections: 2, seed: 7 };
         within(listener, tributary::simulate::run(agent, plan, pending())).await.unwrap();
     }
-    until("everybody has gone", || {
+    until("all connections are closed", || {
         let totals = daemon.server.accounting().totals();
         totals.listeners.iter().all(|one| one.connections_open == 0).then_some(())
     })
     .await;
     let agents: Vec<serde_json::Value> = serde_json::from_str(&get(&daemon.server, "/agents").await.body).unwrap();
     for totals in daemon.server.accounting().totals().listeners {
-        let heard: Vec<_> = agents.iter().filter(|agent| agent["listener"] == totals.name.as_str()).collect();
-        let sum = |field: &str| heard.iter().map(|agent| agent[field].as_u64().unwrap()).sum::<u64>();
-        assert_eq!((sum("events"), sum("losses")), (totals.events(), 0), "{heard:?}");
+        let seen: Vec<_> = agents.iter().filter(|agent| agent["listener"] == totals.name.as_str()).collect();
+        let sum = |field: &str| seen.iter().map(|agent| agent[field].as_u64().unwrap()).sum::<u64>();
+        assert_eq!((sum("events"), sum("losses")), (totals.events(), 0), "{seen:?}");
         assert!(totals.events() >= 300);
-        for agent in &heard {
+        for agent in &seen {
             assert_eq!(agent["protocol"], totals.protocol.as_str());
             assert!(agent["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{agent}");
             assert!(agent["since"].as_str().unwrap() <= agent["last_seen"].as_str().unwrap(), "{agent}");
         }
-        let told = ["zico.session.id", "endless.image"];
-        let names = heard.iter().filter(|agent| told.iter().any(|key| agent["resource"][key].is_string())).count();
-        assert!(names > 0 || totals.name == "spans", "{heard:?}");
+        let keys = ["zico.session.id", "endless.image"];
+        let names = seen.iter().filter(|agent| keys.iter().any(|key| agent["resource"][key].is_string())).count();
+        assert!(names > 0 || totals.name == "spans", "{seen:?}");
     }
     daemon.stop().await;
+}
+
+/// A daemon with one listener and more lines in its `[admin]`.
+async fn daemon(admin: &str) -> (Daemon, SocketAddr) {
+    let daemon = Daemon::start(&format!("{ADMIN}{admin}\n{}", crate::live::listener(""))).await;
+    let address = daemon.server.admin_address().unwrap();
+    (daemon, address)
+}
+
+#[tokio::test]
+async fn a_host_that_a_web_page_could_have_is_refused() {
+    let (daemon, address) = daemon("hosts = [\"Collector.example\", \"192.0.2.7\"]").await;
+    let port = address.port();
+    let get =
+        async |path: &str, host: &str| send(address, &format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n")).await;
+    for path in ["/livez", "/readyz", "/metrics", "/agents"] {
+        for host in
+            ["evil.example", &format!("evil.example:{port}"), "localhost.evil.example", "192.0.2.8", "0.0.0.0", ""]
+        {
+            let refused = get(path, host).await;
+            assert_eq!(refused.status, 403, "{path} {host}: {}", refused.body);
+            assert!(refused.body.contains("[admin] hosts"), "{}", refused.body);
+        }
+        for host in
+            ["localhost", &format!("LOCALHOST:{port}"), "127.0.0.1", "[::1]:80", "collector.example:1", "192.0.2.7"]
+        {
+            assert_eq!(get(path, host).await.status, 200, "{path} {host}");
+        }
+    }
+    // The target of a request for a proxy is a host too.
+    let request = "GET http://evil.example/livez HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    assert_eq!(send(address, request).await.status, 403);
+    // Each request has one host; only HTTP/1.0, which no browser speaks, has none.
+    for (request, status) in [
+        ("GET /livez HTTP/1.1\r\n\r\n", 400),
+        ("GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\n\r\n", 400),
+        ("GET /livez HTTP/1.0\r\n\r\n", 200),
+        ("GET /livez HTTP/1.0\r\nhost: evil.example\r\n\r\n", 403),
+    ] {
+        assert_eq!(send(address, request).await.status, status, "{request}");
+    }
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_of_another_site_is_refused() {
+    let (daemon, address) = daemon("").await;
+    for header in [
+        "origin: http://evil.example",
+        "origin: null",
+        "origin: http://localhost",
+        "origin: http://127.0.0.1:1",
+        "origin: ",
+        "sec-fetch-site: cross-site",
+        "sec-fetch-site: same-site",
+        &format!("origin: http://{address}\r\norigin: http://evil.example"),
+    ] {
+        for path in ["/livez", "/metrics", "/agents", "/tap"] {
+            assert_eq!(ask(address, "GET", path, &format!("{header}\r\n")).await.status, 403, "{path} {header}");
+        }
+        let command =
+            ask(address, "POST", "/agents/a:0/commands/stop", &format!("x-tributary: 1\r\n{header}\r\n")).await;
+        assert_eq!(command.status, 403, "{header}");
+    }
+    for header in
+        [format!("origin: http://{address}"), "sec-fetch-site: same-origin".into(), "sec-fetch-site: none".into()]
+    {
+        assert_eq!(ask(address, "GET", "/metrics", &format!("{header}\r\n")).await.status, 200, "{header}");
+    }
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_command_needs_a_header_that_forms_cannot_send() {
+    let (daemon, address) = daemon("").await;
+    let command = async |headers: &str| ask(address, "POST", "/agents/nobody:0/commands/stop", headers).await;
+    for headers in [
+        "",
+        "content-type: application/x-www-form-urlencoded\r\n",
+        "content-type: text/plain\r\n",
+        "content-type: text/plain; application/json\r\n",
+        "content-type: multipart/form-data; boundary=x\r\n",
+    ] {
+        let refused = command(headers).await;
+        assert_eq!(refused.status, 403, "{headers}");
+        assert!(refused.body.contains("X-Tributary: 1"), "{}", refused.body);
+    }
+    // The command is examined, and the agent is unknown.
+    for headers in [
+        "x-tributary: 1\r\n",
+        "content-type: application/json\r\n",
+        "Content-Type: Application/JSON; charset=utf-8\r\n",
+    ] {
+        assert_eq!(command(headers).await.status, 404, "{headers}");
+    }
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn slow_connections_do_not_keep_others_out() {
+    // Neither time limit ends them within this test.
+    let (daemon, address) = daemon("head_timeout = \"1h\"\nresponse_timeout = \"1h\"").await;
+    let mut slow = Vec::new();
+    for number in 0..64 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // Some send nothing, and some send a part of a head.
+        if number % 2 == 0 {
+            stream.write_all(b"GET /livez HTTP/1.1\r\nhost: local").await.unwrap();
+        }
+        slow.push(stream);
+    }
+    assert_eq!(get(&daemon.server, "/livez").await.status, 200);
+    assert_eq!(get(&daemon.server, "/metrics").await.status, 200);
+    // The first ones were closed, and the last ones are open.
+    let mut first = slow.remove(1);
+    let end = within("the first is closed", first.read(&mut [0; 1])).await;
+    assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+    let mut last = slow.pop().unwrap();
+    last.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut response = String::new();
+    within("the last has its response", last.read_to_string(&mut response)).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn connections_that_do_not_read_their_responses_do_not_keep_others_out() {
+    // Taps keep their connections; all others can be closed for new ones.
+    let (daemon, address) = daemon("max_connections = 8\nhead_timeout = \"1h\"\nresponse_timeout = \"1h\"").await;
+    let mut taps = Vec::new();
+    for number in 1..=4_u64 {
+        let mut tap = TcpStream::connect(address).await.unwrap();
+        tap.write_all(b"GET /tap HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        taps.push(tap);
+        within("the tap is open", async {
+            while value(&get(&daemon.server, "/metrics").await.body, "tributary_taps") < number as f64 {}
+        })
+        .await;
+    }
+    let slow: Vec<_> = (0..16).map(|_| TcpStream::connect(address)).collect();
+    for stream in slow {
+        stream.await.unwrap().write_all(b"G").await.unwrap();
+    }
+    let metrics = get(&daemon.server, "/metrics").await.body;
+    assert_eq!(value(&metrics, "tributary_taps"), 4.0);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_without_a_request_ends_after_head_timeout() {
+    let (daemon, address) = daemon("head_timeout = \"50ms\"").await;
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    let mut slow = TcpStream::connect(address).await.unwrap();
+    slow.write_all(b"GET /livez HTTP/1.1\r\n").await.unwrap();
+    for stream in [&mut silent, &mut slow] {
+        let end = within("it is closed", stream.read(&mut [0; 1])).await;
+        assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+    }
+    assert_eq!(get(&daemon.server, "/livez").await.status, 200);
+    daemon.stop().await;
+}
+
+#[test]
+fn hosts_have_no_ports() {
+    for hosts in ["[\"a:80\"]", "[\"http://a\"]", "[\"\"]", "[\"[::1]\"]", "[\"*\"]"] {
+        let error = Config::parse("t.toml", &format!("[admin]\nhosts = {hosts}\n")).unwrap_err().to_string();
+        assert!(error.contains("an element of `hosts` is not a host"), "{error}");
+    }
+    let config = Config::parse("t.toml", "[admin]\nhosts = [\"A.example\", \"::1\", \"10.0.0.1\"]\n").unwrap().config;
+    assert_eq!(config.admin.hosts, ["a.example", "::1", "10.0.0.1"]);
+}
+
+#[test]
+fn a_token_that_every_user_can_read_is_a_warning_at_the_start() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let (token, path) = (directory.path().join("token"), directory.path().join("t.toml"));
+    std::fs::write(&token, "s3cret").unwrap();
+    std::fs::write(&path, format!("{ADMIN}token_file = {token:?}\n{}", crate::live::listener(""))).unwrap();
+    for (mode, is_exposed) in [(0o644, true), (0o640, false)] {
+        std::fs::set_permissions(&token, PermissionsExt::from_mode(mode)).unwrap();
+        let daemon = Binary::start(tributary(&["run", "--config", path.to_str().unwrap()]));
+        daemon.until_stderr("sink console");
+        daemon.signal("TERM");
+        let ended = daemon.end();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        let warning =
+            ended.stderr.lines().find(|line| line.contains("every user of this machine can access this secret"));
+        assert_eq!(warning.is_some(), is_exposed, "{}", ended.stderr);
+        for part in warning
+            .map(|_| [" WARN ", "option=\"admin.token_file\"", "mode=\"0644\"", "token", "chmod o="])
+            .into_iter()
+            .flatten()
+        {
+            assert!(warning.unwrap().contains(part), "{warning:?}");
+        }
+        assert!(!ended.stderr.contains("s3cret"));
+    }
 }

@@ -1,4 +1,4 @@
-//! A sink that cannot write slows the agents down, and costs them nothing else.
+//! A sink that cannot write slows the agents down and loses nothing.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use tributary::pipeline::accounting::Totals;
 use tributary::pipeline::options::QueueOptions;
 use tributary::server::Server;
 
-/// More spans than this cannot be on their way to a sink that stands still: 64 batches of 1,024 that it has in its hands, the
-/// queue's, and what the system keeps for a socket, 6 MiB or so of 83 bytes each.
-const MOST_ON_THEIR_WAY: u64 = 200_000;
+/// The maximum number of spans between a peer and a sink that stalls: 64 batches of 1,024 that the sink has taken, those of
+/// its queue, and the buffers of a socket, about 6 MiB with 83 bytes for each span.
+const MAX_IN_FLIGHT: u64 = 200_000;
 
 /// A daemon with one sink, whose queue holds one batch.
 async fn daemon(strings: &Strings, options: &str) -> Server {
@@ -44,7 +44,7 @@ async fn a_stalled_sink_stops_the_senders_writes_and_nothing_is_lost() {
     let (mut rest, mut sent, mut waited) = (&spans[..], 0_u64, 0);
     // Only an answer that stays out for a good while is taken for a stop.
     while waited < 3 {
-        assert!(sent < MOST_ON_THEIR_WAY, "the sender may go on and on");
+        assert!(sent < MAX_IN_FLIGHT, "the sender may go on and on");
         match timeout(Duration::from_millis(300), stream.write(rest)).await {
             Ok(written) => rest = &rest[written.unwrap()..],
             Err(_) => waited += 1,
@@ -56,7 +56,7 @@ async fn a_stalled_sink_stops_the_senders_writes_and_nothing_is_lost() {
     let in_hand = crate::live::counters(&server).bytes_in;
     assert!(in_hand < sent * 83, "the daemon has stopped reading");
     strings.set(Mood::Write);
-    within("the sender goes on", stream.write_all(rest)).await.unwrap();
+    within("the sender continues", stream.write_all(rest)).await.unwrap();
     send_all(stream, &[]).await;
     let totals = stop(server).await;
     assert_eq!(totals.sinks[0].written, 1 + sent + 500);

@@ -1,5 +1,5 @@
-//! The daemon over real sockets: what comes out is what `decode` makes of the same bytes, however they arrive, and
-//! whatever the neighbours do; and stopping loses nothing.
+//! The daemon over real sockets: its events are those of `decode` for the same bytes, however they arrive and
+//! whatever other connections do; and a stop loses nothing.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,14 +10,14 @@ use std::time::Duration;
 use crate::live::puppet::{Mood, Strings};
 use crate::live::{Daemon, Stopped, assert_is_closed, connect, losses, send_all, spans, timeless, until, wire, within};
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::{JoinSet, yield_now};
 use tributary::protocol::End;
 use tributary::protocol::datadog::{ListLayout, Options};
 use tributary::server::Server;
 
-/// Nothing happens for lack of time: as offline, where time stands still.
+/// No time limit passes, as offline.
 const TIMELESS: &str = "span_idle = \"1h\"\nwaiting.time = \"1h\"\nhandshake_timeout = \"1h\"\nmessage_timeout = \"1h\"\nclose_linger = \"1m\"";
 
 /// The name and the bytes of every recorded connection.
@@ -30,7 +30,7 @@ fn captures() -> Vec<(String, Vec<u8>)> {
     captures
 }
 
-/// What `decode` makes of these bytes.
+/// The events of `decode` for these bytes.
 fn decoded(bytes: &[u8], list_layout: ListLayout) -> Vec<Value> {
     let options = Options { list_layout, ..Options::default() };
     crate::common::decode_with(&options, vec![bytes], End::Closed).events.iter().map(timeless).collect()
@@ -56,7 +56,7 @@ async fn send_in_pieces(mut stream: TcpStream, bytes: &[u8], seed: u64) {
     send_all(stream, &[]).await;
 }
 
-/// Sends every capture to one daemon, all at once, and compares.
+/// Sends every capture to one daemon, all at the same time, and compares.
 async fn compare_all(layout: ListLayout, in_pieces: bool) {
     let key = if layout == ListLayout::Exact { "exact" } else { "padded32" };
     let daemon = Daemon::with(&format!("{TIMELESS}\nlist_layout = \"{key}\"")).await;
@@ -108,7 +108,7 @@ async fn a_file_sink_holds_the_events_that_decode_gives() {
         peers.push((name, stream.local_addr().unwrap().to_string(), decoded(&bytes, ListLayout::Exact)));
         send_all(stream, &bytes).await;
     }
-    until("every connection is over", || (crate::live::counters(&server).connections_open == 0).then_some(())).await;
+    until("every connection has ended", || (crate::live::counters(&server).connections_open == 0).then_some(())).await;
     let totals = within("stopping", server.stop()).await;
     assert!(totals.are_balanced(), "{totals}");
     let text = fs::read_to_string(directory.path().join("test.ndjson")).unwrap();
@@ -120,13 +120,13 @@ async fn a_file_sink_holds_the_events_that_decode_gives() {
 }
 
 #[tokio::test]
-async fn after_a_fault_the_bytes_that_were_received_count_and_no_others() {
+async fn after_a_fault_exactly_the_received_bytes_are_counted() {
     let daemon = Daemon::with("").await;
     let mut stream = daemon.connect().await;
     let garbage = vec![0xEE; 1 << 20];
     let mut sent = 0;
-    // The daemon soon stops listening; then a write fails.
-    within("the daemon has had enough", async {
+    // The daemon soon stops reading; then a write fails.
+    within("the daemon closes the connection", async {
         stream.write_all(&wire::process()).await.unwrap();
         while let Ok(bytes) = stream.write(&garbage).await {
             sent += bytes as u64;
@@ -144,10 +144,10 @@ async fn after_a_fault_the_bytes_that_were_received_count_and_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_on_one_connection_does_not_keep_another_waiting() {
+async fn a_flood_on_one_connection_does_not_delay_another() {
     let strings = Strings::new(Mood::Write);
     let sink = strings.clone();
-    // Of all that floods in, the sink is shown the logs only: there are none but the process and the traces.
+    // The sink takes logs only: the process and the traces.
     let queue = tributary::pipeline::options::QueueOptions {
         kinds: [tributary::event::Kind::Log].into_iter().collect(),
         ..Default::default()
@@ -181,11 +181,11 @@ async fn a_flood_on_one_connection_does_not_keep_another_waiting() {
     let mut flooded_before = 0;
     for count in 1..=30 {
         quiet.write_all(&wire::trace()).await.unwrap();
-        let heard = || strings.written().iter().filter(|event| event["origin"]["peer"] == peer).count();
+        let count_written = || strings.written().iter().filter(|event| event["origin"]["peer"] == peer).count();
         // The process and all traces but the last, which is still open.
-        until("the quiet connection is heard", || (heard() == count).then_some(())).await;
+        until("the quiet connection's events are written", || (count_written() == count).then_some(())).await;
         let flooded = crate::live::counters(&server).bytes_in;
-        assert!(flooded > flooded_before, "the flood goes on");
+        assert!(flooded > flooded_before, "the flood continues");
         flooded_before = flooded;
     }
     is_over.store(true, Ordering::Relaxed);
@@ -198,11 +198,11 @@ async fn a_flood_on_one_connection_does_not_keep_another_waiting() {
 }
 
 #[tokio::test]
-async fn a_stop_sends_open_records_out_incomplete_and_loses_nothing() {
+async fn a_stop_reports_open_records_as_incomplete_and_loses_nothing() {
     let daemon = Daemon::with("span_idle = \"1h\"").await;
     let mut open = daemon.connect().await;
     open.write_all(&[wire::process(), wire::named_span(1, "open")].concat()).await.unwrap();
-    // A record that waits for its name goes out as well.
+    // A record that waits for its name is reported, too.
     let mut waiting = daemon.connect().await;
     waiting.write_all(&[wire::process(), wire::span(2), wire::trace()].concat()).await.unwrap();
     let expected = 14 + 14 + 4 + 83 + 14 + 83 + 18;
@@ -235,7 +235,7 @@ async fn a_stop_reads_what_has_arrived_before_it() {
     let mut stream = daemon.connect().await;
     stream.write_all(&wire::process()).await.unwrap();
     daemon.until_totals("the connection is served", |counters| counters.bytes_in == 14).await;
-    // It is with the system when the write returns; the daemon, on this same thread, cannot have seen it yet.
+    // The kernel has it when the write returns; the daemon, on this same thread, cannot have read it yet.
     let last = wire::named_span(1, "last");
     assert_eq!(stream.try_write(&last).unwrap(), last.len());
     let Stopped { events, totals } = daemon.stop().await;
@@ -245,7 +245,7 @@ async fn a_stop_reads_what_has_arrived_before_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_the_grace_period_ends_what_was_not_written_counts_as_failed() {
-    // More than once, since it is about two things that happen at the same time.
+    // Several times, because it tests a race.
     for _ in 0..10 {
         let strings = Strings::new(Mood::Stall);
         let sink = strings.clone();
@@ -262,11 +262,11 @@ async fn when_the_grace_period_ends_what_was_not_written_counts_as_failed() {
         for _ in 0..3 {
             let (mut stream, bytes) = (connect(&server).await, bytes.clone());
             senders.spawn(async move {
-                // It breaks, or the system takes all of it.
+                // It fails, or the kernel takes all of it.
                 let _ = stream.write_all(&bytes).await;
             });
         }
-        // Some batches are in the sink, one is in its queue, and the connections wait with another each.
+        // Some batches are in the sink, one is in its queue, and each connection waits with another one.
         until("the sink stalls", || (strings.flushes() > 0).then_some(())).await;
         until_it_rests(|| crate::live::counters(&server).bytes_in).await;
         let totals = within("stopping", server.stop()).await;
@@ -297,4 +297,65 @@ async fn until_it_rests(number: impl Fn() -> u64) {
         same = if now == last { same + 1 } else { 0 };
         last = now;
     }
+}
+
+/// The body of the answer to a GET of the admin endpoint.
+async fn get(server: &Server, path: &str) -> String {
+    let mut stream = TcpStream::connect(server.admin_address().unwrap()).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    within("an answer", stream.read_to_string(&mut answer)).await.unwrap();
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+#[tokio::test]
+async fn a_session_that_decodes_without_end_delays_neither_the_admin_endpoint_nor_a_stop() {
+    let decoding = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let mut config = crate::live::config(&format!("[admin]\nlisten = \"127.0.0.1:0\"\n{}", crate::live::listener("")));
+    config.limits.shutdown_grace = Duration::from_millis(50);
+    let server = Server::start_on(&config, Vec::new(), decoding.handle(), |_| {}).await.unwrap();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (started, has_started) = tokio::sync::oneshot::channel();
+    decoding.spawn(async move {
+        started.send(()).unwrap();
+        // As a session does that decodes for very long: it blocks the only thread that decodes.
+        let _ = released.recv();
+    });
+    has_started.await.unwrap();
+    assert_eq!(get(&server, "/livez").await, "alive\n");
+    // A connection that is not even accepted.
+    let _peer = connect(&server).await;
+    within("stopping", server.stop()).await;
+    drop(release);
+    decoding.shutdown_background();
+}
+
+#[tokio::test]
+async fn losses_and_the_events_that_they_cost_are_counted_by_reason() {
+    let config = crate::live::config(&format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n{}[sinks.none]\ntype = \"discard\"\n",
+        crate::live::listener("waiting.time = \"1h\"")
+    ));
+    let server = Server::start(&config).await.unwrap();
+    // Two spans whose names never come, and half a message.
+    let mut stream = connect(&server).await;
+    let bytes = [wire::process(), wire::span(1), wire::span(2), wire::trace(), vec![0xDD, 4]].concat();
+    stream.write_all(&bytes).await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert_is_closed(&mut stream).await;
+    let metrics = get(&server, "/metrics").await;
+    for (name, reason, value) in [
+        ("losses", "unresolved", 1),
+        ("losses", "truncated", 1),
+        ("losses", "gap", 0),
+        ("lost_events", "unresolved", 2),
+        ("lost_events", "gap", 0),
+    ] {
+        let labels = format!("listener=\"test\",protocol=\"datadog\",reason=\"{reason}\"");
+        let line = format!("tributary_{name}_total{{{labels}}} {value}\n");
+        assert!(metrics.contains(&line), "no {line} in\n{metrics}");
+    }
+    let totals = within("stopping", server.stop()).await;
+    assert!(totals.are_balanced(), "{totals}");
 }

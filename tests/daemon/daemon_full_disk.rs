@@ -1,5 +1,4 @@
-//! A live daemon whose disk is full, and then is not. In a process of its own: mounting forks, and a fork holds the
-//! locks of the files that other tests have open.
+//! A live daemon whose disk is full, and then has room again.
 
 use std::fs;
 use std::future::pending;
@@ -19,7 +18,7 @@ use tributary::simulate::{Agent, Amount, Plan};
 const DISK_BYTES: usize = 32 << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_slows_the_agents_down_and_all_is_well_when_there_is_room_again() {
+async fn a_full_disk_slows_agents_down_and_nothing_is_lost_once_there_is_room() {
     let Some(disk) = SmallDisk::mount() else {
         eprintln!("note: not allowed to mount a tmpfs, so the full disk is not tested here");
         return;
@@ -36,8 +35,8 @@ async fn a_full_disk_slows_the_agents_down_and_all_is_well_when_there_is_room_ag
         Plan { to: server.address().unwrap(), amount: Amount::Events(20_000), rate: None, connections: 3, seed: 7 };
     let agents = tokio::spawn(tributary::simulate::run(Agent::Datadog(Dialect::Exact), plan, pending()));
     let archive = || server.accounting().totals().sinks.remove(0);
-    until("the sink holds what it has", || archive().holding.then_some(())).await;
-    // Longer than any limit, so that every connection would have been given up.
+    until("the sink reports that it cannot write", || archive().is_retrying.then_some(())).await;
+    // Longer than any limit, so that every connection would have reached one.
     sleep(Duration::from_secs(2)).await;
     let stuck = crate::live::counters(&server).bytes_in;
     let before = fs::read(&events).unwrap();
@@ -45,7 +44,7 @@ async fn a_full_disk_slows_the_agents_down_and_all_is_well_when_there_is_room_ag
     fs::remove_file(&filler).unwrap();
     let sent = within("the agents are done", agents).await.unwrap().unwrap();
     assert!(stuck < sent.bytes, "the daemon had stopped reading");
-    // An agent waits only so long for the daemon to close; what it sent last may still be with the system.
+    // An agent does not wait for the daemon to close; its last bytes may still be in the kernel.
     let is_over = || crate::live::counters(&server).connections_open == 0;
     until("every connection is over", || is_over().then_some(())).await;
     let totals = within("stopping", server.stop()).await;
@@ -60,7 +59,7 @@ async fn a_full_disk_slows_the_agents_down_and_all_is_well_when_there_is_room_ag
     assert!(losses(&written).is_empty());
 }
 
-/// A file system of its own, gone when dropped.
+/// A file system of its own, unmounted when dropped.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {

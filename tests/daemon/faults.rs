@@ -1,5 +1,5 @@
-//! Faults of the machine and of others, done to the real binary: killed under load, out of file descriptors, crowded by
-//! silent peers, told to stop while agents upload. What was promised before still holds.
+//! Faults of the machine and of peers, with the real binary: killed under load, out of file descriptors, many silent
+//! peers, stopped while agents upload. All guarantees still hold.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::live::binary::{Binary, run, tributary, until};
 use crate::live::wire;
@@ -27,8 +28,8 @@ fn configured(home: &Path, listener: &str) -> String {
     path.display().to_string()
 }
 
-/// The user whom nothing belongs to.
-const NOBODY: u32 = 65534;
+/// A user that owns no files.
+const UNPRIVILEGED: u32 = 65534;
 
 const DATADOG: &str = "protocol = \"datadog\"\nspan_idle = \"20ms\"";
 
@@ -76,7 +77,7 @@ fn a_daemon_that_is_killed_under_load_leaves_whole_lines_and_the_next_goes_on_be
     }
     let daemon = daemon(home.path(), DATADOG);
     drop(speak(daemon.address("a"), "afterwards"));
-    until("it goes on", || fs::read_to_string(&file).ok().filter(|text| text.contains("\"afterwards\"")));
+    until("it continues", || fs::read_to_string(&file).ok().filter(|text| text.contains("\"afterwards\"")));
     daemon.signal("TERM");
     assert_eq!(daemon.end().code, Some(0));
     assert_eq!(names(&events(home.path())).last(), Some(&"afterwards"));
@@ -128,8 +129,8 @@ fn thousands_of_silent_connections_are_no_hindrance_to_the_others_and_cost_littl
     let mut crowd = Command::new("sh");
     crowd.args(["-c", script, python, &host, &port, &count]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut crowd = crowd.spawn().unwrap();
-    let mut said = [0; 4];
-    if crowd.stdout.as_mut().unwrap().read_exact(&mut said).is_err() {
+    let mut output = [0; 4];
+    if crowd.stdout.as_mut().unwrap().read_exact(&mut output).is_err() {
         eprintln!("this machine allows too few descriptors, or has no python3: nothing is tested");
         crowd.wait().unwrap();
         daemon.signal("KILL");
@@ -139,7 +140,7 @@ fn thousands_of_silent_connections_are_no_hindrance_to_the_others_and_cost_littl
     let active: Vec<_> =
         (0..100).map(|number| thread::spawn(move || drop(speak(address, &format!("active-{number}"))))).collect();
     active.into_iter().for_each(|active| active.join().unwrap());
-    until("all hundred are heard", || (names(&events(home.path())).len() == 100).then_some(()));
+    until("the spans of all hundred are written", || (names(&events(home.path())).len() == 100).then_some(()));
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     let peak =
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
@@ -152,7 +153,7 @@ fn thousands_of_silent_connections_are_no_hindrance_to_the_others_and_cost_littl
 }
 
 #[test]
-fn what_was_answered_over_http_before_the_end_is_written() {
+fn everything_that_was_acknowledged_over_http_is_written() {
     let home = tempfile::tempdir().unwrap();
     let quarantine = home.path().join("quarantine").display().to_string();
     let daemon = daemon(home.path(), &format!("protocol = \"endless\"\nquarantine.dir = {quarantine:?}"));
@@ -163,17 +164,17 @@ fn what_was_answered_over_http_before_the_end_is_written() {
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    // The agents count what was answered, and say so when their collector has gone.
-    let said = load.join().unwrap().stderr;
-    let answered = said.split("sent until then, at least: endless: ").nth(1).and_then(|rest| rest.split(' ').next());
-    let answered: usize = answered.unwrap_or_else(|| panic!("{said}")).parse().unwrap();
+    // The agents count the answers, and report them when their collector has ended.
+    let output = load.join().unwrap().stderr;
+    let answered = output.split("sent until then, at least: endless: ").nth(1).and_then(|rest| rest.split(' ').next());
+    let answered: usize = answered.unwrap_or_else(|| panic!("{output}")).parse().unwrap();
     let written = events(home.path()).iter().filter(|event| event["kind"] != "loss").count();
     assert!(answered > 0 && written >= answered, "{written} are written, {answered} were answered");
     assert!(ended.stderr.contains(" 0 failed"), "{}", ended.stderr);
 }
 
 #[test]
-fn a_directory_that_is_taken_away_or_made_unwritable_costs_no_event() {
+fn a_directory_that_is_moved_away_loses_no_event() {
     let home = tempfile::tempdir().unwrap();
     let (inside, away) = (home.path().join("inside"), home.path().join("away"));
     let config = configured(home.path(), DATADOG);
@@ -188,24 +189,26 @@ fn a_directory_that_is_taken_away_or_made_unwritable_costs_no_event() {
     drop(speak(address, "before"));
     until("it is written", || written(&inside, "before").then_some(()));
     fs::rename(&inside, &away).unwrap();
-    // In the place of the directory: nothing can be made below a file.
+    // A file in place of the directory: nothing can be created below it.
     fs::write(&inside, "").unwrap();
     drop(speak(address, "meanwhile"));
     daemon.until_stderr("events.ndjson");
     fs::remove_file(&inside).unwrap();
-    until("what was held is written", || (written(&inside, "meanwhile") || written(&away, "meanwhile")).then_some(()));
+    until("the buffered events are written", || {
+        (written(&inside, "meanwhile") || written(&away, "meanwhile")).then_some(())
+    });
     drop(speak(address, "after"));
-    until("it goes on", || (written(&inside, "after") || written(&away, "after")).then_some(()));
+    until("it continues", || (written(&inside, "after") || written(&away, "after")).then_some(()));
     daemon.signal("TERM");
     assert_eq!(daemon.end().code, Some(0));
 }
 
 #[test]
-fn permissions_that_are_lost_cost_no_event_once_they_are_given_back() {
+fn lost_permissions_lose_no_event_once_they_are_restored() {
     let home = tempfile::tempdir().unwrap();
     let inside = home.path().join("inside");
     fs::create_dir(&inside).unwrap();
-    // Who may do everything loses nothing: root runs it as somebody else, who must reach the binary and the directory.
+    // Root has all permissions, so root runs it as another user, who must have access to the binary and the directory.
     let program = home.path().join("tributary");
     fs::copy(env!("CARGO_BIN_EXE_tributary"), &program).unwrap();
     let allow = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -217,7 +220,7 @@ fn permissions_that_are_lost_cost_no_event_once_they_are_given_back() {
     let mut command = Command::new(&program);
     command.args(["run", "--config", &config]);
     if fs::metadata(home.path()).unwrap().uid() == 0 {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
     }
     let daemon = Binary::start(command);
     let address = daemon.address("a");
@@ -228,16 +231,90 @@ fn permissions_that_are_lost_cost_no_event_once_they_are_given_back() {
     };
     drop(speak(address, "before"));
     until("it is written", || written("before"));
-    // What is open stays writable; so it is let go of.
+    // An open file stays writable, so it is closed.
     allow(&inside, 0o000);
     daemon.signal("HUP");
     until("the file is closed", || (!daemon.has_open(&file)).then_some(()));
     drop(speak(address, "meanwhile"));
     daemon.until_stderr("Permission denied");
     allow(&inside, 0o777);
-    until("what was held is written", || written("meanwhile"));
+    until("the buffered events are written", || written("meanwhile"));
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(0));
     assert!(ended.stderr.contains("sink f: 4 events = 4 written + 0 shed + 0 failed"), "{}", ended.stderr);
+}
+
+/// A daemon whose stdout is a pipe without a reader for now, with a queue of 64 KiB.
+fn daemon_with_a_stalled_reader(home: &Path, grace: &str) -> Binary {
+    let toml = format!(
+        "limits.shutdown_grace = \"{grace}\"\n[admin]\nlisten = \"\"\n[listeners.a]\nlisten = \"127.0.0.1:0\"\n\
+         protocol = \"datadog\"\n[sinks.console]\ntype = \"stdout\"\nbuffer_bytes = \"64KiB\"\n"
+    );
+    fs::write(home.join("t.toml"), toml).unwrap();
+    Binary::start_unheard(tributary(&["run", "--config", &home.join("t.toml").display().to_string()]))
+}
+
+/// Sends spans over a connection until the daemon reads no further.
+fn send_until_it_stalls(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+    assert!(stream.write_all(&wire::work(300_000).0).is_err(), "more than the pipe, the queue and the sockets hold");
+    stream
+}
+
+/// The number before this word in a line of the counters.
+fn count(line: &str, word: &str) -> usize {
+    let before = line.split(word).next().unwrap().trim_end();
+    before.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn sigterm_ends_the_daemon_within_its_grace_period_when_the_reader_of_stdout_stalls() {
+    for (grace, second_signal) in [("2s", false), ("1h", true)] {
+        let home = tempfile::tempdir().unwrap();
+        let mut daemon = daemon_with_a_stalled_reader(home.path(), grace);
+        let address = daemon.address("a");
+        let connections = [0; 2].map(|_| thread::spawn(move || send_until_it_stalls(address)));
+        let connections = connections.map(|connection| connection.join().unwrap());
+        let mut stdout = daemon.take_stdout();
+        let began = Instant::now();
+        daemon.signal("TERM");
+        if second_signal {
+            daemon.until_stderr("a second signal stops immediately");
+            daemon.signal("TERM");
+        }
+        let ended = daemon.end();
+        // Before, it never ended. The grace period and a second are its limit; the rest is for a busy machine.
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}\n{}", began.elapsed(), ended.stderr);
+        assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+        let mut output = Vec::new();
+        stdout.read_to_end(&mut output).unwrap();
+        let lines = output.iter().filter(|byte| **byte == b'\n').count();
+        let counters = ended.stderr.lines().find(|line| line.contains("sink console: ") && line.contains(" events = "));
+        let counters = counters.unwrap_or_else(|| panic!("{}", ended.stderr));
+        assert!(!counters.contains("in flight"), "{counters}");
+        assert_eq!((count(counters, "written"), output.last()), (lines, Some(&b'\n')), "{counters}");
+        assert!(count(counters, "failed") > 0 && lines > 0, "{counters}");
+        drop(connections);
+    }
+}
+
+#[test]
+fn sigterm_does_not_wait_for_a_reload_that_waits_for_a_sink() {
+    let home = tempfile::tempdir().unwrap();
+    let daemon = daemon_with_a_stalled_reader(home.path(), "1h");
+    let connection = send_until_it_stalls(daemon.address("a"));
+    let path = home.path().join("t.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("64KiB", "65KiB")).unwrap();
+    // The changed sink writes what it has first, for as long as the grace period: it never gets there.
+    daemon.signal("HUP");
+    daemon.signal("TERM");
+    daemon.until_stderr("stopping; a second signal stops immediately");
+    daemon.signal("TERM");
+    let ended = daemon.end();
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("in flight"), "{}", ended.stderr);
+    drop(connection);
 }

@@ -1,4 +1,4 @@
-//! Peers and readers whose pace is not ours: one that floods beside quiet ones, one that does not read what it is told, a
+//! Peers and readers with another pace: one that floods beside quiet ones, one that does not read its answers, a
 //! reader of stdout that stalls, writers of one byte at a time. The others are served all the same.
 //!
 //! Nothing here looks at a watch: what is held against what is counted in events.
@@ -45,7 +45,7 @@ struct Gated {
 }
 
 impl Gate {
-    /// From now on nothing is written. Answers how much was until now.
+    /// Stops writing; returns the number of events written so far.
     fn close(&self) -> usize {
         let mut state = self.0.state.lock().unwrap();
         state.is_closed = true;
@@ -91,11 +91,11 @@ impl Sink for Gated {
 }
 
 /// Batches that wait in the queue.
-const LANE: usize = 4;
+const QUEUE: usize = 4;
 const FLOODS: usize = 3;
 /// What may be written before a quiet agent's event, at the worst: what the sink has in its hands (64 batches), what is in
 /// the queue, and of every flood what it has ready. A batch has 1,024 events at most.
-const MOST_BEFORE: usize = (64 + LANE + 2 * FLOODS) * 1024;
+const MOST_BEFORE: usize = (64 + QUEUE + 2 * FLOODS) * 1024;
 
 /// Sends spans for as long as it may.
 async fn flood(mut stream: TcpStream, is_over: Arc<AtomicBool>) {
@@ -112,10 +112,10 @@ fn upload() -> Vec<u8> {
 
 // On one thread: what the counters have counted is in the queue's queue then.
 #[tokio::test]
-async fn what_quiet_agents_say_is_written_before_the_floods_next_thousands() {
+async fn events_of_quiet_agents_are_written_before_the_next_thousands_of_a_flood() {
     let gate = Gate::default();
     let sink = gate.clone();
-    let queue = QueueOptions { buffer_batches: LANE, ..QueueOptions::default() };
+    let queue = QueueOptions { buffer_batches: QUEUE, ..QueueOptions::default() };
     let datadog = |name: &str| format!("[listeners.{name}]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n");
     let web = "[listeners.web]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
     let config = crate::live::config(&format!("{}{}{web}", datadog("crowded"), datadog("apart")));
@@ -133,8 +133,8 @@ async fn what_quiet_agents_say_is_written_before_the_floods_next_thousands() {
     for _ in 0..FLOODS {
         floods.push(tokio::spawn(flood(connect(&server).await, is_over.clone())));
     }
-    // The floods' only logs are their greetings.
-    until("the floods have begun", || (events("crowded", Kind::Log) == FLOODS as u64).then_some(())).await;
+    // The only logs of the floods are their greetings.
+    until("the floods have started", || (events("crowded", Kind::Log) == FLOODS as u64).then_some(())).await;
     let mut quiet = [connect(&server).await, TcpStream::connect(address("apart")).await.unwrap()];
     for stream in &mut quiet {
         stream.write_all(&wire::process()).await.unwrap();
@@ -143,7 +143,7 @@ async fn what_quiet_agents_say_is_written_before_the_floods_next_thousands() {
     for round in 1..=3 {
         let before = gate.close();
         for stream in &mut quiet {
-            // What was before it is complete with that.
+            // It completes the record before it.
             stream.write_all(&wire::trace()).await.unwrap();
         }
         let uploads = Kind::ALL.map(|kind| events("web", kind)).iter().sum::<u64>();
@@ -153,17 +153,17 @@ async fn what_quiet_agents_say_is_written_before_the_floods_next_thousands() {
             let logs = [events("crowded", Kind::Log) - FLOODS as u64, events("apart", Kind::Log)];
             (logs == [round, round] && uploaded > uploads).then_some(())
         };
-        until("all three were heard", has_all).await;
+        until("the events of all three are received", has_all).await;
         gate.open();
         let answer = within("the upload is answered", reply(&mut uploading)).await;
         assert_eq!(answer.status, 200);
-        // Of a repeated upload a loss is told.
+        // A repeated upload is reported as a loss.
         let kind = if round == 1 { Kind::Log } else { Kind::Loss };
         for (listener, kind) in [("crowded", Kind::Log), ("apart", Kind::Log), ("web", kind)] {
             let place = until("it is written", || gate.place(before, listener, kind)).await;
             assert!(place <= MOST_BEFORE, "round {round}: {place} events were written before that of {listener}");
         }
-        // There was more to come: the floods would have filled all that time.
+        // The floods have sent enough to fill all that time.
         until("the floods go on", || (gate.written() > before + MOST_BEFORE).then_some(())).await;
     }
     is_over.store(true, Ordering::Relaxed);
@@ -176,7 +176,7 @@ async fn what_quiet_agents_say_is_written_before_the_floods_next_thousands() {
 }
 
 #[tokio::test]
-async fn an_agent_that_does_not_read_its_answers_is_read_no_further_and_hinders_nobody() {
+async fn an_agent_that_does_not_read_its_answers_is_not_read_and_delays_no_other() {
     let http = "[listeners.test]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
     let daemon = Daemon::start(http).await;
     let socket = TcpSocket::new_v4().unwrap();
@@ -185,9 +185,9 @@ async fn an_agent_that_does_not_read_its_answers_is_read_no_further_and_hinders_
     let mut deaf = socket.connect(daemon.server.address().unwrap()).await.unwrap();
     let request = b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n";
     let (mut asked, mut rest, mut waited) = (0_u32, &request[..], 0);
-    // Only an answer that stays out for a good while is taken for a stop.
+    // Only a long time without a write means that the daemon does not read.
     while waited < 3 {
-        assert!(asked < 1_000_000, "the daemon may be asked on and on");
+        assert!(asked < 1_000_000, "the daemon keeps reading");
         match timeout(Duration::from_millis(200), deaf.write(rest)).await {
             Ok(written) => rest = &rest[written.unwrap()..],
             Err(_) => waited += 1,
@@ -201,7 +201,7 @@ async fn an_agent_that_does_not_read_its_answers_is_read_no_further_and_hinders_
         let answer = within("the other is answered", ask(&mut other, &upload())).await;
         assert_eq!(answer.status, 200);
     }
-    // Now it reads, and every request that it made has its answer.
+    // Now it reads, and gets an answer to every request.
     for _ in 0..asked {
         assert_eq!(within("an answer", reply(&mut deaf)).await.status, 200);
     }
@@ -209,30 +209,30 @@ async fn an_agent_that_does_not_read_its_answers_is_read_no_further_and_hinders_
     daemon.stop().await;
 }
 
-/// A peer that says one byte after the other.
+/// A peer that sends one byte after the other.
 struct Slow {
     stream: TcpStream,
     bytes: Vec<u8>,
-    said: usize,
+    sent: usize,
 }
 
 impl Slow {
     async fn new(address: SocketAddr, bytes: Vec<u8>) -> Slow {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
-        Slow { stream, bytes, said: 0 }
+        Slow { stream, bytes, sent: 0 }
     }
 
-    async fn say_one(&mut self) {
-        self.stream.write_all(&self.bytes[self.said..=self.said]).await.unwrap();
-        self.said += 1;
-        // On one thread, so the daemon has its turn now.
+    async fn send_one(&mut self) {
+        self.stream.write_all(&self.bytes[self.sent..=self.sent]).await.unwrap();
+        self.sent += 1;
+        // On one thread: the daemon runs now.
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test]
-async fn agents_that_write_a_byte_at_a_time_are_understood_and_the_others_need_not_wait() {
+async fn agents_that_write_a_byte_at_a_time_are_decoded_and_do_not_delay_others() {
     const SLOW: usize = 20;
     let web = "[listeners.web]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
     let daemon = Daemon::start(&format!("{}{web}", crate::live::listener("span_idle = \"1h\""))).await;
@@ -243,11 +243,11 @@ async fn agents_that_write_a_byte_at_a_time_are_understood_and_the_others_need_n
         slow.push(Slow::new(datadog, span).await);
     }
     slow.push(Slow::new(web, upload()).await);
-    // Two thirds of what they have to say, in turns.
+    // Two thirds of their bytes, in turns.
     let longest = slow.iter().map(|slow| slow.bytes.len()).max().unwrap();
     for at in 0..longest {
         for slow in slow.iter_mut().filter(|slow| at < slow.bytes.len() * 2 / 3) {
-            slow.say_one().await;
+            slow.send_one().await;
         }
     }
     let mut quick = daemon.connect().await;
@@ -256,14 +256,14 @@ async fn agents_that_write_a_byte_at_a_time_are_understood_and_the_others_need_n
         quick.write_all(&wire::named_span(1, &format!("quick {number}"))).await.unwrap();
     }
     quick.write_all(&wire::trace()).await.unwrap();
-    let is_heard =
+    let is_written =
         |events: &[Value]| spans(events).iter().filter(|(name, _)| name.starts_with("quick")).count() == SLOW;
-    let events = daemon.until("the quick one is heard", is_heard).await;
+    let events = daemon.until("the quick one's events are written", is_written).await;
     assert!(!spans(&events).iter().any(|(name, _)| name.starts_with("slow")));
     assert!(events.iter().all(|event| event["origin"]["protocol"] == "datadog"));
     for slow in &mut slow {
-        while slow.said < slow.bytes.len() {
-            slow.say_one().await;
+        while slow.sent < slow.bytes.len() {
+            slow.send_one().await;
         }
     }
     let mut uploading = slow.pop().unwrap().stream;
@@ -271,7 +271,7 @@ async fn agents_that_write_a_byte_at_a_time_are_understood_and_the_others_need_n
     for slow in &mut slow {
         slow.stream.shutdown().await.unwrap();
     }
-    daemon.until("the slow ones are heard", |events| spans(events).len() == 2 * SLOW).await;
+    daemon.until("the slow ones' events are written", |events| spans(events).len() == 2 * SLOW).await;
     drop((slow, uploading, quick));
     let stopped = daemon.stop().await;
     assert!(losses(&stopped.events).is_empty());
@@ -279,8 +279,8 @@ async fn agents_that_write_a_byte_at_a_time_are_understood_and_the_others_need_n
     assert_eq!(slow.count(), SLOW);
 }
 
-/// The real daemon with a datadog and an endless listener, `a` and `w`, whose stdout nobody reads yet.
-fn unheard(home: &std::path::Path, console: &str) -> Binary {
+/// The real daemon with a datadog and an endless listener, `a` and `w`, whose stdout has no reader yet.
+fn unread_daemon(home: &std::path::Path, console: &str) -> Binary {
     let file = home.join("events.ndjson").display().to_string();
     let toml = format!(
         "[admin]\nlisten = \"\"\n[listeners.a]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n\
@@ -312,39 +312,39 @@ fn lines_of(path: &std::path::Path) -> usize {
 }
 
 #[test]
-fn a_reader_of_stdout_that_stalls_costs_only_its_own_sink_where_that_sheds() {
+fn a_stalled_reader_of_stdout_affects_only_its_own_sink_if_that_sheds() {
     let home = tempfile::tempdir().unwrap();
-    let mut daemon = unheard(home.path(), "when_full = \"shed\"");
+    let mut daemon = unread_daemon(home.path(), "when_full = \"shed\"");
     let talking = talk(daemon.address("a"));
     let file = home.path().join("events.ndjson");
     crate::live::binary::until("the file has everything", || (lines_of(&file) > SPANS).then_some(()));
     talking.join().unwrap();
-    let said = listen(&mut daemon);
+    let lines = listen(&mut daemon);
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let said = said.join().unwrap();
-    let shed: u64 = losses(&said).iter().map(|loss| loss["events"].as_u64().unwrap()).sum();
-    let written = said.len() - losses(&said).len();
-    assert!(shed > 0 && losses(&said).iter().all(|loss| loss["reason"] == "shed"));
+    let lines = lines.join().unwrap();
+    let shed: u64 = losses(&lines).iter().map(|loss| loss["events"].as_u64().unwrap()).sum();
+    let written = lines.len() - losses(&lines).len();
+    assert!(shed > 0 && losses(&lines).iter().all(|loss| loss["reason"] == "shed"));
     assert_eq!(written as u64 + shed, SPANS as u64 + 1);
     let counters = format!("sink console: {} events = {written} written + {shed} shed + 0 failed", SPANS + 1);
     assert!(ended.line(&format!("sink console: {} events", SPANS + 1)).ends_with(&counters), "{}", ended.stderr);
 }
 
 #[tokio::test]
-async fn a_reader_of_stdout_that_stalls_slows_agents_down_and_uploads_are_told_to_come_again() {
+async fn a_stalled_reader_of_stdout_slows_agents_down_and_uploads_get_503() {
     let home = tempfile::tempdir().unwrap();
-    let mut daemon = unheard(home.path(), "when_full = \"block\"");
+    let mut daemon = unread_daemon(home.path(), "when_full = \"block\"");
     let talking = talk(daemon.address("a"));
     let mut stream = TcpStream::connect(daemon.address("w")).await.unwrap();
-    // The pipe and the queue take some; then nobody is told that his events are written when they are not.
+    // The pipe and the queue take some events; after that uploads are not acknowledged.
     let mut answers = Vec::new();
     while answers.last() != Some(&503) {
         assert!(answers.len() < 1_000, "{answers:?}");
         answers.push(within("an answer", ask(&mut stream, &upload())).await.status);
     }
-    let said = listen(&mut daemon);
+    let lines = listen(&mut daemon);
     let answer = loop {
         match within("an answer", ask(&mut stream, &upload())).await.status {
             503 => {}
@@ -359,7 +359,7 @@ async fn a_reader_of_stdout_that_stalls_slows_agents_down_and_uploads_are_told_t
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let said = said.join().unwrap();
-    assert_eq!(spans(&said).len(), SPANS);
-    assert_eq!(said.len(), lines_of(&file));
+    let lines = lines.join().unwrap();
+    assert_eq!(spans(&lines).len(), SPANS);
+    assert_eq!(lines.len(), lines_of(&file));
 }

@@ -36,19 +36,19 @@ fn a_configuration_that_needs_more_than_memory_bytes_is_refused_with_the_sum() {
     let checked = run(&["check", "--config", path]);
     assert_eq!((checked.code, &*checked.stdout), (Some(2), ""));
     let expected = format!(
-        "tributary: the configuration is wrong
+        "tributary: invalid configuration
 {path}:1:27: `memory_bytes` is 32MiB: too little for this configuration
   1 | limits = {{ memory_bytes = \"32MiB\", threads = 2 }}
-    |                           ^^^^^^^ at least 43MiB, or lower what is large among these bytes:
-    |      8,388,608  limits           batches being made: 2 threads x 4MiB
-    |      2,097,152  admin            16 connections, each with a request and an answer
+    |                           ^^^^^^^ set at least 43MiB, or lower a large item of this list, in bytes:
+    |      8,388,608  limits           unfinished batches: 2 threads x 4MiB
+    |      2,097,152  admin            16 connections, each with a request and a response
     |      1,048,576  listeners.spans  its reserve for connections (reserved_bytes)
     |        262,144  listeners.spans  addresses that have used their allowance up
-    |      2,359,296  listeners.spans  who has been heard
+    |      2,359,296  listeners.spans  recently seen agents
     |      4,521,984  sinks.pipe       its queue: one batch of 4MiB
     |      4,259,840  sinks.pipe       lines on their way to the stream
-    |     22,937,600  together
-    |     21,364,736  peers            at least: the longest message, and never less than 16MiB
+    |     22,937,600  sum
+    |     21,364,736  peers            minimum: the longest message, and at least 16MiB
 "
     );
     assert_eq!(checked.stderr, expected);
@@ -67,7 +67,7 @@ fn check_prints_parts_that_add_up_to_the_limit() {
     let path = directory.path().join("t.toml");
     fs::write(&path, SMALL.replace("MEMORY", "64MiB")).unwrap();
     let printed = run(&["check", "--print", "--config", path.to_str().unwrap()]);
-    let table = &printed.stdout[printed.stdout.find("# Memory at the worst").unwrap()..];
+    let table = &printed.stdout[printed.stdout.find("# The most memory").unwrap()..];
     let rows: Vec<(u64, &str)> = table
         .lines()
         .skip(2)
@@ -76,7 +76,7 @@ fn check_prints_parts_that_add_up_to_the_limit() {
             (words.next().unwrap().replace(',', "").parse().unwrap(), words.next().unwrap())
         })
         .collect();
-    let [parts @ .., (limit, "together")] = &rows[..] else { panic!("{table}") };
+    let [parts @ .., (limit, "sum")] = &rows[..] else { panic!("{table}") };
     assert_eq!(parts.iter().map(|(bytes, _)| bytes).sum::<u64>(), *limit, "{table}");
     assert_eq!(*limit, 64 * MIB);
     let names: Vec<_> = parts.iter().map(|(_, name)| *name).collect();

@@ -1,12 +1,12 @@
-//! Another configuration for a running daemon: what has changed is exchanged, everything else goes on, nothing is lost.
+//! A new configuration for a running daemon: what has changed is replaced, everything else keeps running, nothing is lost.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
-use crate::live::{Daemon, assert_is_closed, config, until, wire, within};
+use crate::live::{Daemon, assert_is_closed, config, losses, until, wire, within};
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tributary::server::Server;
 
@@ -23,17 +23,17 @@ fn file(name: &str, path: &Path, options: &str) -> String {
     format!("[sinks.{name}]\ntype = \"file\"\npath = {:?}\n{options}\n", path.display().to_string())
 }
 
-/// Each name is a string of its own.
-async fn say(stream: &mut TcpStream, name: &str) {
+/// Sends a span; each name has a string id of its own.
+async fn send_span(stream: &mut TcpStream, name: &str) {
     let id = 1 + name.bytes().fold(0, |id: u64, byte| (id * 31 + u64::from(byte)) % 60_000);
     stream.write_all(&wire::named_span(id, name)).await.unwrap();
 }
 
-/// A connection that has said its first span.
+/// A connection that has sent its first span.
 async fn speaker(address: SocketAddr, name: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&wire::process()).await.unwrap();
-    say(&mut stream, name).await;
+    send_span(&mut stream, name).await;
     stream
 }
 
@@ -50,7 +50,7 @@ fn written(path: &Path) -> Vec<String> {
 const QUICK: &str = "span_idle = \"10ms\"";
 
 #[tokio::test]
-async fn what_is_the_same_keeps_its_connections_and_what_is_not_begins_anew() {
+async fn unchanged_listeners_keep_their_connections_and_changed_ones_restart() {
     let (same, changed, gone, new) = (free_address(), free_address(), free_address(), free_address());
     let before = [("same", same), ("changed", changed), ("gone", gone)];
     let text: String = before.iter().map(|(name, address)| listener(name, *address, QUICK)).collect();
@@ -66,14 +66,14 @@ async fn what_is_the_same_keeps_its_connections_and_what_is_not_begins_anew() {
         listener("changed", changed, "span_idle = \"11ms\""),
     ];
     let reloaded = daemon.server.reload(&config(&text.concat())).await.unwrap();
-    assert_eq!(reloaded.changes, ["listener changed begun anew", "listener gone ended", "listener new begun"]);
+    assert_eq!(reloaded.changes, ["listener changed restarted", "listener gone stopped", "listener new started"]);
     assert!(reloaded.failures.is_empty());
     let bound: Vec<_> = daemon.server.addresses().iter().map(|bound| (&*bound.name, bound.address)).collect();
     assert_eq!(bound, [("new", new), ("same", same), ("changed", changed)]);
 
     assert_is_closed(&mut ended).await;
     assert_is_closed(&mut dropped).await;
-    say(&mut kept, "same-2").await;
+    send_span(&mut kept, "same-2").await;
     let _again = speaker(changed, "changed-2").await;
     let _first = speaker(new, "new-1").await;
     daemon.until("six spans", |events| names(events).len() == 6).await;
@@ -82,13 +82,13 @@ async fn what_is_the_same_keeps_its_connections_and_what_is_not_begins_anew() {
     let mut all = names(&stopped.events);
     all.sort();
     assert_eq!(all, ["changed-1", "changed-2", "gone-1", "new-1", "same-1", "same-2"]);
-    // The counters go on, and nobody's are forgotten.
+    // Counters continue, those of removed listeners too.
     let connections: Vec<_> = stopped.totals.listeners.iter().map(|one| (one.name.as_str(), one.connections)).collect();
     assert_eq!(connections, [("same", 1), ("changed", 2), ("gone", 1), ("new", 1)]);
 }
 
 #[tokio::test]
-async fn a_configuration_that_cannot_be_leaves_everything_as_it_was() {
+async fn a_configuration_that_cannot_be_used_changes_nothing() {
     let (address, other) = (free_address(), free_address());
     let mut daemon = Daemon::start(&listener("a", address, QUICK)).await;
     let mut peer = speaker(address, "before").await;
@@ -101,14 +101,14 @@ async fn a_configuration_that_cannot_be_leaves_everything_as_it_was() {
     let error = daemon.server.reload(&config(&impossible.concat())).await.unwrap_err().to_string();
     assert!(error.contains("cannot start listener c on"), "{error}");
     assert!(TcpStream::connect(other).await.is_err());
-    say(&mut peer, "after").await;
+    send_span(&mut peer, "after").await;
     daemon.until("both spans", |events| names(events) == ["before", "after"]).await;
     assert!(daemon.server.reload(&config(&listener("a", address, QUICK))).await.unwrap().changes.is_empty());
     daemon.stop().await;
 }
 
 #[tokio::test]
-async fn a_refused_configuration_leaves_no_books_behind() {
+async fn a_rejected_configuration_adds_no_counters() {
     let address = free_address();
     let mut daemon = Daemon::start(&listener("a", address, QUICK)).await;
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -132,11 +132,11 @@ fn zico(name: &str, state_dir: &Path, options: &str) -> String {
     )
 }
 
-/// So long would a daemon wait that waits at all.
+/// A grace period that no test waits for.
 const NEVER: &str = "[limits]\nshutdown_grace = \"1h\"\n";
 
 #[tokio::test]
-async fn a_new_listener_whose_agents_cannot_be_kept_is_refused_at_once() {
+async fn a_new_listener_whose_agents_cannot_be_stored_is_rejected() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("file"), "").unwrap();
     let before = listener("a", free_address(), QUICK);
@@ -146,27 +146,27 @@ async fn a_new_listener_whose_agents_cannot_be_kept_is_refused_at_once() {
     assert!(refused.contains("the agents of listener z") && refused.contains("file"), "{refused}");
     assert_eq!(daemon.server.accounting().totals().listeners.len(), 1);
     let reloaded = daemon.server.reload(&with("directory")).await.unwrap();
-    assert_eq!(reloaded.changes, ["listener z begun"]);
+    assert_eq!(reloaded.changes, ["listener z started"]);
     daemon.stop().await;
 }
 
 #[tokio::test]
-async fn a_listener_that_is_changed_takes_its_agents_over_when_its_connections_have_gone() {
+async fn a_changed_listener_takes_over_its_agents_after_its_connections_have_ended() {
     let home = tempfile::tempdir().unwrap();
     let mut daemon = Daemon::start(&format!("{NEVER}{}", zico("z", home.path(), ""))).await;
-    // Its connection holds the store until it has gone.
+    // Its connection uses the store until it has ended.
     let mut peer = daemon.connect().await;
     daemon.until_totals("it is there", |counters| counters.connections_open == 1).await;
     let other = format!("{NEVER}{}", zico("z", home.path(), "session_timeout = \"2h\""));
     let reloaded = within("reloading", daemon.server.reload(&config(&other))).await.unwrap();
-    assert_eq!(reloaded.changes, ["listener z begun anew"]);
+    assert_eq!(reloaded.changes, ["listener z restarted"]);
     assert!(reloaded.failures.is_empty(), "{:?}", reloaded.failures);
     assert_is_closed(&mut peer).await;
     daemon.stop().await;
 }
 
 #[tokio::test]
-async fn sinks_come_go_and_change_under_traffic_and_no_event_is_lost_between_them() {
+async fn sinks_are_added_removed_and_changed_under_traffic_without_loss() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let address = free_address();
@@ -176,7 +176,7 @@ async fn sinks_come_go_and_change_under_traffic_and_no_event_is_lost_between_the
     let talking = tokio::spawn(async move {
         let mut peer = speaker(address, "span-0").await;
         for number in 1..400 {
-            say(&mut peer, &format!("span-{number}")).await;
+            send_span(&mut peer, &format!("span-{number}")).await;
             tokio::task::yield_now().await;
         }
         peer.shutdown().await.unwrap();
@@ -184,13 +184,13 @@ async fn sinks_come_go_and_change_under_traffic_and_no_event_is_lost_between_the
     for number in 2..6 {
         let other = file("other", &path(&format!("{number}.ndjson")), "buffer_batches = 2");
         let reloaded = within("reloading", server.reload(&with(&format!("{steady}{other}")))).await.unwrap();
-        assert_eq!(reloaded.changes, ["sink other begun anew"]);
+        assert_eq!(reloaded.changes, ["sink other restarted"]);
     }
-    within("all is said", talking).await.unwrap();
+    within("all is sent", talking).await.unwrap();
     let is_all_written = || (written(&path("steady.ndjson")).len() == 400).then_some(());
     until("400 spans", is_all_written).await;
     let reloaded = server.reload(&with(&steady)).await.unwrap();
-    assert_eq!(reloaded.changes, ["sink other ended"]);
+    assert_eq!(reloaded.changes, ["sink other stopped"]);
     let totals = server.stop().await;
     assert!(totals.are_balanced(), "{totals}");
     let in_parts: Vec<_> = (1..6).flat_map(|number| written(&path(&format!("{number}.ndjson")))).collect();
@@ -201,17 +201,83 @@ async fn sinks_come_go_and_change_under_traffic_and_no_event_is_lost_between_the
 }
 
 #[tokio::test]
-async fn the_admin_endpoint_moves_and_sees_what_is_new() {
+async fn the_admin_endpoint_moves_and_shows_new_listeners() {
     let address = free_address();
     let with = |admin: SocketAddr, rest: &str| config(&format!("[admin]\nlisten = \"{admin}\"\n{rest}"));
     let (first, second) = (free_address(), free_address());
     let mut server = Server::start(&with(first, &listener("a", address, QUICK))).await.unwrap();
     let ruby = "[listeners.ruby]\nprotocol = \"rbkit\"\nagents = [{ request = \"127.0.0.1:1\" }]\n";
     let reloaded = server.reload(&with(second, ruby)).await.unwrap();
-    assert_eq!(reloaded.changes, ["listener a ended", "listener ruby begun", "admin endpoint begun anew"]);
+    assert_eq!(reloaded.changes, ["listener a stopped", "listener ruby started", "admin endpoint restarted"]);
     assert!(TcpStream::connect(first).await.is_err());
     assert!(TcpStream::connect(address).await.is_err());
     assert_eq!(server.admin_address(), Some(second));
     assert_eq!(server.dialled().len(), 1);
     server.stop().await;
+}
+
+#[tokio::test]
+async fn a_changed_listener_reads_what_its_connections_send_until_they_close() {
+    let address = free_address();
+    let with = |options: &str| listener("a", address, &format!("{QUICK}\nclose_linger = \"1m\"\n{options}"));
+    let mut daemon = Daemon::start(&with("")).await;
+    let mut peer = speaker(address, "before").await;
+    daemon.until("the span", |events| names(events) == ["before"]).await;
+    let changed = config(&with("max_connections = 7"));
+    let reloaded = within("reloading", daemon.server.reload(&changed)).await.unwrap();
+    assert_eq!(reloaded.changes, ["listener a restarted"]);
+    // The peer notices the end only now, and has one more span to send.
+    assert_eq!(within("the daemon ends its side", peer.read(&mut [0; 1])).await.unwrap(), 0);
+    send_span(&mut peer, "after").await;
+    peer.shutdown().await.unwrap();
+    daemon.until("both spans", |events| names(events) == ["before", "after"]).await;
+    let stopped = daemon.stop().await;
+    assert!(losses(&stopped.events).is_empty(), "{:?}", stopped.events);
+}
+
+#[tokio::test]
+async fn a_connection_that_a_changed_listener_cuts_off_is_a_loss() {
+    let address = free_address();
+    let with = |options: &str| listener("a", address, &format!("{QUICK}\nclose_linger = \"50ms\"\n{options}"));
+    let mut daemon = Daemon::start(&with("")).await;
+    let mut peer = speaker(address, "before").await;
+    daemon.until("the span", |events| names(events) == ["before"]).await;
+    daemon.server.reload(&config(&with("max_connections = 7"))).await.unwrap();
+    // It keeps its side open.
+    assert_is_closed(&mut peer).await;
+    let events = daemon.until("the loss", |events| !losses(events).is_empty()).await;
+    let loss = losses(&events)[0];
+    assert_eq!((&loss["reason"], &loss["bytes"]), (&"failed".into(), &0.into()));
+    assert!(loss["detail"].as_str().unwrap().starts_with("we closed the connection while the peer kept it open"));
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn connections_that_wait_to_be_accepted_by_a_removed_listener_are_counted_as_refused() {
+    let (address, other) = (free_address(), free_address());
+    let kept = listener("b", other, QUICK);
+    let with = format!("{kept}{}", listener("a", address, "max_connections = 1"));
+    let mut daemon = Daemon::start(&with).await;
+    let _first = speaker(address, "first").await;
+    daemon.until("the span", |events| names(events) == ["first"]).await;
+    let mut waiting = speaker(address, "never read").await;
+    daemon.server.reload(&config(&kept)).await.unwrap();
+    assert_is_closed(&mut waiting).await;
+    let stopped = daemon.stop().await;
+    let refused: Vec<_> = stopped.totals.listeners.iter().map(|one| (one.name.as_str(), one.refused)).collect();
+    assert_eq!(refused, [("b", 0), ("a", 1)]);
+}
+
+#[tokio::test]
+async fn a_changed_number_of_threads_is_reported_to_need_a_restart() {
+    let text = listener("a", free_address(), QUICK);
+    let mut daemon = Daemon::start(&format!("limits.threads = 2\n{text}")).await;
+    for _ in 0..2 {
+        let reloaded = daemon.server.reload(&config(&format!("limits.threads = 3\n{text}"))).await.unwrap();
+        assert!(reloaded.changes.is_empty(), "{reloaded}");
+        assert_eq!(reloaded.stale, ["limits.threads = 3 needs a restart: 2 threads run until then"]);
+    }
+    let reloaded = daemon.server.reload(&config(&format!("limits.shutdown_grace = \"9s\"\n{text}"))).await.unwrap();
+    assert_eq!(reloaded.changes, ["limits changed"]);
+    daemon.stop().await;
 }

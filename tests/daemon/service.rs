@@ -1,4 +1,4 @@
-//! The manners of a service: what the daemon says to systemd, and the sockets that it takes over.
+//! The service manager: notifications to systemd, and the sockets that it hands over.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::live::binary::{Binary, tributary, until};
 use crate::live::wire;
 
-/// What a service manager hears, in order.
+/// The notifications that a service manager receives, in order.
 struct Manager(UnixDatagram);
 
 impl Manager {
@@ -22,19 +22,19 @@ impl Manager {
         Manager(socket)
     }
 
-    fn hear(&self) -> String {
+    fn receive(&self) -> String {
         let mut bytes = [0; 1024];
         let length = self.0.recv(&mut bytes).unwrap();
         String::from_utf8_lossy(&bytes[..length]).trim().to_owned()
     }
 
-    fn hear_but(&self, ignored: &str) -> String {
-        std::iter::repeat_with(|| self.hear()).find(|said| said != ignored).unwrap()
+    fn receive_other_than(&self, ignored: &str) -> String {
+        std::iter::repeat_with(|| self.receive()).find(|notification| notification != ignored).unwrap()
     }
 }
 
 #[test]
-fn a_service_manager_hears_of_readiness_progress_reloads_and_the_end() {
+fn a_service_manager_is_notified_of_readiness_progress_reloads_and_the_stop() {
     let directory = tempfile::tempdir().unwrap();
     let (socket, file) = (directory.path().join("notify"), directory.path().join("t.toml"));
     let manager = Manager::at(&socket);
@@ -43,25 +43,25 @@ fn a_service_manager_hears_of_readiness_progress_reloads_and_the_end() {
     let mut command = tributary(&["run", "--config", file.to_str().unwrap()]);
     command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "300000").env_remove("WATCHDOG_PID");
     let daemon = Binary::start(command);
-    assert_eq!(manager.hear_but("WATCHDOG=1"), "READY=1");
-    assert_eq!(manager.hear(), "WATCHDOG=1");
-    assert_eq!(manager.hear(), "WATCHDOG=1");
+    assert_eq!(manager.receive_other_than("WATCHDOG=1"), "READY=1");
+    assert_eq!(manager.receive(), "WATCHDOG=1");
+    assert_eq!(manager.receive(), "WATCHDOG=1");
     daemon.signal("HUP");
-    let said = manager.hear_but("WATCHDOG=1");
-    assert!(said.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{said}");
-    assert_eq!(manager.hear_but("WATCHDOG=1"), "READY=1");
+    let notification = manager.receive_other_than("WATCHDOG=1");
+    assert!(notification.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{notification}");
+    assert_eq!(manager.receive_other_than("WATCHDOG=1"), "READY=1");
     daemon.signal("TERM");
-    assert_eq!(manager.hear_but("WATCHDOG=1"), "STOPPING=1");
+    assert_eq!(manager.receive_other_than("WATCHDOG=1"), "STOPPING=1");
     assert_eq!(daemon.end().code, Some(0));
 }
 
 #[test]
-fn a_socket_that_was_handed_over_is_served_with_all_that_waited_in_it() {
+fn a_socket_that_was_handed_over_is_served_with_the_connections_that_waited() {
     let directory = tempfile::tempdir().unwrap();
     let (file, events) = (directory.path().join("t.toml"), directory.path().join("events.ndjson"));
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
-    // Before there is any daemon.
+    // Before the daemon starts.
     let mut early = TcpStream::connect(address).unwrap();
     early.write_all(&[wire::process(), wire::named_span(1, "early")].concat()).unwrap();
     drop(early);
@@ -76,4 +76,27 @@ fn a_socket_that_was_handed_over_is_served_with_all_that_waited_in_it() {
     let pid = daemon.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert!(until("the daemon ends", || daemon.try_wait().unwrap()).success());
+}
+
+#[test]
+fn a_socket_that_no_listener_uses_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("t.toml");
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let listener =
+        "[listeners.a]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n[sinks.none]\ntype = \"discard\"\n";
+    fs::write(&file, format!("[admin]\nlisten = \"\"\n{listener}")).unwrap();
+    let script = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" run --config \"$1\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tributary"), file.to_str().unwrap()]);
+    let daemon = command.stdin(Stdio::from(OwnedFd::from(socket))).stderr(Stdio::piped()).spawn().unwrap();
+    let ended = daemon.wait_with_output().unwrap();
+    let stderr = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{stderr}");
+    let expected = format!(
+        "tributary: cannot start with the socket {address}, which the service manager has handed over (LISTEN_FDS): \
+         no listener has `listen = \"{address}\"`; add one, or remove the socket from its unit\n"
+    );
+    assert!(stderr.ends_with(&expected), "{stderr}");
 }

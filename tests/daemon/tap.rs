@@ -1,4 +1,4 @@
-//! The live view of a running daemon: `tributary tap`, and its endpoint.
+//! The live view of a running daemon: `tributary tap`, and its endpoint `/tap`.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -18,13 +18,13 @@ async fn daemon(options: &str) -> Daemon {
     Daemon::start(&format!("{ADMIN}{}", crate::live::listener(options))).await
 }
 
-/// `tributary tap` of this daemon, after it has subscribed.
+/// A process `tributary tap` of this daemon, whose tap is open.
 async fn tap(daemon: &Daemon, arguments: &[&str]) -> Binary {
     let admin = daemon.server.admin_address().unwrap().to_string();
     let all = [&["tap", "--admin", &admin], arguments].concat();
     let before = taps(daemon).await;
     let tap = Binary::start(tributary(&all));
-    within("the tap has subscribed", async {
+    within("the tap is open", async {
         while taps(daemon).await == before {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -33,7 +33,7 @@ async fn tap(daemon: &Daemon, arguments: &[&str]) -> Binary {
     tap
 }
 
-/// The number of taps.
+/// The number of open taps.
 async fn taps(daemon: &Daemon) -> u64 {
     let metrics = ask(daemon.server.admin_address().unwrap(), "/metrics").await;
     let line = metrics.lines().find_map(|line| line.strip_prefix("tributary_taps ")).unwrap();
@@ -42,7 +42,7 @@ async fn taps(daemon: &Daemon) -> u64 {
 
 async fn ask(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await.unwrap();
     let mut text = String::new();
     within("an answer", stream.read_to_string(&mut text)).await.unwrap();
     text
@@ -54,13 +54,13 @@ async fn end(tap: Binary) -> crate::live::binary::Ended {
     ended
 }
 
-/// The lines of a sheet, without its layout.
-fn said(sheet: &str) -> Vec<String> {
+/// The lines of a sheet with single spaces.
+fn lines_of(sheet: &str) -> Vec<String> {
     sheet.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tap_shows_the_events_that_the_sinks_get_up_to_the_last_one() {
+async fn a_tap_shows_all_events_that_the_sinks_get() {
     let daemon = daemon("").await;
     let all = tap(&daemon, &[]).await;
     let losses = tap(&daemon, &["--kind", "loss", "--listener", "test", "--format", "text"]).await;
@@ -77,14 +77,14 @@ async fn a_tap_shows_the_events_that_the_sinks_get_up_to_the_last_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_wire_is_shown_from_the_next_message_with_its_faults() {
+async fn the_wire_is_shown_from_the_next_message_on_with_its_losses() {
     let daemon = daemon("").await;
     let mut stream = daemon.connect().await;
     stream.write_all(&[wire::process(), wire::named_span(7, "before")].concat()).await.unwrap();
     daemon.until_totals("it is read", |counters| counters.bytes_in > 100 && counters.buffered() == 0).await;
     let tap = tap(&daemon, &["--wire"]).await;
     let at = daemon.counters().bytes_in;
-    // In two pieces, so that the first of them is no message.
+    // In two pieces, of which the first is an incomplete message.
     let message = wire::named_span(8, "after");
     stream.write_all(&message[..5]).await.unwrap();
     daemon.until_totals("a piece is here", |counters| counters.bytes_in == at + 5).await;
@@ -93,20 +93,43 @@ async fn the_wire_is_shown_from_the_next_message_with_its_faults() {
     daemon.until_all_closed().await;
     daemon.stop().await;
     let sheet = end(tap).await.stdout;
-    let lines = said(&sheet);
+    let lines = lines_of(&sheet);
     assert!(lines[0].starts_with("== test (datadog) 127.0.0.1:"), "{sheet}");
     assert!(sheet.contains("\"after\"") && !sheet.contains("\"before\""), "{sheet}");
     let first = lines.iter().find(|line| line.contains(" dd 06 ")).unwrap();
     assert!(first.starts_with(&format!("{at:08x} ")), "{sheet}");
     let fault = at + message.len() as u64;
-    // The bytes stand before their explanation.
+    // The bytes are before the line of their loss.
     assert!(lines.iter().any(|line| line.starts_with(&format!("{fault:08x} dd 77 01 02 03 "))), "{sheet}");
     let fault = lines.iter().find(|line| line.starts_with(&format!("{fault:08x} !!"))).unwrap();
     assert!(fault.contains("object_type"), "{sheet}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_are_shown_with_their_bodies_named_and_no_key_is() {
+async fn no_control_character_of_a_peer_reaches_the_terminal() {
+    let daemon = daemon("max_text.name = 1000").await;
+    let text = tap(&daemon, &["--format", "text"]).await;
+    let sheet = tap(&daemon, &["--wire"]).await;
+    let hostile: String = (0..0x20)
+        .chain(0x7F..0xA0)
+        .chain([0x061C, 0x200E, 0x200F, 0x2028, 0x2029])
+        .chain(0x202A..=0x202E)
+        .chain(0x2066..=0x2069)
+        .filter_map(char::from_u32)
+        .collect();
+    let bytes =
+        [wire::process(), wire::named_span(7, &hostile), b"no such\x7f\x9b\xe2\x80\xae thing".to_vec()].concat();
+    crate::live::send_all(daemon.connect().await, &bytes).await;
+    daemon.until_all_closed().await;
+    daemon.stop().await;
+    for shown in [end(text).await.stdout, end(sheet).await.stdout] {
+        assert!(shown.contains("\\u{7f}") && shown.contains("\\u{9b}") && shown.contains("\\u{202e}"), "{shown:?}");
+        assert_eq!(shown.chars().find(|c| *c != '\n' && hostile.contains(*c)), None, "{shown:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_shown_with_explained_bodies_and_without_keys() {
     let listen = "listen = \"127.0.0.1:0\"";
     let toml = format!(
         "{ADMIN}[listeners.desktops]\nprotocol = \"endless\"\n{listen}\n[listeners.zorka]\nprotocol = \"zico\"\n{listen}\n"
@@ -121,7 +144,7 @@ async fn requests_are_shown_with_their_bodies_named_and_no_key_is() {
     let zorka = daemon.server.addresses().iter().find(|bound| bound.name == "zorka").unwrap().address;
     let body = "{\"rkey\":\"hush-hush\",\"name\":\"h\",\"app\":\"a\",\"env\":\"e\"}";
     let request = format!(
-        "POST /agent/register HTTP/1.1\r\nhost: x\r\nx-zorka-auth-key: hush-too\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /agent/register?name=shop&rkey=hush-query HTTP/1.1\r\nhost: localhost\r\nx-zorka-auth-key: hush-too\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     let mut stream = TcpStream::connect(zorka).await.unwrap();
@@ -131,20 +154,20 @@ async fn requests_are_shown_with_their_bodies_named_and_no_key_is() {
     daemon.stop().await;
     let sheet = end(tap).await.stdout;
     assert!(sheet.contains("request 1: PUT /3/"), "{sheet}");
-    assert!(sheet.contains("request 1: POST /agent/register"), "{sheet}");
+    assert!(sheet.contains("request 1: POST /agent/register?name=shop&rkey=hidden"), "{sheet}");
     assert!(sheet.matches("event_id").count() >= 3 || sheet.matches("event id").count() >= 3, "{sheet}");
     assert!(!sheet.contains("hush"), "{sheet}");
-    // Nor its bytes.
+    // The bytes are hidden too.
     assert!(!sheet.contains("68 75 73 68"), "{sheet}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tap_that_is_not_read_delays_no_connection_and_counts_what_it_has_dropped() {
+async fn a_tap_that_is_not_read_delays_no_connection_and_reports_what_it_dropped() {
     const EVENTS: u64 = 40_000;
     let daemon = daemon("").await;
     let mut idle = TcpStream::connect(daemon.server.admin_address().unwrap()).await.unwrap();
-    idle.write_all(b"GET /tap HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-    within("the tap has subscribed", async { while taps(&daemon).await == 0 {} }).await;
+    idle.write_all(b"GET /tap HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    within("the tap is open", async { while taps(&daemon).await == 0 {} }).await;
     let plan = Plan {
         to: daemon.server.address().unwrap(),
         amount: Amount::Events(EVENTS),
@@ -157,7 +180,7 @@ async fn a_tap_that_is_not_read_delays_no_connection_and_counts_what_it_has_drop
     daemon.until_all_closed().await;
     let written = || daemon.server.accounting().totals().sinks[0].written;
     until("it is written", || (written() >= EVENTS).then_some(())).await;
-    // Only now it is read, and a further event passes.
+    // Now it is read, and more events follow.
     let reading = tokio::spawn(async move {
         let mut all = Vec::new();
         idle.read_to_end(&mut all).await.unwrap();
@@ -167,32 +190,32 @@ async fn a_tap_that_is_not_read_delays_no_connection_and_counts_what_it_has_drop
     daemon.until_all_closed().await;
     let stopped = daemon.stop().await;
     let shown = String::from_utf8(within("it is read to its end", reading).await.unwrap()).unwrap();
-    // Its lines stand in chunks; each chunk has whole lines.
+    // Each chunk has whole lines.
     let lines: Vec<Value> =
         shown.lines().filter(|line| line.starts_with("{\"")).map(|line| serde_json::from_str(line).unwrap()).collect();
-    let is_told = |line: &&Value| line["loss"]["reason"] == "shed";
-    let left_out: u64 = lines.iter().filter(is_told).map(|line| line["loss"]["events"].as_u64().unwrap()).sum();
-    let seen = lines.iter().filter(|line| !is_told(line)).count() as u64;
+    let is_reported = |line: &&Value| line["loss"]["reason"] == "shed";
+    let left_out: u64 = lines.iter().filter(is_reported).map(|line| line["loss"]["events"].as_u64().unwrap()).sum();
+    let seen = lines.iter().filter(|line| !is_reported(line)).count() as u64;
     assert!(left_out > 0, "{seen} events were shown");
     assert_eq!(seen + left_out, stopped.events.len() as u64);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_number_of_taps_is_limited_and_an_ended_tap_makes_room() {
+async fn the_number_of_taps_is_limited_and_a_closed_tap_makes_room() {
     let daemon = daemon("").await;
     let address = daemon.server.admin_address().unwrap();
     let mut open = Vec::new();
     for number in 1..=4 {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(b"GET /tap?wire HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        stream.write_all(b"GET /tap?wire HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         open.push(stream);
-        within("the tap has subscribed", async { while taps(&daemon).await < number {} }).await;
+        within("the tap is open", async { while taps(&daemon).await < number {} }).await;
     }
     assert!(ask(address, "/tap").await.starts_with("HTTP/1.1 503 "));
     drop(open.pop());
-    within("the place is free", async {
+    within("a tap can be opened again", async {
         while taps(&daemon).await > 3 {
-            // A closed tap is noticed when something is shown.
+            // The end of a reader is noticed when there is something to write.
             crate::live::send_all(connect(&daemon.server).await, &wire::process()).await;
         }
     })
@@ -201,26 +224,26 @@ async fn the_number_of_taps_is_limited_and_an_ended_tap_makes_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_of_a_tap_name_the_reason() {
+async fn invalid_filters_have_clear_errors() {
     let daemon = daemon("").await;
     let address = daemon.server.admin_address().unwrap();
     for (query, status, words) in [
         ("kind=spam", 400, "there is no kind spam"),
         ("listener=nobody", 404, "there is no listener nobody"),
-        ("colour=red", 400, "what is colour=red?"),
+        ("colour=red", 400, "unknown parameter colour=red"),
     ] {
         let answer = ask(address, &format!("/tap?{query}")).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(words), "{answer}");
     }
     let admin = address.to_string();
-    let (ended, nobody) = spawn_blocking(move || {
+    let (ended, unreachable) = spawn_blocking(move || {
         (run(&["tap", "--admin", &admin, "--listener", "nobody"]), run(&["tap", "--admin", "127.0.0.1:1"]))
     })
     .await
     .unwrap();
     assert_eq!(ended.code, Some(1));
     assert!(ended.last_words().contains("404 Not Found: there is no listener nobody"), "{}", ended.stderr);
-    assert_eq!(nobody.code, Some(1));
-    assert!(nobody.last_words().contains("the admin endpoint on 127.0.0.1:1"), "{}", nobody.stderr);
+    assert_eq!(unreachable.code, Some(1));
+    assert!(unreachable.last_words().contains("the admin endpoint on 127.0.0.1:1"), "{}", unreachable.stderr);
     daemon.stop().await;
 }

@@ -44,28 +44,28 @@ fn traces(count: u128, lists: &[u8]) -> Vec<u8> {
 #[test]
 fn twice_the_stream_is_at_most_two_and_a_half_times_the_work() {
     let cases = [
-        case("an id redefined again and again", 500, Options::default(), |n| {
+        case("an id redefined again and again", 250, Options::default(), |n| {
             (0..n).flat_map(|at| string(at % 3, &at.to_be_bytes())).collect()
         }),
-        case("spans that wait for ids of their own", 300, with(|options| options.waiting.records = 50), |n| {
+        case("spans that wait for ids of their own", 200, with(|options| options.waiting.records = 50), |n| {
             (0..n).flat_map(|at| span(1, [4 * at + 1, 4 * at + 2, 4 * at + 3, 4 * at + 4])).collect()
         }),
-        case("spans that wait for one id, which is defined", 300, Options::default(), |n| {
+        case("spans that wait for one id, which is defined", 200, Options::default(), |n| {
             [span(1, [1; 4]).repeat(n as usize), string(1, b"x")].concat()
         }),
-        case("spans that wait for one id in vain", 300, with(|options| options.waiting.records = 50), |n| {
+        case("spans that wait for one id in vain", 200, with(|options| options.waiting.records = 50), |n| {
             span(1, [1; 4]).repeat(n as usize)
         }),
-        case("one record that waits for one id, which is defined", 1000, Options::default(), |n| {
+        case("one record that waits for one id, which is defined", 400, Options::default(), |n| {
             [span(1, [0; 4]), metas((0..n).map(|_| (1, 2))), strings(1, 2)].concat()
         }),
-        case("one record that waits for one id in vain", 1000, Options::default(), |n| {
+        case("one record that waits for one id in vain", 400, Options::default(), |n| {
             [span(1, [0; 4]), metas((0..n).map(|_| (1, 2)))].concat()
         }),
-        case("one record with keys of its own that are defined late", 1000, Options::default(), |n| {
+        case("one record with keys of its own that are defined late", 400, Options::default(), |n| {
             [span(1, [0; 4]), metas((1..=n).map(|id| (id, 1))), strings(1, n)].concat()
         }),
-        case("one record with the same key in different strings", 1000, Options::default(), |n| {
+        case("one record with the same key in different strings", 400, Options::default(), |n| {
             let keys = (1..=n).flat_map(|id| string(id, b"the same key")).collect();
             [keys, span(1, [0; 4]), metas((1..=n).map(|id| (id, 1)))].concat()
         }),
@@ -74,7 +74,7 @@ fn twice_the_stream_is_at_most_two_and_a_half_times_the_work() {
             let tags: Vec<_> = (1..=24).map(|id| (id, 99)).collect();
             [keys.collect(), [span(1, [0; 4]), meta(&tags), metrics(&tags)].concat().repeat(n as usize)].concat()
         }),
-        case("texts redefined while a large record is open", 1000, Options::default(), |n| {
+        case("texts redefined while a large record is open", 400, Options::default(), |n| {
             let texts = |letter: u8| (1..=n).flat_map(move |id| string(id, &[letter; 40]));
             [texts(b'a').collect(), span(1, [0; 4]), metas((1..=n).map(|id| (id, id))), texts(b'b').collect()].concat()
         }),
@@ -86,17 +86,17 @@ fn twice_the_stream_is_at_most_two_and_a_half_times_the_work() {
         }),
         case(
             "traces that name two undefined ids, which are defined",
-            250,
+            150,
             with(|options| options.max_traces = 4),
             |n| {
                 [traces(4, &metas((0..n).map(|_| (1, 2)))), strings(1, 2), traces(4, &metas((0..n).map(|_| (1, 2))))]
                     .concat()
             },
         ),
-        case("more and more meta of one trace", 500, Options::default(), |n| {
+        case("more and more meta of one trace", 250, Options::default(), |n| {
             [strings(1, 1), [trace(1), meta(&[(1, 9)])].concat().repeat(n as usize)].concat()
         }),
-        case("new traces", 500, with(|options| options.max_traces = 100), |n| {
+        case("new traces", 250, with(|options| options.max_traces = 100), |n| {
             [strings(1, 1), traces(n.into(), &meta(&[(1, 1)]))].concat()
         }),
         case(
@@ -111,13 +111,13 @@ fn twice_the_stream_is_at_most_two_and_a_half_times_the_work() {
                 (0..n).flat_map(step).collect()
             },
         ),
-        case_with("strings and waiting records beyond the memory budget", 500, Options::default(), 200 << 10, |n| {
+        case_with("strings and waiting records beyond the memory budget", 250, Options::default(), 200 << 10, |n| {
             (0..n).flat_map(|at| [string(at + 1, &[b'x'; 100]), span(1, [at + 1, 1 << 40, at, 1])].concat()).collect()
         }),
         case("lists beyond the limits of a record", 200, with(|options| options.max_record_entries = 10), |n| {
             [span(1, [0; 4]), meta(&[(1, 1)]).repeat(n as usize)].concat()
         }),
-        Case::new("a string that arrives byte by byte", 5000, |size| {
+        Case::new("a string that arrives byte by byte", 2000, |size| {
             let wire = [process(0), string(1, &vec![b'x'; size as usize]), span(1, [1; 4])].concat();
             let memory = MemoryBudget::new(256 << 20);
             let session = DatadogSession::new(Options::default(), 16 << 20, false, &memory);

@@ -1,5 +1,4 @@
-//! Peers that mean harm: what they can make the collector remember, write and compute is bounded, and the events that
-//! do go out stay sound.
+//! Hostile peers: the memory, output and work that they can cause are bounded, and the events that are written stay valid.
 
 use std::time::Duration;
 
@@ -11,10 +10,10 @@ use tributary::protocol::End;
 use tributary::protocol::datadog::{ListLayout, Options};
 use tributary::simulate::datadog::{Dialect, Tracer};
 
-// Events stay sound.
+// Events stay valid.
 
 #[test]
-fn a_record_cut_both_late_and_at_once_counts_as_one_incomplete_event() {
+fn a_record_cut_both_late_and_immediately_counts_as_one_incomplete_event() {
     let mut options = Options { max_record_entries: 2, ..Options::default() };
     options.max_record_bytes = 10;
     let mut driven = Driven::new(&options).keep_lines();
@@ -22,12 +21,12 @@ fn a_record_cut_both_late_and_at_once_counts_as_one_incomplete_event() {
     driven.feed(&metrics(&[(1, 0), (1, 0), (1, 0)]));
     let done = driven.finish(End::Closed);
     assert_eq!(done.of_kind("log").len(), 1);
-    let told: u64 = done.of_kind("loss").iter().map(|event| event["loss"]["events"].as_u64().unwrap()).sum();
-    assert_eq!(told, 1, "{}", done.text);
+    let reported: u64 = done.of_kind("loss").iter().map(|event| event["loss"]["events"].as_u64().unwrap()).sum();
+    assert_eq!(reported, 1, "{}", done.text);
 }
 
 #[test]
-fn a_metric_moved_away_from_a_tag_never_takes_the_name_of_one_without_a_key() {
+fn a_metric_moved_away_from_a_tag_never_has_the_name_of_one_without_a_key() {
     let mut driven = Driven::new(&Options::default()).keep_lines();
     driven.feed(&[process(0), string(1, b"0000000000000009"), string(2, b"tag")].concat());
     driven.feed(&[span(1, [2; 4]), meta(&[(1, 2)]), metrics(&[(9, 1f64.to_bits()), (1, 2f64.to_bits())])].concat());
@@ -61,7 +60,7 @@ fn a_tag_whose_value_is_never_defined_keeps_its_key() {
     assert_eq!(attributes["user"].as_f64(), Some(0.0), "no tag has the key of the metric");
     let unresolved = ["0000000000000008", "0000000000000009", "000000000000000a", "000000000000000b"];
     assert_eq!(attributes["datadog.unresolved.meta"], serde_json::json!(unresolved));
-    // The process went out before its value could come, as its own event and as the resource.
+    // The process was written unresolved, as an event and as the resource.
     let process = &done.of_kind("log")[0];
     assert_eq!(process["resource"]["datadog.valueless_meta.user"], "0000000000000007", "{}", done.text);
     assert_eq!(process["attributes"]["datadog.unresolved.meta"], "0000000000000007");
@@ -82,7 +81,7 @@ fn keys_without_a_value_are_kept_in_a_record_of_many_entries() {
 }
 
 #[test]
-fn a_late_list_cannot_say_whose_it_is() {
+fn a_late_list_cannot_set_its_owner() {
     let mut driven = Driven::new(&Options::default()).keep_lines();
     driven.feed(&[process(0), string(1, b"trace_id"), string(2, b"span_id"), span(7, [0; 4])].concat());
     driven.pass(Duration::from_secs(2));
@@ -98,7 +97,7 @@ fn a_late_list_cannot_say_whose_it_is() {
 }
 
 #[test]
-fn a_padded_list_has_its_whole_length_where_it_stands_for_itself() {
+fn a_padded_late_list_has_its_whole_length() {
     let mut options = Options { list_layout: ListLayout::Padded32, max_record_entries: 1, ..Options::default() };
     options.span_idle = Duration::from_millis(1);
     let mut driven = Driven::new(&options).keep_lines();
@@ -113,7 +112,7 @@ fn a_padded_list_has_its_whole_length_where_it_stands_for_itself() {
 }
 
 #[test]
-fn offline_too_every_record_whose_time_is_up_goes_out_then() {
+fn offline_too_every_record_is_written_when_its_time_is_up() {
     let mut running = crate::common::Running::new(&Options::default());
     running.feed(&[process(0), span(1, [99; 4]).repeat(3000), trace(1)].concat());
     running.pass(Duration::from_secs(10));
@@ -128,31 +127,31 @@ fn strings(first: u64, count: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_hoarder_is_kept_within_the_memory_budget_and_leaves_room_for_the_modest() {
+fn a_connection_with_many_strings_stays_within_the_memory_budget_and_leaves_room_for_small_ones() {
     let budget = MemoryBudget::new(4 << 20);
-    let mut hoarder = Driven::with(&Options::default(), 1 << 20, &budget);
-    hoarder.feed(&process(u64::MAX));
+    let mut large = Driven::with(&Options::default(), 1 << 20, &budget);
+    large.feed(&process(u64::MAX));
     for part in 0..20 {
-        hoarder.feed(&strings(part * 1000 + 1, 1000));
+        large.feed(&strings(part * 1000 + 1, 1000));
         assert!(budget.used() <= budget.limit(), "{} bytes", budget.used());
     }
     assert!(budget.used() > budget.limit() / 2, "the budget can be used: {} bytes", budget.used());
-    let mut modest: Vec<_> = (0..8).map(|_| Driven::with(&Options::default(), 1 << 20, &budget).keep_lines()).collect();
-    modest.iter_mut().for_each(|modest| modest.feed(&[process(0), strings(1, 200)].concat()));
-    hoarder.feed(&strings(50_001, 1));
+    let mut small: Vec<_> = (0..8).map(|_| Driven::with(&Options::default(), 1 << 20, &budget).keep_lines()).collect();
+    small.iter_mut().for_each(|small| small.feed(&[process(0), strings(1, 200)].concat()));
+    large.feed(&strings(50_001, 1));
     assert!(budget.used() <= budget.limit(), "{} bytes", budget.used());
-    for mut modest in modest {
-        modest.feed(&span(1, [1, 50, 100, 200]));
-        let done = modest.finish(End::Closed);
+    for mut small in small {
+        small.feed(&span(1, [1, 50, 100, 200]));
+        let done = small.finish(End::Closed);
         assert_eq!(done.of_kind("loss").len(), 0, "{}", done.text);
         assert!(done.of_kind("span")[0]["name"].as_str().unwrap().ends_with("01"));
     }
-    drop(hoarder);
+    drop(large);
     assert_eq!(budget.used(), 0);
 }
 
 #[test]
-fn waiting_records_count_with_all_that_they_hold_and_give_it_back_when_their_time_is_up() {
+fn waiting_records_count_with_all_their_memory_and_release_it_when_their_time_is_up() {
     let budget = MemoryBudget::new(256 << 20);
     let mut driven = Driven::with(&Options::default(), 1 << 20, &budget);
     driven.feed(&process(0));
@@ -170,7 +169,7 @@ fn waiting_records_count_with_all_that_they_hold_and_give_it_back_when_their_tim
 }
 
 #[test]
-fn ids_that_are_never_defined_hold_no_more_than_the_waiting_limits() {
+fn ids_that_are_never_defined_take_no_more_memory_than_the_waiting_limits() {
     let mut options = Options::default();
     options.waiting.bytes = 1 << 20;
     let budget = MemoryBudget::new(256 << 20);
@@ -187,7 +186,7 @@ fn ids_that_are_never_defined_hold_no_more_than_the_waiting_limits() {
 }
 
 #[test]
-fn trace_meta_is_held_within_the_limits_though_nothing_waits() {
+fn trace_meta_stays_within_the_limits_when_nothing_waits() {
     let mut options = Options::default();
     options.waiting.bytes = 64 * 1024;
     let budget = MemoryBudget::new(256 << 20);
@@ -201,7 +200,7 @@ fn trace_meta_is_held_within_the_limits_though_nothing_waits() {
 }
 
 #[test]
-fn where_nothing_may_be_remembered_no_trace_is() {
+fn with_waiting_bytes_of_0_no_trace_is_remembered() {
     let mut options = Options::default();
     options.waiting.bytes = 0;
     let mut driven = Driven::new(&options).keep_lines();
@@ -209,7 +208,7 @@ fn where_nothing_may_be_remembered_no_trace_is() {
     assert!(!driven.finish(End::Closed).text.contains("datadog.trace.meta."));
 }
 
-// Amplification: whatever little a peer sends, it gets no more output than its credit, and then has to wait.
+// Amplification: a peer causes no more output than its credit, and then has to wait.
 
 /// Limits under which few bytes show an attack.
 fn tight() -> Options {
@@ -218,18 +217,18 @@ fn tight() -> Options {
     options
 }
 
-/// More than what the input, the burst and the time since the start have earned did not go out. What was on its way
-/// when the credit ran out, and what our count of output leaves out, may.
+/// Asserts that no more was written than the input, the burst and the elapsed time have earned, plus a margin for the batch in
+/// flight and for the inaccuracy of the estimated output.
 fn assert_within_credit(driven: &Driven, options: &Options) {
     let earned = options.amplification.ratio * driven.totals().bytes_in
         + options.amplification.burst
         + (options.amplification.rate as f64 * driven.elapsed.as_secs_f64()) as u64;
     let output = driven.output_bytes;
-    assert!(output <= earned + earned / 4 + (2 << 20), "{output} bytes went out, {earned} were earned");
+    assert!(output <= earned + earned / 4 + (2 << 20), "{output} bytes were written, {earned} were earned");
 }
 
 #[test]
-fn one_long_string_named_again_and_again_earns_no_more_than_its_credit() {
+fn repeated_references_to_one_long_string_are_limited_by_the_credit() {
     let options = tight();
     let mut driven = Driven::new(&options);
     driven.feed(&[process(0), string(1, &[b'x'; 65_536]), string(2, b"a"), string(3, b"b")].concat());
@@ -245,7 +244,7 @@ fn one_long_string_named_again_and_again_earns_no_more_than_its_credit() {
 }
 
 #[test]
-fn a_process_that_says_much_of_itself_pays_for_it_with_every_event() {
+fn a_process_with_much_meta_is_charged_for_it_with_every_event() {
     let options = tight();
     let mut driven = Driven::new(&options);
     driven.feed(&[process(0), string(1, &[b'x'; 25_000]), string(2, b"a"), string(3, b"b"), string(4, b"c")].concat());
@@ -273,7 +272,7 @@ fn names_count_as_output_too() {
 }
 
 #[test]
-fn records_that_wait_are_paid_for_before_time_or_the_end_lets_them_out() {
+fn waiting_records_are_charged_before_they_are_written() {
     for is_defined_first in [true, false] {
         let options = tight();
         let text = string(1, &[b'x'; 25_000]);
@@ -301,7 +300,7 @@ fn records_that_wait_are_paid_for_before_time_or_the_end_lets_them_out() {
 }
 
 #[test]
-fn trace_meta_that_every_span_has_to_look_at_is_paid_for_even_when_it_becomes_nothing() {
+fn trace_meta_that_every_span_visits_is_charged_even_when_it_adds_nothing() {
     for entry in [(1, 1), (98, 99)] {
         let options = tight();
         let mut driven = Driven::new(&options);
@@ -317,7 +316,7 @@ fn trace_meta_that_every_span_has_to_look_at_is_paid_for_even_when_it_becomes_no
 }
 
 #[test]
-fn trace_meta_leaves_a_span_the_entries_of_its_own_that_fit() {
+fn trace_meta_does_not_displace_the_own_entries_of_a_span_that_fit() {
     let options = Options { max_record_bytes: 100, ..Options::default() };
     let mut driven = Driven::new(&options).keep_lines();
     let texts = [string(1, b"k"), string(2, &[b'x'; 60]), string(3, b"own")].concat();
@@ -330,7 +329,7 @@ fn trace_meta_leaves_a_span_the_entries_of_its_own_that_fit() {
 }
 
 #[test]
-fn an_entry_that_is_dropped_takes_no_room_from_those_that_come_later() {
+fn a_dropped_entry_takes_no_room_from_later_ones() {
     let options = Options { max_record_bytes: 10, ..Options::default() };
     let mut driven = Driven::new(&options).keep_lines();
     driven.feed(&[process(0), string(1, b"twelve bytes"), span(1, [0; 4]), meta(&[(1, 2), (3, 3)])].concat());
@@ -352,7 +351,7 @@ fn a_metric_that_is_dropped_is_unresolved_as_a_metric() {
 }
 
 #[test]
-fn honest_tracers_are_never_held() {
+fn honest_tracers_are_never_throttled() {
     for (seed, cache) in [(1, 0), (2, 16), (3, 1024)] {
         let mut tracer = Tracer::new(seed, 0, 1_795_176_900_000_000_000, Dialect::Exact).with_string_cache_size(cache);
         let mut wire = Vec::new();
@@ -367,7 +366,7 @@ fn honest_tracers_are_never_held() {
     }
 }
 
-// The rows of the list of attacks, and some more.
+// The attacks listed in docs/protocols/datadog.md, and some more.
 
 #[test]
 fn a_declared_cache_of_any_size_is_kept_within_the_limits() {
@@ -402,18 +401,18 @@ fn a_string_of_four_gigabytes_is_refused_from_its_head() {
 
 #[test]
 fn a_string_at_the_hard_limit_is_read_and_one_over_it_is_not() {
-    for (len, is_read) in [(100_000, true), (100_001, false)] {
+    for (len, is_accepted) in [(100_000, true), (100_001, false)] {
         let mut driven = Driven::with(&Options::default(), 100_000, &MemoryBudget::new(1 << 30));
         driven.feed(&[process(0), string(1, &vec![b'x'; len])].concat());
-        assert_eq!(driven.is_closed, !is_read);
-        assert_eq!(driven.warnings("string_truncated"), u64::from(is_read));
-        assert_eq!(driven.finish(End::Closed).totals.lost() == 0, is_read);
+        assert_eq!(driven.is_closed, !is_accepted);
+        assert_eq!(driven.warnings("string_truncated"), u64::from(is_accepted));
+        assert_eq!(driven.finish(End::Closed).totals.lost() == 0, is_accepted);
     }
 }
 
 #[test]
-fn a_string_dribbled_byte_by_byte_is_cut_at_a_character_and_costs_one_look_at_each_byte() {
-    // Characters of one to four bytes meet the limit at each of their bytes.
+fn a_string_that_arrives_byte_by_byte_is_cut_at_a_character() {
+    // Characters of one to four bytes cross the limit at each of their bytes.
     for before in 0..4 {
         let text = format!("{}{}", "x".repeat(before), "\u{1f600}\u{20ac}\u{e9}".repeat(40));
         let options = Options { kept_string_bytes: 200, ..Options::default() };
@@ -430,7 +429,7 @@ fn a_string_dribbled_byte_by_byte_is_cut_at_a_character_and_costs_one_look_at_ea
 }
 
 #[test]
-fn alternating_lists_without_end_grow_one_record_to_its_limit() {
+fn endless_alternating_lists_grow_one_record_to_its_limit() {
     let budget = MemoryBudget::new(256 << 20);
     let mut driven = Driven::with(&Options::default(), 16 << 20, &budget);
     driven.feed(&[process(0), span(1, [0; 4])].concat());
@@ -475,7 +474,7 @@ fn four_thousand_records_that_wait_for_one_id_all_get_its_text() {
 }
 
 #[test]
-fn one_id_redefined_without_end_holds_one_text() {
+fn endless_redefinitions_of_one_id_keep_one_text() {
     let budget = MemoryBudget::new(256 << 20);
     let mut driven = Driven::with(&Options::default(), 16 << 20, &budget);
     driven.feed(&process(0));
@@ -485,7 +484,7 @@ fn one_id_redefined_without_end_holds_one_text() {
 }
 
 #[test]
-fn an_eviction_under_a_waiting_record_leaves_it_its_texts_and_their_memory_is_counted() {
+fn an_eviction_does_not_change_a_waiting_record_and_its_texts_count_as_memory() {
     let mut options = Options::default();
     options.string_cache.bytes = 64 * 1024;
     let budget = MemoryBudget::new(256 << 20);
@@ -507,7 +506,7 @@ fn an_eviction_under_a_waiting_record_leaves_it_its_texts_and_their_memory_is_co
 }
 
 #[test]
-fn ever_new_traces_are_forgotten_in_the_order_of_their_last_use() {
+fn traces_are_forgotten_in_the_order_of_their_last_use() {
     let options = Options { max_traces: 2, ..Options::default() };
     let mut driven = Driven::new(&options).keep_lines();
     driven.feed(&[process(0), string(1, b"k")].concat());
@@ -519,48 +518,4 @@ fn ever_new_traces_are_forgotten_in_the_order_of_their_last_use() {
     let spans = driven.finish(End::Closed).of_kind("span");
     let has_meta: Vec<_> = spans.iter().map(|span| span["attributes"]["datadog.trace.meta.k"] == "k").collect();
     assert_eq!(has_meta, [true, true, false, true]);
-}
-
-/// Processor time that a stream takes to decode: what the machine does beside is not counted.
-fn time_of(wire: &[u8]) -> Duration {
-    let on_processor = || {
-        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-        Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
-    };
-    let mut driven = Driven::new(&Options::default());
-    let begun = on_processor();
-    driven.feed_in_reads(wire);
-    driven.finish(End::Closed);
-    on_processor() - begun
-}
-
-/// A last resort, with so much room that only another power of n can fail it: four times the input in less than
-/// twelve times the time.
-#[test]
-fn four_times_the_input_is_about_four_times_the_work() {
-    type Attack = (&'static str, fn(u64) -> Vec<u8>);
-    let attacks: [Attack; 6] = [
-        ("redefinitions", |n| (0..n).flat_map(|at| string(at % 3, &at.to_be_bytes())).collect()),
-        ("unresolved ids", |n| {
-            (0..n).flat_map(|at| span(1, [4 * at + 1, 4 * at + 2, 4 * at + 3, 4 * at + 4])).collect()
-        }),
-        ("one id", |n| [span(1, [1; 4]).repeat(n as usize), string(1, b"x")].concat()),
-        ("one record", |n| {
-            let lists = (0..n / 50).flat_map(|_| [meta(&[(1, 2); 25]), metrics(&[(3, 0); 25])].concat());
-            [span(1, [0; 4]), lists.collect(), strings(1, 3)].concat()
-        }),
-        ("new traces", |n| {
-            [strings(1, 1), (0..n).flat_map(|id| [trace(id.into()), meta(&[(1, 1)])].concat()).collect()].concat()
-        }),
-        ("repeated traces", |n| {
-            [strings(1, 1), (0..n).flat_map(|_| [trace(1), meta(&[(1, 1)])].concat()).collect()].concat()
-        }),
-    ];
-    for (name, attack) in attacks {
-        let wire = |n| [process(u64::MAX), attack(n)].concat();
-        let (small, large) = (wire(3_000), wire(12_000));
-        let least = |wire: &[u8]| (0..3).map(|_| time_of(wire)).min().unwrap();
-        let (small, large) = (least(&small), least(&large));
-        assert!(large < 12 * small + Duration::from_millis(20), "{name}: {small:?}, then {large:?}");
-    }
 }

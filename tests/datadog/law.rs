@@ -1,5 +1,5 @@
-//! Whatever arrives, however it is cut and whenever it ends: every byte is decoded or told as lost, every owner
-//! object becomes one event, and every event is a line that a strict reader accepts.
+//! For any input, cut anywhere and ended at any time: every byte is decoded or reported as lost, every owner object becomes one
+//! event, and every event is a line that a strict parser accepts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +28,7 @@ static CAPTURES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     wires.filter(|wire| wire.len() <= 64 * 1024).collect()
 });
 
-/// Texts that keys, names and our own attributes might be confused by.
+/// Texts that could be confused with keys, names and our own attributes.
 const TEXTS: [&[u8]; 20] = [
     b"",
     b"a",
@@ -52,7 +52,7 @@ const TEXTS: [&[u8]; 20] = [
     &[b'x'; 300],
 ];
 
-/// A stream and everything that happens to it.
+/// A stream, and how it is fed.
 #[derive(Clone, Debug)]
 struct Case {
     bytes: Vec<u8>,
@@ -66,7 +66,7 @@ struct Case {
     emit_definitions: bool,
 }
 
-/// One object of few ids and few texts, so that they meet each other.
+/// One object with few ids and few texts, so that objects refer to each other.
 fn object() -> impl Strategy<Value = Vec<u8>> {
     let id = || 0u64..8;
     let text = || any::<Index>().prop_map(|index| *index.get(&TEXTS));
@@ -83,7 +83,7 @@ fn object() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A stream that breaks no rule.
+/// A valid stream.
 fn legal() -> impl Strategy<Value = Vec<u8>> {
     let objects = (prop_oneof![Just(0), 1u64..6, any::<u64>()], vec(object(), 0..60))
         .prop_map(|(size, objects)| wire::process(size).into_iter().chain(objects.concat()).collect());
@@ -154,7 +154,7 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![6 => legal(), 6 => mutated, 1 => noise, 1 => noise_after_process]
 }
 
-/// Limits small enough to be met, the usual ones among them.
+/// Small limits, so that they are reached, and the default ones.
 fn options() -> impl Strategy<Value = Options> {
     let texts = [1usize..40, 1usize..40, 1usize..40, 1usize..400];
     let cache = (prop_oneof![Just(0), 0usize..8, Just(1024)], 1usize..8, prop_oneof![200u64..2000, Just(8 << 20)]);
@@ -202,7 +202,7 @@ fn case() -> impl Strategy<Value = Case> {
 }
 
 impl Case {
-    /// The places where the stream is cut, in order, its end last.
+    /// The offsets of the cuts, in order, ending with the end of the stream.
     fn cuts(&self) -> Vec<usize> {
         let mut cuts: Vec<_> = self.cuts.iter().map(|cut| cut.index(self.bytes.len() + 1)).collect();
         cuts.push(self.bytes.len());
@@ -283,8 +283,8 @@ fn check(case: &Case, done: &Finished) {
         }
     }
     for reason in Reason::ALL {
-        let told = lost.get(reason.as_str()).copied().unwrap_or(0);
-        assert_eq!(told, totals.bytes_lost[reason.index()], "bytes lost as {}", reason.as_str());
+        let reported = lost.get(reason.as_str()).copied().unwrap_or(0);
+        assert_eq!(reported, totals.bytes_lost[reason.index()], "bytes lost as {}", reason.as_str());
     }
     let walk = walk(&case.bytes, case.max_message, case.is_padded());
     assert_eq!(totals.bytes_decoded + cut_bytes, walk.good as u64, "what can be decoded is");
@@ -298,7 +298,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(400), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_comes_the_books_balance_and_the_events_are_sound(case in case()) {
+    fn for_any_input_all_bytes_are_accounted_for_and_events_are_valid(case in case()) {
         check(&case, &case.in_pieces(true));
     }
 
@@ -312,7 +312,7 @@ proptest! {
     }
 }
 
-/// A few seconds' worth, or as many as `PROPTEST_CASES` asks for.
+/// The default number of cases, or `PROPTEST_CASES`.
 fn cases(usual: u32) -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
 }

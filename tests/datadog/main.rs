@@ -1,4 +1,4 @@
-//! Protocol `datadog`: recorded conversations, damaged ones, and what hostile peers can cost.
+//! Protocol `datadog`: recorded and damaged conversations, hostile peers, and the growth of work.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 
 #[path = "../support/common/mod.rs"]

@@ -1,7 +1,7 @@
-//! What the budget says a session holds is what it holds, as the kernel counts it.
+//! The memory that sessions lease from the budget is the memory that the kernel counts.
 //!
-//! One test in a process of its own, so that nothing else moves the figure; sessions of earlier scenarios are kept, so
-//! that none takes over memory that another has let go.
+//! One test in a process of its own, so that nothing else changes the figure. Sessions of earlier scenarios are kept, so that
+//! no session reuses memory that another has released.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::hostile_support::{Driven, is_in_own_process, process_memory};
 use tributary::memory::MemoryBudget;
 use tributary::protocol::datadog::Options;
 
-/// Sessions per scenario: enough that memory left over from the preparation does not matter.
+/// Sessions per scenario: enough that memory of the preparation is negligible.
 const SESSIONS: u64 = 4;
 
-/// What a session may hold beside what it answers for: its buffers, and what the next batch will need.
+/// Memory that a session may hold without a lease: its buffers, and the memory for the next batch.
 const UNACCOUNTED: u64 = 2 << 20;
 
-/// A way to make a collector remember.
+/// A way to make a session use memory.
 type Scenario = (&'static str, fn(&mut Driven));
 
 fn unresolved_fields(driven: &mut Driven) {
@@ -33,8 +33,8 @@ fn unresolved_meta(driven: &mut Driven) {
     }
 }
 
-/// A record with many entries goes out at once; the next, with none, waits in the memory that it leaves.
-fn memory_handed_down(driven: &mut Driven) {
+/// A record with many entries is emitted immediately; the next one, without entries, reuses its memory and waits.
+fn reused_memory(driven: &mut Driven) {
     driven.feed(&[string(1, b"k"), trace(1), meta(&[(1, 1); 250]), meta(&[(1, 1); 250])].concat());
     for _ in 0..500 {
         driven.feed(&[span(1, [0; 4]), span(2, [99; 4])].concat());
@@ -54,7 +54,7 @@ fn broken_strings(driven: &mut Driven) {
     (0..200).for_each(|id| driven.feed(&string(id, &[0xFF; 65_536])));
 }
 
-/// Texts that only a waiting record still refers to.
+/// Texts that only a waiting record refers to.
 fn orphans(driven: &mut Driven) {
     for at in 0..200u64 {
         driven.feed(&[string(1, &[at as u8; 65_000]), span(1, [99, 1, 1, 1])].concat());
@@ -69,7 +69,7 @@ fn traces(driven: &mut Driven) {
 const SCENARIOS: [Scenario; 8] = [
     ("unresolved fields", unresolved_fields),
     ("unresolved meta", unresolved_meta),
-    ("memory handed down", memory_handed_down),
+    ("reused memory", reused_memory),
     ("small strings", small_strings),
     ("long strings", long_strings),
     ("broken strings", broken_strings),
@@ -78,8 +78,8 @@ const SCENARIOS: [Scenario; 8] = [
 ];
 
 #[test]
-fn what_sessions_answer_for_is_what_they_hold_and_what_they_let_go_of_is_gone() {
-    if !is_in_own_process(what_sessions_answer_for_is_what_they_hold_and_what_they_let_go_of_is_gone) {
+fn leased_memory_is_the_memory_in_use_and_released_memory_is_freed() {
+    if !is_in_own_process(leased_memory_is_the_memory_in_use_and_released_memory_is_freed) {
         return;
     }
     let mut kept = Vec::new();
@@ -93,12 +93,9 @@ fn what_sessions_answer_for_is_what_they_hold_and_what_they_let_go_of_is_gone() 
             kept.push(driven);
         }
         let held = process_memory("RssAnon").saturating_sub(before) / SESSIONS;
-        let answered_for = budget.used() / SESSIONS;
-        assert!(
-            held <= 2 * answered_for + UNACCOUNTED,
-            "{name}: a session holds {held} bytes and answers for {answered_for}"
-        );
-        assert!(answered_for <= 17 << 20, "{name}: {answered_for} bytes");
+        let leased = budget.used() / SESSIONS;
+        assert!(held <= 2 * leased + UNACCOUNTED, "{name}: a session holds {held} bytes and leases {leased}");
+        assert!(leased <= 17 << 20, "{name}: {leased} bytes");
     }
     let before = process_memory("RssAnon");
     for _ in 0..4 * SESSIONS {
@@ -110,5 +107,5 @@ fn what_sessions_answer_for_is_what_they_hold_and_what_they_let_go_of_is_gone() 
         kept.push(driven);
     }
     let held = process_memory("RssAnon").saturating_sub(before) / (4 * SESSIONS);
-    assert!(held <= 1 << 20, "let go of everything: {held} bytes each");
+    assert!(held <= 1 << 20, "everything was released: {held} bytes each");
 }

@@ -18,7 +18,7 @@ fn data() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/datadog")
 }
 
-/// One reading of a case: its wire bytes, the options that give that reading, and what must come out.
+/// One variant of a case: its wire bytes, the options of the variant, and the expected events.
 struct Case {
     name: String,
     wire: Vec<u8>,
@@ -32,7 +32,7 @@ fn lines(path: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The options that decode records as the captures have them: texts uncut.
+/// The options that decode records as in the captures: texts are not cut.
 fn options() -> Options {
     let uncut = 1 << 20;
     Options {
@@ -76,7 +76,7 @@ fn ids(ids: &[&str]) -> Value {
 }
 
 /// The events that a case must give, in the order of `seq`, losses last. `objects` (the independent decoder's list of
-/// wire objects) tells which raw ids stand behind a null.
+/// wire objects) has the raw ids behind a null.
 fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[Value]) -> Vec<Value> {
     let mut resource = Map::new();
     let mut traces: BTreeMap<&str, Vec<(String, String, Value, Value)>> = BTreeMap::new();
@@ -295,7 +295,7 @@ fn comparable(decoded: &Decoded) -> Vec<Value> {
 }
 
 fn assert_same(name: &str, how: &str, actual: &[Value], expected: &[Value]) {
-    // Maps compare without regard to order; that the order of keys is right is the encoder's test.
+    // Maps compare without regard to order; the tests of the encoder check the order of keys.
     for (at, (actual, expected)) in actual.iter().zip(expected).enumerate() {
         assert_eq!(actual, expected, "{name}, {how}, event {at}");
     }
@@ -347,7 +347,7 @@ fn every_prefix_of_the_small_stream_ends_as_expected() {
     assert_eq!(cuts.len(), wire.len());
     for cut in cuts {
         let prefix = &wire[..cut["cut"].as_u64().unwrap() as usize];
-        // Of a list that is not all there, the record has nothing.
+        // An incomplete list adds nothing to the record.
         let complete = |object: &&Value| {
             object
                 .get("len")
@@ -377,7 +377,7 @@ proptest! {
 }
 
 #[test]
-fn idle_completes_a_span_and_a_late_list_goes_out_as_a_supplement() {
+fn a_span_is_complete_when_idle_and_a_late_list_is_an_event_of_its_own() {
     let wire = fs::read(data().join("metrics-then-meta/wire.bin")).unwrap();
     let objects = lines("metrics-then-meta/objects.ndjson");
     let metrics_at =
@@ -401,7 +401,7 @@ fn idle_completes_a_span_and_a_late_list_goes_out_as_a_supplement() {
 }
 
 #[test]
-fn a_half_arrived_list_keeps_its_span_open() {
+fn an_incomplete_list_keeps_its_span_open() {
     let wire = fs::read(data().join("metrics-then-meta/wire.bin")).unwrap();
     let mut decode = crate::common::Running::new(&options());
     decode.feed(&wire[..wire.len() - 1]);
@@ -413,7 +413,7 @@ fn a_half_arrived_list_keeps_its_span_open() {
 }
 
 #[test]
-fn a_record_waits_for_its_strings_only_so_long() {
+fn a_record_waits_for_its_strings_for_a_limited_time() {
     let wire = fs::read(data().join("string-never-defined/wire.bin")).unwrap();
     let mut decode = crate::common::Running::new(&options());
     decode.feed(&wire);
@@ -430,7 +430,7 @@ fn a_record_waits_for_its_strings_only_so_long() {
     );
 }
 
-/// A stream of objects, spelled out: `process`, then whatever the test needs.
+/// A stream of `process` and these objects.
 fn stream(objects: &[Vec<u8>]) -> Vec<u8> {
     let process = [&[0xDD, 0, 0, 0, 0, 1][..], &1024_u64.to_be_bytes()].concat();
     [process, objects.concat()].concat()
@@ -441,7 +441,7 @@ fn string(id: u64, text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn the_meta_of_a_trace_says_the_same_on_its_spans_whatever_is_defined_later() {
+fn later_definitions_do_not_change_the_meta_of_a_trace_on_its_spans() {
     let trace = [&[0xDD, 1][..], &[9; 16]].concat();
     let meta = [&[0xDD, 5, 1][..], &1_u64.to_be_bytes(), &2_u64.to_be_bytes()].concat();
     let span = || {
@@ -457,7 +457,7 @@ fn the_meta_of_a_trace_says_the_same_on_its_spans_whatever_is_defined_later() {
     // The first span was parsed before the text was known, and does not wait for it.
     assert_eq!((meta(spans[0]), meta(spans[1])), (None, Some(json!("first"))));
     let trace = decoded.events.iter().find(|event| event["name"] == "datadog.trace").unwrap();
-    let told = decoded.events.iter().find(|event| event["attributes"].get("key").is_some()).unwrap();
-    assert_eq!(told["attributes"]["key"], "first");
+    let event = decoded.events.iter().find(|event| event["attributes"].get("key").is_some()).unwrap();
+    assert_eq!(event["attributes"]["key"], "first");
     assert_eq!(trace["kind"], "log");
 }

@@ -1,4 +1,4 @@
-//! Endless OS metrics: what sinks say is what agents are told, and what was delivered is not delivered again.
+//! Endless OS metrics: agents are answered by the outcome of the sinks, and repeats are not delivered again.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn case(name: &str) -> Case {
     cases().into_iter().find(|case| case.name == name).unwrap()
 }
 
-/// A daemon whose one sink does what the test says.
+/// A daemon with one sink that the test controls.
 async fn daemon(quarantine: &Path, options: &str, strings: &Strings) -> Server {
     let strings = strings.clone();
     Server::start_with(&config(&listener(quarantine, options)), move |sinks| {
@@ -39,7 +39,7 @@ fn duplicates(lines: &[Value]) -> Vec<u64> {
     lines.iter().filter(is_one).map(|event| event["loss"]["events"].as_u64().unwrap()).collect()
 }
 
-/// The same bundle as a later attempt stamps it: other clocks, other hash.
+/// The same bundle as sent by a later attempt: with other clocks, so with another hash.
 fn again(bundle: &[u8], version: u64, seconds: i64) -> Vec<u8> {
     let first = if version == 2 { 8 } else { 0 };
     let mut bundle = bundle.to_vec();
@@ -82,14 +82,14 @@ async fn a_sink_that_fails_is_a_503_and_the_resend_is_no_repeat() {
 }
 
 #[tokio::test]
-async fn a_sink_that_takes_too_long_is_a_503_and_its_late_success_makes_the_resend_a_repeat() {
+async fn a_slow_sink_is_a_503_and_its_late_success_makes_the_resend_a_repeat() {
     let directory = tempfile::tempdir().unwrap();
     let strings = Strings::new(Mood::Stall);
     let server = daemon(directory.path(), "delivery_timeout = \"50ms\"", &strings).await;
     let body = case("v3-mixed").body;
     let reply = put(&server, &plain(3, &body)).await;
     assert_eq!((reply.status, reply.headers["retry-after"].as_str()), (503, "10"));
-    // While the first is still on its way, the second is not sent after it.
+    // While the first is in flight, the second is not delivered.
     let reply = put(&server, &plain(3, &again(&body, 3, 2))).await;
     assert_eq!(reply.status, 503);
     strings.set(Mood::Write);
@@ -100,14 +100,14 @@ async fn a_sink_that_takes_too_long_is_a_503_and_its_late_success_makes_the_rese
     })
     .await;
     let reply = put(&server, &plain(3, &again(&body, 3, 4))).await;
-    assert_eq!((reply.status, reply.body.as_str()), (200, "a repeat of what is stored already\n"));
+    assert_eq!((reply.status, reply.body.as_str()), (200, "a repeat of a stored bundle\n"));
     assert!(server.stop().await.are_balanced());
     assert_eq!(events(&strings.written()), 9, "delivered once");
     assert_eq!(duplicates(&strings.written()), [9, 9]);
 }
 
 #[tokio::test]
-async fn an_upload_that_a_full_lane_sheds_is_not_told_to_be_stored() {
+async fn an_upload_that_a_full_queue_sheds_is_a_503() {
     let directory = tempfile::tempdir().unwrap();
     let strings = Strings::new(Mood::Stall);
     let puppets = strings.clone();
@@ -143,7 +143,7 @@ async fn retries_of_real_agents_are_recognised() {
     for name in names {
         assert_eq!(put(&daemon.server, &case(name).request).await.status, 200);
     }
-    // Heartbeats may come as often as they like.
+    // Heartbeats are never repeats.
     for name in ["real-v2-empty-retry-0", "real-v2-empty-retry-1", "real-v2-empty-retry-1"] {
         assert_eq!(put(&daemon.server, &case(name).request).await.status, 200);
     }
@@ -157,10 +157,10 @@ async fn retries_of_real_agents_are_recognised() {
 }
 
 #[tokio::test]
-async fn a_later_upload_with_more_events_brings_only_the_new_ones() {
+async fn of_a_later_upload_with_more_events_only_the_new_ones_are_delivered() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&listener(directory.path(), "")).await;
-    // The base is the same with the first event of three: what an agent had before two more came.
+    // The first upload has the first of three events.
     let few = bundle(&[event(1)], 5);
     let more = bundle(&[event(1), event(2), event(3)], 9);
     assert_eq!(put(&daemon.server, &plain(3, &few)).await.status, 200);
@@ -179,12 +179,12 @@ async fn equal_events_of_one_bundle_are_no_repeats_of_one_another() {
 }
 
 #[tokio::test]
-async fn counts_that_many_machines_send_alike_are_told_apart_by_their_clocks() {
+async fn equal_counts_of_different_machines_are_distinguished_by_their_clocks() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&listener(directory.path(), "")).await;
     let body = case("real-v3-aggregates").body;
     let mut other = body.clone();
-    // Another machine: its running clock stood at 0 an hour later.
+    // Another machine: its monotonic clock was 0 an hour later.
     let relative = i64::from_le_bytes(body[..8].try_into().unwrap());
     other[..8].copy_from_slice(&(relative - 3_600_000_000_000).to_le_bytes());
     for bundle in [&body, &other, &again(&body, 3, 300), &again(&other, 3, 300)] {
@@ -195,7 +195,7 @@ async fn counts_that_many_machines_send_alike_are_told_apart_by_their_clocks() {
 }
 
 #[tokio::test]
-async fn without_memory_for_it_every_upload_is_new() {
+async fn without_dedup_every_upload_is_new() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&listener(directory.path(), "dedup = { entries = 0 }")).await;
     let body = case("v3-mixed").body;
@@ -206,9 +206,9 @@ async fn without_memory_for_it_every_upload_is_new() {
 }
 
 #[tokio::test]
-async fn a_quarantine_that_cannot_keep_is_a_503() {
+async fn a_quarantine_that_cannot_store_is_a_503() {
     let directory = tempfile::tempdir().unwrap();
-    // The directory's name is taken by a file.
+    // A file has the directory's name.
     std::fs::write(directory.path().join("test"), "").unwrap();
     let daemon = Daemon::start(&listener(directory.path(), "")).await;
     let reply = put(&daemon.server, &case("bad-random").request).await;
@@ -217,7 +217,7 @@ async fn a_quarantine_that_cannot_keep_is_a_503() {
 }
 
 #[tokio::test]
-async fn what_was_written_of_a_bundle_that_could_not_be_kept_is_not_written_again() {
+async fn events_of_a_bundle_that_could_not_be_quarantined_are_not_written_again() {
     let directory = tempfile::tempdir().unwrap();
     let taken = directory.path().join("test");
     std::fs::write(&taken, "").unwrap();
@@ -228,14 +228,14 @@ async fn what_was_written_of_a_bundle_that_could_not_be_kept_is_not_written_agai
     assert_eq!(put(&daemon.server, &case("bad-bool-2").request).await.status, 200);
     assert_eq!(quarantined(directory.path()).len(), 2, "both are kept in the end");
     let stopped = daemon.stop().await;
-    // The two bundles have three good events of four in common with each other, and all of them with themselves.
+    // The two bundles have three of four valid events in common.
     let ids = |event: &&Value| event["kind"] != "loss";
     assert!(stopped.events.iter().filter(ids).count() < 8, "{:#?}", stopped.events);
     assert!(!duplicates(&stopped.events).is_empty());
 }
 
 #[tokio::test]
-async fn without_a_quarantine_what_cannot_be_read_is_told_and_taken() {
+async fn without_a_quarantine_an_unreadable_bundle_is_a_loss_and_answered_200() {
     let directory = tempfile::tempdir().unwrap();
     let toml = listener(Path::new(""), "");
     let daemon = Daemon::start(&toml).await;
@@ -245,7 +245,7 @@ async fn without_a_quarantine_what_cannot_be_read_is_told_and_taken() {
 }
 
 #[tokio::test]
-async fn a_kept_request_is_a_request_that_can_be_sent_again() {
+async fn a_quarantined_request_can_be_sent_again() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&listener(directory.path(), "")).await;
     assert_eq!(put(&daemon.server, &case("bad-bool-2").request).await.status, 200);
@@ -256,7 +256,7 @@ async fn a_kept_request_is_a_request_that_can_be_sent_again() {
 }
 
 #[tokio::test]
-async fn a_stopping_daemon_finishes_the_requests_it_has_and_takes_no_more() {
+async fn a_stopping_daemon_finishes_its_requests_and_accepts_no_more() {
     let directory = tempfile::tempdir().unwrap();
     let strings = Strings::new(Mood::Stall);
     let server = daemon(directory.path(), "", &strings).await;
@@ -272,7 +272,7 @@ async fn a_stopping_daemon_finishes_the_requests_it_has_and_takes_no_more() {
 }
 
 #[tokio::test]
-async fn a_request_that_the_grace_period_does_not_suffice_for_is_accounted_for() {
+async fn a_request_that_exceeds_the_grace_period_is_accounted_for() {
     let directory = tempfile::tempdir().unwrap();
     let strings = Strings::new(Mood::Stall);
     let toml = format!("limits.shutdown_grace = \"100ms\"\n{}", listener(directory.path(), ""));
@@ -295,7 +295,7 @@ async fn a_request_that_the_grace_period_does_not_suffice_for_is_accounted_for()
     assert_eq!(totals.sinks[0].written, 0);
 }
 
-/// A singular event of version 3 at this moment.
+/// A version 3 singular event at this time.
 fn event(relative: u64) -> Vec<u8> {
     let mut event = vec![0xCD; 16];
     event.extend_from_slice(b"4.0.9\0\0\0");
@@ -304,7 +304,7 @@ fn event(relative: u64) -> Vec<u8> {
     event
 }
 
-/// A bundle of version 3 of these events, sent so many seconds after the agent's clock stood at 0.
+/// A version 3 bundle of these events, sent this many seconds after the agent's clock was 0.
 fn bundle(events: &[Vec<u8>], seconds: i64) -> Vec<u8> {
     let mut array = Vec::new();
     let mut ends = Vec::new();
@@ -328,7 +328,7 @@ fn bundle(events: &[Vec<u8>], seconds: i64) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_kept_request_decodes_offline_as_of_when_it_came() {
+async fn a_quarantined_request_decodes_offline_with_its_receive_time() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&listener(directory.path(), "")).await;
     assert_eq!(put(&daemon.server, &case("bad-bool-2").request).await.status, 200);

@@ -97,6 +97,16 @@ fn payload(value: &[u8], signature: &str) -> Vec<Vec<u8>> {
     vec![bundle([], [event(1, Some(&variant(value, signature)))])]
 }
 
+/// A bundle of version 2 with one event sequence of this many elements without payload.
+fn sequence(elements: usize) -> Vec<u8> {
+    let items = array(8, (0..elements as u64).map(|at| at.to_le_bytes().to_vec()));
+    // User id, event id, padding to the items.
+    let sequence = framed([&[0; 4], &[0xAB; 16][..], &[0; 4], &items].concat(), [20].into_iter());
+    // Send number with padding, clocks, machine id, no singular and aggregate events.
+    let body = [&[0; 24], &[0xCD; 16][..], &array(8, [sequence])].concat();
+    framed(body, [40, 40, 40].into_iter())
+}
+
 #[test]
 fn twice_the_bundles_are_at_most_two_and_a_half_times_the_work() {
     let cases = [
@@ -144,6 +154,13 @@ fn twice_the_bundles_are_at_most_two_and_a_half_times_the_work() {
             vec![bundle([], (0..n).map(|at| event(at as u64, Some(&variant(&[2], "b")))))]
         }),
         case("a long type", 50, |n| payload(&vec![0; n], &format!("({})", "y".repeat(n)))),
+        Case::new("a long event sequence", 10_000, |size| {
+            let bundle = sequence(size as usize);
+            let mut head = head(&bundle, &[]);
+            head.target = head.target.replace("/3/", "/2/");
+            let exchange = EndlessExchange::new(Options::default(), &MemoryBudget::new(256 << 20));
+            move || assert_eq!(requests(&exchange, Protocol::Endless, &[(head, bundle)]), [200])
+        }),
         Case::new("an upload in gzip", 50_000, |size| {
             let bundle = bundle([], (0..size / 50).map(|at| event(at, None)));
             let mut encoder = GzEncoder::new(Vec::new(), Compression::best());

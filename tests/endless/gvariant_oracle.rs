@@ -1,7 +1,7 @@
-//! Our normal-form verdicts against GLib's own, on seeded mutants of every recorded bundle.
+//! Our normal-form verdicts against GLib's, on seeded mutants of every recorded bundle.
 //!
-//! Where Python or PyGObject is missing the test says so and passes; `cargo test --test gvariant_oracle -- --nocapture`
-//! shows what was compared.
+//! Without Python or PyGObject the test says so and passes; `cargo test --test endless gvariant_oracle -- --nocapture` shows
+//! what was compared.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -11,9 +11,9 @@ use crate::endless_support::cases;
 use tributary::codec::gvariant::{Scratch, Skip, Slice, walk_type};
 
 const MUTANTS: usize = 100_000;
-/// So many bytes of each mutant at most: GLib's Python side takes longer than ours.
+/// The most bytes of a mutant: GLib through Python is slower than ours.
 const MOST_BYTES: usize = 8 * 1024;
-/// The exit code that says that there is no GLib.
+/// The script's exit code without GLib.
 const NO_GLIB: i32 = 3;
 
 /// splitmix64: the same mutants on every machine.
@@ -29,7 +29,7 @@ impl Rng {
     }
 }
 
-/// One to three small changes; most hit the framing, the types and the terminators, where verdicts are made.
+/// One to three small changes, mostly of framing, types and terminators, on which verdicts depend.
 fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..=rng.below(3) {
         let at = rng.below(bytes.len());
@@ -61,7 +61,7 @@ fn our_verdicts_are_those_of_glib() {
         let case = &cases[rng.below(cases.len())];
         let mut bytes = case.body.clone();
         mutate(&mut bytes, &mut rng);
-        // Where two versions have a type in common nothing is won by the other; these are the shipped types.
+        // The types as shipped; two versions share one.
         values.push((case.bundle_type().to_owned(), bytes));
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/endless/gvariant_oracle.py");
@@ -80,9 +80,9 @@ fn our_verdicts_are_those_of_glib() {
     assert_eq!(verdicts.len(), values.len());
 }
 
-/// GLib's verdicts; `None` where there is no GLib to be asked.
+/// GLib's verdicts; `None`: there is no GLib.
 fn ask(script: &Path, values: &[(String, Vec<u8>)]) -> Option<Vec<u8>> {
-    // The system's own Python first: that is where distributions put PyGObject.
+    // The system's own Python first: distributions install PyGObject there.
     for python in ["/usr/bin/python3", "python3"] {
         let command = Command::new(python).arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let Ok(mut child) = command else { continue };
@@ -95,7 +95,7 @@ fn ask(script: &Path, values: &[(String, Vec<u8>)]) -> Option<Vec<u8>> {
             input.extend_from_slice(bytes);
         }
         let writer = std::thread::spawn(move || {
-            // A script without GLib does not read on; its exit code says so.
+            // A script without GLib stops reading; its exit code says why.
             let _ = stdin.write_all(&input);
         });
         let mut verdicts = Vec::new();

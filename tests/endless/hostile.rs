@@ -1,4 +1,4 @@
-//! Endless OS metrics from peers that mean harm, or have bad luck: limits, right answers, and counters that balance.
+//! Endless OS metrics from hostile or faulty peers: limits, answers, and counters that balance.
 
 use std::io::Write;
 
@@ -27,7 +27,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 const GZIP: &str = "X-Endless-Content-Encoding: gzip\r\n";
 
-/// The one loss of a daemon that has stopped, and which bytes of the counters it stands for.
+/// The one loss of a stopped daemon; checks that it accounts for all bytes.
 async fn only_loss(daemon: Daemon) -> Value {
     let stopped = daemon.stop().await;
     let totals = &stopped.totals.listeners[0];
@@ -49,12 +49,12 @@ async fn a_body_over_its_limit_is_refused_from_its_head() {
 }
 
 #[tokio::test]
-async fn a_body_in_chunks_is_refused_when_it_passes_the_limit() {
+async fn a_chunked_body_is_refused_when_it_exceeds_the_limit() {
     let (daemon, _directory) = daemon("max_body_bytes = \"1KiB\"").await;
     let mut stream = daemon.connect().await;
     let head = format!("PUT /3/{} HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n", sha512(b""));
     send(&mut stream, head.as_bytes()).await;
-    // It says that gigabytes will come. Nobody waits for them, nor makes room.
+    // It declares gigabytes. The daemon neither waits for them nor allocates them.
     send(&mut stream, &[b"ffffffff\r\n".as_slice(), &[7; 2000]].concat()).await;
     let reply = within("the answer", reply(&mut stream)).await;
     assert_eq!((reply.status, reply.body.contains("max_body_bytes")), (413, true));
@@ -62,7 +62,7 @@ async fn a_body_in_chunks_is_refused_when_it_passes_the_limit() {
 }
 
 #[tokio::test]
-async fn a_bomb_is_refused_while_it_inflates() {
+async fn a_bomb_is_refused_while_decompressing() {
     let (daemon, _directory) = daemon("max_inflated_bytes = \"1MiB\"").await;
     let mut stream = daemon.connect().await;
     let bomb = gzip(&vec![0; 20 << 20]);
@@ -73,7 +73,7 @@ async fn a_bomb_is_refused_while_it_inflates() {
 }
 
 #[tokio::test]
-async fn a_wrong_hash_is_refused_and_its_bytes_are_told() {
+async fn a_wrong_hash_is_refused_and_its_bytes_are_a_loss() {
     let (daemon, _directory) = daemon("").await;
     let mut stream = daemon.connect().await;
     let body = case("v3-mixed").body;
@@ -84,11 +84,11 @@ async fn a_wrong_hash_is_refused_and_its_bytes_are_told() {
 }
 
 #[tokio::test]
-async fn a_head_that_does_not_come_in_time_costs_the_connection() {
+async fn a_head_that_is_not_received_in_time_closes_the_connection() {
     let (daemon, _directory) = daemon("handshake_timeout = \"50ms\"\nmessage_timeout = \"50ms\"").await;
     let mut silent = daemon.connect().await;
     crate::live::assert_is_closed(&mut silent).await;
-    // The second request has its time from its first byte on.
+    // The time of the second request starts with its first byte.
     let mut slow = daemon.connect().await;
     assert_eq!(within("health", ask(&mut slow, b"GET / HTTP/1.1\r\nHost: t\r\n\r\n")).await.status, 200);
     send(&mut slow, b"PUT /3/").await;
@@ -97,7 +97,7 @@ async fn a_head_that_does_not_come_in_time_costs_the_connection() {
 }
 
 #[tokio::test]
-async fn a_connection_that_has_nothing_to_say_is_closed_after_a_while() {
+async fn an_idle_connection_is_closed_after_its_timeout() {
     let (daemon, _directory) = daemon("idle_timeout = \"50ms\"").await;
     let mut idle = daemon.connect().await;
     assert_eq!(within("health", ask(&mut idle, b"GET / HTTP/1.1\r\nHost: t\r\n\r\n")).await.status, 200);
@@ -106,7 +106,7 @@ async fn a_connection_that_has_nothing_to_say_is_closed_after_a_while() {
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_come_in_time_is_a_408() {
+async fn a_body_that_is_not_received_in_time_is_a_408() {
     let (daemon, _directory) = daemon("message_timeout = \"50ms\"\nmin_message_rate = 0").await;
     let mut stream = daemon.connect().await;
     let request = plain(3, &case("v3-mixed").body);
@@ -118,7 +118,7 @@ async fn a_body_that_does_not_come_in_time_is_a_408() {
 }
 
 #[tokio::test]
-async fn a_body_that_ends_too_early_is_told_with_what_came_of_it() {
+async fn a_body_that_ends_too_early_is_a_loss_of_the_received_bytes() {
     let (daemon, _directory) = daemon("").await;
     let mut stream = daemon.connect().await;
     let request = plain(3, &case("v3-mixed").body);
@@ -130,8 +130,8 @@ async fn a_body_that_ends_too_early_is_told_with_what_came_of_it() {
 }
 
 #[tokio::test]
-async fn requests_that_find_no_memory_are_asked_to_come_again() {
-    // Little room; every connection may bring a small body whatever the others do.
+async fn requests_without_memory_are_a_503() {
+    // Little memory; each connection may always send a small body.
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::on(&crate::live::config_with_room(&listener(directory.path(), ""), 1 << 20)).await;
     let mut stream = daemon.connect().await;
@@ -147,7 +147,7 @@ async fn requests_that_find_no_memory_are_asked_to_come_again() {
 }
 
 #[tokio::test]
-async fn a_request_that_finds_no_place_is_asked_to_come_again() {
+async fn requests_over_max_requests_are_a_503() {
     let directory = tempfile::tempdir().unwrap();
     let strings = crate::live::puppet::Strings::new(crate::live::puppet::Mood::Stall);
     let puppets = strings.clone();
@@ -197,7 +197,7 @@ async fn a_payload_over_its_limit_is_left_out_and_its_event_is_not() {
 }
 
 #[tokio::test]
-async fn a_peer_that_leaves_before_its_answer_changes_nothing() {
+async fn a_peer_that_disconnects_before_its_answer_changes_nothing() {
     let (daemon, _directory) = daemon("").await;
     for name in ["v3-mixed", "v2-mixed", "real-v3-bulk-5000"] {
         let mut stream = daemon.connect().await;
@@ -209,10 +209,10 @@ async fn a_peer_that_leaves_before_its_answer_changes_nothing() {
 }
 
 #[tokio::test]
-async fn after_a_refusal_the_connection_is_closed_or_serves_on() {
+async fn after_a_refusal_the_connection_is_closed_or_continues() {
     let (daemon, _directory) = daemon("").await;
     let mut stream = daemon.connect().await;
-    send(&mut stream, &plain(4, b"a body that nobody wants")).await;
+    send(&mut stream, &plain(4, b"an unwanted body")).await;
     assert_eq!(within("the answer", reply(&mut stream)).await.status, 404);
     send(&mut stream, &plain(3, &case("v3-mixed").body)).await;
     match within("the end", reply_to(&mut stream, false)).await {

@@ -20,7 +20,7 @@ fn is_loss(event: &Value) -> bool {
     event["kind"] == "loss"
 }
 
-/// The body of a request that was kept, and the reason that stands beside it.
+/// The body of a quarantined request, and its reason.
 fn kept(file: &[u8]) -> (&[u8], String) {
     let end = file.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
     let head = std::str::from_utf8(&file[..end]).unwrap();
@@ -36,7 +36,7 @@ async fn every_recorded_upload_gets_its_answer_and_gives_the_expected_events() {
         let mut stream = daemon.connect().await;
         let reply = within("the answer", ask(&mut stream, &case.request)).await;
         assert_eq!(reply.status, 200, "{}: {}", case.name, reply.body);
-        // The answer says that the events are written; nobody has to wait for them.
+        // The answer says that the events are written, so the test need not wait for them.
         let events = daemon.events();
         let received = events.first().map_or(0, |event| unix_nanos(event["observed_time"].as_str().unwrap()));
         let found: Vec<_> = events.iter().filter(|event| !is_loss(event)).map(comparable).collect();
@@ -71,12 +71,12 @@ async fn every_recorded_request_about_http_is_answered_as_agents_need_it() {
         let events = stopped.events.iter().filter(|event| !is_loss(event)).count();
         let losses = stopped.events.len() - events;
         match case.action.as_str() {
-            // The bundles of versions 1 and 2 have a sequence without items in them.
+            // The bundles of versions 1 and 2 contain a sequence without items.
             "deliver" => {
                 assert!(events > 0 && losses == usize::from(case.name == "v2-ok") && files == 0, "{}", case.name);
             }
             "quarantine" => assert!(events == 0 && losses == 1 && files == 1, "{}", case.name),
-            // What is answered 200 and not delivered is kept all the same: nothing is lost silently.
+            // A request that is answered 200 and not delivered is quarantined.
             "drop, counted" => assert!(events == 0 && losses == 1 && files == 1, "{}", case.name),
             "health" => assert!(stopped.events.is_empty(), "{}", case.name),
             "refuse" | "ignore" | "refuse while inflating, memory bounded" => {
@@ -103,7 +103,7 @@ async fn a_connection_serves_one_request_after_another() {
 }
 
 #[tokio::test]
-async fn requests_sent_ahead_are_answered_in_their_order() {
+async fn pipelined_requests_are_answered_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = daemon(directory.path()).await;
     let mut stream = daemon.connect().await;
@@ -118,7 +118,7 @@ async fn requests_sent_ahead_are_answered_in_their_order() {
 }
 
 #[tokio::test]
-async fn a_body_in_chunks_is_a_body() {
+async fn a_chunked_body_is_accepted() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = daemon(directory.path()).await;
     let mut stream = daemon.connect().await;
@@ -137,7 +137,7 @@ async fn a_body_in_chunks_is_a_body() {
 }
 
 #[tokio::test]
-async fn who_expects_100_is_asked_for_the_body_or_refused_without_it() {
+async fn expect_100_is_answered_by_100_or_a_refusal() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&listener(directory.path(), "max_body_bytes = \"1KiB\"")).await;
     let mut stream = daemon.connect().await;
@@ -157,7 +157,7 @@ async fn who_expects_100_is_asked_for_the_body_or_refused_without_it() {
 }
 
 #[tokio::test]
-async fn uploads_may_come_behind_a_path_prefix() {
+async fn uploads_may_have_a_path_prefix() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&listener(directory.path(), "path_prefix = \"/eos/prod/\"")).await;
     let body = case("v3-mixed").body;
@@ -176,7 +176,7 @@ async fn uploads_may_come_behind_a_path_prefix() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_told_and_closed() {
+async fn a_connection_that_is_not_http_is_a_loss_and_closed() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = daemon(directory.path()).await;
     let mut stream = daemon.connect().await;
@@ -192,7 +192,7 @@ async fn what_is_not_http_is_told_and_closed() {
 }
 
 #[tokio::test]
-async fn redirects_are_never_given_and_the_date_is() {
+async fn answers_have_a_date_and_are_never_redirects() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = daemon(directory.path()).await;
     let mut stream = daemon.connect().await;

@@ -1,4 +1,4 @@
-//! Requests whose work panics, or leaves something behind: those that follow on the same connection know nothing of it.
+//! Requests whose work panics or leaves state: they do not affect the following requests of the connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Whatever becomes of a bundle on its way: no panic, and every byte is decoded or lost.
+//! Damaged bundles: no panic, and every byte is decoded or lost.
 
 use std::io::Write;
 use std::sync::{Arc, LazyLock};
@@ -26,7 +26,7 @@ fn now() -> Now {
     Now { unix: UnixNanos(1_795_176_900_000_000_000), elapsed: Duration::from_secs(1) }
 }
 
-/// Uploads a body; whatever comes out adds up, and every line is JSON.
+/// Uploads a body; checks that its bytes add up and that every line is JSON.
 fn put(exchange: &EndlessExchange, target: String, headers: &[(&str, &str)], body: Vec<u8>) -> (u16, ListenerTotals) {
     let counters = ListenerCounters::new("test".into(), Protocol::Endless);
     let origin = Arc::new(Origin::new("endless", "test".into(), "test".into(), 1));
@@ -59,7 +59,7 @@ fn plain(exchange: &EndlessExchange, version: u64, body: &[u8]) -> (u16, Listene
 }
 
 #[test]
-fn every_truncation_of_every_bundle_is_told_to_the_last_byte() {
+fn every_truncation_of_every_bundle_is_accounted_for() {
     let exchange = exchange();
     for case in CASES.iter().filter(|case| case.body.len() < 700) {
         for end in 1..case.body.len() {
@@ -71,7 +71,7 @@ fn every_truncation_of_every_bundle_is_told_to_the_last_byte() {
 }
 
 #[test]
-fn every_flipped_bit_of_some_bundles_is_told_or_changes_a_value() {
+fn every_flipped_bit_of_some_bundles_is_a_loss_or_changes_a_value() {
     let exchange = exchange();
     for case in
         CASES.iter().filter(|case| ["v3-base", "v2-mixed", "v0-mixed", "v3-mixed"].contains(&case.name.as_str()))

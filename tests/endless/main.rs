@@ -1,5 +1,6 @@
 //! Protocol `endless`: uploads with and without HTTP, delivery, limits, and GVariant against GLib.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests print figures, and what they skip")]
 
 #[path = "../support/endless/mod.rs"]
 mod endless_support;
@@ -18,5 +19,6 @@ mod http;
 mod http_requests;
 mod law;
 mod memory;
+mod registry;
 mod simulate;
 mod uploads;

@@ -1,6 +1,6 @@
 //! A thousand connections, bombs, and bodies over every limit: memory stays bounded, and the answers are right.
 //!
-//! One test in a process of its own, so that nothing else moves the figure.
+//! One test in a process of its own, so that no other test affects the figure.
 
 use std::io::Write;
 
@@ -15,14 +15,14 @@ use tokio::net::TcpStream;
 const CONNECTIONS: usize = 1000;
 const MIB: u64 = 1 << 20;
 
-/// What connections take when they are let in, and what they bring.
+/// The budget of connections and their bodies.
 const ROOM_BYTES: u64 = CONNECTIONS as u64 * (80 << 10) + 16 * MIB;
-/// That, and what components and the test itself take.
+/// The budget, and the memory of components and the test itself.
 const MOST_BYTES: u64 = ROOM_BYTES + 48 * MIB;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_connections_and_what_they_bring_fit_into_bounded_memory() {
-    if !is_in_own_process(a_thousand_connections_and_what_they_bring_fit_into_bounded_memory) {
+async fn a_thousand_connections_and_their_bodies_fit_into_bounded_memory() {
+    if !is_in_own_process(a_thousand_connections_and_their_bodies_fit_into_bounded_memory) {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -40,7 +40,7 @@ async fn a_thousand_connections_and_what_they_bring_fit_into_bounded_memory() {
     for _ in 0..CONNECTIONS {
         streams.push(daemon.connect().await);
     }
-    // Every connection twice, so that it is kept in between; what comes first differs.
+    // Each connection sends twice, so that it is kept open; the first requests differ.
     let mut tasks = tokio::task::JoinSet::new();
     for (number, mut stream) in streams.into_iter().enumerate() {
         let (first, allowed): (&[u8], &[u16]) = match number % 10 {
@@ -52,7 +52,7 @@ async fn a_thousand_connections_and_what_they_bring_fit_into_bounded_memory() {
         tasks.spawn(async move {
             let status = within("an answer", ask(&mut stream, &first)).await.status;
             assert!(allowed.contains(&status), "{number}: {status}");
-            // Who was sent away in the middle of a body comes again on another connection.
+            // After a refusal in the middle of a body the connection is closed.
             if status != 503 {
                 assert_eq!(within("an answer", ask(&mut stream, &good)).await.status, 200);
             }

@@ -1,4 +1,4 @@
-//! The simulated machines, held against the recorded ones' reader, GLib's rules and the daemon.
+//! The simulated machines, checked with GLib's rules and the daemon.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -21,7 +21,7 @@ fn bundle_type(version: Version) -> &'static str {
 }
 
 #[test]
-fn what_a_foreign_library_writes_is_in_normal_form_whatever_its_size() {
+fn bundles_of_an_independent_library_are_in_normal_form_at_any_size() {
     for version in [Version::V2, Version::V3] {
         let mut machine = Machine::new(7, 0, START, version);
         for events in [0, 1, 2, 3, 5, 8, 40, 300, 2000] {

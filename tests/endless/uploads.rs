@@ -1,4 +1,4 @@
-//! Endless OS metrics: every recorded bundle against what an independent decoder made of it, without a socket.
+//! Endless OS metrics: every recorded bundle without a socket, compared with the result of an independent decoder.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,7 +109,7 @@ fn normal_form_verdicts_are_the_expected_ones() {
 }
 
 #[test]
-fn a_payload_that_cannot_be_read_is_kept_raw_beside_its_good_neighbours() {
+fn an_unreadable_payload_is_shown_raw_and_the_other_events_are_read() {
     let case = cases().into_iter().find(|case| case.name == "bad-bool-2").unwrap();
     let answer = Offline::new(Options::default()).put(recorded(&case.request), case.received());
     let (events, losses) = split(&answer.events);
@@ -121,7 +121,7 @@ fn a_payload_that_cannot_be_read_is_kept_raw_beside_its_good_neighbours() {
 }
 
 #[test]
-fn a_wrong_event_costs_its_own_bytes_and_says_where_they_are() {
+fn a_faulty_event_is_a_loss_of_its_bytes_with_their_place() {
     let case = cases().into_iter().find(|case| case.name == "bad-spec-md-aggregate-type").unwrap();
     let answer = Offline::new(Options::default()).put(recorded(&case.request), case.received());
     let (events, losses) = split(&answer.events);
@@ -131,7 +131,7 @@ fn a_wrong_event_costs_its_own_bytes_and_says_where_they_are() {
 }
 
 #[test]
-fn events_say_where_they_stand_in_the_bundle() {
+fn events_have_their_place_in_the_bundle() {
     let case = cases().into_iter().find(|case| case.name == "real-v3-basic").unwrap();
     let answer = Offline::new(Options::default()).put(recorded(&case.request), case.received());
     let mut end = 0;
@@ -147,7 +147,7 @@ fn events_say_where_they_stand_in_the_bundle() {
 }
 
 #[test]
-fn a_bundle_of_the_draft_is_read_when_all_of_it_is_in_order() {
+fn a_bundle_of_the_draft_is_read_if_it_is_wholly_in_normal_form() {
     // (isa{ss}bba(aysxmv)a(aysyxxmv)): one aggregate of a day, counted 3 times.
     let start = 1_705_276_800_000_000_000i64;
     let mut event = vec![0xAB; 16];
@@ -175,4 +175,46 @@ fn a_bundle_of_the_draft_is_read_when_all_of_it_is_in_order() {
     let answer = Offline::new(Options::default()).put(upload(3, &body), 1);
     assert_eq!(answer.totals.bytes_lost[Reason::Malformed.index()], body.len() as u64);
     assert_eq!(answer.events[0]["loss"]["reason"], json!("malformed"));
+}
+
+/// A version 3 bundle with these clocks, and one singular event without payload at `event` on the monotonic clock.
+fn bundle_of_one(relative: i64, absolute: i64, event: i64) -> Vec<u8> {
+    let mut body = relative.to_le_bytes().to_vec();
+    body.extend_from_slice(&absolute.to_le_bytes());
+    // Image, no site, flags, and padding to 8.
+    body.extend_from_slice(b"a\0\x02\0\0\0\0\0");
+    body.extend_from_slice(&[0xAB; 16]);
+    body.extend_from_slice(b"1\0\0\0\0\0\0\0");
+    body.extend_from_slice(&event.to_le_bytes());
+    body.extend_from_slice(&[18, 16, 34]);
+    body.resize(body.len().next_multiple_of(8), 0);
+    body.extend_from_slice(&[59, 18, 18]);
+    body
+}
+
+#[test]
+fn a_time_before_1970_is_kept_as_a_signed_number() {
+    let now = 1_700_000_000_000_000_000;
+    let body = bundle_of_one(100, 40, 50);
+    // As version 3, the clock of 1970 is implausible, and ours replaces it.
+    let answer = Offline::new(Options::default()).put(upload(3, &body), now);
+    assert_eq!(answer.events[0]["time"], "2023-11-14T22:13:19.999999950Z");
+    assert_eq!(answer.events[0]["attributes"]["tributary.time.basis"], "received");
+    assert!(answer.events[0]["attributes"].get("endless.time.unix_nanos").is_none());
+    // A plausible clock, and an event from before 1970.
+    let body = bundle_of_one(2_000_000_000_000_000_000, now as i64, 0);
+    let answer = Offline::new(Options::default()).put(upload(3, &body), now);
+    assert_eq!(answer.events[0]["time"], Value::Null);
+    assert_eq!(answer.events[0]["attributes"]["endless.time.unix_nanos"], json!(-300_000_000_000_000_000i64));
+}
+
+#[test]
+fn a_null_time_is_not_marked_with_a_basis() {
+    let now = 1_700_000_000_000_000_000;
+    let body = bundle_of_one(2_000_000_000_000_000_000, 7, 0);
+    let answer = Offline::new(Options::default()).put(upload(3, &body), now);
+    assert_eq!(answer.events[0]["time"], Value::Null);
+    let attributes = &answer.events[0]["attributes"];
+    assert!(attributes.get("tributary.time.basis").is_none(), "{attributes}");
+    assert_eq!(attributes["endless.time.unix_nanos"], json!(-1_999_999_999_999_999_993i64));
 }

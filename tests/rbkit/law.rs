@@ -349,6 +349,17 @@ fn recordings_are_decoded_to_the_last_byte() {
     }
 }
 
+/// Live, too, a reply makes an event only if it differs from the last one.
+#[test]
+fn equal_replies_of_a_recording_give_one_event() {
+    let reply = [frame(1, b""), frame(0, &crate::rbkit_support::wire::handshake(7, false, false))].concat();
+    let changed = [frame(1, b""), frame(0, &crate::rbkit_support::wire::handshake(7, true, false))].concat();
+    let stream = [&hello("REP")[..], &reply, &reply, &changed, &changed].concat();
+    let outcome = read_stream(&Setting::default(), Side::Replied, &stream, &[], End::Closed);
+    check_accounting(&outcome, &stream);
+    assert_eq!(outcome.names(), [("rbkit.handshake".to_owned(), 2)].into());
+}
+
 const SESSIONS: [&str; 8] = [
     "master-2.1-dump-while-tracing",
     "master-2.1-memory-then-cpu",

@@ -1,5 +1,8 @@
 //! Agents that end, restart, or stop answering: the events about it, and the requests that are sent again.
 
+use std::time::Duration;
+
+use crate::live::binary::{Binary, tributary};
 use crate::live::{Daemon, until};
 use crate::rbkit_support::agent::{Agent, Manners};
 use crate::rbkit_support::compare::{named, of_message};
@@ -189,7 +192,8 @@ async fn at_the_end_the_daemon_stops_the_profiles_that_it_started_and_no_others(
         (
             ", enable = [\"cpu_profile\"], clock = \"wall\"",
             &["use_wall_time", "start_cpu_profiling"],
-            &["stop_cpu_profiling"],
+            // The clock was `cpu` before.
+            &["stop_cpu_profiling", "use_cpu_time"],
         ),
         (
             ", enable = [\"memory_profile\", \"cpu_profile\"], clock = \"cpu\"",
@@ -244,6 +248,67 @@ async fn an_agent_that_does_not_answer_does_not_block_the_shutdown() {
     agent.set_manners(Manners::Mute);
     daemon.stop().await;
     assert_eq!(agent.commands(), ["start_memory_profile", "stop_memory_profile"]);
+}
+
+/// The outstanding request gets no reply, so the stop command goes over another connection, within the grace period.
+#[tokio::test]
+async fn a_profile_is_switched_off_although_a_request_is_outstanding_when_the_daemon_stops() {
+    let agent = Agent::bind().await;
+    let daemon = daemon_for(&agent, "request_timeout = \"300ms\"\nhandshake_interval = \"100ms\"").await;
+    agent.until_started(MEMORY).await;
+    agent.publish(&message(0)).await;
+    until_message(&daemon, 0).await;
+    agent.set_manners(Manners::Mute);
+    let (handshakes, connections) = (agent.asked("handshake"), agent.rep_connections());
+    agent.until_asked("handshake", handshakes + 1).await;
+    let recover = async {
+        until("another request connection", || (agent.rep_connections() > connections).then_some(())).await;
+        agent.set_manners(Manners::Answer);
+    };
+    tokio::join!(daemon.stop(), recover);
+    agent.assert_no_faults();
+    assert_eq!(agent.commands(), ["start_memory_profile", "stop_memory_profile"]);
+}
+
+/// The agent sends its queue once per second, so events of the last second arrive after the stop command.
+#[tokio::test]
+async fn events_that_are_sent_after_the_stop_command_are_received() {
+    let agent = Agent::bind().await;
+    let daemon = daemon_for(&agent, "").await;
+    agent.until_started(MEMORY).await;
+    agent.publish(&message(0)).await;
+    until_message(&daemon, 0).await;
+    let flush = async {
+        agent.until_asked("stop_memory_profile", 1).await;
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        agent.publish(&message(1)).await;
+    };
+    let (stopped, ()) = tokio::join!(daemon.stop(), flush);
+    assert_eq!(of_message(&stopped.events, 1).len(), 1);
+    assert!(crate::live::losses(&stopped.events).is_empty());
+}
+
+/// The log says when a process is connected, and which profile is left on because the process does not answer.
+#[tokio::test]
+async fn the_log_names_a_process_that_is_connected_and_a_profile_that_is_left_on() {
+    let agent = Agent::bind().await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tributary.toml");
+    let agents = [dialled(&agent, ", enable = [\"memory_profile\"]")];
+    let options = "request_timeout = \"200ms\"";
+    let rest = "[limits]\nshutdown_grace = \"1s\"\n[admin]\nlisten = \"\"\n[sinks.none]\ntype = \"discard\"\n";
+    std::fs::write(&path, listener(&agents, options) + rest).unwrap();
+    let binary = Binary::start(tributary(&["run", "--config", path.to_str().unwrap()]));
+    agent.until_started(MEMORY).await;
+    agent.until_asked("handshake", 3).await;
+    agent.set_manners(Manners::Mute);
+    binary.signal("TERM");
+    let ended = tokio::task::spawn_blocking(|| binary.end()).await.unwrap();
+    let connected = ended.line("connected");
+    assert!(connected.contains("INFO") && connected.contains(&agent.publish.to_string()), "{connected}");
+    let left_on = ended.line("left on");
+    assert!(left_on.contains("WARN") && left_on.contains("stop_memory_profile"), "{left_on}");
+    assert!(left_on.contains(&agent.request.to_string()), "{left_on}");
 }
 
 #[tokio::test]

@@ -117,6 +117,31 @@ async fn the_reply_to_a_command_may_be_anything() {
     assert_eq!((agent.rep_connections(), agent.commands().len()), (1, 2));
 }
 
+/// Agents up to 0.1.5 do not know the command, and answer it as any other unknown request.
+#[tokio::test]
+async fn an_agent_that_answers_ok_to_a_handshake_is_reported_as_an_unsupported_version() {
+    let agent = Agent::bind().await;
+    agent.set_handshake(b"ok");
+    let daemon = daemon_for(&agent, "").await;
+    let loss = daemon.until_named("tributary.loss").await;
+    daemon.stop().await;
+    assert_eq!((&loss["loss"]["reason"], &loss["loss"]["bytes"]), (&"unsupported".into(), &2.into()), "{loss}");
+    let detail = loss["loss"]["detail"].as_str().unwrap();
+    assert!(detail.contains("0.1.5") && detail.contains("0x6f"), "{detail}");
+}
+
+/// The fault of a reply names the byte that is there.
+#[tokio::test]
+async fn a_wrong_reply_is_reported_with_the_byte_that_was_found() {
+    let agent = Agent::bind().await;
+    agent.set_handshake(&[0xa1, b'x']);
+    let daemon = daemon_for(&agent, "").await;
+    let loss = daemon.until_named("tributary.loss").await;
+    daemon.stop().await;
+    let detail = loss["loss"]["detail"].as_str().unwrap();
+    assert!(detail.contains("found 0xa1, expected a map"), "{detail}");
+}
+
 /// `{"stacktrace" => {7 => [frame]}, "allocations" => {file => {"12 Foo Bar 40" => {"count" => 3, "stacktrace" => 7}}}}`,
 /// with these keys.
 fn snapshot(stacks: Vec<u8>, allocations: Vec<u8>, count: Vec<u8>, stack: Vec<u8>, id: &[u8]) -> Vec<u8> {

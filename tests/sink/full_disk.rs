@@ -1,5 +1,4 @@
-//! The file sink on a disk that is full. In a process of its own: mounting forks, and a fork holds the locks of the
-//! files that other tests have open.
+//! The file sink on a disk that is full.
 
 use std::fs;
 use std::path::Path;
@@ -7,13 +6,13 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::sink_file_support::{all_names, files, in_order, is_retry, names, now, write_as};
+use crate::sink_file_support::{all_names, files, flush_all, held, in_order, names, now, write_as};
 use tempfile::TempDir;
 use tributary::sink::Sink;
 use tributary::sink::file::{Compression, File, Fsync, Options};
 
 #[tokio::test]
-async fn a_full_disk_tears_nothing_and_everything_is_there_once_there_is_room() {
+async fn a_full_disk_tears_no_record_and_every_record_is_written_once_there_is_room() {
     let Some(disk) = SmallDisk::mount() else {
         eprintln!("note: not allowed to mount a tmpfs, so the full disk is not tested here");
         return;
@@ -28,16 +27,16 @@ async fn a_full_disk_tears_nothing_and_everything_is_there_once_there_is_room() 
         for part in expected.chunks(10) {
             write_as(&mut sink, part, "web", now()).await.unwrap();
         }
-        let message = is_retry(sink.flush().await);
+        let message = held(&mut sink).await;
         assert!(message.contains("app.log: ") && message.contains("space"), "{message}");
         let before = all_names(disk.path());
         assert_eq!(before, expected[..before.len()]);
-        // With fsync in every flush what is not on the disk as a whole is taken back as a whole.
+        // With fsync in every flush, a part that is not on the disk as a whole is removed as a whole.
         assert_eq!(before.is_empty(), fsync == Fsync::Always);
-        is_retry(sink.flush().await);
+        held(&mut sink).await;
         assert_eq!(all_names(disk.path()), before);
         fs::remove_file(&filler).unwrap();
-        sink.flush().await.unwrap();
+        flush_all(&mut sink).await;
         sink.tick().await.unwrap();
         assert_eq!(all_names(disk.path()), expected, "fsync {}", fsync.as_str());
         drop(sink);
@@ -65,7 +64,7 @@ async fn a_disk_too_full_to_compress_keeps_the_original() {
     assert_eq!(suffixes(&disk), ["log"]);
     assert_eq!(files(disk.path()).len(), 2, "no beginning of a compressed file is left");
     assert_eq!(all_names(disk.path()), names(0..20, 700));
-    // It is made up for when the next file is finished.
+    // It is compressed when the next file is finished.
     fs::remove_file(&filler).unwrap();
     write_as(&mut sink, &names(20..21, 700), "web", now()).await.unwrap();
     sink.flush().await.unwrap();
@@ -80,8 +79,8 @@ fn suffixes(disk: &SmallDisk) -> Vec<String> {
     in_order(disk.path()).iter().map(|path| path.extension().unwrap().to_str().unwrap().to_owned()).collect()
 }
 
-/// A file system of 1 MiB, gone when dropped. There is one at a time: mounting forks, and for a moment the fork keeps
-/// open, and so on the disk, what another test removes.
+/// A file system of 1 MiB, unmounted when dropped. There is one at a time: mounting forks, and for a moment the fork keeps
+/// files open, and so on the disk, that another test removes.
 struct SmallDisk {
     directory: TempDir,
     _turn: MutexGuard<'static, ()>,

@@ -6,7 +6,10 @@ mod live;
 #[path = "../support/sink_file/mod.rs"]
 mod sink_file_support;
 
+mod contained;
 mod encode;
 mod file;
 mod full_disk;
 mod pipeline;
+mod stdout;
+mod tcp;

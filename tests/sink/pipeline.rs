@@ -1,4 +1,4 @@
-//! Sinks that stall, fail, panic, ask for patience or lose their reader: what becomes of the events, and who is told.
+//! Sinks that stall, fail, panic, retry or are closed by their reader: what becomes of the events, and what is reported.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -34,7 +34,7 @@ fn batch_of(origin: &Arc<Origin>, names: &[&str]) -> Batch {
     builder.take()
 }
 
-/// SinkQueues, and the workers of their sinks.
+/// Queues, and the workers of their sinks.
 struct Pipeline {
     sender: Sender,
     workers: Workers,
@@ -60,13 +60,13 @@ impl Pipeline {
         self.counters[sink].totals()
     }
 
-    /// Hands a batch of one event over and answers in the background what becomes of it.
+    /// Hands a batch of one event over; returns a task that waits for its outcome.
     fn deliver(&self, name: &'static str) -> tokio::task::JoinHandle<DeliveryOutcome> {
         let sender = self.sender.clone();
         tokio::spawn(async move { sender.deliver(batch(1, &[name])).await })
     }
 
-    /// No more comes: waits until everything is written; the counters must balance.
+    /// Waits until everything is written; the counters must balance.
     async fn finish(mut self) -> Vec<SinkTotals> {
         self.sender = Sender::default();
         within("the sinks end", self.workers.drained()).await;
@@ -86,22 +86,22 @@ fn shedding() -> QueueOptions {
 }
 
 #[tokio::test]
-async fn a_sink_that_asks_for_patience_gets_it_and_nothing_is_lost() {
+async fn a_sink_that_cannot_write_is_retried_and_nothing_is_lost() {
     let strings = Strings::new(Mood::Retry);
     let pipeline = Pipeline::of(&[(&strings, QueueOptions::default())]);
     pipeline.sender.send(batch(1, &["a", "b"])).await;
-    until("it was tried more than once", || (strings.flushes() > 2).then_some(())).await;
-    assert!(pipeline.totals(0).holding, "the counters say that the sink cannot write just now");
+    until("several tries", || (strings.flushes() > 2).then_some(())).await;
+    assert!(pipeline.totals(0).is_retrying, "the counters say that the sink cannot write");
     pipeline.sender.send(batch(1, &["c"])).await;
     assert_eq!(pipeline.totals(0).queue_batches, 1, "the second batch waits in the queue");
     strings.set(Mood::Write);
     until("everything is written", || (strings.written().len() == 3).then_some(())).await;
-    until("the counters say that it writes again", || (!pipeline.totals(0).holding).then_some(())).await;
+    until("the counters say that it writes again", || (!pipeline.totals(0).is_retrying).then_some(())).await;
     assert_eq!(strings.written_names(), ["a", "b", "c"]);
     assert_eq!(figures(&pipeline.finish().await[0]), [3, 3, 0, 0]);
 }
 
-/// Writes well, and cannot look after itself.
+/// Writes, and fails in every tick.
 struct Untidy(Arc<[AtomicU64; 2]>);
 
 impl Sink for Untidy {
@@ -121,14 +121,14 @@ impl Sink for Untidy {
 }
 
 #[tokio::test]
-async fn a_sink_that_cannot_look_after_itself_is_not_taken_for_one_that_cannot_write() {
+async fn a_failed_tick_does_not_mean_that_the_sink_cannot_write() {
     let calls = Arc::<[AtomicU64; 2]>::default();
     let mut sinks = Sinks::new(CancellationToken::new());
     let of_sink = calls.clone();
     sinks.add("untidy", QueueOptions::default(), move || Ok(Untidy(of_sink.clone())));
     let counters = sinks.counters()[0].clone();
     let (sender, mut workers) = sinks.start();
-    until("it was asked twice", || (calls[1].load(Relaxed) == 2).then_some(())).await;
+    until("two ticks", || (calls[1].load(Relaxed) == 2).then_some(())).await;
     assert_eq!(calls[0].load(Relaxed), 0, "nothing was written, so nothing is tried again");
     sender.send(batch(1, &["event"])).await;
     drop(sender);
@@ -137,7 +137,7 @@ async fn a_sink_that_cannot_look_after_itself_is_not_taken_for_one_that_cannot_w
 }
 
 #[tokio::test]
-async fn a_sink_that_fails_or_panics_is_made_anew_and_says_what_was_lost() {
+async fn a_sink_that_fails_or_panics_is_restarted_and_reports_the_loss() {
     for mood in [Mood::Fail, Mood::Panic, Mood::FailWriting, Mood::PanicWriting] {
         let strings = Strings::new(mood);
         let pipeline = Pipeline::of(&[(&strings, QueueOptions::default())]);
@@ -155,7 +155,7 @@ async fn a_sink_that_fails_or_panics_is_made_anew_and_says_what_was_lost() {
 }
 
 #[tokio::test]
-async fn a_loss_that_a_failing_sink_could_not_tell_is_told_by_the_next() {
+async fn a_loss_that_a_failing_sink_could_not_write_is_written_by_the_next() {
     let strings = Strings::new(Mood::Stall);
     let pipeline = Pipeline::of(&[(&strings, shedding())]);
     pipeline.sender.send(batch(1, &["stalls"])).await;
@@ -164,7 +164,7 @@ async fn a_loss_that_a_failing_sink_could_not_tell_is_told_by_the_next() {
         pipeline.sender.send(batch(1, &[name])).await;
     }
     assert_eq!(pipeline.totals(0).shed, 2);
-    // It gets what is in it done, but not what waits, nor the loss before that.
+    // It writes what it has taken, but not what waits, nor the loss before that.
     let first = pipeline.deliver("never seen");
     assert_eq!(within("it is shed", first).await.unwrap(), DeliveryOutcome::Shed);
     strings.set(Mood::Fail);
@@ -174,17 +174,17 @@ async fn a_loss_that_a_failing_sink_could_not_tell_is_told_by_the_next() {
     let totals = pipeline.finish().await;
     assert_eq!(figures(&totals[0]), [5, 0, 3, 2]);
     let written = strings.written();
-    let told = |reason: &str| -> u64 {
+    let reported = |reason: &str| -> u64 {
         let of_reason = losses(&written).into_iter().filter(|loss| loss["reason"] == reason);
         of_reason.map(|loss| loss["events"].as_u64().unwrap()).sum()
     };
-    assert_eq!((told("shed"), told("failed")), (3, 2), "{written:?}");
-    // Those that a new sink tells although it was given nothing else do not come from 1970 either.
+    assert_eq!((reported("shed"), reported("failed")), (3, 2), "{written:?}");
+    // Losses of a new sink that has got no events have a time, too.
     assert!(written.iter().all(|event| event["time"] == "1970-01-01T00:00:00.000000001Z"), "{written:?}");
 }
 
 #[tokio::test]
-async fn a_full_lane_that_sheds_says_so_before_what_comes_next() {
+async fn a_full_queue_that_sheds_reports_it_before_the_next_events() {
     let strings = Strings::new(Mood::Stall);
     let pipeline = Pipeline::of(&[(&strings, shedding())]);
     let (one, two) = (connection(1), connection(2));
@@ -208,7 +208,7 @@ async fn a_full_lane_that_sheds_says_so_before_what_comes_next() {
 }
 
 #[tokio::test]
-async fn a_stuck_sink_that_sheds_keeps_nothing_from_another() {
+async fn a_blocked_sink_that_sheds_does_not_delay_another() {
     let (stuck, well) = (Strings::new(Mood::Stall), Strings::new(Mood::Write));
     let pipeline = Pipeline::of(&[(&stuck, shedding()), (&well, QueueOptions::default())]);
     for _ in 0..100 {
@@ -221,17 +221,17 @@ async fn a_stuck_sink_that_sheds_keeps_nothing_from_another() {
     let totals = pipeline.finish().await;
     let [events, written, shed, failed] = figures(&totals[0]);
     assert_eq!((events, written + shed, failed), (100, 100, 0));
-    let told: u64 = losses(&stuck.written()).iter().map(|loss| loss["events"].as_u64().unwrap()).sum();
-    assert_eq!(told, shed);
+    let reported: u64 = losses(&stuck.written()).iter().map(|loss| loss["events"].as_u64().unwrap()).sum();
+    assert_eq!(reported, shed);
     assert_eq!(figures(&totals[1]), [100, 100, 0, 0]);
     assert!(losses(&well.written()).is_empty());
 }
 
 #[tokio::test]
-async fn a_stuck_sink_that_blocks_delays_no_batch_that_another_may_have() {
+async fn a_full_queue_that_blocks_does_not_delay_another_sink() {
     let (stuck, well) = (Strings::new(Mood::Stall), Strings::new(Mood::Write));
     let blocking = QueueOptions { buffer_batches: 1, ..QueueOptions::default() };
-    // The stuck one first: a batch is offered to all before it waits for one.
+    // The blocked one is first: a batch is offered to all before it waits for one.
     let pipeline = Pipeline::of(&[(&stuck, blocking), (&well, QueueOptions::default())]);
     pipeline.sender.send(batch(1, &["first"])).await;
     until("the sink stalls", || (stuck.flushes() == 1).then_some(())).await;
@@ -247,14 +247,14 @@ async fn a_stuck_sink_that_blocks_delays_no_batch_that_another_may_have() {
 }
 
 #[tokio::test]
-async fn a_sink_whose_reader_has_left_stops_the_daemon_and_is_no_failure() {
+async fn a_sink_that_its_reader_closes_stops_the_daemon_without_a_failure() {
     let strings = Strings::new(Mood::Close);
     let pipeline = Pipeline::of(&[(&strings, QueueOptions::default())]);
     pipeline.sender.send(batch(1, &["unread"])).await;
     within("the daemon is to stop", pipeline.stop.cancelled()).await;
-    within("nobody waits for it", pipeline.sender.send(batch(1, &["unread"]))).await;
+    within("the batch is not queued", pipeline.sender.send(batch(1, &["unread"]))).await;
     let totals = tributary::pipeline::accounting::Totals { listeners: Vec::new(), sinks: pipeline.finish().await };
-    assert!(totals.sinks[0].closed && totals.are_balanced());
+    assert!(totals.sinks[0].is_closed && totals.are_balanced());
     assert_eq!(figures(&totals.sinks[0]), [2, 0, 0, 2]);
     assert_eq!(totals.failed(), 0);
 }
@@ -266,30 +266,30 @@ async fn a_sink_that_must_not_fail_stops_the_daemon() {
     let pipeline = Pipeline::of(&[(&strings, fatal), (&well, QueueOptions::default())]);
     pipeline.sender.send(batch(1, &["first"])).await;
     within("the daemon is to stop", pipeline.stop.cancelled()).await;
-    // Until it has stopped, nobody is kept waiting, and the other sink gets what still comes.
-    within("nobody waits for it", pipeline.sender.send(batch(1, &["last"]))).await;
+    // Until the daemon has stopped, senders do not wait, and the other sink gets further events.
+    within("the batch is not queued", pipeline.sender.send(batch(1, &["last"]))).await;
     let totals = pipeline.finish().await;
     assert_eq!(figures(&totals[0]), [2, 0, 0, 2]);
     assert_eq!(figures(&totals[1]), [2, 2, 0, 0]);
-    assert!(totals[0].dead && !totals[1].dead);
+    assert!(totals[0].is_dead && !totals[1].is_dead);
     assert_eq!(well.written_names(), ["first", "last"]);
 }
 
 #[tokio::test]
-async fn a_delivery_is_written_when_the_sink_has_flushed_it_and_not_before() {
+async fn a_delivery_is_written_when_the_sink_has_flushed_it() {
     let strings = Strings::new(Mood::Stall);
     let pipeline = Pipeline::of(&[(&strings, QueueOptions::default())]);
     let delivery = pipeline.deliver("event");
     until("the sink stalls", || (strings.flushes() == 1).then_some(())).await;
     assert!(!delivery.is_finished());
     strings.set(Mood::Write);
-    assert_eq!(within("the verdict", delivery).await.unwrap(), DeliveryOutcome::Written);
+    assert_eq!(within("the outcome", delivery).await.unwrap(), DeliveryOutcome::Written);
     assert_eq!(strings.written_names(), ["event"]);
     pipeline.finish().await;
 }
 
 #[tokio::test]
-async fn the_worst_verdict_of_all_sinks_counts() {
+async fn the_outcome_is_the_worst_of_all_sinks() {
     let well = Strings::new(Mood::Write);
     for (mood, expected) in [
         (Mood::Write, DeliveryOutcome::Written),
@@ -299,7 +299,7 @@ async fn the_worst_verdict_of_all_sinks_counts() {
     ] {
         let strings = Strings::new(mood);
         let pipeline = Pipeline::of(&[(&strings, QueueOptions::default()), (&well, QueueOptions::default())]);
-        assert_eq!(within("the verdict", pipeline.deliver("event")).await.unwrap(), expected, "{mood:?}");
+        assert_eq!(within("the outcome", pipeline.deliver("event")).await.unwrap(), expected, "{mood:?}");
         strings.set(Mood::Write);
         pipeline.finish().await;
     }
@@ -308,7 +308,7 @@ async fn the_worst_verdict_of_all_sinks_counts() {
     pipeline.sender.send(batch(1, &["first"])).await;
     until("the sink stalls", || (stuck.flushes() == 1).then_some(())).await;
     pipeline.sender.send(batch(1, &["waits"])).await;
-    assert_eq!(within("the verdict", pipeline.deliver("shed")).await.unwrap(), DeliveryOutcome::Shed);
+    assert_eq!(within("the outcome", pipeline.deliver("shed")).await.unwrap(), DeliveryOutcome::Shed);
     stuck.set(Mood::Write);
     pipeline.finish().await;
 }
@@ -319,7 +319,7 @@ async fn a_batch_that_no_sink_takes_counts_as_written() {
     let others = QueueOptions { protocols: vec![Protocol::Zico], ..QueueOptions::default() };
     let spans = QueueOptions { kinds: [Kind::Span].into_iter().collect(), ..QueueOptions::default() };
     let pipeline = Pipeline::of(&[(&strings, others), (&strings, spans)]);
-    assert_eq!(within("the verdict", pipeline.deliver("a log")).await.unwrap(), DeliveryOutcome::Written);
+    assert_eq!(within("the outcome", pipeline.deliver("a log")).await.unwrap(), DeliveryOutcome::Written);
     let totals = pipeline.finish().await;
     assert!(totals.iter().all(|totals| figures(totals) == [0; 4]));
     assert!(strings.written().is_empty());
@@ -332,12 +332,12 @@ async fn a_delivery_given_up_by_the_end_of_the_grace_period_has_failed() {
     let delivery = pipeline.deliver("event");
     until("the sink stalls", || (strings.flushes() == 1).then_some(())).await;
     within("the workers end", pipeline.workers.abort()).await;
-    assert_eq!(within("the verdict", delivery).await.unwrap(), DeliveryOutcome::Failed);
-    assert_eq!(within("the verdict", pipeline.deliver("later")).await.unwrap(), DeliveryOutcome::Failed);
+    assert_eq!(within("the outcome", delivery).await.unwrap(), DeliveryOutcome::Failed);
+    assert_eq!(within("the outcome", pipeline.deliver("later")).await.unwrap(), DeliveryOutcome::Failed);
     assert_eq!(figures(&pipeline.finish().await[0]), [2, 0, 0, 2]);
 }
 
-/// Blocks its thread in `write` until it is released, as a disk does that does not answer.
+/// Blocks its thread in `write` until it is released, like a disk that does not respond.
 struct Stuck(Arc<Mutex<mpsc::Receiver<()>>>);
 
 impl Sink for Stuck {
@@ -352,7 +352,7 @@ impl Sink for Stuck {
 }
 
 #[tokio::test]
-async fn a_sink_that_blocks_its_thread_hinders_nobody_and_can_be_given_up() {
+async fn a_sink_that_blocks_its_thread_delays_no_other_and_can_be_given_up() {
     let (release, released) = mpsc::channel::<()>();
     let (released, strings) = (Arc::new(Mutex::new(released)), Strings::new(Mood::Write));
     let mut sinks = Sinks::new(CancellationToken::new());
@@ -371,7 +371,7 @@ async fn a_sink_that_blocks_its_thread_hinders_nobody_and_can_be_given_up() {
     drop(sender);
     within("it is given up", workers.abort()).await;
     assert_eq!(figures(&counters[0].totals()), [2, 0, 0, 2]);
-    // What its thread says when it gets on is not heard any more.
+    // What its thread reports later is ignored.
     drop(release);
     until("its thread has ended", || (Arc::strong_count(&released) == 1).then_some(())).await;
     assert_eq!(figures(&counters[0].totals()), [2, 0, 0, 2]);
@@ -379,7 +379,94 @@ async fn a_sink_that_blocks_its_thread_hinders_nobody_and_can_be_given_up() {
 }
 
 #[tokio::test]
-async fn the_sinks_that_have_ended_are_no_hindrance_to_giving_up_the_others() {
+async fn senders_that_wait_for_a_sink_whose_thread_is_blocked_return_when_it_is_given_up() {
+    let (release, released) = mpsc::channel::<()>();
+    let released = Arc::new(Mutex::new(released));
+    let mut sinks = Sinks::new(CancellationToken::new());
+    let options = QueueOptions { buffer_bytes: 64 << 10, ..QueueOptions::default() };
+    sinks.add("stuck", options, move || Ok(Stuck(released.clone())));
+    let counters = sinks.counters()[0].clone();
+    let (sender, mut workers) = sinks.start();
+    // Each takes the whole queue. The first stays in the sink, which never returns its room.
+    let long = "x".repeat(64 << 10);
+    let send = |sender: Sender, name: String| async move { sender.deliver(batch(1, &[&name])).await };
+    let sending: Vec<_> = (0..3).map(|_| tokio::spawn(send(sender.clone(), long.clone()))).collect();
+    until("one is in the sink", || (counters.totals().queue_batches == 1).then_some(())).await;
+    until("all are counted", || (counters.totals().events == 3).then_some(())).await;
+    within("it is given up", workers.abort()).await;
+    for sending in sending {
+        assert_eq!(within("the outcome", sending).await.unwrap(), DeliveryOutcome::Failed);
+    }
+    let later = sender.deliver(batch(1, &["later"]));
+    assert_eq!(within("the outcome", later).await, DeliveryOutcome::Failed);
+    assert_eq!(figures(&counters.totals()), [4, 0, 0, 4]);
+    drop(release);
+}
+
+/// Writes so many events and then fails, or waits to be given up.
+struct Partial {
+    limit: u64,
+    written: u64,
+    taken: u64,
+    fails: bool,
+}
+
+impl Sink for Partial {
+    const BLOCKS: bool = false;
+
+    async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
+        self.taken += events.count();
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), SinkError> {
+        self.written = self.taken.min(self.limit);
+        match (self.written == self.taken, self.fails) {
+            (true, _) => Ok(()),
+            (false, true) => {
+                Err(SinkError::Failed(SinkFault { action: "w".to_owned(), source: ErrorKind::Other.into() }))
+            }
+            (false, false) => std::future::pending().await,
+        }
+    }
+
+    fn written(&self) -> u64 {
+        self.written
+    }
+}
+
+#[tokio::test]
+async fn events_in_the_output_of_a_sink_that_fails_or_is_given_up_count_as_written() {
+    for fails in [true, false] {
+        let mut sinks = Sinks::new(CancellationToken::new());
+        let options = QueueOptions { on_failure: OnFailure::Fatal, ..QueueOptions::default() };
+        sinks.add("partial", options, move || Ok(Partial { limit: 4, written: 0, taken: 0, fails }));
+        let counters = sinks.counters()[0].clone();
+        let (sender, mut workers) = sinks.start();
+        assert_eq!(within("the outcome", sender.deliver(batch(1, &["1"]))).await, DeliveryOutcome::Written);
+        let rest = [&["2", "3"][..], &["4", "5", "6"], &["7"]];
+        let sending = rest.map(|names| {
+            let sender = sender.clone();
+            tokio::spawn(async move { sender.deliver(batch(1, names)).await })
+        });
+        until("all are counted", || (counters.totals().events == 7).then_some(())).await;
+        if !fails {
+            within("it is given up", workers.abort()).await;
+        }
+        let mut outcomes = Vec::new();
+        for sending in sending {
+            outcomes.push(within("the outcome", sending).await.unwrap());
+        }
+        // Events 1 to 4 are in the output: one whole batch after the first, and one event of the next.
+        assert!(outcomes[1..].iter().all(|outcome| *outcome == DeliveryOutcome::Failed), "{outcomes:?}");
+        assert_eq!(figures(&counters.totals()), [7, 4, 0, 3], "{fails}");
+        drop(sender);
+        within("it ends", workers.drained()).await;
+    }
+}
+
+#[tokio::test]
+async fn sinks_that_have_ended_do_not_prevent_giving_up_the_others() {
     let (good, stuck) = (Strings::new(Mood::Write), Strings::new(Mood::Stall));
     let options = QueueOptions::default();
     let mut pipeline = Pipeline::of(&[(&good, options.clone()), (&stuck, options.clone()), (&good, options)]);
@@ -394,7 +481,7 @@ async fn the_sinks_that_have_ended_are_no_hindrance_to_giving_up_the_others() {
 }
 
 #[tokio::test]
-async fn a_batch_larger_than_its_lane_waits_alone_and_gets_through() {
+async fn a_batch_larger_than_its_queue_waits_alone_and_is_written() {
     let strings = Strings::new(Mood::Stall);
     let small = QueueOptions { buffer_bytes: 64 << 10, ..QueueOptions::default() };
     let pipeline = Pipeline::of(&[(&strings, small)]);

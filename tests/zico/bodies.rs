@@ -1,4 +1,4 @@
-//! ZICO: every recorded conversation without a socket, against what an independent decoder made of it.
+//! ZICO: every recorded conversation without a socket, compared with the result of an independent decoder.
 
 use crate::zico_support::cases;
 use crate::zico_support::compare::compare;
@@ -6,7 +6,7 @@ use crate::zico_support::offline::Offline;
 use tributary::protocol::zico::Options;
 
 #[test]
-fn every_recorded_conversation_comes_to_the_expected_spans() {
+fn every_recorded_conversation_gives_the_expected_spans() {
     for case in cases() {
         let mut offline = Offline::new(Options::default());
         let (answers, rest) = offline.converse(&case);
@@ -16,9 +16,9 @@ fn every_recorded_conversation_comes_to_the_expected_spans() {
     }
 }
 
-/// Without the collector that answered them: no session is unknown, and no key is wrong.
+/// As recorded requests of another collector: every session and key is accepted.
 #[test]
-fn recorded_conversations_decode_offline_to_the_same() {
+fn recorded_conversations_decode_offline_to_the_same_events() {
     let refusing = ["gen2-unknown-session", "gen1-unknown-session", "register-errors"];
     for case in cases().into_iter().filter(|case| !refusing.contains(&case.name.as_str())) {
         let mut offline = Offline::recorded();

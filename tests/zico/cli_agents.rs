@@ -1,4 +1,4 @@
-//! `tributary agents`, as a process, beside a store that is in use.
+//! `tributary agents` as a process, while a store is in use.
 
 use crate::live::binary::run;
 use serde_json::{Value, json};
@@ -24,8 +24,8 @@ fn agents_are_listed_and_forgotten_while_the_store_is_open() {
     let store = Store::open(&StoreOptions { state_dir: Some(state.into()), ..Default::default() }, "zorka").unwrap();
     let first = register(&store, "web \u{1b}[31m1");
     let second = register(&store, "web-2");
-    let stranger = Whom::Unregistered { session: "675135e76025b0d2", address: "192.0.2.9" };
-    store.seen(stranger, Counters { requests: 1, bytes: 2, events: 3, losses: 4 }, NOW);
+    let unregistered = Whom::Unregistered { session: "675135e76025b0d2", address: "192.0.2.9" };
+    store.seen(unregistered, Counters { requests: 1, bytes: 2, events: 3, losses: 4 }, NOW);
     drop(store);
     let store = Store::open(&StoreOptions { state_dir: Some(state.into()), ..Default::default() }, "zorka").unwrap();
 
@@ -65,13 +65,13 @@ fn agents_are_listed_and_forgotten_while_the_store_is_open() {
 }
 
 #[test]
-fn what_cannot_be_read_is_an_error_that_names_the_file() {
+fn an_unreadable_file_is_an_error_that_names_it() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().to_str().unwrap();
     std::fs::write(dir.path().join("zorka.db"), "nothing of ours").unwrap();
     let listed = run(&["agents", "list", "--state-dir", state]);
     assert_eq!(listed.code, Some(1));
-    assert!(listed.last_words().contains("zorka.db: it is no database"), "{}", listed.stderr);
+    assert!(listed.last_words().contains("zorka.db: it is not a database"), "{}", listed.stderr);
     let missing = dir.path().join("elsewhere");
     let listed = run(&["agents", "list", "--state-dir", missing.to_str().unwrap()]);
     assert!(listed.code == Some(1) && listed.last_words().contains("elsewhere: No such file"), "{}", listed.stderr);

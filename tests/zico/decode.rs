@@ -1,4 +1,4 @@
-//! `tributary decode zico`: recorded requests and bare bodies from files.
+//! `tributary decode zico`: recorded requests and plain bodies from files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::zico_support::{Recorded, case};
 use serde_json::Value;
 
-/// The events that it writes, and what it says.
+/// The events on stdout, and the text on stderr.
 fn decode(arguments: &[&str], files: &[PathBuf]) -> (Vec<Value>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
     let output = command.args(["decode", "zico"]).args(arguments).args(files).output().unwrap();
@@ -50,7 +50,7 @@ fn files_of_requests_are_one_conversation_in_their_order() {
         .map(|recorded| write(directory.path(), &format!("{}.http", recorded.number), &request(recorded)))
         .collect();
     assert_eq!(spans(&decode(&[], &files).0), expected);
-    // Without its last part, what is open goes out at the end.
+    // Without the last part, open records are emitted at the end.
     let (events, _) = decode(&[], &files[..4]);
     assert_eq!(spans(&events), ["com.example.Dao.query", "com.example.Web.handle"]);
     assert_eq!(events.last().unwrap()["attributes"]["tributary.incomplete"][0], "end");
@@ -58,7 +58,7 @@ fn files_of_requests_are_one_conversation_in_their_order() {
 }
 
 #[test]
-fn bare_bodies_are_known_by_their_first_bytes() {
+fn plain_bodies_are_recognised_by_their_first_bytes() {
     let directory = tempfile::tempdir().unwrap();
     let form = case("form-zdata-zlib").exchanges.remove(0);
     let (events, said) = decode(&["-o", "emit_definitions=true"], &[write(directory.path(), "form.bin", &form.body)]);

@@ -1,4 +1,4 @@
-//! ZICO: bodies and limits that somebody might try.
+//! ZICO: hostile bodies, and the limits that they reach.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn details(answer: &Answered) -> Vec<&str> {
 }
 
 #[test]
-fn every_limit_names_its_key_when_it_is_met() {
+fn a_loss_at_a_limit_names_the_configuration_key() {
     let small = Options {
         max_symbols: 5,
         max_symbol_bytes: 64 << 10,
@@ -43,7 +43,7 @@ fn every_limit_names_its_key_when_it_is_met() {
     let mut offline = open(small);
     let many: Vec<u8> = (10..20).flat_map(|id| gen2::string(id, "text")).collect();
     let answer = offline.ask("/agent/submit/agd", &[OWN], &many);
-    assert_eq!(details(&answer), ["no room for 8 definitions: the limit is 5 (max_symbols)"]);
+    assert_eq!(details(&answer), ["8 definitions are over the limit of 5 (max_symbols)"]);
     assert_eq!((answer.status, answer.aside.is_some()), (202, false));
     let records = gen2::open(1, 1).repeat(2000);
     let answer = trc(&mut offline, &records);
@@ -71,7 +71,7 @@ fn every_limit_names_its_key_when_it_is_met() {
 }
 
 #[test]
-fn the_oldest_sessions_make_room_and_what_they_had_open_goes_out() {
+fn the_oldest_sessions_are_removed_and_their_open_records_emitted() {
     let options = Options { max_sessions: 32, ..Options::default() };
     let mut offline = Offline::recorded();
     offline.exchange = tributary::protocol::zico::ZicoExchange::recorded(options, false, &MemoryBudget::new(1 << 28));
@@ -90,7 +90,7 @@ fn the_oldest_sessions_make_room_and_what_they_had_open_goes_out() {
 }
 
 #[test]
-fn memory_that_is_used_up_is_an_overload_for_traces_and_a_limit_for_definitions() {
+fn an_exhausted_budget_is_an_overload_for_traces_and_a_limit_for_definitions() {
     let budget = MemoryBudget::new(1 << 20);
     let mut offline = Offline::with(Options::default(), budget.clone(), false);
     let answer = agd(&mut offline, &[gen2::string(1, "a.B"), gen2::method(1, [1, 0, 0])].concat());
@@ -109,8 +109,8 @@ fn memory_that_is_used_up_is_an_overload_for_traces_and_a_limit_for_definitions(
 }
 
 #[test]
-fn a_body_that_refers_far_and_wide_is_read_in_one_pass() {
-    // Each record begins a trace and names a type that none has: looking for it must not walk all that are open.
+fn a_body_with_expensive_references_is_read_in_one_pass() {
+    // Each record begins a trace and refers to an unknown type: the look-up must not scan all open records.
     let mut offline = open(Options::default());
     let record = |number: i64| {
         [
@@ -122,7 +122,7 @@ fn a_body_that_refers_far_and_wide_is_read_in_one_pass() {
     };
     let body: Vec<u8> = (1..20_000).flat_map(record).collect();
     assert_eq!(trc(&mut offline, &body).spans().len(), 19_999);
-    // Each of them might be a copy, which only its end would tell: there is no reading ahead without a bound.
+    // Each of them may be a copy, which only its end would show: reading ahead is bounded.
     let once = [gen2::open(5, 1), gen2::begin(77, 7, &[]), gen2::close(6, 1, Some(0x2108))].concat();
     assert_eq!(trc(&mut offline, &once).spans().len(), 1);
     let nested = [gen2::open(1, 1), [gen2::open(5, 1), gen2::begin(77, 7, &[])].concat().repeat(20_000)].concat();
@@ -130,12 +130,12 @@ fn a_body_that_refers_far_and_wide_is_read_in_one_pass() {
 }
 
 #[test]
-fn requests_that_make_no_sense_are_answered() {
+fn invalid_requests_are_answered() {
     let mut offline = open(Options::default());
     for (path, headers, body, status) in [
         ("/agent/submit/trc", vec![], &b""[..], 401),
         ("/agent/submit/trc", vec![("X-Zorka-Session-Id", "")], b"", 401),
-        ("/agent/submit/trc", vec![("X-Zorka-Session-UUID", "nobody")], b"", 401),
+        ("/agent/submit/trc", vec![("X-Zorka-Session-UUID", "unknown")], b"", 401),
         ("/agent/register", vec![], b"", 400),
         ("/agent/session", vec![], b"[]", 400),
         ("/agent/register", vec![("Content-Type", "application/edn")], b"{:name", 400),

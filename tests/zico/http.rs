@@ -1,4 +1,4 @@
-//! ZICO over HTTP: every recorded conversation against the whole daemon, and what agents are told.
+//! ZICO over HTTP: every recorded conversation against the whole daemon, and the answers to agents.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn own(session: &str) -> (&str, &str) {
     ("X-Zorka-Session-Id", session)
 }
 
-/// Definitions and a trace of gen2, as they were recorded.
+/// Recorded definitions and a trace of gen2.
 fn minimal() -> (Vec<u8>, Vec<u8>) {
     let case = case("gen2-writer-min");
     (case.exchanges[0].body.clone(), case.exchanges[1].body.clone())
@@ -71,7 +71,7 @@ async fn success_is_an_empty_202_with_a_length_and_a_refusal_gives_a_reason() {
 }
 
 #[tokio::test]
-async fn a_body_in_chunks_is_a_body() {
+async fn a_chunked_body_is_accepted() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = daemon(directory.path()).await;
     let mut stream = daemon.connect().await;
@@ -93,9 +93,9 @@ async fn a_body_in_chunks_is_a_body() {
     daemon.stop().await;
 }
 
-/// What is left of a conversation of faults: every trace that was answered with success, once.
+/// A conversation with refusals: each trace that was answered with success is delivered once.
 #[tokio::test]
-async fn agents_that_were_refused_lose_nothing_and_nothing_is_doubled() {
+async fn after_refusals_nothing_is_lost_or_doubled() {
     for name in ["gen1-1.90.6-faults", "gen2-2.0.3-faults"] {
         let case = case(name);
         let directory = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ async fn agents_that_were_refused_lose_nothing_and_nothing_is_doubled() {
 }
 
 #[tokio::test]
-async fn a_body_over_its_limit_is_refused_and_told() {
+async fn a_body_over_its_limit_is_refused_and_a_loss() {
     let directory = tempfile::tempdir().unwrap();
     let options = "max_body_bytes = \"1KiB\"\nmax_registration_bytes = \"1KiB\"";
     let daemon = Daemon::start(&listener(directory.path(), options)).await;
@@ -138,7 +138,7 @@ async fn a_body_over_its_limit_is_refused_and_told() {
     assert!(quarantined(directory.path()).is_empty());
 }
 
-/// Rule 27, whatever becomes of requests with keys in them.
+/// Rule 27, for accepted, refused and broken requests with keys.
 #[tokio::test]
 async fn no_key_is_in_events_or_in_the_quarantine() {
     let directory = tempfile::tempdir().unwrap();
@@ -158,14 +158,14 @@ async fn no_key_is_in_events_or_in_the_quarantine() {
         let path = if broken.contains("rkey") { "/agent/register" } else { "/agent/session" };
         assert_eq!(ask(&mut stream, &post(path, &[], broken.as_bytes())).await.status, 400, "{broken}");
     }
-    // Sent elsewhere, or in another way.
+    // With another path or method.
     for (method, path) in [("POST", "/zico/agent/register"), ("PUT", "/agent/register"), ("POST", "/")] {
         let request = post(path, &[], register.as_bytes());
         let request = [method.as_bytes(), &request[4..]].concat();
         let answer = ask(&mut daemon.connect().await, &request).await;
         assert!([404, 405].contains(&answer.status));
     }
-    // One that breaks off.
+    // One that is cut off.
     let request = post("/agent/register", &[], register.as_bytes());
     let mut cut = daemon.connect().await;
     cut.write_all(&request[..request.len() - 9]).await.unwrap();
@@ -183,9 +183,9 @@ async fn no_key_is_in_events_or_in_the_quarantine() {
     assert!(quarantined(directory.path()).is_empty());
 }
 
-/// Rule 9, and what the quarantine keeps decodes to the same as it did when it came.
+/// Rule 9; a quarantined request decodes offline to the same events.
 #[tokio::test]
-async fn an_undecodable_body_is_taken_told_and_kept_as_it_came() {
+async fn an_undecodable_body_is_accepted_reported_and_quarantined() {
     let directory = tempfile::tempdir().unwrap();
     let case = case("malformed-gen2-items");
     let (answers, _) = converse(&case, &listener(directory.path(), ""), directory.path()).await;
@@ -216,7 +216,7 @@ async fn an_undecodable_body_is_taken_told_and_kept_as_it_came() {
     }
 }
 
-/// A conversation of gen1 up to its session: the headers that its requests have.
+/// Opens a gen1 session; returns the headers of its requests.
 async fn gen1(daemon: &Daemon, case: &Case) -> Vec<(String, String)> {
     let mut stream = daemon.connect().await;
     let registered = ask(&mut stream, &post("/agent/register", &[], &case.exchanges[0].body)).await;
@@ -244,16 +244,16 @@ async fn submit(daemon: &Daemon, what: &str, headers: &[(String, String)], body:
     ask(&mut stream, &post(&format!("/agent/submit/{what}"), &headers, body)).await.status
 }
 
-/// Rule 19: each of the ways in which a trace in parts comes to an end without its last part.
+/// Rule 19: the ways in which a trace in parts ends without its last part.
 #[tokio::test]
-async fn what_stays_open_goes_out_marked_when_it_is_idle_or_its_agent_begins_anew_or_the_daemon_stops() {
+async fn open_records_are_emitted_with_a_mark_after_a_timeout_a_new_session_or_a_stop() {
     let case = case("gen1-writer-two-part");
     let (agd, first) = (&case.exchanges[2].body, &case.exchanges[3].body);
     let is_marked = |event: &Value| {
         event["name"] == "com.example.Web.handle"
             && event["attributes"]["tributary.incomplete"] == serde_json::json!(["end"])
     };
-    for (options, ending) in [("trace_timeout = \"1s\"", "idle"), ("", "anew"), ("", "stop")] {
+    for (options, ending) in [("trace_timeout = \"1s\"", "idle"), ("", "reopened"), ("", "stop")] {
         let directory = tempfile::tempdir().unwrap();
         let daemon = Daemon::start(&listener(directory.path(), options)).await;
         let mut stream = daemon.connect().await;
@@ -266,7 +266,7 @@ async fn what_stays_open_goes_out_marked_when_it_is_idle_or_its_agent_begins_ane
         assert!(!daemon.events().iter().any(is_marked), "{ending}");
         match ending {
             "idle" => drop(daemon.until("it goes out", |events| events.iter().any(is_marked)).await),
-            "anew" => {
+            "reopened" => {
                 open(&daemon, agent, authkey).await;
                 daemon.until("it goes out", |events| events.iter().any(is_marked)).await;
             }
@@ -281,9 +281,9 @@ async fn what_stays_open_goes_out_marked_when_it_is_idle_or_its_agent_begins_ane
     }
 }
 
-/// A session outlives the daemon, what it has defined does not: its agent is told to begin anew.
+/// A session survives a restart, its definitions do not: the agent must send them again.
 #[tokio::test]
-async fn after_a_restart_the_first_request_of_a_session_is_the_signal_to_begin_anew() {
+async fn after_a_restart_the_first_request_of_a_session_is_answered_401() {
     let case = case("gen1-writer-two-part");
     let (agd, first) = (&case.exchanges[2].body, &case.exchanges[3].body);
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The daemon is killed while agents register, two hundred times: every key that it has answered works ever after. And it
-//! does not start on a store that it cannot use.
+//! The daemon is killed two hundred times while agents register: every answered key works afterwards. It also does not
+//! start with a store that it cannot use.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,12 +14,12 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 
 const KILLS: u64 = 200;
-/// So many daemons are killed again and again at once: most of the time goes into waiting for the disk.
+/// The number of daemons that are killed repeatedly in parallel: most of the time is spent waiting for the disk.
 const DAEMONS: u64 = 4;
-/// Agents that register at one daemon at once.
+/// The number of agents that register at one daemon in parallel.
 const THREADS: u64 = 4;
 
-/// A client that asks one thing after the other over one connection.
+/// A client that sends requests one after the other over one connection.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -55,7 +55,7 @@ impl Client {
         Ok((status, serde_json::from_slice(&answer).unwrap_or_default()))
     }
 
-    /// Registers; the uuid and the key that were answered.
+    /// Registers; returns the UUID and the key of the answer.
     fn register(&mut self, name: &str) -> io::Result<(String, String)> {
         let asked = json!({"rkey": "secret", "name": name, "app": "shop", "env": "TST"});
         let (status, answer) = self.post("/agent/register", &asked)?;
@@ -63,7 +63,7 @@ impl Client {
         Ok((answer["uuid"].as_str().unwrap().to_owned(), answer["authkey"].as_str().unwrap().to_owned()))
     }
 
-    /// The session of a key, which must work.
+    /// Opens the session of a key, which must succeed.
     fn session(&mut self, (uuid, authkey): &(String, String)) -> String {
         let (status, answer) = self.post("/agent/session", &json!({"uuid": uuid, "authkey": authkey})).unwrap();
         assert_eq!(status, 200, "{uuid}: {answer}");
@@ -85,16 +85,16 @@ fn start(dir: &Path, options: &str) -> Binary {
 fn every_key_that_was_answered_works_after_every_kill() {
     let broken = AtomicU64::new(0);
     let keys: Vec<usize> = thread::scope(|scope| {
-        let lives: Vec<_> = (0..DAEMONS).map(|_| scope.spawn(|| lives(KILLS / DAEMONS, &broken))).collect();
+        let lives: Vec<_> = (0..DAEMONS).map(|_| scope.spawn(|| kill_repeatedly(KILLS / DAEMONS, &broken))).collect();
         lives.into_iter().map(|lives| lives.join().unwrap()).collect()
     });
     println!("{keys:?} keys were answered; {} requests were under way in a kill", broken.load(Ordering::Relaxed));
     assert!(keys.iter().sum::<usize>() as u64 > 10 * KILLS && broken.load(Ordering::Relaxed) > 3 * KILLS);
 }
 
-/// Starts a daemon and kills it while agents register, so many times; how many keys it has answered in all. Requests that
-/// it did not answer are counted in `broken`.
-fn lives(kills: u64, broken: &AtomicU64) -> usize {
+/// Starts a daemon and kills it while agents register, `kills` times; returns the number of answered keys. Requests without
+/// an answer are counted in `broken`.
+fn kill_repeatedly(kills: u64, broken: &AtomicU64) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let options = "max_agents_per_address = 1000000\nmax_agents = 1000000\nmax_sessions_per_agent = 10000";
     let mut all: Vec<(String, String)> = Vec::new();
@@ -146,7 +146,7 @@ fn lives(kills: u64, broken: &AtomicU64) -> usize {
 }
 
 #[test]
-fn a_session_outlives_the_daemon_and_its_agent_is_known_again() {
+fn a_session_survives_the_daemon_and_its_agent_is_recognised() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path(), "");
     let mut client = Client::connect(daemon.address("zorka")).unwrap();
@@ -160,7 +160,7 @@ fn a_session_outlives_the_daemon_and_its_agent_is_known_again() {
 }
 
 #[test]
-fn the_daemon_does_not_start_on_a_store_that_it_cannot_use() {
+fn the_daemon_does_not_start_with_a_store_that_it_cannot_use() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("state/zorka.db");
     std::fs::create_dir(dir.path().join("state")).unwrap();
@@ -172,11 +172,11 @@ fn the_daemon_does_not_start_on_a_store_that_it_cannot_use() {
         assert!(words.contains(&place), "{words}");
     };
     std::fs::write(&file, "SQLite format 3\0 but for the rest").unwrap();
-    refused("it is no database");
+    refused("it is not a database");
     std::fs::remove_file(&file).unwrap();
     let daemon = start(dir.path(), "");
     daemon.address("zorka");
-    refused("another tributary has it");
+    refused("another tributary process uses it");
     drop(daemon);
     let shell = Connection::open(&file).unwrap();
     shell.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE").unwrap();
@@ -186,7 +186,7 @@ fn the_daemon_does_not_start_on_a_store_that_it_cannot_use() {
 }
 
 #[test]
-fn operators_see_and_forget_agents_beside_the_daemon() {
+fn operators_list_and_remove_agents_while_the_daemon_runs() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path(), "");
     let mut client = Client::connect(daemon.address("zorka")).unwrap();
@@ -201,4 +201,39 @@ fn operators_see_and_forget_agents_beside_the_daemon() {
     let (status, _) = client.post("/agent/session", &json!({"uuid": key.0, "authkey": key.1})).unwrap();
     assert_eq!(status, 401);
     assert_ne!(client.register("host").unwrap().0, key.0);
+}
+
+#[test]
+fn a_listener_without_state_dir_says_at_the_start_what_that_costs() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("tributary.toml");
+    let toml = "[listeners.zorka]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n\
+                [sinks.none]\ntype = \"discard\"\n";
+    std::fs::write(&config, toml).unwrap();
+    let daemon = Binary::start(tributary(&["run", "--config", config.to_str().unwrap()]));
+    let line = daemon.until_stderr("registered agents are kept in memory");
+    assert!(line.contains("refused with 401 until their JVMs restart; set state_dir"), "{line}");
+    assert!(line.contains("zorka"), "{line}");
+    let kept = start(dir.path(), "");
+    kept.address("zorka");
+    kept.signal("TERM");
+    assert!(!kept.end().stderr.contains("kept in memory"));
+}
+
+#[test]
+fn a_full_table_of_agents_is_a_warning_that_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path(), "max_agents = 2");
+    let mut client = Client::connect(daemon.address("zorka")).unwrap();
+    for name in ["first", "second"] {
+        client.register(name).unwrap();
+    }
+    let third = json!({"rkey": "secret", "name": "third", "app": "shop", "env": "TST"});
+    assert_eq!(client.post("/agent/register", &third).unwrap().0, 503);
+    let line = daemon.until_stderr("too many agents are registered (max_agents)");
+    for part in
+        ["WARN", "listener=\"zorka\"", "agents=2", "refused a new agent", "keys_file", "tributary agents forget"]
+    {
+        assert!(line.contains(part), "{part} is missing in {line}");
+    }
 }

@@ -1,4 +1,4 @@
-//! ZICO: damaged bodies. Every byte is decoded or lost, once, and what went before the damage is as it was.
+//! ZICO: damaged bodies. Every byte is decoded or lost exactly once, and what is before the damage does not change.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::zico_support::{Case, Given, Recorded, case};
 use proptest::prelude::*;
 use serde_json::Value;
 
-/// Conversations in every dialect and form, small enough to be cut everywhere.
+/// Conversations in every dialect and form, small enough to cut at each byte.
 const CASES: [&str; 9] = [
     "gen1-writer-nested-attrs",
     "gen1-writer-exceptions",
@@ -20,7 +20,7 @@ const CASES: [&str; 9] = [
     "form-ldata-frame",
 ];
 
-/// A conversation that has come to its last request.
+/// A conversation up to its last request.
 struct Prepared {
     offline: Offline,
     given: Given,
@@ -28,7 +28,7 @@ struct Prepared {
 }
 
 fn prepare(case: Case) -> Prepared {
-    // Without a store, whose keys take their time on purpose.
+    // Without a store, whose key digests are slow by design.
     let mut offline = Offline::recorded();
     let mut given = Given::default();
     let mut exchanges = case.exchanges;
@@ -38,7 +38,7 @@ fn prepare(case: Case) -> Prepared {
 }
 
 impl Prepared {
-    /// Asks with another body than the recorded one, in a trace of its own.
+    /// Sends another body than the recorded one, in a trace of its own.
     fn ask(&mut self, body: &[u8], number: usize) -> Answered {
         let trace = format!("{:032x}", 0xABC_0000 + number);
         let headers: Vec<_> = self
@@ -57,7 +57,7 @@ impl Prepared {
     }
 }
 
-/// What holds of every answer.
+/// Checks what holds for every answer.
 fn check(answer: &Answered, offline: &Offline) {
     assert_eq!(answer.status, 202, "{}", answer.body);
     let totals = offline.counters.totals();
@@ -75,7 +75,7 @@ fn check(answer: &Answered, offline: &Offline) {
     assert_eq!(answer.aside.is_some(), is_kept, "{:?}", answer.losses());
 }
 
-/// Spans that are whole, by what tells them apart.
+/// Complete spans, by trace and span id.
 fn whole(answer: &Answered) -> BTreeMap<(u64, u64), Value> {
     let spans = answer.spans().into_iter().filter(|span| span["attributes"].get("tributary.incomplete").is_none());
     spans
@@ -93,7 +93,7 @@ fn whole(answer: &Answered) -> BTreeMap<(u64, u64), Value> {
 }
 
 #[test]
-fn a_body_cut_anywhere_keeps_what_went_before() {
+fn a_body_cut_anywhere_keeps_what_is_before_the_cut() {
     for name in CASES {
         let mut prepared = prepare(case(name));
         let body = prepared.last.body.clone();
@@ -110,7 +110,7 @@ fn a_body_cut_anywhere_keeps_what_went_before() {
 }
 
 #[test]
-fn any_flipped_bit_of_a_body_is_survived_and_accounted_for() {
+fn any_flipped_bit_is_accounted_for() {
     for name in CASES {
         let mut prepared = prepare(case(name));
         let body = prepared.last.body.clone();
@@ -144,7 +144,7 @@ fn any_cut_of_definitions_keeps_those_before_it() {
     }
 }
 
-/// Items of every dialect, in any order.
+/// Items of every dialect, in random order.
 fn items() -> impl Strategy<Value = Vec<u8>> {
     let pieces: Vec<Vec<u8>> = [
         &b"\xc8\x9f\xcb\x48\x01\x00\x00\x00\x00\x01\x00\x00"[..],

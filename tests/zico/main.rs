@@ -1,5 +1,6 @@
 //! Protocol `zico`: recorded, simulated and hostile Zorka agents, and the store of registered agents.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests print figures, and what they skip")]
 
 #[path = "../support/growth/mod.rs"]
 mod growth_support;

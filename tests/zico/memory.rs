@@ -1,4 +1,4 @@
-//! ZICO: what peers can make us hold. One test in a process of its own, so that nothing else moves the figure.
+//! ZICO: memory that peers can cause. One test in a process of its own, so that no other test affects the figure.
 
 use crate::hostile_support::{is_in_own_process, process_memory};
 use crate::zico_support::cbor::{array, gen1, gen2, int, reference, tag, text};
@@ -11,7 +11,7 @@ const MIB: u64 = 1 << 20;
 const OWN: (&str, &str) = ("X-Zorka-Session-Id", "00c0ffee12345678");
 const RESET: (&str, &str) = ("X-Zorka-Session-Reset", "true");
 
-/// What came out of a body, counted as it came.
+/// Counts of the events of a body.
 #[derive(Default)]
 struct Out {
     spans: u64,
@@ -32,7 +32,7 @@ fn submit(offline: &mut Offline, path: &str, headers: &[(&str, &str)], body: &[u
     (response.status, out)
 }
 
-/// The most memory that anything took beyond what was there before, the body itself not counted.
+/// Checks the peak memory of a job beyond the memory before it, without the body itself.
 fn peak(what: &str, most: u64, mut job: impl FnMut()) {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = process_memory("VmRSS");
@@ -58,7 +58,7 @@ fn traces_of_any_size_and_shape_take_bounded_memory() {
     let body = strings.iter().flat_map(|(id, text)| gen1::string(*id, text, 0)).chain(gen1::method(1, [1, 2, 3]));
     assert_eq!(submit(&mut recorded, "/agent/submit/agd", &gen1_session, &body.collect::<Vec<_>>()).0, 202);
 
-    // 40 MB of an honest trace: one record with a million below it, each with an attribute.
+    // 40 MB of a normal trace: one record with a million children, each with an attribute.
     let child =
         [gen1::open(110, 1), gen1::attributes(&[(reference(10), text("/orders/4711"))]), gen1::close(120, 1)].concat();
     let count = 40_000_000 / child.len();
@@ -71,7 +71,7 @@ fn traces_of_any_size_and_shape_take_bounded_memory() {
     });
     drop(trace);
 
-    // Open records, as many as a body holds: what is over the limit is told, and those before it go out.
+    // As many open records as a body can have: the excess is a loss, and the others are emitted.
     let deep = gen2::open(1, 1).repeat(16 << 20 >> 2);
     peak("open records", 160 * MIB, || {
         let (status, out) = submit(&mut offline, "/agent/submit/trc", &[OWN], &deep);
@@ -80,7 +80,7 @@ fn traces_of_any_size_and_shape_take_bounded_memory() {
     });
     drop(deep);
 
-    // Attributes without number on one record, in one item and in many.
+    // Very many attributes of one record, in one item and in many.
     for (what, items) in [
         ("attributes", gen2::attribute(10, int(1)).repeat(8 << 20 >> 2)),
         (
@@ -97,7 +97,7 @@ fn traces_of_any_size_and_shape_take_bounded_memory() {
         });
     }
 
-    // A few bytes that name long texts: as attributes, and as frames of a stack.
+    // A few bytes that refer to long texts: as attributes, and as frames of a stack.
     let mut named = Offline::recorded();
     let symbols = [gen1::string(1, &"long".repeat(16 << 10), 0), gen1::method(1, [1, 1, 1])].concat();
     assert_eq!(submit(&mut named, "/agent/submit/agd", &gen1_session, &symbols).0, 202);
@@ -111,7 +111,7 @@ fn traces_of_any_size_and_shape_take_bounded_memory() {
         assert!(out.largest_batch < 16 << 20, "{}", out.largest_batch);
     });
 
-    // The same, where they have to be kept for a further part.
+    // The same, if they must be kept for a further part.
     let mut parked = Offline::recorded();
     let options = Options { max_open_bytes: 8 << 20, ..Options::default() };
     parked.exchange = ZicoExchange::recorded(options, false, &MemoryBudget::new(256 << 20));
@@ -126,11 +126,11 @@ fn traces_of_any_size_and_shape_take_bounded_memory() {
         peak("open records with long names", 48 * MIB, || {
             let (status, out) = submit(&mut parked, "/agent/submit/trc", &in_trace, &open);
             assert_eq!(status, 202);
-            assert!(out.spans > 0, "there is no room for them to wait");
+            assert!(out.spans > 0, "they are emitted instead of waiting");
         });
     }
 
-    // Definitions over their limits are told, the others hold.
+    // Definitions over their limits are a loss, the others are valid.
     let ids = (0..1_100_000).flat_map(|id| gen2::string(id, "s")).collect::<Vec<_>>();
     peak("a million symbols", 400 * MIB, || {
         let (status, out) = submit(&mut offline, "/agent/submit/agd", &[OWN, RESET], &ids);

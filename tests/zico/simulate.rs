@@ -1,4 +1,4 @@
-//! The simulated Zorka agents, held against readers of CBOR that others wrote.
+//! The simulated Zorka agents, checked with an independent CBOR reader.
 
 use std::collections::BTreeSet;
 
@@ -17,13 +17,13 @@ fn items(mut body: &[u8]) -> Vec<Value> {
     items
 }
 
-/// What is in a trace.
+/// The content of a trace.
 #[derive(Debug, Default)]
 struct Found {
     records: u64,
     exceptions: u64,
     references: u64,
-    /// Tags of everything else.
+    /// Tags of all other items.
     tags: BTreeSet<u64>,
     methods: BTreeSet<u64>,
     strings: BTreeSet<u64>,
@@ -83,7 +83,7 @@ impl Found {
     }
 }
 
-/// Adds the methods and strings that are defined.
+/// Collects the defined methods and strings.
 fn define(symbols: &[u8], dialect: Dialect, methods: &mut BTreeSet<u64>, strings: &mut BTreeSet<u64>) {
     for item in items(symbols) {
         let (tag, fields) = item.as_tag().unwrap();
@@ -101,7 +101,7 @@ fn define(symbols: &[u8], dialect: Dialect, methods: &mut BTreeSet<u64>, strings
 }
 
 #[test]
-fn bodies_hold_what_is_counted_and_name_nothing_that_was_not_told_before() {
+fn bodies_have_the_counted_events_and_refer_only_to_defined_names() {
     for (dialect, number) in [(Dialect::Doc, 0), (Dialect::Gen1, 0), (Dialect::Gen1, 1), (Dialect::Gen2, 0)] {
         let mut jvm = Jvm::new(5, number, START, dialect);
         let is_little = dialect == Dialect::Doc || number == 0;
@@ -145,7 +145,7 @@ fn equal_seeds_give_equal_traces() {
 }
 
 #[test]
-fn a_collector_that_forgot_is_told_every_name_again() {
+fn all_names_are_sent_again_after_a_failure() {
     for dialect in DIALECTS {
         let mut jvm = Jvm::new(1, 0, START, dialect);
         let trace = jvm.trace(1000, START + 5_000_000_000);

@@ -1,4 +1,4 @@
-//! Simulated Zorka agents and the daemon, over real sockets: both count the same.
+//! Simulated Zorka agents and the daemon over real sockets: both count the same events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -35,7 +35,7 @@ fn check_spans(events: &[Value]) {
         .map(|span| (span["span"]["trace_id"].as_str(), span["span"]["span_id"].as_str().unwrap()))
         .collect();
     assert_eq!(ids.len(), spans.len(), "no span is like another");
-    // Where another service called this one, the agent says so.
+    // A root may have a parent in another service.
     let is_called = |span: &Value| span["span"]["parent_span_id"] == span["attributes"]["zico.parent_span_id"];
     let roots = spans.iter().filter(|span| is_called(span)).count();
     for span in &spans {
@@ -76,7 +76,7 @@ async fn every_event_of_gen1_arrives_once_from_both_of_its_tracers() {
 }
 
 #[tokio::test]
-async fn every_event_of_the_documented_form_arrives_once() {
+async fn every_event_of_the_documented_dialect_arrives_once() {
     let (events, _) = simulate(Dialect::Doc, 4000, 2).await;
     assert_eq!((named(&events, "zico.session.opened"), named(&events, "zico.agent.registered")), (2, 2));
     check_spans(&events);
@@ -92,7 +92,7 @@ async fn the_smallest_counts_are_exact_too() {
     }
 }
 
-/// A restart of the daemon, seen by an agent that goes on.
+/// Restarts the daemon while an agent sends.
 async fn survive(dialect: Dialect) {
     let dir = tempfile::tempdir().unwrap();
     let kept = format!("{LISTENER}state_dir = \"{}\"\n", dir.path().display());
@@ -117,16 +117,16 @@ async fn survive(dialect: Dialect) {
 }
 
 #[tokio::test]
-async fn agents_of_gen2_go_on_with_a_daemon_that_was_restarted() {
+async fn gen2_agents_continue_after_a_restart_of_the_daemon() {
     survive(Dialect::Gen2).await;
 }
 
 #[tokio::test]
-async fn agents_of_gen1_go_on_with_a_daemon_that_was_restarted_on_its_store() {
+async fn gen1_agents_continue_after_a_restart_of_the_daemon_with_its_store() {
     survive(Dialect::Gen1).await;
 }
 
 #[tokio::test]
-async fn agents_of_the_documented_form_go_on_with_a_daemon_that_was_restarted_on_its_store() {
+async fn doc_agents_continue_after_a_restart_of_the_daemon_with_its_store() {
     survive(Dialect::Doc).await;
 }

@@ -1,7 +1,7 @@
-//! `tributary decode --explain`: the bytes themselves, named, with what the decoder gave up at its place.
+//! `tributary decode --explain`: annotated bytes, with the losses of the decoder at their offsets.
 //!
-//! Files are read whole and decoded as ever, for the rules that failed are the decoder's to tell; then explainers, which read the
-//! layouts a second time, name the bytes.
+//! Files are read whole and decoded, because only the decoder knows its losses. Then explainers, which are a second reading
+//! of the layouts, annotate the bytes.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Cursor, Read, Write};
@@ -26,9 +26,14 @@ use crate::protocol::zico::ZicoExchange;
 use crate::protocol::{Exchange, Head, Request, Session, endless, zico};
 use crate::transport::options::ListenerOptions;
 
-use super::{Arguments, Failure, Input, Output, PIECE_BYTES, START_BYTES, decode, listener, quiet, submitted, upload};
+use crate::cli::input::Input;
+use crate::cli::{Failure, quiet};
 
-/// Explains all files, on stdout.
+use super::output::Output;
+use super::requests::{submitted, upload};
+use super::{Arguments, ENDLESS_VERSION, PIECE_BYTES, START_BYTES, decode, listener};
+
+/// Explains all files on stdout.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let stdin = [PathBuf::from("-")];
     let paths = if arguments.files.is_empty() { &stdin[..] } else { &arguments.files };
@@ -45,7 +50,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let faults = faults.remove(&number).unwrap_or_default();
             explainers.show(file, number == files.len() as u64, faults, &mut out)?;
         }
-        // What no file is to blame for.
+        // Losses that belong to no file.
         let mut sheet = Sheet::new(0, faults.values().flatten().map(|fault| fault.fault.clone()));
         sheet.end();
         out.write_all(sheet.take().as_bytes())?;
@@ -54,7 +59,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(quiet(write())?)
 }
 
-/// A file, and what was received that is in it.
+/// A file and its received bytes.
 struct Received {
     name: String,
     file: Bytes,
@@ -62,7 +67,7 @@ struct Received {
     is_capture: bool,
 }
 
-/// What was received at a time, where that is known.
+/// Bytes that were received together, with the time if it is known.
 struct Piece {
     at: Option<UnixNanos>,
     bytes: Bytes,
@@ -85,14 +90,14 @@ impl Received {
         Ok(Received { name, file, pieces, is_capture })
     }
 
-    /// The version in the hello of a bytefrog control connection, if it is one.
+    /// The version in the hello, if the file is a bytefrog control connection.
     fn bytefrog_version(&self) -> Option<u8> {
         let mut bytes = self.pieces.iter().flat_map(|piece| &piece.bytes);
         bytes.next().filter(|kind| [0, 16].contains(*kind)).and(bytes.next()).copied()
     }
 }
 
-/// What a capture holds, up to where something is missing: what follows that is left out in decoding too.
+/// The received bytes of a capture up to the first missing bytes. The decoder skips the rest too.
 fn captured(file: Bytes) -> io::Result<Vec<Piece>> {
     let mut reader = Reader::new(Cursor::new(file))?;
     let opened = reader.head().opened.0;
@@ -104,7 +109,7 @@ fn captured(file: Bytes) -> io::Result<Vec<Piece>> {
     Ok(pieces)
 }
 
-/// What the decoder gives up, by the number of the file.
+/// The losses of the decoder, by the number of the file.
 fn faults(arguments: &Arguments, files: &[Received]) -> Result<BTreeMap<u64, Vec<RequestFault>>, Failure> {
     let mut faults = BTreeMap::<u64, Vec<RequestFault>>::new();
     let mut take = |batch: &Batch| {
@@ -137,14 +142,14 @@ fn fault(event: EventView<'_>) -> Option<RequestFault> {
     Some(RequestFault { request: position.sequence, fault: Fault { offset: position.offset, text } })
 }
 
-/// Makes what explains a file; `true`: it is the last one.
+/// Makes the explainer of a file; `true`: it is the last file.
 type Make = dyn Fn(&Received, bool) -> Box<dyn Explain>;
 
-/// What explains the files of a protocol.
+/// The explainers of a protocol.
 enum Explainers {
-    /// Each is what a connection received, or part of a conversation.
+    /// A file has the bytes of a connection, or a part of a conversation.
     Sessions(Box<Make>),
-    /// Each holds requests, or what is made one.
+    /// A file has requests, or a body that `wrap` makes a request.
     Requests {
         bodies: Body,
         is_secret: Arc<dyn Fn(&Head) -> bool + Send + Sync>,
@@ -162,9 +167,9 @@ impl Explainers {
                 DatadogSession::new(own.clone(), max_message_bytes, false, &memory).explainer()
             })),
             ProtocolOptions::Bytefrog(own) => {
-                // All files are one run: the hello of its control connection tells the version.
+                // All files are one run, and the hello of its control connection says the version.
                 let hello = files.iter().find_map(Received::bytefrog_version);
-                let hq = Hq::offline(own, false, memory, hello.or(arguments.bytefrog_version));
+                let hq = Hq::offline(own, false, memory, hello.or(arguments.version()?));
                 Explainers::Sessions(Box::new(move |_, _| hq.session(None).explainer()))
             }
             ProtocolOptions::Rbkit(own) => {
@@ -181,7 +186,7 @@ impl Explainers {
             }
             ProtocolOptions::Endless(own, _) => {
                 let exchange = EndlessExchange::new(own, &memory);
-                let version = arguments.endless_version;
+                let version = arguments.version()?.unwrap_or(ENDLESS_VERSION);
                 Explainers::Requests {
                     bodies: endless::explain::body,
                     is_secret: Arc::new(move |head| exchange.is_secret(head)),
@@ -218,7 +223,7 @@ impl Explainers {
                     return play(&mut requests(faults), &file.pieces, PIECE_BYTES, Sheet::default(), out);
                 }
                 if decode::requests(&file.file).is_some() {
-                    // Where a body ends is told by where the file ends.
+                    // A body without a length ends at the end of the file.
                     let all = file.file.len().max(1);
                     return play(&mut requests(faults).of_file(), &file.pieces, all, Sheet::default(), out);
                 }
@@ -232,7 +237,7 @@ impl Explainers {
     }
 }
 
-/// Explains what a connection received, `step` bytes at a time or more.
+/// Explains the bytes of a connection in pieces of `step` bytes or more.
 fn play(
     explainer: &mut dyn Explain,
     pieces: &[Piece],
@@ -244,7 +249,7 @@ fn play(
     for Piece { at, bytes } in pieces {
         let mut rest = &bytes[..];
         while !rest.is_empty() {
-            // Of a long message that is not whole as much again, so that it is not looked at too often.
+            // The pieces of a long incomplete message double, so that it is not read again too often.
             let (next, left) = rest.split_at(step.max(input.len()).min(rest.len()));
             rest = left;
             input.extend_from_slice(next);

@@ -1,4 +1,4 @@
-//! Captures being decoded: their times are the clock, and connections of one time are played together.
+//! Decoding of captures: the recorded times are the clock, and connections are played in the order of their times.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::protocol::{Exchange, Now, Session};
 
 use super::{Decoded, Decoder, Named, sum_up};
 
-/// A connection that carries requests.
+/// A connection with requests.
 struct Carrier {
     named: Named,
-    /// What has come of a request that is not whole.
+    /// The bytes of an incomplete request.
     bytes: Vec<u8>,
     requests: u64,
 }
 
 impl Decoder<'_> {
-    /// Plays the captures that `connections` are of.
+    /// Plays the captures of `connections`.
     pub(super) fn play<S: Session>(
         &mut self,
         mut captures: Captures,
@@ -51,20 +51,20 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// What sessions wait for until then happens, each when it is due.
+    /// Runs the timers of sessions that are due before `until`, in order.
     fn pass_time<S: Session>(&mut self, playing: &mut [Option<Decoded<S>>], start: UnixNanos, until: Duration) {
         let mut last = self.played.map_or(Duration::ZERO, |now| now.elapsed);
         loop {
             let due = playing.iter_mut().flatten().filter_map(|decoded| Some((decoded.offline.due()?, decoded)));
             let Some((due, decoded)) = due.min_by_key(|(due, _)| *due).filter(|(due, _)| *due < until) else { return };
-            // A moment after it is due, as timers are.
+            // A timer fires after it is due, never before.
             last = last.max(due + Duration::from_nanos(1));
             let now = Now { unix: UnixNanos(start.0.saturating_add(nanos(last))), elapsed: last };
             decoded.offline.pass_time(now, &mut |batch| self.output.write(&batch));
         }
     }
 
-    /// Plays captures of connections that carry requests; each is worked on when its last byte is here.
+    /// Plays captures of connections with requests. A request is decoded when its last byte is played.
     pub(super) fn play_requests<E: Exchange>(
         &mut self,
         exchange: &E,
@@ -92,7 +92,7 @@ impl Decoder<'_> {
                 Step::End(_) => {
                     let rest = std::mem::take(bytes);
                     if !rest.is_empty() {
-                        say(format_args!("{name}: {} bytes at the end are no whole request", rest.len()));
+                        say(format_args!("{name}: the last {} bytes are an incomplete request", rest.len()));
                         decode::cut(&rest, origin.clone(), counters, now, &mut |batch| self.output.write(&batch));
                         self.output.flush()?;
                     }
@@ -107,7 +107,7 @@ impl Decoder<'_> {
     }
 }
 
-/// A moment of captures of which the first began at `start`.
+/// The time `at`, with the time since the first capture was opened at `start`.
 fn moment(start: UnixNanos, at: UnixNanos) -> Now {
     Now { unix: at, elapsed: Duration::from_nanos(at.0.saturating_sub(start.0)) }
 }

@@ -2,9 +2,9 @@ use super::*;
 
 /// The calls of a visitor, as JSON-like text.
 #[derive(Default)]
-struct Told(String);
+struct Recorder(String);
 
-impl Told {
+impl Recorder {
     fn say(&mut self, what: impl std::fmt::Display) {
         if !self.0.is_empty() && !self.0.ends_with(['[', '(', '{', '<']) {
             self.0.push(' ');
@@ -13,7 +13,7 @@ impl Told {
     }
 }
 
-impl<'a> Visitor<'a> for Told {
+impl<'a> Visitor<'a> for Recorder {
     fn bool(&mut self, value: bool) {
         self.say(value);
     }
@@ -54,9 +54,9 @@ impl<'a> Visitor<'a> for Told {
 }
 
 fn read(kind: &str, bytes: &[u8]) -> Result<String, String> {
-    let mut told = Told::default();
-    walk_type(kind, Slice::new(bytes), 0, &mut Scratch::default(), &mut told).map_err(|error| error.to_string())?;
-    Ok(told.0)
+    let mut recorded = Recorder::default();
+    walk_type(kind, Slice::new(bytes), 0, &mut Scratch::default(), &mut recorded).map_err(|error| error.to_string())?;
+    Ok(recorded.0)
 }
 
 fn is_normal(kind: &str, bytes: &[u8]) -> bool {
@@ -65,7 +65,7 @@ fn is_normal(kind: &str, bytes: &[u8]) -> bool {
 
 #[test]
 fn basic_values_are_read_and_their_size_is_exact() {
-    for (kind, bytes, told) in [
+    for (kind, bytes, recorded) in [
         ("y", &[255][..], "255"),
         ("b", &[1], "true"),
         ("n", &[0xFE, 0xFF], "-2"),
@@ -81,7 +81,7 @@ fn basic_values_are_read_and_their_size_is_exact() {
         ("g", b"a{sv}ii\0", "'a{sv}ii'"),
         ("()", &[0], "()"),
     ] {
-        assert_eq!(read(kind, bytes).as_deref(), Ok(told));
+        assert_eq!(read(kind, bytes).as_deref(), Ok(recorded));
         assert!(!is_normal(kind, &bytes[1..]) || "sog".contains(kind), "{kind}");
         assert!(!is_normal(kind, &[bytes, &[7]].concat()), "{kind}");
     }
@@ -194,9 +194,9 @@ fn faults_name_their_offset_in_the_whole() {
 fn a_cached_type_is_walked_like_a_parsed_one() {
     let mut scratch = Scratch::default();
     let mut again = |kind: &str, bytes: &[u8]| {
-        let mut told = Told::default();
-        walk_type(kind, Slice::new(bytes), 0, &mut scratch, &mut told).map_err(|error| error.to_string())?;
-        Ok::<_, String>(told.0)
+        let mut recorded = Recorder::default();
+        walk_type(kind, Slice::new(bytes), 0, &mut scratch, &mut recorded).map_err(|error| error.to_string())?;
+        Ok::<_, String>(recorded.0)
     };
     // Too long to be cached, around a variant of a cached type; the member after the variant needs the outer type again.
     let long = format!("({}vy)", "y".repeat(70));
@@ -209,8 +209,8 @@ fn a_cached_type_is_walked_like_a_parsed_one() {
         assert!(again(&long, &value[..77]).is_err() && again("(yq", &[]).is_err());
         // More types than the cache holds.
         for length in 1..50 {
-            let told = format!("({})", vec!["5"; length].join(" "));
-            assert_eq!(again(&format!("({})", "y".repeat(length)), &vec![5; length]), Ok(told));
+            let recorded = format!("({})", vec!["5"; length].join(" "));
+            assert_eq!(again(&format!("({})", "y".repeat(length)), &vec![5; length]), Ok(recorded));
         }
     }
 }

@@ -1,208 +1,65 @@
-//! The agent of a run as its control connection shows it: mode, health, and which commands it can take without harm.
+//! The agent of a run as its control connection shows it: its mode, its health, and which commands are harmless now.
 //!
-//! What kills, hangs or silently ends the traced program is in the field notes, section 1.4. Commands go out only in
-//! the states that rules 8 to 10 allow; every refusal says why.
+//! Section 1.4 lists what kills, hangs or silences the traced program. Commands are sent only in the states that rules
+//! 8 to 10 allow; every refusal gives the reason.
 
-use std::fmt;
+use std::collections::VecDeque;
 use std::time::Duration;
 
-/// After a command, the agent should report the mode that it leads to within this time (section 1.6).
-const OBEYS_WITHIN: Duration = Duration::from_secs(2);
+use super::command::{Command, Mode, Refusal};
+
+/// An agent should report the mode that a command leads to within this time (section 1.6).
+const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(2);
+/// Commands that wait until the agent has confirmed the one before them.
+const MAX_QUEUED: usize = 8;
 /// More heartbeats missed than this make an agent unhealthy (rule 25).
 const MAX_MISSED: u32 = 3;
-
-/// What an agent is doing (section 1.3).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub enum Mode {
-    Initializing,
-    Tracing,
-    Paused,
-    Suspended,
-    ShuttingDown,
-    /// A byte that is none of those.
-    Unknown(u8),
-}
-
-impl Mode {
-    /// The mode of a heartbeat.
-    pub fn of(byte: u8) -> Mode {
-        match byte {
-            b'I' => Mode::Initializing,
-            b'T' => Mode::Tracing,
-            b'P' => Mode::Paused,
-            b'S' => Mode::Suspended,
-            b'X' => Mode::ShuttingDown,
-            other => Mode::Unknown(other),
-        }
-    }
-
-    /// Its name in events.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Mode::Initializing => "initializing",
-            Mode::Tracing => "tracing",
-            Mode::Paused => "paused",
-            Mode::Suspended => "suspended",
-            Mode::ShuttingDown => "shutting_down",
-            Mode::Unknown(_) => "unknown",
-        }
-    }
-}
-
-/// What a collector can tell an agent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Command {
-    /// Lets the program run, traced.
-    Start,
-    /// Ends the tracing for good; the program runs on.
-    Stop,
-    /// Lets traced threads wait at their next traced call.
-    Pause,
-    /// The opposite of pause.
-    Unpause,
-    /// Drops events in the agent.
-    Suspend,
-    /// The opposite of suspend.
-    Unsuspend,
-}
-
-impl Command {
-    /// Every command.
-    pub const ALL: [Command; 6] =
-        [Command::Start, Command::Stop, Command::Pause, Command::Unpause, Command::Suspend, Command::Unsuspend];
-
-    /// Its message type, which is the whole message.
-    pub fn message(self) -> u8 {
-        match self {
-            Command::Start => 2,
-            Command::Stop => 3,
-            Command::Pause => 4,
-            Command::Unpause => 5,
-            Command::Suspend => 6,
-            Command::Unsuspend => 7,
-        }
-    }
-
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Command::Start => "start",
-            Command::Stop => "stop",
-            Command::Pause => "pause",
-            Command::Unpause => "unpause",
-            Command::Suspend => "suspend",
-            Command::Unsuspend => "unsuspend",
-        }
-    }
-
-    /// The command of this name.
-    pub fn by_name(name: &str) -> Option<Command> {
-        Command::ALL.into_iter().find(|command| command.as_str() == name)
-    }
-
-    /// The mode that it is allowed in, where it is only one.
-    fn needs(self) -> Option<Mode> {
-        match self {
-            Command::Pause | Command::Suspend => Some(Mode::Tracing),
-            Command::Unpause => Some(Mode::Paused),
-            Command::Unsuspend => Some(Mode::Suspended),
-            Command::Start | Command::Stop => None,
-        }
-    }
-
-    /// The mode that it leads to.
-    fn leads_to(self) -> Mode {
-        match self {
-            Command::Start | Command::Unpause | Command::Unsuspend => Mode::Tracing,
-            Command::Stop => Mode::ShuttingDown,
-            Command::Pause => Mode::Paused,
-            Command::Suspend => Mode::Suspended,
-        }
-    }
-}
-
-/// Why a command was not sent: what it would do to the traced program, or that nobody would hear it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub enum Refusal {
-    NoSuchRun,
-    NoControl,
-    AlreadyStarted,
-    NotStarted,
-    NotSettled,
-    StillObeying(Command),
-    ShuttingDown,
-    WrongMode { command: Command, mode: Mode },
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refusal::NoSuchRun => f.write_str("no agent has this run id"),
-            Refusal::NoControl => f.write_str("the agent's control connection has ended; it hears nothing any more"),
-            Refusal::AlreadyStarted => f.write_str("it was started already; a second start would end its trace"),
-            Refusal::NotStarted => {
-                f.write_str("it was not started yet; now this would end the traced program or let it hang")
-            }
-            Refusal::NotSettled => f.write_str(
-                "it has only just started: until its data connections and one heartbeat after them are here, a \
-                 command may leave it deaf",
-            ),
-            Refusal::StillObeying(command) => {
-                write!(f, "it has not confirmed `{}` yet; two commands at once may end its trace", command.as_str())
-            }
-            Refusal::ShuttingDown => f.write_str("it is shutting down"),
-            Refusal::WrongMode { command, mode } => {
-                let needed = command.needs().map_or("another", Mode::as_str);
-                write!(f, "it is {}, and `{}` in any mode but {needed} ends its trace", mode.as_str(), command.as_str())
-            }
-        }
-    }
-}
-
-impl std::error::Error for Refusal {}
 
 /// The agent of one run.
 #[derive(Debug)]
 pub(super) struct Agent {
-    /// Data connections that it was told to open.
-    pub data_connections: usize,
+    /// The number of data connections that it was configured to open.
+    data_connections: usize,
     data_hellos: usize,
-    /// A heartbeat has come after the last data hello that we wait for (rule 8).
+    /// A heartbeat has arrived after the last expected data hello (rule 8).
     is_settled: bool,
     mode: Mode,
-    is_started: bool,
+    /// When `start` was sent.
+    started_at: Option<Duration>,
     has_control: bool,
     has_reported: bool,
     has_shut_down: bool,
     has_failed: bool,
-    obeying: Option<(Command, Duration)>,
+    /// The command whose mode has not been reported yet, and when it was sent.
+    unconfirmed: Option<(Command, Duration)>,
+    /// Commands to send when the agent reports the mode that each requires.
+    queued: VecDeque<Command>,
     interval: Duration,
     last_heartbeat: Duration,
     is_unhealthy: bool,
-    /// Sent as soon as it can do no harm.
-    pub wish: Option<Command>,
+    /// A command of the configuration, to be sent as soon as it is harmless.
+    pub pending: Option<Command>,
 }
 
 impl Agent {
-    /// An agent that has said hello and gets its configuration now.
+    /// An agent that has sent its hello and receives its configuration now.
     pub(super) fn new(data_connections: usize, interval: Duration, elapsed: Duration) -> Self {
         Agent {
             data_connections,
             data_hellos: 0,
             is_settled: false,
             mode: Mode::Initializing,
-            is_started: false,
+            started_at: None,
             has_control: true,
             has_reported: false,
             has_shut_down: false,
             has_failed: false,
-            obeying: None,
+            unconfirmed: None,
+            queued: VecDeque::new(),
             interval,
             last_heartbeat: elapsed,
             is_unhealthy: false,
-            wish: None,
+            pending: None,
         }
     }
 
@@ -211,7 +68,12 @@ impl Agent {
     }
 
     pub(super) fn is_started(&self) -> bool {
-        self.is_started
+        self.started_at.is_some()
+    }
+
+    /// When `start` was sent.
+    pub(super) fn started_at(&self) -> Option<Duration> {
+        self.started_at
     }
 
     pub(super) fn is_unhealthy(&self) -> bool {
@@ -227,7 +89,8 @@ impl Agent {
         self.has_shut_down
     }
 
-    /// How its run ends (rule 28); whether numbers are missing, and whether it went on without its control connection.
+    /// How its run ended (rule 28). `has_gaps`: numbers are missing; `control_was_lost`: events arrived after the end
+    /// of its control connection.
     pub(super) fn outcome(&self, has_gaps: bool, control_was_lost: bool) -> &'static str {
         match () {
             () if !self.has_reported => "aborted_in_handshake",
@@ -240,25 +103,25 @@ impl Agent {
         }
     }
 
-    /// A heartbeat. `true`: it was unhealthy and is not any more.
+    /// Handles a heartbeat. `true`: the agent was unhealthy and has recovered.
     pub(super) fn heartbeat(&mut self, mode: Mode, elapsed: Duration) -> bool {
         self.has_reported = true;
         self.last_heartbeat = elapsed;
         self.has_shut_down |= mode == Mode::ShuttingDown;
-        // One that was on its way before the last data hello may deceive us: then only `stop` can follow, which such an
-        // agent ignores, for everything else needs a mode.
-        self.is_settled |= self.is_started && self.data_hellos >= self.data_connections;
+        // The heartbeat may have been sent before the last data hello. Then only `stop` is possible, because every
+        // other command requires a mode, and an agent that is not settled ignores `stop`.
+        self.is_settled |= self.is_started() && !self.expects_data();
         self.mode = mode;
-        if self.obeying.is_some_and(|(command, _)| command.leads_to() == mode) {
-            self.obeying = None;
+        if self.unconfirmed.is_some_and(|(command, _)| command.target_mode() == mode) {
+            self.unconfirmed = None;
         }
         std::mem::take(&mut self.is_unhealthy)
     }
 
-    /// Time has passed. `true`: it has become unhealthy.
+    /// Checks whether heartbeats are late. `true`: the agent has become unhealthy.
     pub(super) fn check_health(&mut self, elapsed: Duration) -> bool {
-        if self.obeying.is_some_and(|(_, since)| elapsed >= since + OBEYS_WITHIN) {
-            self.obeying = None;
+        if self.unconfirmed.is_some_and(|(_, since)| elapsed >= since + CONFIRMATION_TIMEOUT) {
+            self.unconfirmed = None;
         }
         let missed = elapsed > self.last_heartbeat + self.interval * (MAX_MISSED + 1);
         let is_news = missed && self.has_control && !self.has_shut_down && !self.is_unhealthy;
@@ -266,14 +129,19 @@ impl Agent {
         is_news
     }
 
-    /// A data connection that belongs to it. `false`: it has all that it was told to open (section 5).
+    /// Counts a data connection. `false`: the agent has all that it was configured to open (section 5).
     pub(super) fn data_hello(&mut self) -> bool {
-        let is_expected = self.data_hellos < self.data_connections;
+        let is_expected = self.expects_data();
         self.data_hellos += usize::from(is_expected);
         is_expected
     }
 
-    /// It has reported an error: its trace dies, its program runs on.
+    /// Whether it has not opened all its data connections.
+    pub(super) fn expects_data(&self) -> bool {
+        self.data_hellos < self.data_connections
+    }
+
+    /// The agent has reported an error: its trace ends, its program continues.
     pub(super) fn failed(&mut self) {
         self.has_failed = true;
     }
@@ -283,61 +151,87 @@ impl Agent {
         self.has_control = false;
     }
 
-    /// Sends a command if it can do no harm now (rules 8 to 10). The byte to be sent.
+    /// Decides about a command (rules 8 to 10): the byte to send now. `None`: it is queued until the agent confirms the
+    /// command before it.
     ///
     /// # Errors
     /// Why it is not sent.
-    pub(super) fn obey(&mut self, command: Command, elapsed: Duration) -> Result<u8, Refusal> {
+    pub(super) fn handle_command(&mut self, command: Command, elapsed: Duration) -> Result<Option<u8>, Refusal> {
         if !self.has_control {
             return Err(Refusal::NoControl);
         }
         if command == Command::Start {
-            if self.is_started {
+            if self.is_started() {
                 return Err(Refusal::AlreadyStarted);
             }
             if self.has_shut_down {
                 return Err(Refusal::ShuttingDown);
             }
-            self.is_started = true;
-            return Ok(command.message());
+            self.started_at = Some(elapsed);
+            return Ok(Some(command.message()));
         }
-        match command.needs() {
-            _ if !self.is_started => return Err(Refusal::NotStarted),
+        match command.required_mode() {
+            _ if !self.is_started() => return Err(Refusal::NotStarted),
             _ if self.has_shut_down => return Err(Refusal::ShuttingDown),
             _ if !self.is_settled => return Err(Refusal::NotSettled),
-            Some(needed) => {
-                if let Some((former, _)) = self.obeying {
-                    return Err(Refusal::StillObeying(former));
+            Some(required) => {
+                if let Some((former, _)) = self.unconfirmed {
+                    let last = self.queued.back().copied().unwrap_or(former);
+                    if last.target_mode() != required || self.queued.len() >= MAX_QUEUED {
+                        return Err(Refusal::Unconfirmed(last));
+                    }
+                    self.queued.push_back(command);
+                    return Ok(None);
                 }
-                if self.mode != needed {
+                if self.mode != required {
                     return Err(Refusal::WrongMode { command, mode: self.mode });
                 }
             }
             None => {}
         }
-        self.obeying = Some((command, elapsed));
-        Ok(command.message())
+        Ok(Some(self.send(command, elapsed)))
     }
 
-    /// What is wished for and can be done now.
-    pub(super) fn take_wish(&mut self, elapsed: Duration) -> Option<u8> {
-        let message = self.obey(self.wish?, elapsed).ok()?;
-        self.wish = None;
-        Some(message)
+    /// The command is sent now; commands queued before it are void.
+    fn send(&mut self, command: Command, elapsed: Duration) -> u8 {
+        self.queued.clear();
+        self.unconfirmed = Some((command, elapsed));
+        command.message()
     }
 
-    /// Last words of a collector that goes: the program runs on, untraced.
-    pub(super) fn farewell(&mut self, elapsed: Duration) -> Vec<u8> {
-        let first = match self.mode {
-            _ if !self.is_started => Command::Start,
-            Mode::Paused => Command::Unpause,
-            _ => Command::Stop,
-        };
-        let mut words: Vec<u8> = self.obey(first, elapsed).into_iter().collect();
-        if first == Command::Unpause && !words.is_empty() {
-            words.push(Command::Stop.message());
+    /// The command that waited and is harmless now.
+    pub(super) fn take_pending(&mut self, elapsed: Duration) -> Option<u8> {
+        if let Some(command) = self.pending {
+            let message = self.handle_command(command, elapsed).ok()?;
+            self.pending = None;
+            return message;
         }
-        words
+        let next = *self.queued.front()?;
+        let is_due = self.unconfirmed.is_none() && next.required_mode() == Some(self.mode) && self.has_control;
+        if !is_due {
+            return None;
+        }
+        self.queued.pop_front();
+        self.unconfirmed = Some((next, elapsed));
+        Some(next.message())
+    }
+
+    /// The last messages of a collector that stops: the program continues untraced.
+    pub(super) fn shutdown_messages(&mut self, elapsed: Duration) -> Vec<u8> {
+        if !self.is_started() {
+            return self.handle_command(Command::Start, elapsed).ok().flatten().into_iter().collect();
+        }
+        if !self.has_control || self.has_shut_down || !self.is_settled {
+            return Vec::new();
+        }
+        // Commands that were sent have an effect before these.
+        let mode = self.unconfirmed.map_or(self.mode, |(command, _)| command.target_mode());
+        let commands: &[Command] = match mode {
+            Mode::ShuttingDown => &[],
+            Mode::Paused => &[Command::Unpause, Command::Stop],
+            _ => &[Command::Stop],
+        };
+        commands.iter().map(|command| self.send(*command, elapsed)).collect()
     }
 }
 
@@ -350,37 +244,37 @@ mod tests {
     fn settled(mode: Mode) -> Agent {
         let mut agent = Agent::new(1, SECOND, Duration::ZERO);
         agent.heartbeat(Mode::Initializing, Duration::ZERO);
-        agent.obey(Command::Start, Duration::ZERO).unwrap();
+        agent.handle_command(Command::Start, Duration::ZERO).unwrap();
         assert!(agent.data_hello());
         agent.heartbeat(mode, Duration::ZERO);
         agent
     }
 
     #[test]
-    fn nothing_but_start_is_said_before_start() {
+    fn only_start_is_sent_before_start() {
         let mut agent = Agent::new(1, SECOND, Duration::ZERO);
         agent.heartbeat(Mode::Initializing, Duration::ZERO);
         for command in &Command::ALL[1..] {
-            assert_eq!(agent.obey(*command, SECOND), Err(Refusal::NotStarted));
+            assert_eq!(agent.handle_command(*command, SECOND), Err(Refusal::NotStarted));
         }
-        assert_eq!(agent.obey(Command::Start, SECOND), Ok(2));
-        assert_eq!(agent.obey(Command::Start, SECOND), Err(Refusal::AlreadyStarted));
+        assert_eq!(agent.handle_command(Command::Start, SECOND), Ok(Some(2)));
+        assert_eq!(agent.handle_command(Command::Start, SECOND), Err(Refusal::AlreadyStarted));
     }
 
     #[test]
-    fn nothing_is_said_until_all_data_connections_and_a_heartbeat_after_them_are_here() {
+    fn no_command_is_sent_before_all_data_connections_and_a_heartbeat_after_them() {
         let mut agent = Agent::new(2, SECOND, Duration::ZERO);
-        agent.obey(Command::Start, Duration::ZERO).unwrap();
-        agent.wish = Some(Command::Suspend);
+        agent.handle_command(Command::Start, Duration::ZERO).unwrap();
+        agent.pending = Some(Command::Suspend);
         agent.heartbeat(Mode::Tracing, SECOND);
         assert!(agent.data_hello());
         agent.heartbeat(Mode::Tracing, SECOND);
         assert!(agent.data_hello());
         assert!(!agent.data_hello());
-        assert_eq!(agent.obey(Command::Stop, SECOND), Err(Refusal::NotSettled));
-        assert_eq!(agent.take_wish(SECOND), None);
+        assert_eq!(agent.handle_command(Command::Stop, SECOND), Err(Refusal::NotSettled));
+        assert_eq!(agent.take_pending(SECOND), None);
         agent.heartbeat(Mode::Tracing, SECOND);
-        assert_eq!(agent.take_wish(SECOND), Some(6));
+        assert_eq!(agent.take_pending(SECOND), Some(6));
     }
 
     #[test]
@@ -389,7 +283,7 @@ mod tests {
         let allowed: Vec<_> = Command::ALL
             .into_iter()
             .flat_map(|command| modes.into_iter().map(move |mode| (command, mode)))
-            .filter(|(command, mode)| settled(*mode).obey(*command, SECOND).is_ok())
+            .filter(|(command, mode)| settled(*mode).handle_command(*command, SECOND).is_ok())
             .collect();
         let always = modes.map(|mode| (Command::Stop, mode));
         let one = [
@@ -400,16 +294,36 @@ mod tests {
         ];
         assert_eq!(allowed, [&always[..], &one[..]].concat());
         let mut agent = settled(Mode::Tracing);
-        agent.obey(Command::Pause, SECOND).unwrap();
-        assert_eq!(agent.obey(Command::Suspend, SECOND), Err(Refusal::StillObeying(Command::Pause)));
+        agent.handle_command(Command::Pause, SECOND).unwrap();
+        assert_eq!(agent.handle_command(Command::Suspend, SECOND), Err(Refusal::Unconfirmed(Command::Pause)));
         agent.heartbeat(Mode::Paused, SECOND);
-        assert_eq!(agent.obey(Command::Unpause, SECOND), Ok(5));
+        assert_eq!(agent.handle_command(Command::Unpause, SECOND), Ok(Some(5)));
         let mut gone = settled(Mode::ShuttingDown);
-        assert_eq!(gone.obey(Command::Stop, SECOND), Err(Refusal::ShuttingDown));
+        assert_eq!(gone.handle_command(Command::Stop, SECOND), Err(Refusal::ShuttingDown));
     }
 
     #[test]
-    fn more_than_three_missed_heartbeats_are_told_once_and_their_end_too() {
+    fn unpause_waits_for_the_heartbeat_that_confirms_pause() {
+        let mut agent = settled(Mode::Tracing);
+        agent.handle_command(Command::Pause, SECOND).unwrap();
+        assert_eq!(agent.handle_command(Command::Unpause, SECOND), Ok(None));
+        assert_eq!(agent.take_pending(SECOND), None);
+        agent.heartbeat(Mode::Paused, 2 * SECOND);
+        assert_eq!(agent.take_pending(2 * SECOND), Some(5));
+        assert_eq!(agent.take_pending(2 * SECOND), None);
+        let queued = [Command::Pause, Command::Unpause].repeat(MAX_QUEUED);
+        let accepted = queued.iter().filter(|command| agent.handle_command(**command, 2 * SECOND).is_ok()).count();
+        assert_eq!(accepted, MAX_QUEUED);
+        // An agent that never confirms takes the next command that its mode allows, and the queued ones are void.
+        assert!(!agent.check_health(4 * SECOND));
+        agent.heartbeat(Mode::Paused, 4 * SECOND);
+        assert_eq!(agent.handle_command(Command::Stop, 4 * SECOND), Ok(Some(3)));
+        agent.heartbeat(Mode::Tracing, 5 * SECOND);
+        assert_eq!(agent.take_pending(9 * SECOND), None);
+    }
+
+    #[test]
+    fn more_than_three_missed_heartbeats_are_reported_once_and_so_is_the_recovery() {
         let mut agent = settled(Mode::Tracing);
         assert!(!agent.check_health(4 * SECOND));
         assert!(agent.check_health(4 * SECOND + Duration::from_millis(1)));
@@ -420,10 +334,16 @@ mod tests {
     }
 
     #[test]
-    fn a_farewell_lets_the_program_run_on() {
-        assert_eq!(Agent::new(1, SECOND, Duration::ZERO).farewell(SECOND), [2]);
-        assert_eq!(settled(Mode::Tracing).farewell(SECOND), [3]);
-        assert_eq!(settled(Mode::Paused).farewell(SECOND), [5, 3]);
-        assert!(settled(Mode::ShuttingDown).farewell(SECOND).is_empty());
+    fn the_shutdown_messages_let_the_program_continue() {
+        assert_eq!(Agent::new(1, SECOND, Duration::ZERO).shutdown_messages(SECOND), [2]);
+        assert_eq!(settled(Mode::Tracing).shutdown_messages(SECOND), [3]);
+        assert_eq!(settled(Mode::Paused).shutdown_messages(SECOND), [5, 3]);
+        let mut pausing = settled(Mode::Tracing);
+        pausing.handle_command(Command::Pause, SECOND).unwrap();
+        assert_eq!(pausing.shutdown_messages(SECOND), [5, 3]);
+        let mut continuing = settled(Mode::Paused);
+        continuing.handle_command(Command::Unpause, SECOND).unwrap();
+        assert_eq!(continuing.shutdown_messages(SECOND), [3]);
+        assert!(settled(Mode::ShuttingDown).shutdown_messages(SECOND).is_empty());
     }
 }

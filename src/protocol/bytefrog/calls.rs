@@ -1,7 +1,7 @@
 //! Method calls as spans: entries and exits of each thread, paired in the order of their numbers.
 //!
-//! Frames are closed by exits (21) and bubbles (23), never by a `throw` (22); exits without entry and entries without
-//! exit are tolerated (rule 23), and a data break empties every stack (rule 19).
+//! Exits (21) and bubbles (23) close calls, a `throw` (22) does not. Exits without entry and entries without exit are
+//! tolerated (rule 23), and a data break ends every call (rule 19).
 
 use std::collections::VecDeque;
 
@@ -11,17 +11,17 @@ use crate::event::{SpanId, TraceId, UnixNanos};
 
 use super::queue::Event;
 
-/// Of this many calls the innermost of a method is simply searched.
+/// Up to this depth the innermost call of a method is found by a plain search.
 const SHALLOW: usize = 64;
 
-/// A call that has begun.
+/// A call whose entry has arrived.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frame {
+pub(super) struct OpenCall {
     pub method: u32,
     pub thread: u16,
-    /// The agent's time of the entry.
+    /// The time of the entry on the agent's clock.
     pub time: u32,
-    /// Where the entry stood.
+    /// The position of the entry.
     pub number: u64,
     pub source: u16,
     pub length: u32,
@@ -31,7 +31,7 @@ pub(super) struct Frame {
     pub parent: Option<SpanId>,
 }
 
-/// Which span, of which trace.
+/// The ids of a span.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SpanIds {
     pub trace: TraceId,
@@ -40,40 +40,40 @@ pub(super) struct SpanIds {
 
 #[derive(Debug, Default)]
 struct Stack {
-    frames: Vec<Frame>,
-    /// The call that was closed last: visits belong to it (section 2).
+    frames: Vec<OpenCall>,
+    /// The call that was closed last, which visits belong to (section 2).
     closed: Option<SpanIds>,
-    /// How often each method stands on a deep stack, once an exit has been looked for in its depths.
+    /// The number of calls of each method on a deep stack. Built when an exit is first searched below [`SHALLOW`].
     deep: Option<HashMap<u32, u32, foldhash::fast::RandomState>>,
 }
 
 /// The open calls of a run.
 #[derive(Debug)]
 pub(super) struct OpenCalls {
-    /// What the ids are made of, beside thread and number.
+    /// The seed of ids; thread and number are added to it.
     key: u64,
     threads: HashMap<u16, Stack, foldhash::fast::RandomState>,
     len: usize,
-    /// Frames that the stacks have room for.
+    /// The capacity of all stacks, in calls.
     room: usize,
     max: usize,
-    /// Calls whose exit will not be seen, outermost last.
-    abandoned: VecDeque<Frame>,
+    /// Calls that end without an exit, outermost last.
+    unfinished: VecDeque<OpenCall>,
 }
 
 impl OpenCalls {
-    /// No call yet, and never more than `max` open. `key` tells runs apart.
+    /// No calls; at most `max` will be open. `key` differs between runs.
     pub(super) fn new(key: u64, max: usize) -> Self {
-        OpenCalls { key, threads: HashMap::default(), len: 0, room: 0, max, abandoned: VecDeque::new() }
+        OpenCalls { key, threads: HashMap::default(), len: 0, room: 0, max, unfinished: VecDeque::new() }
     }
 
-    /// Bytes of memory, roughly.
+    /// Bytes of memory, approximately.
     pub(super) fn memory_bytes(&self) -> usize {
-        let frames = (self.room + self.abandoned.len()) * size_of::<Frame>();
+        let frames = (self.room + self.unfinished.len()) * size_of::<OpenCall>();
         frames + self.len * size_of::<(u32, u32)>() + self.threads.capacity() * size_of::<(u16, Stack)>()
     }
 
-    /// A call begins: its ids. `None`: too many are open.
+    /// Opens a call: its ids. `None`: too many are open.
     pub(super) fn open(&mut self, event: &Event, method: u32, thread: u16, time: u32) -> Option<SpanIds> {
         if self.len >= self.max {
             return None;
@@ -87,20 +87,20 @@ impl OpenCalls {
         let ids = SpanIds { trace, span };
         let Event { number, source, length, offset, observed, .. } = *event;
         let room = stack.frames.capacity();
-        stack.push(Frame { method, thread, time, number, source, length, offset, observed, ids, parent });
+        stack.push(OpenCall { method, thread, time, number, source, length, offset, observed, ids, parent });
         self.room += stack.frames.capacity() - room;
         self.len += 1;
         Some(ids)
     }
 
-    /// A call ends: the innermost one of this method. Calls within it whose exit has not been seen are abandoned.
-    pub(super) fn close(&mut self, method: u32, thread: u16) -> Option<Frame> {
+    /// Closes the innermost call of this method. Calls within it end without an exit.
+    pub(super) fn close(&mut self, method: u32, thread: u16) -> Option<OpenCall> {
         let stack = self.threads.get_mut(&thread)?;
         let place = stack.innermost(method)?;
         let room = stack.frames.capacity();
         self.len -= stack.frames.len() - place;
         while stack.frames.len() > place + 1 {
-            self.abandoned.extend(stack.pop());
+            self.unfinished.extend(stack.pop());
         }
         let frame = stack.pop()?;
         stack.closed = Some(frame.ids);
@@ -118,26 +118,27 @@ impl OpenCalls {
         self.threads.get(&thread)?.closed
     }
 
-    /// No exit of any open call will be seen.
-    pub(super) fn abandon_all(&mut self) {
-        let mut stacks: Vec<_> = self.threads.drain().collect();
+    /// Ends every open call without an exit.
+    pub(super) fn end_all(&mut self) {
+        // Not `drain`: it would search the whole capacity of the map again for every further data break.
+        let mut stacks: Vec<_> = std::mem::take(&mut self.threads).into_iter().collect();
         stacks.sort_unstable_by_key(|(thread, _)| *thread);
-        self.abandoned.extend(stacks.into_iter().flat_map(|(_, stack)| stack.frames.into_iter().rev()));
+        self.unfinished.extend(stacks.into_iter().flat_map(|(_, stack)| stack.frames.into_iter().rev()));
         (self.len, self.room) = (0, 0);
     }
 
-    /// The next abandoned call.
-    pub(super) fn take_abandoned(&mut self) -> Option<Frame> {
-        let frame = self.abandoned.pop_front();
-        if self.abandoned.is_empty() {
-            self.abandoned = VecDeque::new();
+    /// The next call that ended without an exit.
+    pub(super) fn take_unfinished(&mut self) -> Option<OpenCall> {
+        let frame = self.unfinished.pop_front();
+        if self.unfinished.is_empty() {
+            self.unfinished = VecDeque::new();
         }
         frame
     }
 
-    /// Whether some are to be told.
-    pub(super) fn has_abandoned(&self) -> bool {
-        !self.abandoned.is_empty()
+    /// Whether calls that ended without an exit are to be written.
+    pub(super) fn has_unfinished(&self) -> bool {
+        !self.unfinished.is_empty()
     }
 
     fn span_id(&self, number: u64) -> SpanId {
@@ -147,14 +148,14 @@ impl OpenCalls {
 }
 
 impl Stack {
-    fn push(&mut self, frame: Frame) {
+    fn push(&mut self, frame: OpenCall) {
         if let Some(deep) = &mut self.deep {
             *deep.entry(frame.method).or_default() += 1;
         }
         self.frames.push(frame);
     }
 
-    fn pop(&mut self) -> Option<Frame> {
+    fn pop(&mut self) -> Option<OpenCall> {
         let frame = self.frames.pop()?;
         if let Some(deep) = &mut self.deep
             && let Some(count) = deep.get_mut(&frame.method)
@@ -168,17 +169,17 @@ impl Stack {
         if len <= SHALLOW {
             self.deep = None;
         }
-        // A thread that was deep once does not keep the room for it.
+        // A stack that was deep once does not keep its capacity.
         if room > 4 && len <= room / 4 {
             self.frames.shrink_to(room / 2);
         }
         Some(frame)
     }
 
-    /// The place of the innermost call of a method. Whatever an agent asks for, no deep stack is searched in vain.
+    /// The index of the innermost call of a method. A deep stack is searched only if the method is on it.
     fn innermost(&mut self, method: u32) -> Option<usize> {
         let shallow = self.frames.len().saturating_sub(SHALLOW);
-        let search = |frames: &[Frame]| frames.iter().rposition(|frame| frame.method == method);
+        let search = |frames: &[OpenCall]| frames.iter().rposition(|frame| frame.method == method);
         if let Some(place) = search(&self.frames[shallow..]) {
             return Some(shallow + place);
         }
@@ -194,7 +195,7 @@ impl Stack {
     }
 }
 
-/// A trace is what happens in a thread from a root call to its end.
+/// The id of a trace: everything in a thread from the entry of a root call to its exit.
 fn trace_id(key: u64, thread: u16, number: u64) -> TraceId {
     let high = mix(key ^ u64::from(thread) << 48).to_be_bytes();
     let low = mix(key.rotate_left(32) ^ number).to_be_bytes();
@@ -204,7 +205,7 @@ fn trace_id(key: u64, thread: u16, number: u64) -> TraceId {
     TraceId(id)
 }
 
-/// A permutation of 64 bits without visible pattern (the finish of SplitMix64).
+/// A permutation of 64 bits without visible pattern: the finalizer of SplitMix64.
 pub(super) fn mix(mut x: u64) -> u64 {
     x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_nest_by_thread_and_roots_begin_traces() {
+    fn calls_nest_by_thread_and_root_calls_start_traces() {
         let mut calls = OpenCalls::new(1, 10);
         let outer = enter(&mut calls, 0, 1, 7).unwrap();
         let other = enter(&mut calls, 1, 1, 8).unwrap();
@@ -252,31 +253,31 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_abandons_the_calls_within_and_a_break_all() {
+    fn an_exit_ends_the_calls_within_and_a_break_ends_all() {
         let mut calls = OpenCalls::new(1, 10);
         for (number, method) in (0..).zip([1, 2, 3, 4]) {
             enter(&mut calls, number, method, 0);
         }
         assert_eq!(calls.close(2, 0).unwrap().number, 1);
         assert!(calls.close(9, 0).is_none());
-        calls.abandon_all();
-        let abandoned: Vec<_> = std::iter::from_fn(|| calls.take_abandoned()).map(|frame| frame.number).collect();
-        assert_eq!(abandoned, [3, 2, 0]);
+        calls.end_all();
+        let unfinished: Vec<_> = std::iter::from_fn(|| calls.take_unfinished()).map(|frame| frame.number).collect();
+        assert_eq!(unfinished, [3, 2, 0]);
         assert_eq!(calls.current(0), None);
     }
 
     #[test]
-    fn a_thread_that_was_deep_once_does_not_keep_the_memory_and_its_depths_are_not_forgotten() {
+    fn a_thread_that_was_deep_once_does_not_keep_the_memory() {
         let mut calls = OpenCalls::new(1, 100_000);
         for number in 0..1000 {
             enter(&mut calls, number, number as u32, 0).unwrap();
         }
         assert!(calls.close(5000, 0).is_none());
         assert_eq!(calls.close(900, 0).unwrap().number, 900);
-        assert_eq!(std::iter::from_fn(|| calls.take_abandoned()).count(), 99);
+        assert_eq!(std::iter::from_fn(|| calls.take_unfinished()).count(), 99);
         assert!(calls.close(900, 0).is_none());
         assert_eq!(calls.close(3, 0).unwrap().number, 3);
-        assert_eq!(std::iter::from_fn(|| calls.take_abandoned()).count(), 896);
+        assert_eq!(std::iter::from_fn(|| calls.take_unfinished()).count(), 896);
         enter(&mut calls, 2000, 5000, 0).unwrap();
         assert_eq!(calls.close(5000, 0).unwrap().number, 2000);
         let room: usize = calls.threads.values().map(|stack| stack.frames.capacity()).sum();
@@ -284,7 +285,16 @@ mod tests {
     }
 
     #[test]
-    fn open_calls_are_bounded_and_closed_ones_make_room() {
+    fn a_data_break_after_many_threads_leaves_nothing_to_search_for_the_next_one() {
+        let mut calls = OpenCalls::new(1, 100_000);
+        assert!((0..50_000_u16).all(|thread| enter(&mut calls, thread.into(), 1, thread).is_some()));
+        calls.end_all();
+        assert_eq!(std::iter::from_fn(|| calls.take_unfinished()).count(), 50_000);
+        assert_eq!(calls.memory_bytes(), 0);
+    }
+
+    #[test]
+    fn open_calls_are_bounded_and_closed_ones_free_their_place() {
         let mut calls = OpenCalls::new(1, 2);
         assert!(enter(&mut calls, 0, 1, 0).is_some());
         assert!(enter(&mut calls, 1, 1, 1).is_some());

@@ -1,4 +1,4 @@
-//! The configuration message: the collector's answer to an agent's hello, and the only message with a body to it.
+//! The configuration message: the answer of the collector to a hello, and its only message with a body.
 
 use std::fmt;
 
@@ -6,24 +6,25 @@ use bytes::{BufMut, BytesMut};
 
 use crate::codec::mutf8;
 
-/// What an agent is told before it starts. All fields must be there, and no list may be null: otherwise the JVM of the
-/// traced program aborts (section 1.4).
+/// The configuration of an agent. All fields must be present and no list may be null: otherwise the JVM of the traced
+/// program aborts (section 1.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Configuration<'a> {
-    /// Memory for all of the agent's send buffers, in bytes. Below 640 the JVM aborts; send some MiB (rule 6).
+    /// Memory for all send buffers of the agent, in bytes. Below 640 the JVM aborts; some MiB are right (rule 6).
     pub buffer_memory_budget: i32,
-    /// Milliseconds between two heartbeats, and the least delay of the program's exit. 0 floods us and never starts.
+    /// Milliseconds between heartbeats, and the shortest delay of the exit of the program. With 0 the agent floods the
+    /// collector and never starts.
     pub heartbeat_interval_millis: i32,
-    /// Data connections that the agent opens. 0 hangs the program.
+    /// Data connections that the agent opens. With 0 the program hangs.
     pub data_senders: i32,
-    /// How often the agent tries again when one of its threads was interrupted.
+    /// How often the agent retries after one of its threads was interrupted.
     pub queue_retry_count: i32,
-    /// What its data connections will say they belong to: 0 to 127, since agents read it as a signed byte (rule 7).
+    /// The run id that its data connections send: 0 to 127, because agents read it as a signed byte (rule 7).
     pub run_id: u8,
-    /// Java regular expressions, matched from the start of the class name with slashes: these classes are not traced.
-    /// Versions 2 to 4 hang the program if there are none (rule 5).
+    /// Java regular expressions of classes that are not traced, matched from the start of the class name with slashes.
+    /// Without any, agents of versions 2 to 4 hang the program (rule 5).
     pub exclusions: &'a [String],
-    /// Expressions of classes that are traced whatever `exclusions` says.
+    /// Expressions of classes that are traced although they are excluded.
     pub inclusions: &'a [String],
 }
 
@@ -32,7 +33,7 @@ impl Configuration<'_> {
     /// for version 1, JSON text for the others (rule 4).
     ///
     /// # Errors
-    /// [`TooLong`], where a length does not fit into its field; `out` is then as it was. [`check`] tells it before.
+    /// [`TooLong`]: a length does not fit into its field; `out` is unchanged. [`check`] reports it beforehand.
     pub fn write(&self, version: u8, out: &mut BytesMut) -> Result<(), TooLong> {
         let start = out.len();
         let written = if version == 1 { self.write_java(out) } else { self.write_json(out) };
@@ -64,7 +65,7 @@ impl Configuration<'_> {
         Ok(())
     }
 
-    /// The JSON text: keys sorted and no spaces, as the original collector writes it.
+    /// The JSON text with sorted keys and no spaces, as the original collector writes it.
     fn json(&self) -> String {
         format!(
             concat!(
@@ -82,10 +83,10 @@ impl Configuration<'_> {
     }
 }
 
-/// Whether these expressions can be sent to agents of every version, whatever the other fields are.
+/// Checks that these expressions fit into the message for agents of every version, with any values of the other fields.
 ///
 /// # Errors
-/// [`TooLong`], with what is too long and by how much.
+/// [`TooLong`]: what is too long, and its size.
 pub fn check(exclusions: &[String], inclusions: &[String]) -> Result<(), TooLong> {
     let longest = Configuration {
         buffer_memory_budget: i32::MIN,
@@ -97,7 +98,7 @@ pub fn check(exclusions: &[String], inclusions: &[String]) -> Result<(), TooLong
         inclusions,
     };
     let mut nowhere = BytesMut::new();
-    // Version 1 first: it names the expression.
+    // Version 1 first, because its error names the expression.
     longest.write(1, &mut nowhere)?;
     longest.write(2, &mut nowhere)
 }
@@ -105,11 +106,11 @@ pub fn check(exclusions: &[String], inclusions: &[String]) -> Result<(), TooLong
 /// A configuration that does not fit into its message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TooLong {
-    /// What is too long, e.g. `expression 3 of exclusions`.
+    /// What is too long, for example `expression 3 of exclusions`.
     pub what: String,
-    /// How long it is, in bytes as sent.
+    /// Its size as sent, in bytes.
     pub bytes: usize,
-    /// How long it may be.
+    /// The largest size.
     pub limit: usize,
 }
 
@@ -131,11 +132,11 @@ impl std::error::Error for TooLong {}
 /// The message type.
 const CONFIGURATION: u8 = 1;
 
-/// What a length of 16 bits can say.
+/// The greatest length in 16 bits.
 const MOST_TEXT_BYTES: usize = u16::MAX as usize;
 
-/// Appends the Java serialization of the agent's configuration class. No references but the two below occur, so
-/// nothing has to be numbered on the way.
+/// Appends the Java serialization of the configuration class of the agent. Its only references are the two constants
+/// below, so objects need not be numbered.
 fn java_object(configuration: &Configuration<'_>, out: &mut BytesMut) -> Result<(), TooLong> {
     out.put_slice(&[0xAC, 0xED, 0, 5, OBJECT]);
     java_class(out);
@@ -160,8 +161,8 @@ fn java_object(configuration: &Configuration<'_>, out: &mut BytesMut) -> Result<
     java_list("inclusions", configuration.inclusions, out)
 }
 
-/// Appends the class descriptor. The name must be this one: at the name that later agents have for the same class the
-/// version 1 agent aborts its JVM (section 1.4).
+/// Appends the class descriptor. With the name that later agents have for the same class, an agent of version 1 aborts
+/// its JVM (section 1.4).
 fn java_class(out: &mut BytesMut) {
     out.put_u8(CLASS);
     java_name("com.secdec.bytefrog.common.config.RuntimeAgentConfigurationV1", out);
@@ -188,9 +189,9 @@ fn java_class(out: &mut BytesMut) {
     out.put_slice(&[END, NULL]);
 }
 
-/// Appends the body of a list, which ends it.
+/// Appends the body and the end of a list.
 fn java_list(name: &str, texts: &[String], out: &mut BytesMut) -> Result<(), TooLong> {
-    // A list of more is a message of over 4 GiB, which is refused in the end.
+    // A longer list makes a message of over 4 GiB, which the caller rejects.
     let count = texts.len() as u32;
     out.put_u32(count);
     out.put_slice(&[BLOCK, 4]);
@@ -210,7 +211,7 @@ fn java_list(name: &str, texts: &[String], out: &mut BytesMut) -> Result<(), Too
     Ok(())
 }
 
-/// Appends one of the names above, which are short and ASCII.
+/// Appends one of the names above, which are short ASCII.
 fn java_name(name: &'static str, out: &mut BytesMut) {
     out.put_u16(name.len() as u16);
     out.put_slice(name.as_bytes());
@@ -224,11 +225,11 @@ const TEXT: u8 = 0x74;
 const BLOCK: u8 = 0x77;
 const END: u8 = 0x78;
 
-/// Flags of a class.
+/// Flags of a class descriptor.
 const WRITES_ITSELF: u8 = 1;
 const SERIALIZABLE: u8 = 2;
 
-/// References to what was written before: the second and the fourth thing with a number.
+/// References to the second and the fourth object of the stream.
 const LIST_TYPE_NAME: [u8; 5] = [0x71, 0, 0x7E, 0, 1];
 const ARRAY_LIST_CLASS: [u8; 5] = [0x71, 0, 0x7E, 0, 3];
 
@@ -281,7 +282,7 @@ mod tests {
         out.to_vec()
     }
 
-    /// Holds the message against a recorded Java object and recorded JSON.
+    /// Compares the message with a recorded Java object and recorded JSON.
     fn assert_is_recorded(configuration: &Configuration<'_>, java: &str, json: &str) {
         let (java, json) = (recorded(java), recorded(json));
         let framed = |length: &[u8], body: &[u8]| [&[1], length, body].concat();
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_stands_behind_what_was_there_and_a_refused_one_leaves_it_alone() {
+    fn a_message_is_appended_and_a_failed_one_changes_nothing() {
         let mut out = BytesMut::from("before");
         DEFAULT.write(2, &mut out).unwrap();
         assert!(out.starts_with(b"before\x01"));
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_the_json_has_65535_bytes_at_most_and_the_check_leaves_room_for_any_numbers() {
+    fn the_json_has_65535_bytes_at_most_and_the_check_assumes_the_longest_numbers() {
         // With the longest numbers the rest of the text takes 171 bytes.
         let fits = 65_535 - 171;
         for (bytes, expected) in [(fits, true), (fits + 1, false)] {
@@ -368,7 +369,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn json_has_all_seven_fields_as_they_are(
+        fn json_has_all_seven_fields_unchanged(
             numbers in any::<[i32; 4]>(),
             run_id in 0u8..128,
             exclusions in vec(any::<String>(), 0..4),

@@ -1,7 +1,7 @@
-//! What a run has told about its ids: methods, exceptions, source locations, and the names of its threads over time.
+//! The names of a run: methods, exceptions and source locations by id, and the names of its threads over time.
 //!
-//! It belongs to the run and not to a connection: a mapping may come on another connection than the events that use
-//! it, and after them (field notes, section 1.7).
+//! The dictionary belongs to the run and not to a connection: a mapping may arrive on another connection than the
+//! events that use it, and after them (section 1.7).
 
 use hashbrown::HashMap;
 
@@ -10,15 +10,15 @@ use crate::event::{Interned, InternedRun};
 
 /// Ids below this one are found without hashing.
 const DIRECT_IDS: u32 = 1 << 16;
-/// What an entry costs beside its text, roughly.
+/// Bytes of an entry beside its text, approximately.
 const ENTRY_BYTES: usize = 128;
-/// Names that one thread may have; of more, the earliest is forgotten.
+/// Names of one thread that are kept; the earliest is dropped when there are more.
 const MAX_THREAD_NAMES: usize = 1024;
 
 /// Limits of a run's dictionary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DictionaryLimits {
-    /// Mappings kept. 1,000,000. At least 1.
+    /// Mappings that are kept. 1,000,000. At least 1.
     pub entries: usize,
     /// Bytes of all of them. 64 MiB. At least 64 KiB.
     pub bytes: u64,
@@ -33,15 +33,15 @@ pub(super) enum Id {
     Thread(u16),
 }
 
-/// A text of the peer's, ready to be written into batches.
+/// A text of the peer, and where it stands in the current batch.
 #[derive(Debug)]
 pub(super) struct Name {
     pub text: Box<str>,
-    /// Something in it became U+FFFD.
+    /// Invalid bytes in it were replaced by U+FFFD.
     pub is_repaired: bool,
-    /// Where it stands in the batch being written …
+    /// The text in the batch.
     pub memo: Interned,
-    /// … and where, together with its id.
+    /// The text together with its id in the batch.
     pub run: InternedRun,
 }
 
@@ -57,10 +57,10 @@ impl Name {
     }
 }
 
-/// What a method id stands for.
+/// The method of an id.
 #[derive(Debug)]
 pub(super) struct Method {
-    /// `pkg.Class.method`, or the whole signature where it has another form.
+    /// `pkg.Class.method`, or the whole signature if it has another form.
     pub function: Name,
     /// The access flags of a signature of the known form.
     pub access: Option<u64>,
@@ -69,7 +69,7 @@ pub(super) struct Method {
 }
 
 impl Method {
-    /// Takes `pkg/Class.method;<flags>;<descriptor>` apart (section 2, "Signatures").
+    /// Splits `pkg/Class.method;<flags>;<descriptor>` (section 2, "Signatures").
     pub(super) fn read(signature: &[u8]) -> Method {
         let Name { text, is_repaired, .. } = Name::read(signature);
         let mut parts = text.splitn(3, ';');
@@ -88,16 +88,17 @@ impl Method {
     }
 }
 
-/// Lines of a source location; -1 stands for unknown.
+/// The lines of a source location; -1 means unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Location {
     pub lines: (i32, i32),
 }
 
-/// The names of one thread, by the time from which they hold (rule 21). Never empty.
+/// The names of one thread, by the time from which each applies (rule 21). Never empty.
 #[derive(Debug)]
 pub(super) struct Thread {
-    names: Vec<(u32, Name)>,
+    /// Boxed, because a name that arrives late is inserted before the others.
+    names: Vec<(u32, Box<Name>)>,
 }
 
 impl Thread {
@@ -110,15 +111,19 @@ impl Thread {
         &mut self.names[after.saturating_sub(1)].1
     }
 
-    /// The name that had to go for it.
+    /// Adds a name. `Some`: the name that is dropped for it.
     fn add(&mut self, from: u32, name: Name) -> Option<Name> {
         let place = self.names.partition_point(|(known, _)| *known <= from);
-        self.names.insert(place, (from, name));
-        (self.names.len() > MAX_THREAD_NAMES).then(|| self.names.remove(0).1)
+        let is_full = self.names.len() >= MAX_THREAD_NAMES;
+        if is_full && place == 0 {
+            return Some(name);
+        }
+        self.names.insert(place, (from, Box::new(name)));
+        is_full.then(|| *self.names.remove(0).1)
     }
 }
 
-/// Everything that a run has told about its ids.
+/// All mappings of a run.
 #[derive(Debug)]
 pub(super) struct Dictionary {
     limits: DictionaryLimits,
@@ -144,7 +149,7 @@ impl Dictionary {
         }
     }
 
-    /// Bytes of memory, roughly.
+    /// Bytes of memory, approximately.
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes
             + self.methods.memory_bytes()
@@ -179,7 +184,7 @@ impl Dictionary {
         self.threads.get(id.into())
     }
 
-    /// Maps a method; of an id mapped twice the last stands. `false`, as for the others: there is no room for it.
+    /// Maps a method; a later mapping replaces an earlier one. `false`, as for the others: a limit is reached.
     pub(super) fn map_method(&mut self, id: u32, signature: &[u8]) -> bool {
         if !self.has_room(signature.len()) {
             return false;
@@ -217,28 +222,28 @@ impl Dictionary {
         true
     }
 
-    /// Names a thread from `time` on.
+    /// Sets the name of a thread from `time` on.
     pub(super) fn name_thread(&mut self, id: u16, time: u32, name: &[u8]) -> bool {
         if !self.has_room(name.len()) {
             return false;
         }
         let name = Name::read(name);
         self.count(name.text.len());
-        let forgotten = match self.threads.get(id.into()) {
+        let dropped = match self.threads.get(id.into()) {
             Some(thread) => thread.add(time, name),
             None => {
-                self.threads.insert(id.into(), Thread { names: vec![(time, name)] });
+                self.threads.insert(id.into(), Thread { names: vec![(time, Box::new(name))] });
                 None
             }
         };
-        if let Some(name) = forgotten {
+        if let Some(name) = dropped {
             self.discount(name.text.len());
         }
         true
     }
 
     fn has_room(&self, text: usize) -> bool {
-        // Each of three bytes may become one U+FFFD of three.
+        // Each byte may become U+FFFD, which has three bytes.
         let bytes = self.memory_bytes() + 3 * text + ENTRY_BYTES;
         self.entries < self.limits.entries && bytes as u64 <= self.limits.bytes
     }
@@ -254,11 +259,11 @@ impl Dictionary {
     }
 }
 
-/// Entries by id: small ids, which agents count up from 0, are found directly.
+/// Entries by id. Agents count ids from 0: small ids index a table, others are hashed.
 #[derive(Debug)]
 struct Table<T> {
     entries: Vec<T>,
-    /// One more than the place in `entries`; 0: none.
+    /// By id, the index in `entries` plus one; 0: none.
     direct: Vec<u32>,
     hashed: HashMap<u32, u32, foldhash::fast::RandomState>,
 }
@@ -284,7 +289,7 @@ impl<T> Table<T> {
         self.entries.get_mut(place)
     }
 
-    /// The entry that was there before.
+    /// Adds an entry. `Some`: the entry that it replaces.
     fn insert(&mut self, id: u32, entry: T) -> Option<T> {
         if let Some(known) = self.get(id) {
             return Some(std::mem::replace(known, entry));
@@ -301,7 +306,7 @@ impl<T> Table<T> {
         None
     }
 
-    /// Beside the entries, which are counted one by one.
+    /// Bytes of the index; entries are counted one by one.
     fn memory_bytes(&self) -> usize {
         self.direct.capacity() * 4 + self.hashed.capacity() * 9
     }
@@ -316,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_taken_apart_and_another_form_is_kept_whole() {
+    fn a_signature_is_split_and_another_form_is_kept_whole() {
         let mut dictionary = dictionary();
         assert!(dictionary.map_method(1, b"demo/Tracee.main;9;([Ljava/lang/String;)V"));
         let method = dictionary.method(1).unwrap();
@@ -330,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_has_the_name_of_its_time_whatever_order_they_came_in() {
+    fn a_thread_has_the_name_of_its_time_in_any_order_of_arrival() {
         let mut dictionary = dictionary();
         for (time, name) in [(50, "after"), (2, "before"), (70, "last")] {
             assert!(dictionary.name_thread(5, time, name.as_bytes()));
@@ -342,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_hold_and_redefinition_costs_nothing() {
+    fn the_limits_hold_and_a_redefinition_takes_no_entry() {
         let mut dictionary = dictionary();
         for _ in 0..1000 {
             assert!(dictionary.map_method(7, b"a/B.c;1;()V"));

@@ -1,5 +1,4 @@
-//! The messages of a connection, named field by field: a reading of the layouts (field notes, section 2) beside that of
-//! `wire.rs`.
+//! Explains the messages of a connection field by field. It reads the layouts (section 2) independently of `wire.rs`.
 
 use std::collections::HashMap;
 
@@ -9,54 +8,54 @@ use crate::explain::{Explain, Fields, Raw, Sheet, value};
 use super::Hq;
 use super::wire::{NO_LINE, Version};
 
-/// Names, and bytes of them, that are remembered; further ones are shown by their ids.
+/// Limits of the names that are kept; further ones are shown by their ids.
 const MAX_NAMES: usize = 16_384;
 const MAX_NAME_BYTES: usize = 1 << 20;
 
 const NANOS_PER_MILLI: i128 = 1_000_000;
 
-/// Names the messages of a connection.
+/// Explains the messages of a connection.
 #[derive(Debug)]
 pub(super) struct Explainer {
     hq: Hq,
-    phase: Phase,
+    state: State,
     names: Names,
 }
 
 #[derive(Debug)]
-enum Phase {
-    /// A hello comes.
+enum State {
+    /// A hello is expected.
     Opening,
     Control,
-    /// Messages of this run, whose version is asked for when the first comes.
+    /// Messages of this run, whose version is looked up for the first one.
     Joined(u8),
     Data(Version),
-    /// There is no resynchronisation (rule 14).
+    /// Nothing more can be decoded (rule 14).
     Lost(Raw),
 }
 
 impl Explainer {
     /// From the first byte of a connection on.
     pub(super) fn new(hq: Hq) -> Self {
-        Explainer { hq, phase: Phase::Opening, names: Names::default() }
+        Explainer { hq, state: State::Opening, names: Names::default() }
     }
 
     /// From a message of a control connection on.
     pub(super) fn control(hq: Hq) -> Self {
-        Explainer { phase: Phase::Control, ..Explainer::new(hq) }
+        Explainer { state: State::Control, ..Explainer::new(hq) }
     }
 
-    /// From the first message of a data connection on, behind the hello for this run.
+    /// From the first message of a data connection on, behind its hello for this run.
     pub(super) fn joined(hq: Hq, run: u8) -> Self {
-        Explainer { phase: Phase::Joined(run), ..Explainer::new(hq) }
+        Explainer { state: State::Joined(run), ..Explainer::new(hq) }
     }
 
-    /// From a message of a data connection on.
+    /// From any message of a data connection on.
     pub(super) fn data(hq: Hq, version: Version) -> Self {
-        Explainer { phase: Phase::Data(version), ..Explainer::new(hq) }
+        Explainer { state: State::Data(version), ..Explainer::new(hq) }
     }
 
-    /// Behind a fault.
+    /// From an error on.
     pub(super) fn lost(hq: Hq) -> Self {
         let mut explainer = Explainer::new(hq);
         explainer.lose("behind a fault nothing can be read");
@@ -64,21 +63,21 @@ impl Explainer {
     }
 
     fn lose(&mut self, why: &'static str) {
-        self.phase = Phase::Lost(Raw::new(why));
+        self.state = State::Lost(Raw::new(why));
     }
 
-    /// Names what is at the front of `input`. `None`: not all of it is here.
+    /// Explains the message at the front of `input`. `None`: it is incomplete.
     fn step(&mut self, input: &[u8], sheet: &mut Sheet) -> Option<usize> {
         let kind = *input.first()?;
-        match &mut self.phase {
-            Phase::Joined(run) => {
+        match &mut self.state {
+            State::Joined(run) => {
                 match self.hq.version_of(*run) {
-                    Some(version) => self.phase = Phase::Data(version),
-                    None => self.lose("no hello has told the version"),
+                    Some(version) => self.state = State::Data(version),
+                    None => self.lose("the version is unknown without a hello"),
                 }
                 return Some(0);
             }
-            Phase::Lost(raw) => return Some(raw.explain(input, sheet)).filter(|size| *size > 0),
+            State::Lost(raw) => return Some(raw.explain(input, sheet)).filter(|size| *size > 0),
             _ => {}
         }
         let Some(message) = self.expected(kind) else {
@@ -87,20 +86,20 @@ impl Explainer {
         };
         let size = size(message, input)?;
         self.message(message, input.get(..size)?, sheet);
-        if let Phase::Opening = self.phase {
+        if let State::Opening = self.state {
             let second = input.get(1).copied().unwrap_or_default();
             match kind {
-                30 => self.phase = Phase::Joined(second),
+                30 => self.state = State::Joined(second),
                 _ if Version::new(second).is_none() || (kind == 16 && second != 4) => {
                     self.lose("of a version that is not known");
                 }
-                _ => self.phase = Phase::Control,
+                _ => self.state = State::Control,
             }
         }
         Some(size)
     }
 
-    /// A message, or what there is of one.
+    /// Explains a message, or the part of it that is here.
     fn message(&mut self, message: &Message, bytes: &[u8], sheet: &mut Sheet) {
         sheet.title(message.name);
         sheet.nested(|sheet| {
@@ -114,12 +113,12 @@ impl Explainer {
         });
     }
 
-    /// `defined`: which id the message is about, if it tells the name of one.
+    /// Explains a field. `defined`: the id that the message maps, if it maps one.
     fn field(
         &mut self,
         name: &str,
         kind: Kind,
-        defines: Option<Sort>,
+        defines: Option<IdKind>,
         defined: &mut Option<u32>,
         fields: &mut Fields<'_, '_>,
     ) -> Option<()> {
@@ -136,13 +135,13 @@ impl Explainer {
             Kind::Time => {
                 fields.u32(name, |time| format!("{} after the start", duration(i128::from(time) * NANOS_PER_MILLI)))?
             }
-            Kind::Id(Sort::Thread) => fields.u16(name, |id| self.names.show(Sort::Thread, id.into()))?.into(),
+            Kind::Id(IdKind::Thread) => fields.u16(name, |id| self.names.show(IdKind::Thread, id.into()))?.into(),
             Kind::Id(sort) => fields.u32(name, |id| self.names.show(sort, id))?,
             Kind::Text => {
                 let length = fields.u16("length", |length| counted(length.into(), "byte"))?;
                 let text = fields.bytes(length.into(), name, value::java_text)?;
                 if let (Some(sort), Some(id)) = (defines, *defined) {
-                    self.names.learn(sort, id, text);
+                    self.names.add(sort, id, text);
                 }
                 length.into()
             }
@@ -155,13 +154,13 @@ impl Explainer {
         Some(())
     }
 
-    /// The message that this type is of here, if any.
+    /// The message of this type here, if there is one.
     fn expected(&self, kind: u8) -> Option<&'static Message> {
-        match self.phase {
-            Phase::Opening => opening(kind),
-            Phase::Control => control(kind),
-            Phase::Data(version) => data(kind, version),
-            Phase::Joined(_) | Phase::Lost(_) => None,
+        match self.state {
+            State::Opening => opening(kind),
+            State::Control => control(kind),
+            State::Data(version) => data(kind, version),
+            State::Joined(_) | State::Lost(_) => None,
         }
     }
 }
@@ -176,7 +175,7 @@ impl Explain for Explainer {
     }
 
     fn finish(&mut self, rest: &[u8], sheet: &mut Sheet) {
-        if let Phase::Lost(raw) = &mut self.phase {
+        if let State::Lost(raw) = &mut self.state {
             return raw.finish(rest, sheet);
         }
         if let Some(message) = rest.first().and_then(|kind| self.expected(*kind)) {
@@ -185,16 +184,16 @@ impl Explain for Explainer {
     }
 }
 
-/// A sort of message: its fields behind the type.
+/// A kind of message: its fields behind the type.
 #[derive(Debug)]
 struct Message {
     name: &'static str,
     fields: &'static [(&'static str, Kind)],
-    /// It tells the name of an id of this sort.
-    defines: Option<Sort>,
+    /// It maps an id of this kind.
+    defines: Option<IdKind>,
 }
 
-/// How a field is laid out, and what its number means.
+/// The layout of a field and the meaning of its number.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     U8,
@@ -208,14 +207,14 @@ enum Kind {
     LineI32,
     /// Milliseconds on the agent's clock (section 1.8).
     Time,
-    Id(Sort),
-    /// Its length in two bytes, and modified UTF-8.
+    Id(IdKind),
+    /// A length in two bytes, and modified UTF-8.
     Text,
 }
 
-/// What ids stand for.
+/// What an id names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Sort {
+enum IdKind {
     Thread,
     Method,
     Exception,
@@ -224,17 +223,17 @@ enum Sort {
 
 const TIME: (&str, Kind) = ("time", Kind::Time);
 const SEQUENCE: (&str, Kind) = ("sequence", Kind::U32);
-const METHOD: (&str, Kind) = ("method", Kind::Id(Sort::Method));
-const EXCEPTION: (&str, Kind) = ("exception", Kind::Id(Sort::Exception));
-const LOCATION: (&str, Kind) = ("location", Kind::Id(Sort::Location));
-const THREAD: (&str, Kind) = ("thread", Kind::Id(Sort::Thread));
+const METHOD: (&str, Kind) = ("method", Kind::Id(IdKind::Method));
+const EXCEPTION: (&str, Kind) = ("exception", Kind::Id(IdKind::Exception));
+const LOCATION: (&str, Kind) = ("location", Kind::Id(IdKind::Location));
+const THREAD: (&str, Kind) = ("thread", Kind::Id(IdKind::Thread));
 const LINE: (&str, Kind) = ("line", Kind::Line);
 
 const fn message(name: &'static str, fields: &'static [(&'static str, Kind)]) -> Message {
     Message { name, fields, defines: None }
 }
 
-const fn mapping(name: &'static str, of: Sort, fields: &'static [(&'static str, Kind)]) -> Message {
+const fn mapping(name: &'static str, of: IdKind, fields: &'static [(&'static str, Kind)]) -> Message {
     Message { name, fields, defines: Some(of) }
 }
 
@@ -249,9 +248,9 @@ static IGNORED: Message = message("class ignored", &[("class", Kind::Text)]);
 static FAILED: Message = message("class transform failed", &[("class", Kind::Text)]);
 static ERROR: Message = message("error", &[("text", Kind::Text)]);
 
-static THREAD_NAME: Message = mapping("map thread name", Sort::Thread, &[THREAD, TIME, ("name", Kind::Text)]);
-static SIGNATURE: Message = mapping("map method signature", Sort::Method, &[METHOD, ("signature", Kind::Text)]);
-static EXCEPTION_NAME: Message = mapping("map exception", Sort::Exception, &[EXCEPTION, ("name", Kind::Text)]);
+static THREAD_NAME: Message = mapping("map thread name", IdKind::Thread, &[THREAD, TIME, ("name", Kind::Text)]);
+static SIGNATURE: Message = mapping("map method signature", IdKind::Method, &[METHOD, ("signature", Kind::Text)]);
+static EXCEPTION_NAME: Message = mapping("map exception", IdKind::Exception, &[EXCEPTION, ("name", Kind::Text)]);
 static SOURCE_LOCATION: Message = message(
     "map source location",
     &[
@@ -311,12 +310,12 @@ fn data(kind: u8, version: Version) -> Option<&'static Message> {
     }
 }
 
-/// The bytes of the message at the front of `input`. `None`: not enough is here to tell.
+/// The size of the message at the front of `input`. `None`: its length field is not here yet.
 fn size(message: &Message, input: &[u8]) -> Option<usize> {
     message.fields.iter().try_fold(1, |at, (_, kind)| {
         Some(match kind {
             Kind::U8 | Kind::Mode | Kind::Flag => at + 1,
-            Kind::U16 | Kind::Line | Kind::Character | Kind::Id(Sort::Thread) => at + 2,
+            Kind::U16 | Kind::Line | Kind::Character | Kind::Id(IdKind::Thread) => at + 2,
             Kind::U32 | Kind::I32 | Kind::LineI32 | Kind::Time | Kind::Id(_) => at + 4,
             Kind::Text => {
                 let length = input.get(at..)?.first_chunk::<2>()?;
@@ -333,7 +332,7 @@ fn mode(mode: u8) -> String {
         b'P' => "paused",
         b'S' => "suspended",
         b'X' => "shutting down",
-        _ => return format!("{mode}, none that is known"),
+        _ => return format!("{mode}, unknown"),
     };
     format!("{}, {name}", char::from(mode))
 }
@@ -348,15 +347,15 @@ fn known(number: i32) -> String {
     if number == -1 { "unknown".to_owned() } else { number.to_string() }
 }
 
-/// The names that were told, as far as they are remembered.
+/// The names of ids that are kept.
 #[derive(Debug, Default)]
 struct Names {
-    texts: HashMap<(Sort, u32), Box<str>>,
+    texts: HashMap<(IdKind, u32), Box<str>>,
     bytes: usize,
 }
 
 impl Names {
-    fn learn(&mut self, sort: Sort, id: u32, text: &[u8]) {
+    fn add(&mut self, sort: IdKind, id: u32, text: &[u8]) {
         let text = value::java_text(text);
         let known = self.texts.remove(&(sort, id));
         self.bytes -= known.map_or(0, |known| known.len());
@@ -366,8 +365,8 @@ impl Names {
         }
     }
 
-    /// An id, and its name if that is known.
-    fn show(&self, sort: Sort, id: u32) -> String {
+    /// An id with its name if that is known.
+    fn show(&self, sort: IdKind, id: u32) -> String {
         match self.texts.get(&(sort, id)) {
             Some(text) => format!("{id} {text}"),
             None => id.to_string(),

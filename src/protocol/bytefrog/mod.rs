@@ -1,25 +1,29 @@
 //! Bytefrog and Code Pulse agents: method calls of Java programs, protocol versions 1 to 4, over TCP.
 //!
-//! Numbers of sections and rules in comments are those of the protocol notes, which `docs/protocols/bytefrog.md` retells
-//! for operators: section 1.4 lists what harms the traced program, a *rule* is what a collector must do.
+//! Sections and rules in comments are those of `docs/protocols/bytefrog.md`: section 1.4 lists what harms the traced
+//! program, and a *rule* is what a collector must do.
 
 mod agent;
 mod breaks;
 mod calls;
 mod clock;
+mod command;
 pub mod configuration;
 mod dictionary;
 mod explain;
 mod hq;
+mod java_regex;
+mod messages;
 mod normalize;
 mod options;
 mod queue;
 mod run;
+mod run_table;
 mod sequence;
 mod session;
 mod wire;
 
-pub use agent::{Command, Mode, Refusal};
+pub use command::{Command, Mode, Refusal};
 pub use dictionary::DictionaryLimits;
 pub use hq::{AgentStatus, Hq};
 pub use options::*;

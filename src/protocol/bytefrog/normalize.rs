@@ -6,43 +6,43 @@ use crate::event::{
 };
 use crate::protocol::{Now, Output};
 
-use super::agent::Mode;
-use super::calls::{Frame, SpanIds};
+use super::calls::{OpenCall, SpanIds};
+use super::command::Mode;
 use super::dictionary::{Dictionary, Name as Text};
 use super::queue::{Event, Marker};
-use super::sequence::{Hole, wrapped};
-use super::wire::{Call, ClassFate, NO_LINE, What};
+use super::sequence::{Gap, wrapped};
+use super::wire::{Call, ClassOutcome, NO_LINE, What};
 
-/// Where a message stood on its connection, and when it was read.
+/// The position of a message on its connection, and when it was read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct MessagePosition {
     pub offset: u64,
     pub length: u64,
     pub now: Now,
 }
 
-impl Place {
+impl MessagePosition {
     fn header(&self, name: Name, sequence: Option<u64>) -> Header {
         let position = Position { sequence, offset: self.offset, length: self.length };
         Header::observed_at(name, self.now.unix, position)
     }
 }
 
-/// A log event that has no clock of its own.
-fn untimed<'a>(out: &'a mut Output, name: Name, place: Place) -> EventBuilder<'a> {
-    let mut event = out.batch.event(place.header(name, None));
+/// Starts a log event without a time of the agent.
+fn untimed<'a>(out: &'a mut Output, name: Name, position: MessagePosition) -> EventBuilder<'a> {
+    let mut event = out.batch.event(position.header(name, None));
     event.text(names::TIME_BASIS, names::TIME_BASIS_RECEIVED);
     event
 }
 
-/// The hello of a control connection.
-pub(super) fn connected(out: &mut Output, place: Place) {
-    untimed(out, names::BYTEFROG_AGENT_CONNECTED, place).log(Severity::Info, None);
+/// Writes the hello of a control connection.
+pub(super) fn connected(out: &mut Output, position: MessagePosition) {
+    untimed(out, names::BYTEFROG_AGENT_CONNECTED, position).log(Severity::Info, None);
 }
 
-/// A heartbeat.
-pub(super) fn heartbeat(out: &mut Output, mode: Mode, buffers: u16, place: Place) {
-    let mut event = untimed(out, names::BYTEFROG_HEARTBEAT, place);
+/// Writes a heartbeat.
+pub(super) fn heartbeat(out: &mut Output, mode: Mode, buffers: u16, position: MessagePosition) {
+    let mut event = untimed(out, names::BYTEFROG_HEARTBEAT, position);
     event.text(names::BYTEFROG_MODE, mode.as_str());
     if let Mode::Unknown(byte) = mode {
         event.attribute(names::BYTEFROG_MODE_VALUE, u64::from(byte));
@@ -51,38 +51,38 @@ pub(super) fn heartbeat(out: &mut Output, mode: Mode, buffers: u16, place: Place
     event.log(Severity::Info, None);
 }
 
-/// What became of a class.
-pub(super) fn class(out: &mut Output, fate: ClassFate, name: &[u8], place: Place) {
-    let (kind, severity) = match fate {
-        ClassFate::Transformed => (names::BYTEFROG_CLASS_TRANSFORMED, Severity::Info),
-        ClassFate::Ignored => (names::BYTEFROG_CLASS_IGNORED, Severity::Info),
-        ClassFate::Failed => (names::BYTEFROG_CLASS_TRANSFORM_FAILED, Severity::Warn),
+/// Writes what the agent did with a class.
+pub(super) fn class(out: &mut Output, outcome: ClassOutcome, name: &[u8], position: MessagePosition) {
+    let (kind, severity) = match outcome {
+        ClassOutcome::Transformed => (names::BYTEFROG_CLASS_TRANSFORMED, Severity::Info),
+        ClassOutcome::Ignored => (names::BYTEFROG_CLASS_IGNORED, Severity::Info),
+        ClassOutcome::Failed => (names::BYTEFROG_CLASS_TRANSFORM_FAILED, Severity::Warn),
     };
     let name = Text::read(name);
-    let mut event = untimed(out, kind, place);
+    let mut event = untimed(out, kind, position);
     event.text(names::BYTEFROG_CLASS_NAME, &name.text);
     mark_repaired(&mut event, name.is_repaired);
     event.log(severity, None);
 }
 
-/// The agent's error.
-pub(super) fn error(out: &mut Output, text: &[u8], place: Place) {
+/// Writes an error of the agent.
+pub(super) fn error(out: &mut Output, text: &[u8], position: MessagePosition) {
     let text = Text::read(text);
-    let mut event = untimed(out, names::BYTEFROG_AGENT_ERROR, place);
+    let mut event = untimed(out, names::BYTEFROG_AGENT_ERROR, position);
     mark_repaired(&mut event, text.is_repaired);
     let body = event.batch().push_text(&text.text);
     event.log(Severity::Error, Some(body.into()));
 }
 
-/// News of an agent's health or end.
-pub(super) fn agent_is(out: &mut Output, name: Name, mode: Mode, severity: Severity, place: Place) {
-    let mut event = untimed(out, name, place);
+/// Writes a change of the health or of the connection of an agent.
+pub(super) fn agent_changed(out: &mut Output, name: Name, mode: Mode, severity: Severity, position: MessagePosition) {
+    let mut event = untimed(out, name, position);
     event.text(names::BYTEFROG_MODE, mode.as_str());
     event.log(severity, None);
 }
 
-/// A data break: events before this number were dropped by the agent, how many it does not say.
-pub(super) fn data_break(out: &mut Output, sequence: u32, place: Place) {
+/// Reports a data break: the agent dropped an unknown number of events before this number.
+pub(super) fn data_break(out: &mut Output, sequence: u32, position: MessagePosition) {
     let detail = "the agent was suspended: events before this number were dropped";
     let loss = Loss { reason: Reason::Gap, bytes: 0, events: None, detail, excerpt: &[] };
     let basis = out.batch.push_text(names::TIME_BASIS_RECEIVED);
@@ -90,22 +90,29 @@ pub(super) fn data_break(out: &mut Output, sequence: u32, place: Place) {
         (Key::from(names::TIME_BASIS), Value::from(basis)),
         (names::BYTEFROG_SEQUENCE.into(), u64::from(sequence).into()),
     ];
-    out.loss_with(place.header(names::BYTEFROG_DATA_BREAK, None), loss, &attributes);
+    out.loss_with(position.header(names::BYTEFROG_DATA_BREAK, None), loss, &attributes);
 }
 
-/// Numbers that did not come: `missing` of those from the first to the last.
-pub(super) fn gap(out: &mut Output, hole: Hole, missing: u64, detail: &str, now: Now) {
+/// Reports missing numbers: `missing` of those from the first to the last.
+pub(super) fn gap(out: &mut Output, gap: Gap, missing: u64, detail: &str, now: Now) {
     let loss = Loss { reason: Reason::Gap, bytes: 0, events: Some(missing), detail, excerpt: &[] };
     let attributes = [
-        (Key::from(names::BYTEFROG_SEQUENCE_FIRST), Value::from(wrapped(hole.first))),
-        (names::BYTEFROG_SEQUENCE_LAST.into(), wrapped(hole.last).into()),
+        (Key::from(names::BYTEFROG_SEQUENCE_FIRST), Value::from(wrapped(gap.first))),
+        (names::BYTEFROG_SEQUENCE_LAST.into(), wrapped(gap.last).into()),
     ];
     out.loss_with(Header::observed_at(names::LOSS, now.unix, Position::default()), loss, &attributes);
 }
 
-/// A number that has come before.
-pub(super) fn repeated(out: &mut Output, sequence: u32, message: &[u8], place: Place) {
-    let detail = format!("number {sequence} has come before; this one is dropped");
+/// Reports an agent for which there was no run id.
+pub(super) fn untraced(out: &mut Output, position: MessagePosition) {
+    let detail = "no run id is free: the agent was configured to trace nothing";
+    let loss = Loss { reason: Reason::Shed, bytes: 0, events: None, detail, excerpt: &[] };
+    out.loss(position.header(names::LOSS, None), loss);
+}
+
+/// Reports a repeated number.
+pub(super) fn repeated(out: &mut Output, sequence: u32, message: &[u8], position: MessagePosition) {
+    let detail = format!("number {sequence} has arrived before; this event is dropped");
     let loss = Loss {
         reason: Reason::Duplicate,
         bytes: message.len() as u64,
@@ -113,7 +120,7 @@ pub(super) fn repeated(out: &mut Output, sequence: u32, message: &[u8], place: P
         detail: &detail,
         excerpt: message,
     };
-    out.loss(place.header(names::LOSS, Some(sequence.into())), loss);
+    out.loss(position.header(names::LOSS, Some(sequence.into())), loss);
 }
 
 /// The end of a run.
@@ -125,10 +132,10 @@ pub(super) struct RunEnd {
     pub outcome: &'static str,
 }
 
-/// Tells the end of a run.
+/// Writes the end of a run.
 pub(super) fn run_ended(out: &mut Output, end: RunEnd, now: Now) {
-    let place = Place { offset: 0, length: 0, now };
-    let mut event = untimed(out, names::BYTEFROG_RUN_ENDED, place);
+    let position = MessagePosition { offset: 0, length: 0, now };
+    let mut event = untimed(out, names::BYTEFROG_RUN_ENDED, position);
     event.attribute(names::BYTEFROG_RUN_EVENTS, end.events);
     event.attribute(names::BYTEFROG_RUN_GAPS, end.gaps);
     event.attribute(names::BYTEFROG_RUN_DURATION_MS, u64::try_from(end.duration.as_millis()).unwrap_or(u64::MAX));
@@ -136,21 +143,21 @@ pub(super) fn run_ended(out: &mut Output, end: RunEnd, now: Now) {
     event.log(Severity::Info, None);
 }
 
-/// A definition, where the listener emits them.
+/// A definition, for a listener that emits them.
 pub(super) enum Definition<'a> {
-    Thread { thread: u16, time: u32, at: UnixNanos, name: &'a [u8] },
+    Thread { thread: u16, time: u32, resolved: UnixNanos, name: &'a [u8] },
     Method { method: u32, signature: &'a [u8] },
     Exception { exception: u32, name: &'a [u8] },
     SourceLocation { location: u32, method: u32, lines: (i32, i32), characters: (i16, i16) },
     SourceLocationCount { method: u32, count: u32 },
 }
 
-/// Tells a definition.
-pub(super) fn definition(out: &mut Output, definition: Definition<'_>, place: Place) {
+/// Writes a definition.
+pub(super) fn definition(out: &mut Output, definition: Definition<'_>, position: MessagePosition) {
     let event = match definition {
-        Definition::Thread { thread, time, at, name } => {
+        Definition::Thread { thread, time, resolved, name } => {
             let name = Text::read(name);
-            let header = Header { time: Some(at), ..place.header(names::BYTEFROG_THREAD_NAMED, None) };
+            let header = Header { time: Some(resolved), ..position.header(names::BYTEFROG_THREAD_NAMED, None) };
             let mut event = out.batch.event(header);
             event.attribute(names::THREAD_ID, u64::from(thread));
             event.text(names::THREAD_NAME, &name.text);
@@ -161,7 +168,7 @@ pub(super) fn definition(out: &mut Output, definition: Definition<'_>, place: Pl
         }
         Definition::Method { method, signature } => {
             let read = super::dictionary::Method::read(signature);
-            let mut event = untimed(out, names::BYTEFROG_METHOD_MAPPED, place);
+            let mut event = untimed(out, names::BYTEFROG_METHOD_MAPPED, position);
             event.text(names::CODE_FUNCTION_NAME, &read.function.text);
             event.attribute(names::BYTEFROG_METHOD_ID, u64::from(method));
             describe(&mut event, read.access, read.descriptor.as_deref());
@@ -170,14 +177,14 @@ pub(super) fn definition(out: &mut Output, definition: Definition<'_>, place: Pl
         }
         Definition::Exception { exception, name } => {
             let name = Text::read(name);
-            let mut event = untimed(out, names::BYTEFROG_EXCEPTION_MAPPED, place);
+            let mut event = untimed(out, names::BYTEFROG_EXCEPTION_MAPPED, position);
             event.text(names::EXCEPTION_TYPE, &name.text);
             event.attribute(names::BYTEFROG_EXCEPTION_ID, u64::from(exception));
             mark_repaired(&mut event, name.is_repaired);
             event
         }
         Definition::SourceLocation { location, method, lines, characters } => {
-            let mut event = untimed(out, names::BYTEFROG_SOURCE_LOCATION_MAPPED, place);
+            let mut event = untimed(out, names::BYTEFROG_SOURCE_LOCATION_MAPPED, position);
             event.attribute(names::BYTEFROG_SOURCE_LOCATION_ID, u64::from(location));
             event.attribute(names::BYTEFROG_METHOD_ID, u64::from(method));
             add_lines(&mut event, lines);
@@ -187,7 +194,7 @@ pub(super) fn definition(out: &mut Output, definition: Definition<'_>, place: Pl
             event
         }
         Definition::SourceLocationCount { method, count } => {
-            let mut event = untimed(out, names::BYTEFROG_SOURCE_LOCATION_COUNTED, place);
+            let mut event = untimed(out, names::BYTEFROG_SOURCE_LOCATION_COUNTED, position);
             event.attribute(names::BYTEFROG_METHOD_ID, u64::from(method));
             event.attribute(names::BYTEFROG_SOURCE_LOCATION_COUNT, u64::from(count));
             event
@@ -196,24 +203,29 @@ pub(super) fn definition(out: &mut Output, definition: Definition<'_>, place: Pl
     event.log(Severity::Debug, None);
 }
 
-/// What the events of a run are written with.
+/// Writes the events of a run.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct EventWriter {
     basis: Interned,
-    ending: Ending,
+    time_attributes: TimeAttributes,
     /// Whether threads have names in this version.
     names_threads: bool,
-    /// Events that went out with raw ids (rule 20).
+    /// Events that were written with raw ids (rule 20).
     pub unresolved: u64,
 }
 
-impl Writer {
-    /// A writer for a version whose threads have names, or have not.
+impl EventWriter {
+    /// A writer. `names_threads`: threads have names in this version.
     pub(super) fn new(names_threads: bool) -> Self {
-        Writer { basis: Interned::default(), ending: Ending::default(), names_threads, unresolved: 0 }
+        EventWriter {
+            basis: Interned::default(),
+            time_attributes: TimeAttributes::default(),
+            names_threads,
+            unresolved: 0,
+        }
     }
 
-    /// An event of a thread, at `time`; `ids` where it belongs to a span.
+    /// Writes an event of a thread at `time`. `ids`: the span that it belongs to.
     pub(super) fn call(
         &mut self,
         out: &mut Output,
@@ -231,28 +243,28 @@ impl Writer {
             What::Visit { .. } => names::BYTEFROG_METHOD_VISIT,
         };
         let header = header(name, event, time);
-        let mut writing = Writing::new(self, out, header, dictionary);
-        writing.method(call.method, false);
-        writing.thread(call.thread, call.time);
+        let mut timed = TimedEvent::new(self, out, header, dictionary);
+        timed.method(call.method, false);
+        timed.thread(call.thread, call.time);
         match call.what {
             What::Entry => {}
-            What::ExitAtLine(line) => writing.line(line),
-            What::Exit { threw } => writing.event.attribute(names::BYTEFROG_EXIT_THREW, threw),
+            What::ExitAtLine(line) => timed.line(line),
+            What::Exit { threw } => timed.event.attribute(names::BYTEFROG_EXIT_THREW, threw),
             What::Thrown { exception, line } => {
-                writing.exception(exception);
-                writing.line(line);
+                timed.exception(exception);
+                timed.line(line);
             }
-            What::Bubbled { exception } => writing.exception(exception),
-            What::Visit { location } => writing.location(location),
+            What::Bubbled { exception } => timed.exception(exception),
+            What::Visit { location } => timed.location(location),
         }
         if let Some(SpanIds { trace, span }) = ids {
-            writing.hex(names::TRACE_ID, &trace.to_string());
-            writing.hex(names::SPAN_ID, &span.to_string());
+            timed.hex(names::TRACE_ID, &trace.to_string());
+            timed.hex(names::SPAN_ID, &span.to_string());
         }
-        writing.end(call.time).log(Severity::Info, None);
+        timed.end(call.time).log(Severity::Info, None);
     }
 
-    /// A marker, at `time`.
+    /// Writes a marker at `time`.
     pub(super) fn marker(&mut self, out: &mut Output, event: &Event, marker: &Marker, time: UnixNanos) {
         let basis = out.batch.intern(&mut self.basis, names::TIME_BASIS_PEER_RELATIVE);
         let mut builder = out.batch.event(header(names::BYTEFROG_MARKER, event, time));
@@ -264,82 +276,89 @@ impl Writer {
         builder.log(Severity::Info, None);
     }
 
-    /// A call that began at `start`. With `exit`, the event that closed it; without, its end is unknown.
+    /// Writes a call that started at `start`. `exit`: the event that closed it; without one, the end is unknown.
     pub(super) fn span(
         &mut self,
         out: &mut Output,
-        frame: &Frame,
+        call_entry: &OpenCall,
         start: UnixNanos,
         exit: Option<(&Event, &Call)>,
         dictionary: &mut Dictionary,
     ) {
-        let method = dictionary.method(frame.method);
+        let method = dictionary.method(call_entry.method);
         let name = match method {
             Some(method) => out.batch.intern(&mut method.function.memo, &method.function.text),
-            None => out.batch.push_text(&format!("method#{}", frame.method)),
+            None => out.batch.push_text(&format!("method#{}", call_entry.method)),
         };
         let position = match exit {
             Some((exit, _)) => position(exit),
             None => {
-                let sequence = Some(wrapped(frame.number));
-                Position { sequence, offset: frame.offset, length: frame.length.into() }
+                let sequence = Some(wrapped(call_entry.number));
+                Position { sequence, offset: call_entry.offset, length: call_entry.length.into() }
             }
         };
-        let observed = exit.map_or(frame.observed, |(exit, _)| exit.observed);
+        let observed = exit.map_or(call_entry.observed, |(exit, _)| exit.observed);
         let header = Header { name: name.into(), time: Some(start), observed, position };
-        let mut writing = Writing::new(self, out, header, dictionary);
-        writing.method(frame.method, true);
-        writing.thread(frame.thread, frame.time);
+        let mut timed = TimedEvent::new(self, out, header, dictionary);
+        timed.method(call_entry.method, true);
+        timed.thread(call_entry.thread, call_entry.time);
         let mut status = Status::Unset;
         match exit.map(|(_, call)| call.what) {
-            Some(What::ExitAtLine(line)) => writing.line(line),
+            Some(What::ExitAtLine(line)) => timed.line(line),
             Some(What::Exit { threw: true }) => status = Status::Error,
             Some(What::Bubbled { exception }) => {
                 status = Status::Error;
-                writing.exception(exception);
+                timed.exception(exception);
             }
             _ => {}
         }
-        // An agent's clock may step back; then nobody knows how long the call took.
-        let milliseconds = exit.and_then(|(_, call)| call.time.checked_sub(frame.time));
+        // The clock of the agent may step back; then the duration is unknown.
+        let milliseconds = exit.and_then(|(_, call)| call.time.checked_sub(call_entry.time));
         if milliseconds.is_none() {
-            let end = writing.event.batch().push_text("end");
-            let incomplete = writing.event.batch().array(&[end.into()]);
-            writing.event.attribute(names::INCOMPLETE, incomplete);
+            let end = timed.event.batch().push_text("end");
+            let incomplete = timed.event.batch().array(&[end.into()]);
+            timed.event.attribute(names::INCOMPLETE, incomplete);
         }
         let duration_nanos = milliseconds.map(|milliseconds| u64::from(milliseconds) * 1_000_000);
-        let SpanIds { trace: trace_id, span: span_id } = frame.ids;
+        let SpanIds { trace: trace_id, span: span_id } = call_entry.ids;
         let end = duration_nanos.and_then(|nanos| start.0.checked_add(nanos)).map(UnixNanos);
-        writing.end(frame.time).span(SpanData { trace_id, span_id, parent: frame.parent, end, duration_nanos, status });
+        timed.end(call_entry.time).span(SpanData {
+            trace_id,
+            span_id,
+            parent: call_entry.parent,
+            end,
+            duration_nanos,
+            status,
+        });
     }
 }
 
-/// What the events of one millisecond end with: there are thousands of them when it matters.
+/// The last attributes of all events of one millisecond, which can be thousands.
 #[derive(Debug, Default)]
-struct Ending {
+struct TimeAttributes {
     time: u32,
     run: InternedRun,
 }
 
-/// An event of a thread being written.
-struct Writing<'a> {
+/// An event of a thread that is being written.
+struct TimedEvent<'a> {
     event: EventBuilder<'a>,
     dictionary: &'a mut Dictionary,
     basis: &'a mut Interned,
-    ending: &'a mut Ending,
+    time_attributes: &'a mut TimeAttributes,
     names_threads: bool,
     unresolved_events: &'a mut u64,
     is_repaired: bool,
     is_unresolved: bool,
 }
 
-impl<'a> Writing<'a> {
-    fn new(writer: &'a mut Writer, out: &'a mut Output, header: Header, dictionary: &'a mut Dictionary) -> Self {
-        Writing {
+impl<'a> TimedEvent<'a> {
+    fn new(writer: &'a mut EventWriter, out: &'a mut Output, header: Header, dictionary: &'a mut Dictionary) -> Self {
+        TimedEvent {
             event: out.batch.event(header),
             dictionary,
             basis: &mut writer.basis,
-            ending: &mut writer.ending,
+            time_attributes: &mut writer.time_attributes,
             names_threads: writer.names_threads,
             unresolved_events: &mut writer.unresolved,
             is_repaired: false,
@@ -347,7 +366,7 @@ impl<'a> Writing<'a> {
         }
     }
 
-    /// The method's name; on spans also what else its signature says.
+    /// Adds the method; on spans also the rest of its signature.
     fn method(&mut self, id: u32, with_signature: bool) {
         match self.dictionary.method(id) {
             Some(method) => {
@@ -373,7 +392,7 @@ impl<'a> Writing<'a> {
         }
     }
 
-    /// The thread's name at that time of the agent (rule 21).
+    /// Adds the thread with its name at this time of the agent (rule 21).
     fn thread(&mut self, id: u16, time: u32) {
         let Some(thread) = self.dictionary.thread(id) else {
             self.event.attribute(names::THREAD_ID, u64::from(id));
@@ -429,12 +448,12 @@ impl<'a> Writing<'a> {
         self.event.attribute(key, u64::from(id));
     }
 
-    /// What every timed event ends with.
+    /// Adds the attributes of every timed event.
     fn end(mut self, time: u32) -> EventBuilder<'a> {
-        if self.ending.time != time {
-            *self.ending = Ending { time, run: InternedRun::default() };
+        if self.time_attributes.time != time {
+            *self.time_attributes = TimeAttributes { time, run: InternedRun::default() };
         }
-        let run = self.event.batch().intern_run(&mut self.ending.run, |batch| {
+        let run = self.event.batch().intern_run(&mut self.time_attributes.run, |batch| {
             let basis = batch.intern(self.basis, names::TIME_BASIS_PEER_RELATIVE);
             [
                 (names::BYTEFROG_TIME_RELATIVE_MS.into(), u64::from(time).into()),
@@ -470,7 +489,7 @@ fn add_lines(event: &mut EventBuilder<'_>, (start, end): (i32, i32)) {
     add_known(event, names::BYTEFROG_LINE_END, end);
 }
 
-/// -1 stands for unknown (rule 24).
+/// Adds a number; -1 means unknown (rule 24).
 fn add_known(event: &mut EventBuilder<'_>, key: Name, number: i32) {
     if number != -1 {
         event.attribute(key, i64::from(number));

@@ -1,5 +1,5 @@
-//! What an operator can set on a `bytefrog` listener: what agents are told, what is made of their calls, and how much
-//! one run may make the collector remember.
+//! The options of a `bytefrog` listener: the configuration of its agents, the events made of their calls, and the
+//! limits of one run.
 
 use std::time::Duration;
 
@@ -8,69 +8,76 @@ use crate::options::{LONGEST, Section};
 
 use super::configuration;
 use super::dictionary::DictionaryLimits;
+use super::java_regex;
 
-/// Excludes the Java platform's own packages: Code Pulse agents that trace them hang their program (rule 5).
+/// Excludes the packages of the Java platform: Code Pulse agents that trace them hang their program (rule 5).
 pub const PLATFORM: &str = "^(java|javax|jdk|sun|com/sun)/";
 
 /// Options of a `bytefrog` listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// When the traced program begins to run, and whether its events are sent from the start.
+    /// When the traced program starts to run, and whether its events are sent from the start.
     pub start: Start,
-    /// How often agents report; also how long every traced program takes at least to exit. 1 s. 100 ms to 5 s, in whole
-    /// milliseconds.
+    /// The interval of heartbeats, and the shortest time that every traced program takes to exit. 1 s. 100 ms to 5 s,
+    /// in whole milliseconds.
     pub heartbeat_interval: Duration,
-    /// Memory that an agent may use in its program for events not sent yet. 8 MiB. 1 MiB to 1 GiB: a small one lets
-    /// programs with many threads dead-lock.
+    /// Memory of an agent in its program for events that are not sent yet. 8 MiB. 1 MiB to 1 GiB: with little of it,
+    /// programs with many threads deadlock.
     pub agent_buffer: u64,
     /// Data connections of each agent. 1. 1 to 64.
     pub data_connections: usize,
-    /// Java regular expressions of classes that are not traced, matched from the start of the class's name with
-    /// slashes. [`PLATFORM`]. Agents of versions 2 to 4 are told that too where nothing here excludes the platform.
+    /// Java regular expressions of classes that are not traced, matched from the start of the class name with slashes.
+    /// [`PLATFORM`]. Agents of versions 2 to 4 always get that one too, unless `.*` excludes everything.
     pub exclusions: Vec<String>,
-    /// Expressions of classes that are traced though they are excluded. None.
+    /// Java regular expressions of classes that are traced although they are excluded. None.
     pub inclusions: Vec<String>,
-    /// What is made of method calls.
+    /// The events made of method calls.
     pub calls: Calls,
-    /// In which order events go out.
+    /// The order in which the events of a run are written.
     pub order: Order,
-    /// How long a missing number is waited for: then it is a gap, and events behind it go on. 2 s. At least 1 ms.
+    /// How long events wait for a missing number before them. Then it is reported as a gap. 2 s. At least 1 ms.
     pub reorder_window: Duration,
     /// How long an event waits for the names of its ids. 10 s. Zero: not at all.
     pub unresolved_wait: Duration,
-    /// How long an event waits because a rename of its thread may come after it (versions 1 and 2). 200 ms. Zero: not at
-    /// all; short runs then have wrong thread names.
+    /// How long an event waits because a rename of its thread may arrive after it (versions 1 and 2). 200 ms. Zero: not
+    /// at all; then short runs have wrong thread names.
     pub rename_wait: Duration,
-    /// Events of one run that wait for any of these; of more, the longest waiting goes out as it is. 65,536. At least
-    /// 1024.
+    /// Events of one run that wait for any of these. Over the limit, the one that has waited longest is written as it
+    /// is.
+    /// 65,536. At least 1024.
     pub max_waiting: usize,
-    /// Names that one run has told.
+    /// Names of one run that are kept.
     pub dictionary: DictionaryLimits,
-    /// Calls of one run that are open at once, where calls become spans; entries beyond go out as events. 65,536. At
-    /// least 1.
+    /// Open calls of one run, when calls become spans. Further entries are written as events. 65,536. At least 1.
     pub max_open_calls: usize,
-    /// How long the traced program may be kept waiting when sinks are full. Then events are shed, each with a loss, until
-    /// there is room again. 1 s. Zero: not at all.
+    /// How long full sinks may block the traced program. After that, events are shed, each with a loss, until there is
+    /// room again. 1 s. Zero: not at all.
     pub max_stall: Duration,
-    /// How long a data connection of no known run waits for its refusal. 500 ms.
+    /// How long a data connection waits for a run that is not open yet before it is refused. 500 ms.
     pub refusal_wait: Duration,
+    /// How long an agent that was started may take to open its first data connection. After that its run id is given to
+    /// another agent when no other id is free. 10 s. At least 1 s.
+    pub data_connection_wait: Duration,
+    /// Run ids that are kept for other addresses: when no more than so many are free, an address with at least so many
+    /// agents without a data connection gets none of them. 16. 0 to 126; 0: none are kept.
+    pub reserved_runs: usize,
     /// How much output a peer may cause per byte that it sends.
     pub amplification: Amplification,
 }
 
-/// When the traced program begins to run.
+/// When the traced program starts to run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Start {
-    /// At once.
+    /// Immediately.
     #[default]
     Immediately,
-    /// At once, and as soon as it can be done without harm the agent is told to drop its events.
+    /// Immediately. The agent gets `suspend` as soon as that is harmless.
     Suspended,
-    /// When the operator says so; until then the program waits before its `main`.
+    /// When an operator sends `start`; until then the program waits before its `main`.
     OnCommand,
 }
 
-/// What is made of method calls.
+/// The events made of method calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Calls {
     /// An event for each entry and each exit.
@@ -82,18 +89,18 @@ pub enum Calls {
     Both,
 }
 
-/// In which order the events of a run go out.
+/// The order in which the events of a run are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Order {
-    /// As they came.
+    /// In the order of arrival.
     #[default]
     Received,
-    /// By their numbers, as far as `reorder_window` lets them be waited for.
+    /// By number, as far as `reorder_window` allows.
     Sequence,
 }
 
 impl Options {
-    /// Reads the options; what is wrong is told to the section.
+    /// Reads the options and reports errors to the section.
     pub fn read(section: &mut Section<'_>) -> Self {
         let default = Options::default();
         let starts =
@@ -119,6 +126,12 @@ impl Options {
             max_open_calls: section.count("max_open_calls", default.max_open_calls, 1..=10_000_000),
             max_stall: section.duration("max_stall", default.max_stall, Duration::ZERO..=LONGEST),
             refusal_wait: section.duration("refusal_wait", default.refusal_wait, Duration::ZERO..=LONGEST),
+            data_connection_wait: section.duration(
+                "data_connection_wait",
+                default.data_connection_wait,
+                Duration::from_secs(1)..=LONGEST,
+            ),
+            reserved_runs: section.count("reserved_runs", default.reserved_runs, 0..=126),
             amplification: section
                 .section("amplification", |section| Amplification::read(section, default.amplification)),
         };
@@ -126,18 +139,27 @@ impl Options {
             let why = "agents count in milliseconds";
             section.error("heartbeat_interval", "`heartbeat_interval` must be whole milliseconds", Some(why.into()));
         }
+        for (key, expressions) in [("exclusions", &options.exclusions), ("inclusions", &options.inclusions)] {
+            for (index, expression) in expressions.iter().enumerate() {
+                if let Err(error) = java_regex::check(expression) {
+                    let message = format!("expression {} of `{key}`, {error}", index + 1);
+                    let help = "agents compile it as a Java regular expression before the program starts, where an \
+                                error would harm it";
+                    section.error(key, message, Some(help.into()));
+                }
+            }
+        }
         if let Err(error) = configuration::check(&options.exclusions_for(4), &options.inclusions) {
             section.error("exclusions", error.to_string(), None);
         }
         options
     }
 
-    /// The exclusions that agents of a version are told: never such that they hang their program.
+    /// The exclusions for agents of a version: for versions 2 to 4 they always exclude the Java platform (rule 5).
     pub fn exclusions_for(&self, version: u8) -> Vec<String> {
-        let covers_platform = |exclusion: &String| {
-            let exclusion = exclusion.trim_start_matches('^');
-            exclusion.starts_with(".*") || exclusion.contains("java")
-        };
+        // Only these are certain to exclude all of it.
+        let covers_platform =
+            |exclusion: &String| matches!(exclusion.as_str(), PLATFORM | ".*" | "^.*" | ".*$" | "^.*$");
         let mut exclusions = self.exclusions.clone();
         if version >= 2 && !exclusions.iter().any(covers_platform) {
             exclusions.push(PLATFORM.to_owned());
@@ -145,7 +167,7 @@ impl Options {
         exclusions
     }
 
-    /// Whether events wait for the numbers before them: pairing calls needs that too.
+    /// Whether events wait for the numbers before them, which spans require too.
     pub fn is_ordered(&self) -> bool {
         self.order == Order::Sequence || self.calls != Calls::Events
     }
@@ -170,6 +192,8 @@ impl Default for Options {
             max_open_calls: 65_536,
             max_stall: Duration::from_secs(1),
             refusal_wait: Duration::from_millis(500),
+            data_connection_wait: Duration::from_secs(10),
+            reserved_runs: 16,
             amplification: Amplification { ratio: 256, burst: 16 * MIB, rate: 4 * MIB },
         }
     }

@@ -1,7 +1,6 @@
-//! Events of a run that cannot go out yet: for a rename that may still be on its way, for the mapping of an id, or for
-//! the numbers before them.
+//! Events of a run that cannot be written yet: they wait for the mapping of an id, or for the numbers before them.
 //!
-//! Each queue is bounded by its owner in number and gives up by time; none of them drops an event.
+//! The run bounds each queue in number and in time. No queue drops an event.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,12 +13,12 @@ use crate::event::UnixNanos;
 use super::dictionary::{Dictionary, Id};
 use super::wire::{Call, What};
 
-/// Events so many numbers ahead may have a place of their own …
+/// Events up to this many numbers ahead are stored by index …
 const MAX_NEAR: u64 = 8192;
-/// … and no event makes more empty places than that before its own: they are passed one by one.
+/// … and no event adds more empty entries than this, because they are passed one by one.
 const MAX_EMPTY: u64 = 512;
-/// Ids that were waited for in vain, and are not waited for again. More of them are waited for each time.
-const MAX_HOPELESS: usize = 65_536;
+/// Ids without a mapping that no event waits for any longer. Events wait for further ids each time.
+const MAX_ABANDONED: usize = 65_536;
 
 /// A numbered event of a run.
 #[derive(Debug)]
@@ -27,28 +26,28 @@ pub(super) struct Event {
     pub body: Body,
     /// Its number, unwrapped.
     pub number: u64,
-    /// Which of the run's connections brought it.
+    /// The index of its connection among those of the run.
     pub source: u16,
-    /// Its place there.
+    /// Its size and offset there.
     pub length: u32,
     pub offset: u64,
     /// When it was read, on both clocks.
     pub observed: UnixNanos,
     pub arrived: Duration,
-    /// Its turn had passed when it came: it takes no part in calls.
+    /// It arrived after its turn: it opens and closes no call.
     pub is_late: bool,
-    /// It has waited for an id in vain, and waits for no other.
+    /// Its wait for an id has ended without a mapping: it waits for no other id.
     pub has_waited: bool,
 }
 
-/// What an event says.
+/// The content of an event.
 #[derive(Debug)]
 pub(super) enum Body {
     Call(Call),
     Marker(Box<Marker>),
 }
 
-/// A marker's texts, with what was repaired in them.
+/// The texts of a marker, and whether something in them was repaired.
 #[derive(Debug)]
 pub(super) struct Marker {
     pub time: u32,
@@ -58,7 +57,7 @@ pub(super) struct Marker {
 }
 
 impl Marker {
-    /// Bytes of memory, roughly.
+    /// Bytes of memory, approximately.
     pub(super) fn memory_bytes(&self) -> usize {
         size_of::<Marker>() + self.key.len() + self.value.len()
     }
@@ -73,7 +72,7 @@ impl Event {
         }
     }
 
-    /// The first id that the dictionary does not know. Names of threads are waited for where they come at all.
+    /// The first id that the dictionary does not have. Thread ids count in versions that name threads.
     pub(super) fn missing(&self, dictionary: &Dictionary, names_threads: bool) -> Option<Id> {
         let Body::Call(call) = &self.body else { return None };
         let what = match call.what {
@@ -86,35 +85,36 @@ impl Event {
     }
 }
 
-/// Events that wait for the mapping of an id (rule 20), by the first id that they miss.
+/// Events that wait for the mapping of an id (rule 20), by the first id that is missing.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct UnresolvedEvents {
     events: HashMap<Id, Vec<Event>, RandomState>,
-    /// Which ids are waited for, and until when. Some have come meanwhile.
+    /// The ids and their deadlines, ascending. Some are mapped already.
     due: VecDeque<(Id, Duration)>,
-    hopeless: HashSet<Id, RandomState>,
+    /// Ids that no event waits for any longer.
+    abandoned: HashSet<Id, RandomState>,
     len: usize,
 }
 
-impl Waiting {
+impl UnresolvedEvents {
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// What the ids that were given up take of memory.
-    pub(super) fn hopeless_bytes(&self) -> usize {
-        self.hopeless.capacity() * (size_of::<Id>() + 1)
+    /// Bytes of memory of the abandoned ids.
+    pub(super) fn abandoned_bytes(&self) -> usize {
+        self.abandoned.capacity() * (size_of::<Id>() + 1)
     }
 
-    /// Whether waiting for the id makes no sense any more.
-    pub(super) fn is_hopeless(&self, id: Id) -> bool {
-        !self.hopeless.is_empty() && self.hopeless.contains(&id)
+    /// Whether no event waits for the id any longer.
+    pub(super) fn is_abandoned(&self, id: Id) -> bool {
+        !self.abandoned.is_empty() && self.abandoned.contains(&id)
     }
 
-    /// Keeps an event until its id is mapped, at most until `due`.
+    /// Stores an event until its id is mapped, at most until `due`.
     pub(super) fn push(&mut self, id: Id, event: Event, due: Duration) {
         self.len += 1;
-        // Most ids are waited for by one event.
+        // Most ids have one event.
         let events = self.events.entry(id).or_insert_with(|| Vec::with_capacity(1));
         if events.is_empty() {
             self.due.push_back((id, due));
@@ -124,7 +124,7 @@ impl Waiting {
 
     /// The id has been mapped: the events that waited for it.
     pub(super) fn resolve(&mut self, id: Id) -> Vec<Event> {
-        self.hopeless.remove(&id);
+        self.abandoned.remove(&id);
         let events = self.events.remove(&id).unwrap_or_default();
         self.len -= events.len();
         if self.due.len() > 2 * self.events.len() + 64 {
@@ -133,7 +133,7 @@ impl Waiting {
         events
     }
 
-    /// When the next id is given up.
+    /// The next deadline of an id.
     pub(super) fn deadline(&mut self) -> Option<Duration> {
         while let Some((id, due)) = self.due.front() {
             if self.events.contains_key(id) {
@@ -144,57 +144,63 @@ impl Waiting {
         None
     }
 
-    /// Gives up the id that is waited for longest: its events.
+    /// Abandons the id with the earliest deadline. The events that waited for it.
     pub(super) fn give_up(&mut self) -> Option<Vec<Event>> {
         self.deadline()?;
         let (id, _) = self.due.pop_front()?;
         let mut events = self.resolve(id);
         events.iter_mut().for_each(|event| event.has_waited = true);
-        self.despair(id);
+        self.abandon(id);
         Some(events)
     }
 
-    /// From now on nothing waits for the id.
-    pub(super) fn despair(&mut self, id: Id) {
-        if self.hopeless.len() < MAX_HOPELESS {
-            self.hopeless.insert(id);
+    /// No event waits for the id from now on.
+    pub(super) fn abandon(&mut self, id: Id) {
+        if self.abandoned.len() < MAX_ABANDONED {
+            self.abandoned.insert(id);
         }
     }
 }
 
-/// Events that wait for their turn by number (`order = "sequence"`, rules 16 and 17).
+/// Events in the order of their numbers (`order = "sequence"`, rules 16 and 17).
 #[derive(Debug)]
-pub(super) struct Turns {
-    /// Events from `next` on; holes are numbers not here.
+pub(super) struct ReorderBuffer {
+    /// Events from `next` on, by number; `None`: not here.
     events: VecDeque<Option<Event>>,
     next: u64,
-    /// Events too far ahead for a place.
+    /// Events too far ahead for `events`.
     far: BTreeMap<u64, Event>,
     max_ahead: u64,
     len: usize,
 }
 
-impl Turns {
-    /// No events; those up to `max_ahead` numbers from the one whose turn it is have a place of their own.
+impl ReorderBuffer {
+    /// An empty buffer, which stores up to `max_ahead` numbers by index.
     pub(super) fn new(max_ahead: u64) -> Self {
-        Turns { events: VecDeque::new(), next: 0, far: BTreeMap::new(), max_ahead: max_ahead.min(MAX_NEAR), len: 0 }
+        ReorderBuffer {
+            events: VecDeque::new(),
+            next: 0,
+            far: BTreeMap::new(),
+            max_ahead: max_ahead.min(MAX_NEAR),
+            len: 0,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes of memory, roughly.
+    /// Bytes of memory, approximately.
     pub(super) fn memory_bytes(&self) -> usize {
         self.events.capacity() * size_of::<Option<Event>>() + self.far.len() * (size_of::<Event>() + 32)
     }
 
-    /// The number whose turn it is.
+    /// The next number to be written.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Keeps an event until its turn. The event itself: its turn has passed. `start` is the run's first number.
+    /// Stores an event. `Some`: it is too late for its turn. `start` is the first number of the run.
     pub(super) fn push(&mut self, event: Event, start: u64) -> Option<Event> {
         self.next = self.next.max(start);
         if event.number < self.next {
@@ -209,7 +215,7 @@ impl Turns {
         None
     }
 
-    /// The event whose turn it is. Numbers below `awaited` that are not here will not come.
+    /// The next event to be written. Numbers below `awaited` that are not here are given up.
     pub(super) fn front(&mut self, awaited: u64) -> Option<&Event> {
         loop {
             self.draw_near();
@@ -224,7 +230,7 @@ impl Turns {
         self.events.front()?.as_ref()
     }
 
-    /// Takes it.
+    /// Removes the event of [`ReorderBuffer::front`].
     pub(super) fn pop(&mut self) -> Option<Event> {
         let event = self.events.pop_front()??;
         self.next = event.number + 1;
@@ -232,7 +238,7 @@ impl Turns {
         Some(event)
     }
 
-    /// Gives their places to the events that are not far ahead any more.
+    /// Moves events that are no longer far ahead.
     fn draw_near(&mut self) {
         while let Some((number, _)) = self.far.first_key_value()
             && self.is_near(*number)

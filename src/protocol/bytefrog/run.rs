@@ -1,11 +1,12 @@
-//! One traced run of one agent: what its control connection and its data connections share.
+//! One traced run of one agent: the state that its control connection and its data connections share.
 //!
-//! Whoever of them is at hand writes what has become ready, under the origin of the connection that brought it. An
-//! event goes through: its number (come before? a gap?), a wait for renames, a wait for names or for its turn, and out.
+//! Every connection that is served writes all events of the run that are ready, each with the origin of the connection
+//! that received it. The stages of an event: its number is checked (repeated? a gap?), it waits for renames of its
+//! thread, it waits for names or for its turn, and it is written.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -14,27 +15,30 @@ use crate::event::{Origin, Position, Resource, ResourceValue, UnixNanos, semconv
 use crate::memory::MemoryLease;
 use crate::protocol::{Now, Output};
 
-use super::agent::{Agent, Command, Refusal};
+use super::agent::Agent;
 use super::breaks::Breaks;
-use super::calls::{Frame, OpenCalls};
+use super::calls::{OpenCall, OpenCalls};
 use super::clock::AgentClock;
+use super::command::{Command, Refusal};
 use super::dictionary::{Dictionary, Id};
-use super::normalize::{self, RunEnd, Writer};
+use super::normalize::{self, EventWriter, RunEnd};
 use super::options::{Calls, Options};
-use super::queue::{Body, Event, Marker, Turns, Waiting};
-use super::sequence::{Hole, Seen, Sequence};
+use super::queue::{Body, Event, Marker, ReorderBuffer, UnresolvedEvents};
+use super::sequence::{Gap, Seen, Sequence};
 use super::wire::{Call, Version, What};
 
-/// Gaps that are told one by one each time that some are given up; the rest is told together.
+/// Gaps that one call of [`Run::pump`] reports one by one; further ones are reported together.
 const MAX_GAPS_AT_ONCE: u32 = 64;
 
-/// What all connections of a run share.
+/// The state that all connections of a run share.
 #[derive(Debug)]
 pub(super) struct Run {
     pub id: u8,
+    /// Unique among all runs of the listener.
+    pub serial: u64,
     pub version: Version,
     pub project: Option<i32>,
-    /// Whom data connections must come from; `None`: anybody.
+    /// The address that data connections must have; `None`: a capture.
     pub address: Option<IpAddr>,
     pub agent: Agent,
     pub resource: Arc<Resource>,
@@ -48,56 +52,57 @@ pub(super) struct Run {
     sources: Vec<Arc<Origin>>,
     /// Connections that have not ended.
     members: usize,
-    /// So many events had come when the control connection ended unannounced.
+    /// The number of events that had arrived when the control connection ended unannounced.
     events_with_control: Option<u64>,
     sequence: Sequence,
     breaks: Breaks,
-    settling: VecDeque<Event>,
-    waiting: Waiting,
-    turns: Option<Turns>,
+    awaiting_rename: VecDeque<Event>,
+    waiting: UnresolvedEvents,
+    reorder_buffer: Option<ReorderBuffer>,
     open_calls: Option<OpenCalls>,
-    /// Events whose turn it is, or for whom a name has come.
+    /// Events to be written next, unless another name is missing.
     ready: VecDeque<Event>,
-    writer: Writer,
-    /// Bytes of the messages that have gone out as events.
+    writer: EventWriter,
+    /// Bytes of the messages that were written as events.
     pub written_bytes: u64,
-    /// Bytes of the texts of markers that have not gone out.
+    /// Bytes of the texts of markers that wait.
     marker_bytes: usize,
     memory: MemoryLease,
-    /// The memory of the process is used up: nothing waits, no name is kept.
+    /// The memory budget of the process is used up: nothing waits, no name is kept.
     is_short_of_memory: bool,
     events: u64,
     gaps: u64,
-    gaps_told: u32,
-    gaps_untold: Option<(Hole, u64)>,
-    phase: Phase,
+    gaps_reported: u32,
+    gaps_unreported: Option<(Gap, u64)>,
+    state: State,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum State {
     Open,
-    /// Every connection has ended: nothing is waited for any more.
+    /// Every connection has ended: nothing waits any longer.
     Closing,
     Ended,
 }
 
-/// What a run begins with.
-pub(super) struct Opening {
+/// The values that a run starts with.
+pub(super) struct RunStart {
     pub id: u8,
+    pub serial: u64,
     pub version: Version,
     pub project: Option<i32>,
     pub address: Option<IpAddr>,
     pub now: Now,
-    /// What ids of spans are made of.
+    /// The seed of span ids.
     pub key: u64,
-    /// Whether arrival times are those of the agent's messages; not so when a capture is read.
+    /// Whether arrival times are those of the agent's messages; not so when a capture is decoded.
     pub is_live: bool,
 }
 
 impl Run {
-    /// A run whose agent has just said hello.
-    pub(super) fn new(opening: Opening, options: Arc<Options>, memory: MemoryLease) -> Self {
-        let Opening { id, version, project, address, now, key, is_live } = opening;
+    /// A run whose agent has just sent its hello.
+    pub(super) fn new(start: RunStart, options: Arc<Options>, memory: MemoryLease) -> Self {
+        let RunStart { id, serial, version, project, address, now, key, is_live } = start;
         let max_ahead = options.max_waiting as u64;
         let mut attributes = vec![
             (names::BYTEFROG_RUN_ID.as_str().to_owned(), ResourceValue::U64(id.into())),
@@ -108,6 +113,7 @@ impl Run {
         }
         Run {
             id,
+            serial,
             version,
             project,
             address,
@@ -123,51 +129,60 @@ impl Run {
             events_with_control: None,
             sequence: Sequence::new(max_ahead),
             breaks: Breaks::default(),
-            settling: VecDeque::new(),
-            waiting: Waiting::default(),
-            turns: options.is_ordered().then(|| Turns::new(max_ahead)),
+            awaiting_rename: VecDeque::new(),
+            waiting: UnresolvedEvents::default(),
+            reorder_buffer: options.is_ordered().then(|| ReorderBuffer::new(max_ahead)),
             open_calls: (options.calls != Calls::Events).then(|| OpenCalls::new(key, options.max_open_calls)),
             ready: VecDeque::new(),
-            writer: Writer::new(version.names_threads()),
+            writer: EventWriter::new(version.names_threads()),
             written_bytes: 0,
             marker_bytes: 0,
             memory,
             is_short_of_memory: false,
             events: 0,
             gaps: 0,
-            gaps_told: 0,
-            gaps_untold: None,
-            phase: Phase::Open,
+            gaps_reported: 0,
+            gaps_unreported: None,
+            state: State::Open,
             options,
         }
     }
 
-    /// Makes room for a connection, which has to [`Run::join`] and [`Run::leave`]. Until it has left, the run goes on.
+    /// Counts a connection, which must call [`Run::join`] and [`Run::leave`]. The run lasts until it has left.
     pub(super) fn admit(&mut self) {
         self.members += 1;
     }
 
-    /// A connection that was admitted joins: its number among the run's.
+    /// Admits a data connection. `false`: the run is over, or has all its data connections.
+    pub(super) fn admit_data(&mut self) -> bool {
+        let is_admitted = !self.is_over() && self.agent.data_hello();
+        if is_admitted {
+            self.admit();
+        }
+        is_admitted
+    }
+
+    /// Adds the origin of an admitted connection: its index among the sources of events.
     pub(super) fn join(&mut self, origin: Arc<Origin>) -> u16 {
         self.sources.push(origin);
         u16::try_from(self.sources.len() - 1).unwrap_or(u16::MAX)
     }
 
-    /// A connection has ended; `true`: it was the last.
+    /// A connection has ended. `true`: it was the last.
     pub(super) fn leave(&mut self) -> bool {
         self.members = self.members.saturating_sub(1);
-        if self.members == 0 && self.phase == Phase::Open {
-            self.phase = Phase::Closing;
+        if self.members == 0 && self.state == State::Open {
+            self.state = State::Closing;
         }
         self.members == 0
     }
 
     /// Whether its last connection has ended.
     pub(super) fn is_over(&self) -> bool {
-        self.phase != Phase::Open
+        self.state != State::Open
     }
 
-    /// The control connection has ended. `true`: the agent had not announced it.
+    /// The control connection has ended. `true`: the agent has not announced it.
     pub(super) fn lose_control(&mut self) -> bool {
         self.agent.lost_control();
         let is_lost = !self.agent.has_shut_down();
@@ -175,103 +190,104 @@ impl Run {
         is_lost
     }
 
-    /// Sends a command as soon as the control connection wakes.
+    /// Hands a command to the control connection and wakes it.
     ///
     /// # Errors
-    /// It would harm the traced program, or nobody would hear it.
+    /// The command would harm the traced program, or it cannot be delivered.
     pub(super) fn command(&mut self, command: Command, elapsed: Duration) -> Result<(), Refusal> {
-        self.outbox.push(self.agent.obey(command, elapsed)?);
+        self.outbox.extend(self.agent.handle_command(command, elapsed)?);
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
         Ok(())
     }
 
-    /// The base of the agent's clock is not later than this: a data connection has opened (section 1.8).
+    /// A data connection has arrived: the base of the agent's clock is not later than this (section 1.8).
     pub(super) fn data_arrived(&mut self, now: Now) {
-        self.clock.see_base(now);
+        self.clock.data_arrived(now, self.agent.started_at());
     }
 
-    /// Bytes of the run are about to be decoded.
-    pub(super) fn at(&mut self, now: Now) {
-        self.clock.now(now);
-        let queued = (self.settling.len() + self.waiting.len()) * (size_of::<Event>() + 16);
-        let turns = self.turns.as_ref().map_or(0, Turns::memory_bytes);
-        let events = queued + turns + self.marker_bytes + self.waiting.hopeless_bytes();
+    /// Sets the time of the bytes that are decoded next, and updates the memory lease.
+    pub(super) fn set_now(&mut self, now: Now) {
+        self.clock.set_now(now, self.agent.started_at());
+        let queued = (self.awaiting_rename.len() + self.waiting.len()) * (size_of::<Event>() + 16);
+        let reorder_buffer = self.reorder_buffer.as_ref().map_or(0, ReorderBuffer::memory_bytes);
+        let events = queued + reorder_buffer + self.marker_bytes + self.waiting.abandoned_bytes();
         let calls = self.open_calls.as_ref().map_or(0, OpenCalls::memory_bytes);
         let bytes = self.dictionary.memory_bytes() + events + calls + self.sequence.memory_bytes();
         self.is_short_of_memory = !self.memory.resize(bytes as u64);
     }
 
-    /// When it will be time for [`Run::pump`] though nothing has arrived.
+    /// When [`Run::pump`] must be called though nothing has arrived.
     pub(super) fn deadline(&mut self) -> Option<Duration> {
         let (rename_wait, unresolved_wait) = (self.rename_wait(), self.options.unresolved_wait);
-        let head = match &mut self.turns {
-            // Past its first wait, the event whose turn it is waits for its names.
-            Some(turns) => turns.front(self.sequence.next()).map(|event| match event.arrived + rename_wait {
-                renamed if renamed > self.clock.elapsed => renamed,
-                _ => event.arrived + unresolved_wait,
-            }),
-            None => self.settling.front().map(|event| event.arrived + rename_wait),
+        let head = match &mut self.reorder_buffer {
+            // After the wait for renames, the next event in order waits for its names.
+            Some(reorder_buffer) => {
+                reorder_buffer.front(self.sequence.next()).map(|event| match event.arrived + rename_wait {
+                    renamed if renamed > self.clock.elapsed => renamed,
+                    _ => event.arrived + unresolved_wait,
+                })
+            }
+            None => self.awaiting_rename.front().map(|event| event.arrived + rename_wait),
         };
         [head, self.waiting.deadline(), self.sequence.checkpoint()].into_iter().flatten().min()
     }
 
-    /// An event of a thread.
+    /// Takes an event of a thread.
     pub(super) fn call(&mut self, call: Call, arrival: Arrival<'_>, out: &mut Output) {
-        self.clock.see(call.time);
+        self.clock.event_arrived(call.time);
         let Some(number) = self.number(call.sequence, arrival, out) else { return };
         self.accept(arrival.event(Body::Call(call), number), arrival.now, out);
     }
 
-    /// A marker.
+    /// Takes a marker.
     pub(super) fn marker(&mut self, sequence: u32, marker: Marker, arrival: Arrival<'_>, out: &mut Output) {
-        self.clock.see(marker.time);
+        self.clock.event_arrived(marker.time);
         let Some(number) = self.number(sequence, arrival, out) else { return };
         self.marker_bytes += marker.memory_bytes();
         self.accept(arrival.event(Body::Marker(Box::new(marker)), number), arrival.now, out);
     }
 
-    /// An id has been mapped: who waited for it goes on.
+    /// An id has been mapped: the events that waited for it are ready.
     pub(super) fn mapped(&mut self, id: Id) {
         self.ready.extend(self.waiting.resolve(id));
     }
 
-    /// Whether another name may be kept.
-    pub(super) fn may_learn(&self) -> bool {
+    /// Whether there is memory for another name.
+    pub(super) fn may_keep_names(&self) -> bool {
         !self.is_short_of_memory
     }
 
-    /// A data break at this number. `false`: it goes back and is ignored (rule 19).
+    /// Takes a data break at this number. `false`: it is not after the last one and is ignored (rule 19).
     pub(super) fn data_break(&mut self, number: u32) -> bool {
         let mut number = self.sequence.unwrap(number);
         if let Some(last) = self.breaks.last.filter(|last| number <= *last) {
-            // Breaks may run ahead of the numbers by more than half of a round.
+            // Breaks may be ahead of the numbers by more than half of 2^32.
             let ahead = (number as u32).wrapping_sub(last as u32).cast_signed();
             number = last.saturating_add_signed(ahead.into());
         }
         let is_news = self.breaks.add(number);
-        if is_news && self.turns.as_ref().is_none_or(|turns| turns.next() >= number) {
+        if is_news && self.reorder_buffer.as_ref().is_none_or(|reorder_buffer| reorder_buffer.next() >= number) {
             self.clear_stacks(number);
         }
         is_news
     }
 
-    /// When this time of the agent's clock was, which has just been read.
-    pub(super) fn time_seen(&mut self, time: u32) -> UnixNanos {
-        self.clock.see(time);
-        self.clock.time(time)
+    /// The time of a definition, which never moves the base of the clock: nothing confirms it.
+    pub(super) fn definition_time(&self, time: u32, now: Now) -> UnixNanos {
+        self.clock.resolve(time, now.unix)
     }
 
-    /// Whether something is to be written before more is decoded.
+    /// Whether events must be written before more is decoded.
     pub(super) fn is_behind(&self) -> bool {
         !self.ready.is_empty()
             || self.held() > self.options.max_waiting
             || self.sequence.has_jumped()
-            || self.open_calls.as_ref().is_some_and(OpenCalls::has_abandoned)
+            || self.open_calls.as_ref().is_some_and(OpenCalls::has_unfinished)
     }
 
-    /// Writes what is ready or has waited long enough. `false`: the batch is full; call again.
+    /// Writes all events that are ready or have waited long enough. `false`: the batch is full; call again.
     pub(super) fn pump(&mut self, now: Now, out: &mut Output) -> bool {
         self.sequence.deadline(self.options.reorder_window, now.elapsed);
         loop {
@@ -282,57 +298,62 @@ impl Run {
                 break;
             }
         }
-        self.tell_further_gaps(now, out);
-        if self.phase == Phase::Closing {
-            self.phase = Phase::Ended;
-            self.tell_end(now, out);
+        self.report_further_gaps(now, out);
+        if self.state == State::Closing {
+            self.state = State::Ended;
+            self.report_end(now, out);
         }
         true
     }
 
-    /// One thing of what is ready. `false`: nothing is.
+    /// Does one thing that is ready. `false`: there is none.
     fn step(&mut self, now: Now, out: &mut Output) -> bool {
-        if let Some(frame) = self.open_calls.as_mut().and_then(OpenCalls::take_abandoned) {
-            self.tell_span(&frame, None, out);
+        if let Some(open_call) = self.open_calls.as_mut().and_then(OpenCalls::take_unfinished) {
+            self.write_span(&open_call, None, out);
             return true;
         }
         if let Some(event) = self.ready.pop_front() {
             self.release(event, now, out);
             return true;
         }
-        let is_closing = self.phase == Phase::Closing;
+        let is_closing = self.state == State::Closing;
         let is_over = is_closing || self.is_short_of_memory || self.held() > self.options.max_waiting;
         let is_due = self.waiting.deadline().is_some_and(|due| due <= now.elapsed);
-        let is_crowded = is_over && (self.settling.is_empty() || self.waiting.len() > self.options.max_waiting / 2);
-        if (is_due || is_crowded)
+        let is_over_limit =
+            is_over && (self.awaiting_rename.is_empty() || self.waiting.len() > self.options.max_waiting / 2);
+        if (is_due || is_over_limit)
             && let Some(events) = self.waiting.give_up()
         {
             self.ready.extend(events);
             return true;
         }
-        if self.settling.front().is_some_and(|event| is_over || event.arrived + self.rename_wait() <= now.elapsed) {
-            if let Some(event) = self.settling.pop_front() {
+        if self
+            .awaiting_rename
+            .front()
+            .is_some_and(|event| is_over || event.arrived + self.rename_wait() <= now.elapsed)
+        {
+            if let Some(event) = self.awaiting_rename.pop_front() {
                 self.release(event, now, out);
             }
             return true;
         }
-        if self.take_turn(is_over, now) {
+        if self.take_next_in_order(is_over, now) {
             return true;
         }
-        let is_jammed = self.sequence.has_jumped() || (is_over && (is_closing || self.turns.is_some()));
-        let hole = if is_jammed { self.sequence.give_up() } else { self.sequence.expire(now.elapsed) };
-        if let Some(hole) = hole {
-            self.tell_gap(hole, now, out);
+        let must_give_up = self.sequence.has_jumped() || (is_over && (is_closing || self.reorder_buffer.is_some()));
+        let gap = if must_give_up { self.sequence.give_up() } else { self.sequence.expire(now.elapsed) };
+        if let Some(gap) = gap {
+            self.report_gap(gap, now, out);
             return true;
         }
         if is_closing && let Some(calls) = &mut self.open_calls {
-            calls.abandon_all();
-            return calls.has_abandoned();
+            calls.end_all();
+            return calls.has_unfinished();
         }
         false
     }
 
-    /// The number of an event; `None`: it has come before, and that is told (rule 18).
+    /// The number of an event. `None`: it has arrived before, which is reported as a loss (rule 18).
     fn number(&mut self, sequence: u32, arrival: Arrival<'_>, out: &mut Output) -> Option<u64> {
         let Arrival { message, source, offset, now } = arrival;
         let number = match self.sequence.see(sequence) {
@@ -342,9 +363,9 @@ impl Run {
                 number
             }
             Seen::Repeated => {
-                self.speak_for(source, out);
-                let place = normalize::Place { offset, length: message.len() as u64, now };
-                normalize::repeated(out, sequence, message, place);
+                self.set_origin(source, out);
+                let position = normalize::MessagePosition { offset, length: message.len() as u64, now };
+                normalize::repeated(out, sequence, message, position);
                 return None;
             }
         };
@@ -354,20 +375,20 @@ impl Run {
     }
 
     fn accept(&mut self, event: Event, now: Now, out: &mut Output) {
-        if let Some(turns) = &mut self.turns {
-            let late = turns.push(event, self.sequence.start());
+        if let Some(reorder_buffer) = &mut self.reorder_buffer {
+            let late = reorder_buffer.push(event, self.sequence.start());
             self.ready.extend(late.map(|event| Event { is_late: true, ..event }));
         } else if self.rename_wait().is_zero() {
             self.release(event, now, out);
         } else {
-            self.settling.push_back(event);
+            self.awaiting_rename.push_back(event);
         }
     }
 
-    /// An event goes out, unless it has still to wait for a name: in order, it has done so before its turn.
+    /// Writes an event, unless it still has to wait for a name. In order, it has waited for names before its turn.
     fn release(&mut self, event: Event, now: Now, out: &mut Output) {
         let wait = self.options.unresolved_wait;
-        let may_wait = self.turns.is_none() && self.phase == Phase::Open && !self.is_short_of_memory;
+        let may_wait = self.reorder_buffer.is_none() && self.state == State::Open && !self.is_short_of_memory;
         match self.missing(&event) {
             Some(id) if may_wait && !wait.is_zero() && !event.has_waited => {
                 self.waiting.push(id, event, now.elapsed + wait);
@@ -376,36 +397,36 @@ impl Run {
         }
     }
 
-    /// In order: the event whose turn it is, once its waits are over.
-    fn take_turn(&mut self, is_over: bool, now: Now) -> bool {
+    /// In order: moves the next event to `ready` once its waits are over. `false`: there is none.
+    fn take_next_in_order(&mut self, is_over: bool, now: Now) -> bool {
         let (rename_wait, names_threads) = (self.rename_wait(), self.version.names_threads());
-        let Some(turns) = &mut self.turns else { return false };
-        let Some(event) = turns.front(self.sequence.next()) else { return false };
+        let Some(reorder_buffer) = &mut self.reorder_buffer else { return false };
+        let Some(event) = reorder_buffer.front(self.sequence.next()) else { return false };
         if !is_over && event.arrived + rename_wait > now.elapsed {
             return false;
         }
-        if let Some(id) = event.missing(&self.dictionary, names_threads).filter(|id| !self.waiting.is_hopeless(*id)) {
+        if let Some(id) = event.missing(&self.dictionary, names_threads).filter(|id| !self.waiting.is_abandoned(*id)) {
             if !is_over && event.arrived + self.options.unresolved_wait > now.elapsed {
                 return false;
             }
-            self.waiting.despair(id);
+            self.waiting.abandon(id);
         }
-        let Some(event) = turns.pop() else { return false };
+        let Some(event) = reorder_buffer.pop() else { return false };
         self.clear_stacks(event.number);
-        // What the break has closed goes out first.
+        // The calls that the break has closed are written first.
         self.ready.push_back(event);
         true
     }
 
     fn missing(&self, event: &Event) -> Option<Id> {
-        event.missing(&self.dictionary, self.version.names_threads()).filter(|id| !self.waiting.is_hopeless(*id))
+        event.missing(&self.dictionary, self.version.names_threads()).filter(|id| !self.waiting.is_abandoned(*id))
     }
 
     /// Writes an event, or makes a span of it.
     fn emit(&mut self, event: &Event, out: &mut Output) {
-        self.speak_for(event.source, out);
+        self.set_origin(event.source, out);
         self.written_bytes += u64::from(event.length);
-        let time = self.clock.time(event.time());
+        let time = self.clock.time(event.time(), event.observed);
         let call = match &event.body {
             Body::Call(call) => *call,
             Body::Marker(marker) => {
@@ -426,9 +447,9 @@ impl Run {
                     }
                 }
                 What::Exit { .. } | What::ExitAtLine(_) | What::Bubbled { .. } => {
-                    if let Some(frame) = calls.close(call.method, call.thread) {
-                        ids = Some(frame.ids);
-                        self.tell_span(&frame, Some((event, &call)), out);
+                    if let Some(open_call) = calls.close(call.method, call.thread) {
+                        ids = Some(open_call.ids);
+                        self.write_span(&open_call, Some((event, &call)), out);
                         if only_spans {
                             return;
                         }
@@ -441,51 +462,51 @@ impl Run {
         self.writer.call(out, event, &call, time, ids, &mut self.dictionary);
     }
 
-    fn tell_span(&mut self, frame: &Frame, exit: Option<(&Event, &Call)>, out: &mut Output) {
-        self.speak_for(exit.map_or(frame.source, |(event, _)| event.source), out);
-        let start = self.clock.time(frame.time);
-        self.writer.span(out, frame, start, exit, &mut self.dictionary);
+    fn write_span(&mut self, open_call: &OpenCall, exit: Option<(&Event, &Call)>, out: &mut Output) {
+        self.set_origin(exit.map_or(open_call.source, |(event, _)| event.source), out);
+        let start = self.clock.time(open_call.time, open_call.observed);
+        self.writer.span(out, open_call, start, exit, &mut self.dictionary);
     }
 
-    /// Delivery has reached this number: a break on the way ends every open call.
+    /// Events up to this number were written: a break among them ends every open call.
     fn clear_stacks(&mut self, number: u64) {
         if self.breaks.reach(number)
             && let Some(calls) = &mut self.open_calls
         {
-            calls.abandon_all();
+            calls.end_all();
         }
     }
 
-    fn tell_gap(&mut self, hole: Hole, now: Now, out: &mut Output) {
-        if self.breaks.explain(hole) {
+    fn report_gap(&mut self, gap: Gap, now: Now, out: &mut Output) {
+        if self.breaks.explain(gap) {
             return;
         }
         self.gaps += 1;
-        self.gaps_told += 1;
-        if self.gaps_told <= MAX_GAPS_AT_ONCE {
-            self.speak_for(0, out);
-            return normalize::gap(out, hole, hole.len(), "numbers that never came", now);
+        self.gaps_reported += 1;
+        if self.gaps_reported <= MAX_GAPS_AT_ONCE {
+            self.set_origin(0, out);
+            return normalize::gap(out, gap, gap.len(), "numbers that never arrived", now);
         }
-        let untold = self.gaps_untold.get_or_insert((hole, 0));
-        untold.0.last = hole.last;
-        untold.1 += hole.len();
+        let unreported = self.gaps_unreported.get_or_insert((gap, 0));
+        unreported.0.last = gap.last;
+        unreported.1 += gap.len();
     }
 
-    /// Very many gaps at once are told together, so that few bytes of a peer do not make many of ours.
-    fn tell_further_gaps(&mut self, now: Now, out: &mut Output) {
-        let further = self.gaps_told.saturating_sub(MAX_GAPS_AT_ONCE);
-        self.gaps_told = 0;
-        if let Some((around, missing)) = self.gaps_untold.take() {
-            self.speak_for(0, out);
+    /// Reports the gaps over the limit in one loss, so that few bytes of a peer do not cause many bytes of output.
+    fn report_further_gaps(&mut self, now: Now, out: &mut Output) {
+        let further = self.gaps_reported.saturating_sub(MAX_GAPS_AT_ONCE);
+        self.gaps_reported = 0;
+        if let Some((around, missing)) = self.gaps_unreported.take() {
+            self.set_origin(0, out);
             let detail = format!("{further} further gaps between these numbers");
             normalize::gap(out, around, missing, &detail, now);
         }
     }
 
-    fn tell_end(&mut self, now: Now, out: &mut Output) {
-        self.speak_for(0, out);
+    fn report_end(&mut self, now: Now, out: &mut Output) {
+        self.set_origin(0, out);
         if self.writer.unresolved > 0 {
-            let detail = "events went out with raw ids: their names never came";
+            let detail = "events were written with raw ids: their names never arrived";
             let events = Some(self.writer.unresolved);
             let loss = Loss { reason: Reason::Unresolved, bytes: 0, events, detail, excerpt: &[] };
             out.loss(Header::observed_at(names::LOSS, now.unix, Position::default()), loss);
@@ -499,8 +520,8 @@ impl Run {
         normalize::run_ended(out, end, now);
     }
 
-    /// Events come from this connection of the run now.
-    pub(super) fn speak_for(&self, source: u16, out: &mut Output) {
+    /// Sets the connection of the run that the next events belong to.
+    pub(super) fn set_origin(&self, source: u16, out: &mut Output) {
         if let Some(origin) = self.sources.get(usize::from(source))
             && !Arc::ptr_eq(out.batch.origin(), origin)
         {
@@ -509,7 +530,7 @@ impl Run {
     }
 
     fn held(&self) -> usize {
-        self.settling.len() + self.waiting.len() + self.turns.as_ref().map_or(0, Turns::len)
+        self.awaiting_rename.len() + self.waiting.len() + self.reorder_buffer.as_ref().map_or(0, ReorderBuffer::len)
     }
 
     fn rename_wait(&self) -> Duration {
@@ -517,7 +538,7 @@ impl Run {
     }
 }
 
-/// A message as it has just come: its bytes, the connection that brought it, and its place there.
+/// A message that has just arrived: its bytes, the index of its connection, and its offset there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival<'a> {
     pub(super) message: &'a [u8],
@@ -532,4 +553,9 @@ impl Arrival<'_> {
         let (length, observed, arrived) = (message.len() as u32, now.unix, now.elapsed);
         Event { body, number, source, length, offset, observed, arrived, is_late: false, has_waited: false }
     }
+}
+
+/// Locks a run, also after a session has panicked with the lock: the other connections continue.
+pub(super) fn lock(run: &Mutex<Run>) -> MutexGuard<'_, Run> {
+    run.lock().unwrap_or_else(PoisonError::into_inner)
 }

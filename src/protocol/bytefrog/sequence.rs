@@ -1,49 +1,49 @@
-//! The numbers of a run: which have come, which are missing, which came twice (field notes, section 1.7).
+//! The numbers of a run: which have arrived, which are missing, which arrived twice (section 1.7).
 //!
-//! One counter of 32 bits runs through all connections of a run, and no connection keeps its order. What has come is a
-//! window of bits that begins at the lowest number still awaited; a number far ahead of it never opens a window of that
-//! size (section 5).
+//! One counter of 32 bits numbers the events of all connections of a run, and no connection keeps its order. A window
+//! of bits records what has arrived; it starts at the lowest number that is still expected. A number far ahead of it is
+//! kept apart, so that one wrong number allocates nothing for its distance (section 5).
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Holes that are remembered after they were given up, so that a late number is not taken for a repeated one.
-const REMEMBERED_HOLES: usize = 256;
-/// Numbers far ahead that are kept aside. More of them, and the counter has really jumped.
+/// Gaps that are kept after they were given up, so that a late number is not taken for a repeated one.
+const REMEMBERED_GAPS: usize = 256;
+/// Numbers far ahead that are kept apart. With so many of them the counter has really jumped.
 const MAX_FAR: usize = 64;
 
-/// Where unwrapped numbers begin: so far from zero that there are numbers before the first.
+/// The lowest first number, unwrapped: far enough from zero that there are numbers before it.
 const ZERO: u64 = 1 << 32;
 
-/// What a number is.
+/// What is known of a number that arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Seen {
-    /// It comes for the first time.
+    /// It arrives for the first time.
     New(u64),
-    /// It was given up as missing, and comes after all.
+    /// It was given up as missing, and arrives now.
     Late(u64),
-    /// It has come before (rule 18).
+    /// It has arrived before (rule 18).
     Repeated,
 }
 
-/// Numbers that did not come, from the first to the last.
+/// Missing numbers, from the first to the last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Hole {
+pub(super) struct Gap {
     pub first: u64,
     pub last: u64,
 }
 
-impl Hole {
-    /// How many numbers.
+impl Gap {
+    /// The count of numbers.
     pub(super) fn len(self) -> u64 {
         self.last - self.first + 1
     }
 }
 
-/// Numbers of one run, unwrapped to 64 bits.
+/// The numbers of one run, unwrapped to 64 bits.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// Bits of the window; the first word begins at `base`, a multiple of 64.
+    /// The bits of the window; the first word starts at `base`, a multiple of 64.
     words: VecDeque<u64>,
     start: u64,
     base: u64,
@@ -52,17 +52,19 @@ pub(super) struct Sequence {
     /// One more than the highest number in the window.
     end: u64,
     max_ahead: u64,
+    /// Numbers far ahead, ascending.
     far: Vec<u64>,
-    given_up: VecDeque<Hole>,
-    /// Of numbers up to this one it is not known any more which were given up.
+    /// Gaps that were given up, ascending.
+    given_up: VecDeque<Gap>,
+    /// Up to this number it is no longer known which numbers were given up.
     forgotten: Option<u64>,
-    /// Holes below this number are given up at that time.
+    /// Gaps below this number are given up at that time.
     checkpoint: Option<(u64, Duration)>,
-    is_begun: bool,
+    is_started: bool,
 }
 
 impl Sequence {
-    /// No number yet. `max_ahead`: how far from the lowest number awaited a number may lie to be kept in the window.
+    /// An empty sequence. `max_ahead`: the length of the window, in numbers.
     pub(super) fn new(max_ahead: u64) -> Self {
         Sequence {
             words: VecDeque::new(),
@@ -75,11 +77,11 @@ impl Sequence {
             given_up: VecDeque::new(),
             forgotten: None,
             checkpoint: None,
-            is_begun: false,
+            is_started: false,
         }
     }
 
-    /// The number that the run begins with.
+    /// The first number of the run.
     pub(super) fn start(&self) -> u64 {
         self.start
     }
@@ -95,10 +97,10 @@ impl Sequence {
         self.next.saturating_add_signed(i64::from(distance))
     }
 
-    /// Takes note of a number.
+    /// Records a number.
     pub(super) fn see(&mut self, number: u32) -> Seen {
-        if !self.is_begun {
-            self.begin(number);
+        if !self.is_started {
+            self.start_at(number);
         }
         let number = self.unwrap(number);
         if number < self.next {
@@ -112,17 +114,17 @@ impl Sequence {
         seen
     }
 
-    /// Numbers count from 0; who starts in the upper half is a run that we join just before its counter wraps.
-    fn begin(&mut self, number: u32) {
-        self.is_begun = true;
+    /// Numbers count from 0. A first number in the upper half is that of a counter just before its wrap.
+    fn start_at(&mut self, number: u32) {
+        self.is_started = true;
         let start = ZERO + u64::from(if number > u32::MAX / 2 { number } else { 0 });
         self.start = start;
         self.base = start & !63;
         self.next = start;
         self.end = start;
         self.words.push_back((1 << (start - self.base)) - 1);
-        // None of the numbers before has come either.
-        self.given_up.push_back(Hole { first: start - ZERO / 2, last: start - 1 });
+        // None of the numbers before has arrived either.
+        self.given_up.push_back(Gap { first: start - ZERO / 2, last: start - 1 });
     }
 
     fn set(&mut self, number: u64) -> Seen {
@@ -142,7 +144,7 @@ impl Sequence {
         Seen::New(number)
     }
 
-    /// Moves on over everything that has come.
+    /// Moves `next` behind everything that has arrived without a gap.
     fn advance(&mut self) {
         while let Some(&word) = self.words.front() {
             if word != u64::MAX {
@@ -156,15 +158,16 @@ impl Sequence {
     }
 
     fn behind(&mut self, number: u64) -> Seen {
-        let Some(place) = self.given_up.iter().position(|hole| hole.first <= number && number <= hole.last) else {
-            // Agents repeat nothing (section 1.7): what may be new is not dropped.
+        let place = self.given_up.partition_point(|gap| gap.last < number);
+        if self.given_up.get(place).is_none_or(|gap| number < gap.first) {
+            // Agents repeat nothing (section 1.7): an event that may be new is not dropped.
             return if self.forgotten.is_some_and(|last| number <= last) { Seen::Late(number) } else { Seen::Repeated };
-        };
-        // What is left of the hole stays in its place, so that the oldest stands first.
-        let hole = self.given_up[place];
-        let before = Hole { last: number - 1, ..hole };
-        let after = Hole { first: number + 1, ..hole };
-        match (hole.first < number, number < hole.last) {
+        }
+        // The rest of the gap stays in its place, so that gaps stay in ascending order.
+        let gap = self.given_up[place];
+        let before = Gap { last: number - 1, ..gap };
+        let after = Gap { first: number + 1, ..gap };
+        match (gap.first < number, number < gap.last) {
             (true, true) => {
                 self.given_up[place] = after;
                 self.given_up.insert(place, before);
@@ -177,7 +180,7 @@ impl Sequence {
         Seen::Late(number)
     }
 
-    /// Keeps it aside: one wild number must not throw away all ordinary ones.
+    /// Keeps it apart: one wrong number must not make all numbers before it gaps.
     fn far_ahead(&mut self, number: u64) -> Seen {
         match self.far.binary_search(&number) {
             Ok(_) => Seen::Repeated,
@@ -188,7 +191,7 @@ impl Sequence {
         }
     }
 
-    /// Takes into the window what was kept aside and is not far ahead any more.
+    /// Moves into the window the numbers that are no longer far ahead.
     fn draw_near(&mut self) {
         while let Some(&nearest) = self.far.first()
             && nearest - self.next < self.max_ahead
@@ -198,29 +201,29 @@ impl Sequence {
         }
     }
 
-    /// Whether the counter has jumped, and the numbers before the jump are to be given up now.
+    /// Whether the counter has jumped: the numbers before the jump are given up now.
     pub(super) fn has_jumped(&self) -> bool {
         self.far.len() >= MAX_FAR
     }
 
-    /// When the holes that are there now will have waited for `patience`. Call with the time of every input; `None`:
-    /// there is no hole.
-    pub(super) fn deadline(&mut self, patience: Duration, elapsed: Duration) -> Option<Duration> {
+    /// When the gaps of now will have lasted for `window`. Call it with the time of every input. `None`: there is no
+    /// gap.
+    pub(super) fn deadline(&mut self, window: Duration, elapsed: Duration) -> Option<Duration> {
         if self.next == self.end && self.far.is_empty() {
             self.checkpoint = None;
         } else if self.checkpoint.is_none_or(|(below, _)| below <= self.next) {
-            self.checkpoint = Some((self.end.max(self.next + 1), elapsed + patience));
+            self.checkpoint = Some((self.end.max(self.next + 1), elapsed + window));
         }
         self.checkpoint.map(|(_, due)| due)
     }
 
-    /// When the holes that were there at the last call of [`Sequence::deadline`] are given up.
+    /// When the gaps of the last call of [`Sequence::deadline`] are given up.
     pub(super) fn checkpoint(&self) -> Option<Duration> {
         self.checkpoint.map(|(_, due)| due)
     }
 
-    /// Gives up the next hole whose time has passed; `None`: there is none.
-    pub(super) fn expire(&mut self, elapsed: Duration) -> Option<Hole> {
+    /// Gives up the next gap whose time has passed. `None`: there is none.
+    pub(super) fn expire(&mut self, elapsed: Duration) -> Option<Gap> {
         let (below, due) = self.checkpoint?;
         if elapsed < due || below <= self.next {
             return None;
@@ -228,8 +231,8 @@ impl Sequence {
         self.give_up()
     }
 
-    /// Gives up the next hole; `None`: there is none.
-    pub(super) fn give_up(&mut self) -> Option<Hole> {
+    /// Gives up the next gap. `None`: there is none.
+    pub(super) fn give_up(&mut self) -> Option<Gap> {
         let first = self.next;
         if self.next == self.end {
             return self.jump();
@@ -240,25 +243,25 @@ impl Sequence {
         }
         let word = self.words[index] & (u64::MAX << self.bit_of(index));
         let to = self.base + index as u64 * 64 + u64::from(word.trailing_zeros());
-        // All numbers before it are done with.
+        // All numbers before it have arrived or are given up.
         self.words.drain(..index);
         self.base += index as u64 * 64;
         self.words[0] |= (1 << (to - self.base)) - 1;
         self.next = to;
         self.advance();
         self.draw_near();
-        Some(self.remember(Hole { first, last: to - 1 }))
+        Some(self.remember(Gap { first, last: to - 1 }))
     }
 
-    /// Of the word at `index`, the first bit that is not below `next`.
+    /// The first bit of the word at `index` that is not below `next`.
     fn bit_of(&self, index: usize) -> u64 {
         if index == 0 { self.next - self.base } else { 0 }
     }
 
-    /// Moves the window to the numbers that were far ahead.
-    fn jump(&mut self) -> Option<Hole> {
-        let hole = Hole { first: self.next, last: self.far.first()? - 1 };
-        let start = hole.last + 1;
+    /// Moves the window to the numbers that are far ahead.
+    fn jump(&mut self) -> Option<Gap> {
+        let gap = Gap { first: self.next, last: self.far.first()? - 1 };
+        let start = gap.last + 1;
         self.base = start & !63;
         self.next = start;
         self.end = start;
@@ -272,20 +275,20 @@ impl Sequence {
                 self.far_ahead(number)
             };
         }
-        Some(self.remember(hole))
+        Some(self.remember(gap))
     }
 
-    fn remember(&mut self, hole: Hole) -> Hole {
-        self.given_up.push_back(hole);
+    fn remember(&mut self, gap: Gap) -> Gap {
+        self.given_up.push_back(gap);
         self.forget();
-        hole
+        gap
     }
 
-    /// Late numbers that split holes cannot make them grow without end.
+    /// Drops the oldest gaps over the limit: late numbers split gaps without end.
     fn forget(&mut self) {
-        while self.given_up.len() > REMEMBERED_HOLES {
+        while self.given_up.len() > REMEMBERED_GAPS {
             let oldest = self.given_up.pop_front();
-            self.forgotten = self.forgotten.max(oldest.map(|hole| hole.last));
+            self.forgotten = self.forgotten.max(oldest.map(|gap| gap.last));
         }
     }
 
@@ -295,7 +298,7 @@ impl Sequence {
     }
 }
 
-/// The number as the peer wrote it.
+/// The number as the peer sent it.
 pub(super) fn wrapped(number: u64) -> u64 {
     number & u64::from(u32::MAX)
 }
@@ -305,11 +308,11 @@ mod tests {
     use super::*;
 
     fn gaps(sequence: &mut Sequence) -> Vec<(u64, u64)> {
-        std::iter::from_fn(|| sequence.give_up()).map(|hole| (wrapped(hole.first), wrapped(hole.last))).collect()
+        std::iter::from_fn(|| sequence.give_up()).map(|gap| (wrapped(gap.first), wrapped(gap.last))).collect()
     }
 
     #[test]
-    fn numbers_in_any_order_leave_no_hole() {
+    fn numbers_in_any_order_leave_no_gap() {
         let mut sequence = Sequence::new(1 << 16);
         for number in (0..5000).rev() {
             assert!(matches!(sequence.see(number), Seen::New(_)), "{number}");
@@ -320,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_kept_aside_is_no_hole_when_the_window_comes_to_it() {
+    fn a_number_far_ahead_is_no_gap_when_the_window_reaches_it() {
         let mut sequence = Sequence::new(64);
         assert!(matches!(sequence.see(70), Seen::New(_)));
         for number in 0..70 {
@@ -335,16 +338,16 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_not_taken_for_a_repeated_one_because_too_many_holes_were_given_up() {
+    fn a_number_is_late_and_not_repeated_after_too_many_gaps_were_given_up() {
         let mut sequence = Sequence::new(1 << 16);
-        let holes = 2 * REMEMBERED_HOLES as u32;
-        (0..=holes).for_each(|number| assert!(matches!(sequence.see(2 * number), Seen::New(_))));
-        assert_eq!(gaps(&mut sequence).len(), holes as usize);
-        (0..holes).for_each(|number| assert!(matches!(sequence.see(2 * number + 1), Seen::Late(_)), "{number}"));
+        let count = 2 * REMEMBERED_GAPS as u32;
+        (0..=count).for_each(|number| assert!(matches!(sequence.see(2 * number), Seen::New(_))));
+        assert_eq!(gaps(&mut sequence).len(), count as usize);
+        (0..count).for_each(|number| assert!(matches!(sequence.see(2 * number + 1), Seen::Late(_)), "{number}"));
     }
 
     #[test]
-    fn holes_are_told_from_the_lowest_and_late_numbers_are_not_repeated_ones() {
+    fn gaps_are_reported_in_ascending_order_and_late_numbers_are_not_repeated_ones() {
         let mut sequence = Sequence::new(1 << 16);
         (0..50).chain(59..90).chain(300..301).for_each(|number| assert_ne!(sequence.see(number), Seen::Repeated));
         assert_eq!(gaps(&mut sequence), [(50, 58), (90, 299)]);
@@ -364,7 +367,7 @@ mod tests {
             assert!(matches!(sequence.see(number), Seen::New(_)));
         }
         assert_eq!((wrapped(sequence.next()), gaps(&mut sequence)), (3, vec![]));
-        // Also when those after the turn come first.
+        // Also when numbers after the wrap arrive first.
         let mut sequence = Sequence::new(1 << 16);
         sequence.see(0);
         assert!(matches!(sequence.see(u32::MAX), Seen::Late(_)));
@@ -372,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_far_ahead_is_kept_aside_and_many_are_a_jump() {
+    fn a_number_far_ahead_is_kept_apart_and_many_are_a_jump() {
         let mut sequence = Sequence::new(1 << 10);
         (0..8).for_each(|number| assert_ne!(sequence.see(number), Seen::Repeated));
         assert!(matches!(sequence.see(1_507_978_615), Seen::New(_)));
@@ -389,27 +392,27 @@ mod tests {
     }
 
     #[test]
-    fn late_numbers_that_split_a_hole_again_and_again_are_told_apart_and_leave_no_crumbs() {
+    fn late_numbers_that_split_a_gap_many_times_are_told_from_repeated_ones_in_bounded_memory() {
         let mut sequence = Sequence::new(1 << 20);
         sequence.see(1_000_000);
         assert_eq!(gaps(&mut sequence), [(0, 999_999)]);
         for number in (1..1_000_000).step_by(2) {
             assert!(matches!(sequence.see(number), Seen::Late(_)), "{number}");
-            assert!(sequence.given_up.len() <= REMEMBERED_HOLES);
+            assert!(sequence.given_up.len() <= REMEMBERED_GAPS);
         }
         assert_eq!(sequence.see(999_999), Seen::Repeated);
         assert!(matches!(sequence.see(999_998), Seen::Late(_)));
     }
 
     #[test]
-    fn a_hole_has_its_time_and_numbers_after_it_do_not_prolong_it() {
+    fn a_gap_lasts_for_the_window_and_later_numbers_do_not_prolong_it() {
         let (second, mut sequence) = (Duration::from_secs(1), Sequence::new(1 << 16));
         sequence.see(1);
         assert_eq!(sequence.deadline(second, Duration::ZERO), Some(second));
         sequence.see(3);
         assert_eq!(sequence.deadline(second, second / 2), Some(second));
         assert_eq!(sequence.expire(second / 2), None);
-        assert_eq!(sequence.expire(second).map(Hole::len), Some(1));
+        assert_eq!(sequence.expire(second).map(Gap::len), Some(1));
         assert_eq!(sequence.expire(second), None);
         assert_eq!(sequence.deadline(second, second), Some(2 * second));
         sequence.see(2);

@@ -1,4 +1,4 @@
-//! One connection of an agent: a hello that tells which kind it is, then messages until it ends.
+//! One connection of an agent: a hello, which tells the kind of the connection, then messages until it ends.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -13,66 +13,65 @@ use crate::explain::Explain;
 use crate::protocol::fault::Fault;
 use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
 
-use super::agent::Mode;
-use super::dictionary::{Id, Name};
 use super::explain::Explainer;
-use super::hq::{Hq, Unwelcome, lock};
-use super::normalize::{self, Definition, Place};
-use super::queue::Marker;
-use super::run::{Arrival, Run};
-use super::wire::{self, Control, Data, Opening};
+use super::hq::{Hq, Rejection};
+use super::messages;
+use super::normalize::{self, MessagePosition};
+use super::run::{Run, lock};
+use super::wire::{self, Opening};
 
-/// While a run lives, its connections look at its clock this often.
-const TICK: Duration = Duration::from_secs(1);
-/// The run of a data connection that came too early is looked for this often.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Every connection of an open run checks this often whether events of the run are due.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// A data connection that arrived before its run searches for the run this often.
+const RUN_RETRY: Duration = Duration::from_millis(20);
 
 /// The state of one connection.
 #[derive(Debug)]
 pub struct BytefrogSession {
     hq: Hq,
     address: Option<IpAddr>,
-    phase: Phase,
+    state: State,
     /// Offset in the stream of the first byte not consumed.
     offset: u64,
-    /// Part of a message is here and waits for the rest.
-    begun: bool,
-    /// When the run has to be looked at though nothing arrives.
+    /// The start of a message is here, and its rest is not.
+    is_in_message: bool,
+    /// When events of the run are due though nothing arrives.
     due: Option<Duration>,
-    /// Bytes of messages that went out in this call, whenever they came.
+    /// Bytes of the messages that were written as events in this call, of all connections of the run.
     written: u64,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum State {
     /// Waiting for a hello.
     Opening,
-    Control(Member),
-    Data(Member),
-    /// It will be told so, and closed; what still comes is counted.
-    Unwelcome(Stranger),
-    /// Nothing can be read any more; what still comes is counted.
-    Broken(Fault, Option<Member>),
-    /// All is said but the end of the run, where this was its last connection.
-    Leaving(Member),
+    Control(Membership),
+    Data(Membership),
+    /// A data connection without a run. What arrives is counted as lost.
+    Unregistered(UnregisteredConnection),
+    /// Nothing more can be decoded. What arrives is counted as lost.
+    Failed(Fault, Option<Membership>),
+    /// The end of the connection is reported; the end of the run is not, if this was its last connection.
+    Leaving(Membership),
     Finished,
 }
 
 /// A data connection that belongs to no run.
 #[derive(Debug)]
-struct Stranger {
+struct UnregisteredConnection {
     fault: Fault,
-    /// The run that it asks for, as long as that may still come (rule 29).
+    /// The id of its run, as long as that run may still be opened (rule 29).
     wanted: Option<u8>,
-    /// When it is told so.
+    /// When the connection is refused.
     until: Duration,
-    /// When its run is looked for again.
-    again: Duration,
+    /// When the run is searched for next.
+    retry_at: Duration,
 }
 
-/// A connection's place in its run; given back when dropped, so that a run ends whatever ends its connections.
+/// The membership of a connection in its run. Dropping it leaves the run, so that a run ends however its connections
+/// end.
 #[derive(Debug)]
-struct Member {
+struct Membership {
     hq: Hq,
     run: Arc<Mutex<Run>>,
     source: u16,
@@ -80,10 +79,17 @@ struct Member {
     has_left: bool,
 }
 
+impl Hq {
+    /// A session for a connection from this address; `None`: from a file.
+    pub fn session(&self, address: Option<IpAddr>) -> BytefrogSession {
+        BytefrogSession::new(self.clone(), address)
+    }
+}
+
 impl BytefrogSession {
     /// A session at the start of a connection.
-    pub(super) fn new(hq: Hq, address: Option<IpAddr>) -> Self {
-        BytefrogSession { hq, address, phase: Phase::Opening, offset: 0, begun: false, due: None, written: 0 }
+    fn new(hq: Hq, address: Option<IpAddr>) -> Self {
+        BytefrogSession { hq, address, state: State::Opening, offset: 0, is_in_message: false, due: None, written: 0 }
     }
 }
 
@@ -92,11 +98,11 @@ impl Session for BytefrogSession {
         let expanded = out.batch.total_expanded_bytes();
         let mut consumed = 0;
         let flow = loop {
-            let step = match &mut self.phase {
-                Phase::Opening => self.open(&input[consumed..], now, out),
-                Phase::Control(_) | Phase::Data(_) => self.messages(&input[consumed..], now, out),
-                Phase::Unwelcome(Stranger { fault, wanted, .. }) => {
-                    // Who does not wait for an answer is no agent.
+            let step = match &mut self.state {
+                State::Opening => self.open(&input[consumed..], now, out),
+                State::Control(_) | State::Data(_) => self.messages(&input[consumed..], now, out),
+                State::Unregistered(UnregisteredConnection { fault, wanted, .. }) => {
+                    // A peer that does not wait for the answer is no agent.
                     if consumed < input.len() {
                         *wanted = None;
                     }
@@ -105,13 +111,13 @@ impl Session for BytefrogSession {
                     consumed = input.len();
                     break Flow::Continue;
                 }
-                Phase::Broken(fault, _) => {
+                State::Failed(fault, _) => {
                     fault.count(&input[consumed..]);
                     self.offset += (input.len() - consumed) as u64;
                     consumed = input.len();
                     break Flow::Close;
                 }
-                Phase::Leaving(_) | Phase::Finished => break Flow::Close,
+                State::Leaving(_) | State::Finished => break Flow::Close,
             };
             match step {
                 Ok(Progress { consumed: more, flow }) => {
@@ -124,11 +130,11 @@ impl Session for BytefrogSession {
                 Err((more, error)) => {
                     consumed += more;
                     self.offset += more as u64;
-                    self.break_off(error, &input[consumed..], now, out);
+                    self.fail(error, &input[consumed..], now, out);
                 }
             }
         };
-        self.begun = flow == Flow::Continue && consumed < input.len();
+        self.is_in_message = flow == Flow::Continue && consumed < input.len();
         let expanded = out.batch.total_expanded_bytes() - expanded;
         let written = std::mem::take(&mut self.written);
         out.charge(self.hq.options().amplification, written.max(consumed as u64), expanded, now.elapsed);
@@ -136,67 +142,67 @@ impl Session for BytefrogSession {
     }
 
     fn finish(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) -> Flow {
-        if !matches!(self.phase, Phase::Leaving(_) | Phase::Finished) {
-            self.tell_end(rest, end, now, out);
+        if !matches!(self.state, State::Leaving(_) | State::Finished) {
+            self.report_end(rest, end, now, out);
         }
-        if let Phase::Leaving(member) = &mut self.phase {
+        if let State::Leaving(member) = &mut self.state {
             if !member.leave(now, out) {
                 return Flow::Again;
             }
-            self.phase = Phase::Finished;
+            self.state = State::Finished;
         }
         Flow::Close
     }
 
     fn awaiting(&self) -> Awaiting {
-        match &self.phase {
-            Phase::Opening => Awaiting::Handshake,
-            Phase::Control(_) | Phase::Data(_) if self.begun => Awaiting::Rest { offset: self.offset },
+        match &self.state {
+            State::Opening => Awaiting::Handshake,
+            State::Control(_) | State::Data(_) if self.is_in_message => Awaiting::Rest { offset: self.offset },
             _ => Awaiting::Message,
         }
     }
 
     fn poll_timeout(&self) -> Option<Duration> {
-        match &self.phase {
-            Phase::Unwelcome(Stranger { until, again, .. }) => Some(*until.min(again)),
-            Phase::Control(_) | Phase::Data(_) => self.due,
+        match &self.state {
+            State::Unregistered(UnregisteredConnection { until, retry_at, .. }) => Some(*until.min(retry_at)),
+            State::Control(_) | State::Data(_) => self.due,
             _ => None,
         }
     }
 
     fn handle_timeout(&mut self, now: Now, out: &mut Output) -> Flow {
-        match &mut self.phase {
-            Phase::Unwelcome(stranger) => {
-                if let Some(id) = stranger.wanted
-                    && let Ok(run) = self.hq.find(id, self.address, now)
+        match &mut self.state {
+            State::Unregistered(connection) => {
+                if let Some(id) = connection.wanted
+                    && let Ok(run) = find_run(&self.hq, id, self.address, now, out)
                 {
                     let size = wire::DATA_HELLO_BYTES;
                     self.join(run, false, self.offset - size, size, now, out);
                     return Flow::Continue;
                 }
-                stranger.again = now.elapsed + LOOK_AGAIN;
-                if now.elapsed < stranger.until {
+                connection.retry_at = now.elapsed + RUN_RETRY;
+                if now.elapsed < connection.until {
                     return Flow::Continue;
                 }
-                wire::write_error(&stranger.fault.detail, &mut out.reply);
-                if let Phase::Unwelcome(stranger) = std::mem::replace(&mut self.phase, Phase::Finished) {
-                    self.phase = Phase::Broken(stranger.fault, None);
+                wire::write_error(&connection.fault.detail, &mut out.reply);
+                if let State::Unregistered(connection) = std::mem::replace(&mut self.state, State::Finished) {
+                    self.state = State::Failed(connection.fault, None);
                 }
                 Flow::Close
             }
-            Phase::Control(member) | Phase::Data(member) => {
+            State::Control(member) | State::Data(member) => {
                 let mut run = lock(&member.run);
-                run.at(now);
+                run.set_now(now);
                 let (expanded, written) = (out.batch.total_expanded_bytes(), run.written_bytes);
                 if member.is_control {
-                    member.attend(&mut run, self.offset, now, out);
+                    member.service_control(&mut run, self.offset, now, out);
                 }
                 let is_done = run.pump(now, out);
-                run.speak_for(member.source, out);
+                run.set_origin(member.source, out);
                 let (expanded, written) = (out.batch.total_expanded_bytes() - expanded, run.written_bytes - written);
-                // Who has caused too much waits before the next message.
+                // A peer without credit waits before its next message.
                 out.charge(self.hq.options().amplification, written, expanded, now.elapsed);
-                self.due = next_look(&mut run, now);
+                self.due = next_check(&mut run, now);
                 if is_done { Flow::Continue } else { Flow::Again }
             }
             _ => Flow::Continue,
@@ -204,7 +210,7 @@ impl Session for BytefrogSession {
     }
 
     fn poll_wake(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Phase::Control(member) = &self.phase else { return Poll::Pending };
+        let State::Control(member) = &self.state else { return Poll::Pending };
         let mut run = lock(&member.run);
         if !run.outbox.is_empty() {
             return Poll::Ready(());
@@ -214,83 +220,90 @@ impl Session for BytefrogSession {
     }
 
     fn shutdown(&mut self, now: Now, out: &mut Output) -> Shutdown {
-        if let Phase::Control(member) = &self.phase {
-            out.reply.put_slice(&lock(&member.run).agent.farewell(now.elapsed));
+        if let State::Control(member) = &self.state {
+            out.reply.put_slice(&lock(&member.run).agent.shutdown_messages(now.elapsed));
         }
         Shutdown::Close
     }
 
     fn explainer(&self) -> Box<dyn Explain> {
         let hq = self.hq.clone();
-        Box::new(match &self.phase {
-            Phase::Opening => Explainer::new(hq),
-            Phase::Control(_) => Explainer::control(hq),
-            Phase::Data(member) => Explainer::data(hq, lock(&member.run).version),
-            // Its hello has been consumed, and its run may still come (rule 29).
-            Phase::Unwelcome(Stranger { wanted: Some(run), .. }) => Explainer::joined(hq, *run),
+        Box::new(match &self.state {
+            State::Opening => Explainer::new(hq),
+            State::Control(_) => Explainer::control(hq),
+            State::Data(member) => Explainer::data(hq, lock(&member.run).version),
+            // Its hello was consumed, and its run may still be opened (rule 29).
+            State::Unregistered(UnregisteredConnection { wanted: Some(run), .. }) => Explainer::joined(hq, *run),
             _ => Explainer::lost(hq),
         })
     }
 }
 
-/// What a step has consumed; or that, and what is wrong behind it.
+/// The result of a step; on an error, the bytes consumed before it.
 type Step = Result<Progress, (usize, DecodeError)>;
 
 impl BytefrogSession {
-    /// The hello.
+    /// Reads the hello.
     fn open(&mut self, input: &[u8], now: Now, out: &mut Output) -> Step {
         let opening = wire::opening(input).map_err(|error| (0, error))?;
         let Some((opening, size)) = opening else { return Ok(Progress { consumed: 0, flow: Flow::Continue }) };
         match opening {
             Opening::Hello { version, project } => {
-                let run = self.hq.open(version, project, self.address, now, &mut out.reply);
-                self.join(run, true, self.offset, size as u64, now, out);
+                let listener = out.batch.origin().listener.clone();
+                let opened = self.hq.open(version, project, self.address, &listener, now, &mut out.reply);
+                self.join(opened.run, true, self.offset, size as u64, now, out);
+                if opened.is_untraced {
+                    normalize::untraced(out, MessagePosition { offset: self.offset, length: size as u64, now });
+                }
+                if opened.is_taken_over {
+                    out.warn("run_id_taken_over");
+                }
             }
-            Opening::DataHello { run: id } => match self.hq.find(id, self.address, now) {
+            Opening::DataHello { run: id } => match find_run(&self.hq, id, self.address, now, out) {
                 Ok(run) => self.join(run, false, self.offset, size as u64, now, out),
                 Err(why) => {
                     let detail = format!("data hello for run {id}: {}", why.as_str());
                     let mut fault = Fault::new(Reason::Unauthorized, self.offset, detail);
                     fault.count(&input[..size]);
-                    let wanted = (why == Unwelcome::Unknown && self.hq.is_live()).then_some(id);
+                    let wanted = (why == Rejection::UnknownRun && self.hq.is_live()).then_some(id);
                     let until = now.elapsed + wanted.map_or(Duration::ZERO, |_| self.hq.options().refusal_wait);
-                    let again = until.min(now.elapsed + LOOK_AGAIN);
-                    self.phase = Phase::Unwelcome(Stranger { fault, wanted, until, again });
+                    let retry_at = until.min(now.elapsed + RUN_RETRY);
+                    self.state = State::Unregistered(UnregisteredConnection { fault, wanted, until, retry_at });
                 }
             },
         }
         Ok(Progress { consumed: size, flow: Flow::Continue })
     }
 
-    /// The connection belongs to a run now; the hello stood at `offset` and had `size` bytes.
+    /// Makes the connection a member of a run. Its hello had `size` bytes at `offset`.
     fn join(&mut self, run: Arc<Mutex<Run>>, is_control: bool, offset: u64, size: u64, now: Now, out: &mut Output) {
         let mut open = lock(&run);
         let origin = Arc::new(out.batch.origin().with_version(open.version.as_str()));
         out.batch.set_origin(origin.clone());
         out.batch.set_resource(open.resource.clone());
         let source = open.join(origin);
-        open.at(now);
+        open.set_now(now);
         if is_control {
-            normalize::connected(out, Place { offset, length: size, now });
+            normalize::connected(out, MessagePosition { offset, length: size, now });
         } else {
             open.data_arrived(now);
             out.reply.put_u8(wire::DATA_HELLO_REPLY);
         }
         out.decoded_bytes += size;
-        self.due = next_look(&mut open, now);
+        self.due = next_check(&mut open, now);
         drop(open);
-        let member = Member { hq: self.hq.clone(), run, source, is_control, has_left: false };
-        self.phase = if is_control { Phase::Control(member) } else { Phase::Data(member) };
+        let member = Membership { hq: self.hq.clone(), run, source, is_control, has_left: false };
+        self.state = if is_control { State::Control(member) } else { State::Data(member) };
     }
 
-    /// Messages of a control or data connection, until the input or the room in the batch is used up.
+    /// Decodes messages of a control or data connection, until the input ends or the batch is full.
     fn messages(&mut self, input: &[u8], now: Now, out: &mut Output) -> Step {
-        let (Phase::Control(member) | Phase::Data(member)) = &mut self.phase else {
+        let (State::Control(member) | State::Data(member)) = &mut self.state else {
             return Ok(Progress { consumed: 0, flow: Flow::Close });
         };
         let emit_definitions = self.hq.emit_definitions();
         let mut run = lock(&member.run);
-        run.at(now);
+        run.set_now(now);
         let written = run.written_bytes;
         let mut at = 0;
         let result = loop {
@@ -298,14 +311,14 @@ impl BytefrogSession {
                 if !run.pump(now, out) {
                     break Ok(Progress { consumed: at, flow: Flow::Again });
                 }
-                run.speak_for(member.source, out);
+                run.set_origin(member.source, out);
             }
             let rest = &input[at..];
             let offset = self.offset + at as u64;
             let size = if member.is_control {
-                control(&mut run, rest, offset, now, out)
+                messages::control(&mut run, rest, offset, now, out)
             } else {
-                data(&mut run, member.source, emit_definitions, rest, offset, now, out)
+                messages::data(&mut run, member.source, emit_definitions, rest, offset, now, out)
             };
             match size {
                 Ok(Some(size)) => at += size,
@@ -315,71 +328,71 @@ impl BytefrogSession {
         };
         let is_done = run.pump(now, out);
         if member.is_control {
-            member.attend(&mut run, self.offset + at as u64, now, out);
+            member.service_control(&mut run, self.offset + at as u64, now, out);
         }
-        run.speak_for(member.source, out);
+        run.set_origin(member.source, out);
         self.written += run.written_bytes - written;
-        self.due = next_look(&mut run, now);
+        self.due = next_check(&mut run, now);
         match result {
             Ok(Progress { consumed, .. }) if !is_done => Ok(Progress { consumed, flow: Flow::Again }),
             result => result,
         }
     }
 
-    /// Nothing behind this can be understood: there is no resynchronisation (rule 14).
-    fn break_off(&mut self, error: DecodeError, rest: &[u8], now: Now, out: &mut Output) {
+    /// Ends decoding: nothing behind the error can be decoded (rule 14).
+    fn fail(&mut self, error: DecodeError, rest: &[u8], now: Now, out: &mut Output) {
         let reason = match error.kind {
             DecodeErrorKind::Unsupported { .. } => Reason::Unsupported,
             DecodeErrorKind::TooLarge { .. } => Reason::TooLarge,
             DecodeErrorKind::Short { .. } | DecodeErrorKind::Invalid { .. } => Reason::Malformed,
         };
-        // Operators mix up ports: say what the first byte looks like.
-        let looks_like = match (&self.phase, rest.first()) {
-            (Phase::Opening, Some(0x16)) => "; this looks like TLS, which agents do not speak",
-            (Phase::Opening, Some(byte)) if byte.is_ascii_uppercase() => "; this looks like HTTP, another protocol",
+        // Operators mix up ports: report what the first byte looks like.
+        let looks_like = match (&self.state, rest.first()) {
+            (State::Opening, Some(0x16)) => "; this looks like TLS, which agents do not speak",
+            (State::Opening, Some(byte)) if byte.is_ascii_uppercase() => "; this looks like HTTP, another protocol",
             _ => "",
         };
         let detail = format!("at {}: {error}{looks_like}", self.offset + error.offset as u64);
-        let member = match std::mem::replace(&mut self.phase, Phase::Finished) {
-            Phase::Control(member) => {
-                // An error would end a program that has not been let run (section 1.4).
+        let member = match std::mem::replace(&mut self.state, State::Finished) {
+            State::Control(member) => {
+                // An `error` message would end a program that has not been started (section 1.4).
                 let mut run = lock(&member.run);
                 if run.agent.is_started() {
                     wire::write_error(&detail, &mut out.reply);
                 } else {
-                    out.reply.put_slice(&run.agent.farewell(now.elapsed));
+                    out.reply.put_slice(&run.agent.shutdown_messages(now.elapsed));
                 }
                 drop(run);
                 Some(member)
             }
-            Phase::Data(member) => Some(member),
+            State::Data(member) => Some(member),
             _ => {
                 wire::write_error(&detail, &mut out.reply);
                 None
             }
         };
-        self.phase = Phase::Broken(Fault::new(reason, self.offset, detail), member);
+        self.state = State::Failed(Fault::new(reason, self.offset, detail), member);
     }
 
-    /// The last words about the connection itself.
-    fn tell_end(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) {
-        let (fault, member) = match std::mem::replace(&mut self.phase, Phase::Finished) {
-            Phase::Unwelcome(stranger) => (Some(stranger.fault), None),
-            Phase::Broken(fault, member) => (Some(fault), member),
-            Phase::Control(member) | Phase::Data(member) => (None, Some(member)),
-            Phase::Opening | Phase::Leaving(_) | Phase::Finished => (None, None),
+    /// Reports the end of the connection.
+    fn report_end(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) {
+        let (fault, member) = match std::mem::replace(&mut self.state, State::Finished) {
+            State::Unregistered(connection) => (Some(connection.fault), None),
+            State::Failed(fault, member) => (Some(fault), member),
+            State::Control(member) | State::Data(member) => (None, Some(member)),
+            State::Opening | State::Leaving(_) | State::Finished => (None, None),
         };
         let fault = match fault {
             Some(fault) => Some(fault),
             None if rest.is_empty() => None,
             None => {
                 let reason = end.reason();
-                let detail = format!("{} bytes of a message are here, and {}", rest.len(), end.as_str());
+                let detail = format!("{} bytes of an incomplete message, and {}", rest.len(), end.as_str());
                 Some(Fault::new(reason, self.offset, detail))
             }
         };
         if let Some(member) = &member {
-            lock(&member.run).speak_for(member.source, out);
+            lock(&member.run).set_origin(member.source, out);
         }
         if let Some(mut fault) = fault {
             fault.count(rest);
@@ -388,152 +401,67 @@ impl BytefrogSession {
         self.offset += rest.len() as u64;
         if let Some(member) = member {
             let mut run = lock(&member.run);
-            run.at(now);
+            run.set_now(now);
             if member.is_control && run.lose_control() {
-                let place = Place { offset: self.offset, length: 0, now };
+                let position = MessagePosition { offset: self.offset, length: 0, now };
                 let mode = run.agent.mode();
-                normalize::agent_is(out, names::BYTEFROG_AGENT_DISCONNECTED, mode, Severity::Warn, place);
+                normalize::agent_changed(out, names::BYTEFROG_AGENT_DISCONNECTED, mode, Severity::Warn, position);
             }
             drop(run);
-            self.phase = Phase::Leaving(member);
+            self.state = State::Leaving(member);
         }
     }
 }
 
-impl Member {
-    /// What is due on a control connection: commands, wishes that have become harmless, news of the agent's health.
-    fn attend(&self, run: &mut Run, offset: u64, now: Now, out: &mut Output) {
+impl Membership {
+    /// Writes what is due on a control connection: commands of operators, commands that waited, changes of health.
+    fn service_control(&self, run: &mut Run, offset: u64, now: Now, out: &mut Output) {
         out.reply.put_slice(&std::mem::take(&mut run.outbox));
-        out.reply.put_slice(run.agent.take_wish(now.elapsed).as_slice());
+        out.reply.put_slice(run.agent.take_pending(now.elapsed).as_slice());
         if run.agent.check_health(now.elapsed) {
-            let place = Place { offset, length: 0, now };
-            run.speak_for(self.source, out);
+            let position = MessagePosition { offset, length: 0, now };
+            run.set_origin(self.source, out);
             let mode = run.agent.mode();
-            normalize::agent_is(out, names::BYTEFROG_AGENT_UNHEALTHY, mode, Severity::Warn, place);
+            normalize::agent_changed(out, names::BYTEFROG_AGENT_UNHEALTHY, mode, Severity::Warn, position);
         }
     }
 
-    /// The run goes on without this connection, or its id is free.
-    fn step_out(&self) {
+    /// Leaves the run. Its id becomes free if this was its last connection.
+    fn leave_run(&self) {
         let is_last = lock(&self.run).leave();
         if is_last {
             self.hq.close(&self.run);
         }
     }
 
-    /// Leaves the run, and ends it where this was its last connection. `false`: the batch is full; call again.
+    /// Leaves the run, and reports its end if this was its last connection. `false`: the batch is full; call again.
     fn leave(&mut self, now: Now, out: &mut Output) -> bool {
         if !self.has_left {
             self.has_left = true;
-            self.step_out();
+            self.leave_run();
         }
         let mut run = lock(&self.run);
-        run.at(now);
+        run.set_now(now);
         run.pump(now, out)
     }
 }
 
-impl Drop for Member {
+impl Drop for Membership {
     fn drop(&mut self) {
         if !self.has_left {
-            self.step_out();
+            self.leave_run();
         }
     }
 }
 
-/// When a connection looks at its run next: when something is due, and every now and then, because another connection
-/// may have left something behind.
-fn next_look(run: &mut Run, now: Now) -> Option<Duration> {
-    let tick = now.elapsed + TICK;
+/// The run that a data connection asks for.
+fn find_run(hq: &Hq, id: u8, address: Option<IpAddr>, now: Now, out: &Output) -> Result<Arc<Mutex<Run>>, Rejection> {
+    hq.find(id, address, &out.batch.origin().listener, now)
+}
+
+/// When a connection checks its run next: when something is due, and periodically, because another connection may have
+/// ended with events of the run unwritten.
+fn next_check(run: &mut Run, now: Now) -> Option<Duration> {
+    let tick = now.elapsed + CHECK_INTERVAL;
     Some(run.deadline().map_or(tick, |due| due.min(tick)))
-}
-
-/// One message of a control connection: its size. `None`: not all of it is here.
-fn control(run: &mut Run, input: &[u8], offset: u64, now: Now, out: &mut Output) -> Result<Option<usize>, DecodeError> {
-    let Some((message, size)) = wire::control(input)? else { return Ok(None) };
-    let place = Place { offset, length: size as u64, now };
-    match message {
-        Control::Heartbeat { mode, buffers } => {
-            let mode = Mode::of(mode);
-            let has_recovered = run.agent.heartbeat(mode, now.elapsed);
-            normalize::heartbeat(out, mode, buffers, place);
-            if has_recovered {
-                let place = Place { length: 0, ..place };
-                normalize::agent_is(out, names::BYTEFROG_AGENT_RECOVERED, mode, Severity::Info, place);
-            }
-        }
-        Control::DataBreak { sequence } if run.data_break(sequence) => normalize::data_break(out, sequence, place),
-        Control::DataBreak { sequence } => {
-            let detail = format!("data break for number {sequence}, which is not after the one before; ignored");
-            let mut fault = Fault::new(Reason::Malformed, offset, detail);
-            fault.count(&input[..size]);
-            fault.tell(now, out);
-            return Ok(Some(size));
-        }
-        Control::Class { fate, name } => normalize::class(out, fate, name, place),
-        Control::Error { text } => {
-            run.agent.failed();
-            normalize::error(out, text, place);
-        }
-    }
-    out.decoded_bytes += size as u64;
-    Ok(Some(size))
-}
-
-/// One message of a data connection: its size. `None`: not all of it is here.
-fn data(
-    run: &mut Run,
-    source: u16,
-    emit_definitions: bool,
-    input: &[u8],
-    offset: u64,
-    now: Now,
-    out: &mut Output,
-) -> Result<Option<usize>, DecodeError> {
-    let Some((message, size)) = wire::data(input, run.version)? else { return Ok(None) };
-    let arrival = Arrival { message: &input[..size], source, offset, now };
-    let (id, definition) = match message {
-        Data::Call(call) => {
-            run.call(call, arrival, out);
-            return Ok(Some(size));
-        }
-        Data::Marker { time, sequence, key, value } => {
-            let (key, value) = (Name::read(key), Name::read(value));
-            let is_repaired = key.is_repaired || value.is_repaired;
-            let marker = Marker { time, key: key.text, value: value.text, is_repaired };
-            run.marker(sequence, marker, arrival, out);
-            return Ok(Some(size));
-        }
-        Data::ThreadName { thread, time, name } => {
-            let is_kept = run.may_learn() && run.dictionary.name_thread(thread, time, name);
-            let at = run.time_seen(time);
-            (is_kept.then_some(Id::Thread(thread)), Definition::Thread { thread, time, at, name })
-        }
-        Data::Method { method, signature } => {
-            let is_kept = run.may_learn() && run.dictionary.map_method(method, signature);
-            (is_kept.then_some(Id::Method(method)), Definition::Method { method, signature })
-        }
-        Data::Exception { exception, name } => {
-            let is_kept = run.may_learn() && run.dictionary.map_exception(exception, name);
-            (is_kept.then_some(Id::Exception(exception)), Definition::Exception { exception, name })
-        }
-        Data::SourceLocation { location, method, lines, characters } => {
-            let is_kept = run.may_learn() && run.dictionary.map_location(location, lines);
-            let definition = Definition::SourceLocation { location, method, lines, characters };
-            (is_kept.then_some(Id::SourceLocation(location)), definition)
-        }
-        Data::SourceLocationCount { method, count } => (None, Definition::SourceLocationCount { method, count }),
-    };
-    match id {
-        Some(id) => run.mapped(id),
-        None if matches!(definition, Definition::SourceLocationCount { .. }) => {}
-        None => out.warn("dictionary_full"),
-    }
-    if emit_definitions {
-        run.speak_for(source, out);
-        let place = Place { offset, length: size as u64, now };
-        normalize::definition(out, definition, place);
-    }
-    out.decoded_bytes += size as u64;
-    Ok(Some(size))
 }

@@ -1,4 +1,4 @@
-//! Bytes → borrowed messages, and the few messages of ours. Layouts: field notes, section 2; big-endian throughout.
+//! Decodes messages without copying, and writes the few messages of the collector. Layouts: section 2; big-endian.
 //!
 //! Nothing here allocates. No message of an agent is longer than 131,083 bytes, because no length field has more
 //! than 16 bits.
@@ -7,12 +7,12 @@ use bytes::{BufMut, BytesMut};
 
 use crate::codec::reader::{DecodeError, DecodeErrorKind, Reader};
 
-/// Protocol version, 1 to 4: it fixes the layout of everything behind the hello.
+/// The protocol version, 1 to 4, which determines the layouts of all messages behind the hello.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Version(u8);
 
 impl Version {
-    /// A version that some agent speaks; `None` for others.
+    /// A supported version; `None`: it is not supported.
     pub(super) fn new(version: u8) -> Option<Version> {
         matches!(version, 1..=4).then_some(Version(version))
     }
@@ -27,13 +27,13 @@ impl Version {
         ["1", "2", "3", "4"][usize::from(self.0 - 1)]
     }
 
-    /// Whether agents of this version name their threads. Later ones may, but none does (rule 12).
+    /// Whether agents of this version send names of threads. Agents of later versions may, and none does (rule 12).
     pub(super) fn names_threads(self) -> bool {
         self.0 <= 2
     }
 }
 
-/// How a connection begins (rule 1).
+/// The first message of a connection (rule 1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Opening {
     /// `hello` or `project hello`: a control connection.
@@ -47,13 +47,13 @@ pub(super) enum Opening {
 pub(super) enum Control<'a> {
     Heartbeat { mode: u8, buffers: u16 },
     DataBreak { sequence: u32 },
-    Class { fate: ClassFate, name: &'a [u8] },
+    Class { outcome: ClassOutcome, name: &'a [u8] },
     Error { text: &'a [u8] },
 }
 
 /// What the agent did with a class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ClassFate {
+pub(super) enum ClassOutcome {
     Transformed,
     Ignored,
     Failed,
@@ -101,19 +101,19 @@ pub(super) enum What {
     Bubbled {
         exception: u32,
     },
-    /// A line executed in the call that has just been closed.
+    /// A line that was executed in the call closed last.
     Visit {
         location: u32,
     },
 }
 
-/// The line number that stands for "unknown" (rule 24).
+/// The line number that means unknown (rule 24).
 pub(super) const NO_LINE: u16 = 0xFFFF;
 
-/// Reads the opening. `Ok(None)`: not all of it is here.
+/// Reads the first message. `Ok(None)`: it is incomplete.
 ///
 /// # Errors
-/// The first byte begins nothing that an agent sends, or the version is none that we know.
+/// No agent sends this first byte, or the version is unknown.
 pub(super) fn opening(input: &[u8]) -> Result<Option<(Opening, usize)>, DecodeError> {
     let [kind, rest @ ..] = input else { return Ok(None) };
     let size = match kind {
@@ -145,7 +145,7 @@ pub(super) fn opening(input: &[u8]) -> Result<Option<(Opening, usize)>, DecodeEr
     Ok(Some((opening, size)))
 }
 
-/// Reads a message of a control connection. `Ok(None)`: not all of it is here.
+/// Reads a message of a control connection. `Ok(None)`: it is incomplete.
 ///
 /// # Errors
 /// A type that agents do not send there.
@@ -154,16 +154,16 @@ pub(super) fn control(input: &[u8]) -> Result<Option<(Control<'_>, usize)>, Deco
     let message = match kind {
         8 => input.get(..4).map(|m| (Control::Heartbeat { mode: m[1], buffers: u16_at(m, 2) }, 4)),
         9 => input.get(..5).map(|m| (Control::DataBreak { sequence: u32_at(m, 1) }, 5)),
-        40 => text_at(input, 1).map(|(name, end)| (Control::Class { fate: ClassFate::Transformed, name }, end)),
-        41 => text_at(input, 1).map(|(name, end)| (Control::Class { fate: ClassFate::Ignored, name }, end)),
-        42 => text_at(input, 1).map(|(name, end)| (Control::Class { fate: ClassFate::Failed, name }, end)),
+        40 => text_at(input, 1).map(|(name, end)| (Control::Class { outcome: ClassOutcome::Transformed, name }, end)),
+        41 => text_at(input, 1).map(|(name, end)| (Control::Class { outcome: ClassOutcome::Ignored, name }, end)),
+        42 => text_at(input, 1).map(|(name, end)| (Control::Class { outcome: ClassOutcome::Failed, name }, end)),
         99 => text_at(input, 1).map(|(text, end)| (Control::Error { text }, end)),
         found => return Err(unknown(found, "8, 9, 40, 41, 42 or 99 on a control connection")),
     };
     Ok(message)
 }
 
-/// Reads a message of a data connection. `Ok(None)`: not all of it is here.
+/// Reads a message of a data connection. `Ok(None)`: it is incomplete.
 ///
 /// # Errors
 /// A type that agents of this version do not send there.
@@ -203,10 +203,10 @@ pub(super) fn data(input: &[u8], version: Version) -> Result<Option<(Data<'_>, u
 
 /// The size of a data hello.
 pub(super) const DATA_HELLO_BYTES: u64 = 2;
-/// Our answer to a data hello.
+/// The answer to a data hello.
 pub(super) const DATA_HELLO_REPLY: u8 = 31;
 
-/// Writes an `error` message; what does not fit 65,535 bytes is cut. The text is ASCII.
+/// Writes an `error` message, cut to 65,535 bytes. The text is ASCII.
 pub(super) fn write_error(text: &str, out: &mut BytesMut) {
     let text = crate::codec::text::cut(text, usize::from(u16::MAX));
     out.put_u8(99);
@@ -214,7 +214,7 @@ pub(super) fn write_error(text: &str, out: &mut BytesMut) {
     out.put_slice(text.as_bytes());
 }
 
-/// The four fields that every call has, the thread standing at `thread`.
+/// The four fields of every call; the thread is at offset `thread`.
 fn call(message: &[u8], what: What, thread: usize) -> Data<'static> {
     Data::Call(Call {
         what,
@@ -225,19 +225,19 @@ fn call(message: &[u8], what: What, thread: usize) -> Data<'static> {
     })
 }
 
-/// The text whose length stands at `at`, and the offset behind it. `None`: not all of it is here.
+/// The text whose length is at offset `at`, and the offset behind it. `None`: it is incomplete.
 fn text_at(input: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let length = input.get(at..at + 2)?;
     let end = at + 2 + usize::from(u16::from_be_bytes([length[0], length[1]]));
     Some((input.get(at + 2..end)?, end))
 }
 
-/// Callers have checked that the field is there.
+/// The caller has checked that the field is there.
 fn u16_at(message: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([message[at], message[at + 1]])
 }
 
-/// Callers have checked that the field is there.
+/// The caller has checked that the field is there.
 fn u32_at(message: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([message[at], message[at + 1], message[at + 2], message[at + 3]])
 }

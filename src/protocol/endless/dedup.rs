@@ -1,8 +1,8 @@
-//! What was delivered already: a bounded memory of bundles and events, so that a repeated upload is recognised.
+//! Recognises repeated uploads: a bounded memory of bundles and events that were delivered.
 //!
-//! A retry stamps the clocks at the front of the body anew; everything behind them stays (rule 21). So a bundle is known
-//! by what stands behind its clocks. A later upload may hold more events than the one that was lost on its way back:
-//! then each event is known by itself, together with who speaks.
+//! A retry writes new clocks at the front of the body; the bytes behind the clocks do not change (rule 21). A bundle is
+//! therefore identified by the bytes behind its clocks. A retry may hold more events than the upload whose answer was
+//! lost: then each event is identified by its own bytes together with the bundle's head.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
@@ -12,52 +12,90 @@ use std::time::Duration;
 use foldhash::quality::RandomState;
 use hashbrown::HashSet;
 
-use super::options::Dedup;
+use crate::options::{LONGEST, Section};
 
-/// A bundle or event as it is remembered.
+/// Limits of the memory for bundles and events that were delivered (rule 21).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dedup {
+    /// How long each entry is remembered. 48 h. Zero: nothing is remembered.
+    pub time: Duration,
+    /// The number of entries, bundles and events together; the oldest entry is removed first. Each takes about 64 bytes.
+    /// 100,000. 0: none.
+    pub entries: usize,
+}
+
+impl Dedup {
+    /// Reads the options; faults are reported to the section.
+    pub(super) fn read(section: &mut Section<'_>) -> Self {
+        let default = Dedup::default();
+        Dedup {
+            time: section.duration("time", default.time, Duration::ZERO..=LONGEST),
+            entries: section.count("entries", default.entries, 0..=100_000_000),
+        }
+    }
+
+    /// The most memory that a [`DedupCache`] with these limits takes, in bytes: a hash table at twice the size that it
+    /// needs, the queue by age, and both one and a half times while they grow.
+    pub(super) fn max_memory_bytes(self) -> u64 {
+        if self.entries == 0 || self.time.is_zero() {
+            return 0;
+        }
+        let table = self.entries.saturating_mul(8).div_ceil(7).next_power_of_two() * (size_of::<Fingerprint>() + 1);
+        let by_age = self.entries.next_power_of_two() * size_of::<(Fingerprint, Duration)>();
+        (table as u64).saturating_add(by_age as u64).saturating_mul(3) / 2
+    }
+}
+
+impl Default for Dedup {
+    fn default() -> Self {
+        Dedup { time: Duration::from_secs(48 * 3600), entries: 100_000 }
+    }
+}
+
+/// The identity of a bundle or event.
 pub(super) type Fingerprint = u128;
 
-/// What is known of a bundle that has just come in.
+/// What is known of a bundle that was received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Seen {
-    /// Nothing; from now on it is being delivered.
+pub(super) enum BundleStatus {
+    /// It was not seen before; from now on it is in flight.
     New,
     /// It was delivered.
     Delivered,
-    /// The same one is being delivered at this moment.
-    InFlightRequest,
+    /// The same bundle is being delivered by another request.
+    InFlight,
 }
 
 /// The memory of one listener.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct DedupCache {
     options: Dedup,
-    /// Two hashes of 64 bits, seeded at random: nobody can make two events alike.
+    /// Two 64-bit hashes with random seeds: a peer cannot construct two events with the same fingerprint.
     hashers: [RandomState; 2],
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    known: HashSet<Fingerprint, AsItIs>,
-    /// In the order in which they came, with the time of each.
+    known: HashSet<Fingerprint, BuildIdentityHasher>,
+    /// In the order of delivery, with the time of each.
     by_age: VecDeque<(Fingerprint, Duration)>,
-    underway: HashSet<Fingerprint, AsItIs>,
+    in_flight: HashSet<Fingerprint, BuildIdentityHasher>,
 }
 
-/// A fingerprint is two hashes already, and is not hashed again to find its place.
-pub(super) type AsItIs = BuildHasherDefault<LowHalf>;
+/// Keys of a hash table that are random already, such as fingerprints, are not hashed again.
+pub(super) type BuildIdentityHasher = BuildHasherDefault<IdentityHasher>;
 
-/// The hasher of [`AsItIs`].
+/// Takes the low half of a 128-bit key as its hash.
 #[derive(Debug, Default)]
-pub(super) struct LowHalf(u64);
+pub(super) struct IdentityHasher(u64);
 
-impl Hasher for LowHalf {
+impl Hasher for IdentityHasher {
     fn write_u128(&mut self, fingerprint: u128) {
         self.0 = fingerprint as u64;
     }
 
-    /// Nothing but numbers of 128 bits is looked up.
+    /// Never called: all keys are 128-bit numbers.
     fn write(&mut self, _bytes: &[u8]) {}
 
     fn finish(&self) -> u64 {
@@ -65,67 +103,56 @@ impl Hasher for LowHalf {
     }
 }
 
-/// What a memory with these limits takes at most: a table that has twice the room it needs, with those who came by age,
-/// and both once more in half while they grow.
-pub(super) fn most_bytes(options: Dedup) -> u64 {
-    if options.entries == 0 || options.time.is_zero() {
-        return 0;
-    }
-    let table = options.entries.saturating_mul(8).div_ceil(7).next_power_of_two() * (size_of::<Fingerprint>() + 1);
-    let by_age = options.entries.next_power_of_two() * size_of::<(Fingerprint, Duration)>();
-    (table as u64).saturating_add(by_age as u64).saturating_mul(3) / 2
-}
-
-impl Memory {
+impl DedupCache {
     pub(super) fn new(options: Dedup) -> Self {
-        Memory { options, hashers: [RandomState::default(), RandomState::default()], state: Mutex::default() }
+        DedupCache { options, hashers: [RandomState::default(), RandomState::default()], state: Mutex::default() }
     }
 
-    /// What stands for these parts together.
+    /// The fingerprint of these parts together.
     pub(super) fn fingerprint(&self, parts: impl Hash) -> Fingerprint {
         let [high, low] = &self.hashers;
         u128::from(high.hash_one(&parts)) << 64 | u128::from(low.hash_one(&parts))
     }
 
-    /// Whether anything is remembered at all.
+    /// Whether anything is remembered.
     pub(super) fn is_on(&self) -> bool {
         self.options.entries > 0 && !self.options.time.is_zero()
     }
 
-    /// A bundle has come in, known by any of these.
-    pub(super) fn begin(&self, bundle: &[Fingerprint], now: Duration) -> Seen {
+    /// Looks up a received bundle by any of these fingerprints. A new bundle is in flight from now on, under the first.
+    pub(super) fn begin(&self, bundle: &[Fingerprint], now: Duration) -> BundleStatus {
         if !self.is_on() {
-            return Seen::New;
+            return BundleStatus::New;
         }
         let mut state = self.lock();
-        state.forget(now.saturating_sub(self.options.time), self.options.entries);
+        state.evict(now.saturating_sub(self.options.time), self.options.entries);
         if bundle.iter().any(|one| state.known.contains(one)) {
-            return Seen::Delivered;
+            return BundleStatus::Delivered;
         }
-        if bundle.iter().any(|one| state.underway.contains(one)) {
-            return Seen::InFlightRequest;
+        if bundle.iter().any(|one| state.in_flight.contains(one)) {
+            return BundleStatus::InFlight;
         }
-        state.underway.extend(bundle.first());
-        Seen::New
+        state.in_flight.extend(bundle.first());
+        BundleStatus::New
     }
 
-    /// Whether an event, known by any of these, was delivered.
+    /// Whether an event with any of these fingerprints was delivered.
     pub(super) fn knows(&self, event: &[Fingerprint]) -> bool {
         let state = self.lock();
         event.iter().any(|one| state.known.contains(one))
     }
 
-    /// The bundle that began is over; these are remembered when it was delivered.
+    /// Ends the delivery of a bundle that was in flight, and remembers these fingerprints as delivered.
     pub(super) fn end(&self, bundle: Fingerprint, delivered: &[Fingerprint], now: Duration) {
         let mut state = self.lock();
-        state.underway.remove(&bundle);
+        state.in_flight.remove(&bundle);
         state.known.reserve(delivered.len());
         for fingerprint in delivered {
             if state.known.insert(*fingerprint) {
                 state.by_age.push_back((*fingerprint, now));
             }
         }
-        state.forget(now.saturating_sub(self.options.time), self.options.entries);
+        state.evict(now.saturating_sub(self.options.time), self.options.entries);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -134,8 +161,8 @@ impl Memory {
 }
 
 impl State {
-    /// Lets go of what is older than `since`, and of the oldest of more than `entries`.
-    fn forget(&mut self, since: Duration, entries: usize) {
+    /// Removes entries older than `since`, then the oldest until at most `entries` are left.
+    fn evict(&mut self, since: Duration, entries: usize) {
         while let Some((fingerprint, at)) = self.by_age.front()
             && (*at < since || self.by_age.len() > entries)
         {
@@ -149,8 +176,8 @@ impl State {
 mod tests {
     use super::*;
 
-    fn memory(seconds: u64, entries: usize) -> Memory {
-        Memory::new(Dedup { time: Duration::from_secs(seconds), entries })
+    fn cache(seconds: u64, entries: usize) -> DedupCache {
+        DedupCache::new(Dedup { time: Duration::from_secs(seconds), entries })
     }
 
     fn at(seconds: u64) -> Duration {
@@ -158,36 +185,36 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_is_known_once_it_was_delivered_and_not_before() {
-        let memory = memory(10, 10);
-        assert_eq!(memory.begin(&[1], at(0)), Seen::New);
-        assert_eq!(memory.begin(&[1], at(0)), Seen::InFlightRequest);
-        memory.end(1, &[], at(1));
-        assert_eq!(memory.begin(&[1], at(1)), Seen::New);
-        memory.end(1, &[1, 7], at(2));
-        assert_eq!(memory.begin(&[1], at(3)), Seen::Delivered);
-        assert_eq!(memory.begin(&[9, 1], at(3)), Seen::Delivered);
-        assert!(memory.knows(&[7]) && !memory.knows(&[8]));
+    fn a_bundle_is_a_repeat_only_after_it_was_delivered() {
+        let cache = cache(10, 10);
+        assert_eq!(cache.begin(&[1], at(0)), BundleStatus::New);
+        assert_eq!(cache.begin(&[1], at(0)), BundleStatus::InFlight);
+        cache.end(1, &[], at(1));
+        assert_eq!(cache.begin(&[1], at(1)), BundleStatus::New);
+        cache.end(1, &[1, 7], at(2));
+        assert_eq!(cache.begin(&[1], at(3)), BundleStatus::Delivered);
+        assert_eq!(cache.begin(&[9, 1], at(3)), BundleStatus::Delivered);
+        assert!(cache.knows(&[7]) && !cache.knows(&[8]));
     }
 
     #[test]
-    fn what_is_remembered_is_bounded_in_number_and_in_time() {
-        let memory = memory(10, 3);
-        memory.end(0, &[1, 2, 3, 4], at(0));
-        assert!(!memory.knows(&[1]) && memory.knows(&[2]) && memory.knows(&[4]));
-        memory.end(0, &[5], at(10));
-        assert_eq!(memory.begin(&[4], at(10)), Seen::Delivered);
-        assert_eq!(memory.begin(&[4], at(11)), Seen::New);
-        assert_eq!(memory.begin(&[5], at(11)), Seen::Delivered);
+    fn entries_are_bounded_in_number_and_in_time() {
+        let cache = cache(10, 3);
+        cache.end(0, &[1, 2, 3, 4], at(0));
+        assert!(!cache.knows(&[1]) && cache.knows(&[2]) && cache.knows(&[4]));
+        cache.end(0, &[5], at(10));
+        assert_eq!(cache.begin(&[4], at(10)), BundleStatus::Delivered);
+        assert_eq!(cache.begin(&[4], at(11)), BundleStatus::New);
+        assert_eq!(cache.begin(&[5], at(11)), BundleStatus::Delivered);
     }
 
     #[test]
-    fn without_room_or_time_nothing_is_a_repeat() {
-        for memory in [memory(10, 0), memory(0, 10)] {
-            assert!(!memory.is_on());
-            memory.end(1, &[1], at(0));
-            assert_eq!(memory.begin(&[1], at(1)), Seen::New);
-            assert_eq!(memory.begin(&[1], at(1)), Seen::New);
+    fn with_zero_entries_or_time_nothing_is_a_repeat() {
+        for cache in [cache(10, 0), cache(0, 10)] {
+            assert!(!cache.is_on());
+            cache.end(1, &[1], at(0));
+            assert_eq!(cache.begin(&[1], at(1)), BundleStatus::New);
+            assert_eq!(cache.begin(&[1], at(1)), BundleStatus::New);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes of an upload, named: what inflates, the bundle by its type, each event with its name.
+//! Explains the bytes of an upload: the compressed body, the bundle by its type, each event with its name.
 
 use crate::codec::gvariant::{Scratch, Skip, Slice, walk_type};
 use crate::codec::inflate::Gunzip;
@@ -8,20 +8,20 @@ use crate::explain::{Fault, Sheet};
 use crate::protocol::Head;
 
 use super::Options;
-use super::exchange::Encoding;
 use super::registry;
+use super::target::Encoding;
 use super::wire::{Layout, Version};
 
-/// Writes the body of a request onto the sheet, with what the decoder says of it.
+/// Writes the body of a request onto the sheet, with the decoder's faults.
 ///
-/// The version of the protocol is the one in the request's path. The bundle has offsets of its own, as events and faults
-/// tell them; where it was compressed, it follows those bytes.
+/// The protocol version is the one in the request's path. Offsets count in the bundle, as in events and faults; a
+/// decompressed bundle follows its compressed bytes.
 pub fn body(head: &Head, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
     let version = version(head);
     match Encoding::read(head) {
         _ if body.is_empty() => faults.iter().for_each(|fault| sheet.fault(fault)),
         Encoding::Plain => sheet.inner(faults, |sheet| bundle(body, version, sheet)),
-        Encoding::Unknown => sheet.inner(faults, |sheet| sheet.raw(body, "neither plain nor in gzip")),
+        Encoding::Unknown => sheet.inner(faults, |sheet| sheet.raw(body, "neither plain nor gzip")),
         Encoding::Gzip => match gunzip(body) {
             Ok(bytes) => {
                 sheet.field(body, "gzip", format_args!("{} bytes inflate to {}", body.len(), bytes.len()));
@@ -32,7 +32,7 @@ pub fn body(head: &Head, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
     }
 }
 
-/// The version before the last segment of a path.
+/// The version in a path: its last segment that is one.
 fn version(head: &Head) -> Version {
     let mut segments = head.path().rsplit('/').filter(|segment| !segment.is_empty());
     segments.find_map(Version::by_name).unwrap_or(Version::V3)
@@ -45,7 +45,7 @@ fn gunzip(body: &[u8]) -> Result<Vec<u8>, String> {
     Ok(gunzip.into_output())
 }
 
-/// Writes a bundle. Where it is not in the form that its version has, the part of it that is at fault is shown as such.
+/// Writes a bundle. A part that is not in normal form is shown as faulty.
 fn bundle(bytes: &[u8], version: Version, sheet: &mut Sheet) {
     let is_in_form = |layout: Layout| {
         let most = usize::try_from(Options::default().max_payload_bytes).unwrap_or(usize::MAX);
@@ -53,7 +53,7 @@ fn bundle(bytes: &[u8], version: Version, sheet: &mut Sheet) {
         walk_type(layout.type_string(), Slice::new(bytes), 0, &mut scratch, &mut Skip).is_ok()
     };
     let shipped = version.layout();
-    // The draft is meant only where all of it is in order, and the layout that shipped is not.
+    // The draft layout is used only if the whole body is in its normal form, and not in that of the shipped layout.
     let is_draft = shipped == Layout::V3 && !is_in_form(shipped) && is_in_form(Layout::V3Draft);
     let layout = if is_draft { Layout::V3Draft } else { shipped };
     let part = match layout {
@@ -63,10 +63,10 @@ fn bundle(bytes: &[u8], version: Version, sheet: &mut Sheet) {
         Layout::V3Draft => &DRAFT,
     };
     let mut clocks = Clocks::default();
-    gvariant::value(layout.type_string(), bytes, part, &mut |name, bytes| clocks.say(name, bytes), sheet);
+    gvariant::value(layout.type_string(), bytes, part, &mut |name, bytes| clocks.describe(name, bytes), sheet);
 }
 
-/// The two clocks of a bundle, by which the times of its events are told.
+/// The two clocks of a bundle, from which the times of its events are computed.
 #[derive(Default)]
 struct Clocks {
     relative: Option<i64>,
@@ -74,13 +74,13 @@ struct Clocks {
 }
 
 impl Clocks {
-    /// What the bytes of a part mean, where that is more than a number or text.
-    fn say(&mut self, name: &'static str, bytes: &[u8]) -> Option<String> {
+    /// The meaning of a part's bytes, where it is more than a number or text.
+    fn describe(&mut self, name: &'static str, bytes: &[u8]) -> Option<String> {
         let number = || stored64(bytes) as i64;
         Some(match name {
             "relative_timestamp" => {
                 let relative = number();
-                // The first one is the bundle's, and stands before its other clock.
+                // The first one is the bundle's own, before its other clock.
                 let then = match (self.relative, self.absolute) {
                     (Some(own), Some(absolute)) => {
                         format!(" ({})", moment(i128::from(absolute) + i128::from(relative) - i128::from(own)))
@@ -98,7 +98,7 @@ impl Clocks {
             "machine_id" => uuid(bytes),
             "event_id" => match registry::known(bytes) {
                 Some(known) => format!("{} ({})", uuid(bytes), known.name),
-                None => format!("{} (not known)", uuid(bytes)),
+                None => format!("{} (unknown)", uuid(bytes)),
             },
             "flags" => {
                 let flags = number();
@@ -120,7 +120,7 @@ const fn of(name: &'static str, parts: &'static [Part]) -> Part {
     Part { name, parts }
 }
 
-// The layouts of section 2.1, in the order of their members. Of an array the one part is that of its elements.
+// The layouts of section 2.1, in the order of their members. The one part of an array is that of its elements.
 
 static V0: Part = of("bundle", &[RELATIVE, ABSOLUTE, MACHINE, OLD_SINGULAR, OLD_AGGREGATE, SEQUENCES]);
 static V2: Part =
@@ -200,14 +200,14 @@ mod tests {
     ];
 
     #[test]
-    fn a_bundle_is_named_from_end_to_end() {
+    fn every_byte_of_a_bundle_is_named() {
         let mut expected = ROWS.to_vec();
         expected.push("00000040 3b 12 12 framing offsets, last member first: 59, 18, 18");
         assert_eq!(rows("/3/abc", None, BUNDLE, Vec::new()), expected);
     }
 
     #[test]
-    fn the_path_says_the_version() {
+    fn the_path_has_the_version() {
         let body = b"\x05\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\xaa\0\0\0\0\0\0\0\x20\x20\x19";
         let shown = rows("/x/2/abc/", None, body, Vec::new());
         let expected = [
@@ -222,8 +222,8 @@ mod tests {
     }
 
     #[test]
-    fn a_compressed_bundle_stands_behind_its_bytes_with_the_faults_in_it() {
-        // One stored block (RFC 1951), so that it can be written by hand.
+    fn a_compressed_bundle_follows_its_bytes_with_its_faults() {
+        // One stored block (RFC 1951), written by hand.
         let length = BUNDLE.len() as u16;
         let mut crc = flate2::Crc::new();
         crc.update(BUNDLE);
@@ -246,6 +246,6 @@ mod tests {
         assert!(shown[0].ends_with("gzip: compressed data, at 0: no gzip stream"), "{}", shown[0]);
         assert_eq!(shown.last().map(String::as_str), Some("00000019 !! malformed"));
         let shown = rows("/3/abc", Some("br"), b"abc", Vec::new());
-        assert_eq!(shown, ["00000000 61 62 63 ?: neither plain nor in gzip"]);
+        assert_eq!(shown, ["00000000 61 62 63 ?: neither plain nor gzip"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Image ids: `product-branch-architecture-platform.date-time.personality`, and the parts of one.
+//! Image ids, `product-branch-architecture-platform.date-time.personality`, and their parts.
 
 use jiff::civil::DateTime;
 
@@ -9,23 +9,23 @@ pub(super) struct Image<'a> {
     pub(super) branch: &'a str,
     pub(super) architecture: &'a str,
     pub(super) platform: &'a str,
-    /// When it was built, taken for UTC: `2021-11-23T09:31:12Z`.
+    /// When it was built, read as UTC: `2021-11-23T09:31:12Z`.
     pub(super) built: String,
-    /// What is left, e.g. `base`, or `base.base` where the build has named it twice.
+    /// The rest, e.g. `base`, or `base.base` where the build names it twice.
     pub(super) personality: &'a str,
 }
 
-/// What agents without an image id send in its place (rule 17).
+/// Texts that agents without an image id send instead (rule 17).
 const ABSENT: [&str; 2] = ["unknown", "[Invalid UTF-8]"];
 
-/// The text of an image id, if it is one at all.
+/// The text of an image id; `None`: the agent has none.
 pub(super) fn present(image: &str) -> Option<&str> {
     (!image.is_empty() && !ABSENT.contains(&image)).then_some(image)
 }
 
-/// The parts; `None` where the text is of another form, and only text then.
+/// The parts of an image id; `None`: the text has another form.
 pub(super) fn parse(image: &str) -> Option<Image<'_>> {
-    // Branches have dots of their own, so what looks like a date is looked for, and not the first dot.
+    // A branch may contain dots, so the first part that is a date is used, not the first dot.
     let (start, stamp) = image.match_indices('.').find_map(|(dot, _)| {
         let stamp = image[dot + 1..].split('.').next()?;
         Some((dot, stamp)).filter(|_| built(stamp).is_some())
@@ -38,7 +38,7 @@ pub(super) fn parse(image: &str) -> Option<Image<'_>> {
     is_whole.then_some(Image { product, branch, architecture, platform, built, personality })
 }
 
-/// `YYMMDD-HHMMSS`, or with a year of four digits.
+/// The time of a stamp `YYMMDD-HHMMSS` or `YYYYMMDD-HHMMSS`.
 fn built(stamp: &str) -> Option<String> {
     let (date, time) = stamp.split_once('-')?;
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_id_falls_into_its_parts() {
+    fn an_image_id_is_split_into_its_parts() {
         let image = parse("eos-eos4.0-amd64-amd64.211123-093112.base").unwrap();
         assert_eq!((image.product, image.branch), ("eos", "eos4.0"));
         assert_eq!((image.architecture, image.platform, image.personality), ("amd64", "amd64", "base"));
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_another_form_has_no_parts() {
+    fn a_text_of_another_form_has_no_parts() {
         for text in [
             "not-an-image",
             "eos-eos4.0-amd64-amd64.211123-093112",
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn stand_ins_for_an_image_id_are_none() {
+    fn placeholder_texts_are_no_image_id() {
         assert_eq!(present("unknown"), None);
         assert_eq!(present("[Invalid UTF-8]"), None);
         assert_eq!(present(""), None);

@@ -1,7 +1,6 @@
 //! Endless OS metrics: bundles of events as GVariant, one per HTTP request, protocol versions 0 to 3.
 //!
-//! "Rule" and "section" numbers in comments are those of the protocol's field notes, which `docs/protocols/endless.md`
-//! retells for operators.
+//! "Rule" and "section" numbers in comments refer to `docs/protocols/endless.md`.
 
 mod dedup;
 mod exchange;
@@ -10,12 +9,17 @@ mod image;
 mod normalize;
 mod options;
 mod payload;
+mod period;
 mod reading;
 mod registry;
+mod repeats;
+mod shared;
+mod target;
 mod texts;
 pub mod wire;
 mod work;
 
+pub use dedup::Dedup;
 pub use exchange::EndlessExchange;
-pub use options::*;
+pub use options::Options;
 pub use work::EndlessWork;

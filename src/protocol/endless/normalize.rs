@@ -1,8 +1,5 @@
 //! Bundles and events → the events and names of `docs/event-model.md`.
 
-use jiff::civil::Date;
-use jiff::{ToSpan, tz::TimeZone};
-
 use crate::codec::gvariant::Slice;
 use crate::event::{
     EventBuilder, Header, MetricData, MetricType, Name, Number, Position, Resource, ResourceValue, Severity,
@@ -11,49 +8,83 @@ use crate::event::{
 use crate::protocol::Output;
 
 use super::image;
-use super::payload::{Payload, Workroom};
+use super::payload::{Payload, PayloadBuffers};
+use super::period::draft_bounds;
 use super::registry::{self, Known, uuid};
 use super::texts::Texts;
 use super::wire::{Aggregate, BundleHead, Clocks, EventHead, Layout, Version, When, site_entry};
 
-/// The agent's calendar clock is believed when it is at most so far ahead of ours …
-const MOST_AHEAD_NANOS: i128 = 1_000_000_000;
-/// … or so far behind (rule 10).
-const MOST_BEHIND_NANOS: i128 = 600 * 1_000_000_000;
+/// The agent's calendar clock is plausible if it is at most this far ahead of ours (rule 10).
+const MAX_AHEAD_NANOS: i128 = 1_000_000_000;
+/// The agent's calendar clock is plausible if it is at most this far behind ours (rule 10).
+const MAX_BEHIND_NANOS: i128 = 600 * 1_000_000_000;
 
-/// Turns the times of a bundle into times of the calendar.
+/// Converts times of the agent's monotonic clock into calendar times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeline {
-    /// The moment at which the agent's running clock stood at 0, in nanoseconds since 1970. Exact; may be far out.
+    /// The moment at which the agent's monotonic clock was 0, in nanoseconds since 1970, by the agent's calendar clock.
+    /// Exact; may be far outside the calendar. `None`: the bundle has no clocks.
     origin: Option<i128>,
-    /// Whether our clock stands in for the agent's.
+    /// Added to `origin` where our clock replaces the agent's calendar clock.
+    correction: Option<i128>,
+}
+
+/// The time of an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Time {
+    /// The event time, if the event model can represent it: from 1970 to 2554.
+    unix: Option<UnixNanos>,
+    /// The time by the agent's own clocks in nanoseconds since 1970, where `unix` is `None` and 64 bits can represent it.
+    out_of_range: Option<i64>,
+    /// Whether `unix` is based on our clock.
     is_received: bool,
 }
 
-impl Timeline {
-    /// Of a bundle that came in at `received` (rules 9 and 10).
-    pub(super) fn new(clocks: Option<Clocks>, layout: Layout, received: UnixNanos) -> Self {
-        let Some(Clocks { relative, absolute }) = clocks else { return Timeline { origin: None, is_received: false } };
-        let (received, absolute) = (i128::from(received.0), i128::from(absolute));
-        let is_plausible = (-MOST_AHEAD_NANOS..=MOST_BEHIND_NANOS).contains(&(received - absolute));
-        let is_received = layout == Layout::V3 && !is_plausible;
-        let base = if is_received { received } else { absolute };
-        Timeline { origin: Some(base - i128::from(relative)), is_received }
+impl Time {
+    /// A time in nanoseconds since 1970 by the agent's clocks, and one by our clock where that replaces them.
+    fn new(own: Option<i128>, received: Option<i128>) -> Self {
+        let unix = received.or(own).and_then(|nanos| u64::try_from(nanos).ok()).map(UnixNanos);
+        Time {
+            unix,
+            out_of_range: own.filter(|_| unix.is_none()).and_then(|nanos| i64::try_from(nanos).ok()),
+            is_received: received.is_some() && unix.is_some(),
+        }
     }
 
-    /// When something happened, if that can be said.
-    fn time(&self, relative: i64) -> Option<UnixNanos> {
-        let nanos = i64::try_from(self.origin?.checked_add(i128::from(relative))?).ok()?;
-        u64::try_from(nanos).ok().map(UnixNanos)
+    /// A time that needs no mark.
+    fn known(unix: Option<UnixNanos>) -> Self {
+        Time { unix, ..Time::default() }
     }
 }
 
-/// What all events of a bundle share.
+impl Timeline {
+    /// The timeline of a bundle that was received at `received` (rules 9 and 10).
+    pub(super) fn new(clocks: Option<Clocks>, layout: Layout, received: UnixNanos) -> Self {
+        let Some(Clocks { relative, absolute }) = clocks else { return Timeline { origin: None, correction: None } };
+        let (received, absolute) = (i128::from(received.0), i128::from(absolute));
+        let is_plausible = (-MAX_AHEAD_NANOS..=MAX_BEHIND_NANOS).contains(&(received - absolute));
+        let is_corrected = layout == Layout::V3 && !is_plausible;
+        Timeline {
+            origin: Some(absolute - i128::from(relative)),
+            correction: is_corrected.then_some(received - absolute),
+        }
+    }
+
+    /// The time of an event, from its time on the agent's monotonic clock. The sums cannot overflow: each is of less than
+    /// eight 64-bit numbers.
+    fn time(&self, relative: i64) -> Time {
+        let Some(origin) = self.origin else { return Time::default() };
+        let own = origin + i128::from(relative);
+        Time::new(Some(own), self.correction.map(|correction| own + correction))
+    }
+}
+
+/// What all events of a bundle have in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context {
     pub(super) layout: Layout,
     pub(super) timeline: Timeline,
-    /// When the request was here.
+    /// When the request was received.
     pub(super) received: UnixNanos,
     /// The request's number on its connection.
     pub(super) request: u64,
@@ -64,29 +95,28 @@ impl Context {
         Position { sequence: Some(self.request), offset: slice.offset() as u64, length: slice.len() as u64 }
     }
 
-    fn header(&self, name: Name, time: Option<UnixNanos>, slice: Slice<'_>) -> Header {
-        Header { name: name.into(), time, observed: self.received, position: self.position(slice) }
+    fn header(&self, name: Name, time: Time, slice: Slice<'_>) -> Header {
+        Header { name: name.into(), time: time.unix, observed: self.received, position: self.position(slice) }
     }
 }
 
-/// A payload as far as it can be shown.
+/// A payload, as far as it can be shown.
 #[derive(Debug)]
 pub(super) enum Shown<'a> {
     /// The event has none.
     Absent,
-    /// In order.
+    /// It was read.
     Read(Payload<'a>),
-    /// Cannot be read: its raw bytes.
+    /// It cannot be read: its raw bytes.
     Raw(&'a [u8]),
-    /// Too large to be shown.
+    /// It is over `max_payload_bytes`.
     Omitted,
 }
 
 /// Writes events of a bundle.
 pub(super) struct Writer<'a> {
     pub(super) context: &'a Context,
-    /// Where payloads were read.
-    pub(super) room: &'a mut Workroom,
+    pub(super) buffers: &'a mut PayloadBuffers,
     pub(super) texts: &'a mut Texts,
 }
 
@@ -105,8 +135,8 @@ impl Writer<'_> {
         let time = context.timeline.time(relative);
         let mut event = out.batch.event(context.header(semconv::ENDLESS_EVENT, time, slice));
         self.head(&mut event, head, known);
-        let body = self.payload(&mut event, shown, known);
-        self.marks(&mut event, shown, None, context.timeline.is_received);
+        let body = self.payload(&mut event, shown, known, false);
+        self.marks(&mut event, shown, None, time);
         event.log(Severity::Info, body);
     }
 
@@ -126,12 +156,13 @@ impl Writer<'_> {
             When::Relative(relative) => (None, context.timeline.time(relative), None),
             When::Period(text) => {
                 let (start, end) = self.texts.bounds(text).unzip();
-                (start, end, Some(text))
+                (start, Time::known(end), Some(text))
             }
             When::Started(length, start) => {
                 letter = char::from(length).to_string();
                 let (start, end) = draft_bounds(length, start).unzip();
-                (start, end, Some(letter.as_str()))
+                let start = start.and_then(|start| u64::try_from(start).ok()).map(UnixNanos);
+                (start, Time::new(end, None), Some(letter.as_str()))
             }
         };
         let mut event = out.batch.event(context.header(semconv::ENDLESS_AGGREGATE, time, slice));
@@ -140,13 +171,11 @@ impl Writer<'_> {
             let period = self.texts.period(period, event.batch());
             event.attribute(semconv::ENDLESS_PERIOD, period);
         }
-        if let Some(payload) = self.payload(&mut event, shown, known) {
+        if let Some(payload) = self.payload(&mut event, shown, known, false) {
             event.attribute(semconv::ENDLESS_PAYLOAD, payload);
         }
-        // Only a time that was counted on the agent's running clock depends on ours.
-        let is_received = context.timeline.is_received && matches!(aggregate.when, When::Relative(_));
-        self.marks(&mut event, shown, None, is_received);
-        // Only version 3 cannot count backwards.
+        self.marks(&mut event, shown, None, time);
+        // Only the counts of version 3 are unsigned.
         let monotonic = context.layout == Layout::V3;
         event.metric(MetricData {
             metric_type: MetricType::Sum { temporality: Temporality::Delta, monotonic },
@@ -172,8 +201,10 @@ impl Writer<'_> {
         self.head(&mut event, head, known);
         event.attribute(semconv::ENDLESS_SEQUENCE_INDEX, element.index);
         event.attribute(semconv::ENDLESS_SEQUENCE_LENGTH, element.length);
-        let body = self.payload(&mut event, shown, known);
-        self.marks(&mut event, shown, Some(element), context.timeline.is_received);
+        // The end of a sequence has no payload.
+        let is_end = element.length > 1 && element.index + 1 == element.length;
+        let body = self.payload(&mut event, shown, known, is_end);
+        self.marks(&mut event, shown, Some(element), time);
         event.log(Severity::Info, body);
     }
 
@@ -194,14 +225,15 @@ impl Writer<'_> {
         }
     }
 
-    /// What there is to say of a payload beside its value, which it answers.
+    /// Writes the attributes of a payload, and returns its value.
     fn payload(
         &mut self,
         event: &mut EventBuilder<'_>,
         shown: &Shown<'_>,
         known: Option<&'static Known>,
+        may_be_absent: bool,
     ) -> Option<Value> {
-        let Writer { context, room, texts } = self;
+        let Writer { context, buffers, texts } = self;
         let shape = known.and_then(|known| known.shape(context.layout.has_users()));
         let payload = match shown {
             Shown::Read(payload) => Some(payload),
@@ -214,8 +246,8 @@ impl Writer<'_> {
             }
         };
         let Some(payload) = payload else {
-            // It may be another version's; so may a payload of another type, which is shown all the same (rule 16).
-            if let Some(shape) = shape.filter(|shape| shape.fields(None).is_none()) {
+            // The payload is missing although the registry expects one (rule 16).
+            if let Some(shape) = shape.filter(|shape| !may_be_absent && shape.fields(None).is_none()) {
                 event.text(semconv::ENDLESS_PAYLOAD_EXPECTED, shape.expected());
             }
             return None;
@@ -227,7 +259,7 @@ impl Writer<'_> {
         event.attribute(semconv::ENDLESS_PAYLOAD_TYPE, payload_type);
         match (shape, fields) {
             (Some(_), Some(fields)) => {
-                let members = room.fields(payload, fields, texts, event.batch());
+                let members = buffers.fields(payload, fields, texts, event.batch());
                 if !members.is_empty() {
                     let fields = event.batch().map(members);
                     event.attribute(semconv::ENDLESS_FIELDS, fields);
@@ -239,8 +271,8 @@ impl Writer<'_> {
         Some(payload.value)
     }
 
-    /// What is missing, and whose clock it is.
-    fn marks(&mut self, event: &mut EventBuilder<'_>, shown: &Shown<'_>, element: Option<Element>, is_received: bool) {
+    /// Writes what is missing, and the marks of the time.
+    fn marks(&mut self, event: &mut EventBuilder<'_>, shown: &Shown<'_>, element: Option<Element>, time: Time) {
         let lacks_payload = matches!(shown, Shown::Raw(_) | Shown::Omitted);
         let lacks_end = element.is_some_and(|element| element.length < 2);
         if lacks_payload || lacks_end {
@@ -253,25 +285,28 @@ impl Writer<'_> {
             let missing = event.batch().array(&missing);
             event.attribute(semconv::INCOMPLETE, missing);
         }
-        if is_received {
+        if let Some(nanos) = time.out_of_range {
+            event.attribute(semconv::ENDLESS_TIME_UNIX_NANOS, nanos);
+        }
+        if time.is_received {
             let received = self.texts.received(event.batch());
             event.attribute(semconv::TIME_BASIS, received);
         }
     }
 }
 
-/// Which element of a sequence it is.
+/// One element of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Element {
-    /// When, on the agent's running clock.
+    /// Its time on the agent's monotonic clock.
     pub(super) relative: i64,
-    /// From 0.
+    /// Its index, from 0.
     pub(super) index: u64,
-    /// How many elements the sequence has.
+    /// The number of elements in the sequence.
     pub(super) length: u64,
 }
 
-/// The registry's entry; that there is none is counted, and no loss.
+/// The registry's entry for an event. A missing entry is counted as a warning; it is no loss.
 fn lookup(head: &EventHead<'_>, out: &mut Output) -> Option<&'static Known> {
     let known = registry::known(head.id);
     if known.is_none() {
@@ -287,50 +322,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// The first moment of a period `YYYY-MM-DD` or `YYYY-MM`, and of the one after it (rule 11).
-pub(super) fn bounds(period: &str) -> Option<(UnixNanos, UnixNanos)> {
-    let is_form = |form: &str| {
-        period.len() == form.len()
-            && period.bytes().zip(form.bytes()).all(|(found, wanted)| match wanted {
-                b'-' => found == b'-',
-                _ => found.is_ascii_digit(),
-            })
-    };
-    let number = |at: std::ops::Range<usize>| period.get(at)?.parse::<i16>().ok();
-    let (day, length) = match period.len() {
-        10 if is_form("YYYY-MM-DD") => (i8::try_from(number(8..10)?).ok()?, 1.day()),
-        7 if is_form("YYYY-MM") => (1, 1.month()),
-        _ => return None,
-    };
-    let first = Date::new(number(0..4)?, i8::try_from(number(5..7)?).ok()?, day).ok()?;
-    let next = first.checked_add(length).ok()?;
-    Some((midnight(first)?, midnight(next)?))
-}
-
-/// The same of a period of the draft: `h`our, `d`ay, `w`eek or `m`onth, from its start on.
-fn draft_bounds(length: u8, start: i64) -> Option<(UnixNanos, UnixNanos)> {
-    const HOUR: u64 = 3_600_000_000_000;
-    let start = u64::try_from(start).ok()?;
-    let end = match length {
-        b'h' => start.checked_add(HOUR)?,
-        b'd' => start.checked_add(24 * HOUR)?,
-        b'w' => start.checked_add(7 * 24 * HOUR)?,
-        b'm' => {
-            let first = jiff::Timestamp::from_nanosecond(i128::from(start)).ok()?.to_zoned(TimeZone::UTC);
-            let next = first.checked_add(1.month()).ok()?;
-            u64::try_from(next.timestamp().as_nanosecond()).ok()?
-        }
-        _ => return None,
-    };
-    Some((UnixNanos(start), UnixNanos(end)))
-}
-
-fn midnight(date: Date) -> Option<UnixNanos> {
-    let nanos = date.to_zoned(TimeZone::UTC).ok()?.timestamp().as_nanosecond();
-    u64::try_from(nanos).ok().map(UnixNanos)
-}
-
-/// Who speaks in a bundle.
+/// The sender of a bundle.
 pub(super) fn resource(head: &BundleHead<'_>, version: Version, layout: Layout) -> Resource {
     let mut attributes: Vec<(String, ResourceValue)> = Vec::new();
     let mut add = |name: Name, value: ResourceValue| attributes.push((name.as_str().to_owned(), value));
@@ -360,7 +352,7 @@ pub(super) fn resource(head: &BundleHead<'_>, version: Version, layout: Layout) 
     while let Ok(Some(entry)) = site.read() {
         values.extend(site_entry(entry).ok());
     }
-    // Of a repeated key the last wins, also when that takes the value away (rule 18).
+    // The last of repeated keys wins, also where its value is empty (rule 18).
     let last: std::collections::HashMap<_, _> = values.iter().copied().collect();
     for (key, value) in values {
         if !value.is_empty() && last.get(key).is_some_and(|last| !last.is_empty()) {
@@ -370,7 +362,7 @@ pub(super) fn resource(head: &BundleHead<'_>, version: Version, layout: Layout) 
     Resource::new(attributes)
 }
 
-/// The version as events name it.
+/// The version as shown in events.
 pub(super) fn version_text(version: Version, layout: Layout) -> &'static str {
     match layout {
         Layout::V3Draft => "3-draft",
@@ -382,40 +374,12 @@ pub(super) fn version_text(version: Version, layout: Layout) -> &'static str {
 mod tests {
     use super::*;
 
-    fn nanos(text: &str) -> u64 {
-        u64::try_from(text.parse::<jiff::Timestamp>().unwrap().as_nanosecond()).unwrap()
-    }
-
     #[test]
-    fn a_period_is_a_day_or_a_month_and_nothing_else() {
-        let between = |from, to| Some((UnixNanos(nanos(from)), UnixNanos(nanos(to))));
-        assert_eq!(bounds("2024-02-28"), between("2024-02-28T00:00:00Z", "2024-02-29T00:00:00Z"));
-        assert_eq!(bounds("2024-12"), between("2024-12-01T00:00:00Z", "2025-01-01T00:00:00Z"));
-        for text in
-            ["2023-02-29", "2024-13", "2024-1-1", "2024-01-1", "+024-01", "2024", "2024-01-01 ", "", "1969-12-31"]
-        {
-            assert_eq!(bounds(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn the_drafts_periods_are_counted_from_their_start() {
-        let start = nanos("2024-01-31T10:00:00Z");
-        let end = |letter| draft_bounds(letter, start as i64).map(|(_, end)| end.0);
-        assert_eq!(end(b'h'), Some(nanos("2024-01-31T11:00:00Z")));
-        assert_eq!(end(b'd'), Some(nanos("2024-02-01T10:00:00Z")));
-        assert_eq!(end(b'w'), Some(nanos("2024-02-07T10:00:00Z")));
-        assert_eq!(end(b'm'), Some(nanos("2024-02-29T10:00:00Z")));
-        assert_eq!(end(b'y'), None);
-        assert_eq!(draft_bounds(b'd', -1), None);
-    }
-
-    #[test]
-    fn a_clock_is_believed_from_one_second_ahead_to_ten_minutes_behind() {
+    fn the_agents_clock_is_used_from_one_second_ahead_to_ten_minutes_behind() {
         let received = UnixNanos(1_700_000_000_000_000_000);
         let is_received = |layout, gap: i64| {
             let absolute = received.0 as i64 - gap;
-            Timeline::new(Some(Clocks { relative: 0, absolute }), layout, received).is_received
+            Timeline::new(Some(Clocks { relative: 0, absolute }), layout, received).correction.is_some()
         };
         for (gap, expected) in [
             (-1_000_000_001, true),
@@ -430,14 +394,32 @@ mod tests {
     }
 
     #[test]
-    fn times_beyond_the_calendar_are_unknown_and_nothing_overflows() {
+    fn times_outside_1970_to_2554_are_kept_as_signed_numbers_and_nothing_overflows() {
         let clocks = |relative, absolute| Some(Clocks { relative, absolute });
-        let time = |clocks, relative| Timeline::new(clocks, Layout::V2, UnixNanos(0)).time(relative);
-        assert_eq!(time(clocks(-5, 10), 3), Some(UnixNanos(18)));
-        assert_eq!(time(clocks(i64::MIN, i64::MAX), i64::MAX), None);
-        assert_eq!(time(clocks(i64::MAX, i64::MIN), i64::MIN), None);
-        assert_eq!(time(clocks(i64::MAX, i64::MAX), i64::MAX), Some(UnixNanos(i64::MAX as u64)));
-        assert_eq!(time(clocks(10, 5), 0), None, "before 1970");
-        assert_eq!(time(None, 0), None);
+        let time = |clocks, relative| {
+            let time = Timeline::new(clocks, Layout::V2, UnixNanos(0)).time(relative);
+            assert!(!time.is_received);
+            (time.unix.map(|unix| unix.0), time.out_of_range)
+        };
+        assert_eq!(time(clocks(-5, 10), 3), (Some(18), None));
+        assert_eq!(time(clocks(10, 5), 0), (None, Some(-5)));
+        assert_eq!(time(clocks(0, i64::MIN), 0), (None, Some(i64::MIN)));
+        assert_eq!(time(clocks(i64::MAX, i64::MAX), i64::MAX), (Some(i64::MAX as u64), None));
+        assert_eq!(time(clocks(0, i64::MAX), i64::MAX), (Some(u64::MAX - 1), None));
+        assert_eq!(time(clocks(i64::MIN, i64::MAX), i64::MAX), (None, None), "beyond 64 bits");
+        assert_eq!(time(clocks(i64::MAX, i64::MIN), i64::MIN), (None, None), "beyond 64 bits");
+        assert_eq!(time(None, 0), (None, None));
+    }
+
+    #[test]
+    fn a_null_time_is_never_marked_as_received() {
+        let received = UnixNanos(1_000);
+        // The agent's clock says 1933; the event is older than the receive time in nanoseconds since 1970.
+        let absolute = -1_152_000_000_000_000_000;
+        let timeline = Timeline::new(Some(Clocks { relative: 5_000, absolute }), Layout::V3, received);
+        let time = timeline.time(4_500);
+        assert_eq!((time.unix, time.is_received), (Some(UnixNanos(500)), true));
+        let time = timeline.time(3_999);
+        assert_eq!((time.unix, time.out_of_range, time.is_received), (None, Some(absolute - 1_001), false));
     }
 }

@@ -1,44 +1,32 @@
-//! What an operator can set on an `endless` listener.
-
-use std::time::Duration;
+//! The options of an `endless` listener.
 
 use crate::memory::Amplification;
-use crate::options::{Bounds, LONGEST, Section};
+use crate::options::{Bounds, Section};
 
-use super::dedup;
+use super::dedup::Dedup;
 
 /// Options of an `endless` listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// What stands before `/<version>/<hash>` in the path, e.g. `/metrics`. Empty, as by default: nothing.
+    /// The part of the path before `/<version>/<hash>`, e.g. `/metrics`. Empty, the default: none.
     pub path_prefix: String,
     /// The largest body, as transmitted. 16 MiB. 1 KiB to 1 GiB.
     pub max_body_bytes: u64,
-    /// The largest bundle, after decompression. 32 MiB: three times what an agent can have stored. 1 KiB to 1 GiB.
+    /// The largest bundle, after decompression. 32 MiB: three times what an agent can store. 1 KiB to 1 GiB.
     pub max_inflated_bytes: u64,
-    /// The largest payload that is shown; the event of a larger one goes out without it. 256 KiB: agents drop events of
-    /// more than 100 kB. 1 KiB to 64 MiB.
+    /// The largest payload that is shown; the event of a larger one is emitted without its payload. 256 KiB: agents drop
+    /// events of more than 100 kB. 1 KiB to 64 MiB.
     pub max_payload_bytes: u64,
-    /// The largest image id and site together, which every event of a bundle repeats. 64 KiB. 1 KiB to 16 MiB.
+    /// The largest sum of image id and site, which every event of a bundle repeats. 64 KiB. 1 KiB to 16 MiB.
     pub max_channel_bytes: u64,
-    /// What is remembered so that a repeated upload is recognised.
+    /// Limits of the memory that recognises repeated uploads.
     pub dedup: Dedup,
     /// How much output an upload may cause per byte that was transmitted. 256; 16 MiB; 4 MiB.
     pub amplification: Amplification,
 }
 
-/// Limits of the memory for bundles and events that were delivered (rule 21).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Dedup {
-    /// How long each is remembered. 48 h. Zero: not at all.
-    pub time: Duration,
-    /// How many, bundles and events together; the oldest is forgotten first. Each takes about 64 bytes. 100,000.
-    /// 0: none.
-    pub entries: usize,
-}
-
 impl Options {
-    /// Reads the options; what is wrong is told to the section.
+    /// Reads the options; faults are reported to the section.
     pub fn read(section: &mut Section<'_>) -> Self {
         let default = Options::default();
         let sizes = || 1 << 10..=1 << 30;
@@ -62,21 +50,11 @@ impl Options {
 }
 
 impl Options {
-    /// Says what a listener may take of memory whatever happens.
+    /// Declares the most memory that a listener takes beside the shared budget.
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         let what = format!("{} uploads and events remembered (dedup.entries)", self.dedup.entries);
-        bounds.add(of, what, dedup::most_bytes(self.dedup));
+        bounds.add(of, what, self.dedup.max_memory_bytes());
         bounds.need(self.max_body_bytes.max(self.max_inflated_bytes));
-    }
-}
-
-impl Dedup {
-    fn read(section: &mut Section<'_>) -> Self {
-        let default = Dedup::default();
-        Dedup {
-            time: section.duration("time", default.time, Duration::ZERO..=LONGEST),
-            entries: section.count("entries", default.entries, 0..=100_000_000),
-        }
     }
 }
 
@@ -91,11 +69,5 @@ impl Default for Options {
             dedup: Dedup::default(),
             amplification: Amplification { ratio: 256, burst: 16 << 20, rate: 4 << 20 },
         }
-    }
-}
-
-impl Default for Dedup {
-    fn default() -> Self {
-        Dedup { time: Duration::from_secs(48 * 3600), entries: 100_000 }
     }
 }

@@ -10,18 +10,18 @@ use crate::event::{BatchBuilder, Key, Text, Value};
 use super::registry::{Field, Part};
 use super::texts::Texts;
 
-/// A payload that is in order.
+/// A payload in normal form.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Payload<'a> {
-    /// The innermost type (rule 15): ASCII letters and brackets, or it could not have been walked.
+    /// The innermost type (rule 15): ASCII letters and brackets.
     pub(super) payload_type: &'a [u8],
-    /// All of it.
+    /// The whole payload.
     pub(super) value: Value,
     parts: Parts,
 }
 
-/// What the outermost container of a payload holds, where it is one that fields are found in. It is closed last, and so
-/// its content is what [`Lists`] have until the next payload is read.
+/// Where the members of a payload's outermost container are found. That container is closed last, so [`Lists`] hold its
+/// content until the next payload is read.
 #[derive(Clone, Copy, Debug)]
 enum Parts {
     None,
@@ -55,38 +55,38 @@ pub(super) enum PayloadFault {
     TooLarge(DecodeError),
 }
 
-/// Memory that payloads use again and again.
+/// Buffers that are reused for each payload.
 #[derive(Debug, Default)]
-pub(super) struct Workroom {
+pub(super) struct PayloadBuffers {
     scratch: Scratch,
     lists: Lists,
 }
 
-/// What is put together while a payload is read.
+/// The values and containers of the payload that is being read.
 #[derive(Debug, Default)]
 struct Lists {
-    /// Values that are complete and whose containers are not.
+    /// Complete values of open containers.
     done: Vec<Rendered>,
-    /// Containers that are not complete, and where in `done` their content starts.
+    /// Open containers, and the index in `done` at which their content starts.
     open: Vec<(Container, usize)>,
-    /// What the tuple, entry or array that was closed last holds.
+    /// The content of the tuple, entry or array that was closed last.
     values: Vec<Value>,
-    /// What the dict with text keys that was closed last holds, each key once.
+    /// The content of the dict with text keys that was closed last, each key once.
     entries: Vec<(Text, Value)>,
-    /// Members of a map that is being put together.
+    /// The members of a map for the batch.
     members: Vec<(Key, Value)>,
 }
 
-/// Reads the payload in `maybe`, a maybe of a variant that stands `depth` levels below the bundle. `None`: there is
-/// none. Chains of variants are unwrapped to what is in them: versions 0 to 2 wrap payloads twice, and callers again.
+/// Reads the payload in `maybe`, a maybe of a variant `depth` levels below the bundle. `None`: there is no payload. Chains
+/// of variants are unwrapped: versions 0 to 2 wrap payloads twice, and programs may wrap them again.
 ///
 /// # Errors
-/// Any part of it is not in normal form, or there is too much of it.
+/// A part of it is not in normal form, or it is over `limit` bytes.
 pub(super) fn read<'a>(
     maybe: Slice<'a>,
     depth: usize,
     limit: u64,
-    room: &mut Workroom,
+    buffers: &mut PayloadBuffers,
     batch: &mut BatchBuilder,
 ) -> Result<Option<Payload<'a>>, PayloadFault> {
     let Some(variant) = maybe.maybe("event.payload").map_err(PayloadFault::Malformed)? else { return Ok(None) };
@@ -94,19 +94,24 @@ pub(super) fn read<'a>(
         let kind = DecodeErrorKind::TooLarge { found: variant.len() as u64, limit, key: "max_payload_bytes" };
         return Err(PayloadFault::TooLarge(DecodeError { field: "event.payload", offset: variant.offset(), kind }));
     }
-    render(variant, depth + 1, room, batch).map(Some).map_err(PayloadFault::Malformed)
+    render(variant, depth + 1, buffers, batch).map(Some).map_err(PayloadFault::Malformed)
 }
 
-/// Looks whether a payload, as for [`read`], is in normal form. One over the limit is not looked at.
+/// Checks that a payload, as for [`read`], is in normal form. A payload over `limit` bytes is not checked.
 ///
 /// # Errors
-/// It is not.
-pub(super) fn check(maybe: Slice<'_>, depth: usize, limit: u64, room: &mut Workroom) -> Result<(), DecodeError> {
+/// It is not in normal form.
+pub(super) fn check(
+    maybe: Slice<'_>,
+    depth: usize,
+    limit: u64,
+    buffers: &mut PayloadBuffers,
+) -> Result<(), DecodeError> {
     let Some(variant) = maybe.maybe("event.payload")?.filter(|variant| variant.len() as u64 <= limit) else {
         return Ok(());
     };
     let (content, text, depth) = unwrap(variant, depth + 1)?;
-    gvariant::walk(text, content, depth, &mut room.scratch, &mut Skip)
+    gvariant::walk(text, content, depth, &mut buffers.scratch, &mut Skip)
 }
 
 /// The bytes of the variant in a payload: content, a zero byte, and its type.
@@ -134,11 +139,11 @@ fn unwrap(variant: Slice<'_>, mut depth: usize) -> Result<(Slice<'_>, Slice<'_>,
 fn render<'a>(
     variant: Slice<'a>,
     depth: usize,
-    room: &mut Workroom,
+    buffers: &mut PayloadBuffers,
     batch: &mut BatchBuilder,
 ) -> Result<Payload<'a>, DecodeError> {
     let (content, text, depth) = unwrap(variant, depth)?;
-    let Workroom { scratch, lists } = room;
+    let PayloadBuffers { scratch, lists } = buffers;
     lists.done.clear();
     lists.open.clear();
     let mut rendering = Rendering { batch, lists, parts: Parts::None };
@@ -148,7 +153,7 @@ fn render<'a>(
     Ok(Payload { payload_type: text.bytes(), value, parts })
 }
 
-/// Makes values of what a walk tells.
+/// Builds values from a walk over a payload.
 struct Rendering<'b> {
     batch: &'b mut BatchBuilder,
     lists: &'b mut Lists,
@@ -160,7 +165,7 @@ impl Rendering<'_> {
         self.lists.done.push(Rendered::Value(value));
     }
 
-    /// The content of a dict with text keys, each key once: of a repeated one the last value, at the place of the first.
+    /// Collects the content of a dict with text keys: a repeated key has its last value, at its first place.
     fn keep_last_of_each(&mut self, start: usize) {
         let Lists { done, entries, .. } = &mut *self.lists;
         let batch = &*self.batch;
@@ -248,11 +253,11 @@ impl<'a> Visitor<'a> for Rendering<'_> {
     }
 }
 
-/// Keys of a dict with so few entries are compared with each other.
+/// Up to this many keys of a dict are compared with each other; more are hashed.
 const FEW_ENTRIES: usize = 8;
 
 impl Payload<'_> {
-    /// The part of the payload that a field is, if it is there. `lists` are those that the payload was read with.
+    /// The value of a field in the payload, if it is present. `lists` are those that the payload was read with.
     fn field(&self, field: &Field, lists: &Lists, batch: &mut BatchBuilder) -> Option<Value> {
         let Lists { values, entries, .. } = lists;
         match (field.part, self.parts) {
@@ -269,6 +274,10 @@ impl Payload<'_> {
                 }
                 other => Some(*other),
             },
+            (Part::MemberOf(key, member), Parts::Entries) => {
+                let (_, tuple) = entries.iter().find(|(known, _)| batch.text(*known) == key)?;
+                batch.item(*tuple, member)
+            }
             (Part::Keyed, Parts::Entries) => {
                 let entry = entries.iter().find(|(key, _)| is_same_name(batch.text(*key), field.name));
                 entry.map(|(_, value)| *value)
@@ -278,8 +287,8 @@ impl Payload<'_> {
     }
 }
 
-impl Workroom {
-    /// The fields of a payload that are there. It is the one that was read last.
+impl PayloadBuffers {
+    /// The present fields of the payload that was read last.
     pub(super) fn fields(
         &mut self,
         payload: &Payload<'_>,

@@ -1,33 +1,33 @@
-//! The events that are known: their names, and what their payloads mean. The data file is compiled in.
+//! The registry of events: their names, and the names of their payloads' parts. The data file is compiled in.
 
 use std::sync::{Arc, LazyLock};
 
 use hashbrown::HashMap;
 
-use super::dedup::AsItIs;
+use super::dedup::BuildIdentityHasher;
 use crate::event::write_hex;
 
-/// A known event.
+/// A registered event.
 #[derive(Debug)]
 pub(super) struct Known {
-    /// Counts known events from 0.
+    /// Its index in the registry, from 0.
     pub(super) number: usize,
-    /// Its id as events show it.
+    /// Its id as shown in events: a UUID.
     pub(super) id: String,
-    /// What Endless OS calls it.
+    /// Its name in Endless OS.
     pub(super) name: &'static str,
-    /// Where the protocol has users (versions 0 to 2).
+    /// Its payload where the protocol has users (versions 0 to 2).
     with_users: Option<Arc<Shape>>,
-    /// Where it has none (version 3).
+    /// Its payload where the protocol has no users (version 3).
     without_users: Option<Arc<Shape>>,
 }
 
-/// What an event looks like in some versions of the protocol.
+/// The payload of an event in some versions of the protocol.
 #[derive(Debug)]
 pub(super) struct Shape {
-    /// The payload types, separated by `|`; `-` for none.
+    /// The payload types, separated by `|`; `-`: no payload; `?`: unknown.
     types: &'static str,
-    /// One by one.
+    /// The same types one by one.
     each_type: Vec<&'static str>,
     fields: Vec<Field>,
 }
@@ -35,34 +35,36 @@ pub(super) struct Shape {
 /// One named part of a payload.
 #[derive(Debug)]
 pub(super) struct Field {
-    /// Counts fields of all events from 0.
+    /// Its index among the fields of all events, from 0.
     pub(super) number: usize,
     pub(super) name: &'static str,
     pub(super) part: Part,
 }
 
-/// Which part of a payload a field is.
+/// The part of a payload that a field names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
-    /// All of it.
+    /// The whole payload.
     Whole,
-    /// The member of a tuple.
+    /// A member of a tuple.
     Member(usize),
-    /// The member of a tuple, if another one is true.
+    /// A member of a tuple, if another member is true.
     MemberIf(usize, usize),
-    /// The member of a tuple, a text, without quotes around it.
+    /// A member of a tuple, a text, without quotation marks around it.
     Unquoted(usize),
-    /// The value in a dict whose key is the field's name, but for case and underscores.
+    /// The value in a dict whose key equals the field's name, ignoring case and underscores.
     Keyed,
+    /// A member of the tuple under this key in a dict.
+    MemberOf(&'static str, usize),
 }
 
-/// The event with this id.
+/// The registered event with this id.
 pub(super) fn known(id: &[u8]) -> Option<&'static Known> {
     REGISTRY.get(&u128::from_be_bytes(id.try_into().ok()?))
 }
 
 impl Known {
-    /// What it looks like where the protocol has users (versions 0 to 2), or where it has none.
+    /// Its payload where the protocol has users (versions 0 to 2), or where it has none.
     pub(super) fn shape(&self, has_users: bool) -> Option<&Shape> {
         let shape = if has_users { &self.with_users } else { &self.without_users };
         shape.as_deref()
@@ -70,20 +72,20 @@ impl Known {
 }
 
 impl Shape {
-    /// The fields of a payload of this type; `None` where it should be of another, or not there at all.
+    /// The fields of a payload of this type (`None`: no payload). `None`: the registry expects another type.
     pub(super) fn fields(&self, payload_type: Option<&str>) -> Option<&[Field]> {
         let found = payload_type.unwrap_or(NONE);
         let is_expected = self.each_type.contains(&found) || self.types == UNKNOWN;
         is_expected.then_some(&self.fields)
     }
 
-    /// The types that would be right, as text.
+    /// The expected types, as text.
     pub(super) fn expected(&self) -> &'static str {
         if self.types == NONE { "none" } else { self.types }
     }
 }
 
-/// A UUID in its usual form.
+/// The text form of a UUID.
 pub(super) fn uuid(id: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for part in [0..4, 4..6, 6..8, 8..10, 10..16] {
@@ -99,9 +101,9 @@ pub(super) fn uuid(id: &[u8; 16]) -> String {
 const NONE: &str = "-";
 const UNKNOWN: &str = "?";
 
-/// By their ids, which are random already.
-static REGISTRY: LazyLock<HashMap<u128, Known, AsItIs>> = LazyLock::new(|| {
-    let mut registry: HashMap<u128, Known, AsItIs> = HashMap::default();
+/// By event id. Ids are random already and are not hashed.
+static REGISTRY: LazyLock<HashMap<u128, Known, BuildIdentityHasher>> = LazyLock::new(|| {
+    let mut registry: HashMap<u128, Known, BuildIdentityHasher> = HashMap::default();
     let mut fields = 0;
     for (id, name, versions, mut shape) in include_str!("registry.tsv").lines().filter_map(line) {
         for field in &mut shape.fields {
@@ -119,8 +121,8 @@ static REGISTRY: LazyLock<HashMap<u128, Known, AsItIs>> = LazyLock::new(|| {
     registry
 });
 
-/// One line of the data file: id, name, versions and shape; `None` for a comment. A test sees to it that every other line is
-/// understood.
+/// One line of the data file: id, name, versions and shape; `None` for a comment. A test checks that all other lines are
+/// valid.
 fn line(line: &'static str) -> Option<(u128, &'static str, &'static str, Shape)> {
     let mut columns = line.split('\t');
     let (id, _kind, name) = (columns.next()?, columns.next()?, columns.next()?);
@@ -136,9 +138,10 @@ fn field(text: &'static str) -> Option<Field> {
     let part = match part {
         "." => Part::Whole,
         "@" => Part::Keyed,
-        _ => match (part.strip_suffix('"'), part.split_once('?')) {
-            (Some(member), _) => Part::Unquoted(member.parse().ok()?),
-            (_, Some((member, condition))) => Part::MemberIf(member.parse().ok()?, condition.parse().ok()?),
+        _ => match (part.strip_suffix('"'), part.split_once('?'), part.split_once('@')) {
+            (Some(member), ..) => Part::Unquoted(member.parse().ok()?),
+            (_, Some((member, condition)), _) => Part::MemberIf(member.parse().ok()?, condition.parse().ok()?),
+            (.., Some((key, member))) => Part::MemberOf(key, member.parse().ok()?),
             _ => Part::Member(part.parse().ok()?),
         },
     };
@@ -150,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_of_the_data_file_is_understood() {
+    fn every_line_of_the_data_file_is_valid() {
         let lines = include_str!("registry.tsv").lines().filter(|line| !line.starts_with('#'));
         let mut count = 0;
         for text in lines {
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_known_by_its_id_and_its_payload_by_its_type_and_version() {
+    fn an_event_is_found_by_its_id_and_its_fields_by_payload_type_and_version() {
         let id = 0x0bba3340_52e3_41a2_854f_e6ed36621379u128.to_be_bytes();
         let event = known(&id).unwrap();
         assert_eq!((event.name, event.id.as_str()), ("LinuxPackageOpened", "0bba3340-52e3-41a2-854f-e6ed36621379"));

@@ -1,50 +1,50 @@
-//! Texts that the events of a bundle have in common: each stands in a batch once.
+//! Texts that the events of a bundle have in common: each is written into a batch once.
 
 use crate::event::{BatchBuilder, Interned, InternedRun, Text, UnixNanos, semconv};
 
-use super::normalize;
+use super::period;
 use super::registry::{Field, Known, Shape};
 
-/// A longer text is not looked for.
-const LONGEST: usize = 128;
+/// Longer texts are not remembered.
+const MAX_REMEMBERED_BYTES: usize = 128;
 
-/// Where the texts of one bundle stand in the batch that is being written.
+/// The places of a bundle's texts in the batch that is being written.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
     /// By [`Known::number`].
-    events: Vec<OfEvent>,
+    events: Vec<EventTexts>,
     /// By [`Field::number`].
     fields: Vec<Interned>,
     os_version: Latest,
     period: Latest,
-    /// A period, and when it begins and ends.
+    /// The latest period, with its start and end.
     bounds: Option<(String, Option<(UnixNanos, UnixNanos)>)>,
     received: Interned,
 }
 
-/// Those of one known event.
+/// The texts of one registered event.
 #[derive(Clone, Debug, Default)]
-struct OfEvent {
-    /// What it says first, …
+struct EventTexts {
+    /// Its first attributes: id, name, OS version.
     head: InternedRun,
-    /// … and of which version of the system, by [`Latest::changes`].
+    /// The OS version in `head`, by [`Latest::changes`].
     version: u64,
     payload_type: Latest,
-    /// Those of a payload of that type.
+    /// The fields of a payload of that type.
     fields: Option<&'static [Field]>,
 }
 
-/// A text that is mostly the same as the last time.
+/// A text that is usually the same as the one before.
 #[derive(Clone, Debug, Default)]
 struct Latest {
     text: Option<String>,
     memo: Interned,
-    /// How often it was another one.
+    /// How often it changed.
     changes: u64,
 }
 
 impl Texts {
-    /// The attributes with which an event begins: its id, its name, and the version of the system where it has one.
+    /// The first attributes of an event: its id, its name, and the OS version where it has one.
     pub(super) fn head(&mut self, known: &Known, os_version: Option<&str>, batch: &mut BatchBuilder) -> u32 {
         let version = os_version.map(|version| self.os_version.find(version.as_bytes(), batch));
         let changes = self.os_version.changes;
@@ -65,7 +65,7 @@ impl Texts {
         }
     }
 
-    /// The type of a payload of the event, which is ASCII, and the fields of such a payload, as [`Shape::fields`] has them.
+    /// The type of an event's payload, which is ASCII, and the fields of such a payload, from [`Shape::fields`].
     pub(super) fn payload_type(
         &mut self,
         known: &Known,
@@ -73,7 +73,7 @@ impl Texts {
         payload_type: &[u8],
         batch: &mut BatchBuilder,
     ) -> (Text, Option<&'static [Field]>) {
-        let OfEvent { payload_type: latest, fields, .. } = self.of(known);
+        let EventTexts { payload_type: latest, fields, .. } = self.of(known);
         let changes = latest.changes;
         let text = latest.find(payload_type, batch);
         if latest.changes != changes {
@@ -87,7 +87,7 @@ impl Texts {
         batch.intern(place(&mut self.fields, field.number), field.name)
     }
 
-    /// The version of the system.
+    /// The OS version.
     pub(super) fn os_version(&mut self, text: &str, batch: &mut BatchBuilder) -> Text {
         self.os_version.find(text.as_bytes(), batch)
     }
@@ -97,13 +97,13 @@ impl Texts {
         self.period.find(text.as_bytes(), batch)
     }
 
-    /// When a period begins and ends, if it is one.
+    /// Start and end of a period; `None`: the text is not a period.
     pub(super) fn bounds(&mut self, period: &str) -> Option<(UnixNanos, UnixNanos)> {
         match &self.bounds {
             Some((known, bounds)) if known == period => *bounds,
             _ => {
-                let bounds = normalize::bounds(period);
-                if period.len() <= LONGEST {
+                let bounds = period::bounds(period);
+                if period.len() <= MAX_REMEMBERED_BYTES {
                     self.bounds = Some((period.to_owned(), bounds));
                 }
                 bounds
@@ -111,18 +111,18 @@ impl Texts {
         }
     }
 
-    /// Whose clock it is, where it is ours.
+    /// The mark of times that are based on our clock.
     pub(super) fn received(&mut self, batch: &mut BatchBuilder) -> Text {
         batch.intern(&mut self.received, semconv::TIME_BASIS_RECEIVED)
     }
 
-    fn of(&mut self, known: &Known) -> &mut OfEvent {
+    fn of(&mut self, known: &Known) -> &mut EventTexts {
         place(&mut self.events, known.number)
     }
 }
 
 impl Latest {
-    /// The text, which is UTF-8, in the batch.
+    /// The place of a text, which is UTF-8, in the batch.
     fn find(&mut self, text: &[u8], batch: &mut BatchBuilder) -> Text {
         if let Some(known) = &self.text
             && known.as_bytes() == text
@@ -131,7 +131,7 @@ impl Latest {
         }
         let text = str::from_utf8(text).unwrap_or_default();
         self.changes += 1;
-        if text.len() > LONGEST {
+        if text.len() > MAX_REMEMBERED_BYTES {
             self.text = None;
             return batch.push_text(text);
         }
@@ -154,7 +154,7 @@ mod tests {
     use crate::event::{Header, Origin, Position, Severity, UnixNanos};
     use std::sync::Arc;
 
-    /// Ends an event, so that there is a batch to take.
+    /// Writes an event, so that there is a batch to take.
     fn take(batch: &mut BatchBuilder) {
         let name = batch.push_text("x");
         batch.event(Header::observed_at(name, UnixNanos(0), Position::default())).log(Severity::Info, None);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_written_once_into_each_batch_and_another_one_is_another() {
+    fn each_text_is_written_into_a_batch_once() {
         let mut batch = BatchBuilder::new(Arc::new(Origin::new("endless", "e".into(), "peer".into(), 1)));
         let mut texts = Texts::default();
         let known = registry::known(&0x0bba3340_52e3_41a2_854f_e6ed36621379u128.to_be_bytes()).unwrap();
@@ -177,17 +177,17 @@ mod tests {
             let other = texts.os_version("5.2", &mut batch);
             assert_ne!(place(other), first);
             assert_ne!(place(texts.os_version("5.1", &mut batch)), place(other));
-            // Between the two it was another version.
+            // The version changed in between.
             assert_ne!(texts.head(known, Some("5.1"), &mut batch), run);
             let mut head = |version: &str| texts.head(known, Some(version), &mut batch);
-            let long = ["5", "6"].map(|digit| digit.repeat(LONGEST + 1));
+            let long = ["5", "6"].map(|digit| digit.repeat(MAX_REMEMBERED_BYTES + 1));
             let runs = [head(&long[0]), head(&long[1]), head(""), head(&long[1]), head("5.1")];
             assert!((1..runs.len()).all(|index| !runs[..index].contains(&runs[index])), "{runs:?}");
             take(&mut batch);
         }
-        let long = "x".repeat(LONGEST + 1);
+        let long = "x".repeat(MAX_REMEMBERED_BYTES + 1);
         let (one, two) = (texts.period(&long, &mut batch), texts.period(&long, &mut batch));
         assert_ne!(place(one), place(two));
-        assert_eq!((one.len(), &texts.period.text), (LONGEST + 1, &None));
+        assert_eq!((one.len(), &texts.period.text), (MAX_REMEMBERED_BYTES + 1, &None));
     }
 }

@@ -1,12 +1,12 @@
 //! Bytes → borrowed bundles and events. Layouts: section 2.1 of the field notes; framing: section 2.2.
 //!
-//! Reading a bundle looks at its head and at the place of every event, so that a fault there refuses the whole. What is
-//! inside an event is read event by event, and a payload is left for later: a fault costs what it is in (section 3).
+//! Reading a bundle checks its head and the place of every event, so a fault there refuses the whole bundle. The content of
+//! an event is read event by event, and its payload later: a fault costs only the part that it is in (section 3).
 
 use crate::codec::gvariant::{Elements, Slice, Tuple};
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
 
-/// The protocol version of a request's path.
+/// The protocol version in a request's path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[allow(missing_docs)]
 pub enum Version {
@@ -17,7 +17,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// The version that a segment of a path names.
+    /// The version named by a path segment.
     pub fn by_name(name: &str) -> Option<Version> {
         match name {
             "0" => Some(Version::V0),
@@ -37,7 +37,7 @@ impl Version {
         }
     }
 
-    /// The version as it stands in paths.
+    /// The version as written in paths.
     pub fn as_str(self) -> &'static str {
         match self {
             Version::V0 => "0",
@@ -48,16 +48,16 @@ impl Version {
     }
 }
 
-/// How a bundle is laid out.
+/// The layout of a bundle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
     /// Versions 0 and 1.
     V0,
-    /// The same with a send number before it.
+    /// As `V0`, with a send number at the front.
     V2,
-    /// Version 3 as it shipped.
+    /// Version 3 as shipped.
     V3,
-    /// Version 3 as the specification drafts it in one place; no agent is known to have sent it.
+    /// Version 3 as drafted in one place of the specification. No agent is known to send it.
     V3Draft,
 }
 
@@ -72,12 +72,12 @@ impl Layout {
         }
     }
 
-    /// Whether events name a user, and no version of the system.
+    /// Whether events have a user id, and no OS version.
     pub fn has_users(self) -> bool {
         matches!(self, Layout::V0 | Layout::V2)
     }
 
-    /// Bytes at the front that every attempt to send writes anew (rule 21).
+    /// Bytes at the front that each attempt to send writes with new values (rule 21).
     pub fn stamp_bytes(self) -> usize {
         match self {
             Layout::V0 | Layout::V3 => 16,
@@ -87,47 +87,47 @@ impl Layout {
     }
 }
 
-/// A bundle whose head, and whose events' places, are in order.
+/// A bundle with a valid head and valid places of all events.
 #[derive(Clone, Copy, Debug)]
 pub struct Bundle<'a> {
-    /// What stands before the events.
+    /// The members before the events.
     pub head: BundleHead<'a>,
     /// The arrays of events, in the order of [`Section`].
     pub sections: [Slice<'a>; 3],
 }
 
-/// What stands before the events of a bundle.
+/// The members of a bundle before its events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BundleHead<'a> {
-    /// Counts attempts to send (version 2).
+    /// The number of attempts to send (version 2).
     pub send_number: Option<i32>,
-    /// The agent's running clock and its calendar clock when it sent, both in nanoseconds; none in the draft.
+    /// The agent's clocks when it sent the bundle; `None` in the draft.
     pub clocks: Option<Clocks>,
-    /// 16 bytes that stand for the machine, unless they are fewer or more (versions 0 to 2).
+    /// The machine id (versions 0 to 2): normally 16 bytes.
     pub machine_id: Option<&'a [u8]>,
-    /// What version 3 has in place of the machine id.
+    /// The installation (version 3).
     pub channel: Option<Channel<'a>>,
 }
 
 /// The two clocks of an agent, at the same moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clocks {
-    /// Nanoseconds on a clock that never steps, goes on over reboots, and may be negative.
+    /// Nanoseconds of a monotonic clock that continues over reboots. May be negative.
     pub relative: i64,
     /// Nanoseconds since 1970.
     pub absolute: i64,
 }
 
-/// What kind of installation speaks.
+/// The kind of installation that sent a bundle.
 #[derive(Clone, Copy, Debug)]
 pub struct Channel<'a> {
     /// The image id.
     pub image: &'a str,
-    /// The place it stands at: entries for [`site_entry`].
+    /// The machine's location: entries for [`site_entry`].
     pub site: Elements<'a>,
-    /// Bytes of `site`.
+    /// The length of `site` in bytes.
     pub site_bytes: usize,
-    /// Whether another system is installed beside.
+    /// Whether another operating system is installed too.
     pub is_dual_boot: bool,
     /// Whether it runs from a removable disk.
     pub is_live: bool,
@@ -146,7 +146,7 @@ impl Section {
     /// In the order of a bundle.
     pub const ALL: [Section; 3] = [Section::Singular, Section::Aggregate, Section::Sequence];
 
-    /// The name in the protocol's own words.
+    /// The protocol's name for it.
     pub fn as_str(self) -> &'static str {
         match self {
             Section::Singular => "singular event",
@@ -156,13 +156,13 @@ impl Section {
     }
 }
 
-/// Events are aligned to this.
+/// The alignment of events in bytes.
 const EVENT_ALIGNMENT: usize = 8;
 
 /// Reads a bundle.
 ///
 /// # Errors
-/// The fault that refuses it as a whole.
+/// The fault that refuses the whole bundle.
 pub fn bundle(body: &[u8], layout: Layout) -> Result<Bundle<'_>, DecodeError> {
     let whole = Slice::new(body);
     let mut members = Tuple::new(whole, 3, "bundle")?;
@@ -194,10 +194,10 @@ pub fn bundle(body: &[u8], layout: Layout) -> Result<Bundle<'_>, DecodeError> {
     Ok(Bundle { head, sections })
 }
 
-/// The events of one kind, in the bytes that [`Bundle::sections`] has for it.
+/// The events of one kind, from its slice in [`Bundle::sections`].
 ///
 /// # Errors
-/// Their framing is at fault; not in a bundle that [`bundle`] has read.
+/// A framing fault; never for a bundle that [`bundle`] returned.
 pub fn events(section: Slice<'_>, kind: Section) -> Result<Elements<'_>, DecodeError> {
     Elements::new(section, EVENT_ALIGNMENT, kind.as_str())
 }
@@ -211,7 +211,7 @@ fn channel<'a>(members: &mut Tuple<'a>, layout: Layout) -> Result<Channel<'a>, D
         site_entry(entry)?;
     }
     let (is_dual_boot, is_live) = if layout == Layout::V3 {
-        // Bits 2 to 7 mean nothing (rule 19).
+        // Bits 2 to 7 have no meaning (rule 19).
         let [flags] = members.array("flags")?;
         (flags & 1 != 0, flags & 2 != 0)
     } else {
@@ -233,7 +233,7 @@ fn flag(members: &mut Tuple<'_>, field: &'static str) -> Result<bool, DecodeErro
     }
 }
 
-/// Key and value of one entry of a site.
+/// Key and value of one site entry.
 ///
 /// # Errors
 /// It is not in normal form.
@@ -243,58 +243,58 @@ pub fn site_entry(entry: Slice<'_>) -> Result<(&str, &str), DecodeError> {
     Ok((key, members.last(1, "site.value")?.string("site.value")?))
 }
 
-/// What events of every kind have.
+/// The members that events of every kind have.
 #[derive(Clone, Copy, Debug)]
 pub struct EventHead<'a> {
-    /// 16 bytes of a UUID, unless they are fewer or more (rule 14).
+    /// The event id: normally 16 bytes, a UUID (rule 14).
     pub id: &'a [u8],
     /// The unix user (versions 0 to 2).
     pub user_id: Option<u32>,
-    /// The version of the system (version 3).
+    /// The OS version (version 3).
     pub os_version: Option<&'a str>,
 }
 
-/// Something that happened once.
+/// A singular event: it happened once.
 #[derive(Clone, Copy, Debug)]
 pub struct Singular<'a> {
-    /// What all events have.
+    /// The common members.
     pub head: EventHead<'a>,
-    /// When, on the clock of [`Clocks::relative`].
+    /// When it happened, on the clock of [`Clocks::relative`].
     pub relative: i64,
-    /// Its payload, a maybe of a variant.
+    /// The payload, a maybe of a variant.
     pub payload: Slice<'a>,
 }
 
-/// Something that was counted.
+/// An aggregate event: a count.
 #[derive(Clone, Copy, Debug)]
 pub struct Aggregate<'a> {
-    /// What all events have.
+    /// The common members.
     pub head: EventHead<'a>,
-    /// When.
+    /// When it was counted.
     pub when: When<'a>,
-    /// How often; for some events how many seconds. Zero and less are legal.
+    /// The count; for some events a number of seconds. Zero and negative values are valid.
     pub count: i64,
-    /// Its payload, a maybe of a variant.
+    /// The payload, a maybe of a variant.
     pub payload: Slice<'a>,
 }
 
-/// What an aggregate says of its time.
+/// The time of an aggregate.
 #[derive(Clone, Copy, Debug)]
 pub enum When<'a> {
     /// On the clock of [`Clocks::relative`] (versions 0 to 2).
     Relative(i64),
-    /// The day or month, as text (version 3).
+    /// A day or month as text (version 3).
     Period(&'a str),
-    /// The letter of a length and the nanoseconds since 1970 of the start (the draft).
+    /// The letter of the period's length, and its start in nanoseconds since 1970 (draft).
     Started(u8, i64),
 }
 
-/// Something that went on for a while (versions 0 to 2).
+/// An event sequence: something with a duration (versions 0 to 2).
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence<'a> {
-    /// What all events have.
+    /// The common members.
     pub head: EventHead<'a>,
-    /// Its items, for [`item`]; their places are in order.
+    /// Its items, for [`item`].
     pub items: Elements<'a>,
 }
 
@@ -323,7 +323,7 @@ pub fn aggregate(event: Slice<'_>, layout: Layout) -> Result<Aggregate<'_>, Deco
     let head = event_head(&mut members, layout)?;
     let (count, when) = match layout {
         Layout::V0 | Layout::V2 => {
-            // The count first (section 2.1), though the draft of these versions has it second.
+            // The count comes first (section 2.1); the draft of these versions has it second.
             let count = i64::from_le_bytes(members.array("event.count")?);
             (count, When::Relative(i64::from_le_bytes(members.array("event.relative_timestamp")?)))
         }
@@ -341,18 +341,27 @@ pub fn aggregate(event: Slice<'_>, layout: Layout) -> Result<Aggregate<'_>, Deco
     Ok(Aggregate { head, when, count, payload: members.last(8, "event.payload")? })
 }
 
-/// Reads an event sequence.
+/// Reads an event sequence, and checks all of its items.
 ///
 /// # Errors
 /// The fault that costs this sequence.
 pub fn sequence(event: Slice<'_>, layout: Layout) -> Result<Sequence<'_>, DecodeError> {
-    let mut members = Tuple::new(event, 1, "event")?;
-    let head = event_head(&mut members, layout)?;
-    let items = Elements::new(members.last(EVENT_ALIGNMENT, "event.items")?, EVENT_ALIGNMENT, "event.items")?;
-    let mut unread = items;
+    let sequence = unchecked_sequence(event, layout)?;
+    let mut unread = sequence.items;
     while let Some(slice) = unread.read()? {
         item(slice)?;
     }
+    Ok(sequence)
+}
+
+/// Reads an event sequence, in constant time: its items are not checked.
+///
+/// # Errors
+/// The fault that costs this sequence, except one in an item.
+pub fn unchecked_sequence(event: Slice<'_>, layout: Layout) -> Result<Sequence<'_>, DecodeError> {
+    let mut members = Tuple::new(event, 1, "event")?;
+    let head = event_head(&mut members, layout)?;
+    let items = Elements::new(members.last(EVENT_ALIGNMENT, "event.items")?, EVENT_ALIGNMENT, "event.items")?;
     Ok(Sequence { head, items })
 }
 

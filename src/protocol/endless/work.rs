@@ -1,4 +1,4 @@
-//! One upload: inflate, check the hash, read the bundle, write its events; a bounded step with every call.
+//! One upload: decompress, check the hash, read the bundle, write its events; each call does a bounded part.
 
 use std::fmt;
 use std::mem::replace;
@@ -12,30 +12,32 @@ use crate::event::{Header, Loss, Position, Reason, UnixNanos, semconv};
 use crate::memory::MemoryLease;
 use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
-use super::exchange::{Encoding, Shared, Target};
-use super::reading::{Reading, Told};
+use super::reading::{BundleReader, Progress};
+use super::shared::Shared;
+use super::target::{Encoding, Target};
 use super::wire::{self, Bundle, Layout, Version};
 
-/// Bytes that one step hashes.
+/// Bytes hashed per step.
 const HASH_STEP_BYTES: usize = 1 << 20;
 
-/// One upload on its way.
+/// One upload.
 #[derive(Debug)]
 pub struct EndlessWork {
     shared: Arc<Shared>,
     request: Request,
     target: Target,
     stage: Stage,
-    /// The bundle, where it is not the body itself.
+    /// The decompressed bundle; `None`: the body is the bundle.
     inflated: Option<Vec<u8>>,
     lease: MemoryLease,
-    /// Bytes transmitted that have not earned output yet. They do as output is made: a bucket holds only so much.
+    /// Transmitted bytes that were not yet charged to the allowance. They are charged as output is written, because the
+    /// allowance is bounded.
     unearned: u64,
-    /// When all of it was here.
+    /// When the whole request was received.
     received: Option<UnixNanos>,
-    /// Why the request is to be kept.
-    aside: Option<String>,
-    /// The answer, unless the events cannot be delivered.
+    /// Why the request goes to the quarantine.
+    quarantine_reason: Option<String>,
+    /// The answer if the events are delivered.
     answer: Response,
 }
 
@@ -44,11 +46,11 @@ enum Stage {
     Start(Encoding),
     Inflating(Box<Gunzip>),
     Hashing { hash: Hash, at: usize },
-    Reading(Box<Reading>),
-    Done(Option<Box<Reading>>),
+    Reading(Box<BundleReader>),
+    Done(Option<Box<BundleReader>>),
 }
 
-/// A SHA-512 being made.
+/// A SHA-512 in progress.
 struct Hash(Box<digest::Context>);
 
 impl fmt::Debug for Hash {
@@ -68,12 +70,12 @@ impl EndlessWork {
             stage: Stage::Start(encoding),
             inflated: None,
             received: None,
-            aside: None,
+            quarantine_reason: None,
             answer: Response::empty(200),
         }
     }
 
-    /// The bundle, as soon as it is inflated; before, the body.
+    /// The bundle, once it is decompressed; before that, the body.
     fn bundle(&self) -> &[u8] {
         self.inflated.as_deref().unwrap_or(&self.request.body)
     }
@@ -86,38 +88,38 @@ impl Work for EndlessWork {
             Stage::Start(encoding) => self.start(encoding, out),
             Stage::Inflating(gunzip) => self.inflate(gunzip, out),
             Stage::Hashing { hash, at } => self.hash(hash, at, now, out),
-            Stage::Reading(reading) => self.read_on(reading, now, out),
+            Stage::Reading(reading) => self.read_events(reading, now, out),
             Stage::Done(reading) => self.stage = Stage::Done(reading),
         }
         if let Stage::Done(_) = self.stage { Flow::Continue } else { Flow::Again }
     }
 
     fn quarantine_reason(&self) -> Option<&str> {
-        self.aside.as_deref()
+        self.quarantine_reason.as_deref()
     }
 
     fn request(&self) -> &Request {
         &self.request
     }
 
-    fn respond(mut self, fate: RequestOutcome, now: Now) -> Response {
+    fn respond(mut self, outcome: RequestOutcome, now: Now) -> Response {
         if let Stage::Done(Some(reading)) = &mut self.stage {
-            reading.respond(fate, now.elapsed, &self.shared.memory);
+            reading.end(outcome, now.elapsed, &self.shared.dedup);
         }
-        match fate {
+        match outcome {
             RequestOutcome::Delivered => self.answer.clone(),
             RequestOutcome::Unkept | RequestOutcome::Failed => {
-                Response::unavailable("the bundle cannot be stored just now; send it again")
+                Response::unavailable("the bundle cannot be stored now; send it again")
             }
         }
     }
 }
 
 impl Drop for EndlessWork {
-    /// A bundle whose fate nobody has told is not being delivered any more.
+    /// Dropped without an outcome: the bundle was not delivered.
     fn drop(&mut self) {
         if let Stage::Reading(reading) | Stage::Done(Some(reading)) = &mut self.stage {
-            reading.respond(RequestOutcome::Failed, Default::default(), &self.shared.memory);
+            reading.end(RequestOutcome::Failed, Default::default(), &self.shared.dedup);
         }
     }
 }
@@ -128,8 +130,8 @@ impl EndlessWork {
         out.batch.set_origin(origin.into());
         match encoding {
             _ if self.request.body.is_empty() => self.refuse(400, Reason::Malformed, "the body is empty", out),
-            Encoding::Unknown => self.refuse(415, Reason::Unsupported, "the body is neither plain nor in gzip", out),
-            Encoding::Plain => self.begin_hash(),
+            Encoding::Unknown => self.refuse(415, Reason::Unsupported, "the body is neither plain nor gzip", out),
+            Encoding::Plain => self.start_hash(),
             Encoding::Gzip => {
                 let limit = usize::try_from(self.shared.options.max_inflated_bytes).unwrap_or(usize::MAX);
                 self.stage = Stage::Inflating(Box::new(Gunzip::new(limit)));
@@ -140,13 +142,13 @@ impl EndlessWork {
     fn inflate(&mut self, mut gunzip: Box<Gunzip>, out: &mut Output) {
         match gunzip.step(&self.request.body) {
             Ok(false) if self.lease.resize(gunzip.memory_bytes() as u64) => self.stage = Stage::Inflating(gunzip),
-            Ok(false) => self.refuse_for_now("the memory for requests is used up (limits.memory_bytes)", out),
+            Ok(false) => self.refuse_temporarily("the memory for requests is used up (limits.memory_bytes)", out),
             Ok(true) => match gunzip.into_output() {
                 empty if empty.is_empty() => self.refuse(400, Reason::Malformed, "the body inflates to nothing", out),
                 bundle => {
                     out.inflated(self.request.body.len() as u64, bundle.len() as u64);
                     self.inflated = Some(bundle);
-                    self.begin_hash();
+                    self.start_hash();
                 }
             },
             Err(InflateError::TooLarge { limit }) => {
@@ -157,7 +159,7 @@ impl EndlessWork {
         }
     }
 
-    fn begin_hash(&mut self) {
+    fn start_hash(&mut self) {
         self.stage = Stage::Hashing { hash: Hash(Box::new(digest::Context::new(&SHA512))), at: 0 };
     }
 
@@ -171,65 +173,71 @@ impl EndlessWork {
         }
         let hash = hash.0.finish();
         if self.target.hash.is_some_and(|expected| hash.as_ref() == expected) {
-            self.begin_reading(now, out);
+            self.start_reading(now, out);
         } else {
             self.refuse(400, Reason::Malformed, "the bundle's SHA-512 is not the one in the path", out);
         }
     }
 
-    fn begin_reading(&mut self, now: Now, out: &mut Output) {
+    fn start_reading(&mut self, now: Now, out: &mut Output) {
         let body = self.inflated.as_deref().unwrap_or(&self.request.body);
         let shipped = self.target.version.layout();
         let (layout, bundle) = match wire::bundle(body, shipped) {
             Ok(bundle) => (shipped, bundle),
-            // The draft counts only where all of it is in order: nothing is salvaged from what nobody sends.
+            // The draft layout is used only if the whole body is in normal form (section 3).
             Err(fault) => match draft(body, self.target.version, self.shared.options.max_payload_bytes) {
                 Some(bundle) => (Layout::V3Draft, bundle),
-                None => return self.accept_whole(Reason::Malformed, &format!("at {}: {fault}", fault.offset), out),
+                None => return self.quarantine_whole(Reason::Malformed, &format!("at {}: {fault}", fault.offset), out),
             },
         };
         let channel_bytes = bundle.head.channel.map_or(0, |channel| channel.image.len() + channel.site_bytes) as u64;
         if channel_bytes > self.shared.options.max_channel_bytes {
             let detail = format!("image and site are {channel_bytes} bytes long, over max_channel_bytes");
-            return self.accept_whole(Reason::TooLarge, &detail, out);
+            return self.quarantine_whole(Reason::TooLarge, &detail, out);
         }
         let received = self.received.unwrap_or(now.unix);
-        let reading = Reading::new(&bundle, body, self.target.version, layout, received, &self.request, &self.shared);
+        let reading =
+            BundleReader::new(&bundle, body, self.target.version, layout, received, &self.request, &self.shared);
         out.batch.set_resource(reading.resource(&bundle.head).into());
         self.stage = Stage::Reading(Box::new(reading));
     }
 
-    fn read_on(&mut self, mut reading: Box<Reading>, now: Now, out: &mut Output) {
+    fn read_events(&mut self, mut reading: Box<BundleReader>, now: Now, out: &mut Output) {
         let before = out.batch.total_expanded_bytes();
         let body = self.inflated.as_deref().unwrap_or(&self.request.body);
-        let told = reading.proceed(body, now, &self.shared, out);
+        let progress = reading.write_events(body, now, &self.shared, out);
         let expanded = out.batch.total_expanded_bytes() - before;
         let earning = expanded.div_ceil(self.shared.options.amplification.ratio).min(self.unearned);
         self.unearned -= earning;
         out.charge(self.shared.options.amplification, earning, expanded, now.elapsed);
-        match told {
-            Told::More => self.stage = Stage::Reading(reading),
-            Told::All { lost, events, fault } => {
+        match progress {
+            Progress::BatchFull => self.stage = Stage::Reading(reading),
+            Progress::Done { lost, events, fault } => {
                 out.decoded_bytes += (body.len() as u64).saturating_sub(lost);
-                self.aside = fault;
+                self.quarantine_reason = fault;
                 self.answer = Response::text(200, format!("{events} events"));
                 self.stage = Stage::Done(Some(reading));
             }
-            Told::Repeat { events } => {
-                self.answer = Response::text(200, "a repeat of what is stored already");
+            Progress::Repeat { events } => {
+                self.answer = Response::text(200, "a repeat of a stored bundle");
                 self.lose_all(Reason::Duplicate, Some(events), "the bundle was delivered before", out);
             }
-            Told::InFlightRequest { events } => {
-                self.answer = Response::unavailable("the same bundle is being stored at this moment");
-                self.lose_all(Reason::Duplicate, Some(events), "the same bundle is being delivered", out);
+            Progress::InFlight { events } => {
+                self.answer = Response::unavailable("the same bundle is being stored by another request");
+                self.lose_all(
+                    Reason::Duplicate,
+                    Some(events),
+                    "the same bundle is being delivered by another request",
+                    out,
+                );
             }
         }
     }
 
-    /// Refuses the request, unless its version is one that is never refused (rule 4).
+    /// Refuses the request, unless its version is never refused (rule 4).
     fn refuse(&mut self, status: u16, reason: Reason, detail: &str, out: &mut Output) {
         if self.target.version <= Version::V1 {
-            return self.accept_whole(reason, detail, out);
+            return self.quarantine_whole(reason, detail, out);
         }
         self.refuse_whole(status, reason, detail, out);
     }
@@ -239,21 +247,22 @@ impl EndlessWork {
         self.lose_all(reason, None, detail, out);
     }
 
-    fn refuse_for_now(&mut self, detail: &str, out: &mut Output) {
+    fn refuse_temporarily(&mut self, detail: &str, out: &mut Output) {
         self.answer = Response::unavailable(detail);
         self.lose_all(Reason::Failed, None, detail, out);
     }
 
-    /// The body is what was sent, and a resend would not help: it is kept, and the agent may go on (rule 5).
-    fn accept_whole(&mut self, reason: Reason, detail: &str, out: &mut Output) {
+    /// The body arrived as sent and cannot be read; a resend would not help. It goes to the quarantine, and the agent is
+    /// answered 200 (rule 5).
+    fn quarantine_whole(&mut self, reason: Reason, detail: &str, out: &mut Output) {
         if !self.bundle().is_empty() {
-            self.aside = Some(detail.to_owned());
+            self.quarantine_reason = Some(detail.to_owned());
         }
-        self.answer = Response::text(200, "kept aside, for it cannot be read");
+        self.answer = Response::text(200, "kept in the quarantine: it cannot be read");
         self.lose_all(reason, None, detail, out);
     }
 
-    /// Reports the whole bundle lost, and ends.
+    /// Reports the whole bundle as lost, and ends.
     fn lose_all(&mut self, reason: Reason, events: Option<u64>, detail: &str, out: &mut Output) {
         self.stage = Stage::Done(None);
         let bundle = self.inflated.as_deref().unwrap_or(&self.request.body);
@@ -267,7 +276,7 @@ impl EndlessWork {
     }
 }
 
-/// The bundle in a body that is one of the draft from end to end.
+/// The bundle of a body that is wholly in the normal form of the draft layout.
 fn draft(body: &[u8], version: Version, max_payload_bytes: u64) -> Option<Bundle<'_>> {
     let whole = Slice::new(body);
     let layout = Layout::V3Draft;

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use crate::event::{Resource, Severity, semconv as names};
 use crate::protocol::Output;
@@ -50,11 +51,14 @@ pub(super) struct State {
     pub(super) is_subscribed: bool,
     /// The start commands must be sent (again).
     pub(super) is_start_due: bool,
-    /// The profiles that we switched on and must switch off.
-    started: Vec<Started>,
-    /// The process was restarted: which of `started` belong to the new process is known when this handshake has been
-    /// answered.
+    /// The commands that undo ours, to be sent when the daemon stops.
+    undo: Vec<Undo>,
+    /// The process was restarted: which of `undo` concern the new process is known when this handshake has been answered.
     restart_handshake: Option<u64>,
+    /// When the last of `undo` was answered while the daemon stops.
+    undone_at: Option<Duration>,
+    /// No further attempt is made to send what is left of `undo`.
+    is_undo_abandoned: bool,
     /// The process does not answer.
     pub(super) is_unhealthy: bool,
     /// There is a request connection.
@@ -68,12 +72,23 @@ pub(super) struct State {
     subscription: Option<Waker>,
 }
 
-/// A profile that we switched on.
+/// A command that undoes one of ours.
 #[derive(Clone, Copy, Debug)]
-struct Started {
-    profile: Profile,
-    /// The number of the request connection that the command was sent on. A connection never outlives its process.
+struct Undo {
+    command: Command,
+    /// The number of the request connection that our command was sent on. A connection never outlives its process.
     connection: u64,
+}
+
+/// What a subscription waits for while the daemon stops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Drain {
+    /// Our commands are being undone.
+    Undo,
+    /// They were undone at this time. The process sends its last events after that.
+    Flush(Duration),
+    /// Nothing.
+    Nothing,
 }
 
 /// The state of a process, for operators.
@@ -157,6 +172,16 @@ impl Agent {
         }
     }
 
+    /// The commands that undo ours and have not been answered.
+    pub fn undo_commands(&self) -> Vec<Command> {
+        self.state().undo.iter().map(|undo| undo.command).collect()
+    }
+
+    /// No further attempt is made to undo our commands: the daemon has no time left, or the process has ended.
+    pub fn abandon_undo(&self) {
+        self.state().is_undo_abandoned = true;
+    }
+
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,7 +215,7 @@ impl Agent {
             state.handshake.pid = None;
             state.last_counter = Some((counter, None));
             state.is_start_due = true;
-            // The pid may be the same as before, as in a container, so it does not show which process `started` is about.
+            // The pid may be the same as before, as in a container, so it does not show which process `undo` concerns.
             // The connection that answers this handshake is the one to the new process.
             state.want_handshake();
             state.restart_handshake = Some(state.handshakes_wanted);
@@ -267,7 +292,7 @@ impl Agent {
             _ => false,
         };
         if is_restart {
-            state.started.retain(|started| started.connection == connection);
+            state.undo.retain(|undo| undo.connection == connection);
             state.last_counter = None;
             state.is_start_due = true;
         }
@@ -304,36 +329,47 @@ impl State {
         self.handshakes_settled = self.handshakes_settled.max(number);
         if self.restart_handshake.is_some_and(|restart| restart <= number) {
             self.restart_handshake = None;
-            self.started.retain(|started| started.connection == connection);
+            self.undo.retain(|undo| undo.connection == connection);
         }
         if let Some(waker) = self.subscription.take() {
             waker.wake();
         }
     }
 
-    /// A command was sent on the request connection `connection`. It may take effect even if its answer never comes, so
-    /// what it switches on is remembered from now on.
-    pub(super) fn command_sent(&mut self, command: Command, connection: u64) {
-        match command {
-            Command::StartMemoryProfile => self.add_started(Profile::Memory, connection),
-            Command::StartCpuProfiling => self.add_started(Profile::Cpu, connection),
-            Command::StopMemoryProfile => self.started.retain(|started| started.profile != Profile::Memory),
-            Command::StopCpuProfiling => self.started.retain(|started| started.profile != Profile::Cpu),
-            _ => {}
+    /// A command was sent on the request connection `connection`. It may take effect even if its reply never comes, so the
+    /// command that undoes it is remembered from now on. `is_configured`: it was not sent by an operator.
+    pub(super) fn command_sent(&mut self, command: Command, connection: u64, is_configured: bool) {
+        let undo = match (command, self.handshake.clock.as_deref()) {
+            (Command::StartMemoryProfile, _) => Command::StopMemoryProfile,
+            (Command::StartCpuProfiling, _) => Command::StopCpuProfiling,
+            (Command::UseWallTime, Some("cpu")) if is_configured => Command::UseCpuTime,
+            (Command::UseCpuTime, Some("wall")) if is_configured => Command::UseWallTime,
+            _ => return,
+        };
+        self.undo.retain(|known| known.command != undo);
+        self.undo.push(Undo { command: undo, connection });
+    }
+
+    /// A command was answered. `is_stopping`: the daemon stops.
+    pub(super) fn command_answered(&mut self, command: Command, is_stopping: bool, elapsed: Duration) {
+        self.undo.retain(|undo| undo.command != command);
+        if is_stopping && self.undo.is_empty() {
+            self.undone_at.get_or_insert(elapsed);
         }
     }
 
-    fn add_started(&mut self, profile: Profile, connection: u64) {
-        self.started.retain(|started| started.profile != profile);
-        self.started.push(Started { profile, connection });
+    /// The next command that undoes one of ours: the last command is undone first.
+    pub(super) fn undo_command(&self) -> Option<Command> {
+        self.undo.last().map(|undo| undo.command)
     }
 
-    /// The command that switches off the first of the profiles that we switched on.
-    pub(super) fn stop_command(&self) -> Option<Command> {
-        Some(match self.started.first()?.profile {
-            Profile::Memory => Command::StopMemoryProfile,
-            Profile::Cpu => Command::StopCpuProfiling,
-        })
+    /// What a subscription waits for while the daemon stops.
+    pub(super) fn drain(&self) -> Drain {
+        match self.undone_at {
+            Some(elapsed) => Drain::Flush(elapsed),
+            None if self.undo.is_empty() || self.is_undo_abandoned => Drain::Nothing,
+            None => Drain::Undo,
+        }
     }
 
     /// Whether a restart has made it uncertain which profiles we switched on.

@@ -51,7 +51,7 @@ pub struct Control {
     next_handshake: Option<Duration>,
     next_snapshot: Option<Duration>,
     next_gc: Option<Duration>,
-    /// The daemon stops: the profiles that we switched on are switched off until then.
+    /// The daemon stops: our commands are undone. If the peer is not ready at this time, the connection is closed.
     stop_deadline: Option<Duration>,
     fault: Option<Fault>,
 }
@@ -143,8 +143,8 @@ impl Control {
 
     /// `Close` once the daemon stops and nothing more is to be sent.
     fn flow(&self) -> Flow {
-        let is_done = self.stop_deadline.is_some() && self.request.is_none();
-        if is_done { Flow::Close } else { Flow::Continue }
+        let is_waiting = self.request.is_some() || !self.peer.is_ready() && self.agent.state().undo_command().is_some();
+        if self.stop_deadline.is_none() || is_waiting { Flow::Continue } else { Flow::Close }
     }
 
     fn read_head(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
@@ -208,7 +208,8 @@ impl Control {
             } else if body == b"ok" {
                 out.decoded_bytes += body.len() as u64;
             } else {
-                let _ = self.read_handshake(body, u64::MAX, place, out);
+                // Further replies make an event only if they differ from the last one, as on a live connection.
+                self.is_introduced |= self.read_handshake(body, u64::MAX, place, out);
             }
             return;
         };
@@ -227,6 +228,8 @@ impl Control {
         } else {
             // It proves that the request was received, and no more (rule 4).
             out.decoded_bytes += body.len() as u64;
+            let is_stopping = self.stop_deadline.is_some();
+            self.agent.state().command_answered(request.command, is_stopping, now.elapsed);
             let changes = request.command.changes_handshake();
             self.is_status_stale |= changes;
             match request.order {
@@ -245,7 +248,10 @@ impl Control {
         let (handshake, time) = match Handshake::read(body) {
             Ok(read) => read,
             Err(error) => {
-                normalize::lost(out, Reason::Malformed, body, Some(1), &format!("no handshake reply: {error}"), place);
+                let is_old = body == b"ok";
+                let reason = if is_old { Reason::Unsupported } else { Reason::Malformed };
+                let hint = if is_old { OLD_AGENT } else { "" };
+                normalize::lost(out, reason, body, Some(1), &format!("no handshake reply: {error}{hint}"), place);
                 return false;
             }
         };
@@ -306,7 +312,7 @@ impl Control {
         if command == Command::Handshake {
             self.is_status_stale = false;
         }
-        state.command_sent(command, self.connection);
+        state.command_sent(command, self.connection, order.is_none());
         let limit = if command.is_slow() { self.options.slow_request_timeout } else { self.options.request_timeout };
         zmtp::request(command.as_str(), &mut out.reply);
         self.request =
@@ -320,10 +326,10 @@ impl Control {
         out: &mut Output,
     ) -> Option<(Command, Option<Order>)> {
         if self.stop_deadline.is_some() {
-            let stop = state.stop_command()?;
-            // A profile that somebody else has switched on in a new process is not ours to switch off.
+            let undo = state.undo_command()?;
+            // In a new process, a profile that is on may be that of another client.
             let is_certain = self.is_introduced && !state.is_restart_open();
-            return Some((if is_certain { stop } else { Command::Handshake }, None));
+            return Some((if is_certain { undo } else { Command::Handshake }, None));
         }
         let is_past = |at: Option<Duration>| at.is_some_and(|at| at <= elapsed);
         if !self.is_introduced || state.is_handshake_due() || is_past(self.next_handshake) {
@@ -365,6 +371,10 @@ impl Control {
 
 /// The detail of the fault that ends the connection to a peer that is no agent.
 const NO_AGENT: &str = "the peer does not answer as rbkit does";
+
+/// What follows the detail of a loss if an agent answers `ok` to `handshake`, as to every unknown request.
+const OLD_AGENT: &str =
+    "; `ok` is the reply to an unknown request: rbkit 0.1.5 and older have no handshake, and are not supported";
 
 impl Session for Control {
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
@@ -420,7 +430,8 @@ impl Session for Control {
         let request = self.request.as_ref().map(|request| request.deadline);
         let timers = [self.next_handshake, self.next_snapshot, self.next_gc];
         let timers = timers.into_iter().flatten().filter(|_| self.is_idle());
-        timers.chain(request).chain(self.stop_deadline).min()
+        let ready = self.stop_deadline.filter(|_| !self.peer.is_ready());
+        timers.chain(request).chain(ready).min()
     }
 
     fn handle_timeout(&mut self, now: Now, out: &mut Output) -> Flow {
@@ -429,7 +440,7 @@ impl Session for Control {
             self.peer.send_greeting(&mut out.reply);
             return Flow::Continue;
         }
-        if self.stop_deadline.is_some_and(|deadline| deadline <= now.elapsed) {
+        if self.stop_deadline.is_some_and(|deadline| deadline <= now.elapsed) && !self.peer.is_ready() {
             return Flow::Close;
         }
         if let Some(request) = &self.request {
@@ -464,8 +475,8 @@ impl Session for Control {
             self.send_next(now, out);
         }
         match self.flow() {
-            Flow::Continue | Flow::Again if self.peer.is_ready() => Shutdown::Drain,
-            _ => Shutdown::Close,
+            Flow::Continue | Flow::Again => Shutdown::Drain,
+            Flow::Close => Shutdown::Close,
         }
     }
 }

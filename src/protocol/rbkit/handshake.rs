@@ -7,7 +7,7 @@ use crate::codec::reader::DecodeError;
 use crate::codec::text::repair;
 use crate::event::{Name, Resource, ResourceValue, semconv as names};
 
-use super::wire::{Family, Head, Type, wrong};
+use super::wire::{Family, Head, Type, wrong, wrong_type};
 
 /// A handshake reply (field notes, section 2). A field that the agent does not send is None.
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -32,7 +32,7 @@ impl Handshake {
     pub(super) fn read(body: &[u8]) -> Result<(Handshake, Option<f64>), DecodeError> {
         let mut reader = Reader::new(body, 0);
         let Wire::Map(pairs) = reader.next("reply")? else {
-            return Err(wrong("reply", 0, "a map"));
+            return Err(wrong("reply", body, 0, "a map"));
         };
         let head = Head::read(reader, pairs)?;
         let family = match head.kind {
@@ -41,15 +41,15 @@ impl Handshake {
             _ => None,
         };
         let Some(family) = family else {
-            return Err(wrong("event_type", 0, "a handshake (7 or 8)"));
+            return Err(wrong_type(head.kind, "a handshake (7 or 8)"));
         };
         let Some(payload) = head.payload else {
-            return Err(wrong("payload", head.end, "a map, but it is missing"));
+            return Err(wrong("reply", body, 0, "a map with a payload"));
         };
         let mut reader = payload.reader;
         let start = reader.offset();
         let Wire::Map(pairs) = reader.next("payload")? else {
-            return Err(wrong("payload", start, "a map"));
+            return Err(wrong("payload", body, start, "a map"));
         };
         let mut handshake = Handshake { family: Some(family), ..Handshake::default() };
         for _ in 0..pairs {
@@ -66,7 +66,7 @@ impl Handshake {
             reader.skip("value")?;
         }
         if !reader.is_at_end() {
-            return Err(wrong("reply", reader.offset(), "its end"));
+            return Err(wrong("reply", body, reader.offset(), "its end"));
         }
         Ok((handshake, head.time))
     }

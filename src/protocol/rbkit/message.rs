@@ -18,7 +18,7 @@ use super::normalize::{self, Place};
 use super::options::Options;
 use super::snapshot::{Snapshot, read_frames};
 use super::texts::Texts;
-use super::wire::{Family, Head, Kind, Object, Payload, Type, wrong};
+use super::wire::{Family, Head, Kind, Object, Payload, Type, wrong, wrong_type};
 
 /// A message that is being decoded.
 #[derive(Debug)]
@@ -261,8 +261,9 @@ impl Message {
         context: &mut Context<'_>,
         out: &mut Output,
     ) -> Result<usize, DecodeError> {
+        let whole = reader.rest();
         let Wire::Map(pairs) = reader.next("message")? else {
-            return Err(wrong("message", 0, "a map"));
+            return Err(wrong("message", whole, 0, "a map"));
         };
         let head = Head::read(reader, pairs)?;
         let family = match head.kind {
@@ -285,14 +286,14 @@ impl Message {
                 self.state = State::Event;
                 return Ok(0);
             }
-            return Err(wrong("event_type", 0, "an event_collection (6 or 7)"));
+            return Err(wrong_type(head.kind, "an event_collection (6 or 7)"));
         };
         let Some(Payload { reader: mut payload, after }) = head.payload else {
-            return Err(wrong("payload", head.end, "an array, but it is missing"));
+            return Err(wrong("message", whole, 0, "a map with a payload"));
         };
         let start = payload.offset();
         let Wire::Array(events) = payload.next("payload")? else {
-            return Err(wrong("payload", start, "an array"));
+            return Err(wrong("payload", whole, start, "an array"));
         };
         context.agent.set_family(family, out);
         self.family = family;

@@ -84,9 +84,9 @@ impl Snapshot {
         time: Option<f64>,
         is_short_of_memory: bool,
     ) -> Result<Snapshot, DecodeError> {
-        let start = payload.offset();
+        let (start, whole) = (payload.offset(), payload);
         let Wire::Map(pairs) = payload.next("payload")? else {
-            return Err(wrong("payload", start, "a map"));
+            return Err(DecodeError { offset: start, ..wrong("payload", whole.rest(), 0, "a map") });
         };
         let mut snapshot = Snapshot {
             time,
@@ -336,8 +336,10 @@ fn each_frame<'a>(
     is_cut: &mut bool,
     mut take: impl FnMut(StackFrame<'a>),
 ) -> Result<(), DecodeError> {
-    let start = reader.offset();
-    let Wire::Array(count) = reader.next("frames")? else { return Err(wrong("frames", start, "an array")) };
+    let whole = reader;
+    let Wire::Array(count) = reader.next("frames")? else {
+        return Err(DecodeError { offset: whole.offset(), ..wrong("frames", whole.rest(), 0, "an array") });
+    };
     for number in 0..count as usize {
         if number >= max_frames {
             *is_cut = true;

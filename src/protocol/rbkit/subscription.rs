@@ -9,9 +9,9 @@ use crate::event::Reason;
 use crate::explain::Explain;
 use crate::memory::{MemoryBudget, MemoryLease};
 use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
+use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
 
-use super::agent::Agent;
+use super::agent::{Agent, Drain};
 use super::dump::Dumps;
 use super::explain::Explainer;
 use super::message::{Buffers, Context as MessageContext, Message, Step};
@@ -47,7 +47,14 @@ pub struct Subscription {
     /// Its share of the memory budget: the current snapshot, and the buffers for the parts of an event.
     lease: MemoryLease,
     is_short_of_memory: bool,
+    /// The daemon stops, and the last events of the process are awaited: the next check whether that is over.
+    drain_check: Option<Duration>,
 }
+
+/// An agent sends its queue every second, up to 1.05 s after the events.
+const FLUSH_WAIT: Duration = Duration::from_millis(1_200);
+/// The interval of checks whether our commands have been undone.
+const UNDO_CHECK: Duration = Duration::from_millis(50);
 
 /// The stage of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +96,7 @@ impl Subscription {
             resource_version: 0,
             lease: MemoryBudget::unlimited().lease(),
             is_short_of_memory: false,
+            drain_check: None,
             agent,
             options,
         }
@@ -282,6 +290,18 @@ impl Subscription {
         self.agent.set_subscribed();
     }
 
+    /// Whether the last events of the process are still awaited while the daemon stops.
+    fn drain(&mut self, elapsed: Duration) -> Flow {
+        let next = match self.agent.state().drain() {
+            _ if self.stage != Stage::Subscribed => None,
+            Drain::Undo => Some(elapsed + UNDO_CHECK),
+            Drain::Flush(undone_at) => Some(undone_at + FLUSH_WAIT).filter(|until| *until > elapsed),
+            Drain::Nothing => None,
+        };
+        self.drain_check = next;
+        if next.is_some() { Flow::Continue } else { Flow::Close }
+    }
+
     /// Gives the batch the current resource of the process and its protocol version.
     fn update_resource(&mut self, out: &mut Output) {
         if let Some((resource, version)) = self.agent.resource(&mut self.resource_version) {
@@ -367,7 +387,7 @@ impl Session for Subscription {
         match self.stage {
             Stage::Greeting if !self.peer.is_greeting_sent() => Some(Duration::ZERO),
             Stage::Introducing { deadline, .. } => Some(deadline),
-            _ => None,
+            _ => self.drain_check,
         }
     }
 
@@ -381,9 +401,17 @@ impl Session for Subscription {
                 self.update_resource(out);
                 self.subscribe(out);
             }
+            _ if self.drain_check.is_some() => return self.drain(now.elapsed),
             _ => {}
         }
         Flow::Continue
+    }
+
+    fn shutdown(&mut self, now: Now, _out: &mut Output) -> Shutdown {
+        match self.drain(now.elapsed) {
+            Flow::Continue | Flow::Again => Shutdown::Drain,
+            Flow::Close => Shutdown::Close,
+        }
     }
 
     fn poll_wake(&mut self, context: &mut Context<'_>) -> Poll<()> {

@@ -249,9 +249,20 @@ fn skip_references(reader: &mut Reader<'_>, references: u32) -> Result<(), Decod
     Ok(())
 }
 
-/// The error for a field that is missing or has the wrong type.
-pub(super) fn wrong(field: &'static str, offset: usize, expected: &'static str) -> DecodeError {
-    DecodeError { field, offset, kind: DecodeErrorKind::Invalid { found: 0, expected } }
+/// The error for a field that is missing or has the wrong type. `input` begins at offset 0; the error names the byte at
+/// `offset`.
+pub(super) fn wrong(field: &'static str, input: &[u8], offset: usize, expected: &'static str) -> DecodeError {
+    let found = input.get(offset).copied().unwrap_or(0).into();
+    DecodeError { field, offset, kind: DecodeErrorKind::Invalid { found, expected } }
+}
+
+/// The error for a message type that is not allowed here.
+pub(super) fn wrong_type(kind: Option<Type<'_>>, expected: &'static str) -> DecodeError {
+    let found = match kind {
+        Some(Type::Number(number)) => number,
+        Some(Type::Name(_)) | None => 0,
+    };
+    DecodeError { field: "event_type", offset: 0, kind: DecodeErrorKind::Invalid { found, expected } }
 }
 
 /// An object of a heap dump. A field that is nil or missing is None and does not affect the others (rule 16).

@@ -1,66 +1,66 @@
-//! Who may send: registered agents, their keys, and the sessions that they open (sections 1.1 and 4).
+//! Registered agents, their keys, and the sessions that they open (sections 1.1 and 4).
 //!
-//! An exchange asks through [`Agents`] and does not know where the answers are kept: the daemon keeps them in a file
-//! ([`crate::zico_store`]), whoever decodes recorded requests in [`Recorded`].
+//! An exchange uses the trait [`Agents`]. The daemon implements it with a file per listener, offline decoding with
+//! [`Recorded`].
 //!
-//! A registration answers a key, and a session belongs to a key. A JVM registers once, when it starts, so two JVMs that
-//! call themselves the same have a key and a session each: their symbols, which both number from 1, do not mix.
+//! A registration returns a key, and a session belongs to a key. A JVM registers once, when it starts. So two JVMs with the
+//! same name have separate keys and sessions, and their symbols, which both number from 1, do not mix.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::codec::digest::short_digest;
 use crate::event::{ResourceValue, UnixNanos};
 
 /// The agents of one listener, their keys and sessions.
 ///
-/// A method may take as long as a small write to a disk; what it has answered holds, also after the process was killed.
+/// A method may take as long as a small write to a disk. Its result holds also after the process is killed.
 pub trait Agents: Send + Sync + 'static {
-    /// An agent introduces itself from `address` (without a port). One that is known by registration key, name, app and
-    /// env, or else by its uuid and a key of it, is the same agent as before. It gets a key of its own every time, and keys
-    /// that were answered before stay good (`max_sessions_per_agent` of an agent).
+    /// Registers an agent that sends from `address` (without a port). An agent with the same registration key, name, app
+    /// and env, or with the UUID and a key of a registered agent, is that agent. It gets a new key every time, and its
+    /// earlier keys stay valid (up to `max_sessions_per_agent`).
     ///
     /// # Errors
     /// [`Refusal`].
     fn register(&self, asked: &Registration, address: &str, now: UnixNanos) -> Result<Registered, Refusal>;
 
-    /// An agent wants a session: the one that this key has, if it lives, or else a new one.
+    /// Opens a session for a key, or returns the key's live session.
     ///
     /// # Errors
-    /// [`Refusal`]; [`Refusal::Denied`] for an unknown agent, too: who asks is not told which of the two was wrong.
+    /// [`Refusal`]; [`Refusal::Denied`] both for an unknown agent and for a wrong key, so that neither can be guessed.
     fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, Refusal>;
 
-    /// The agent of a session that lives, which lives on from `now`. `agent` is what the request names, by uuid or
-    /// number; where it names one, it must be the session's.
+    /// The agent of a live session; marks the session as used at `now`. `agent` is the UUID or number in the request; if
+    /// present, it must be the session's agent.
     ///
     /// # Errors
-    /// [`Refusal::Denied`] for a session that is not known, is over, or is another agent's: the agent opens another one.
+    /// [`Refusal::Denied`] for a session that is unknown, over, or another agent's: the agent opens another one.
     fn session(&self, session: &str, agent: Option<&str>, now: UnixNanos) -> Result<Arc<Agent>, Refusal>;
 
-    /// The agent of this uuid or number, if it is registered: for `host` of a form, which proves nothing.
+    /// The registered agent with this UUID or number: for `host` of a form, which is not authenticated.
     ///
     /// # Errors
     /// [`Refusal::Broken`].
     fn agent(&self, name: &str) -> Result<Option<Arc<Agent>>, Refusal>;
 
-    /// Counts what a request brought, for operators. Never waits; what was counted in the last second may be forgotten
-    /// when the process is killed.
+    /// Counts a request, for operators. Never waits. A kill of the process may lose the latest second.
     fn seen(&self, whom: Whom<'_>, more: Counters, now: UnixNanos);
 }
 
-/// A registered agent: what it says of itself, and how it is called here. Never a key.
+/// A registered agent. Contains no key.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Agent {
     /// Its number, from 1.
     pub id: u64,
-    /// Its uuid, in lower case with hyphens.
+    /// Its UUID, in lower case with hyphens.
     pub uuid: String,
-    /// Its name, usually that of its host.
+    /// Its name, usually its host's name.
     pub name: String,
     /// The application.
     pub app: String,
     /// The environment.
     pub env: String,
-    /// What else it says of itself, in its order. Nested values are JSON.
+    /// Its further attributes, in the order sent. Nested values are JSON.
     pub attrs: Vec<(String, ResourceValue)>,
 }
 
@@ -75,9 +75,9 @@ pub struct Registration {
     pub app: String,
     /// As in [`Agent`].
     pub env: String,
-    /// Who it was when it registered before.
+    /// The UUID from an earlier registration.
     pub uuid: Option<String>,
-    /// The key that it was given then.
+    /// The key from that registration.
     pub akey: Option<String>,
     /// As in [`Agent`].
     pub attrs: Vec<(String, ResourceValue)>,
@@ -86,59 +86,57 @@ pub struct Registration {
 /// The body of a session request (`/agent/session`). Its `Debug` shows no key.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Opening {
-    /// The agent, by uuid or number (rule 3).
+    /// The agent's UUID or number (rule 3).
     pub agent: String,
-    /// The key that it was given.
+    /// The agent's key.
     pub authkey: String,
 }
 
-/// The answer to a registration: both `uuid` and `id` go out (rule 1). Its `Debug` shows no key.
+/// The result of a registration. Its `Debug` shows no key.
 #[derive(Clone, PartialEq)]
 pub struct Registered {
     /// The agent.
     pub agent: Arc<Agent>,
-    /// Its key, for sessions. Goes into the answer and nowhere else (rule 27).
+    /// Its key for sessions. It is sent in the answer and nowhere else (rule 27).
     pub authkey: String,
-    /// Whether it was not known before: 201 instead of 200.
+    /// Whether the agent is new: the answer is 201 instead of 200.
     pub is_new: bool,
 }
 
-/// The answer to a session request.
-#[derive(Clone, PartialEq, Debug)]
+/// The result of a session request. Its `Debug` shows no session id.
+#[derive(Clone, PartialEq)]
 pub struct Opened {
-    /// The session's uuid.
+    /// The session's id, a UUID. It authenticates submissions (rule 27).
     pub session: String,
-    /// Whose it is.
+    /// Its agent.
     pub agent: Arc<Agent>,
-    /// Whether it was opened now. `false`: it lives on, and definitions that it was sent still hold.
+    /// Whether it was opened now. `false`: it was live already.
     pub is_new: bool,
 }
 
-/// Who sent a request that is counted.
+/// The sender of a counted request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whom<'a> {
-    /// A registered agent in a session of it.
+    /// A registered agent.
     Agent {
         /// The agent's number.
         id: u64,
-        /// The session's uuid.
-        session: &'a str,
     },
-    /// An agent that registers nowhere and made up its session itself (gen2).
+    /// An agent that does not register and chooses its session id itself (gen2).
     Unregistered {
-        /// The session's id.
+        /// The digest of the session's id ([`session_digest`]).
         session: &'a str,
-        /// Where it sends from, without a port.
+        /// The sender's address, without a port.
         address: &'a str,
     },
 }
 
-/// What requests brought.
+/// Counters of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Requests.
     pub requests: u64,
-    /// Bytes of their bodies, as received.
+    /// The bytes of their bodies, as received.
     pub bytes: u64,
     /// Events, without losses.
     pub events: u64,
@@ -146,16 +144,16 @@ pub struct Counters {
     pub losses: u64,
 }
 
-/// Why an agent does not get what it asks for. The text is for the answer's body and the log; no key is in it.
+/// Why a request is refused. The text is for the answer's body and the log; it contains no key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// What it says makes no sense.
+    /// The request is malformed.
     Invalid(String),
-    /// It may not, or its session is over.
+    /// The agent is not allowed, or its session is over.
     Denied(&'static str),
-    /// There is no room now (a limit, which the text names).
+    /// A limit is reached; the text names it.
     Full(String),
-    /// The store cannot be used: the text says which file, and why. Already logged.
+    /// The store cannot be used; the text says which file, and why. Already logged.
     Broken(String),
 }
 
@@ -198,6 +196,13 @@ impl fmt::Debug for Opening {
     }
 }
 
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Opened");
+        shown.field("agent", &self.agent).field("is_new", &self.is_new).finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for Registered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Registered");
@@ -205,8 +210,14 @@ impl fmt::Debug for Registered {
     }
 }
 
-/// The agents of recorded requests, which were answered by another collector: whatever they registered as is believed,
-/// and every session that they name lives. For decoding offline; ids are made up in order, so that output repeats.
+/// What stands for a session's id in events, files and listings: the first 16 hexadecimal digits of its SHA-256. The id itself
+/// authenticates submissions, so it is shown nowhere (rule 27).
+pub fn session_digest(session: &str) -> String {
+    short_digest(session)
+}
+
+/// The agents of recorded requests, which another collector answered: every registration is accepted, and every session is
+/// live. For offline decoding. Ids are assigned in order, so that the output is reproducible.
 #[derive(Debug, Default)]
 pub struct Recorded {
     agents: Mutex<Vec<Arc<Agent>>>,
@@ -214,14 +225,14 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Nobody yet.
+    /// No agents.
     pub fn new() -> Self {
         Recorded::default()
     }
 
-    /// The agent that a request calls `name`. It was another collector that gave it that name: where only one agent has
-    /// registered here, it is that one.
-    fn believed(&self, name: Option<&str>) -> Arc<Agent> {
+    /// The agent that a request calls `name`. Another collector chose that name: if only one agent is registered here, it
+    /// is that agent.
+    fn assumed(&self, name: Option<&str>) -> Arc<Agent> {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         let own = agents.iter().find(|agent| name.is_some_and(|name| agent.is_called(name)));
         match (own, agents.as_slice(), name) {
@@ -241,7 +252,7 @@ impl Recorded {
 }
 
 impl Agent {
-    /// Whether `name` is its uuid or its number.
+    /// Whether `name` is its UUID or its number.
     pub fn is_called(&self, name: &str) -> bool {
         self.uuid.eq_ignore_ascii_case(name) || name.parse() == Ok(self.id)
     }
@@ -269,7 +280,7 @@ impl Agents for Recorded {
     }
 
     fn open(&self, asked: &Opening, _now: UnixNanos) -> Result<Opened, Refusal> {
-        let agent = self.believed(Some(&asked.agent));
+        let agent = self.assumed(Some(&asked.agent));
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let place = opened.iter().position(|uuid| *uuid == agent.uuid);
         if place.is_none() {
@@ -280,7 +291,7 @@ impl Agents for Recorded {
     }
 
     fn session(&self, _session: &str, agent: Option<&str>, _now: UnixNanos) -> Result<Arc<Agent>, Refusal> {
-        Ok(self.believed(agent))
+        Ok(self.assumed(agent))
     }
 
     fn agent(&self, name: &str) -> Result<Option<Arc<Agent>>, Refusal> {

@@ -1,42 +1,42 @@
-//! A body being read: where it stands, and what is told about it.
+//! The state of reading one body, and its losses.
 
 use crate::event::{Header, Loss, Position, Reason, semconv};
 use crate::protocol::Output;
 
 use super::delivered::Fingerprint;
-use super::normalize::{Context, Workroom};
+use super::normalize::{Buffers, Context};
 use super::wire::WireError;
 
-/// Limits of what is open.
+/// Limits of open records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct OpenLimits {
     /// Bytes of attributes or of an exception that one record may have.
     pub(super) record_bytes: usize,
-    /// Memory of all that is open.
+    /// Memory of all open records.
     pub(super) bytes: usize,
 }
 
-/// What reading one body needs beside the trace, and what it comes to.
+/// The state of reading one body, beside its trace.
 #[derive(Debug)]
 pub(super) struct BodyState {
     pub(super) context: Context,
     pub(super) limits: OpenLimits,
-    pub(super) room: Workroom,
+    pub(super) buffers: Buffers,
     /// Offset of the next item.
     pub(super) at: usize,
     /// Bytes reported lost.
     pub(super) lost: u64,
-    /// Records with ids that are not defined.
+    /// The number of records with undefined ids.
     pub(super) unresolved: u64,
-    /// What is known of copies once this body is delivered.
+    /// Fingerprints of traces to remember once this body is delivered.
     pub(super) fresh: Vec<Fingerprint>,
-    /// The agent's trace id, where the header has one.
+    /// Whether the header has a trace id.
     pub(super) known_trace: bool,
-    /// Items that belong to no record, as long as they follow each other.
+    /// Consecutive items that belong to no record.
     orphans: Option<Orphans>,
-    /// Where attributes stand for which there is no room, as long as they follow each other.
+    /// The place of consecutive attributes over a limit.
     surplus: Option<(usize, usize)>,
-    /// Bytes that may yet be read ahead.
+    /// How many bytes may still be read ahead.
     pub(super) ahead: usize,
 }
 
@@ -48,16 +48,16 @@ struct Orphans {
     others: u64,
 }
 
-/// Why a body is not read to its end.
+/// Why the rest of a body is not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TraceFault {
     Wire(WireError),
-    /// What is open takes more memory than it may.
+    /// Open records take more memory than allowed.
     TooMuchOpen {
         offset: usize,
         limit: usize,
     },
-    /// No memory is left for it just now.
+    /// The memory budget is exhausted.
     NoMemory {
         offset: usize,
     },
@@ -68,7 +68,7 @@ impl BodyState {
         BodyState {
             context,
             limits,
-            room: Workroom::new(limits.record_bytes),
+            buffers: Buffers::new(limits.record_bytes),
             at: 0,
             lost: 0,
             unresolved: 0,
@@ -80,7 +80,7 @@ impl BodyState {
         }
     }
 
-    /// Reports something lost.
+    /// Reports a loss.
     pub(super) fn lose(
         &mut self,
         reason: Reason,
@@ -97,42 +97,43 @@ impl BodyState {
         out.loss(self.context.untimed(semconv::LOSS, start, end), loss);
     }
 
-    /// Reports what it has come to that is told in one for many items.
-    pub(super) fn tell(&mut self, body: &[u8], out: &mut Output) {
-        self.tell_orphans(body, out);
-        self.tell_surplus(body, out);
+    /// Reports losses that are collected over consecutive items.
+    pub(super) fn report_collected(&mut self, body: &[u8], out: &mut Output) {
+        self.report_orphans(body, out);
+        self.report_surplus(body, out);
     }
 
-    /// Attributes for which there is no room.
+    /// Notes attributes over a limit.
     pub(super) fn surplus(&mut self, start: usize, end: usize, body: &[u8], out: &mut Output) {
         if self.surplus.is_some_and(|surplus| surplus.1 != start) {
-            self.tell_surplus(body, out);
+            self.report_surplus(body, out);
         }
         self.surplus = Some((self.surplus.map_or(start, |surplus| surplus.0), end));
     }
 
-    fn tell_surplus(&mut self, body: &[u8], out: &mut Output) {
+    fn report_surplus(&mut self, body: &[u8], out: &mut Output) {
         let Some(place) = self.surplus.take() else { return };
         let OpenLimits { record_bytes, bytes } = self.limits;
         let detail = format!(
-            "attributes are over {record_bytes} bytes of one record (max_record_bytes), or {bytes} of all that are open \
+            "attributes are over {record_bytes} bytes of one record (max_record_bytes), or {bytes} of all open records \
              (max_open_bytes)"
         );
         self.lose(Reason::TooLarge, place, None, &detail, body, out);
     }
 
-    /// Items that belong to no record (rule 20).
-    fn tell_orphans(&mut self, body: &[u8], out: &mut Output) {
+    /// Reports items that belong to no record (rule 20).
+    fn report_orphans(&mut self, body: &[u8], out: &mut Output) {
         let Some(Orphans { start, end, epilogs, others }) = self.orphans.take() else { return };
-        let detail = format!("{epilogs} ends of records and {others} other items belong to no record that is open");
-        // An end without a beginning is a record that never goes out; what a break or attribute belonged to is not known.
+        let detail = format!("{epilogs} ends of records and {others} other items belong to no record");
+        // An end without a start is one lost record. Which record a break or attribute belonged to is unknown.
         let events = (others == 0).then_some(epilogs);
         self.lose(Reason::Malformed, (start, end), events, &detail, body, out);
     }
 
+    /// Notes an item that belongs to no record.
     pub(super) fn orphan(&mut self, start: usize, end: usize, is_epilog: bool, body: &[u8], out: &mut Output) {
         if self.orphans.is_some_and(|orphans| orphans.end != start) {
-            self.tell_orphans(body, out);
+            self.report_orphans(body, out);
         }
         let orphans = self.orphans.get_or_insert(Orphans { start, end, epilogs: 0, others: 0 });
         orphans.end = end;
@@ -140,13 +141,13 @@ impl BodyState {
         orphans.others += u64::from(!is_epilog);
     }
 
-    /// Reports records whose ids are not defined.
-    pub(super) fn tell_unresolved(&mut self, out: &mut Output) {
+    /// Reports records with undefined ids.
+    pub(super) fn report_unresolved(&mut self, out: &mut Output) {
         let events = std::mem::take(&mut self.unresolved);
         if events == 0 {
             return;
         }
-        let detail = "records name methods or strings that were not defined";
+        let detail = "records use ids of methods or strings that were not defined";
         let loss = Loss { reason: Reason::Unresolved, bytes: 0, events: Some(events), detail, excerpt: &[] };
         let position = Position { sequence: Some(self.context.request), offset: 0, length: 0 };
         out.loss(Header::observed_at(semconv::LOSS, self.context.observed, position), loss);
@@ -154,8 +155,8 @@ impl BodyState {
 }
 
 impl TraceFault {
-    /// As a loss tells it: the reason, the offset from which on, and a sentence.
-    pub(super) fn told(&self) -> (Reason, usize, String) {
+    /// The loss: reason, offset from which on, and text.
+    pub(super) fn loss(&self) -> (Reason, usize, String) {
         match self {
             TraceFault::Wire(error) => {
                 let reason = match error {

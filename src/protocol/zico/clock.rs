@@ -1,45 +1,45 @@
-//! Ticks and nanoseconds of agents → times of the calendar.
+//! Ticks and nanoseconds of agents → calendar times.
 //!
-//! Only a begin tells the wall clock (section 2.3). All other times are counted from the begin of the nearest enclosing
-//! trace, in the dialect's unit.
+//! Only a begin has the calendar time (section 2.3). All other times are relative to the begin of the nearest enclosing trace,
+//! in the dialect's unit.
 
 use crate::event::UnixNanos;
 
 use super::wire::Dialect;
 
-/// Nanoseconds of a tick in doc and gen1.
+/// Nanoseconds per tick in doc and gen1.
 const TICK_NANOS: u64 = 1 << 16;
-/// Ticks are counted in so many bits, so they begin anew every 2.3 years.
+/// The number of bits of a tick counter, which wraps every 2.3 years.
 const TICK_BITS: u32 = 40;
 
-/// The moment of a begin on both clocks.
+/// The time of a begin on both clocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Anchor {
-    /// Nanoseconds since 1970; exact, may be far out.
+    /// Nanoseconds since 1970. Exact; may be outside the calendar.
     wall: i128,
     /// The start of its record in the dialect's unit, if the record has one.
     start: Option<u64>,
 }
 
 impl Anchor {
-    /// Of a begin with this clock, in milliseconds since 1970, on a record that starts at `start`.
+    /// The anchor of a begin with this calendar time, in milliseconds since 1970, on a record that starts at `start`.
     pub(super) fn new(clock_millis: i64, start: Option<u64>) -> Self {
         Anchor { wall: i128::from(clock_millis) * 1_000_000, start }
     }
 
-    /// When it was `at`, if that can be said: a step back is one, and no lap of the counter.
+    /// The calendar time of `at`. A time before the anchor is a step back, not a wrapped counter.
     pub(super) fn time(self, at: Option<u64>, dialect: Dialect) -> Option<UnixNanos> {
         let nanos = self.wall + step(self.start?, at?, dialect);
         u64::try_from(nanos).ok().map(UnixNanos)
     }
 }
 
-/// How long it was from `start` to `stop`. `None`: the end lies before the start.
+/// The nanoseconds from `start` to `stop`. `None`: the end is before the start.
 pub(super) fn duration(start: u64, stop: u64, dialect: Dialect) -> Option<u64> {
     u64::try_from(step(start, stop, dialect)).ok()
 }
 
-/// Nanoseconds from one time to another, by the shorter way around the counter.
+/// The nanoseconds from one time to another, the shorter way around the counter.
 fn step(from: u64, to: u64, dialect: Dialect) -> i128 {
     match dialect {
         Dialect::Gen2 => i128::from(to.wrapping_sub(from) as i64),
@@ -58,7 +58,7 @@ mod tests {
     const LAP: u64 = 1 << TICK_BITS;
 
     #[test]
-    fn ticks_are_unfolded_across_a_lap_of_their_counter() {
+    fn ticks_continue_when_their_counter_wraps() {
         assert_eq!(duration(1000, 1100, Dialect::Gen1), Some(6_553_600));
         assert_eq!(duration(LAP - 5, 10, Dialect::Gen1), Some(15 * TICK_NANOS));
         assert_eq!(duration(10, 9, Dialect::Doc), None);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn nanoseconds_are_of_64_bits_and_may_begin_below_zero() {
+    fn nanoseconds_have_64_bits_and_may_start_below_zero() {
         assert_eq!(duration(1_326_258_996_611, 1_326_263_697_713, Dialect::Gen2), Some(4_701_102));
         assert_eq!(duration(u64::MAX - 4, 5, Dialect::Gen2), Some(10), "from -5 to 5");
         assert_eq!(duration(5, 4, Dialect::Gen2), None);

@@ -1,27 +1,27 @@
-//! A body of definitions, read into its session's table.
+//! Reads a body of definitions into its session's table.
 
 use crate::codec::cbor::Reader;
 use crate::event::{Loss, Reason, semconv};
 use crate::protocol::Output;
 
 use super::agents::Agent;
-use super::exchange::Shared;
-use super::normalize::{self, Context, Workroom};
+use super::normalize::{self, Buffers, Context};
 use super::sessions::{Session, bytes};
+use super::shared::Shared;
 use super::symbols::{Full, Symbols};
 use super::wire::{self, Definition};
 
-/// Definitions that one step reads.
+/// Definitions read per step.
 const STEP: usize = 4096;
 
-/// A body being read.
+/// A body of definitions that is being read.
 #[derive(Debug)]
 pub(super) struct Definitions {
     context: Context,
-    room: Workroom,
+    buffers: Buffers,
     at: usize,
     lost: u64,
-    /// Definitions that follow each other and found no room.
+    /// Consecutive definitions that were refused by a limit.
     refused: Option<Refused>,
     fault: Option<String>,
 }
@@ -34,13 +34,13 @@ struct Refused {
     why: Full,
 }
 
-/// Nothing more is remembered in this process.
+/// The key in a refusal because of the memory budget.
 const NO_MEMORY: &str = "limits.memory_bytes";
 
 impl Definitions {
     pub(super) fn new(context: Context, shared: &Shared) -> Self {
-        let room = Workroom::new(bytes(shared.options.max_record_bytes));
-        Definitions { context, room, at: 0, lost: 0, refused: None, fault: None }
+        let buffers = Buffers::new(bytes(shared.options.max_record_bytes));
+        Definitions { context, buffers, at: 0, lost: 0, refused: None, fault: None }
     }
 
     /// Bytes reported lost.
@@ -48,15 +48,15 @@ impl Definitions {
         self.lost
     }
 
-    /// What was wrong.
+    /// The fault, if any.
     pub(super) fn into_fault(self) -> Option<String> {
         self.fault
     }
 
-    /// Reads some definitions. Answers whether all were looked at.
-    pub(super) fn proceed(&mut self, body: &[u8], session: &mut Session, shared: &Shared, out: &mut Output) -> bool {
+    /// Reads some definitions. Returns whether all are read.
+    pub(super) fn read(&mut self, body: &[u8], session: &mut Session, shared: &Shared, out: &mut Output) -> bool {
         let mut reader = Reader::at(body, self.at);
-        let mut has_said = false;
+        let mut has_attributes = false;
         for _ in 0..STEP {
             if reader.is_at_end() || self.fault.is_some() || out.batch.is_full() {
                 break;
@@ -65,7 +65,7 @@ impl Definitions {
             let definition = match wire::definition(&mut reader, self.context.dialect) {
                 Ok(definition) => definition,
                 Err(error) => {
-                    self.tell_refused(body, out);
+                    self.report_refused(body, out);
                     let reason = if error.is_cut() { Reason::Truncated } else { Reason::Malformed };
                     self.lose(reason, (start, body.len()), None, &error.to_string(), body, out);
                     self.fault = Some(error.to_string());
@@ -73,10 +73,10 @@ impl Definitions {
                 }
             };
             let end = reader.offset();
-            has_said |= matches!(definition, Definition::Attribute { .. });
+            has_attributes |= matches!(definition, Definition::Attribute { .. });
             match self.apply(&definition, body, session, shared) {
                 Ok(()) => {
-                    self.tell_refused(body, out);
+                    self.report_refused(body, out);
                     if shared.emit_definitions {
                         let symbols = &mut Symbols { own: &mut session.table, host: None };
                         normalize::definition(&definition, (start, end), symbols, &self.context, out);
@@ -86,13 +86,13 @@ impl Definitions {
             }
         }
         self.at = reader.offset();
-        if has_said {
-            session.describe();
+        if has_attributes {
+            session.update_resource();
             out.batch.set_resource(session.resource.clone());
         }
         let is_done = reader.is_at_end() || self.fault.is_some();
         if is_done {
-            self.tell_refused(body, out);
+            self.report_refused(body, out);
         }
         is_done
     }
@@ -113,10 +113,10 @@ impl Definitions {
             Definition::Attribute { key, value } => {
                 let symbols = &mut Symbols { own: &mut session.table, host: None };
                 let value = body.get(value.clone()).unwrap_or_default();
-                let Some((key, value)) = self.room.agent_attribute(key, value, symbols) else { return Ok(()) };
+                let Some((key, value)) = self.buffers.agent_attribute(key, value, symbols) else { return Ok(()) };
                 let limit = bytes(shared.options.max_text_bytes);
-                let has_room = session.say(key, value, limit);
-                has_room.then_some(()).ok_or(Full { limit, key: "max_text_bytes" })
+                let is_accepted = session.set_attribute(key, value, limit);
+                is_accepted.then_some(()).ok_or(Full { limit, key: "max_text_bytes" })
             }
         }
     }
@@ -128,15 +128,15 @@ impl Definitions {
                 refused.count += 1;
             }
             _ => {
-                self.tell_refused(body, out);
+                self.report_refused(body, out);
                 self.refused = Some(Refused { start, end, count: 1, why });
             }
         }
     }
 
-    fn tell_refused(&mut self, body: &[u8], out: &mut Output) {
+    fn report_refused(&mut self, body: &[u8], out: &mut Output) {
         let Some(Refused { start, end, count, why: Full { limit, key } }) = self.refused.take() else { return };
-        let detail = format!("no room for {count} definitions: the limit is {limit} ({key})");
+        let detail = format!("{count} definitions are over the limit of {limit} ({key})");
         self.lose(Reason::TooLarge, (start, end), None, &detail, body, out);
     }
 
@@ -156,8 +156,8 @@ impl Definitions {
     }
 }
 
-/// Who sends forms without having registered: a uuid, and nothing more.
-pub(super) fn stranger(uuid: &str) -> Agent {
+/// The agent of a form whose host is not registered: only its UUID is known.
+pub(super) fn unregistered(uuid: &str) -> Agent {
     Agent {
         id: 0,
         uuid: uuid.to_owned(),

@@ -1,4 +1,4 @@
-//! What a session has delivered: a bounded memory of traces, so that copies of them are counted once (rule 22).
+//! Remembers the traces that a session delivered, so that copies of them are counted once (rule 22).
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash};
@@ -8,35 +8,35 @@ use hashbrown::HashSet;
 
 use crate::event::TraceId;
 
-/// A trace as it is remembered.
+/// The identity of a trace.
 pub(super) type Fingerprint = u128;
 
-/// What an entry costs, roughly.
+/// The approximate memory of an entry in bytes.
 const ENTRY_BYTES: usize = 64;
 
 /// The memory of one session.
 #[derive(Debug)]
 pub(super) struct Delivered {
     limit: usize,
-    /// Two hashes of 64 bits, seeded at random: nobody can make two traces alike.
+    /// Two 64-bit hashes with random seeds: a peer cannot construct two traces with the same fingerprint.
     hashers: [RandomState; 2],
     known: HashSet<Fingerprint, RandomState>,
     by_age: VecDeque<Fingerprint>,
 }
 
 impl Delivered {
-    /// Of at most `limit` entries; the oldest is forgotten first.
+    /// A memory of at most `limit` entries; the oldest is removed first.
     pub(super) fn new(limit: usize) -> Self {
         let hashers = [RandomState::default(), RandomState::default()];
         Delivered { limit, hashers, known: HashSet::default(), by_age: VecDeque::new() }
     }
 
-    /// Of a span that its agent has named.
+    /// The fingerprint of a span with an id from its agent.
     pub(super) fn span(&self, trace: TraceId, span: u64) -> Fingerprint {
         self.fingerprint((trace, span))
     }
 
-    /// Of a trace that began at this moment of two clocks.
+    /// The fingerprint of a trace that began at these times of two clocks.
     pub(super) fn moment(&self, clock: i64, start: u64) -> Fingerprint {
         self.fingerprint((clock, start))
     }
@@ -45,7 +45,7 @@ impl Delivered {
         self.known.contains(&fingerprint)
     }
 
-    /// These are delivered.
+    /// Remembers delivered traces.
     pub(super) fn learn(&mut self, fingerprints: &[Fingerprint]) {
         for fingerprint in fingerprints.iter().rev().take(self.limit).rev() {
             if self.known.insert(*fingerprint) {
@@ -59,7 +59,7 @@ impl Delivered {
         }
     }
 
-    /// Memory, roughly.
+    /// The approximate memory in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.by_age.len() * ENTRY_BYTES
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_is_forgotten_first_and_none_counts_twice() {
+    fn the_oldest_is_removed_first_and_repeats_count_once() {
         let mut delivered = Delivered::new(2);
         let [a, b, c] = [1, 2, 3].map(|span| delivered.span(TraceId([7; 16]), span));
         delivered.learn(&[a, b, a, b]);

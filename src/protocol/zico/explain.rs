@@ -1,4 +1,4 @@
-//! The bytes of a request, named: what they are packed in, definitions, records in one another (section 2).
+//! Explains the bytes of a request: compression, definitions, nested records (section 2).
 
 mod items;
 
@@ -7,29 +7,29 @@ use crate::explain::words::counted;
 use crate::explain::{Fault, Sheet, value};
 use crate::protocol::Head;
 
-use super::Options;
-use super::exchange::Route;
 use super::forms::{self, Packing, Submission};
+use super::options::Options;
+use super::route::Route;
 use super::wire::{self, Carries, Dialect};
 
-/// Writes the body of a request onto the sheet, with what the decoder says of it. Bodies with keys in them are shown as
-/// bytes alone: who may not see them must not be given this sheet.
+/// Writes the body of a request onto the sheet, with the decoder's faults. A body with keys is shown as plain bytes: the
+/// sheet must not be given to readers who may not see them.
 ///
-/// What is packed follows the bytes that it is packed in, with offsets of its own, and so do the faults in it. Ids of
-/// strings and methods stay ids: they were defined in other requests.
+/// Decompressed data follow their compressed bytes, with offsets of their own and their faults. Ids of strings and methods
+/// stay ids, because other requests define them.
 pub fn body(head: &Head, body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
     match Route::read(head.path()) {
-        _ if body.is_empty() => tell(&faults, sheet),
+        _ if body.is_empty() => write_faults(&faults, sheet),
         Some(Route::Submit(carries)) => submitted(head, carries, body, faults, sheet),
         Some(Route::Form) => form(body, faults, sheet),
         Some(Route::Register | Route::Session) => {
             sheet.inner(faults, |sheet| sheet.secret(body, "keys", "hidden"));
         }
-        None => sheet.inner(faults, |sheet| sheet.raw(body, "no path that agents post to")),
+        None => sheet.inner(faults, |sheet| sheet.raw(body, "not a path of agents")),
     }
 }
 
-fn tell(faults: &[Fault], sheet: &mut Sheet) {
+fn write_faults(faults: &[Fault], sheet: &mut Sheet) {
     faults.iter().for_each(|fault| sheet.fault(fault));
 }
 
@@ -48,7 +48,7 @@ fn submitted(head: &Head, carries: Carries, body: &[u8], faults: Vec<Fault>, she
             sheet.field(body, "base64", counted(bytes.len() as u64, "byte"));
             sheet.inner(faults, |sheet| write(&bytes, sheet));
         }
-        Err(error) => sheet.inner(faults, |sheet| sheet.raw(body, &format!("no CBOR: {error}"))),
+        Err(error) => sheet.inner(faults, |sheet| sheet.raw(body, &format!("not CBOR: {error}"))),
     }
 }
 
@@ -66,7 +66,7 @@ fn form(body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
                 let bytes = counted(submission.packed.len() as u64, "byte");
                 sheet.field(field, "data", format_args!("{bytes} in base64"));
             }
-            _ => sheet.raw(field, "passed over"),
+            _ => sheet.raw(field, "ignored"),
         }
     }
     match submission.packing {
@@ -75,7 +75,7 @@ fn form(body: &[u8], faults: Vec<Fault>, sheet: &mut Sheet) {
     }
 }
 
-/// What came out of base64, and is packed a second time.
+/// Compressed data, after base64 decoding.
 fn packed(submission: Submission, faults: Vec<Fault>, sheet: &mut Sheet) {
     let packed = submission.packed.clone();
     let limit = usize::try_from(Options::default().max_inflated_bytes).unwrap_or(usize::MAX);
@@ -90,18 +90,18 @@ fn packed(submission: Submission, faults: Vec<Fault>, sheet: &mut Sheet) {
     let layout = unpacking.layout();
     if let Some(fault) = fault {
         sheet.raw(&packed, &format!("{layout}: {fault}"));
-        return tell(&faults, sheet);
+        return write_faults(&faults, sheet);
     }
     let (stream, trailing) = packed.split_at(packed.len() - unpacking.trailing().min(packed.len()));
     let bytes = unpacking.into_output();
     sheet.field(stream, layout, format_args!("becomes {}", counted(bytes.len() as u64, "byte")));
     sheet.inner(faults, |sheet| of_form(&bytes, sheet));
     if !trailing.is_empty() {
-        sheet.raw(trailing, "behind the end of what is packed");
+        sheet.raw(trailing, "after the end of the compressed data");
     }
 }
 
-/// What a form brought, whose first bytes say what it is.
+/// The data of a form; their first bytes say what they contain.
 fn of_form(bytes: &[u8], sheet: &mut Sheet) {
     let carries = wire::carries(bytes);
     items::write(bytes, carries, wire::detect(bytes, carries).unwrap_or(Dialect::Doc), sheet);
@@ -138,36 +138,36 @@ mod tests {
         assert_eq!(shown[0], "00000000 77 6f 51 42 41 41 41 41 base64: 6 bytes");
         assert_eq!(shown[2..], METHOD);
         let shown = rows("/agent/submit/agd", b"w!");
-        assert_eq!(shown[0], "00000000 77 21 ?: no CBOR: base64, at 1: a character that base64 does not have");
+        assert_eq!(shown[0], "00000000 77 21 ?: not CBOR: base64, at 1: a character that base64 does not have");
         assert_eq!(shown[1], "00000001 !! malformed");
     }
 
     #[test]
-    fn a_form_is_unpacked_as_often_as_it_was_packed() {
+    fn every_encoding_of_a_form_is_shown() {
         let shown = rows("/submit/agent", b"host=a&x&data=woQBAAAA");
         assert_eq!(
             shown[..4],
             [
                 "00000000 68 6f 73 74 3d 61 26 host: \"a\"",
-                "00000007 78 26 ?: passed over",
+                "00000007 78 26 ?: ignored",
                 "00000009 64 61 74 61 3d 77 6f 51 42 41 41 41 41 data: 6 bytes in base64",
                 "definitions, dialect doc",
             ]
         );
-        // One stored block of raw deflate (RFC 1951) with the same in doc, and a byte behind it.
+        // One stored block of raw deflate (RFC 1951) with the same in doc, and a byte after it.
         let deflate = b"\x01\x06\0\xf9\xff\xce\x84\x01\0\0\0\x2a";
         assert_eq!(base64::decode(b"AQYA+f/OhAEAAAAq").unwrap(), deflate);
         let shown = rows("/submit/agent", b"host=a&zdata=AQYA%2Bf%2FOhAEAAAAq");
         assert_eq!(shown[1], "00000007 7a 64 61 74 61 3d 41 51 59 41 25 32 42 66 25 32 data: 12 bytes in base64");
         assert_eq!(shown[3], "00000000 01 06 00 f9 ff ce 84 01 00 00 00 zdata:deflate: becomes 6 bytes");
         assert_eq!(shown[4..7], ["definitions, dialect doc", "00000000 ce 84 method", "00000001 !! malformed"]);
-        assert_eq!(shown[11], "0000000b 2a ?: behind the end of what is packed");
+        assert_eq!(shown[11], "0000000b 2a ?: after the end of the compressed data");
         let shown = rows("/submit/agent", b"host=a");
-        assert_eq!(shown[0], "00000000 68 6f 73 74 3d 61 ?: at 6: it takes exactly one of `data`, `zdata` and `ldata`");
+        assert_eq!(shown[0], "00000000 68 6f 73 74 3d 61 ?: at 6: expected exactly one of `data`, `zdata` and `ldata`");
     }
 
     #[test]
-    fn keys_are_not_told_in_words() {
+    fn keys_are_not_shown() {
         let shown = rows("/agent/session", b"{\"authkey\":\"abc\"}");
         assert!(shown[0].ends_with("keys: hidden") && !shown.concat().contains("authkey"), "{shown:?}");
     }

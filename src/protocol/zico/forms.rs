@@ -1,5 +1,5 @@
-//! Bodies that are no CBOR: what agents say to register and to open a session, in JSON or EDN, and the form that
-//! `/submit/agent` takes (section 1.4).
+//! Bodies that are not CBOR: registrations and session requests in JSON or EDN, and the form of `/submit/agent`
+//! (section 1.4).
 
 mod packing;
 
@@ -17,18 +17,18 @@ pub use packing::{Packing, Unpacking};
 /// Why a body cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FormFault {
-    /// Where in the body, in bytes.
+    /// The offset in the body, in bytes.
     pub offset: usize,
-    /// What is wrong there. Never a key's value.
+    /// The fault there. Never contains the value of a key.
     pub what: String,
 }
 
 /// The longest key, name, app or env, in bytes.
-const MOST_TEXT_BYTES: usize = 1024;
-/// So many attributes an agent may give itself.
-const MOST_ATTRIBUTES: usize = 64;
-/// Their size in all, in bytes: they stand in the resource of every event.
-const MOST_ATTRIBUTE_BYTES: usize = 16 << 10;
+const MAX_TEXT_BYTES: usize = 1024;
+/// The number of attributes of an agent.
+const MAX_ATTRIBUTES: usize = 64;
+/// The size of all attributes of an agent in bytes: they are in the resource of every event.
+const MAX_ATTRIBUTE_BYTES: usize = 16 << 10;
 
 impl FormFault {
     fn new(offset: usize, what: impl Into<String>) -> Self {
@@ -44,7 +44,7 @@ impl fmt::Display for FormFault {
 
 impl std::error::Error for FormFault {}
 
-/// Reads the body of `/agent/register`: JSON, or EDN where the content type says so (rules 2 and 3).
+/// Reads the body of `/agent/register`: JSON, or EDN if the content type says so (rules 2 and 3).
 ///
 /// # Errors
 /// It is neither; or `rkey`, `name`, `app` or `env` is missing, no text, or too long; or `attrs` is no map, or too large.
@@ -66,7 +66,7 @@ pub fn registration(body: &[u8], content_type: Option<&str>) -> Result<Registrat
     })
 }
 
-/// Reads the body of `/agent/session`, likewise: `authkey`, and the agent as `uuid` or `id` (rule 3).
+/// Reads the body of `/agent/session`, JSON or EDN: `authkey`, and the agent as `uuid` or `id` (rule 3).
 ///
 /// # Errors
 /// It is neither JSON nor EDN; or something is missing.
@@ -84,26 +84,26 @@ pub fn opening(body: &[u8], content_type: Option<&str>) -> Result<Opening, FormF
 /// The body of `/submit/agent`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Submission {
-    /// Whose it is: a uuid, as sent.
+    /// The sender: a UUID, as sent.
     pub host: String,
-    /// Under which name its bytes were sent.
+    /// The compression of its bytes, by the field's name.
     pub packing: Packing,
-    /// The bytes, out of base64.
+    /// The bytes after base64 decoding.
     pub packed: Vec<u8>,
 }
 
 impl Submission {
-    /// Begins to unpack; at most `limit` bytes may come out.
+    /// Starts to decompress, to at most `limit` bytes.
     pub fn unpack(self, limit: usize) -> Unpacking {
         Unpacking::new(self.packing, self.packed, limit)
     }
 }
 
 /// Reads the body of `/submit/agent`: `host`, and exactly one of `data`, `zdata` and `ldata` (rule 31). Other fields are
-/// passed over.
+/// ignored.
 ///
 /// # Errors
-/// It is something else, or what is in it is no base64.
+/// It has another form, or its data are not base64.
 pub fn submission(body: &[u8]) -> Result<Submission, FormFault> {
     let (mut host, mut packed) = (None, None);
     let mut at = 0;
@@ -119,8 +119,8 @@ pub fn submission(body: &[u8]) -> Result<Submission, FormFault> {
         let packing = match name.as_slice() {
             b"host" => {
                 let (value, _) = unescape(value, place, b' ')?;
-                let value = String::from_utf8(value).ok().filter(|value| (1..=MOST_TEXT_BYTES).contains(&value.len()));
-                let value = value.ok_or_else(|| FormFault::new(place, "`host` is empty, too long, or no text"))?;
+                let value = String::from_utf8(value).ok().filter(|value| (1..=MAX_TEXT_BYTES).contains(&value.len()));
+                let value = value.ok_or_else(|| FormFault::new(place, "`host` is empty, too long, or not text"))?;
                 if host.replace(value).is_some() {
                     return Err(FormFault::new(start, "`host` twice"));
                 }
@@ -134,7 +134,7 @@ pub fn submission(body: &[u8]) -> Result<Submission, FormFault> {
         if packed.is_some() {
             return Err(FormFault::new(start, EXACTLY_ONE));
         }
-        // Base64 has no spaces, but plus signs that somebody forgot to escape.
+        // Base64 contains plus signs, which clients may forget to escape, and no spaces.
         let (value, escapes) = unescape(value, place, b'+')?;
         let bytes = base64::decode(&value).map_err(|error| {
             let before = escapes.partition_point(|escape| *escape < error.offset);
@@ -147,10 +147,10 @@ pub fn submission(body: &[u8]) -> Result<Submission, FormFault> {
     Ok(Submission { host, packing, packed })
 }
 
-const EXACTLY_ONE: &str = "it takes exactly one of `data`, `zdata` and `ldata`";
+const EXACTLY_ONE: &str = "expected exactly one of `data`, `zdata` and `ldata`";
 
-/// Undoes the escapes of a part of a form that begins at `place`; `+` becomes `plus`. Answers also where in the result
-/// the escaped bytes are.
+/// Decodes the escapes of a part of a form that begins at `place`; `+` becomes `plus`. Also returns the places of escaped
+/// bytes in the result.
 fn unescape(part: &[u8], place: usize, plus: u8) -> Result<(Vec<u8>, Vec<usize>), FormFault> {
     let mut bytes = Vec::with_capacity(part.len());
     let mut escapes = Vec::new();
@@ -171,17 +171,19 @@ fn unescape(part: &[u8], place: usize, plus: u8) -> Result<(Vec<u8>, Vec<usize>)
     Ok((bytes, escapes))
 }
 
-/// The map that a body is.
+/// The map in a body.
 fn map(body: &[u8], content_type: Option<&str>) -> Result<Map<String, Value>, FormFault> {
     let is_edn = content_type.is_some_and(|name| name.to_ascii_lowercase().trim_start().starts_with("application/edn"));
     let value = if is_edn {
-        let text = str::from_utf8(body).map_err(|error| FormFault::new(error.valid_up_to(), "EDN: no UTF-8"))?;
+        let text = str::from_utf8(body).map_err(|error| FormFault::new(error.valid_up_to(), "EDN: not UTF-8"))?;
         edn::read(text).map_err(|error| FormFault::new(error.offset, format!("EDN: {}", error.what)))?
     } else {
         serde_json::from_slice(body).map_err(|error| match error.is_eof() {
             true => FormFault::new(body.len(), "JSON: it ends inside a value"),
-            // Words of the library could quote a key.
-            false => FormFault::new(offset(body, error.line(), error.column()), "JSON: no value, or one too deep"),
+            // The library's message could quote a key.
+            false => {
+                FormFault::new(offset(body, error.line(), error.column()), "JSON: not a value, or nested too deeply")
+            }
         })?
     };
     match value {
@@ -190,7 +192,7 @@ fn map(body: &[u8], content_type: Option<&str>) -> Result<Map<String, Value>, Fo
     }
 }
 
-/// The offset of a place that is given by line and column, both from 1.
+/// The offset of a line and column, both from 1.
 fn offset(body: &[u8], line: usize, column: usize) -> usize {
     let lines = body.split_inclusive(|byte| *byte == b'\n').take(line.saturating_sub(1));
     (lines.map(<[u8]>::len).sum::<usize>() + column.saturating_sub(1)).min(body.len())
@@ -200,19 +202,19 @@ fn required(map: &mut Map<String, Value>, key: &str) -> Result<String, FormFault
     text(map, key)?.ok_or_else(|| FormFault::new(0, format!("`{key}` is missing")))
 }
 
-/// The text of this key; `None` where there is none, or a null.
+/// The text of this key; `None`: it is missing or null.
 fn text(map: &mut Map<String, Value>, key: &str) -> Result<Option<String>, FormFault> {
     match map.remove(key) {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) if text.len() <= MOST_TEXT_BYTES => Ok(Some(text)),
-        Some(Value::String(_)) => Err(FormFault::new(0, format!("`{key}` is longer than {MOST_TEXT_BYTES} bytes"))),
+        Some(Value::String(text)) if text.len() <= MAX_TEXT_BYTES => Ok(Some(text)),
+        Some(Value::String(_)) => Err(FormFault::new(0, format!("`{key}` is longer than {MAX_TEXT_BYTES} bytes"))),
         Some(_) => Err(FormFault::new(0, format!("`{key}` is not a text"))),
     }
 }
 
 fn attributes(map: Map<String, Value>) -> Result<Vec<(String, ResourceValue)>, FormFault> {
-    if map.len() > MOST_ATTRIBUTES {
-        return Err(FormFault::new(0, format!("`attrs` has more than {MOST_ATTRIBUTES} attributes")));
+    if map.len() > MAX_ATTRIBUTES {
+        return Err(FormFault::new(0, format!("`attrs` has more than {MAX_ATTRIBUTES} attributes")));
     }
     let mut bytes = 0;
     let mut attributes = Vec::new();
@@ -232,8 +234,8 @@ fn attributes(map: Map<String, Value>) -> Result<Vec<(String, ResourceValue)>, F
         bytes += key.len() + if let ResourceValue::Text(text) = &value { text.len() } else { 8 };
         attributes.push((key, value));
     }
-    if bytes > MOST_ATTRIBUTE_BYTES {
-        return Err(FormFault::new(0, format!("`attrs` is larger than {MOST_ATTRIBUTE_BYTES} bytes")));
+    if bytes > MAX_ATTRIBUTE_BYTES {
+        return Err(FormFault::new(0, format!("`attrs` is larger than {MAX_ATTRIBUTE_BYTES} bytes")));
     }
     Ok(attributes)
 }
@@ -246,7 +248,7 @@ mod tests {
     const EDN: Option<&str> = Some("Application/EDN; charset=utf-8");
 
     #[test]
-    fn a_registration_is_the_same_in_both_notations() {
+    fn a_registration_reads_the_same_in_json_and_edn() {
         let json = br#"{"rkey":"k","env":"TST","name":"h","app":"demo","uuid":null,"akey":"a",
             "attrs":{"a":-1,"b":"text","c":[1,{"x":null}],"d":null,"e":true,"f":1.5,"g":18446744073709551615}}"#;
         let edn = br#"{:rkey "k" :env "TST" :name "h" :app "demo" :akey "a"
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_no_text_is_named_and_no_key_is_told() {
+    fn errors_name_the_missing_field_and_show_no_key() {
         for (body, what) in [
             (r#"{"name":"h","app":"a","env":"e"}"#, "at 0: `rkey` is missing"),
             (r#"{"rkey":"secret","name":null,"app":"a","env":"e"}"#, "at 0: `name` is missing"),
@@ -283,7 +285,7 @@ mod tests {
             (r#"{"rkey":"secret","name":"h","app":"a","env":"e","attrs":[]}"#, "at 0: `attrs` is not a map"),
             (r#"[1]"#, "at 0: the body is not a map"),
             ("{", "at 1: JSON: it ends inside a value"),
-            ("{\n\"rkey\": secret", "at 10: JSON: no value, or one too deep"),
+            ("{\n\"rkey\": secret", "at 10: JSON: not a value, or nested too deeply"),
         ] {
             assert_eq!(registration(body.as_bytes(), None).unwrap_err().to_string(), what, "{body}");
         }
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_has_a_host_and_exactly_one_kind_of_data() {
+    fn a_form_has_a_host_and_exactly_one_data_field() {
         let form = |body: &str| submission(body.as_bytes());
         let expected = |packing| Submission { host: "a b/\u{e9}".into(), packing, packed: vec![0xFB, 0xFF, 0xBF, 1] };
         let plain = form("host=a+b%2F%C3%A9&data=+%2f%2B%2FAQ%3D%3D&other=%20").unwrap();
@@ -333,15 +335,15 @@ mod tests {
         assert_eq!(form("zdata=+/+/AQ==&host=a%20b/%c3%a9").unwrap(), expected(Packing::Deflate));
         assert_eq!(form("ldata=%2B/%2B/%0D%0AAQ==&host=a+b/%C3%A9&").unwrap(), expected(Packing::Lz4));
         for (body, fault) in [
-            ("host=a", "at 6: it takes exactly one of `data`, `zdata` and `ldata`"),
-            ("", "at 0: it takes exactly one of `data`, `zdata` and `ldata`"),
-            ("host=a&data=gg%3D%3D&zdata=gg%3D%3D", "at 21: it takes exactly one of `data`, `zdata` and `ldata`"),
+            ("host=a", "at 6: expected exactly one of `data`, `zdata` and `ldata`"),
+            ("", "at 0: expected exactly one of `data`, `zdata` and `ldata`"),
+            ("host=a&data=gg%3D%3D&zdata=gg%3D%3D", "at 21: expected exactly one of `data`, `zdata` and `ldata`"),
             ("host=a&data=%21%21%21", "at 12: base64: a character that base64 does not have"),
             ("host=a&data=Z%6D9%21", "at 17: base64: a character that base64 does not have"),
             ("host=a&data=Zg", "at 14: base64: the last group is incomplete"),
             ("data=gg%3D%3D", "at 13: `host` is missing"),
-            ("host=&data=", "at 5: `host` is empty, too long, or no text"),
-            ("host=%ff&data=", "at 5: `host` is empty, too long, or no text"),
+            ("host=&data=", "at 5: `host` is empty, too long, or not text"),
+            ("host=%ff&data=", "at 5: `host` is empty, too long, or not text"),
             ("host=a&host=b&data=", "at 7: `host` twice"),
             ("host=a%&data=", "at 6: a `%` without two hexadecimal digits"),
             ("data=%4", "at 5: a `%` without two hexadecimal digits"),

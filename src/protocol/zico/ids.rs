@@ -1,4 +1,4 @@
-//! Ids of traces and spans: the agent's where it has them, else made of what does not change when a body is read again.
+//! Ids of traces and spans: the agent's, or else derived from what does not change when a body is sent again.
 
 use ring::digest::{SHA256, digest};
 
@@ -6,7 +6,7 @@ use crate::event::{SpanId, TraceId};
 
 use super::wire::Prolog;
 
-/// A trace's id from its header: a uuid, or 32 or 16 hex digits in upper or lower case (rule 24). `None`: unusable.
+/// A trace's id from its header: a UUID, or 32 or 16 hexadecimal digits in either case (rule 24). `None`: invalid.
 pub(super) fn trace_id(text: &str) -> Option<TraceId> {
     let mut id = 0u128;
     let mut digits = 0;
@@ -17,13 +17,13 @@ pub(super) fn trace_id(text: &str) -> Option<TraceId> {
     (matches!(digits, 16 | 32) && id != 0).then_some(TraceId(id.to_be_bytes()))
 }
 
-/// An id for a trace without one: the same for the same place in the same session.
-pub(super) fn made_up(session: &str, sequence: u64) -> TraceId {
+/// An id for a trace without one: the same for the same position in the same session.
+pub(super) fn derived(session: &str, sequence: u64) -> TraceId {
     let digest = digest(&SHA256, format!("{session}#{sequence}").as_bytes());
     TraceId(digest.as_ref().first_chunk().copied().unwrap_or([1; 16]))
 }
 
-/// What makes the ids of a trace's records differ from those of another's.
+/// The part of span ids that depends on their trace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seed(u64);
 
@@ -34,7 +34,7 @@ impl Seed {
     }
 }
 
-/// The id of the record that was opened as number `index` of its trace, from 0. Not of where it stands in a body.
+/// The id of the record that was opened as number `index` of its trace, from 0. It does not depend on its place in a body.
 #[inline]
 pub(super) fn span_id(trace: Seed, index: u64, prolog: Option<Prolog>) -> SpanId {
     let Prolog { start, method } = prolog.unwrap_or(Prolog { start: 0, method: 0 });
@@ -42,12 +42,12 @@ pub(super) fn span_id(trace: Seed, index: u64, prolog: Option<Prolog>) -> SpanId
     SpanId(id.max(1).to_be_bytes())
 }
 
-/// The id that the agent has given (rule 28).
+/// The agent's own id (rule 28).
 pub(super) fn given(id: u64) -> Option<SpanId> {
     (id != 0).then_some(SpanId(id.to_be_bytes()))
 }
 
-/// The step of SplitMix64: no two numbers are mixed into the same.
+/// The step of SplitMix64, a bijection.
 #[inline]
 fn mix(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -77,11 +77,11 @@ mod tests {
     }
 
     #[test]
-    fn made_up_ids_repeat_for_the_same_place_and_for_no_other() {
-        assert_eq!(made_up("s", 1), made_up("s", 1));
-        assert_ne!(made_up("s", 1), made_up("s", 2));
-        assert_ne!(made_up("s", 1), made_up("t", 1));
-        let [trace, other] = [1, 2].map(|number| Seed::of(made_up("s", number)));
+    fn derived_ids_are_equal_only_for_the_same_position() {
+        assert_eq!(derived("s", 1), derived("s", 1));
+        assert_ne!(derived("s", 1), derived("s", 2));
+        assert_ne!(derived("s", 1), derived("t", 1));
+        let [trace, other] = [1, 2].map(|number| Seed::of(derived("s", number)));
         let prolog = |start| Some(Prolog { start, method: 7 });
         let ids = [
             span_id(trace, 0, prolog(1)),

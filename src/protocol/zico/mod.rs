@@ -1,7 +1,6 @@
 //! ZICO: what Zorka agents post over HTTP, in three dialects of CBOR.
 //!
-//! "Rule" and "section" numbers in comments are those of the protocol's field notes, which `docs/protocols/zico.md`
-//! retells for operators.
+//! "Rule" and "section" numbers in comments refer to `docs/protocols/zico.md`.
 
 pub mod agents;
 mod body;
@@ -16,7 +15,10 @@ mod normalize;
 mod options;
 mod reading;
 mod record;
+mod reserved;
+mod route;
 mod sessions;
+mod shared;
 mod symbols;
 mod trace;
 mod value;

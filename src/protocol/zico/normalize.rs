@@ -1,4 +1,4 @@
-//! Records, exceptions, definitions and the life of sessions → events, as `docs/event-model.md` lists them.
+//! Records, exceptions, definitions and session changes → the events of `docs/event-model.md`.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -18,66 +18,66 @@ use super::symbols::{Method, Symbols, placeholder};
 use super::value::{Member, Place, Writer};
 use super::wire::{self, Definition, Dialect, Exception, Form, Name};
 
-/// The flag of a record of gen1 that failed (rule 23).
+/// The error flag of a gen1 record (rule 23).
 const GEN1_ERROR: u64 = 8;
-/// The flag of a trace of gen2 that failed (rule 23).
+/// The error flag of a gen2 trace (rule 23).
 const GEN2_ERROR: u64 = 0x1000;
-/// The line of a frame in native code.
+/// The line number of a frame in native code.
 const NATIVE: i64 = -2;
 
-/// What the events of a body share.
+/// What the events of a body have in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context {
     pub(super) dialect: Dialect,
-    /// When the request was here.
+    /// When the request was received.
     pub(super) observed: UnixNanos,
     /// The request's number on its connection.
     pub(super) request: u64,
 }
 
 impl Context {
-    /// Where something stands in the body.
+    /// A place in the body.
     pub(super) fn position(&self, start: usize, end: usize) -> Position {
         Position { sequence: Some(self.request), offset: start as u64, length: end.saturating_sub(start) as u64 }
     }
 
-    /// Of something that has no clock of its own.
+    /// The header of an event without a time of its own.
     pub(super) fn untimed(&self, name: EventName, start: usize, end: usize) -> Header {
         Header::observed_at(name, self.observed, self.position(start, end))
     }
 }
 
-/// What a record is read with when it goes out.
+/// The context of a record when its span is written.
 #[derive(Debug)]
-pub(super) struct Surroundings<'a> {
+pub(super) struct SpanContext<'a> {
     pub(super) trace: TraceId,
     pub(super) parent: Option<SpanId>,
     /// The begin of the nearest enclosing trace.
     pub(super) anchor: Option<Anchor>,
     pub(super) position: Position,
-    /// The body, which ranges count in.
+    /// The body to which ranges refer.
     pub(super) body: &'a [u8],
 }
 
-/// Room that writing needs, used again and again.
+/// Buffers that are reused for each event.
 #[derive(Debug)]
-pub(super) struct Workroom {
+pub(super) struct Buffers {
     writer: Writer,
     members: Vec<Member>,
-    /// Bytes that one event may get by symbols, and that a stack may have.
+    /// The most bytes that symbols add to one event, and of a stack trace.
     record_bytes: usize,
 }
 
-impl Workroom {
+impl Buffers {
     pub(super) fn new(record_bytes: usize) -> Self {
-        Workroom { writer: Writer::default(), members: Vec::new(), record_bytes }
+        Buffers { writer: Writer::default(), members: Vec::new(), record_bytes }
     }
 
-    /// Writes the span of a record. Answers whether ids in it are not defined.
+    /// Writes the span of a record. Returns whether it has undefined ids.
     pub(super) fn span(
         &mut self,
         record: &Record,
-        around: &Surroundings<'_>,
+        around: &SpanContext<'_>,
         symbols: &mut Symbols<'_>,
         context: &Context,
         out: &mut Output,
@@ -89,7 +89,7 @@ impl Workroom {
         self.writer.credit = self.record_bytes;
         let place = &mut Place { batch: &mut out.batch, symbols, dialect };
         for kept in &record.attributes {
-            // What is kept was checked when it came.
+            // Attributes were checked when they were read.
             let _ = self.writer.attributes(kept.bytes(around.body), kept.form(), &mut self.members, place);
         }
         if self.members.len() > 1 {
@@ -121,7 +121,7 @@ impl Workroom {
             hex(&mut event, names::ZICO_PARENT_SPAN_ID, parent);
         }
         for member in &self.members {
-            // Null says that there is none.
+            // Null means that there is no value.
             if !matches!(member.value, Value::Null) {
                 event.attribute(member.key, member.value);
             }
@@ -188,7 +188,7 @@ impl Workroom {
         }
     }
 
-    /// Writes the log of an exception, and what is remembered of it. `None` for the part of it that nobody could read.
+    /// Writes the log of an exception. Returns what references to it need.
     pub(super) fn exception(
         &mut self,
         range: &[u8],
@@ -214,7 +214,7 @@ impl Workroom {
         Ok(thrown)
     }
 
-    /// Writes the log of an exception that was told before.
+    /// Writes the log of a reference to an earlier exception.
     pub(super) fn reference(
         &mut self,
         id: u64,
@@ -295,7 +295,7 @@ impl Workroom {
                 (Some(file), ..=0) => write!(text, "({file})"),
                 (Some(file), line) => write!(text, "({file}:{line})"),
             };
-            // A few bytes may name long texts.
+            // A few bytes may refer to long texts.
             if text.len() > self.record_bytes {
                 text.truncate(cut(&text, self.record_bytes).len());
                 self.writer.is_cut = true;
@@ -327,7 +327,7 @@ impl Workroom {
         }
     }
 
-    /// What the writer has gathered: repaired text, ids that are not defined. Answers whether there were any of these.
+    /// Writes the marks that the writer collected: repaired or cut text, undefined ids. Returns whether ids are undefined.
     fn marks(&mut self, event: &mut EventBuilder<'_>) -> bool {
         if std::mem::take(&mut self.writer.is_repaired) {
             event.attribute(names::TEXT_REPAIRED, true);
@@ -346,7 +346,7 @@ impl Workroom {
         true
     }
 
-    /// The text of an agent's attribute, or its value as it is.
+    /// An attribute of an agent; `None`: its value is null, or it is unreadable.
     pub(super) fn agent_attribute(
         &mut self,
         key: &Name<'_>,
@@ -375,7 +375,7 @@ impl Workroom {
     }
 }
 
-/// An exception as it was told, for references to it.
+/// A written exception, for references to it.
 #[derive(Clone, Debug)]
 pub(super) struct Thrown {
     pub(super) id: u64,
@@ -385,17 +385,17 @@ pub(super) struct Thrown {
 }
 
 impl Thrown {
-    /// Memory, roughly.
+    /// The approximate memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         128 + text(&self.class) + text(&self.message) + self.stack.len()
     }
 }
 
-/// What a method comes to in a batch.
+/// The texts of a method in a batch.
 struct MethodTexts {
     name: Key,
-    /// The attributes that say its name and signature.
+    /// The attributes with its name and signature.
     run: Option<u32>,
     unresolved: Option<u64>,
 }
@@ -415,7 +415,7 @@ fn is_failed(record: &Record, dialect: Dialect) -> bool {
         }
 }
 
-/// Ids are shown as they were sent, or as the negative numbers that they may be.
+/// An id as shown: ids of 2^63 and more are shown as negative numbers.
 fn signed(id: u64) -> Value {
     if id >> 63 == 1 { Value::I64(id as i64) } else { id.into() }
 }
@@ -437,7 +437,7 @@ fn incomplete(event: &mut EventBuilder<'_>, parts: &[(bool, &str)]) {
     event.attribute(names::INCOMPLETE, missing);
 }
 
-/// Writes a definition, for listeners that want to see them.
+/// Writes the event of a definition, for listeners with `emit_definitions`.
 pub(super) fn definition(
     definition: &Definition<'_>,
     range: (usize, usize),
@@ -478,13 +478,13 @@ pub(super) fn definition(
             }
             received(event).log(Severity::Debug, None);
         }
-        // It stands in the resource.
+        // It is in the resource.
         Definition::Attribute { .. } => {}
     }
 }
 
-/// Writes that something happened in the life of an agent or a session.
-pub(super) fn happened(name: EventName, length: usize, context: &Context, out: &mut Output) {
+/// Writes an event of an agent or session: registered, opened, reset.
+pub(super) fn lifecycle(name: EventName, length: usize, context: &Context, out: &mut Output) {
     received(out.batch.event(context.untimed(name, 0, length))).log(Severity::Info, None);
 }
 
@@ -493,11 +493,11 @@ fn received(mut event: EventBuilder<'_>) -> EventBuilder<'_> {
     event
 }
 
-/// Who speaks: an agent as far as it is known, its session, and what it said of itself.
+/// The resource: the agent as far as it is known, the digest of its session's id, and attributes sent as definitions.
 pub(super) fn resource(
     agent: Option<&Agent>,
     session: Option<&str>,
-    said: &[(String, ResourceValue)],
+    sent: &[(String, ResourceValue)],
 ) -> Arc<Resource> {
     let mut attributes: Vec<(String, ResourceValue)> = Vec::new();
     let mut add = |name: EventName, text: &str| {
@@ -515,7 +515,7 @@ pub(super) fn resource(
         add(names::ZICO_SESSION_ID, session);
     }
     let own = agent.map_or(&[][..], |agent| &agent.attrs);
-    for (key, value) in own.iter().chain(said) {
+    for (key, value) in own.iter().chain(sent) {
         attributes.push((names::ZICO_AGENT.as_str().to_owned() + key, value.clone()));
     }
     Resource::new(attributes).into()

@@ -1,4 +1,4 @@
-//! What an operator can set on a `zico` listener, beside what concerns registered agents.
+//! The options of a `zico` listener, except those of registered agents.
 
 use std::time::Duration;
 
@@ -8,40 +8,38 @@ use crate::options::{Bounds, LONGEST, Section};
 /// Options of a `zico` listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// The largest body of definitions or of a trace, as transmitted. 64 MiB, as the collectors of old had it. 1 KiB to
-    /// 1 GiB.
+    /// The largest body of definitions or of a trace, as transmitted. 64 MiB, as in the original collector. 1 KiB to 1 GiB.
     pub max_body_bytes: u64,
-    /// The largest body of a form, when zlib or LZ4 is undone. 16 MiB. 1 KiB to 1 GiB.
+    /// The largest body of a form, after decompression. 16 MiB. 1 KiB to 1 GiB.
     pub max_inflated_bytes: u64,
-    /// The largest body of a registration or of a request for a session. 64 KiB. 1 KiB to 1 MiB.
+    /// The largest body of a registration or session request. 64 KiB. 1 KiB to 1 MiB.
     pub max_registration_bytes: u64,
-    /// Sessions whose definitions are kept at once; of more, those go that were unused for longest, and their agents are
-    /// told to begin anew. 10,000. At least 1.
+    /// The number of sessions whose definitions are kept. When it is reached, those unused for longest are removed, and
+    /// their agents send their definitions again. 10,000. At least 1.
     pub max_sessions: usize,
-    /// Strings and methods that one session may define. 1,000,000. At least 1.
+    /// The number of strings and methods of one session. 1,000,000. At least 1.
     pub max_symbols: usize,
     /// Bytes of all strings of one session. 16 MiB. 64 KiB to 1 GiB.
     pub max_symbol_bytes: u64,
-    /// The longest string that is defined; a longer one is cut. 64 KiB. 16 bytes to 1 MiB.
+    /// The longest string of a session; a longer one is cut. 64 KiB. 16 bytes to 1 MiB.
     pub max_text_bytes: u64,
-    /// The largest exception, and the largest attributes of one record, as sent and with their symbols filled in. What
-    /// is over it is lost. 1 MiB. 1 KiB to 64 MiB.
+    /// The largest exception, and the largest attributes of one record, as sent and with their symbols filled in. The
+    /// excess is lost. 1 MiB. 1 KiB to 64 MiB.
     pub max_record_bytes: u64,
-    /// Memory for the records of one session that are open. 64 MiB: more than 200,000 calls in one another. 64 KiB to
-    /// 1 GiB.
+    /// The memory of open records of one session. 64 MiB: more than 200,000 nested calls. 64 KiB to 1 GiB.
     pub max_open_bytes: u64,
-    /// How long a trace in several parts waits for its next part; then what is open goes out as it is. 5 min. At least
-    /// 1 s.
+    /// How long a trace in several parts waits for its next part; then its open records are emitted as they are. 5 min. At
+    /// least 1 s.
     pub trace_timeout: Duration,
-    /// How many traces of a session are remembered after they were delivered, so that a copy inside another trace is
-    /// recognised. Each takes about 64 bytes. 4,096. 0: none.
+    /// The number of delivered traces that are remembered per session, so that a copy inside another trace is recognised.
+    /// Each takes about 64 bytes. 4,096. 0: none.
     pub max_remembered: usize,
     /// How much output a request may cause per byte that was transmitted. 512; 64 MiB; 4 MiB.
     pub amplification: Amplification,
 }
 
 impl Options {
-    /// Reads the options; what is wrong is told to the section.
+    /// Reads the options; faults are reported to the section.
     pub fn read(section: &mut Section<'_>) -> Self {
         let default = Options::default();
         let bodies = || 1 << 10..=1 << 30;
@@ -68,7 +66,7 @@ impl Options {
 }
 
 impl Options {
-    /// Says what a listener may take of memory whatever happens.
+    /// Declares the most memory that a listener takes beside the shared budget.
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         let what = format!("{} sessions, beside what they define (max_sessions)", self.max_sessions);
         bounds.add(of, what, (self.max_sessions as u64).saturating_mul(SESSION_BYTES));
@@ -76,7 +74,7 @@ impl Options {
     }
 }
 
-/// What a session takes in which nothing is defined: its keys, its tables, who speaks.
+/// The memory of a session without definitions: its key, its tables, its resource.
 const SESSION_BYTES: u64 = 1 << 10;
 
 impl Default for Options {

@@ -1,4 +1,4 @@
-//! A body of a trace, read as many records at a time as a batch takes.
+//! Reads a body of a trace; each call fills one batch.
 
 use std::sync::Arc;
 
@@ -9,47 +9,48 @@ use super::sessions::{Session, Slot};
 use super::symbols::{Symbols, Table};
 use super::trace::Trace;
 
-/// A trace being read.
+/// A body of a trace that is being read.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct TraceReader {
     pub(super) trace: Trace,
     pub(super) state: BodyState,
-    /// What the agent has sent in forms (doc).
+    /// The definitions that the agent sent in forms (doc).
     pub(super) host: Option<Arc<Slot>>,
-    /// The body is read, as far as it goes: what is open is going out, …
+    /// The body is read, as far as possible, and open records are being written.
     pub(super) is_flushing: bool,
-    /// … and this is why the rest of it cannot be read.
+    /// Why the rest of the body cannot be read.
     pub(super) fault: Option<TraceFault>,
-    /// Further parts may follow.
+    /// Further parts of the trace may follow.
     pub(super) may_park: bool,
 }
 
-/// What a step of reading a trace has come to.
-pub(super) enum Told {
-    /// The batch is full, or much is open; call again.
+/// The progress of reading a body.
+pub(super) enum Progress {
+    /// The batch is full, or open records grew: call again.
     More,
-    /// All is read, records are open, and further parts may follow. They take so much memory.
+    /// The body is read, records are open, and further parts may follow. Open records take `needed` bytes.
     Open { needed: usize },
-    /// Everything has gone out.
-    All,
+    /// All records are written.
+    Done,
 }
 
-impl Reading {
-    pub(super) fn proceed(
+impl TraceReader {
+    /// Reads records until the batch is full or the body ends.
+    pub(super) fn read(
         &mut self,
         body: &[u8],
         session: &mut Session,
         mut host: Option<&mut Table>,
         out: &mut Output,
-    ) -> Told {
+    ) -> Progress {
         if !self.is_flushing {
             let symbols = &mut Symbols { own: &mut session.table, host: host.as_deref_mut() };
             match self.trace.read(body, symbols, &session.delivered, &mut self.state, out) {
-                Ok(false) => return Told::More,
+                Ok(false) => return Progress::More,
                 Ok(true) if self.may_park && !self.trace.is_closed() => {
                     let limit = self.state.limits.bytes;
                     if let Some(needed) = self.trace.settle(body, symbols, limit) {
-                        return Told::Open { needed };
+                        return Progress::Open { needed };
                     }
                     self.is_flushing = true;
                 }
@@ -59,10 +60,10 @@ impl Reading {
         }
         let symbols = &mut Symbols { own: &mut session.table, host };
         let is_closed = self.trace.flush(body, symbols, &mut self.state, out);
-        if is_closed { Told::All } else { Told::More }
+        if is_closed { Progress::Done } else { Progress::More }
     }
 
-    /// The rest of the body is not read.
+    /// Gives the rest of the body up.
     pub(super) fn give_up(&mut self, fault: TraceFault) {
         self.fault = Some(fault);
         self.is_flushing = true;

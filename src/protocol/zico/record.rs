@@ -1,4 +1,4 @@
-//! A record that is open, and what is kept of it until it closes.
+//! Open records of a trace, and what is kept of them until they close.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::clock::Anchor;
 use super::symbols::Method;
 use super::wire::{Epilog, Form, Order, Prolog};
 
-/// A record that is open.
+/// An open record.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) id: SpanId,
@@ -17,39 +17,39 @@ pub(super) struct Record {
     pub(super) begin: Option<Box<Top>>,
     pub(super) method: MethodUse,
     pub(super) attributes: Vec<Kept>,
-    /// Bytes of its attributes.
+    /// Bytes of its attributes as sent.
     pub(super) attribute_bytes: usize,
-    /// Some were too many.
+    /// How many of its attributes are settled; the others follow them.
+    pub(super) settled_attributes: u32,
+    /// Bytes of its settled parts.
+    pub(super) settled_bytes: u32,
+    /// Attributes over a limit were left out.
     pub(super) lacks_attributes: bool,
-    /// The flags of gen1.
+    /// Its flags (gen1).
     pub(super) own_flags: Option<u64>,
-    /// An exception left it.
+    /// An exception was thrown out of it.
     pub(super) has_thrown: bool,
-    /// Its id has gone out, with a child or an exception.
+    /// Its id was used by a child or an exception, so it cannot change.
     pub(super) is_named: bool,
     pub(super) order: Order,
-    /// Where it begins in the body that it began in.
+    /// Its offset in the body in which it began.
     pub(super) offset: usize,
-    /// So many of its attributes do not need the body any more …
-    pub(super) settled_attributes: usize,
-    /// … and take so many bytes, with its method and type as far as they are settled.
-    pub(super) settled_bytes: usize,
 }
 
 impl Record {
-    /// Its flags, or in gen2 those of its trace.
+    /// Its flags; in gen2 those of its trace.
     pub(super) fn flags(&self) -> Option<u64> {
         self.own_flags.or(self.epilog?.flags)
     }
 }
 
-/// What a record is the top of.
+/// The begin of a trace, on the record that is its top.
 #[derive(Debug)]
 pub(super) struct Top {
     pub(super) anchor: Anchor,
     pub(super) type_id: u64,
     pub(super) trace_type: TraceType,
-    /// Which record above this was the last top of this type.
+    /// The enclosing top of the same type.
     pub(super) outer: Option<u32>,
     pub(super) parent: Option<SpanId>,
 }
@@ -57,22 +57,22 @@ pub(super) struct Top {
 /// The type of a trace.
 #[derive(Debug)]
 pub(super) enum TraceType {
-    /// By its id, as long as the body is here that told it.
+    /// Its id, while the body that contains it is in memory.
     Id(u64),
-    /// As it was when that body was read.
+    /// Its text when that body was read.
     Text(String),
 }
 
 /// The method of a record.
 #[derive(Debug)]
 pub(super) enum MethodUse {
-    /// That of the prolog's id.
+    /// Found by the prolog's id.
     Id,
-    /// As it was when the body was read that told it.
+    /// As defined when that body was read.
     Settled(Box<Method>),
 }
 
-/// Attributes of a record that is open.
+/// Attributes of an open record.
 #[derive(Debug)]
 pub(super) enum Kept {
     /// In the body that is being read.

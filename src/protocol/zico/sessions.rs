@@ -1,6 +1,7 @@
-//! Sessions as this process knows them: definitions, traces in several parts, what was delivered (section 2.7).
+//! The sessions of one listener: definitions, traces in several parts, delivered traces (section 2.7).
 //!
-//! They end with the process: who sends on then is told to begin anew, which agents of all dialects understand (rule 8).
+//! They end with the process. After that agents are answered 401, on which agents of all dialects open or reset their session
+//! and send their definitions again (rule 8).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,30 +13,22 @@ use crate::event::{Origin, Resource, ResourceValue, TraceId, UnixNanos};
 use crate::memory::{MemoryBudget, MemoryLease};
 
 use super::Options;
-use super::agents::Agent;
+use super::agents::{Agent, session_digest};
 use super::delivered::Delivered;
 use super::normalize;
 use super::symbols::{SymbolLimits, Table};
 use super::trace::Trace;
 use super::wire::Dialect;
 
-/// What a session is known by. Nothing is shared between two of them (rule 29).
+/// The key of a session. Two sessions share nothing (rule 29).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Key {
-    /// One that an agent opened here (doc and gen1), by its uuid.
+    /// A session that was opened here (doc and gen1), by its id.
     Opened(Box<str>),
-    /// One that an agent of gen2 made up.
+    /// A session whose id a gen2 agent chose.
     Own(Box<str>),
-    /// What a host has sent in forms.
+    /// The forms of a host.
     Host(Box<str>),
-}
-
-impl Key {
-    fn name(&self) -> &str {
-        match self {
-            Key::Opened(name) | Key::Own(name) | Key::Host(name) => name,
-        }
-    }
 }
 
 /// The sessions of one listener.
@@ -45,11 +38,11 @@ pub(super) struct Sessions {
     timeout: Duration,
     budget: Arc<MemoryBudget>,
     live: Mutex<HashMap<Key, Arc<Slot>>>,
-    /// Traces whose next part will not come, or comes too late.
+    /// Traces whose next part is no longer awaited.
     retired: Mutex<Vec<Parked>>,
 }
 
-/// A session, and when it was used last.
+/// A session, and the time of its latest use.
 #[derive(Debug)]
 pub(super) struct Slot {
     session: Mutex<Session>,
@@ -57,24 +50,26 @@ pub(super) struct Slot {
     used: AtomicU64,
 }
 
-/// What is known of a session.
+/// The state of a session.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// Its id as events show it; empty for a host.
+    /// Its id; empty for a host. Never shown.
     pub(super) name: Box<str>,
-    /// The dialect of its latest body whose first bytes showed one (rule 6).
+    /// The digest of its id, as events show it; empty for a host.
+    pub(super) digest: Box<str>,
+    /// The dialect of the latest body whose first bytes show one (rule 6).
     pub(super) dialect: Option<Dialect>,
     pub(super) table: Table,
     pub(super) agent: Option<Arc<Agent>>,
-    /// What the agent said of itself in definitions.
-    said: Vec<(String, ResourceValue)>,
+    /// Attributes that the agent sent as definitions.
+    agent_attributes: Vec<(String, ResourceValue)>,
     pub(super) resource: Arc<Resource>,
     pub(super) delivered: Delivered,
-    /// Traces without an id so far.
+    /// The number of traces without an id so far.
     pub(super) unnamed: u64,
     parked: HashMap<TraceId, Parked>,
-    /// Bytes of who speaks.
-    own_bytes: usize,
+    /// Memory of the agent's attributes and the resource.
+    resource_bytes: usize,
     lease: MemoryLease,
 }
 
@@ -82,10 +77,10 @@ pub(super) struct Session {
 #[derive(Debug)]
 pub(super) struct Parked {
     pub(super) trace: Trace,
-    /// Where its last part came from, and who spoke.
+    /// Origin and resource of its latest part.
     pub(super) origin: Arc<Origin>,
     pub(super) resource: Arc<Resource>,
-    /// Number and time of that request.
+    /// Number and receive time of that part's request.
     pub(super) request: u64,
     pub(super) observed: UnixNanos,
     since: Duration,
@@ -97,7 +92,7 @@ impl Sessions {
         Sessions { options, timeout, budget, live: Mutex::default(), retired: Mutex::default() }
     }
 
-    /// A session that lives; now it is used.
+    /// A live session; marks it as used now.
     pub(super) fn find(&self, key: &Key, now: Duration) -> Option<Arc<Slot>> {
         let slot = lock(&self.live).get(key)?.clone();
         if slot.is_over(now, self.timeout) {
@@ -107,7 +102,7 @@ impl Sessions {
         Some(slot)
     }
 
-    /// The same; made if there is none. Answers whether it was.
+    /// The same; a new session is opened if there is none. Returns whether it is new.
     pub(super) fn find_or_open(&self, key: Key, agent: Option<Arc<Agent>>, now: Duration) -> (Arc<Slot>, bool) {
         if let Some(slot) = self.find(&key, now) {
             return (slot, false);
@@ -117,7 +112,7 @@ impl Sessions {
         slot.touch(now);
         let mut live = lock(&self.live);
         if live.len() >= self.options.max_sessions {
-            self.make_room(&mut live, u64::MAX);
+            self.evict(&mut live, u64::MAX);
         }
         if let Some(over) = live.insert(key, slot.clone()) {
             self.retire_all(&over);
@@ -132,64 +127,68 @@ impl Sessions {
             bytes: bytes(options.max_symbol_bytes),
             text: bytes(options.max_text_bytes),
         };
-        let name = if let Key::Host(_) = key { "" } else { key.name() };
+        let (name, digest) = match key {
+            Key::Host(_) => ("", String::new()),
+            Key::Opened(name) | Key::Own(name) => (&**name, session_digest(name)),
+        };
         let mut session = Session {
             name: name.into(),
+            digest: digest.into(),
             dialect: None,
             table: Table::new(limits),
             agent,
-            said: Vec::new(),
+            agent_attributes: Vec::new(),
             resource: Arc::default(),
             delivered: Delivered::new(options.max_remembered),
             unnamed: 0,
             parked: HashMap::default(),
-            own_bytes: 0,
+            resource_bytes: 0,
             lease: self.budget.bare_lease(),
         };
-        session.describe();
+        session.update_resource();
         session
     }
 
-    /// Some of the sessions that were unused for longest go, if they were unused since this moment: many at once, so that it
-    /// is not to be done often.
-    fn make_room(&self, live: &mut HashMap<Key, Arc<Slot>>, unused_since: u64) {
+    /// Removes a sixteenth of the sessions, those unused for longest, as far as they are unused since this time. Many are
+    /// removed together, so that the scan is rare.
+    fn evict(&self, live: &mut HashMap<Key, Arc<Slot>>, unused_since: u64) {
         let mut ages: Vec<u64> = live.values().map(|slot| slot.used.load(Ordering::Relaxed)).collect();
         if ages.is_empty() {
             return;
         }
-        let going = live.len() / 16;
-        let (_, limit, _) = ages.select_nth_unstable(going);
+        let removed = live.len() / 16;
+        let (_, limit, _) = ages.select_nth_unstable(removed);
         let limit = unused_since.min(*limit);
         live.retain(|_, slot| {
-            let stays = slot.used.load(Ordering::Relaxed) > limit;
-            if !stays {
+            let is_kept = slot.used.load(Ordering::Relaxed) > limit;
+            if !is_kept {
                 self.retire_all(slot);
             }
-            stays
+            is_kept
         });
     }
 
-    /// What a session has open is not awaited any more.
+    /// Retires all open traces of a session.
     pub(super) fn retire_all(&self, slot: &Slot) {
         let parked: Vec<_> = slot.lock().parked.drain().map(|(_, parked)| parked).collect();
         lock(&self.retired).extend(parked);
     }
 
-    /// A trace that cannot be parked beside another one of its id.
+    /// Retires a trace: its next part is no longer awaited.
     pub(super) fn retire(&self, parked: Parked) {
         lock(&self.retired).push(parked);
     }
 
-    /// Retires what has waited long enough, and forgets sessions that are over. `None`: all of them.
+    /// Retires traces that waited too long, and removes sessions that are over. `None`: all of them.
     ///
-    /// Where the process has next to no memory left, sessions that are quiet go too: their agents are told to begin anew,
-    /// and nobody goes without because somebody has filled sessions and left.
+    /// If the memory budget is nearly used up, quiet sessions are removed too, so that abandoned sessions do not keep memory
+    /// from others. Their agents are answered 401 and send their definitions again.
     pub(super) fn sweep(&self, now: Option<Duration>) {
         let mut live = lock(&self.live);
         if let Some(now) = now
             && self.budget.is_nearly_used_up()
         {
-            self.make_room(&mut live, micros(now.saturating_sub(QUIET)));
+            self.evict(&mut live, micros(now.saturating_sub(QUIET)));
         }
         live.retain(|_, slot| {
             let is_over = now.is_none_or(|now| slot.is_over(now, self.timeout));
@@ -207,7 +206,7 @@ impl Sessions {
         });
     }
 
-    /// The next trace that is not awaited any more.
+    /// The next retired trace.
     pub(super) fn next_retired(&self) -> Option<Parked> {
         lock(&self.retired).pop()
     }
@@ -229,44 +228,46 @@ impl Slot {
 }
 
 impl Session {
-    /// Everything that was defined is forgotten (rule 7).
+    /// Removes all definitions (rule 7).
     pub(super) fn reset(&mut self) {
         self.table.reset();
-        self.said.clear();
-        self.describe();
+        self.agent_attributes.clear();
+        self.update_resource();
     }
 
-    /// Whose it is, where that was not known or has changed.
-    pub(super) fn belongs_to(&mut self, agent: &Arc<Agent>) {
+    /// Sets the session's agent, if it changed.
+    pub(super) fn set_agent(&mut self, agent: &Arc<Agent>) {
         if self.agent.as_ref() != Some(agent) {
             self.agent = Some(agent.clone());
-            self.describe();
+            self.update_resource();
         }
     }
 
-    /// The agent says something of itself. Answers whether there is room for it.
-    pub(super) fn say(&mut self, key: String, value: ResourceValue, most_bytes: usize) -> bool {
+    /// Sets an attribute of the agent. Returns whether it is within the limits.
+    pub(super) fn set_attribute(&mut self, key: String, value: ResourceValue, most_bytes: usize) -> bool {
         let size = |value: &ResourceValue| if let ResourceValue::Text(text) = value { text.len() } else { 8 };
-        self.said.retain(|(known, _)| *known != key);
-        let bytes: usize = self.said.iter().map(|(key, value)| key.len() + size(value)).sum();
-        let has_room = self.said.len() < MOST_SAID && bytes + key.len() + size(&value) <= most_bytes;
-        if has_room {
-            self.said.push((key, value));
+        self.agent_attributes.retain(|(known, _)| *known != key);
+        let bytes: usize = self.agent_attributes.iter().map(|(key, value)| key.len() + size(value)).sum();
+        let is_accepted =
+            self.agent_attributes.len() < MAX_AGENT_ATTRIBUTES && bytes + key.len() + size(&value) <= most_bytes;
+        if is_accepted {
+            self.agent_attributes.push((key, value));
         }
-        has_room
+        is_accepted
     }
 
-    /// Makes the resource anew.
-    pub(super) fn describe(&mut self) {
-        let name = Some(&*self.name).filter(|name| !name.is_empty());
-        self.resource = normalize::resource(self.agent.as_deref(), name, &self.said);
-        // What the agent says of itself is kept as it was said, and as it is shown.
-        self.own_bytes = 2 * self.resource.memory_bytes();
+    /// Builds the resource.
+    pub(super) fn update_resource(&mut self) {
+        let digest = Some(&*self.digest).filter(|digest| !digest.is_empty());
+        self.resource = normalize::resource(self.agent.as_deref(), digest, &self.agent_attributes);
+        // The attributes are kept twice: as sent, and in the resource.
+        self.resource_bytes = 2 * self.resource.memory_bytes();
     }
 
-    /// Tells the budget what the session takes. `false`: that is too much.
+    /// Charges the session's memory to the budget. `false`: the budget is exhausted.
     pub(super) fn hold(&mut self) -> bool {
-        let bytes = self.table.memory_bytes() + self.delivered.memory_bytes() + self.parked_bytes() + self.own_bytes;
+        let bytes =
+            self.table.memory_bytes() + self.delivered.memory_bytes() + self.parked_bytes() + self.resource_bytes;
         self.lease.resize(bytes as u64)
     }
 
@@ -274,17 +275,17 @@ impl Session {
         self.parked.values().map(|parked| parked.bytes).sum()
     }
 
-    /// The trace of this id that waits for its next part.
+    /// Takes the trace of this id that waits for its next part.
     pub(super) fn resume(&mut self, id: TraceId) -> Option<Parked> {
         self.parked.remove(&id)
     }
 
-    /// Whether a trace that takes so much memory may wait, too.
-    pub(super) fn has_room_for(&self, bytes: usize, options: &Options) -> bool {
-        self.parked.len() < MOST_PARKED && self.parked_bytes() + bytes <= self::bytes(options.max_open_bytes)
+    /// Whether a trace that takes this much memory may wait, too.
+    pub(super) fn may_park(&self, bytes: usize, options: &Options) -> bool {
+        self.parked.len() < MAX_PARKED && self.parked_bytes() + bytes <= self::bytes(options.max_open_bytes)
     }
 
-    /// Lets a trace wait for its next part. Answers another one that waits under the same id.
+    /// Keeps a trace until its next part. Returns another one with the same id.
     pub(super) fn park(&mut self, mut parked: Parked, bytes: usize, now: Duration) -> Option<Parked> {
         (parked.since, parked.bytes) = (now, bytes);
         self.parked.insert(parked.trace.id, parked)
@@ -292,7 +293,7 @@ impl Session {
 }
 
 impl Parked {
-    /// A trace that is to wait.
+    /// A trace that waits.
     pub(super) fn new(
         trace: Trace,
         origin: Arc<Origin>,
@@ -304,14 +305,14 @@ impl Parked {
     }
 }
 
-/// A session that was unused for so long is quiet.
+/// A session that is unused for this long is quiet.
 const QUIET: Duration = Duration::from_secs(10);
-/// Attributes that an agent may say of itself.
-const MOST_SAID: usize = 64;
-/// Traces of one session that wait at once: an agent sends one after the other.
-const MOST_PARKED: usize = 64;
+/// The number of attributes of an agent.
+const MAX_AGENT_ATTRIBUTES: usize = 64;
+/// The number of waiting traces of a session. An agent sends traces one after the other.
+const MAX_PARKED: usize = 64;
 
-/// A limit of the configuration in memory.
+/// A configured limit as a size in memory.
 pub(super) fn bytes(limit: u64) -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
@@ -320,7 +321,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// What is behind a lock stays whole: nothing that panics changes it half-way.
+/// Locks a mutex. State behind a poisoned lock is still consistent: nothing that panics changes it partly.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

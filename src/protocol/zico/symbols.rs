@@ -1,16 +1,16 @@
-//! What a session has defined: strings and methods (section 2.7).
+//! The definitions of a session: strings and methods (section 2.7).
 //!
-//! Ids mean something within a session, until it resets or defines them anew (rule 16). They are the peer's to choose,
-//! so tables hash them, and what is capped is how many there are and how long (rule 15).
+//! Ids are valid within a session, until it resets or redefines them (rule 16). The peer chooses them, so tables hash them;
+//! their number and the length of their texts are limited (rule 15).
 
 use hashbrown::HashMap;
 
 use crate::codec::text;
 use crate::event::{Interned, InternedRun};
 
-use super::value;
+use super::reserved::is_reserved;
 
-/// What an entry costs beside its text, roughly.
+/// The approximate memory of an entry beside its text, in bytes.
 const ENTRY_BYTES: usize = 128;
 
 /// Limits of one session's table.
@@ -18,7 +18,7 @@ const ENTRY_BYTES: usize = 128;
 pub(super) struct SymbolLimits {
     /// Strings and methods together.
     pub(super) entries: usize,
-    /// Bytes of all of them.
+    /// Bytes of all texts.
     pub(super) bytes: usize,
     /// Bytes of one text; a longer one is cut.
     pub(super) text: usize,
@@ -29,28 +29,28 @@ pub(super) struct SymbolLimits {
 pub(super) struct Table {
     limits: SymbolLimits,
     strings: HashMap<u64, Symbol, foldhash::quality::RandomState>,
-    /// Where methods stand in `methods`.
+    /// The index of each method in `methods`.
     places: HashMap<u64, usize, foldhash::quality::RandomState>,
     methods: Vec<MethodEntry>,
     /// Bytes of texts.
     text_bytes: usize,
-    /// Bytes of methods that are put together.
+    /// Bytes of composed methods.
     method_bytes: usize,
-    /// Changes whenever a string does: then names of methods are put together anew.
+    /// Changes with every change of a string: then methods are composed again.
     generation: u64,
 }
 
-/// A text that an id stands for.
+/// The text of an id.
 #[derive(Debug)]
 pub(super) struct Symbol {
     pub(super) text: Box<str>,
-    /// Something in it became U+FFFD.
+    /// Invalid UTF-8 in it was replaced by U+FFFD.
     pub(super) is_repaired: bool,
-    /// It was longer.
+    /// It was cut to the limit.
     pub(super) is_cut: bool,
-    /// As a key it is called like one of ours.
-    pub(super) is_ours: bool,
-    /// Where it stands in the batch being written.
+    /// As an attribute key it is reserved.
+    pub(super) is_reserved: bool,
+    /// Its place in the current batch.
     pub(super) memo: Interned,
 }
 
@@ -58,31 +58,31 @@ pub(super) struct Symbol {
 struct MethodEntry {
     /// Ids of class, method and signature.
     parts: [u64; 3],
-    /// The method as the strings have it, and the generations of both tables when it was made.
+    /// The composed method, and the generations of both tables when it was composed.
     known: Option<(Method, [u64; 2])>,
 }
 
-/// A method as events show it.
+/// A method, composed of its strings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Method {
     /// `class.method`.
     pub(super) name: Box<str>,
-    /// Its signature; empty: none.
+    /// Its signature. Empty: none.
     pub(super) signature: Box<str>,
     pub(super) is_repaired: bool,
     pub(super) is_cut: bool,
     /// Ids in it that are not defined.
     pub(super) unresolved: Vec<u64>,
-    /// Where the name stands in the batch being written …
+    /// The name's place in the current batch.
     pub(super) memo: Interned,
-    /// … and where the attributes do that say name and signature.
+    /// The place of the attributes with name and signature in the current batch.
     pub(super) run: InternedRun,
 }
 
 /// A table is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Full {
-    /// The limit that was met.
+    /// The limit.
     pub(super) limit: usize,
     /// Its configuration key.
     pub(super) key: &'static str,
@@ -101,17 +101,17 @@ impl Table {
         }
     }
 
-    /// Everything is forgotten (rule 7).
+    /// Removes all definitions (rule 7).
     pub(super) fn reset(&mut self) {
         *self = Table { generation: self.generation + 1, ..Table::new(self.limits) };
     }
 
-    /// Memory, roughly.
+    /// The approximate memory in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.text_bytes + self.method_bytes + (self.strings.len() + self.methods.len()) * ENTRY_BYTES
     }
 
-    /// Defines a string, maybe anew.
+    /// Defines or redefines a string.
     pub(super) fn define_string(&mut self, id: u64, bytes: &[u8]) -> Result<(), Full> {
         let known = self.strings.get(&id);
         if known.is_some_and(|known| known.text.as_bytes() == bytes) {
@@ -121,21 +121,21 @@ impl Table {
         let is_cut = kept.len() < bytes.len();
         let (text, is_repaired) = text::repair(kept);
         let (before, entries) = known.map_or((0, 1), |known| (known.text.len(), 0));
-        self.make_room(text.len(), before, entries)?;
+        self.check_space(text.len(), before, entries)?;
         self.text_bytes = self.text_bytes + text.len() - before;
         self.generation += 1;
-        let (is_ours, memo) = (value::is_ours(&text), Interned::default());
-        self.strings.insert(id, Symbol { text: text.into(), is_repaired, is_cut, is_ours, memo });
+        let (is_reserved, memo) = (is_reserved(&text), Interned::default());
+        self.strings.insert(id, Symbol { text: text.into(), is_repaired, is_cut, is_reserved, memo });
         Ok(())
     }
 
-    /// Defines a method, maybe anew.
+    /// Defines or redefines a method.
     pub(super) fn define_method(&mut self, id: u64, parts: [u64; 3]) -> Result<(), Full> {
         match self.places.get(&id) {
             Some(place) if self.methods[*place].parts == parts => {}
             Some(place) => self.methods[*place] = MethodEntry { parts, known: None },
             None => {
-                self.make_room(0, 0, 1)?;
+                self.check_space(0, 0, 1)?;
                 self.places.insert(id, self.methods.len());
                 self.methods.push(MethodEntry { parts, known: None });
             }
@@ -143,7 +143,7 @@ impl Table {
         Ok(())
     }
 
-    fn make_room(&self, bytes: usize, before: usize, entries: usize) -> Result<(), Full> {
+    fn check_space(&self, bytes: usize, before: usize, entries: usize) -> Result<(), Full> {
         let SymbolLimits { entries: most_entries, bytes: most_bytes, .. } = self.limits;
         if self.strings.len() + self.methods.len() + entries > most_entries {
             return Err(Full { limit: most_entries, key: "max_symbols" });
@@ -155,7 +155,7 @@ impl Table {
     }
 }
 
-/// What the ids of a body mean: the session's own definitions, then those that its agent sent in forms (section 1.4).
+/// The definitions for a body: the session's own, then those that its agent sent in forms (section 1.4).
 #[derive(Debug)]
 pub(super) struct Symbols<'a> {
     pub(super) own: &'a mut Table,
@@ -177,24 +177,24 @@ impl Symbols<'_> {
         let generations = [self.own.generation, self.host.as_ref().map_or(0, |host| host.generation)];
         let place = self.own.places.get(&id).copied();
         match place.map(|place| &self.own.methods[place]) {
-            // Named twice, for the borrow of an early return would last too long.
+            // Indexed twice, because the borrow of an early return would last too long.
             Some(MethodEntry { known: Some((_, made)), .. }) if *made == generations => {
                 self.own.methods[place?].known.as_mut().map(|(method, _)| method)
             }
             entry => {
                 let is_own = entry.is_some();
-                self.put_together(id, generations, is_own)
+                self.compose_and_store(id, generations, is_own)
             }
         }
     }
 
     #[cold]
-    fn put_together(&mut self, id: u64, generations: [u64; 2], is_own: bool) -> Option<&mut Method> {
+    fn compose_and_store(&mut self, id: u64, generations: [u64; 2], is_own: bool) -> Option<&mut Method> {
         let table = if is_own { &*self.own } else { self.host.as_deref()? };
         let place = *table.places.get(&id)?;
         let method = self.compose(table.methods[place].parts);
         let table = if is_own { &mut *self.own } else { self.host.as_deref_mut()? };
-        // A class may stand in any number of methods: what they come to is bounded, too.
+        // A class name may be part of any number of methods, so composed methods are bounded, too.
         let bytes = method.name.len() + method.signature.len();
         if table.method_bytes + bytes > table.limits.bytes {
             table.methods.iter_mut().for_each(|entry| entry.known = None);
@@ -204,7 +204,7 @@ impl Symbols<'_> {
         Some(&mut table.methods[place].known.insert((method, generations)).0)
     }
 
-    /// A method of strings with these ids, of which 0 is none (rule 18).
+    /// Composes a method of strings with these ids; 0 is none (rule 18).
     fn compose(&self, parts: [u64; 3]) -> Method {
         let mut made = Method::default();
         let [class, method, signature] = parts.map(|id| {
@@ -229,9 +229,9 @@ impl Symbols<'_> {
     }
 }
 
-/// What stands for a string that is not defined (rule 17).
+/// The text shown for an undefined string (rule 17).
 pub(super) fn placeholder(id: u64) -> String {
-    // Ids are 64 bits; of those that no agent would give, most were sent as negative numbers.
+    // Ids have 64 bits; large ones were probably sent as negative numbers.
     format!("symbol#{}", id as i64)
 }
 
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_follows_its_strings_also_when_they_change_or_go() {
+    fn a_method_changes_with_its_strings() {
         let mut table = table();
         assert_eq!(name(&mut table, None, 7).unwrap(), ("a.B.run|()V".into(), vec![]));
         table.define_string(2, b"go").unwrap();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_session_lacks_its_host_may_have() {
+    fn definitions_of_the_host_complete_those_of_the_session() {
         let (mut own, mut host) = (Table::new(LIMITS), table());
         assert_eq!(name(&mut own, Some(&mut host), 7).unwrap().0, "a.B.run|()V");
         own.define_string(2, b"own").unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_refuses_what_is_new_and_takes_what_replaces() {
+    fn a_full_table_refuses_new_definitions_and_accepts_redefinitions() {
         let mut table = table();
         assert_eq!(table.define_string(4, &[b'x'; 12]), Err(Full { limit: 20, key: "max_symbol_bytes" }));
         table.define_string(u64::MAX, b"x").unwrap();

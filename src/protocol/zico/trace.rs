@@ -1,8 +1,8 @@
-//! Items of bodies → records: which are open, what belongs to which, what is left over (sections 2.3 to 2.6).
+//! Items of bodies → records: which are open, what belongs to which, and what belongs to none (sections 2.3 to 2.6).
 //!
-//! Records are nested as deep as the program's calls, so those that are open stand on a stack of ours, and a record goes
-//! out as soon as it closes: a trace of any size takes the memory of its open records. Of those only places in the body
-//! are kept; what outlives its body (a trace in several parts) is copied with its symbols filled in.
+//! Records nest as deep as the program's calls. Open records are kept on a stack, and a record is written as soon as it
+//! closes, so a trace of any size takes the memory of its open records. An open record keeps places in the body. Before the
+//! body is dropped (a trace in several parts), open records are settled: their parts are copied with their symbols filled in.
 
 use std::ops::Range;
 
@@ -16,42 +16,42 @@ use super::body::{BodyState, TraceFault};
 use super::clock::Anchor;
 use super::delivered::Delivered;
 use super::ids::{self, Seed};
-use super::normalize::{Surroundings, Thrown};
+use super::normalize::{SpanContext, Thrown};
 use super::record::{Kept, MethodUse, Record, Top, TraceType};
 use super::symbols::{Method, Symbols};
 use super::value;
 use super::wire::{self, Attributes, Begin, Dialect, Entry, Order, Prolog};
 
-/// The flag of a record whose trace was posted by itself before (gen2, section 2.4).
+/// The flag of a record whose trace was submitted by itself before (gen2, section 2.4).
 const SENT: u64 = 0x2000;
 
-/// One trace, as far as it is open.
+/// One trace, as far as it is not written yet.
 #[derive(Debug)]
 pub(super) struct Trace {
     pub(super) id: TraceId,
     seed: Seed,
     pub(super) dialect: Dialect,
     records: Vec<Record>,
-    /// The tops among them, by their places.
+    /// The places of the tops among them.
     tops: Vec<u32>,
     /// The innermost top of each type.
     by_type: HashMap<u64, u32, foldhash::quality::RandomState>,
-    /// Records opened so far.
+    /// The number of records opened so far.
     opened: u64,
-    /// Attributes of open records.
+    /// The number of attributes of open records.
     kept: usize,
+    /// So many records at the bottom of the stack are settled, except those in `unsettled`.
+    settled: usize,
+    /// Places of settled records that changed since.
+    unsettled: Vec<u32>,
+    /// Bytes of settled parts.
+    settled_bytes: usize,
     thrown: HashMap<u64, Thrown, foldhash::quality::RandomState>,
     thrown_bytes: usize,
-    /// A copy of what was delivered is being passed over.
+    /// The copy of a delivered trace that is being skipped.
     copy: Option<Copy>,
-    /// Vectors of records that are gone.
+    /// Vectors of closed records, for reuse.
     spare: Vec<Vec<Kept>>,
-    /// So many records, from the outermost on, were settled when an earlier part of the trace ended.
-    settled: usize,
-    /// Bytes that all settled records take beside [`Record`] itself.
-    settled_bytes: usize,
-    /// Places of settled records that have attributes which are not settled.
-    unsettled: Vec<u32>,
 }
 
 /// A copy of a trace that was delivered before.
@@ -59,13 +59,13 @@ pub(super) struct Trace {
 struct Copy {
     /// The place of its top.
     top: usize,
-    /// Records and exceptions of it so far.
+    /// Its records and exceptions so far.
     events: u64,
 }
 
-/// Vectors that are kept for records to come.
-const MOST_SPARE: usize = 64;
-/// What is open grows by so much, and then it is asked whether there is memory for more.
+/// The number of vectors that are kept for reuse.
+const MAX_SPARE: usize = 64;
+/// After open records grow by this much, the memory budget is asked.
 const GROWTH_BYTES: usize = 256 << 10;
 
 impl Trace {
@@ -79,13 +79,13 @@ impl Trace {
             by_type: HashMap::default(),
             opened: 0,
             kept: 0,
+            settled: 0,
+            unsettled: Vec::new(),
+            settled_bytes: 0,
             thrown: HashMap::default(),
             thrown_bytes: 0,
             copy: None,
             spare: Vec::new(),
-            settled: 0,
-            settled_bytes: 0,
-            unsettled: Vec::new(),
         }
     }
 
@@ -94,7 +94,7 @@ impl Trace {
         self.records.is_empty()
     }
 
-    /// Memory, roughly.
+    /// The approximate memory in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.records.capacity() * size_of::<Record>() + self.kept * size_of::<Kept>() + self.thrown_bytes
     }
@@ -103,11 +103,11 @@ impl Trace {
         self.records.len() * size_of::<Record>() + self.kept * size_of::<Kept>() + self.thrown_bytes
     }
 
-    /// Reads items until the batch is full, or what is open takes so much more that it should be asked whether there is
-    /// memory for it. Answers whether the body is at its end.
+    /// Reads items until the batch is full, or open records grew by [`GROWTH_BYTES`]. Returns whether the end of the body
+    /// is reached.
     ///
     /// # Errors
-    /// What stands at `state.at` cannot be understood, and so nothing behind it.
+    /// The item at `state.at` cannot be read, so neither can what follows.
     pub(super) fn read(
         &mut self,
         body: &[u8],
@@ -121,7 +121,7 @@ impl Trace {
         let mut is_full = out.batch.is_full();
         while !is_full && self.open_bytes() < most_open {
             if reader.is_at_end() {
-                state.tell(body, out);
+                state.report_collected(body, out);
                 return Ok(true);
             }
             let start = reader.offset();
@@ -142,7 +142,7 @@ impl Trace {
         Ok(false)
     }
 
-    /// Lets go of open records, the innermost first, until the batch is full. Answers whether none is left.
+    /// Writes open records, the innermost first, until the batch is full. Returns whether none is left.
     pub(super) fn flush(
         &mut self,
         body: &[u8],
@@ -159,33 +159,36 @@ impl Trace {
         true
     }
 
-    /// Makes the open records independent of the body and of later definitions. Returns the memory that they take.
-    /// `None`: that would be more than `limit`, and some of it still needs the body.
+    /// Makes open records independent of the body and of later definitions. Returns the memory that they take; `None`: more
+    /// than `limit`, and some of them still need the body.
     ///
-    /// Records that an earlier part has settled are not visited again unless they have changed, so that many small parts
-    /// of a deep trace cost no more than one large part.
+    /// Only what changed since the last call is looked at: a trace with many open records that comes in many parts costs
+    /// linear time.
     pub(super) fn settle(&mut self, body: &[u8], symbols: &mut Symbols<'_>, limit: usize) -> Option<usize> {
-        let changed = std::mem::take(&mut self.unsettled).into_iter().map(|place| place as usize);
-        let settled = self.settled.min(self.records.len());
-        let mut bytes = self.memory_bytes() + self.settled_bytes;
-        for place in changed.filter(|place| *place < settled).chain(settled..self.records.len()) {
-            if bytes > limit {
-                return None;
-            }
-            let record = &mut self.records[place];
-            let before = record.settled_bytes;
-            record.settle(body, symbols, self.dialect, limit.saturating_sub(bytes))?;
-            let more = record.settled_bytes - before;
-            self.settled_bytes += more;
-            bytes += more;
+        let base = self.memory_bytes();
+        let changed: Vec<u32> = std::mem::take(&mut self.unsettled);
+        let places = changed.into_iter().map(|place| place as usize).chain(self.settled..self.records.len());
+        for place in places {
+            let most = limit.checked_sub(base + self.settled_bytes)?;
+            let Some(record) = self.records.get_mut(place) else { continue };
+            let bytes = settle_record(record, body, symbols, self.dialect, most)?;
+            record.settled_bytes = record.settled_bytes.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
+            self.settled_bytes += bytes;
         }
         self.settled = self.records.len();
         self.spare = Vec::new();
-        // Not to the last byte: then each further part would copy all records twice.
-        if self.records.capacity() / 2 > self.records.len() {
-            self.records.shrink_to_fit();
+        // The stack shrinks only if most of it is unused: growing it again would copy it with every part.
+        if self.records.capacity() > 4 * self.records.len() + 64 {
+            self.records.shrink_to(2 * self.records.len());
         }
-        Some(bytes)
+        Some(base + self.settled_bytes)
+    }
+
+    /// Notes that a record changed, if it is settled.
+    fn changed(&mut self, place: usize) {
+        if place < self.settled {
+            self.unsettled.push(u32::try_from(place).unwrap_or(u32::MAX));
+        }
     }
 
     fn open(&mut self, prolog: Option<Prolog>, order: Order, offset: usize) {
@@ -200,14 +203,14 @@ impl Trace {
             method: MethodUse::Id,
             attributes: self.spare.pop().unwrap_or_default(),
             attribute_bytes: 0,
+            settled_attributes: 0,
+            settled_bytes: 0,
             lacks_attributes: false,
             own_flags: None,
             has_thrown: false,
             is_named: false,
             order,
             offset,
-            settled_attributes: 0,
-            settled_bytes: 0,
         });
         self.opened += 1;
     }
@@ -236,7 +239,7 @@ impl Trace {
                 state.at = reader.offset();
                 self.close(body, symbols, state, out);
             }
-            // Rule 21. Of a copy every byte is lost already.
+            // Rule 21. Every byte of a copy is reported lost with the copy.
             Entry::Break if is_gen2 && self.copy.is_some() => {}
             Entry::Break if is_gen2 => state.orphan(start, reader.offset(), false, body, out),
             Entry::Break => {
@@ -248,7 +251,7 @@ impl Trace {
                 if !record.is_named {
                     record.id = ids::span_id(seed, index, record.prolog);
                 }
-                self.settled = self.settled.min(self.records.len() - 1);
+                self.changed(self.records.len() - 1);
             }
             Entry::Flags(flags) => record.own_flags = Some(flags),
             Entry::Attributes(attributes) => self.keep(attributes, start, state, body, out),
@@ -259,15 +262,15 @@ impl Trace {
                 if let Some(copy) = &mut self.copy {
                     copy.events += 1;
                 } else if let Some(span) = span {
-                    state.room.reference(id, self.thrown.get(&id), span, &state.context, out);
+                    state.buffers.reference(id, self.thrown.get(&id), span, &state.context, out);
                 }
             }
             Entry::Open(_) => {}
         }
     }
 
-    /// Attributes belong to the innermost record, or to the enclosing top that they name, its own included; to the
-    /// innermost record after all if there is none (section 3).
+    /// Adds attributes to the innermost record, or to the enclosing top that they name (which may be the innermost record);
+    /// without such a top, to the innermost record (section 3).
     fn keep(&mut self, attributes: Attributes, start: usize, state: &mut BodyState, body: &[u8], out: &mut Output) {
         let place = match attributes.upward {
             None => None,
@@ -288,18 +291,18 @@ impl Trace {
             }
             return state.surplus(start, attributes.range.end, body, out);
         }
-        if place < self.settled && record.settled_attributes == record.attributes.len() {
-            self.unsettled.push(u32::try_from(place).unwrap_or(u32::MAX));
-        }
         record.attribute_bytes += bytes;
+        let is_settled = record.settled_attributes as usize == record.attributes.len();
         record.attributes.push(Kept::Here(attributes.form, attributes.range));
         self.kept += 1;
+        if is_settled {
+            self.changed(place);
+        }
     }
 
     fn begin(&mut self, begin: Begin, reader: Reader<'_>, delivered: &Delivered, state: &mut BodyState) {
         let place = self.records.len().saturating_sub(1);
-        self.settled = self.settled.min(place);
-        // Of several begins of one record the last counts.
+        // The last of several begins of one record counts.
         if let Some(top) = self.records.last_mut().and_then(|record| record.begin.take()) {
             self.tops.pop();
             self.forget(top.type_id, top.outer);
@@ -320,12 +323,13 @@ impl Trace {
             record.id = given;
         }
         self.tops.push(place32);
+        self.changed(place);
         if self.dialect == Dialect::Gen2 && self.copy.is_none() {
             self.look_for_copy(begin, place, start, reader, delivered, state);
         }
     }
 
-    /// Rule 22: agents of gen2 post a trace by itself, and then again inside every trace that encloses it.
+    /// Rule 22: gen2 agents submit a trace by itself, and again inside each enclosing trace.
     fn look_for_copy(
         &mut self,
         begin: Begin,
@@ -336,7 +340,7 @@ impl Trace {
         state: &mut BodyState,
     ) {
         let own = (state.known_trace && begin.span != 0).then(|| delivered.span(self.id, begin.span));
-        // Without a distributed context every copy has other ids, but the same moment on both clocks.
+        // Without a distributed context each copy has other ids, but the same times on both clocks.
         let moment = start.map(|start| delivered.moment(begin.clock, start));
         let is_copy = own.is_some_and(|own| delivered.knows(own))
             || place > 0
@@ -372,7 +376,7 @@ impl Trace {
             return state.lose(Reason::TooLarge, (start, range.end), Some(1), &detail, body, out);
         }
         let bytes = body.get(range).unwrap_or_default();
-        let Ok(thrown) = state.room.exception(bytes, span, symbols, &state.context, out) else { return };
+        let Ok(thrown) = state.buffers.exception(bytes, span, symbols, &state.context, out) else { return };
         if self.thrown_bytes + thrown.bytes() <= state.limits.bytes {
             self.thrown_bytes += thrown.bytes();
             if let Some(older) = self.thrown.insert(thrown.id, thrown) {
@@ -381,7 +385,7 @@ impl Trace {
         }
     }
 
-    /// The innermost record, which an exception leaves: its trace and id, and when it began.
+    /// Marks the innermost record as left by an exception; returns its trace and id, and its start.
     fn thrown_in(&mut self, position: Position) -> Option<(TraceId, SpanId, Option<UnixNanos>, Position)> {
         let anchor = self.anchor();
         let record = self.records.last_mut()?;
@@ -392,23 +396,23 @@ impl Trace {
         Some((self.id, record.id, time, position))
     }
 
-    /// The begin that times are counted from: that of the innermost top.
+    /// The begin of the innermost top, from which times are counted.
     fn anchor(&self) -> Option<Anchor> {
         let top = self.records.get(*self.tops.last()? as usize)?;
         top.begin.as_ref().map(|begin| begin.anchor)
     }
 
-    /// Closes the innermost record: it goes out, or was a copy.
+    /// Closes the innermost record: writes it, or skips it as part of a copy.
     fn close(&mut self, body: &[u8], symbols: &mut Symbols<'_>, state: &mut BodyState, out: &mut Output) {
         let anchor = self.anchor();
         let Some(mut record) = self.records.pop() else { return };
-        self.settled = self.settled.min(self.records.len());
-        self.settled_bytes -= record.settled_bytes;
         if let Some(top) = &record.begin {
             self.tops.pop();
             self.forget(top.type_id, top.outer);
         }
         self.kept -= record.attributes.len();
+        self.settled = self.settled.min(self.records.len());
+        self.settled_bytes -= record.settled_bytes as usize;
         if let Some(copy) = &mut self.copy {
             copy.events += 1;
             if self.records.len() == copy.top {
@@ -420,23 +424,23 @@ impl Trace {
         } else {
             let parent = self.records.last().map(|parent| parent.id);
             let remote = || record.begin.as_ref().and_then(|begin| begin.parent);
-            let around = Surroundings {
+            let around = SpanContext {
                 trace: self.id,
                 parent: parent.or_else(remote),
                 anchor,
                 position: state.context.position(record.offset, state.at),
                 body,
             };
-            let is_unresolved = state.room.span(&record, &around, symbols, &state.context, out);
+            let is_unresolved = state.buffers.span(&record, &around, symbols, &state.context, out);
             state.unresolved += u64::from(is_unresolved);
         }
-        if record.attributes.capacity() > 0 && self.spare.len() < MOST_SPARE {
+        if record.attributes.capacity() > 0 && self.spare.len() < MAX_SPARE {
             record.attributes.clear();
             self.spare.push(record.attributes);
         }
     }
 
-    /// The innermost top of a type is none any more.
+    /// Removes the innermost top of a type.
     fn forget(&mut self, type_id: u64, outer: Option<u32>) {
         match outer {
             Some(outer) => self.by_type.insert(type_id, outer),
@@ -445,43 +449,46 @@ impl Trace {
     }
 }
 
-impl Record {
-    /// Copies what still needs the body, and fills in method and type as they are defined now. `None`: its attributes
-    /// take more than `limit` bytes.
-    fn settle(&mut self, body: &[u8], symbols: &mut Symbols<'_>, dialect: Dialect, limit: usize) -> Option<()> {
-        let mut bytes = 0;
-        if let (MethodUse::Id, Some(prolog)) = (&self.method, self.prolog)
-            && let Some(method) = symbols.method(prolog.method)
-        {
-            bytes += size_of::<Method>() + method.name.len() + method.signature.len();
-            self.method = MethodUse::Settled(Box::new(method.clone()));
-        }
-        if let Some(top) = &mut self.begin
-            && let TraceType::Id(id) = top.trace_type
-            && let Some(symbol) = symbols.string(id)
-        {
-            top.trace_type = TraceType::Text(symbol.text.to_string());
-            bytes += symbol.text.len();
-        }
-        for kept in self.attributes.iter_mut().skip(self.settled_attributes) {
-            if let Kept::Here(form, range) = kept {
-                let here = body.get(range.clone()).unwrap_or_default();
-                let most = limit.saturating_sub(bytes);
-                // What is kept was checked when it came.
-                *kept = Kept::Settled(value::settle(here, *form, symbols, dialect, most).unwrap_or_default()?);
-            }
-            bytes += kept.bytes(&[]).len();
-        }
-        self.settled_attributes = self.attributes.len();
-        self.settled_bytes += bytes;
-        // From here on places are those in the next body.
-        self.offset = 0;
-        Some(())
+/// Settles what is new in a record. Returns its bytes; `None`: they are more than `limit`.
+fn settle_record(
+    record: &mut Record,
+    body: &[u8],
+    symbols: &mut Symbols<'_>,
+    dialect: Dialect,
+    limit: usize,
+) -> Option<usize> {
+    let mut bytes = 0;
+    if let (MethodUse::Id, Some(prolog)) = (&record.method, record.prolog)
+        && let Some(method) = symbols.method(prolog.method)
+    {
+        bytes += size_of::<Method>() + method.name.len() + method.signature.len();
+        record.method = MethodUse::Settled(Box::new(method.clone()));
     }
+    if let Some(top) = &mut record.begin
+        && let TraceType::Id(id) = top.trace_type
+        && let Some(symbol) = symbols.string(id)
+    {
+        bytes += symbol.text.len();
+        top.trace_type = TraceType::Text(symbol.text.to_string());
+    }
+    for kept in record.attributes.iter_mut().skip(record.settled_attributes as usize) {
+        if let Kept::Here(form, range) = kept {
+            let here = body.get(range.clone()).unwrap_or_default();
+            // Attributes were checked when they were read.
+            let settled = value::settle(here, *form, symbols, dialect, limit.saturating_sub(bytes));
+            let settled = settled.unwrap_or_default()?;
+            bytes += settled.len();
+            *kept = Kept::Settled(settled);
+        }
+    }
+    record.settled_attributes = u32::try_from(record.attributes.len()).unwrap_or(u32::MAX);
+    // Places in this body mean nothing in the next one.
+    record.offset = 0;
+    Some(bytes)
 }
 
-/// Whether the flags of the record that has just begun will say that it was posted by itself. Reads ahead to its end, as
-/// long as there are bytes for that.
+/// Whether the flags of the record that just began say that it was submitted by itself. Reads ahead to its end, at most
+/// `ahead` bytes, which it decreases: so all look-aheads of a body together cost linear time.
 fn will_be_sent(mut reader: Reader<'_>, ahead: &mut usize) -> bool {
     let mut depth = 1u64;
     let mut order = Order::Little;

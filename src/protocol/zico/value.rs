@@ -1,4 +1,4 @@
-//! Values of attributes → values of events, and → bytes that mean the same without the session's symbols.
+//! Values of attributes → values of events, or → bytes that are independent of the session's symbols.
 
 use std::hash::BuildHasher;
 
@@ -9,28 +9,29 @@ use crate::codec::cbor::{CborError, Item, Reader};
 use crate::codec::text;
 use crate::event::{BatchBuilder, Key, Text, Value, semconv, write_hex};
 
+use super::reserved::is_reserved;
 use super::symbols::{Symbols, placeholder};
 use super::wire::{self, Dialect, Form, Name};
 
 /// The tag of a string reference in doc and gen1.
 const REFERENCE: u64 = 6;
-/// What the key of bytes ends in.
+/// The suffix of keys whose values are bytes.
 const BASE64: &str = "_base64";
-/// Up to so many keys are compared with each other.
+/// Up to this many keys are compared with each other; more are hashed.
 const FEW_KEYS: usize = 8;
-/// Bytes that are shown of a key which is no scalar.
-const MOST_KEY_BYTES: usize = 64;
+/// How many bytes of a key are shown that is not a scalar.
+const MAX_KEY_BYTES: usize = 64;
 
-/// Writes values into a batch. What is odd about them is gathered until it is taken.
+/// Writes values into a batch, and collects their marks until those are taken.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
-    /// Some text was repaired.
+    /// A text was repaired.
     pub(super) is_repaired: bool,
-    /// Some text was cut, or left out because the event has so many.
+    /// A text was cut, or left out because the event has too much text.
     pub(super) is_cut: bool,
-    /// Ids of strings that are not defined.
+    /// Ids of undefined strings.
     pub(super) unresolved: Vec<u64>,
-    /// Bytes that symbols may still bring into the event.
+    /// How many bytes symbols may still add to the event.
     pub(super) credit: usize,
     hasher: RandomState,
     seen: HashSet<u64, RandomState>,
@@ -40,7 +41,7 @@ pub(super) struct Writer {
     finished: Vec<(Key, Value)>,
 }
 
-/// A key with its value, and what the key is known by.
+/// A key with its hash, and its value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member {
     hash: u64,
@@ -50,32 +51,32 @@ pub(super) struct Member {
 
 /// The text of a symbol.
 pub(super) struct Known {
-    /// What it is known by as a key.
+    /// Its hash as a key.
     hash: u64,
     pub(super) text: Text,
-    /// As a key it is called like one of ours.
-    is_ours: bool,
+    /// As a key it is reserved.
+    is_reserved: bool,
 }
 
 /// A container being written.
 #[derive(Debug)]
 struct Open {
     kind: Container,
-    /// Elements to come; `None`: up to a break.
+    /// The number of further elements; `None`: up to a break.
     left: Option<u64>,
-    /// Where its own items or members begin.
+    /// The index of its first item or member.
     start: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Container {
     Array,
-    /// A map, whose next value belongs to this key.
+    /// A map, and the key of its next value.
     Map(Option<(u64, Text)>),
     Tag(u64),
 }
 
-/// What is needed to write the values of a body.
+/// The destination of values: the batch, and the symbols and dialect of the body.
 pub(super) struct Place<'a, 'b> {
     pub(super) batch: &'a mut BatchBuilder,
     pub(super) symbols: &'a mut Symbols<'b>,
@@ -119,7 +120,7 @@ impl Writer {
         debug_assert!(self.open.is_empty());
         loop {
             let mut value = self.scalar(reader, place)?;
-            // A complete value may complete what is around it; a container that is not empty waits for more.
+            // A complete value may complete its container; a container that is not complete waits for more values.
             loop {
                 let Some(complete) = value.take() else {
                     value = self.close_empty(reader, place)?;
@@ -153,7 +154,7 @@ impl Writer {
         }
     }
 
-    /// Reads what begins the next value: the value itself, or `None` when it is a container, which is open now.
+    /// Reads the start of the next value: a scalar, or `None` for a container, which is open afterwards.
     fn scalar(&mut self, reader: &mut Reader<'_>, place: &mut Place<'_, '_>) -> Result<Option<Value>, CborError> {
         let before = *reader;
         let (kind, left) = match reader.item()? {
@@ -202,8 +203,7 @@ impl Writer {
         })
     }
 
-    /// Goes on in the innermost container: reads the key of its next value, or closes it and answers it when there is
-    /// none.
+    /// Continues in the innermost container: reads the key of its next value, or closes the container and returns it.
     fn close_empty(&mut self, reader: &mut Reader<'_>, place: &mut Place<'_, '_>) -> Result<Option<Value>, CborError> {
         let Some(open) = self.open.last_mut() else { return Ok(None) };
         if let Container::Tag(_) = open.kind {
@@ -242,7 +242,7 @@ impl Writer {
         }
     }
 
-    /// Of repeated keys the last stays.
+    /// Keeps the last of repeated keys.
     pub(super) fn keep_last(&mut self, members: &mut Vec<Member>) {
         if members.len() <= FEW_KEYS {
             for index in (0..members.len()).rev() {
@@ -258,23 +258,23 @@ impl Writer {
         members.reverse();
     }
 
-    /// A member; the key of bytes says so.
+    /// A member; the key of a bytes value gets a suffix.
     fn member(&self, hash: u64, key: Text, value: Value, batch: &mut BatchBuilder) -> Member {
         let key = if let Value::Bytes(_) = value { batch.push_joined(key, BASE64) } else { key };
         Member { hash, key, value }
     }
 
-    /// A key's text, and what it is known by. `whole` is what the offsets of other keys count in.
+    /// A key's hash and text. `whole` is the text to which offsets of other keys refer.
     fn key(&mut self, key: Name<'_>, whole: &[u8], place: &mut Place<'_, '_>) -> (u64, Text) {
         match key {
             Name::Symbol(id) => {
-                let Known { hash, text, is_ours } = self.symbol(id, place);
-                (hash, if is_ours { self.aside(id, place) } else { text })
+                let Known { hash, text, is_reserved } = self.symbol(id, place);
+                (hash, if is_reserved { self.moved_key(id, place) } else { text })
             }
             Name::Text(bytes) => {
                 let (text, is_repaired) = text::repair(&bytes);
                 self.is_repaired |= is_repaired;
-                let prefix = if is_ours(&text) { semconv::ZICO_ATTRIBUTE.as_str() } else { "" };
+                let prefix = if is_reserved(&text) { semconv::ZICO_ATTRIBUTE.as_str() } else { "" };
                 (self.hasher.hash_one(&*text), place.batch.push_parts(&[prefix, &text]))
             }
             Name::None => (self.hasher.hash_one("null"), place.batch.push_text("null")),
@@ -291,8 +291,8 @@ impl Writer {
             Some(symbol) => {
                 self.is_repaired |= symbol.is_repaired;
                 self.is_cut |= symbol.is_cut;
-                let (hash, is_ours) = (self.hasher.hash_one(&*symbol.text), symbol.is_ours);
-                // Two bytes may name a long text.
+                let (hash, is_reserved) = (self.hasher.hash_one(&*symbol.text), symbol.is_reserved);
+                // Two bytes may refer to a long text.
                 let text = match self.credit.checked_sub(symbol.text.len()) {
                     Some(left) => {
                         self.credit = left;
@@ -303,23 +303,27 @@ impl Writer {
                         place.batch.push_text("")
                     }
                 };
-                Known { hash, text, is_ours }
+                Known { hash, text, is_reserved }
             }
             None => {
                 self.unresolved.push(id);
                 let text = placeholder(id);
-                Known { hash: self.hasher.hash_one(text.as_str()), text: place.batch.push_text(&text), is_ours: false }
+                Known {
+                    hash: self.hasher.hash_one(text.as_str()),
+                    text: place.batch.push_text(&text),
+                    is_reserved: false,
+                }
             }
         }
     }
 
-    /// The key of a symbol that is called like one of ours.
-    fn aside(&mut self, id: u64, place: &mut Place<'_, '_>) -> Text {
+    /// The key of a symbol whose text is reserved.
+    fn moved_key(&mut self, id: u64, place: &mut Place<'_, '_>) -> Text {
         let text = place.symbols.string(id).map_or("", |symbol| &symbol.text);
         place.batch.push_parts(&[semconv::ZICO_ATTRIBUTE.as_str(), text])
     }
 
-    /// A text of the peer's.
+    /// A text from the peer.
     pub(super) fn text(&mut self, bytes: &[u8], batch: &mut BatchBuilder) -> Text {
         let (text, is_repaired) = text::repair(bytes);
         self.is_repaired |= is_repaired;
@@ -327,16 +331,7 @@ impl Writer {
     }
 }
 
-/// Whether a key of the peer's is one of those that spans have by themselves.
-pub(super) fn is_ours(key: &str) -> bool {
-    let own = [semconv::CODE_FUNCTION_NAME, semconv::TRACE_ID, semconv::SPAN_ID];
-    key.starts_with("zico.")
-        || key.starts_with("tributary.")
-        || key.starts_with("exception.")
-        || own.iter().any(|name| name.as_str() == key)
-}
-
-/// A key that is no text: a scalar as people write it, anything else in hex.
+/// A key that is not a text: a scalar in its usual form, anything else in hexadecimal digits.
 fn other_key(bytes: &[u8]) -> String {
     match Reader::new(bytes).item() {
         Ok(Item::Unsigned(number)) => number.to_string(),
@@ -345,14 +340,14 @@ fn other_key(bytes: &[u8]) -> String {
         Ok(Item::Float(number)) => number.to_string(),
         _ => {
             let mut text = String::from("cbor:");
-            let _ = write_hex(&mut text, &bytes[..bytes.len().min(MOST_KEY_BYTES)]);
+            let _ = write_hex(&mut text, &bytes[..bytes.len().min(MAX_KEY_BYTES)]);
             text
         }
     }
 }
 
-/// Attributes that stay open beyond their body: a map that means the same whatever the session's symbols become. What is
-/// not defined stays a reference. `None`: that would be more than `limit` bytes.
+/// Attributes that outlive their body: a map that is independent of later definitions. Undefined strings stay references.
+/// `None`: the result is over `limit` bytes.
 ///
 /// # Errors
 /// The bytes were not checked before.
@@ -374,7 +369,7 @@ pub(super) fn settle(
         }
     }
     while !reader.is_at_end() {
-        // Two bytes may name a long text.
+        // Two bytes may refer to a long text.
         if settled.len() > limit {
             return Ok(None);
         }
@@ -404,7 +399,7 @@ fn write_symbol(id: u64, symbols: &mut Symbols<'_>, bytes: &mut Vec<u8>) {
     }
 }
 
-/// The head of a CBOR item, in the width that any number fits.
+/// The head of a CBOR item, short for small numbers, else of full width.
 fn write_head(major: u8, argument: u64, bytes: &mut Vec<u8>) {
     match u8::try_from(argument) {
         Ok(small @ 0..24) => bytes.push(major << 5 | small),

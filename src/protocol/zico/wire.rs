@@ -1,7 +1,7 @@
 //! Bytes → definitions and the items of traces, borrowed from the body (section 2).
 //!
-//! A body is a stream of tagged items. The three dialects share most layouts and number their tags differently; each
-//! item is checked here to its end, so whoever keeps a [`Range`] of it can read it again without a fault.
+//! A body is a stream of tagged items. The three dialects share most layouts, with different tag numbers. Each item is
+//! checked to its end here, so reading a [`Range`] of it again cannot fail.
 
 mod parts;
 
@@ -15,19 +15,19 @@ use parts::{symbol, unsigned};
 
 pub use parts::{Exception, Frame, Name, exception, frame, integer, key, name, next_of, string, text};
 
-/// How deep a value may be nested (section 5).
-pub const MOST_VALUE_DEPTH: usize = 64;
-/// Bits of a word that are the time; the others are the method or the number of calls (section 2.3).
+/// How deep values may nest (section 5).
+pub const MAX_VALUE_DEPTH: usize = 64;
+/// The low bits of a word that are the time; the others are the method id or the number of calls (section 2.3).
 const TIME_BITS: u32 = 40;
 /// The tag of a string reference in doc and gen1.
 const REFERENCE: u64 = 6;
 const BREAK: u8 = 0xFF;
 const ARRAY_TO_BREAK: u8 = 0x9F;
 
-/// Which of the three dialects a body is in.
+/// The dialect of a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dialect {
-    /// What the specification's text describes.
+    /// The specification's text.
     Doc,
     /// Agents 1.90.1 to 1.90.6.
     Gen1,
@@ -46,7 +46,7 @@ impl Dialect {
     }
 }
 
-/// What a body carries.
+/// What a body contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Carries {
     /// Definitions of strings and methods, and attributes of the agent.
@@ -55,7 +55,8 @@ pub enum Carries {
     Trace,
 }
 
-/// The dialect that the first bytes of a body show (section 2.1). `None`: they may be of any, as those of a later part.
+/// The dialect of a body by its first bytes (section 2.1). `None`: they occur in several dialects, as in a later part of a
+/// trace.
 pub fn detect(body: &[u8], carries: Carries) -> Option<Dialect> {
     let (tag, next) = first(body)?;
     match (carries, tag, next) {
@@ -69,17 +70,17 @@ pub fn detect(body: &[u8], carries: Carries) -> Option<Dialect> {
     }
 }
 
-/// What a body carries whose path does not say it: that of a form (section 1.4).
+/// What the body of a form contains, whose path does not say it (section 1.4).
 pub fn carries(body: &[u8]) -> Carries {
     match first(body) {
         Some((1 | 2 | 0x0D | 0x0E | 0x0F, 0x80..=0x9F)) => Carries::Definitions,
-        // Tag 3 is an agent attribute of gen1, or a record of gen2, which is `9f`.
+        // Tag 3 is an agent attribute of gen1, or a record of gen2, which starts with `9f`.
         Some((3, 0x80..=0x9E)) => Carries::Definitions,
         _ => Carries::Trace,
     }
 }
 
-/// The first tag, and the byte behind it.
+/// The first tag, and the byte after it.
 fn first(body: &[u8]) -> Option<(u64, u8)> {
     let mut reader = Reader::new(body);
     match reader.item() {
@@ -88,21 +89,21 @@ fn first(body: &[u8]) -> Option<(u64, u8)> {
     }
 }
 
-/// What is wrong with an item of a body.
+/// A fault in an item of a body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WireError {
-    /// Offset of the item of the body; what stands before it was understood.
+    /// The item's offset in the body; everything before it was read.
     pub offset: usize,
     /// What is wrong, and where in the item.
     pub kind: WireErrorKind,
 }
 
-/// What is wrong with an item of a body.
+/// The kind of a fault in an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WireErrorKind {
-    /// It is not what CBOR has, or not what stands at that place.
+    /// Invalid CBOR, or another type than expected.
     Cbor(CborError),
-    /// A tag that the dialect does not have at this place.
+    /// A tag that the dialect does not have here.
     Tag(u64),
 }
 
@@ -111,7 +112,7 @@ impl fmt::Display for WireError {
         write!(f, "the item at {}: ", self.offset)?;
         match self.kind {
             WireErrorKind::Cbor(error) => write!(f, "{error}"),
-            WireErrorKind::Tag(tag) => write!(f, "tag {tag} has no place here"),
+            WireErrorKind::Tag(tag) => write!(f, "tag {tag} is not allowed here"),
         }
     }
 }
@@ -119,7 +120,7 @@ impl fmt::Display for WireError {
 impl std::error::Error for WireError {}
 
 impl WireError {
-    /// Whether the body just ends too early.
+    /// Whether the body ends inside the item.
     pub fn is_cut(&self) -> bool {
         matches!(self.kind, WireErrorKind::Cbor(CborError { fault: Fault::End, .. }))
     }
@@ -130,21 +131,21 @@ impl WireError {
     }
 }
 
-/// An item of a body that carries definitions.
+/// An item of a body with definitions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Definition<'a> {
-    /// A string's text and type (which nobody should rely on: rule 16).
+    /// A string and its type, which is not reliable (rule 16).
     String {
         /// Its id in the session.
         id: u64,
-        /// The text, which need not be UTF-8.
+        /// The text; may be invalid UTF-8.
         text: Cow<'a, [u8]>,
         /// The type, where the dialect sends one.
         kind: Option<u64>,
     },
     /// A method, by the ids of its parts.
     Method {
-        /// Its id in the session: another numbering than the strings'.
+        /// Its id in the session; methods and strings are numbered separately.
         id: u64,
         /// Ids of strings: class, method and signature. 0: none (rule 18).
         parts: [u64; 3],
@@ -153,7 +154,7 @@ pub enum Definition<'a> {
     Attribute {
         /// Its key.
         key: Name<'a>,
-        /// Where its value is.
+        /// The place of its value.
         value: Range<usize>,
     },
 }
@@ -161,7 +162,7 @@ pub enum Definition<'a> {
 /// Reads the next item of a body with definitions.
 ///
 /// # Errors
-/// It is none of the dialect's. The reader stays where it was.
+/// It is no item of the dialect. The reader does not move.
 pub fn definition<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Definition<'a>, WireError> {
     whole_item(reader, |reader| {
         let tag = reader.tag()?;
@@ -184,7 +185,7 @@ pub fn definition<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Defin
                 reader.array(2..=2, "an array of key and value")?;
                 let key = name(reader, false)?;
                 let start = reader.offset();
-                reader.skip(MOST_VALUE_DEPTH)?;
+                reader.skip(MAX_VALUE_DEPTH)?;
                 Definition::Attribute { key, value: start..reader.offset() }
             }
             _ => return Err(WireErrorKind::Tag(tag)),
@@ -195,11 +196,11 @@ pub fn definition<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Defin
 /// An item of a body with a trace.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Entry {
-    /// A record begins. In gen1 the prolog may come apart from it, or never.
+    /// A record begins. In gen1 the prolog may follow separately, or not at all.
     Open(Option<Prolog>),
     /// The prolog of the record that was opened last (gen1).
     Prolog(Prolog),
-    /// The end of a record, and the `ff` behind it.
+    /// The end of a record, with the `ff` after it.
     Epilog(Epilog),
     /// `ff` without an epilog before it.
     Break,
@@ -207,11 +208,11 @@ pub enum Entry {
     Begin(Begin),
     /// Flags of the record (gen1).
     Flags(u64),
-    /// Attributes of the record, or of one above it.
+    /// Attributes of the record, or of an enclosing one.
     Attributes(Attributes),
     /// An exception: an array, which [`exception`] reads.
     Exception(Range<usize>),
-    /// An exception that was told before, by its id.
+    /// A reference to an earlier exception, by its id.
     Reference(u64),
 }
 
@@ -229,48 +230,48 @@ pub struct Prolog {
 pub struct Epilog {
     /// As [`Prolog::start`].
     pub stop: u64,
-    /// Calls of methods in it, itself included.
+    /// The number of calls in it, including itself.
     pub calls: u64,
     /// Flags of its trace (gen2).
     pub flags: Option<u64>,
 }
 
-/// What makes a record the top of a trace.
+/// The begin of a trace: it makes its record the top of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Begin {
     /// Milliseconds since 1970.
     pub clock: i64,
     /// The id of the trace's type. 0: none.
     pub trace_type: u64,
-    /// The span's id as the agent has it. 0: none.
+    /// The agent's span id. 0: none.
     pub span: u64,
-    /// The id of the span above it, maybe another agent's. 0: none.
+    /// The parent's span id, possibly of another agent. 0: none.
     pub parent: u64,
 }
 
-/// Attributes, and whose they are.
+/// Attributes, and the record to which they belong.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attributes {
-    /// `Some`: of the nearest enclosing trace of this type, 0: of any.
+    /// `Some`: the nearest enclosing trace of this type; 0: of any type. `None`: the innermost record.
     pub upward: Option<u64>,
     /// How they are written.
     pub form: Form,
-    /// Where they are.
+    /// Their place.
     pub range: Range<usize>,
 }
 
 /// How attributes are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// A map, in which only a tagged number is a symbol.
+    /// A map in which only a tagged number is a symbol.
     Map,
-    /// A map, in which every number that is a key is a symbol (gen2 exceptions).
+    /// A map in which every number used as a key is a symbol (gen2 exceptions).
     SymbolMap,
-    /// One key, which is a symbol, and one value behind it.
+    /// One key, which is a symbol, and its value.
     Pair,
 }
 
-/// The byte order of the words of a doc record, whose epilogs do not say theirs. Orphans have none.
+/// The byte order of the words of a doc record. Its epilog does not name its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// The most significant byte first.
@@ -279,15 +280,15 @@ pub enum Order {
     Little,
 }
 
-/// Reads the next item of a body with a trace. `order` answers the byte order of the innermost open record (doc), and
-/// takes that of one that is opened.
+/// Reads the next item of a body with a trace. `order` is the byte order of the innermost open record (doc); an opened record
+/// sets it.
 ///
 /// # Errors
-/// It is none of the dialect's. The reader stays where it was.
+/// It is no item of the dialect. The reader does not move.
 #[inline]
 pub fn entry(reader: &mut Reader<'_>, dialect: Dialect, order: &mut Order) -> Result<Entry, WireError> {
     match (dialect, reader.rest()) {
-        // What most records consist of, without a detour.
+        // The items of most records are read directly.
         (Dialect::Gen1, [0xC8, 0x9F, tag @ (0xCA | 0xCB), 0x48, a, b, c, d, e, f, g, h, ..]) => {
             let bytes = [*a, *b, *c, *d, *e, *f, *g, *h];
             *reader = reader.advanced(12);
@@ -335,7 +336,7 @@ fn gen1_entry(reader: &mut Reader<'_>, dialect: Dialect, order: &mut Order) -> R
             let clock = integer(reader)? as i64;
             Entry::Begin(Begin { clock, trace_type: symbol(reader)?, span: 0, parent: 0 })
         }
-        // The map of tag 0x0e is written to stores only; who sends it means attributes.
+        // Agents write the map of tag 0x0e only to their own store; here it is read as attributes.
         (_, 9 | 0x0E) => Entry::Attributes(map(reader, None)?),
         (_, 0x26) => {
             reader.array(2..=2, "an array of type and map")?;
@@ -379,7 +380,7 @@ fn gen2_entry(reader: &mut Reader<'_>) -> Result<Entry, WireErrorKind> {
             let upward = if length == 3 { Some(symbol(reader)?) } else { None };
             let start = reader.offset();
             name(reader, true)?;
-            reader.skip(MOST_VALUE_DEPTH)?;
+            reader.skip(MAX_VALUE_DEPTH)?;
             Entry::Attributes(Attributes { upward, form: Form::Pair, range: start..reader.offset() })
         }
         7 => {
@@ -398,12 +399,12 @@ fn map(reader: &mut Reader<'_>, upward: Option<u64>) -> Result<Attributes, CborE
         Item::Map(_) => *reader = start,
         _ => return Err(CborError { offset: start.offset(), fault: Fault::Expected("a map") }),
     }
-    // The map itself is no nesting of a value.
-    reader.skip(MOST_VALUE_DEPTH + 1)?;
+    // The map itself is no level of a value.
+    reader.skip(MAX_VALUE_DEPTH + 1)?;
     Ok(Attributes { upward, form: Form::Map, range: start.offset()..reader.offset() })
 }
 
-/// Rule 32: a record is an array up to a break, or it is undecodable.
+/// Rule 32: a record is an array up to a break; anything else cannot be decoded.
 fn array_to_break(reader: &mut Reader<'_>) -> Result<(), CborError> {
     if reader.take(ARRAY_TO_BREAK) {
         return Ok(());
@@ -421,7 +422,7 @@ fn word(reader: &mut Reader<'_>, order: Order) -> Result<u64, CborError> {
     }
 }
 
-/// Rule 13: the number of calls stands in a word of its own where it is too large for 24 bits.
+/// Rule 13: a number of calls over 24 bits is in a second word.
 fn epilog(reader: &mut Reader<'_>, order: Order) -> Result<Epilog, CborError> {
     let offset = reader.offset();
     let (word, long_calls) = match reader.item()? {
@@ -434,13 +435,13 @@ fn epilog(reader: &mut Reader<'_>, order: Order) -> Result<Epilog, CborError> {
     Ok(Epilog { calls: long_calls.unwrap_or(epilog.calls), ..epilog })
 }
 
-/// The break behind an epilog, without which that is none.
+/// The break after an epilog, which is part of it.
 fn end_of_record(reader: &mut Reader<'_>) -> Result<(), CborError> {
     let offset = reader.offset();
     match reader.take(BREAK) {
         true => Ok(()),
         false if reader.is_at_end() => Err(CborError { offset, fault: Fault::End }),
-        false => Err(CborError { offset, fault: Fault::Expected("a break behind the end") }),
+        false => Err(CborError { offset, fault: Fault::Expected("a break after the end") }),
     }
 }
 
@@ -466,7 +467,7 @@ impl From<CborError> for WireErrorKind {
     }
 }
 
-/// Reads an item of a body whole, or leaves the reader before it and says where it began.
+/// Reads a whole item, or leaves the reader before it and returns its offset in the error.
 #[inline]
 fn whole_item<'a, T>(
     reader: &mut Reader<'a>,
@@ -484,7 +485,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_bytes_show_the_dialect_or_leave_it_open() {
+    fn the_first_bytes_show_the_dialect_if_it_is_unambiguous() {
         let (definitions, trace) = (Carries::Definitions, Carries::Trace);
         for (bytes, what, dialect) in [
             (&b"\xc1\x83"[..], definitions, Some(Dialect::Gen1)),
@@ -536,7 +537,7 @@ mod tests {
         let long = b"\xcc\x50\x00\x00\x00\x00\x00\x00\x00\x09\x00\x00\x00\x00\x01\x00\x00\x00\xff";
         let epilog = Epilog { stop: 9, calls: 1 << 24, flags: None };
         assert_eq!(entry(&mut Reader::new(long), Dialect::Gen1, &mut Order::Little).unwrap(), Entry::Epilog(epilog));
-        // Its break is part of it.
+        // The break is part of the epilog.
         let error = entry(&mut Reader::new(&long[..18]), Dialect::Gen1, &mut Order::Little).unwrap_err();
         assert!(error.is_cut() && error.offset == 0);
     }

@@ -1,4 +1,4 @@
-//! One request: a registration, a session, or a body that is unpacked and read in bounded steps.
+//! One request: a registration, a session request, or a body that is decompressed and read in bounded steps.
 
 use std::sync::Arc;
 
@@ -13,39 +13,41 @@ use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work
 use super::agents::{Counters, Refusal, Whom};
 use super::body::{BodyState, TraceFault};
 use super::definitions::{self, Definitions};
-use super::exchange::{Route, Shared, is_reset, json, name, refused};
 use super::forms::{self, Unpacking};
 use super::ids;
 use super::normalize::{self, Context};
-use super::reading::{Reading, Told};
+use super::reading::{Progress, TraceReader};
+use super::route::Route;
 use super::sessions::{Key, Parked, Session, Slot, bytes};
+use super::shared::{Shared, is_reset, json, name, refused};
 use super::trace::Trace;
 use super::wire::{self, Carries, Dialect};
 
-/// One request on its way.
+/// One request.
 #[derive(Debug)]
 pub struct ZicoWork {
     shared: Arc<Shared>,
     request: Request,
     route: Route,
     stage: Stage,
-    /// The body, where it is not the one that was transmitted.
+    /// The decoded body; `None`: the body as transmitted.
     unpacked: Option<Vec<u8>>,
-    /// Whose it is, once that is known.
+    /// The session, once it is known.
     slot: Option<Arc<Slot>>,
     lease: MemoryLease,
-    /// Bytes transmitted that have not earned output yet. They do as output is made: a bucket holds only so much.
+    /// Transmitted bytes that were not yet charged to the allowance. They are charged as output is written, because the
+    /// allowance is bounded.
     unearned: u64,
-    /// When all of it was here.
+    /// When the whole request was received.
     received: UnixNanos,
-    /// Who sent it.
+    /// The sender's address.
     peer: Arc<str>,
-    /// Traces to remember once they are delivered.
+    /// Fingerprints of traces to remember once they are delivered.
     fresh: Vec<super::delivered::Fingerprint>,
     counters: Counters,
-    /// Why the request is to be kept.
-    aside: Option<String>,
-    /// The answer, unless the events cannot be delivered.
+    /// Why the request goes to the quarantine.
+    quarantine_reason: Option<String>,
+    /// The answer if the events are delivered.
     answer: Response,
 }
 
@@ -54,7 +56,7 @@ enum Stage {
     Start,
     Unpacking(Box<Unpacking>),
     Definitions(Box<Definitions>),
-    Trace(Box<Reading>),
+    Trace(Box<TraceReader>),
     Done,
 }
 
@@ -73,7 +75,7 @@ impl ZicoWork {
             received: now.unix,
             peer: "".into(),
             fresh: Vec::new(),
-            aside: None,
+            quarantine_reason: None,
             answer: Response::empty(202),
         }
     }
@@ -101,41 +103,41 @@ impl Work for ZicoWork {
     }
 
     fn quarantine_reason(&self) -> Option<&str> {
-        self.aside.as_deref()
+        self.quarantine_reason.as_deref()
     }
 
     fn request(&self) -> &Request {
         &self.request
     }
 
-    fn respond(self, fate: RequestOutcome, now: Now) -> Response {
+    fn respond(self, outcome: RequestOutcome, now: Now) -> Response {
         if let Some(slot) = &self.slot {
             let mut session = slot.lock();
-            if fate != RequestOutcome::Failed {
+            if outcome != RequestOutcome::Failed {
                 session.delivered.learn(&self.fresh);
             }
-            let (agent, name) = (session.agent.clone(), session.name.clone());
+            let (agent, digest) = (session.agent.clone(), session.digest.clone());
             drop(session);
             let address = without_port(&self.peer);
             match agent {
                 Some(agent) => {
-                    let whom = Whom::Agent { id: agent.id, session: &name };
+                    let whom = Whom::Agent { id: agent.id };
                     self.shared.agents.seen(whom, self.counters, now.unix);
                 }
-                None if !name.is_empty() => {
-                    let whom = Whom::Unregistered { session: &name, address };
+                None if !digest.is_empty() => {
+                    let whom = Whom::Unregistered { session: &digest, address };
                     self.shared.agents.seen(whom, self.counters, now.unix);
                 }
                 None => {}
             }
         }
-        match (self.route, fate) {
-            // Who asked is registered, whether or not anybody has heard of it.
+        match (self.route, outcome) {
+            // The agent is registered, whether or not the events were delivered.
             (Route::Register | Route::Session, _) => self.answer,
             (_, RequestOutcome::Delivered) => self.answer,
-            // Sent again it could be read no better (rule 9).
+            // A resend could not be read either (rule 9).
             (_, RequestOutcome::Unkept) => self.answer,
-            (_, RequestOutcome::Failed) => Response::unavailable("the events cannot be stored just now"),
+            (_, RequestOutcome::Failed) => Response::unavailable("the events cannot be stored now"),
         }
     }
 }
@@ -164,12 +166,11 @@ impl ZicoWork {
         match self.shared.agents.register(&asked, without_port(&self.peer), now.unix) {
             Ok(registered) => {
                 out.batch.set_resource(normalize::resource(Some(&registered.agent), None, &[]));
-                let happened =
-                    if registered.is_new { semconv::ZICO_AGENT_REGISTERED } else { semconv::ZICO_AGENT_SEEN };
-                normalize::happened(happened, self.request.body.len(), &self.context(Dialect::Gen1), out);
+                let event = if registered.is_new { semconv::ZICO_AGENT_REGISTERED } else { semconv::ZICO_AGENT_SEEN };
+                normalize::lifecycle(event, self.request.body.len(), &self.context(Dialect::Gen1), out);
                 out.decoded_bytes += self.request.body.len() as u64;
                 let uuid = &registered.agent.uuid;
-                // Rule 1: some agents read the one, some the other.
+                // Rule 1: some agent versions read `uuid`, others `id`.
                 let answer = json!({ "uuid": uuid, "id": uuid, "authkey": registered.authkey });
                 self.answer = json(if registered.is_new { 201 } else { 200 }, &answer);
             }
@@ -189,17 +190,17 @@ impl ZicoWork {
             Err(refusal) => return self.refuse(&refusal, out),
         };
         let Ok(key) = name(&opened.session) else {
-            return self.refuse(&Refusal::Broken("a session without a name".to_owned()), out);
+            return self.refuse(&Refusal::Broken("a session id is invalid".to_owned()), out);
         };
         let (slot, _) = self.shared.sessions.find_or_open(Key::Opened(key), Some(opened.agent.clone()), now.elapsed);
-        // Its agent starts anew with the trace that it is sending: no part of an older one will come.
+        // The agent sends its current trace again from the start, so no part of an older one follows.
         self.shared.sessions.retire_all(&slot);
         let mut session = slot.lock();
-        session.belongs_to(&opened.agent);
+        session.set_agent(&opened.agent);
         out.batch.set_resource(session.resource.clone());
         drop(session);
-        let happened = if opened.is_new { semconv::ZICO_SESSION_OPENED } else { semconv::ZICO_SESSION_RESET };
-        normalize::happened(happened, self.request.body.len(), &self.context(Dialect::Gen1), out);
+        let event = if opened.is_new { semconv::ZICO_SESSION_OPENED } else { semconv::ZICO_SESSION_RESET };
+        normalize::lifecycle(event, self.request.body.len(), &self.context(Dialect::Gen1), out);
         out.decoded_bytes += self.request.body.len() as u64;
         self.answer = json(200, &json!({ "session": opened.session }));
     }
@@ -209,12 +210,12 @@ impl ZicoWork {
         let is_gen2 = self.request.head.header("x-zorka-session-id").is_some();
         let mut session = slot.lock();
         if is_gen2 && (is_new || carries == Carries::Definitions && is_reset(&self.request.head)) {
-            // Rule 7: before the body is looked at.
+            // Rule 7: before the body is read.
             session.reset();
             out.batch.set_resource(session.resource.clone());
-            let happened = if is_new { semconv::ZICO_SESSION_OPENED } else { semconv::ZICO_SESSION_RESET };
+            let event = if is_new { semconv::ZICO_SESSION_OPENED } else { semconv::ZICO_SESSION_RESET };
             out.batch.set_origin(out.batch.origin().with_version(Dialect::Gen2.as_str()).into());
-            normalize::happened(happened, 0, &self.context(Dialect::Gen2), out);
+            normalize::lifecycle(event, 0, &self.context(Dialect::Gen2), out);
         }
         drop(session);
         self.slot = Some(slot);
@@ -237,7 +238,7 @@ impl ZicoWork {
 
     /// Section 1.4.
     fn form(&mut self, now: Now, out: &mut Output) {
-        // Whatever comes out of base64 is shorter, and this is the only copy of it.
+        // Base64 decodes to less, and this is the only copy.
         if !self.lease.resize(self.request.body.len() as u64) {
             return self.out_of_memory(out);
         }
@@ -252,9 +253,9 @@ impl ZicoWork {
             Ok(agent) => agent,
             Err(refusal) => return self.refuse(&refusal, out),
         };
-        let agent = agent.unwrap_or_else(|| Arc::new(definitions::stranger(&host)));
+        let agent = agent.unwrap_or_else(|| Arc::new(definitions::unregistered(&host)));
         let (slot, _) = self.shared.sessions.find_or_open(Key::Host(host), Some(agent.clone()), now.elapsed);
-        slot.lock().belongs_to(&agent);
+        slot.lock().set_agent(&agent);
         self.slot = Some(slot);
         let limit = bytes(self.shared.options.max_inflated_bytes);
         self.stage = Stage::Unpacking(Box::new(submission.unpack(limit)));
@@ -274,7 +275,7 @@ impl ZicoWork {
         }
     }
 
-    /// The body is another one than was transmitted.
+    /// Continues with a decoded body.
     fn unpacked(&mut self, body: Vec<u8>, now: Now, out: &mut Output) {
         out.inflated(self.request.body.len() as u64, body.len() as u64);
         let carries = match self.route {
@@ -285,7 +286,7 @@ impl ZicoWork {
         self.begin(carries, now, out);
     }
 
-    /// The body, as soon as it is unpacked.
+    /// The decoded body, once it is decoded; before that, the transmitted one.
     fn body(&self) -> &[u8] {
         self.unpacked.as_deref().unwrap_or(&self.request.body)
     }
@@ -294,12 +295,12 @@ impl ZicoWork {
         Context { dialect, observed: self.received, request: self.request.number }
     }
 
-    /// Begins to read a body whose bytes are CBOR.
+    /// Starts to read a body of CBOR.
     fn begin(&mut self, carries: Carries, now: Now, out: &mut Output) {
         let Some(slot) = self.slot.clone() else { return };
         let mut session = slot.lock();
         let shown = wire::detect(self.body(), carries);
-        // Rule 6. Before any body has shown its dialect, the request does.
+        // Rule 6. If no body showed a dialect yet, the request determines it.
         let assumed = match self.route {
             Route::Form => Dialect::Doc,
             _ if self.request.head.header("x-zorka-session-id").is_some() => Dialect::Gen2,
@@ -315,7 +316,7 @@ impl ZicoWork {
             Carries::Trace => {
                 let mut reading = self.begin_trace(&mut session, context);
                 let agent = session.agent.clone().filter(|_| dialect == Dialect::Doc && self.route != Route::Form);
-                // Who looks through all sessions locks each of them: so they cannot be asked for from inside of one.
+                // The sweep locks the table and then each session, so no session may be locked while the table is used.
                 drop(session);
                 reading.host = agent.and_then(|agent| self.shared.host(&agent.uuid, now));
                 Stage::Trace(Box::new(reading))
@@ -323,16 +324,16 @@ impl ZicoWork {
         };
     }
 
-    fn begin_trace(&self, session: &mut Session, context: Context) -> Reading {
+    fn begin_trace(&self, session: &mut Session, context: Context) -> TraceReader {
         let head = &self.request.head;
         let header = head.header("x-zorka-trace-uuid").or_else(|| head.header("x-zorka-trace-id"));
         let known = header.and_then(ids::trace_id);
         let id = known.unwrap_or_else(|| {
             session.unnamed += 1;
-            ids::made_up(&session.name, session.unnamed)
+            ids::derived(&session.name, session.unnamed)
         });
         let dialect = context.dialect;
-        // Rule 19: agents of gen2 send every trace whole.
+        // Rule 19: gen2 agents send each trace in one part.
         let may_park = known.is_some() && dialect != Dialect::Gen2 && self.route != Route::Form;
         let resumed = match may_park.then(|| session.resume(id)).flatten() {
             Some(parked) if parked.trace.dialect == dialect => Some(parked.trace),
@@ -342,7 +343,7 @@ impl ZicoWork {
             }
             None => None,
         };
-        Reading {
+        TraceReader {
             trace: resumed.unwrap_or_else(|| Trace::new(id, dialect)),
             state: BodyState::new(context, self.shared.open_limits(), self.body().len(), known.is_some()),
             host: None,
@@ -356,68 +357,68 @@ impl ZicoWork {
         let Some(slot) = self.slot.clone() else { return };
         let mut session = slot.lock();
         let body = self.unpacked.as_deref().unwrap_or(&self.request.body);
-        if !definitions.proceed(body, &mut session, &self.shared, out) {
+        if !definitions.read(body, &mut session, &self.shared, out) {
             self.stage = Stage::Definitions(definitions);
             return;
         }
         out.decoded_bytes += (body.len() as u64).saturating_sub(definitions.lost());
-        self.aside = definitions.into_fault();
+        self.quarantine_reason = definitions.into_fault();
     }
 
-    fn read(&mut self, mut reading: Box<Reading>, now: Now, out: &mut Output) {
+    fn read(&mut self, mut reading: Box<TraceReader>, now: Now, out: &mut Output) {
         let Some(slot) = self.slot.clone() else { return };
         let mut session = slot.lock();
         let host = reading.host.clone();
         let mut host = host.as_ref().map(|host| host.lock());
         let host = host.as_mut().map(|host| &mut host.table);
         let body = self.unpacked.as_deref().unwrap_or(&self.request.body);
-        match reading.proceed(body, &mut session, host, out) {
-            Told::More => {
+        match reading.read(body, &mut session, host, out) {
+            Progress::More => {
                 let held = self.unpacked.as_ref().map_or(0, Vec::capacity) + reading.trace.memory_bytes();
                 if !self.lease.resize(held as u64) && !reading.is_flushing {
                     reading.give_up(TraceFault::NoMemory { offset: reading.state.at });
                 }
                 self.stage = Stage::Trace(reading);
             }
-            Told::Open { needed } if session.has_room_for(needed, &self.shared.options) => {
-                let Reading { trace, state, .. } = *reading;
+            Progress::Open { needed } if session.may_park(needed, &self.shared.options) => {
+                let TraceReader { trace, state, .. } = *reading;
                 self.park(trace, needed, &mut session, now, out);
                 self.end(state, None, out);
             }
-            Told::Open { .. } => {
+            Progress::Open { .. } => {
                 reading.is_flushing = true;
                 self.stage = Stage::Trace(reading);
             }
-            Told::All => {
-                let Reading { state, fault, .. } = *reading;
+            Progress::Done => {
+                let TraceReader { state, fault, .. } = *reading;
                 self.end(state, fault, out);
             }
         }
     }
 
-    /// Lets a trace wait for its next part.
+    /// Keeps a trace until its next part.
     fn park(&self, trace: Trace, needed: usize, session: &mut Session, now: Now, out: &Output) {
         let (origin, resource) = (out.batch.origin().clone(), session.resource.clone());
         let parked = Parked::new(trace, origin, resource, self.request.number, self.received);
         if let Some(other) = session.park(parked, needed, now.elapsed) {
             self.shared.sessions.retire(other);
         }
-        // What is parked is bounded by itself; the budget is to know of it.
+        // Parked traces are bounded by their own limit; the budget is informed.
         let _ = session.hold();
     }
 
-    /// Everything of a trace's body was looked at.
+    /// Ends a trace's body.
     fn end(&mut self, mut state: BodyState, fault: Option<TraceFault>, out: &mut Output) {
         let body = self.unpacked.as_deref().unwrap_or(&self.request.body);
-        state.tell(body, out);
-        state.tell_unresolved(out);
+        state.report_collected(body, out);
+        state.report_unresolved(out);
         if let Some(fault) = fault {
-            let (reason, offset, detail) = fault.told();
+            let (reason, offset, detail) = fault.loss();
             state.lose(reason, (offset, body.len()), None, &detail, body, out);
             if let TraceFault::NoMemory { .. } = fault {
                 self.answer = Response::unavailable("the memory for requests is used up (limits.memory_bytes)");
             } else {
-                self.aside = Some(detail);
+                self.quarantine_reason = Some(detail);
             }
         }
         out.decoded_bytes += (body.len() as u64).saturating_sub(state.lost);
@@ -442,13 +443,14 @@ impl ZicoWork {
         self.lose_whole(Reason::Failed, detail, out);
     }
 
-    /// The body is what was sent, and a resend would not help: it is kept, and the agent may go on (rule 9).
+    /// The body arrived as sent and cannot be read; a resend would not help. It goes to the quarantine, and the agent is
+    /// answered 202 (rule 9).
     fn lose_all(&mut self, reason: Reason, detail: &str, out: &mut Output) {
-        self.aside = Some(detail.to_owned());
+        self.quarantine_reason = Some(detail.to_owned());
         self.lose_whole(reason, detail, out);
     }
 
-    /// Reports the whole body lost. Of those with keys in them nothing is shown (rule 27).
+    /// Reports the whole body as lost. A body with keys is not shown (rule 27).
     fn lose_whole(&mut self, reason: Reason, detail: &str, out: &mut Output) {
         let is_secret = matches!(self.route, Route::Register | Route::Session);
         let bytes = self.request.body.len() as u64;

@@ -1,4 +1,4 @@
-//! One agent from its hello to its end.
+//! One agent, from its hello to its end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,64 +16,64 @@ use super::super::tcp::{self, Outcome};
 use super::super::{Counts, Sent};
 use super::Options;
 use super::configuration::Configuration;
-use super::control::{Control, Said};
+use super::control::{Control, ControlEvent};
 use super::data::{self, Senders};
 use super::harm::Harm;
-use super::modes::Gate;
+use super::modes::RunMode;
 use super::program::Program;
 use super::tally::Tally;
 use super::trace::Trace;
 
-/// What one agent is to do.
+/// The task of one agent.
 pub(in super::super) struct Agent {
     /// Its number in the run, from 0.
     pub(in super::super) number: u64,
     pub(in super::super) seed: u64,
     pub(in super::super) to: SocketAddr,
     pub(in super::super) options: Options,
-    /// How many events its program numbers at most.
+    /// The most events that its program numbers.
     pub(in super::super) events: u64,
     pub(in super::super) pace: Pace,
-    /// When the run began.
+    /// The start of the run.
     pub(in super::super) start: Instant,
-    /// Let the program end.
+    /// Ends the program when set.
     pub(in super::super) halt: CancellationToken,
 }
 
-/// What an agent noticed about its collector, beyond harm.
+/// Observations of an agent about its collector, beside harm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Remarks {
-    /// The last configuration that came.
+pub struct Observations {
+    /// The last configuration received.
     pub configuration: Option<Configuration>,
-    /// In how many reads it came. More than one aborts the JVM of a version 1 agent; but since the network may cut
-    /// what was written at once, it is no harm here.
+    /// The number of reads that it took. More than one aborts the JVM of a version 1 agent. The network may split what
+    /// was written in one piece, so this is not counted as harm.
     pub configuration_reads: u32,
     /// Whether the collector stopped it.
     pub stopped: bool,
-    /// Whether the control connection was lost while the program was traced. It is told to the end all the same.
+    /// Whether the control connection was lost while the program was traced. The agent still sends everything.
     pub control_lost: bool,
-    /// Numbered events that were lost on purpose ([`Options::gaps`]).
+    /// Numbered events that were dropped on purpose ([`Options::gaps`]).
     pub lost_events: u64,
 }
 
-/// Runs a single agent, as [`super::super::run`] does, and tells what it noticed.
+/// Runs a single agent, as [`super::super::run`] does, and returns its observations.
 ///
 /// # Errors
-/// As those of [`super::super::run`].
+/// Those of [`super::super::run`].
 pub async fn run_alone(
     to: SocketAddr,
     options: Options,
     seed: u64,
     events: u64,
     stop: impl Future<Output = ()>,
-) -> (io::Result<Sent>, Remarks) {
+) -> (io::Result<Sent>, Observations) {
     if let Err(error) = options.check() {
-        return (Err(error), Remarks::default());
+        return (Err(error), Observations::default());
     }
     let (start, halt) = (Instant::now(), CancellationToken::new());
     let agent = Agent { number: 0, seed, to, options, events, pace: Pace::new(None, 1), start, halt: halt.clone() };
-    let mut run = std::pin::pin!(agent.run_and_remark());
-    let (outcome, remarks) = tokio::select! {
+    let mut run = std::pin::pin!(agent.run_and_observe());
+    let (outcome, observations) = tokio::select! {
         done = &mut run => done,
         () = stop => {
             halt.cancel();
@@ -83,37 +83,42 @@ pub async fn run_alone(
     let seconds = (outcome.finished - start).as_secs_f64();
     let Counts { messages, events } = outcome.counts;
     let sent = Sent { protocol: "bytefrog", messages, events, bytes: outcome.bytes, seconds };
-    (outcome.fault.map_or(Ok(sent), Err), remarks)
+    (outcome.fault.map_or(Ok(sent), Err), observations)
 }
 
 impl Agent {
-    /// Does it all.
+    /// Runs the agent to its end.
     pub(in super::super) async fn run(self) -> Outcome {
-        self.run_and_remark().await.0
+        self.run_and_observe().await.0
     }
 
-    async fn run_and_remark(self) -> (Outcome, Remarks) {
+    async fn run_and_observe(self) -> (Outcome, Observations) {
         let tally = Arc::new(Tally::default());
-        let mut remarks = Remarks::default();
+        let mut observations = Observations::default();
         let mut finished = Instant::now();
-        let result = self.converse(&tally, &mut remarks, &mut finished).await;
+        let result = self.run_trace(&tally, &mut observations, &mut finished).await;
         let (counts, bytes) = tally.total();
         let fault = result.err().map(|error| {
             let text = format!("connection {} to {}: {error}", self.number, self.to);
             io::Error::new(error.kind(), text)
         });
-        (Outcome { counts, bytes, finished, fault }, remarks)
+        (Outcome { counts, bytes, finished, fault }, observations)
     }
 
-    async fn converse(&self, tally: &Arc<Tally>, remarks: &mut Remarks, finished: &mut Instant) -> io::Result<()> {
-        let (said, to_say) = mpsc::unbounded_channel();
-        let (gate, gate_watch) = watch::channel(Gate::Open);
+    async fn run_trace(
+        &self,
+        tally: &Arc<Tally>,
+        observations: &mut Observations,
+        finished: &mut Instant,
+    ) -> io::Result<()> {
+        let (control_events, to_send) = mpsc::unbounded_channel();
+        let (run_mode, run_mode_watch) = watch::channel(RunMode::Traced);
         let dialled = tokio::select! {
-            control = Control::dial(self.to, self.options, Arc::clone(tally), to_say, gate) => control,
+            control = Control::dial(self.to, self.options, Arc::clone(tally), to_send, run_mode) => control,
             () = self.halt.cancelled() => return Ok(()),
         };
         let mut control = dialled?;
-        let traced = self.trace(&mut control, tally, (said, gate_watch), remarks).await;
+        let traced = self.trace(&mut control, tally, (control_events, run_mode_watch), observations).await;
         *finished = Instant::now();
         let ended = match traced {
             Ok(streams) => {
@@ -125,44 +130,44 @@ impl Agent {
             }
             Err(error) => {
                 if let Some(Harm::TraceDies(why)) = error.get_ref().and_then(|harm| harm.downcast_ref()) {
-                    // Whether the collector hears of it changes nothing.
-                    let _ = control.die(why).await;
+                    // The result is the same whether or not the collector receives it.
+                    let _ = control.report_failure(why).await;
                 }
                 Err(error)
             }
         };
-        *remarks = Remarks { lost_events: remarks.lost_events, ..control.remarks() };
+        *observations = Observations { lost_events: observations.lost_events, ..control.observations() };
         ended?;
-        let lost = remarks.control_lost;
+        let lost = observations.control_lost;
         control.close().await?;
         if lost { Err(io::Error::new(io::ErrorKind::ConnectionAborted, CONTROL_LOST)) } else { Ok(()) }
     }
 
-    /// From the hello until all that the program told is sent. Answers the data connections, if it came to that.
+    /// Runs from the hello until all events are sent. Returns the data connections, if they were opened.
     async fn trace(
         &self,
         control: &mut Control,
         tally: &Arc<Tally>,
-        (said, gate): (mpsc::UnboundedSender<Said>, watch::Receiver<Gate>),
-        remarks: &mut Remarks,
+        (control_events, run_mode): (mpsc::UnboundedSender<ControlEvent>, watch::Receiver<RunMode>),
+        observations: &mut Observations,
     ) -> io::Result<Option<Vec<TcpStream>>> {
         let started = tokio::select! {
             configuration = control.until_start() => configuration?,
             () = self.halt.cancelled() => return Ok(None),
         };
-        let Options { in_order, gaps, patience, .. } = self.options;
+        let Options { in_order, gaps, timeout, .. } = self.options;
         let base = Instant::now();
-        let opening = data::open(self.to, started.run, started.data_senders, patience, tally);
+        let opening = data::open(self.to, started.run, started.data_senders, timeout, tally);
         let streams = tokio::select! {
-            streams = control.during(opening) => streams??,
+            streams = control.serve_during(opening) => streams??,
             () = self.halt.cancelled() => return Ok(Some(Vec::new())),
         };
         let mut trace = Trace {
             program: Program::new(self.seed, self.number, self.options, started.budget_bytes()),
             senders: Senders::new(streams, in_order, tally),
             tally,
-            said,
-            gate,
+            control_events,
+            run_mode,
             events: self.events,
             pace: self.pace,
             start: self.start,
@@ -172,24 +177,24 @@ impl Agent {
             rng: Rng::new(!self.seed, self.number),
             lost: 0,
         };
-        self.patiently(control.during(trace.run())).await?;
+        self.until_halted(control.serve_during(trace.run())).await?;
         control.end();
-        remarks.lost_events = trace.lost;
-        self.patiently(control.during(trace.senders.finish())).await?.map(Some)
+        observations.lost_events = trace.lost;
+        self.until_halted(control.serve_during(trace.senders.finish())).await?.map(Some)
     }
 
-    /// The end as real agents have it: data connections close after a whole heartbeat interval, control last.
+    /// Ends as real agents do: data connections close after a whole heartbeat interval, control last.
     async fn end(&self, control: &mut Control, streams: Option<Vec<TcpStream>>) -> io::Result<()> {
         let Some(streams) = streams else { return Ok(()) };
-        control.linger().await?;
-        control.during(data::close(streams)).await??;
-        // What the collector makes of the end of a run.
+        control.wait_for_end().await?;
+        control.serve_during(data::close(streams)).await??;
+        // The event that the collector writes for the end of a run.
         control.count(Counts { messages: 0, events: 1 });
         Ok(())
     }
 
-    /// Does `work`, but not for ever once the agent is to halt.
-    async fn patiently<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    /// Runs `work`, for a limited time once the agent is to halt.
+    async fn until_halted<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         tokio::select! {
             done = work => done,
             error = tcp::out_of_patience(&self.halt, Duration::ZERO) => Err(error),

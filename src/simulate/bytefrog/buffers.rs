@@ -1,13 +1,13 @@
-//! The agent's send buffers: as many as its memory budget gives, and never one more.
+//! The send buffers of an agent. Its memory budget limits their number.
 
 use super::super::Counts;
 
-/// Messages on their way, whole ones only.
+/// Whole messages to be sent.
 #[derive(Debug, Default)]
 pub struct Buffer {
     /// The messages.
     pub bytes: Vec<u8>,
-    /// What they are. Its events are the numbered ones.
+    /// Their counts; the events are the numbered messages.
     pub counts: Counts,
 }
 
@@ -19,7 +19,7 @@ impl Buffer {
         self.counts.messages += 1;
     }
 
-    /// The same memory, empty.
+    /// Clears it and keeps the memory.
     pub(super) fn emptied(mut self) -> Self {
         self.bytes.clear();
         self.counts = Counts::default();
@@ -27,23 +27,23 @@ impl Buffer {
     }
 }
 
-/// The buffers of an agent. Some are open, and any thread may write to any of those; full ones wait to be taken.
+/// The buffers of an agent. Some are open, and any thread may write to any open one; full ones wait to be sent.
 #[derive(Debug)]
 pub(super) struct Buffers {
     open: Vec<Buffer>,
     free: Vec<Buffer>,
     full: Vec<Buffer>,
-    /// Bytes from which a buffer counts as full: nine tenths, as the agents have it.
+    /// The size from which a buffer is full: nine tenths, as in real agents.
     full_bytes: usize,
 }
 
-/// How large a buffer is where the budget allows it.
+/// The size of a buffer, if the budget allows it.
 const BUFFER_BYTES: usize = 8192;
 
-/// How many buffers there must be, if need be smaller ones.
+/// The least number of buffers, if necessary smaller ones.
 const FEWEST: usize = 10;
 
-/// The size and number of buffers that a budget is cut into: 8192 bytes, halved until there are ten.
+/// The size and number of buffers for a budget: 8192 bytes, halved until there are ten.
 pub(super) fn cut(budget_bytes: usize) -> (usize, usize) {
     let mut bytes = BUFFER_BYTES;
     while bytes > 1 && budget_bytes / bytes < FEWEST {
@@ -53,7 +53,7 @@ pub(super) fn cut(budget_bytes: usize) -> (usize, usize) {
 }
 
 impl Buffers {
-    /// The buffers of a budget, `open` of them (at least one) open at once.
+    /// The buffers of a budget, of which `open` (at least one) are open.
     pub(super) fn new(budget_bytes: usize, open: usize) -> Self {
         let (bytes, count) = cut(budget_bytes);
         let buffer = || Buffer { bytes: Vec::with_capacity(bytes + BUFFER_BYTES / 16), counts: Counts::default() };
@@ -66,18 +66,18 @@ impl Buffers {
         }
     }
 
-    /// How many are open.
+    /// The number of open buffers.
     pub(super) fn open(&self) -> usize {
         self.open.len()
     }
 
-    /// An open one.
+    /// An open buffer.
     #[inline]
     pub(super) fn at(&mut self, place: usize) -> &mut Buffer {
         &mut self.open[place]
     }
 
-    /// Whether the open buffer at `place` has room; one that is full is replaced, if there is a free one.
+    /// Whether the open buffer at `place` has room. A full one is replaced if another is free.
     #[inline]
     pub(super) fn has_room(&mut self, place: usize) -> bool {
         if self.open[place].bytes.len() < self.full_bytes {
@@ -88,7 +88,7 @@ impl Buffers {
         true
     }
 
-    /// Whether there is no free one.
+    /// Whether no buffer is free.
     pub(super) fn are_used_up(&self) -> bool {
         self.free.is_empty()
     }
@@ -98,7 +98,7 @@ impl Buffers {
         self.full.drain(..)
     }
 
-    /// Counts every open buffer with something in it as full, the last one first, as far as there are free ones.
+    /// Marks every open buffer with content as full, the last one first, while others are free.
     pub(super) fn close_partial(&mut self) {
         for place in (0..self.open.len()).rev() {
             if self.open[place].bytes.is_empty() {
@@ -109,18 +109,18 @@ impl Buffers {
         }
     }
 
-    /// All that is left, at the end.
+    /// All remaining buffers, at the end.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = Buffer> {
         let rest = self.open.drain(..).rev().filter(|buffer| !buffer.bytes.is_empty());
         self.full.drain(..).chain(rest)
     }
 
-    /// Takes a buffer back that was sent.
+    /// Returns a buffer that was sent.
     pub(super) fn give_back(&mut self, buffer: Buffer) {
         self.free.push(buffer.emptied());
     }
 
-    /// How many hold something.
+    /// The number of buffers with content.
     pub(super) fn readable(&self) -> usize {
         self.full.len() + self.open.iter().filter(|buffer| !buffer.bytes.is_empty()).count()
     }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_buffer_makes_room_only_while_there_is_a_free_one() {
+    fn a_full_buffer_is_replaced_only_while_another_is_free() {
         let mut buffers = Buffers::new(25_600, 2);
         let mut made = 0;
         while buffers.has_room(0) {

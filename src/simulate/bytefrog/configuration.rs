@@ -1,12 +1,12 @@
-//! The collector's configuration as agents read it: a Java object in version 1, JSON in the others.
+//! The configuration of the collector as agents read it: a Java object in version 1, JSON in later versions.
 //!
-//! Only what this agent needs is kept. Its classes are its own and are always traced, whatever the lists say.
+//! Only the values that this agent needs are kept. Its classes are always traced, whatever the lists exclude.
 
 use super::buffers;
 use super::harm::Harm;
 use super::json;
 
-/// What the collector wants.
+/// The configuration of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Configuration {
     /// Memory for all send buffers, in bytes.
@@ -17,46 +17,46 @@ pub struct Configuration {
     pub data_senders: i32,
     /// Retries of interrupted threads.
     pub queue_retries: i32,
-    /// The run that data connections name, as the byte on the wire.
+    /// The run id that data connections send, as the byte on the wire.
     pub run: u8,
-    /// How many expressions exclude classes.
+    /// The number of expressions that exclude classes.
     pub exclusions: usize,
-    /// How many include them.
+    /// The number of expressions that include classes.
     pub inclusions: usize,
 }
 
-/// Below this the agent cannot make its buffers.
-const LEAST_BUDGET: i32 = 640;
+/// With less memory the agent cannot create its buffers.
+const MIN_BUDGET: i32 = 640;
 
 impl Configuration {
     /// Reads the body of a configuration message to an agent of `version`.
     ///
     /// # Errors
-    /// What a real agent would have made of it.
+    /// The effect on a real agent.
     pub(super) fn read(version: u8, body: &[u8]) -> Result<Self, Harm> {
         let read = if version == 1 { java(body) } else { json::configuration(body) };
         read.map_err(|fault| Harm::Abort(format!("the configuration cannot be read: {fault}")))
     }
 
-    /// What these values would do to a program of so many threads.
+    /// The effect of these values on a program with this number of threads.
     pub(super) fn check(&self, version: u8, threads: u16) -> Result<(), Harm> {
         let &Configuration { buffer_memory_budget: budget, heartbeat_interval, data_senders, exclusions, .. } = self;
-        if budget < LEAST_BUDGET {
-            return Err(Harm::Abort(format!("a buffer memory budget of {budget} bytes; {LEAST_BUDGET} is the least")));
+        if budget < MIN_BUDGET {
+            return Err(Harm::Abort(format!("a buffer memory budget of {budget} bytes; {MIN_BUDGET} is the least")));
         }
         if heartbeat_interval <= 0 {
             let text = format!("a heartbeat interval of {heartbeat_interval} ms floods the collector and never starts");
             return Err(Harm::Hang(text));
         }
         if data_senders <= 0 {
-            return Err(Harm::Hang(format!("{data_senders} data connections: nobody drains the buffers")));
+            return Err(Harm::Hang(format!("{data_senders} data connections: nothing empties the buffers")));
         }
         if version >= 2 && exclusions == 0 {
             return Err(Harm::Hang("without exclusions the agent traces the platform, and so itself".to_owned()));
         }
         let (_, buffers) = buffers::cut(self.budget_bytes());
         if version == 1 && usize::from(threads) > buffers {
-            return Err(Harm::Hang(format!("{threads} threads at once dead-lock over {buffers} buffers")));
+            return Err(Harm::Hang(format!("{threads} threads at once deadlock over {buffers} buffers")));
         }
         Ok(())
     }
@@ -66,7 +66,7 @@ impl Configuration {
     }
 }
 
-/// Reads the Java object. It is the only one of its class, so that all of it but values and texts is known before.
+/// Reads the Java object. Only its values and texts differ between configurations.
 fn java(blob: &[u8]) -> Result<Configuration, String> {
     let mut rest = Rest(blob);
     rest.expect("the stream header", b"\xAC\xED\x00\x05\x73\x72")?;
@@ -119,7 +119,7 @@ fn java(blob: &[u8]) -> Result<Configuration, String> {
     })
 }
 
-/// What has not been read yet.
+/// The bytes that are not read yet.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -144,7 +144,7 @@ impl<'a> Rest<'a> {
         self.take(usize::from(length[0]) << 8 | usize::from(length[1]))
     }
 
-    /// The body of a list of texts: how many there are.
+    /// Reads the body of a list of texts: their number.
     fn list(&mut self) -> Result<usize, String> {
         let count = self.int()?;
         self.expect("the capacity of a list", b"\x77\x04")?;
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_harm_are_told() {
+    fn harmful_values_are_reported() {
         assert_eq!(DEMO.check(4, 64), Ok(()));
         assert_eq!(DEMO.check(1, 12), Ok(()));
         assert!(matches!(DEMO.check(1, 13), Err(Harm::Hang(_))));

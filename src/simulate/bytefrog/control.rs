@@ -14,19 +14,19 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::super::{Counts, tcp};
 use super::Options;
-use super::agent::Remarks;
+use super::agent::Observations;
 use super::configuration::Configuration;
 use super::harm::Harm;
-use super::modes::{Command, Gate, Mode, Modes};
+use super::modes::{Command, Mode, Modes, RunMode};
 use super::tally::Tally;
-use super::wire::{self, ClassFate};
+use super::wire::{self, ClassOutcome};
 
-/// What the traced program has said on the control connection.
+/// News of the traced program for the control connection.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum ControlEvent {
     /// A class was loaded.
-    Class(ClassFate, &'static str),
-    /// Events were left out before this number.
+    Class(ClassOutcome, &'static str),
+    /// Events before this number were dropped.
     Break(u32),
 }
 
@@ -35,39 +35,39 @@ pub(super) struct Control {
     stream: TcpStream,
     options: Options,
     tally: Arc<Tally>,
-    said: mpsc::UnboundedReceiver<Said>,
-    gate: watch::Sender<Gate>,
+    control_events: mpsc::UnboundedReceiver<ControlEvent>,
+    run_mode: watch::Sender<RunMode>,
     modes: Modes,
     configuration: Option<Configuration>,
     input: BytesMut,
-    /// When what stands in `input`, half a message, came.
+    /// When the incomplete message in `input` arrived.
     half_since: Option<Instant>,
-    /// Reads that the message at the front of `input` has taken.
+    /// The number of reads of the message at the front of `input`.
     reads: u32,
     next_heartbeat: Option<Instant>,
     /// When the mode became X.
     ended: Option<Instant>,
-    /// Whether a heartbeat has said so.
-    end_told: bool,
-    /// The collector has closed it.
+    /// Whether a heartbeat has reported it.
+    end_reported: bool,
+    /// The collector has closed the connection.
     closed: bool,
-    remarks: Remarks,
+    observations: Observations,
 }
 
-enum Happened {
+enum ControlStep {
     Read(io::Result<usize>),
     Heartbeat,
-    Said(Said),
+    Send(ControlEvent),
 }
 
 impl Control {
-    /// Dials and says hello.
+    /// Connects and sends the hello.
     pub(super) async fn dial(
         to: SocketAddr,
         options: Options,
         tally: Arc<Tally>,
-        said: mpsc::UnboundedReceiver<Said>,
-        gate: watch::Sender<Gate>,
+        control_events: mpsc::UnboundedReceiver<ControlEvent>,
+        run_mode: watch::Sender<RunMode>,
     ) -> io::Result<Self> {
         let stream = TcpStream::connect(to).await?;
         stream.set_nodelay(true)?;
@@ -75,8 +75,8 @@ impl Control {
             stream,
             options,
             tally,
-            said,
-            gate,
+            control_events,
+            run_mode,
             modes: Modes::new(),
             configuration: None,
             input: BytesMut::new(),
@@ -84,9 +84,9 @@ impl Control {
             reads: 0,
             next_heartbeat: None,
             ended: None,
-            end_told: false,
+            end_reported: false,
             closed: false,
-            remarks: Remarks::default(),
+            observations: Observations::default(),
         };
         let event = Counts { messages: 1, events: 1 };
         match options {
@@ -98,16 +98,16 @@ impl Control {
 
     /// Waits for the configuration and for `start`.
     pub(super) async fn until_start(&mut self) -> io::Result<Configuration> {
-        let deadline = Instant::now() + self.options.patience;
+        let deadline = Instant::now() + self.options.timeout;
         loop {
             if let Some(configuration) = self.configuration.filter(|_| self.modes.is_started()) {
                 return Ok(configuration);
             }
-            let Ok(happened) = timeout_at(deadline, self.event()).await else {
+            let Ok(step) = timeout_at(deadline, self.event()).await else {
                 let missing = if self.configuration.is_none() { "configuration" } else { "start" };
-                return Err(Harm::Hang(format!("no {missing} within {:?}", self.options.patience)).into());
+                return Err(Harm::Hang(format!("no {missing} within {:?}", self.options.timeout)).into());
             };
-            self.handle(happened).await?;
+            self.handle(step).await?;
         }
     }
 
@@ -117,36 +117,36 @@ impl Control {
         self.ended.get_or_insert_with(Instant::now);
     }
 
-    /// Sees to the connection until `work` is done.
-    pub(super) async fn during<T>(&mut self, work: impl Future<Output = T>) -> io::Result<T> {
+    /// Serves the connection until `work` is done.
+    pub(super) async fn serve_during<T>(&mut self, work: impl Future<Output = T>) -> io::Result<T> {
         let mut work = std::pin::pin!(work);
         loop {
-            let happened = tokio::select! {
+            let step = tokio::select! {
                 done = &mut work => return Ok(done),
-                happened = self.event() => happened,
+                step = self.event() => step,
             };
-            self.handle(happened).await?;
+            self.handle(step).await?;
         }
     }
 
-    /// Waits until a heartbeat has told the end and a whole interval has passed since, as real agents do.
-    pub(super) async fn linger(&mut self) -> io::Result<()> {
+    /// Waits until a heartbeat has reported the end and a whole interval has passed since, as real agents do.
+    pub(super) async fn wait_for_end(&mut self) -> io::Result<()> {
         let ended = *self.ended.get_or_insert_with(Instant::now);
         let interval = self.interval();
-        self.during(sleep_until(ended + interval)).await?;
-        if self.end_told { Ok(()) } else { self.heartbeat().await }
+        self.serve_during(sleep_until(ended + interval)).await?;
+        if self.end_reported { Ok(()) } else { self.heartbeat().await }
     }
 
-    /// Says what is left and closes.
+    /// Sends what is left and closes.
     pub(super) async fn close(mut self) -> io::Result<()> {
-        while let Ok(said) = self.said.try_recv() {
-            self.say(said).await?;
+        while let Ok(control_events) = self.control_events.try_recv() {
+            self.report(control_events).await?;
         }
         if self.closed { Ok(()) } else { tcp::close(self.stream).await }
     }
 
-    /// Tells the collector about a fault of its own, as a dying trace does; whether it hears it does not matter.
-    pub(super) async fn die(&mut self, text: &str) -> io::Result<()> {
+    /// Reports an error of the agent, as a trace that ends does. It does not matter whether the collector receives it.
+    pub(super) async fn report_failure(&mut self, text: &str) -> io::Result<()> {
         let mut message = Vec::new();
         wire::error(text, &mut message);
         self.write(&message, Counts { messages: 1, events: 1 }).await?;
@@ -154,18 +154,18 @@ impl Control {
         self.heartbeat().await
     }
 
-    /// Counts what the collector makes of no message.
+    /// Counts an event that the collector writes without a message.
     pub(super) fn count(&self, counts: Counts) {
         self.tally.sent(counts, 0);
     }
 
-    /// What was noticed so far.
-    pub(super) fn remarks(&self) -> Remarks {
-        Remarks { configuration: self.configuration, ..self.remarks }
+    /// The observations so far.
+    pub(super) fn observations(&self) -> Observations {
+        Observations { configuration: self.configuration, ..self.observations }
     }
 
-    /// What happens next; may be dropped at any time.
-    async fn event(&mut self) -> Happened {
+    /// The next thing that happens. It may be dropped at any time.
+    async fn event(&mut self) -> ControlStep {
         let heartbeat = async {
             match self.next_heartbeat {
                 Some(at) => sleep_until(at).await,
@@ -173,59 +173,59 @@ impl Control {
             }
         };
         tokio::select! {
-            read = self.stream.read_buf(&mut self.input), if !self.closed => Happened::Read(read),
-            () = heartbeat => Happened::Heartbeat,
-            Some(said) = self.said.recv() => Happened::Said(said),
+            read = self.stream.read_buf(&mut self.input), if !self.closed => ControlStep::Read(read),
+            () = heartbeat => ControlStep::Heartbeat,
+            Some(control_events) = self.control_events.recv() => ControlStep::Send(control_events),
         }
     }
 
-    async fn handle(&mut self, happened: Happened) -> io::Result<()> {
-        match happened {
-            Happened::Read(Ok(1..)) => self.obey_all().await,
-            Happened::Read(Ok(0)) => Ok(self.lose("was closed")?),
-            Happened::Read(Err(error)) => Ok(self.lose(&format!("broke: {error}"))?),
-            Happened::Heartbeat => {
+    async fn handle(&mut self, step: ControlStep) -> io::Result<()> {
+        match step {
+            ControlStep::Read(Ok(1..)) => self.handle_commands().await,
+            ControlStep::Read(Ok(0)) => Ok(self.connection_lost("was closed")?),
+            ControlStep::Read(Err(error)) => Ok(self.connection_lost(&format!("broke: {error}"))?),
+            ControlStep::Heartbeat => {
                 self.drop_half_a_message()?;
                 self.heartbeat().await
             }
-            Happened::Said(said) => self.say(said).await,
+            ControlStep::Send(control_events) => self.report(control_events).await,
         }
     }
 
-    async fn obey_all(&mut self) -> io::Result<()> {
+    async fn handle_commands(&mut self) -> io::Result<()> {
         self.reads += 1;
-        if self.tally.has_greeted() {
+        if self.tally.has_sent_data_hellos() {
             self.modes.settle();
         }
         while let Some((command, length)) = Command::read(self.options.version, &self.input) {
             self.input.advance(length);
-            self.modes.obey(&command)?;
+            self.modes.handle_command(&command)?;
             match command {
                 Command::Configuration(body) => self.configure(&body).await?,
                 Command::Stop => {
-                    self.remarks.stopped = true;
+                    self.observations.stopped = true;
                     self.ended.get_or_insert_with(Instant::now);
                 }
                 _ => {}
             }
-            let gate = self.modes.gate;
-            self.gate.send_if_modified(|now| std::mem::replace(now, gate) != gate);
+            let run_mode = self.modes.run_mode;
+            self.run_mode.send_if_modified(|now| std::mem::replace(now, run_mode) != run_mode);
             self.reads = u32::from(!self.input.is_empty());
         }
         self.half_since = if self.input.is_empty() { None } else { self.half_since.or_else(|| Some(Instant::now())) };
         Ok(())
     }
 
-    /// Takes a configuration, which replaces an earlier one as a whole.
+    /// Takes a configuration, which replaces an earlier one completely.
     async fn configure(&mut self, body: &[u8]) -> io::Result<()> {
         let configuration = Configuration::read(self.options.version, body)?;
         configuration.check(self.options.version, self.options.threads)?;
         self.configuration = Some(configuration);
-        self.remarks.configuration_reads = self.reads;
+        self.observations.configuration_reads = self.reads;
         if self.next_heartbeat.is_none() { self.heartbeat().await } else { Ok(()) }
     }
 
-    /// Section 1.4: agents forget what they have of a message when the time for a heartbeat comes.
+    /// Section 1.4: agents drop an incomplete message when a heartbeat is due.
     fn drop_half_a_message(&self) -> Result<(), Harm> {
         match self.half_since {
             Some(since) if since.elapsed() > self.interval() => {
@@ -235,8 +235,8 @@ impl Control {
         }
     }
 
-    /// The collector has ended the connection.
-    fn lose(&mut self, how: &str) -> Result<(), Harm> {
+    /// The collector has closed the connection.
+    fn connection_lost(&mut self, how: &str) -> Result<(), Harm> {
         self.closed = true;
         if self.configuration.is_none() {
             return Err(Harm::Abort(format!("the connection {how} after the hello")));
@@ -244,24 +244,26 @@ impl Control {
         if !self.modes.is_started() {
             return Err(Harm::NeverRun(format!("the control connection {how} before start")));
         }
-        self.remarks.control_lost |= self.modes.mode != Mode::ShuttingDown;
+        self.observations.control_lost |= self.modes.mode != Mode::ShuttingDown;
         Ok(())
     }
 
     async fn heartbeat(&mut self) -> io::Result<()> {
         let message = wire::heartbeat(self.modes.mode as u8, self.tally.readable_buffers());
-        self.end_told |= self.modes.mode == Mode::ShuttingDown;
+        self.end_reported |= self.modes.mode == Mode::ShuttingDown;
         self.next_heartbeat = Some(Instant::now() + self.interval());
         self.write(&message, Counts { messages: 1, events: 1 }).await
     }
 
-    async fn say(&mut self, said: Said) -> io::Result<()> {
-        match said {
-            // A loss at the collector's, and no event.
-            Said::Break(sequence) => self.write(&wire::data_break(sequence), Counts { messages: 1, events: 0 }).await,
-            Said::Class(fate, name) => {
+    async fn report(&mut self, control_events: ControlEvent) -> io::Result<()> {
+        match control_events {
+            // The collector writes a loss, which is not counted as an event.
+            ControlEvent::Break(sequence) => {
+                self.write(&wire::data_break(sequence), Counts { messages: 1, events: 0 }).await
+            }
+            ControlEvent::Class(outcome, name) => {
                 let mut message = Vec::new();
-                wire::class(fate, name, &mut message);
+                wire::class(outcome, name, &mut message);
                 self.write(&message, Counts { messages: 1, events: 1 }).await
             }
         }
@@ -273,12 +275,12 @@ impl Control {
         }
         match self.stream.write_all(message).await {
             Ok(()) => self.tally.sent(counts, message.len()),
-            Err(error) => self.lose(&format!("broke: {error}"))?,
+            Err(error) => self.connection_lost(&format!("broke: {error}"))?,
         }
         Ok(())
     }
 
-    /// The time between heartbeats; zero before a configuration has told it.
+    /// The interval of heartbeats; zero before the configuration has arrived.
     pub(super) fn interval(&self) -> Duration {
         let millis = self.configuration.map_or(0, |configuration| configuration.heartbeat_interval);
         Duration::from_millis(u64::try_from(millis).unwrap_or_default())

@@ -1,4 +1,4 @@
-//! The data connections of an agent, and what sends over them.
+//! The data connections of an agent, and the tasks that send over them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ pub(super) async fn open(
     to: SocketAddr,
     run: u8,
     count: i32,
-    patience: Duration,
+    limit: Duration,
     tally: &Tally,
 ) -> io::Result<Vec<TcpStream>> {
     let mut streams = Vec::new();
@@ -33,11 +33,11 @@ pub(super) async fn open(
         stream.write_all(&hello).await?;
         tally.sent(Counts { messages: 1, events: 0 }, hello.len());
         if number + 1 == count {
-            tally.greet();
+            tally.data_hello_sent();
         }
-        let answer = timeout(patience, stream.read_u8())
+        let answer = timeout(limit, stream.read_u8())
             .await
-            .map_err(|_| Harm::Hang(format!("data connection {number} got no answer within {patience:?}")))?;
+            .map_err(|_| Harm::Hang(format!("data connection {number} got no answer within {limit:?}")))?;
         match answer {
             Ok(wire::DATA_HELLO_REPLY) => streams.push(stream),
             Ok(99) => {
@@ -53,7 +53,7 @@ pub(super) async fn open(
     Ok(streams)
 }
 
-/// The text of an error message, whose type has been read.
+/// Reads the text of an error message behind its type.
 async fn refusal(stream: &mut TcpStream) -> io::Result<String> {
     let length = stream.read_u16().await?;
     let mut text = vec![0; usize::from(length)];
@@ -61,12 +61,12 @@ async fn refusal(stream: &mut TcpStream) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// What sends full buffers: whichever connection is free takes the next one.
+/// The tasks that send full buffers: a free connection takes the next buffer.
 pub(super) struct Senders {
     queue: mpsc::UnboundedSender<Buffer>,
     sent: mpsc::UnboundedReceiver<Buffer>,
     tasks: JoinSet<io::Result<TcpStream>>,
-    /// Connections that carry nothing.
+    /// Connections that carry no messages.
     silent: Vec<TcpStream>,
     tally: Arc<Tally>,
 }
@@ -85,10 +85,10 @@ impl Senders {
         Senders { queue, sent, tasks, silent, tally: Arc::clone(tally) }
     }
 
-    /// Hands over a buffer. There are no more of them than the agent's memory holds.
+    /// Queues a buffer. The memory of the agent bounds their number.
     pub(super) fn queue(&self, buffer: Buffer) {
         self.tally.queue();
-        // Fails once all connections are broken, which is told at the end.
+        // Fails when all connections are broken, which is reported at the end.
         let _ = self.queue.send(buffer);
     }
 
@@ -102,7 +102,7 @@ impl Senders {
         self.sent.recv().await
     }
 
-    /// Waits until all has been sent. Answers the connections, which are still open.
+    /// Waits until everything has been sent. Returns the connections, which are still open.
     pub(super) async fn finish(self) -> io::Result<Vec<TcpStream>> {
         let Senders { queue, sent, mut tasks, mut silent, .. } = self;
         drop((queue, sent));
@@ -136,10 +136,10 @@ async fn send(
         let buffer = full.lock().await.recv().await;
         let Some(buffer) = buffer else { return Ok(stream) };
         let written = stream.write_all(&buffer.bytes).await;
-        tally.unqueue();
+        tally.buffer_sent();
         written?;
         tally.sent(buffer.counts, buffer.bytes.len());
-        // Nobody wants it back once the program has ended.
+        // The program has ended and needs no buffer.
         let _ = back.send(buffer);
     }
 }

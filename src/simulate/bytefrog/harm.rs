@@ -1,10 +1,10 @@
-//! What a collector can do to a traced program, as section 1.4 of the protocol notes has it.
+//! The harm that a collector can do to a traced program (section 1.4).
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// What would have happened to the program had the agent been a real one, and why.
+/// What would have happened to the program of a real agent, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Harm {
     /// The JVM ends with SIGABRT; the program never runs.
@@ -13,9 +13,9 @@ pub enum Harm {
     Hang(String),
     /// The program ends with status 0 and has not run.
     NeverRun(String),
-    /// The program runs on, but nothing more is told of it.
+    /// The program continues, and nothing more of it is traced.
     TraceDies(String),
-    /// The collector has no control over the agent any more.
+    /// The collector can no longer control the agent.
     ControlLost(String),
 }
 

@@ -1,8 +1,8 @@
-//! The configuration of versions 2 to 4: as much JSON as it takes, and as strict as the binder of the agents.
+//! The configuration of versions 2 to 4: the necessary part of JSON, as strict as the parser of the agents.
 
 use super::configuration::Configuration;
 
-/// Reads the JSON text of a configuration. Unknown keys are passed over.
+/// Reads the JSON text of a configuration. Unknown keys are ignored.
 pub(super) fn configuration(text: &[u8]) -> Result<Configuration, String> {
     let mut numbers = [None; NUMBERS.len()];
     let mut lists = [None; LISTS.len()];
@@ -47,10 +47,10 @@ pub(super) fn configuration(text: &[u8]) -> Result<Configuration, String> {
 const NUMBERS: [&str; 5] = ["bufferMemoryBudget", "heartbeatInterval", "numDataSenders", "queueRetryCount", "runId"];
 const LISTS: [&str; 2] = ["exclusions", "inclusions"];
 
-/// How deep the values of unknown keys may be nested.
+/// The greatest depth of the values of unknown keys.
 const MOST_DEPTH: usize = 32;
 
-/// What has not been read yet.
+/// The bytes that are not read yet.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -69,7 +69,7 @@ impl<'a> Rest<'a> {
         if self.skip_if(byte) { Ok(()) } else { Err(format!("{} should follow", char::from(byte))) }
     }
 
-    /// A text, its escapes as they are.
+    /// A text with its escapes unchanged.
     fn text(&mut self) -> Result<&'a [u8], String> {
         self.expect(b'"')?;
         let mut at = 0;
@@ -102,7 +102,7 @@ impl<'a> Rest<'a> {
         number.ok_or_else(|| format!("{key} is {}, and no integer", String::from_utf8_lossy(word)))
     }
 
-    /// A list of texts, which is not null: how many there are.
+    /// A list of texts, which is not null: their number.
     fn texts(&mut self, key: &str) -> Result<usize, String> {
         self.expect(b'[').map_err(|_| format!("{key} is no list"))?;
         let mut count = 0;
@@ -119,7 +119,7 @@ impl<'a> Rest<'a> {
         }
     }
 
-    /// Any value, which is not looked at.
+    /// Skips any value.
     fn any(&mut self, depth: usize) -> Result<(), String> {
         if depth > MOST_DEPTH {
             return Err("it is nested too deep".to_owned());
@@ -163,10 +163,10 @@ impl<'a> Rest<'a> {
 mod tests {
     use super::*;
 
-    const GOOD: &str = r#"{"bufferMemoryBudget":25600,"exclusions":[".*"],"heartbeatInterval":1000,"inclusions":[],"numDataSenders":1,"queueRetryCount":5,"runId":7}"#;
+    const VALID: &str = r#"{"bufferMemoryBudget":25600,"exclusions":[".*"],"heartbeatInterval":1000,"inclusions":[],"numDataSenders":1,"queueRetryCount":5,"runId":7}"#;
 
     #[test]
-    fn keys_may_stand_in_any_order_with_spaces_and_unknown_ones_between() {
+    fn keys_may_have_any_order_with_spaces_and_unknown_keys() {
         let other = r#" { "runId" : -56 , "new" : {"a":[1.5e3,null,"x\"y"],"b":{}} , "queueRetryCount":5,"numDataSenders":1,
             "inclusions":["a\\.b","\u00fc"], "exclusions": [ ], "heartbeatInterval":1000,"bufferMemoryBudget":25600 } "#;
         let configuration = configuration(other.as_bytes()).unwrap();
@@ -174,8 +174,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_binder_of_the_agents_refuses_is_refused() {
-        assert!(configuration(GOOD.as_bytes()).is_ok());
+    fn json_that_the_parser_of_the_agents_rejects_is_rejected() {
+        assert!(configuration(VALID.as_bytes()).is_ok());
         for (from, to) in [
             (r#""runId":7"#, r#""runId":200"#),
             (r#""runId":7"#, r#""runId":7.0"#),
@@ -188,7 +188,7 @@ mod tests {
             ("}", "}}"),
             ("}", ""),
         ] {
-            let bad = GOOD.replacen(from, to, 1);
+            let bad = VALID.replacen(from, to, 1);
             assert!(configuration(bad.as_bytes()).is_err(), "{bad}");
         }
     }

@@ -1,11 +1,11 @@
-//! A Java agent that tells method calls: the traffic of a small web shop, in protocol versions 1 to 4.
+//! A Java agent that traces method calls: the traffic of a small web shop, in protocol versions 1 to 4.
 //!
-//! It behaves as the original agents do where that matters to a collector: it dials, says hello, waits for the
-//! configuration and for `start`, opens as many data connections as it was told and obeys commands. Threads of the
-//! traced program share buffers, so that numbers come in no order and names after the events that need them.
-//! "Section" numbers are those of the protocol notes.
+//! It behaves like the original agents where that matters to a collector: it connects, sends its hello, waits for the
+//! configuration and for `start`, opens the configured number of data connections and handles commands. Threads of the
+//! traced program share buffers, so that numbers are out of order and names follow the events that need them.
+//! Sections are those of `docs/protocols/bytefrog.md`.
 //!
-//! Where a collector does what harms a real program ([`Harm`]), the agent says so and fails.
+//! If the collector does something that harms a real program ([`Harm`]), the agent reports it and fails.
 
 mod agent;
 mod buffers;
@@ -25,7 +25,7 @@ mod wire;
 use std::io;
 use std::time::Duration;
 
-pub use agent::{Remarks, run_alone};
+pub use agent::{Observations, run_alone};
 pub use buffers::Buffer;
 pub use configuration::Configuration;
 pub use harm::Harm;
@@ -33,7 +33,7 @@ pub use program::Program;
 
 pub(super) use agent::Agent;
 
-/// How an agent behaves.
+/// The options of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The protocol version: 1 to 4.
@@ -44,23 +44,23 @@ pub struct Options {
     pub project: i32,
     /// Numbers in order and names before they are used, all over the first data connection. Real agents do neither.
     pub in_order: bool,
-    /// One buffer in so many is lost with all its events, as when a write fails in a real agent; 0: none.
+    /// One buffer in this many is dropped with all its events, as when a write fails in a real agent; 0: none.
     pub gaps: u32,
-    /// How long the agent waits for what a real one waits for without limit: the configuration, `start`, and the
-    /// answer to a data hello.
-    pub patience: Duration,
+    /// How long the agent waits for the configuration, for `start` and for the answer to a data hello. A real agent
+    /// waits without a limit.
+    pub timeout: Duration,
 }
 
 impl Default for Options {
-    /// A version 4 agent of four threads.
+    /// A version 4 agent with four threads.
     fn default() -> Self {
-        Options { version: 4, threads: 4, project: 0, in_order: false, gaps: 0, patience: Duration::from_secs(60) }
+        Options { version: 4, threads: 4, project: 0, in_order: false, gaps: 0, timeout: Duration::from_secs(60) }
     }
 }
 
 impl Options {
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] where a value is out of its bounds.
+    /// [`io::ErrorKind::InvalidInput`]: a value is out of its bounds.
     pub(super) fn check(&self) -> io::Result<()> {
         let fault = match self {
             Options { version: 1..=4, threads: 1.., project: 0, .. } => return Ok(()),

@@ -1,8 +1,8 @@
-//! What commands do to an agent, harm included.
+//! The effects of commands on an agent, harm included.
 
 use super::harm::Harm;
 
-/// A mode, as heartbeats tell it.
+/// A mode, as heartbeats report it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Mode {
@@ -13,7 +13,7 @@ pub(super) enum Mode {
     ShuttingDown = b'X',
 }
 
-/// What a collector can say.
+/// A message of the collector.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Command {
     Configuration(Vec<u8>),
@@ -24,57 +24,57 @@ pub(super) enum Command {
     Suspend,
     Unsuspend,
     Error(String),
-    /// A message of no type that agents know.
+    /// A message of an unknown type.
     Unknown(u8),
 }
 
-/// What the program is to do.
+/// How the program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Gate {
-    /// Run, and be told about.
-    Open,
-    /// Stand still at the next call.
-    Shut,
-    /// Run, and not be told about.
-    Unseen,
-    /// Run on for itself: nothing is told any more.
-    End,
+pub(super) enum RunMode {
+    /// It runs traced.
+    Traced,
+    /// It stops at its next call.
+    Blocked,
+    /// It runs, and its events are dropped.
+    Untraced,
+    /// It runs untraced from now on.
+    Ended,
 }
 
-/// An agent's state as far as commands matter.
+/// The state of an agent as far as commands depend on it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Modes {
     pub(super) mode: Mode,
-    pub(super) gate: Gate,
+    pub(super) run_mode: RunMode,
     configured: bool,
     started: bool,
-    /// Whether all data connections have said hello. Rule 8 asks collectors to wait for a heartbeat besides; but one that
-    /// was sent before the last hello may be read after it, since they take different connections.
+    /// Whether all data connections have sent their hello. Rule 8 asks collectors to wait for a heartbeat as well. A
+    /// heartbeat sent before the last hello may be read after it, because they are on different connections.
     settled: bool,
 }
 
 impl Modes {
     pub(super) fn new() -> Self {
-        Modes { mode: Mode::Initializing, gate: Gate::Open, configured: false, started: false, settled: false }
+        Modes { mode: Mode::Initializing, run_mode: RunMode::Traced, configured: false, started: false, settled: false }
     }
 
     pub(super) fn is_started(&self) -> bool {
         self.started
     }
 
-    /// All data connections have said hello.
+    /// All data connections have sent their hello.
     pub(super) fn settle(&mut self) {
         self.settled = true;
     }
 
-    /// The program has ended, or tracing has.
+    /// The program or its tracing has ended.
     pub(super) fn end(&mut self) {
         self.mode = Mode::ShuttingDown;
-        self.gate = Gate::End;
+        self.run_mode = RunMode::Ended;
     }
 
-    /// Does what a command says.
-    pub(super) fn obey(&mut self, command: &Command) -> Result<(), Harm> {
+    /// Handles a command.
+    pub(super) fn handle_command(&mut self, command: &Command) -> Result<(), Harm> {
         if !self.configured {
             return self.handshake(command);
         }
@@ -101,7 +101,7 @@ impl Modes {
             (Command::Configuration(_), Mode::Initializing) => {}
             (Command::Start, mode) => {
                 self.started = true;
-                // Suspended before: heartbeats say so, and everything is told all the same.
+                // Suspended before `start`: heartbeats report it, and all events are sent nevertheless.
                 if mode == Mode::Initializing {
                     self.mode = Mode::Tracing;
                 }
@@ -116,7 +116,7 @@ impl Modes {
 
     fn running(&mut self, command: &Command) -> Result<(), Harm> {
         let is_early = !self.settled;
-        let (mode, gate) = match (command, self.mode) {
+        let (mode, run_mode) = match (command, self.mode) {
             (Command::Stop, _) if is_early => {
                 return Err(Harm::ControlLost("stop came right after start, and would be ignored".to_owned()));
             }
@@ -126,20 +126,20 @@ impl Modes {
             (Command::Pause | Command::Unpause | Command::Unsuspend, _) if is_early => {
                 return Err(Harm::ControlLost(format!("{} came before the agent had settled", command.name())));
             }
-            (Command::Stop, _) => (Mode::ShuttingDown, Gate::End),
-            (Command::Pause, Mode::Tracing) => (Mode::Paused, Gate::Shut),
-            (Command::Unpause, Mode::Paused) => (Mode::Tracing, Gate::Open),
-            (Command::Suspend, Mode::Tracing) => (Mode::Suspended, Gate::Unseen),
-            (Command::Unsuspend, Mode::Suspended) => (Mode::Tracing, Gate::Open),
+            (Command::Stop, _) => (Mode::ShuttingDown, RunMode::Ended),
+            (Command::Pause, Mode::Tracing) => (Mode::Paused, RunMode::Blocked),
+            (Command::Unpause, Mode::Paused) => (Mode::Tracing, RunMode::Traced),
+            (Command::Suspend, Mode::Tracing) => (Mode::Suspended, RunMode::Untraced),
+            (Command::Unsuspend, Mode::Suspended) => (Mode::Tracing, RunMode::Traced),
             (Command::Error(text), _) => return Err(Harm::TraceDies(format!("received error from HQ: {text}"))),
             (other, mode) => return Err(Harm::TraceDies(format!("{} came in mode {mode:?}", other.name()))),
         };
-        (self.mode, self.gate) = (mode, gate);
+        (self.mode, self.run_mode) = (mode, run_mode);
         Ok(())
     }
 }
 
-/// Commands cross the last heartbeats: that is nobody's fault. What is wrong at any time still is.
+/// Commands may cross the last heartbeats, which is not a mistake of the collector. What is wrong at any time still is.
 fn after_the_end(command: &Command) -> Result<(), Harm> {
     match command {
         Command::Configuration(_) | Command::Unknown(_) | Command::Start => {
@@ -165,7 +165,7 @@ impl Command {
         }
     }
 
-    /// The command at the front of `bytes` and its length; `None` while it is not whole.
+    /// The command at the front of `bytes` and its length. `None`: it is incomplete.
     pub(super) fn read(version: u8, bytes: &[u8]) -> Option<(Command, usize)> {
         let command = match *bytes.first()? {
             1 => {
@@ -201,22 +201,22 @@ mod tests {
 
     fn started() -> Modes {
         let mut modes = Modes::new();
-        modes.obey(&Command::Configuration(Vec::new())).unwrap();
-        modes.obey(&Command::Start).unwrap();
+        modes.handle_command(&Command::Configuration(Vec::new())).unwrap();
+        modes.handle_command(&Command::Start).unwrap();
         modes
     }
 
     fn settled(commands: &[Command]) -> Result<Mode, Harm> {
         let mut modes = started();
         modes.settle();
-        commands.iter().try_for_each(|command| modes.obey(command))?;
+        commands.iter().try_for_each(|command| modes.handle_command(command))?;
         Ok(modes.mode)
     }
 
     fn unstarted(commands: &[Command]) -> Result<Mode, Harm> {
         let mut modes = Modes::new();
-        modes.obey(&Command::Configuration(Vec::new()))?;
-        commands.iter().try_for_each(|command| modes.obey(command))?;
+        modes.handle_command(&Command::Configuration(Vec::new()))?;
+        commands.iter().try_for_each(|command| modes.handle_command(command))?;
         Ok(modes.mode)
     }
 
@@ -256,24 +256,24 @@ mod tests {
             assert!(matches!(unstarted(&[command]), Err(Harm::NeverRun(_))));
         }
         assert_eq!(unstarted(&[Configuration(Vec::new())]), Ok(Mode::Initializing));
-        assert!(matches!(Modes::new().obey(&Start), Err(Harm::Abort(_))));
-        assert!(matches!(Modes::new().obey(&Error("no".to_owned())), Err(Harm::Abort(_))));
+        assert!(matches!(Modes::new().handle_command(&Start), Err(Harm::Abort(_))));
+        assert!(matches!(Modes::new().handle_command(&Error("no".to_owned())), Err(Harm::Abort(_))));
     }
 
     #[test]
-    fn a_suspend_before_start_is_told_and_has_no_effect() {
+    fn a_suspend_before_start_is_reported_and_has_no_effect() {
         let mut modes = Modes::new();
         for command in [Command::Configuration(Vec::new()), Command::Suspend, Command::Start] {
-            modes.obey(&command).unwrap();
+            modes.handle_command(&command).unwrap();
         }
-        assert_eq!((modes.mode, modes.gate), (Mode::Suspended, Gate::Open));
+        assert_eq!((modes.mode, modes.run_mode), (Mode::Suspended, RunMode::Traced));
     }
 
     #[test]
     fn commands_right_after_start_are_lost() {
         use Command::*;
         for command in [Stop, Suspend, Pause, Unpause, Unsuspend] {
-            assert!(matches!(started().obey(&command), Err(Harm::ControlLost(_))));
+            assert!(matches!(started().handle_command(&command), Err(Harm::ControlLost(_))));
         }
     }
 

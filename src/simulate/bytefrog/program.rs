@@ -1,21 +1,21 @@
-//! The traced program and the part of the agent that sits in it: threads that write what they do into buffers.
+//! The traced program, and the part of the agent in it: threads that write events into buffers.
 
 use super::super::rng::Rng;
 use super::Options;
 use super::buffers::{Buffer, Buffers};
 use super::shop::{self, EXCEPTIONS, METHODS};
-use super::thread::{Act, Habits, Thread};
-use super::wire::{self, ClassFate, Stamp};
+use super::thread::{EventKinds, Thread, ThreadEvent};
+use super::wire::{self, ClassOutcome, Stamp};
 
 /// The traced program of one agent.
 ///
-/// Equal arguments to equal calls give equal bytes, on every machine. Numbers begin at 0 and count up by one; in which
-/// buffer an event stands, and which mapping before or after it, is another matter, as with real agents.
+/// Equal arguments to equal calls give equal bytes, on every machine. Numbers count up from 0. As with real agents, it
+/// varies which buffer holds an event, and which mappings precede it.
 #[derive(Debug)]
 pub struct Program {
     rng: Rng,
     options: Options,
-    habits: Habits,
+    kinds: EventKinds,
     threads: Vec<Thread>,
     buffers: Buffers,
     /// The next number, modulo 2^32.
@@ -23,11 +23,11 @@ pub struct Program {
     /// Numbered events so far.
     events: u64,
     mapped: Mapped,
-    /// Classes that have been loaded since they were last asked for.
-    loaded: Vec<(ClassFate, &'static str)>,
+    /// Classes loaded since the last call of `loaded`.
+    loaded: Vec<(ClassOutcome, &'static str)>,
 }
 
-/// What the collector has been told the name of.
+/// The names that the agent has sent.
 #[derive(Debug)]
 struct Mapped {
     methods: Vec<bool>,
@@ -37,26 +37,27 @@ struct Mapped {
     first_locations: Vec<u32>,
 }
 
-/// How many buffers are open at most: as many as threads write at the same time.
+/// The most open buffers: the number of threads that write at the same time.
 const MOST_OPEN: usize = 6;
 
-/// A line that is not known.
+/// An unknown line.
 const NO_LINE: u16 = u16::MAX;
 
 impl Program {
-    /// A program that has not begun. `seed` and `number` (that of the agent in a run) decide about everything but the
-    /// times; `budget_bytes` is the memory of its send buffers.
+    /// A program that has not started. `seed` and `number` (of the agent in the run) determine everything but the
+    /// times;
+    /// `budget_bytes` is the memory of its send buffers.
     pub fn new(seed: u64, number: u64, options: Options, budget_bytes: usize) -> Self {
         let mut rng = Rng::new(seed, number);
         let open = if options.in_order { 1 } else { usize::from(options.threads.max(2)).min(MOST_OPEN) };
-        let mut loaded: Vec<_> = shop::IGNORED_CLASSES.iter().map(|class| (ClassFate::Ignored, *class)).collect();
+        let mut loaded: Vec<_> = shop::IGNORED_CLASSES.iter().map(|class| (ClassOutcome::Ignored, *class)).collect();
         if rng.one_in(4) {
-            loaded.push((ClassFate::TransformFailed, shop::UNTRANSFORMABLE_CLASS));
+            loaded.push((ClassOutcome::TransformFailed, shop::UNTRANSFORMABLE_CLASS));
         }
         Program {
             rng,
             options,
-            habits: Habits { throws_and_markers: options.version == 1, lines: options.version >= 3 },
+            kinds: EventKinds { throws_and_markers: options.version == 1, lines: options.version >= 3 },
             threads: (0..options.threads.max(1)).map(|_| Thread::new()).collect(),
             buffers: Buffers::new(budget_bytes, open),
             sequence: 0,
@@ -66,8 +67,8 @@ impl Program {
         }
     }
 
-    /// Goes on until `events` more events are numbered or no buffer is free, at `millis` since the start. Answers how
-    /// many it has numbered.
+    /// Runs until `events` more events are numbered or no buffer is free, at `millis` since the start. Returns the
+    /// number of events.
     pub fn run(&mut self, events: u64, millis: u32) -> u64 {
         let end = self.events.saturating_add(events);
         let begin = self.events;
@@ -75,41 +76,41 @@ impl Program {
             let chance = self.rng.next();
             let thread = (chance >> 32) as usize % self.threads.len();
             let place = (chance >> 16 & 0xFFFF) as usize % self.buffers.open();
-            // Threads that meet at every call, or one that has a buffer to itself for a while.
+            // Threads that alternate at every call, or one that has a buffer to itself for some time.
             let steps = if chance & 1 == 0 { 1 + (chance >> 1 & 3) } else { 8 + (chance >> 1 & 63) };
-            if !self.turn(thread, place, steps.min(end - self.events), millis) {
+            if !self.run_thread(thread, place, steps.min(end - self.events), millis) {
                 break;
             }
         }
         self.events - begin
     }
 
-    /// Buffers that are full, in the order in which they became so.
+    /// The full buffers, oldest first.
     pub fn take_full(&mut self) -> impl Iterator<Item = Buffer> {
         self.buffers.take_full()
     }
 
-    /// Takes a buffer back once its messages are sent.
+    /// Returns a buffer whose messages were sent.
     pub fn give_back(&mut self, buffer: Buffer) {
         self.buffers.give_back(buffer);
     }
 
-    /// Ends the program: every buffer that holds something. Nothing is to be called after this.
+    /// Ends the program: every buffer with content. Call nothing after this.
     pub fn finish(&mut self) -> impl Iterator<Item = Buffer> {
         self.buffers.take_all()
     }
 
-    /// Lets buffers that are not full count as such, since nothing has been sent for a while.
+    /// Marks buffers with content as full, because nothing has been sent for some time.
     pub(super) fn close_partial(&mut self) {
         self.buffers.close_partial();
     }
 
-    /// Buffers with something in them.
+    /// The number of buffers with content.
     pub(super) fn readable_buffers(&self) -> usize {
         self.buffers.readable()
     }
 
-    /// Whether it must wait for a buffer to be given back.
+    /// Whether the program must wait for a buffer.
     pub(super) fn is_out_of_buffers(&self) -> bool {
         self.buffers.are_used_up()
     }
@@ -119,28 +120,28 @@ impl Program {
         self.sequence
     }
 
-    /// Goes on for some time without telling anybody.
-    pub(super) fn run_unseen(&mut self) {
+    /// Runs for some time without writing events.
+    pub(super) fn run_untraced(&mut self) {
         for (at, thread) in self.threads.iter_mut().enumerate().filter(|(_, thread)| !thread.is_new()) {
             for _ in 0..100 {
-                thread.act(at == 0, self.habits, &mut self.rng);
+                thread.next_event(at == 0, self.kinds, &mut self.rng);
             }
         }
     }
 
     /// Classes loaded since the last call.
-    pub(super) fn take_loaded(&mut self) -> impl Iterator<Item = (ClassFate, &'static str)> {
+    pub(super) fn take_loaded(&mut self) -> impl Iterator<Item = (ClassOutcome, &'static str)> {
         self.loaded.drain(..)
     }
 
-    /// Some steps of one thread into one buffer. Answers whether there was room.
-    fn turn(&mut self, thread: usize, place: usize, steps: u64, millis: u32) -> bool {
+    /// Runs some steps of one thread into one buffer. `false`: the buffer is full.
+    fn run_thread(&mut self, thread: usize, place: usize, steps: u64, millis: u32) -> bool {
         if !self.buffers.has_room(place) {
             return false;
         }
         let mut time = millis;
         if self.threads[thread].is_new() {
-            // The time of an event is taken before that of the name which it makes necessary.
+            // The time of an event is taken before that of the name that it needs.
             time -= (self.rng.below(8).saturating_sub(5) as u32).min(time);
             self.name(thread, place, millis);
         } else if self.rng.one_in(2048) {
@@ -150,46 +151,46 @@ impl Program {
             if !self.buffers.has_room(place) {
                 return false;
             }
-            let act = self.threads[thread].act(thread == 0, self.habits, &mut self.rng);
-            self.tell(act, thread, place, time);
+            let next_event = self.threads[thread].next_event(thread == 0, self.kinds, &mut self.rng);
+            self.write_event(next_event, thread, place, time);
             time = millis;
         }
         true
     }
 
-    /// Writes a numbered event, and the mappings that it makes necessary.
+    /// Writes a numbered event and the mappings that it needs.
     #[inline]
-    fn tell(&mut self, act: Act, thread: usize, place: usize, time: u32) {
+    fn write_event(&mut self, next_event: ThreadEvent, thread: usize, place: usize, time: u32) {
         let sequence = self.sequence;
         self.sequence = sequence.wrapping_add(1);
         self.events += 1;
         let stamp = |method: u16| Stamp { time, sequence, method: method_id(method), thread: thread as u16 };
         let version_1 = self.options.version == 1;
-        match act {
-            Act::Enter(method) => {
+        match next_event {
+            ThreadEvent::Enter(method) => {
                 self.map_method(method, place);
                 self.buffers.at(place).put(&wire::entry(stamp(method)));
             }
-            Act::Leave(method) if version_1 => {
+            ThreadEvent::Leave(method) if version_1 => {
                 let line = self.line(method);
                 self.buffers.at(place).put(&wire::exit_at_line(stamp(method), line));
             }
-            Act::Leave(method) => self.buffers.at(place).put(&wire::exit(stamp(method), false)),
-            Act::Throw(method, exception) => {
+            ThreadEvent::Leave(method) => self.buffers.at(place).put(&wire::exit(stamp(method), false)),
+            ThreadEvent::Throw(method, exception) => {
                 self.map_exception(exception, place);
                 let line = self.line(method);
                 self.buffers.at(place).put(&wire::exception(stamp(method), exception_id(exception), line));
             }
-            Act::Bubble(method, exception) if version_1 => {
+            ThreadEvent::Bubble(method, exception) if version_1 => {
                 self.map_exception(exception, place);
                 self.buffers.at(place).put(&wire::exception_bubble(stamp(method), exception_id(exception)));
             }
-            Act::Bubble(method, _) => self.buffers.at(place).put(&wire::exit(stamp(method), true)),
-            Act::Visit(method, line) => {
+            ThreadEvent::Bubble(method, _) => self.buffers.at(place).put(&wire::exit(stamp(method), true)),
+            ThreadEvent::Visit(method, line) => {
                 let location = self.map_location(method, line, place);
                 self.buffers.at(place).put(&wire::method_visit(stamp(method), location));
             }
-            Act::Mark(request, begins) => {
+            ThreadEvent::Mark(request, begins) => {
                 let (key, value) = (format!("SpyFilter-Request-{request}"), if begins { "S" } else { "E" });
                 self.write(place, |out| wire::marker(time, sequence, &key, value, out));
             }
@@ -197,7 +198,7 @@ impl Program {
         self.buffers.at(place).counts.events += 1;
     }
 
-    /// Appends one message that has no fixed size.
+    /// Appends one message without a fixed size.
     fn write(&mut self, place: usize, message: impl FnOnce(&mut Vec<u8>)) {
         let buffer = self.buffers.at(place);
         message(&mut buffer.bytes);
@@ -209,17 +210,17 @@ impl Program {
         if !self.mapped.methods[usize::from(method)] {
             self.load_class(METHODS[usize::from(method)].class());
             self.mapped.methods[usize::from(method)] = true;
-            let place = self.elsewhere(place);
+            let place = self.mapping_buffer(place);
             let signature = METHODS[usize::from(method)].signature;
             self.write(place, |out| wire::map_method_signature(method_id(method), signature, out));
         }
     }
 
-    /// A class is loaded when the first of its methods is called.
+    /// Loads a class when the first of its methods is called.
     fn load_class(&mut self, class: &'static str) {
         let mut mapped = METHODS.iter().zip(&self.mapped.methods).filter(|(_, mapped)| **mapped);
         if !mapped.any(|(method, _)| method.class() == class) {
-            self.loaded.push((ClassFate::Transformed, class));
+            self.loaded.push((ClassOutcome::Transformed, class));
         }
     }
 
@@ -227,7 +228,7 @@ impl Program {
     fn map_exception(&mut self, exception: u16, place: usize) {
         if !self.mapped.exceptions[usize::from(exception)] {
             self.mapped.exceptions[usize::from(exception)] = true;
-            let place = self.elsewhere(place);
+            let place = self.mapping_buffer(place);
             let name = EXCEPTIONS[usize::from(exception)];
             self.write(place, |out| wire::map_exception(exception_id(exception), name, out));
         }
@@ -239,7 +240,7 @@ impl Program {
         let location = self.mapped.first_locations[usize::from(method)] + u32::from(line);
         if !self.mapped.locations[location as usize] {
             self.mapped.locations[location as usize] = true;
-            let place = self.elsewhere(place);
+            let place = self.mapping_buffer(place);
             let shop::Method { line: first, lines, is_page, .. } = METHODS[usize::from(method)];
             if is_page && line == 0 {
                 self.write(place, |out| wire::source_location_count(method_id(method), u32::from(lines), out));
@@ -249,8 +250,8 @@ impl Program {
         location
     }
 
-    /// Tells a new thread's name (versions 1 and 2). Many threads get a better one at once, and of two names that stand
-    /// in different buffers either may come first; now and then the new one does in the same buffer.
+    /// Writes the name of a new thread (versions 1 and 2). Many threads are renamed immediately. Of two names in
+    /// different buffers either may arrive first; sometimes the new one is first in the same buffer.
     fn name(&mut self, thread: usize, place: usize, millis: u32) {
         if self.options.version > 2 {
             return;
@@ -259,13 +260,13 @@ impl Program {
         let original = if thread == 0 { "main".to_owned() } else { format!("Thread-{}", thread - 1) };
         let better = format!("worker-{thread} \u{2116} {}", self.rng.below(100));
         let renamed = thread > 0 && self.rng.one_in(2);
-        // A time that only grows tells which is newer.
+        // A strictly increasing time tells which is newer.
         let later = millis.saturating_add(1);
         if renamed && !self.options.in_order && self.rng.one_in(3) {
             self.write(place, |out| wire::map_thread_name(id, later, &better, out));
             self.write(place, |out| wire::map_thread_name(id, millis, &original, out));
         } else {
-            let (first, second) = (self.elsewhere(place), self.elsewhere(place));
+            let (first, second) = (self.mapping_buffer(place), self.mapping_buffer(place));
             self.write(first, |out| wire::map_thread_name(id, millis, &original, out));
             if renamed {
                 self.write(second, |out| wire::map_thread_name(id, later, &better, out));
@@ -273,17 +274,17 @@ impl Program {
         }
     }
 
-    /// Tells another name of a thread that has one.
+    /// Writes another name of a thread.
     fn rename(&mut self, thread: usize, place: usize, millis: u32) {
         if self.options.version <= 2 && thread > 0 {
-            let place = self.elsewhere(place);
+            let place = self.mapping_buffer(place);
             let name = format!("order \u{1f4e6} {}", self.rng.below(100_000));
             self.write(place, |out| wire::map_thread_name(thread as u16, millis.saturating_add(1), &name, out));
         }
     }
 
-    /// Where a mapping goes that an event at `place` makes necessary: half of the time into another buffer.
-    fn elsewhere(&mut self, place: usize) -> usize {
+    /// The buffer of a mapping that an event in buffer `place` needs: half of the time another one.
+    fn mapping_buffer(&mut self, place: usize) -> usize {
         let open = self.buffers.open() as u64;
         if self.rng.one_in(2) { place } else { self.rng.below(open) as usize }
     }
@@ -312,7 +313,7 @@ impl Mapped {
     }
 }
 
-/// The id of a method: 0 is not used.
+/// The id of a method; 0 is not used.
 fn method_id(method: u16) -> u32 {
     u32::from(method) + 1
 }

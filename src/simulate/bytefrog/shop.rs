@@ -1,15 +1,15 @@
-//! The made-up shop that is traced: its methods, and which of them call which.
+//! The invented shop that is traced: its methods and their calls.
 
-/// A method that is traced.
+/// A traced method.
 #[derive(Debug)]
 pub(super) struct Method {
     /// Class with slashes, name, access flags, descriptor.
     pub(super) signature: &'static str,
     /// The line of its first statement.
     pub(super) line: u16,
-    /// How many lines it has that a call may execute.
+    /// The number of lines that a call may execute.
     pub(super) lines: u16,
-    /// What a call may call: none, some or all of them, in any order. Positions in [`METHODS`].
+    /// The methods that a call may call, in any order: indexes in [`METHODS`].
     pub(super) calls: &'static [u16],
     /// Whether it comes from a page: its lines are those of the page.
     pub(super) is_page: bool,
@@ -23,11 +23,11 @@ impl Method {
     }
 }
 
-/// Where the first thread begins, and all others. Neither is ever left.
+/// The methods in which the first thread and all others start. They are never left.
 pub(super) const MAIN: u16 = 0;
 pub(super) const RUN: u16 = 1;
 
-/// All of it. Two loaders have loaded `Discount`: its method has two ids.
+/// All methods. Two class loaders have loaded `Discount`, so its method has two ids.
 pub(super) static METHODS: [Method; 28] = [
     method("shop/Shop.main;9;([Ljava/lang/String;)V", 21, 3, &[2, 3, 4, 5]),
     method("shop/web/Worker.run;1;()V", 44, 2, &[2, 3, 4, 5, 6]),
@@ -59,7 +59,7 @@ pub(super) static METHODS: [Method; 28] = [
     method("shop/payment/Bank$1.\u{1f4b6};4096;()V", 102, 1, &[]),
 ];
 
-/// What is thrown in it.
+/// The exceptions that it throws.
 pub(super) static EXCEPTIONS: [&str; 4] = [
     "java.lang.IllegalStateException",
     "shop.stock.OutOfStockException",

@@ -1,4 +1,4 @@
-//! What one agent has sent, as far as all its connections must know.
+//! The counts of one agent that all its connections share.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -10,34 +10,34 @@ use super::super::Counts;
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     sent: Mutex<(Counts, u64)>,
-    /// Buffers that hold something in the program.
+    /// Buffers with content in the program.
     filling: AtomicUsize,
-    /// Buffers on their way to the collector.
+    /// Buffers that are being sent.
     queued: AtomicUsize,
-    /// Whether every data connection has said hello.
+    /// Whether every data connection has sent its hello.
     greeted: AtomicBool,
 }
 
 impl Tally {
-    /// Counts what the system has taken: messages, events, and so many bytes.
+    /// Counts what the system has accepted: messages, events and bytes.
     pub(super) fn sent(&self, counts: Counts, bytes: usize) {
         let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
         sent.0 += counts;
         sent.1 += bytes as u64;
     }
 
-    /// All that was counted: messages, events and bytes.
+    /// All counts: messages, events and bytes.
     pub(super) fn total(&self) -> (Counts, u64) {
         *self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last data hello is with the system.
-    pub(super) fn greet(&self) {
+    /// The last data hello was written.
+    pub(super) fn data_hello_sent(&self) {
         self.greeted.store(true, Ordering::Relaxed);
     }
 
-    /// Whether every data connection has said hello.
-    pub(super) fn has_greeted(&self) -> bool {
+    /// Whether every data connection has sent its hello.
+    pub(super) fn has_sent_data_hellos(&self) -> bool {
         self.greeted.load(Ordering::Relaxed)
     }
 
@@ -49,11 +49,11 @@ impl Tally {
         self.queued.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn unqueue(&self) {
+    pub(super) fn buffer_sent(&self) {
         self.queued.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// What heartbeats tell: buffers with something to send.
+    /// The number in heartbeats: buffers with something to send.
     pub(super) fn readable_buffers(&self) -> u16 {
         let buffers = self.filling.load(Ordering::Relaxed) + self.queued.load(Ordering::Relaxed);
         u16::try_from(buffers).unwrap_or(u16::MAX)

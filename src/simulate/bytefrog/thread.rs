@@ -1,11 +1,11 @@
-//! A thread of the traced program: what it does next.
+//! A thread of the traced program: its next step.
 
 use super::super::rng::Rng;
 use super::shop::{EXCEPTIONS, MAIN, METHODS, RUN};
 
-/// One thing that a thread does and an agent tells with a number. Methods, exceptions and lines are positions.
+/// One numbered event of a thread. Methods, exceptions and lines are indexes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Act {
+pub(super) enum ThreadEvent {
     /// Calls a method.
     Enter(u16),
     /// Returns from it.
@@ -14,22 +14,22 @@ pub(super) enum Act {
     Throw(u16, u16),
     /// Leaves it by an exception.
     Bubble(u16, u16),
-    /// Has executed a line in the call that it left last.
+    /// Has executed a line of the call that it left last.
     Visit(u16, u16),
-    /// Begins (`true`) or ends serving a request.
+    /// Starts (`true`) or ends serving a request.
     Mark(u32, bool),
 }
 
-/// What the agent of a version tells of a thread.
+/// The events that agents of a version send.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Habits {
+pub(super) struct EventKinds {
     /// Throw statements and markers: version 1.
     pub(super) throws_and_markers: bool,
     /// Lines: versions 3 and 4.
     pub(super) lines: bool,
 }
 
-/// A thread, and what it is in the middle of.
+/// A thread and its state.
 #[derive(Debug)]
 pub(super) struct Thread {
     stack: Vec<Frame>,
@@ -48,13 +48,13 @@ struct Frame {
 #[derive(Clone, Copy, Debug)]
 enum Raised {
     Nothing,
-    /// An exception that the frame on top has raised and does not catch.
+    /// An exception that the top frame has raised and does not catch.
     Here(u16),
     /// An exception that has left the frame above.
     Above(u16),
 }
 
-/// Lines that are still to be told.
+/// Lines that are still to be reported.
 #[derive(Clone, Copy, Debug, Default)]
 struct Visits {
     method: u16,
@@ -62,75 +62,75 @@ struct Visits {
     end: u16,
 }
 
-/// Between two calls of the bottom frame.
+/// The state between two calls of the bottom frame.
 #[derive(Clone, Copy, Debug)]
 enum Request {
     None,
-    /// Marked, and not served yet.
-    Begun(u32),
+    /// Marked and not served yet.
+    Started(u32),
     Served(u32),
 }
 
-/// How deep calls go.
+/// The greatest depth of calls.
 const MOST_FRAMES: usize = 48;
 
 impl Thread {
-    /// A thread that has done nothing yet.
+    /// A thread that has not started.
     pub(super) fn new() -> Self {
         Thread { stack: Vec::new(), raised: Raised::Nothing, visits: Visits::default(), request: Request::None }
     }
 
-    /// Whether it has done nothing yet.
+    /// Whether it has not started.
     pub(super) fn is_new(&self) -> bool {
         self.stack.is_empty()
     }
 
-    /// What it does next. `first` says whether it is the program's first thread.
+    /// Its next step. `first`: it is the first thread of the program.
     #[inline]
-    pub(super) fn act(&mut self, first: bool, habits: Habits, rng: &mut Rng) -> Act {
+    pub(super) fn next_event(&mut self, first: bool, kinds: EventKinds, rng: &mut Rng) -> ThreadEvent {
         if self.visits.next < self.visits.end {
             self.visits.next += 1;
-            return Act::Visit(self.visits.method, self.visits.next - 1);
+            return ThreadEvent::Visit(self.visits.method, self.visits.next - 1);
         }
         let chance = rng.next();
-        if let Some(act) = self.unwind(habits, chance) {
-            return act;
+        if let Some(next_event) = self.unwind(kinds, chance) {
+            return next_event;
         }
         let depth = self.stack.len();
         let Some(frame) = self.stack.last_mut() else {
             return self.enter(if first { MAIN } else { RUN }, u16::MAX);
         };
         if depth == 1
-            && habits.throws_and_markers
-            && let Some(act) = self.request.mark(chance)
+            && kinds.throws_and_markers
+            && let Some(next_event) = self.request.mark(chance)
         {
-            return act;
+            return next_event;
         }
         let method = frame.method;
         if frame.calls > 0 && depth < MOST_FRAMES {
-            // The bottom frame calls as long as the program runs.
+            // The bottom frame makes calls as long as the program runs.
             frame.calls -= u16::from(depth > 1);
             let callee = *pick(METHODS[usize::from(method)].calls, chance >> 32);
             let calls = METHODS[usize::from(callee)].calls.len() as u64;
             return self.enter(callee, ((chance & 0xFFFF) % (calls + 1)) as u16);
         }
         if chance >> 57 == 0 {
-            return self.raise(method, habits, chance);
+            return self.raise(method, kinds, chance);
         }
-        self.leave(habits, chance);
-        Act::Leave(method)
+        self.leave(kinds, chance);
+        ThreadEvent::Leave(method)
     }
 
-    fn enter(&mut self, method: u16, calls: u16) -> Act {
+    fn enter(&mut self, method: u16, calls: u16) -> ThreadEvent {
         self.stack.push(Frame { method, calls });
-        Act::Enter(method)
+        ThreadEvent::Enter(method)
     }
 
-    /// The frame on top goes, and the lines that it executed are to be told.
+    /// Leaves the top frame; the lines that it executed are reported next.
     #[inline]
-    fn leave(&mut self, habits: Habits, chance: u64) {
+    fn leave(&mut self, kinds: EventKinds, chance: u64) {
         if let Some(frame) = self.stack.pop()
-            && habits.lines
+            && kinds.lines
         {
             let lines = u64::from(METHODS[usize::from(frame.method)].lines);
             let end = 1 + (chance >> 16 & 0xFFFF) % lines;
@@ -138,25 +138,25 @@ impl Thread {
         }
     }
 
-    /// Something goes wrong in the frame on top, `method`: by a throw statement or in the machine.
-    fn raise(&mut self, method: u16, habits: Habits, chance: u64) -> Act {
+    /// Raises an exception in the top frame, `method`: by a throw statement or by the JVM.
+    fn raise(&mut self, method: u16, kinds: EventKinds, chance: u64) -> ThreadEvent {
         let exception = (chance >> 8) % EXCEPTIONS.len() as u64;
         let exception = exception as u16;
-        if habits.throws_and_markers && chance & 1 == 0 {
+        if kinds.throws_and_markers && chance & 1 == 0 {
             // One in four is caught where it was thrown.
             if chance & 6 != 0 {
                 self.raised = Raised::Here(exception);
             }
-            return Act::Throw(method, exception);
+            return ThreadEvent::Throw(method, exception);
         }
-        self.leave(habits, chance);
+        self.leave(kinds, chance);
         self.raised = Raised::Above(exception);
-        Act::Bubble(method, exception)
+        ThreadEvent::Bubble(method, exception)
     }
 
-    /// An exception on its way leaves the next frame, or is caught. Catching is nothing that is told.
+    /// An exception leaves the next frame or is caught. Catching is not reported.
     #[inline]
-    fn unwind(&mut self, habits: Habits, chance: u64) -> Option<Act> {
+    fn unwind(&mut self, kinds: EventKinds, chance: u64) -> Option<ThreadEvent> {
         let (exception, caught) = match self.raised {
             Raised::Nothing => return None,
             Raised::Here(exception) => (exception, false),
@@ -164,9 +164,9 @@ impl Thread {
         };
         match self.stack.last() {
             Some(&Frame { method, .. }) if !caught && self.stack.len() > 1 => {
-                self.leave(habits, chance);
+                self.leave(kinds, chance);
                 self.raised = Raised::Above(exception);
-                Some(Act::Bubble(method, exception))
+                Some(ThreadEvent::Bubble(method, exception))
             }
             _ => {
                 self.raised = Raised::Nothing;
@@ -177,28 +177,28 @@ impl Thread {
 }
 
 impl Request {
-    /// A request that has been served ends; now and then one begins that is marked.
-    fn mark(&mut self, chance: u64) -> Option<Act> {
+    /// Ends a served request; sometimes starts a marked one.
+    fn mark(&mut self, chance: u64) -> Option<ThreadEvent> {
         match *self {
             Request::None if chance & 0xF00 == 0 => {
                 let number = (chance >> 32) as u32;
-                *self = Request::Begun(number);
-                Some(Act::Mark(number, true))
+                *self = Request::Started(number);
+                Some(ThreadEvent::Mark(number, true))
             }
             Request::None => None,
-            Request::Begun(number) => {
+            Request::Started(number) => {
                 *self = Request::Served(number);
                 None
             }
             Request::Served(number) => {
                 *self = Request::None;
-                Some(Act::Mark(number, false))
+                Some(ThreadEvent::Mark(number, false))
             }
         }
     }
 }
 
-/// One of `choices`, which are not empty where a call is made.
+/// One of `choices`, which are not empty for a method that makes calls.
 #[inline]
 fn pick(choices: &[u16], chance: u64) -> &u16 {
     &choices[(((chance & 0xFFFF) * choices.len() as u64) >> 16) as usize]

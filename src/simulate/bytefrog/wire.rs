@@ -1,6 +1,6 @@
-//! The messages of agents, byte by byte. Section 2 of the protocol notes has the table.
+//! The messages of agents, byte by byte (section 2).
 
-/// What a thread does, told at a time: every numbered message but the marker.
+/// An event of a thread: every numbered message but the marker.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stamp {
     /// Milliseconds since the start.
@@ -120,7 +120,7 @@ pub(super) fn map_exception(exception: u32, name: &str, out: &mut Vec<u8>) {
     text(name, out);
 }
 
-/// One line of a method; agents know no characters.
+/// One line of a method; agents send no columns.
 pub(super) fn map_source_location(location: u32, method: u32, line: u16, out: &mut Vec<u8>) {
     out.push(13);
     out.extend_from_slice(&location.to_be_bytes());
@@ -137,16 +137,16 @@ pub(super) fn source_location_count(method: u32, count: u32, out: &mut Vec<u8>) 
     out.extend_from_slice(&count.to_be_bytes());
 }
 
-/// What became of a class when it was loaded.
+/// The result of loading a class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ClassFate {
+pub(super) enum ClassOutcome {
     Transformed = 40,
     Ignored = 41,
     TransformFailed = 42,
 }
 
-pub(super) fn class(fate: ClassFate, name: &str, out: &mut Vec<u8>) {
-    out.push(fate as u8);
+pub(super) fn class(outcome: ClassOutcome, name: &str, out: &mut Vec<u8>) {
+    out.push(outcome as u8);
     text(name, out);
 }
 
@@ -155,7 +155,7 @@ pub(super) fn error(message: &str, out: &mut Vec<u8>) {
     text(message, out);
 }
 
-/// What numbered messages begin with.
+/// The first fields of numbered messages.
 #[inline]
 fn begin(kind: u8, stamp: Stamp, message: &mut [u8]) {
     message[0] = kind;
@@ -164,8 +164,8 @@ fn begin(kind: u8, stamp: Stamp, message: &mut [u8]) {
     message[9..13].copy_from_slice(&stamp.method.to_be_bytes());
 }
 
-/// A text as Java writes it: its length in bytes, then every UTF-16 unit in one, two or three of them. No text of ours
-/// comes near the 65535 bytes that there are.
+/// A text as Java writes it: its length in bytes, then each UTF-16 unit in one to three bytes. The texts here are far
+/// shorter than 65535 bytes.
 fn text(text: &str, out: &mut Vec<u8>) {
     let length = out.len();
     out.extend_from_slice(&[0, 0]);

@@ -1,4 +1,4 @@
-//! What happens on a desktop, as ids and payloads.
+//! Events of a desktop, as ids and payloads.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use zgvariant::Variant;
 
 use super::super::rng::Rng;
 
-/// An event's id, and what it says.
+/// An event's id and payload.
 pub(super) type Happening = (Vec<u8>, Option<Variant<'static>>);
 
 const APPS: [&str; 8] = [
@@ -36,7 +36,7 @@ const OS_VERSION: u128 = 0x1fa16a31_9225_467e_8502_e31806e9b4eb;
 const APP_ADDED_TO_DESKTOP: u128 = 0x51640a4e_79aa_47ac_b7e2_d3106a06e129;
 const LIVE_USB_BOOTED: u128 = 0x56be0b38_e47b_4578_9599_00ff9bda54bb;
 const APP_IS_OPEN: u128 = 0xb5e11a3d_13f8_4219_84fd_c9ba0bf3d1f0;
-/// Nobody knows it.
+/// An event id that is not in the registry.
 const UNKNOWN: u128 = 0x0123456789abcdef_0123456789abcdef;
 
 fn happening(id: u128, payload: impl Into<Variant<'static>>) -> Happening {
@@ -55,7 +55,7 @@ pub(super) fn bytes16(rng: &mut Rng) -> [u8; 16] {
     (u128::from(rng.next()) << 64 | u128::from(rng.next())).to_be_bytes()
 }
 
-/// What an agent of version 3 tells.
+/// A singular event of version 3.
 pub(super) fn singular3(rng: &mut Rng) -> Happening {
     match rng.below(10) {
         0..=2 => common(rng),
@@ -71,7 +71,7 @@ pub(super) fn singular3(rng: &mut Rng) -> Happening {
     }
 }
 
-/// What agents of both versions tell.
+/// A singular event of both versions.
 fn common(rng: &mut Rng) -> Happening {
     match rng.below(6) {
         0 => happening(WINDOWS_APP_OPENED, vec![format!("C:\\setup-{}.exe", rng.below(1000)), "/S".to_owned()]),
@@ -86,24 +86,24 @@ fn common(rng: &mut Rng) -> Happening {
         }
         _ => {
             let (binary, signal) = (format!("/usr/bin/{}", app(rng)), 6 + rng.below(6) as i32);
-            // The library sorts it.
+            // The library sorts the keys.
             let core = HashMap::from([("binary", Variant::from(binary)), ("signal", Variant::from(signal))]);
             happening(PROGRAM_DUMPED_CORE, core)
         }
     }
 }
 
-/// What an agent of version 3 has counted in a day.
+/// A daily aggregate of version 3.
 pub(super) fn aggregate3(rng: &mut Rng) -> Happening {
     if rng.one_in(4) { silent(DAILY_USERS) } else { happening(DAILY_APP_USAGE, app(rng)) }
 }
 
-/// What an agent of version 2 tells.
+/// A singular event of version 2.
 pub(super) fn singular2(rng: &mut Rng) -> Happening {
     match rng.below(10) {
         0 => happening(RAM_SIZE, 2048 + rng.below(30_000) as u32),
         1 => happening(DISK_SPACE, (500u32, rng.below(300) as u32, 200u32)),
-        2 => happening(OS_VERSION, ("\"3.9.7\"".to_owned(), "eos".to_owned(), String::new())),
+        2 => happening(OS_VERSION, ("\"Endless\"".to_owned(), "\"3.9.7\"".to_owned(), String::new())),
         3 => happening(APP_ADDED_TO_DESKTOP, app(rng)),
         4 => silent(LIVE_USB_BOOTED),
         5 => happening(UNKNOWN, rng.next()),
@@ -111,12 +111,12 @@ pub(super) fn singular2(rng: &mut Rng) -> Happening {
     }
 }
 
-/// What an agent of version 2 has counted.
+/// An aggregate of version 2.
 pub(super) fn aggregate2(rng: &mut Rng) -> (Vec<u8>, Variant<'static>) {
     (UNKNOWN.to_be_bytes().to_vec(), Variant::from(app(rng)))
 }
 
-/// What went on for a while (version 2).
+/// An event sequence (version 2).
 pub(super) fn sequence2(rng: &mut Rng) -> (Vec<u8>, Variant<'static>) {
     (APP_IS_OPEN.to_be_bytes().to_vec(), Variant::from(app(rng)))
 }

@@ -1,8 +1,8 @@
-//! A machine with Endless OS on it: what its agent gathers over a while, and uploads as a bundle.
+//! A simulated machine with Endless OS: its agent collects events and uploads them as bundles.
 //!
-//! Bundles are written by a library that shares no code with our reader. Events come in the proportions of a desktop
-//! that somebody uses: programs opened and refused, updates, now and then a start of the system, and what was counted
-//! the days before. Some are of ids that nobody knows.
+//! Bundles are written by a library that shares no code with our reader. The mix of events is that of a desktop in use:
+//! programs opened and refused, updates, now and then a start of the system, and counts of the days before. Some event ids
+//! are unknown.
 
 mod events;
 
@@ -18,12 +18,12 @@ use zgvariant::{LE, Variant, to_bytes};
 use super::Counts;
 use super::rng::Rng;
 
-/// Which protocol version an agent speaks.
+/// The protocol version of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Version {
     /// Systems from 2.1.5 to 3.9: machine and user ids, sequences, payloads wrapped twice.
     V2,
-    /// Systems from 4.0 on.
+    /// Systems since 4.0.
     #[default]
     V3,
 }
@@ -33,29 +33,27 @@ pub enum Version {
 pub struct Upload {
     /// The uncompressed bundle.
     pub bundle: Vec<u8>,
-    /// What it holds, in requests and in the events that the daemon makes of it.
+    /// Its content, in requests and in the events that the daemon makes of it.
     pub counts: Counts,
 }
 
-/// One machine.
-///
-/// Equal arguments give equal bundles, on every machine.
+/// One machine. Equal arguments give equal bundles.
 #[derive(Debug)]
 pub struct Machine {
     rng: Rng,
     version: Version,
     machine_id: [u8; 16],
-    /// What the agent's running clock is behind the calendar.
+    /// The difference between the calendar clock and the agent's monotonic clock.
     behind_nanos: i64,
-    /// When the last event happened, on the calendar.
+    /// The calendar time of the latest event.
     last_nanos: i64,
     now_nanos: i64,
     send_number: i32,
-    /// Aggregates that were sent; none is like another.
+    /// The number of aggregates sent; each is different.
     counted: u32,
 }
 
-/// One event in so many is an aggregate (version 3), or a sequence of two elements (version 2).
+/// One of this many events is an aggregate (version 3), or a sequence of two elements (version 2).
 const RARE: u64 = 20;
 
 type Singular2 = (u32, Vec<u8>, i64, Option<Variant<'static>>);
@@ -68,26 +66,26 @@ const OS_VERSION: &str = "6.0.4";
 const IMAGE: &str = "eos-eos6.0-amd64-amd64.240115-103012.base";
 
 impl Machine {
-    /// A machine that has sent nothing yet. `seed` and `connection` (its number in a run) decide about everything but the
-    /// time; `now_unix_nanos` is when it starts.
+    /// A machine that has not sent anything. `seed` and `connection` (its number in a run) determine everything but the
+    /// time; it starts at `now_unix_nanos`.
     pub fn new(seed: u64, connection: u64, now_unix_nanos: u64, version: Version) -> Self {
         let mut rng = Rng::new(seed, connection);
         let machine_id = events::bytes16(&mut rng);
         let now_nanos = i64::try_from(now_unix_nanos).unwrap_or(i64::MAX);
-        // It has run for up to a year, in all.
+        // The monotonic clock is up to a year.
         let behind_nanos = now_nanos.saturating_sub(rng.below(365 * 86_400 * 1_000_000_000) as i64);
         Machine { rng, version, machine_id, behind_nanos, last_nanos: now_nanos, now_nanos, send_number: 0, counted: 0 }
     }
 
-    /// It is now so late; a clock that goes back is not followed.
+    /// Advances the time; a step back is ignored.
     pub fn set_clock(&mut self, unix_nanos: u64) {
         self.now_nanos = self.now_nanos.max(i64::try_from(unix_nanos).unwrap_or(i64::MAX));
     }
 
-    /// A bundle of so many events.
+    /// A bundle of this many events.
     ///
     /// # Errors
-    /// Those of the library that writes it.
+    /// Errors of the library that writes it.
     pub fn upload(&mut self, events: u64) -> io::Result<Upload> {
         let bundle = match self.version {
             Version::V2 => self.version2(events)?,
@@ -97,10 +95,10 @@ impl Machine {
         Ok(Upload { bundle, counts: Counts { messages: 1, events } })
     }
 
-    /// The request that carries a bundle, as the agent sends it.
+    /// The request with a bundle, as the agent sends it.
     ///
     /// # Errors
-    /// Those of the compression.
+    /// Errors of the compression.
     pub fn request(&self, upload: &Upload, host: &str) -> io::Result<Vec<u8>> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(&upload.bundle)?;
@@ -138,7 +136,7 @@ impl Machine {
 
     fn aggregate3(&mut self) -> Aggregate3 {
         self.counted = self.counted.wrapping_add(1);
-        // Yesterday, the day before, and so on: a day is told once.
+        // Yesterday, the day before, and so on: each day is sent once.
         let day = jiff::Timestamp::from_nanosecond(i128::from(self.now_nanos)).unwrap_or_default();
         let back = jiff::Span::new().days(1 + i64::from(self.counted % 3650));
         let date = day.to_zoned(jiff::tz::TimeZone::UTC).date().saturating_sub(back);
@@ -174,15 +172,15 @@ impl Machine {
         written(to_bytes(Context::new(LE, 0), &bundle))
     }
 
-    /// When the next event happened, on the running clock: after the last, and not after now.
+    /// The time of the next event on the monotonic clock: after the latest event, and not after now.
     fn next_moment(&mut self) -> i64 {
-        let room = u64::try_from(self.now_nanos - self.last_nanos).unwrap_or(0);
-        let step = 1 + self.rng.below(room.min(1_000_000)) as i64;
+        let span = u64::try_from(self.now_nanos - self.last_nanos).unwrap_or(0);
+        let step = 1 + self.rng.below(span.min(1_000_000)) as i64;
         self.last_nanos = self.last_nanos.saturating_add(step);
         self.last_nanos.saturating_sub(self.behind_nanos)
     }
 
-    /// The running clock and the calendar.
+    /// The monotonic clock and the calendar clock.
     fn clocks(&mut self) -> (i64, i64) {
         self.now_nanos = self.now_nanos.max(self.last_nanos);
         (self.now_nanos.saturating_sub(self.behind_nanos), self.now_nanos)
@@ -194,7 +192,7 @@ fn twice(payload: Variant<'static>) -> Variant<'static> {
     Variant::Variant(Box::new(payload))
 }
 
-/// The bundle that the library has written.
+/// The bytes of a bundle.
 fn written(data: zgvariant::Result<Data<'static>>) -> io::Result<Vec<u8>> {
     Ok(data.map_err(io::Error::other)?.bytes().to_vec())
 }

@@ -1,4 +1,4 @@
-//! What a Zorka agent says over HTTP, and what it does when the collector will not have it (sections 1.1 to 1.3).
+//! The HTTP requests of a Zorka agent, and its retries (sections 1.1 to 1.3).
 
 use std::io;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use super::super::pace::SLICE;
 use super::super::tcp::{Connection, Outcome, unix_nanos};
 use super::{Counts, Dialect, Jvm, Trace, base64};
 
-/// So often a request is sent that the collector does not take.
+/// How often a request is sent that the collector does not accept.
 const ATTEMPTS: u32 = 10;
-/// How long an agent waits before the second attempt; twice as long before each further one.
+/// How long an agent waits before the second attempt; the wait doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(125);
 
-/// Does what `connection` says.
+/// Runs an agent as `connection` plans.
 pub(in super::super) async fn run(connection: Connection, seed: u64, dialect: Dialect) -> Outcome {
     let outcome = Outcome { counts: Counts::default(), bytes: 0, finished: Instant::now(), fault: None };
     let jvm = Jvm::new(seed, connection.number, unix_nanos(), dialect);
@@ -36,11 +36,11 @@ struct Agent {
     connection: Connection,
     jvm: Jvm,
     stream: Option<BufReader<TcpStream>>,
-    /// Its uuid and key, once it is registered.
+    /// Its UUID and key, once it is registered.
     known_as: Option<(String, String)>,
-    /// The collector's; of gen2 its own.
+    /// The session id: the collector's, in gen2 its own.
     session: String,
-    /// gen2: the collector knows the session.
+    /// gen2: the collector accepted the session.
     is_open: bool,
     outcome: Outcome,
 }
@@ -61,9 +61,9 @@ impl Agent {
                 }
                 continue;
             }
-            // No trace is cut for the sake of pace.
+            // Traces are not divided for the rate.
             let left = self.connection.events - self.outcome.counts.events;
-            // That a session begins is an event, too.
+            // The start of a session is an event, too.
             let opening = u64::from(self.jvm.dialect == Dialect::Gen2 && !self.is_open);
             let trace = self.jvm.trace(left.saturating_sub(opening), unix_nanos());
             self.deliver(&trace, left > opening).await?;
@@ -74,7 +74,7 @@ impl Agent {
         }
     }
 
-    /// Registers and opens a session, where that is done. `false`: that was all that it should send.
+    /// Registers and opens a session, if the dialect does. `false`: the planned amount is sent.
     async fn introduce(&mut self) -> io::Result<bool> {
         if self.jvm.dialect == Dialect::Gen2 {
             self.session = format!("{:016x}", self.jvm.rng.next());
@@ -105,7 +105,7 @@ impl Agent {
 
     async fn open_session(&mut self) -> io::Result<()> {
         let Some((uuid, authkey)) = self.known_as.clone() else { return Ok(()) };
-        // Agents up to 1.90.5 do not say what it is.
+        // Agents up to 1.90.5 send no content type.
         let headers = if self.jvm.is_streaming { "" } else { "Content-Type: application/json\r\n" };
         let name = if self.jvm.is_streaming { "uuid" } else { "id" };
         let body = format!(r#"{{"authkey":"{authkey}","{name}":"{uuid}"}}"#);
@@ -113,12 +113,12 @@ impl Agent {
         let session = reply.get("session").and_then(Value::as_str);
         let none = || io::Error::other("the collector opens a session without an id");
         session.ok_or_else(none)?.clone_into(&mut self.session);
-        // The collector notes that it was opened, or reset.
+        // The collector emits an event that it was opened, or reset.
         self.outcome.counts.events += 1;
         Ok(())
     }
 
-    /// Posts until the answer is one of success; what it says.
+    /// Posts until the answer is a success; returns its body.
     async fn insist(&mut self, path: &str, headers: &str, body: &[u8]) -> io::Result<Value> {
         for attempt in 1.. {
             match self.post(path, headers, body).await {
@@ -129,7 +129,7 @@ impl Agent {
         Err(io::ErrorKind::Other.into())
     }
 
-    /// Sends a trace, and before it what it names, until both are taken; or nothing but that.
+    /// Sends the definitions of a trace and then the trace, until both are accepted; or only the definitions.
     async fn deliver(&mut self, trace: &Trace, is_whole: bool) -> io::Result<()> {
         let mut is_reset = self.jvm.dialect == Dialect::Gen2 && !self.is_open;
         let mut done = 0;
@@ -140,7 +140,7 @@ impl Agent {
             if !bodies.symbols.is_empty() {
                 failed = self.symbols(&bodies.symbols, is_reset).await;
                 if failed.is_none() && std::mem::take(&mut is_reset) {
-                    // As for the other dialects.
+                    // As in the other dialects.
                     self.outcome.counts.events += 1;
                     self.is_open = true;
                 }
@@ -155,7 +155,7 @@ impl Agent {
             };
             self.jvm.forget();
             is_reset = self.jvm.dialect == Dialect::Gen2;
-            // What was begun under one uuid goes on under it.
+            // Further parts have the UUID of the first one.
             if done == 0 {
                 uuid = self.jvm.uuid();
             }
@@ -167,7 +167,7 @@ impl Agent {
         Ok(())
     }
 
-    /// `None`: the collector has taken them.
+    /// `None`: the collector accepted them.
     async fn symbols(&mut self, symbols: &[u8], is_reset: bool) -> Option<io::Result<(u16, Vec<u8>)>> {
         let answered = match (&self.known_as, self.jvm.dialect) {
             (Some((host, _)), Dialect::Doc) => {
@@ -211,7 +211,7 @@ impl Agent {
         }
     }
 
-    /// Agents up to 1.90.5 post base64, and say that it is CBOR.
+    /// Agents up to 1.90.5 post base64 with the content type of CBOR.
     async fn post_cbor(&mut self, path: &str, headers: &str, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
         let headers = format!("{headers}Content-Type: application/zorka+cbor+v1\r\n");
         if self.jvm.dialect == Dialect::Gen1 && self.jvm.is_streaming {
@@ -240,7 +240,7 @@ impl Agent {
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the collector does not answer");
         let answered = tokio::time::timeout(LAST_ANSWER, answer(&mut stream)).await.map_err(late)??;
         self.outcome.finished = Instant::now();
-        // Agents up to 1.90.5 connect for every request.
+        // Agents up to 1.90.5 open a connection for each request.
         if self.jvm.dialect != Dialect::Gen1 || !self.jvm.is_streaming {
             self.stream = Some(stream);
         }
@@ -265,7 +265,7 @@ impl Agent {
 
 const FORM_HEADER: &str = "Content-Type: application/x-www-form-urlencoded\r\n";
 
-/// What is not a success.
+/// An answer that is not a success.
 fn refused(answered: io::Result<(u16, Vec<u8>)>) -> Option<io::Result<(u16, Vec<u8>)>> {
     match answered {
         Ok((200..=299, _)) => None,

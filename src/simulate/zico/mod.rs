@@ -1,8 +1,8 @@
-//! A Java program with a Zorka agent in it: what its threads do becomes traces, and names are told before they are used.
+//! A simulated Java program with a Zorka agent: its calls become traces, and names are defined before they are used.
 //!
-//! Three dialects, as the protocol's page tells them apart. Records come as a small shop makes them: pages, queries, a job
-//! that counts the stock, now and then an exception that passes through its callers. Inner traces are not sent twice, as
-//! agents of gen2 do: then what is sent and what comes of it are the same number.
+//! Records are those of a small shop: pages, queries, a job that counts the stock, now and then an exception that passes
+//! through its callers. Unlike gen2 agents, inner traces are not sent twice, so that the numbers of sent and received events
+//! are equal.
 
 mod conversation;
 mod shop;
@@ -20,41 +20,39 @@ pub(super) use conversation::run;
 use shop::{Call, Visit};
 use write::{Symbols, Writer};
 
-/// Which form of the protocol an agent speaks.
+/// The dialect of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Dialect {
-    /// As the specification has it: symbols in forms, in each of their packings by turns. Nobody's agents.
+    /// The specification's: symbols in forms, with each compression in turn. No known agent sends it.
     Doc,
-    /// Agents from 1.90.1 to 1.90.6. Every other one is of 1.90.5 with the streaming tracer, in base64, and posts traces in
-    /// parts now and then; the others are of 1.90.6 with the local one.
+    /// Agents from 1.90.1 to 1.90.6. Half of them are 1.90.5 with the streaming tracer, in base64, and sometimes post traces
+    /// in parts; the others are 1.90.6 with the local tracer.
     Gen1,
-    /// Agents from 1.90.7 on.
+    /// Agents since 1.90.7.
     #[default]
     Gen2,
 }
 
-/// One JVM.
-///
-/// Equal arguments give equal traces, but for their times.
+/// One JVM. Equal arguments give equal traces, except for times.
 #[derive(Debug)]
 pub struct Jvm {
     rng: Rng,
     dialect: Dialect,
     is_streaming: bool,
-    /// What its running clock is behind the calendar.
+    /// The difference between the calendar clock and its monotonic clock.
     behind_nanos: u64,
     symbols: Symbols,
     /// Symbols that were sent in forms.
     forms: u64,
 }
 
-/// A trace that is to be sent.
+/// A trace to be sent.
 #[derive(Clone, Debug)]
 pub struct Trace {
     root: Call,
-    /// Records and exceptions.
+    /// The number of records and exceptions.
     pub events: u64,
-    /// Whether it goes in parts, where it can be cut.
+    /// Whether it is sent in parts, if it can be divided.
     is_cut: bool,
     span_ids: (i64, Option<i64>),
 }
@@ -62,31 +60,31 @@ pub struct Trace {
 /// The bodies of a trace.
 #[derive(Clone, Debug)]
 pub struct Bodies {
-    /// Definitions of what the trace names; empty if all of that was told before.
+    /// Definitions for the trace; empty if all were sent before.
     pub symbols: Vec<u8>,
     /// The trace, in one part or several.
     pub parts: Vec<Vec<u8>>,
 }
 
-/// One trace in so many goes in parts, where that is done at all.
+/// One of this many traces is sent in parts, by agents that do so.
 const CUT: u64 = 4;
 
 impl Jvm {
-    /// A program that has just started. `seed` and `connection` (its number in a run) decide about everything but the
-    /// time; `now_unix_nanos` is when it starts.
+    /// A program that just started. `seed` and `connection` (its number in a run) determine everything but the time; it starts
+    /// at `now_unix_nanos`.
     pub fn new(seed: u64, connection: u64, now_unix_nanos: u64, dialect: Dialect) -> Self {
         let mut rng = Rng::new(seed, connection);
-        // nanoTime counts from the start of the machine, say.
+        // nanoTime counts from the start of the machine.
         let behind_nanos = now_unix_nanos.saturating_sub(1 + rng.below(30 * 86_400 * 1_000_000_000));
-        // The documented form has one tracer.
+        // The documented dialect has one tracer.
         let is_streaming = dialect == Dialect::Doc || dialect == Dialect::Gen1 && connection.is_multiple_of(2);
         Jvm { rng, dialect, is_streaming, behind_nanos, symbols: Symbols::default(), forms: 0 }
     }
 
-    /// What happens next, which is over at `unix_nanos`; of `left` events at most, and at least one.
+    /// The next trace, which ends at `unix_nanos`, with one to `left` events.
     pub fn trace(&mut self, left: u64, unix_nanos: u64) -> Trace {
         let left = left.max(1);
-        // The local tracer of gen1 tells no exception twice, and the text has no way to.
+        // The local tracer of gen1 sends no exception twice, and the documented dialect cannot.
         let passes = self.dialect == Dialect::Gen2 || self.dialect == Dialect::Gen1 && self.is_streaming;
         let mut visit = Visit::new(&mut self.rng, left, passes, self.dialect != Dialect::Gen2);
         let root = visit.call_tree(unix_nanos);
@@ -118,7 +116,7 @@ impl Jvm {
         Bodies { symbols: std::mem::take(&mut self.symbols.definitions), parts }
     }
 
-    /// Something went wrong: the collector is told every name anew.
+    /// After a failure all names are sent to the collector again.
     pub fn forget(&mut self) {
         self.symbols.forget(self.dialect);
     }
@@ -129,7 +127,7 @@ impl Jvm {
         format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
     }
 
-    /// The documented form of sending symbols, each time packed in another way.
+    /// Symbols in the documented form, each time with another compression.
     fn form(&mut self, host: &str, symbols: &[u8]) -> io::Result<Vec<u8>> {
         self.forms += 1;
         let (name, packed) = match self.forms % 3 {

@@ -1,18 +1,18 @@
-//! The made-up shop that the agents watch: its methods, and the trees of calls that visits to it become.
+//! The simulated shop: its methods, and the call trees of visits.
 
 use super::super::rng::Rng;
 
-/// A method, as the agent instruments it.
+/// An instrumented method.
 #[derive(Debug)]
 pub(super) struct Method {
     pub(super) class: &'static str,
     pub(super) name: &'static str,
     pub(super) signature: &'static str,
-    /// What it may call, and how often at most.
+    /// The methods that it may call, and how often at most.
     calls: &'static [(usize, u64)],
-    /// How it fails when it fails by itself.
+    /// Its own exception, if it can fail.
     fails_with: Option<(&'static str, &'static str)>,
-    /// The type of the trace that begins with it.
+    /// The type of the trace that it starts.
     pub(super) begins: Option<&'static str>,
 }
 
@@ -25,7 +25,7 @@ const fn method(
     Method { class, name, signature, calls, fails_with: None, begins: None }
 }
 
-/// Callees stand behind their callers, so that no call comes back to itself.
+/// Callees come after their callers, so that no call is recursive.
 pub(super) static METHODS: [Method; 16] = [
     Method {
         begins: Some("HTTP"),
@@ -63,33 +63,33 @@ pub(super) static METHODS: [Method; 16] = [
 
 const WEB: &str = "shop.web.Controller";
 const JDBC: &str = "org.h2.jdbc.JdbcPreparedStatement";
-/// Where traces begin: the first of the methods.
+/// Traces start with one of the first methods.
 const ROOTS: u64 = 4;
-/// One call of those that can fail does so, of so many.
+/// One of this many calls fails, of those that can fail.
 const FAILURES: u64 = 60;
 
 /// One call.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
-    /// The place of its method in [`METHODS`].
+    /// The index of its method in [`METHODS`].
     pub(super) method: usize,
     pub(super) start_nanos: u64,
     pub(super) end_nanos: u64,
-    /// Instrumented calls, this one included, and those that the agent has left out.
+    /// The number of instrumented calls, including this one and those that the agent left out.
     pub(super) calls: u64,
-    pub(super) attributes: Vec<(&'static str, Said)>,
-    /// For the trace around it: of a type, or of any (`None`).
-    pub(super) upward: Option<(Option<&'static str>, &'static str, Said)>,
+    pub(super) attributes: Vec<(&'static str, AttributeValue)>,
+    /// Attributes of the enclosing trace of a type, or of any type (`None`).
+    pub(super) upward: Option<(Option<&'static str>, &'static str, AttributeValue)>,
     pub(super) children: Vec<Call>,
     pub(super) thrown: Option<Thrown>,
 }
 
-/// What ended a call.
+/// The exception that ended a call.
 #[derive(Clone, Debug)]
 pub(super) enum Thrown {
-    /// It has thrown this itself.
+    /// It threw the exception itself.
     New(Exception),
-    /// A call that it has made has thrown it, and it let it through.
+    /// A call that it made threw the exception, and it did not catch it.
     Passed { id: u64 },
 }
 
@@ -98,29 +98,29 @@ pub(super) struct Exception {
     pub(super) id: u64,
     pub(super) class: &'static str,
     pub(super) message: &'static str,
-    /// The place of each method in [`METHODS`], and a line; innermost first.
+    /// The index of each method in [`METHODS`], and a line; innermost first.
     pub(super) stack: Vec<(usize, i64)>,
 }
 
 /// The value of an attribute.
 #[derive(Clone, Debug)]
-pub(super) enum Said {
+pub(super) enum AttributeValue {
     Text(String),
     Int(i64),
     Float(f64),
     Bool(bool),
-    List(Vec<Said>),
+    List(Vec<AttributeValue>),
     Nothing,
 }
 
-/// Makes one trace.
+/// Generates one trace.
 pub(super) struct Visit<'a> {
     pub(super) rng: &'a mut Rng,
-    /// Events that may still be made: a record is one, an exception another one, each time that it shows.
+    /// How many events may still be generated: each record is one, and each log of an exception.
     pub(super) left: u64,
-    /// Whether an exception that passes through callers shows there, too.
+    /// Whether callers through which an exception passes also log it.
     pub(super) passes: bool,
-    /// Whether traces may begin inside of traces.
+    /// Whether traces may nest.
     pub(super) nests: bool,
     path: Vec<usize>,
     exceptions: u64,
@@ -131,7 +131,7 @@ impl<'a> Visit<'a> {
         Visit { rng, left, passes, nests, path: Vec::new(), exceptions: 0 }
     }
 
-    /// A visit, as a tree of calls, that is over at `end_nanos`. At least one event must be left.
+    /// The call tree of a visit that ends at `end_nanos`. At least one event must be left.
     pub(super) fn call_tree(&mut self, end_nanos: u64) -> Call {
         let root = self.rng.below(ROOTS) as usize;
         let mut call = self.call(root, 0);
@@ -140,7 +140,7 @@ impl<'a> Visit<'a> {
         call
     }
 
-    /// A call that begins at `start_nanos`.
+    /// A call that starts at `start_nanos`.
     fn call(&mut self, method: usize, start_nanos: u64) -> Call {
         self.left -= 1;
         self.path.push(method);
@@ -157,9 +157,9 @@ impl<'a> Visit<'a> {
             thrown: None,
         };
         if method == 7 && self.nests && self.rng.one_in(3) {
-            call.upward = Some((Some("HTTP"), "order", Said::Int(self.rng.below(100_000) as i64)));
+            call.upward = Some((Some("HTTP"), "order", AttributeValue::Int(self.rng.below(100_000) as i64)));
         } else if method == 6 && self.nests {
-            call.upward = Some((None, "cart.items", Said::Int(self.rng.below(15) as i64)));
+            call.upward = Some((None, "cart.items", AttributeValue::Int(self.rng.below(15) as i64)));
         }
         'calls: for &(callee, most) in known.calls {
             for _ in 0..1 + self.rng.below(most) {
@@ -172,7 +172,7 @@ impl<'a> Visit<'a> {
                 let passed = child.thrown.as_ref().map(Thrown::id);
                 call.children.push(child);
                 if let Some(id) = passed {
-                    // Whoever does not let it through goes on.
+                    // A caller that catches it continues.
                     if self.passes && self.left > 0 && !self.rng.one_in(4) {
                         self.left -= 1;
                         call.thrown = Some(Thrown::Passed { id });
@@ -188,7 +188,7 @@ impl<'a> Visit<'a> {
             self.exceptions += 1;
             let line = |rng: &mut Rng| if rng.one_in(9) { -1 } else { 20 + rng.below(700) as i64 };
             let stack = self.path.iter().rev().map(|method| (*method, line(self.rng))).collect();
-            // As the identity hash that real agents take: 31 bits.
+            // Like the identity hash of real agents: 31 bits.
             let id = self.rng.below(1 << 31) | 1;
             call.thrown = Some(Thrown::New(Exception { id, class, message, stack }));
         }
@@ -197,27 +197,33 @@ impl<'a> Visit<'a> {
         call
     }
 
-    fn attributes(&mut self, method: usize) -> Vec<(&'static str, Said)> {
+    fn attributes(&mut self, method: usize) -> Vec<(&'static str, AttributeValue)> {
         let rng = &mut *self.rng;
-        let text = |text: &str| Said::Text(text.to_owned());
+        let text = |text: &str| AttributeValue::Text(text.to_owned());
         match method {
             0..=2 => {
                 let path = ["product", "cart", "checkout"][method];
-                let url = Said::Text(format!("http://shop.example/{path}/{}", rng.below(5000)));
-                let mut attributes = vec![("http.url", url), ("http.status", Said::Int(200))];
-                attributes.push(("thread.name", Said::Text(format!("http-{}", 1 + rng.below(8)))));
+                let url = AttributeValue::Text(format!("http://shop.example/{path}/{}", rng.below(5000)));
+                let mut attributes = vec![("http.url", url), ("http.status", AttributeValue::Int(200))];
+                attributes.push(("thread.name", AttributeValue::Text(format!("http-{}", 1 + rng.below(8)))));
                 if rng.one_in(4) {
-                    attributes.push(("user", Said::Nothing));
-                    attributes.push(("load", Said::Float(rng.below(400) as f64 / 100.0)));
-                    attributes.push(("mobile", Said::Bool(rng.one_in(2))));
+                    attributes.push(("user", AttributeValue::Nothing));
+                    attributes.push(("load", AttributeValue::Float(rng.below(400) as f64 / 100.0)));
+                    attributes.push(("mobile", AttributeValue::Bool(rng.one_in(2))));
                 }
                 attributes
             }
-            3 => vec![("local.service", text("stock")), ("shelves", Said::List(vec![Said::Int(3), text("B-7")]))],
-            7 => vec![("amount", Said::Text(format!("{}.95", rng.below(300))))],
+            3 => vec![
+                ("local.service", text("stock")),
+                ("shelves", AttributeValue::List(vec![AttributeValue::Int(3), text("B-7")])),
+            ],
+            7 => vec![("amount", AttributeValue::Text(format!("{}.95", rng.below(300))))],
             9 | 10 if rng.one_in(3) => {
                 let table = *rng.pick(&["products", "carts", "orders"]);
-                vec![("db.statement", Said::Text(format!("select * from {table} where id = {}", rng.below(9999))))]
+                vec![(
+                    "db.statement",
+                    AttributeValue::Text(format!("select * from {table} where id = {}", rng.below(9999))),
+                )]
             }
             _ => Vec::new(),
         }
@@ -225,12 +231,12 @@ impl<'a> Visit<'a> {
 }
 
 impl Call {
-    /// The type of the trace that begins here, in a tree whose traces may nest or not.
+    /// The type of the trace that starts here; only the outermost call starts one if traces may not nest.
     pub(super) fn begins(&self, is_root: bool, nests: bool) -> Option<&'static str> {
         METHODS[self.method].begins.filter(|_| is_root || nests)
     }
 
-    /// Whether it, or something that it has let through, has failed.
+    /// Whether an exception left the call.
     pub(super) fn has_failed(&self) -> bool {
         self.thrown.is_some()
     }

@@ -1,24 +1,24 @@
-//! Calls as bytes, in each of the three dialects. Values are written by a library; what is around them is the wire's own.
+//! Writes calls as bytes, in each of the three dialects. Values are written by a library, the framing by this module.
 
 use std::collections::{HashMap, HashSet};
 
 use ciborium::Value;
 
 use super::Dialect;
-use super::shop::{Call, Exception, METHODS, Said, Thrown};
+use super::shop::{AttributeValue, Call, Exception, METHODS, Thrown};
 
-/// What an agent has told its collector about names.
+/// The names that an agent defined at its collector.
 #[derive(Debug, Default)]
 pub(super) struct Symbols {
     ids: HashMap<&'static str, u64>,
     methods: HashMap<usize, u64>,
-    told: HashSet<&'static str>,
-    told_methods: HashSet<usize>,
-    /// Definitions that have not been sent.
+    defined: HashSet<&'static str>,
+    defined_methods: HashSet<usize>,
+    /// Definitions that are not sent yet.
     pub(super) definitions: Vec<u8>,
 }
 
-/// What a symbol is (section 2.2).
+/// The type of a symbol (section 2.2).
 const STRING: u64 = 0;
 const KEYWORD: u64 = 4;
 const CLASS: u64 = 5;
@@ -26,10 +26,10 @@ const METHOD: u64 = 6;
 const SIGNATURE: u64 = 8;
 
 impl Symbols {
-    /// Nothing is taken for known any more (sections 1.1 and 1.2).
+    /// Forgets all definitions (sections 1.1 and 1.2).
     pub(super) fn forget(&mut self, dialect: Dialect) {
-        self.told.clear();
-        self.told_methods.clear();
+        self.defined.clear();
+        self.defined_methods.clear();
         self.definitions.clear();
         if dialect == Dialect::Gen2 {
             self.methods.clear();
@@ -39,7 +39,7 @@ impl Symbols {
     fn string(&mut self, text: &'static str, kind: u64, dialect: Dialect) -> u64 {
         let next = self.ids.len() as u64 + 1;
         let id = *self.ids.entry(text).or_insert(next);
-        if self.told.insert(text) {
+        if self.defined.insert(text) {
             let mut fields = vec![id.into(), text.into()];
             if dialect != Dialect::Gen2 {
                 fields.push(kind.into());
@@ -53,7 +53,7 @@ impl Symbols {
     fn method(&mut self, place: usize, dialect: Dialect) -> u64 {
         let next = self.methods.len() as u64 + 1;
         let id = *self.methods.entry(place).or_insert(next);
-        if self.told_methods.insert(place) {
+        if self.defined_methods.insert(place) {
             let known = &METHODS[place];
             let names = [(known.class, CLASS), (known.name, METHOD), (known.signature, SIGNATURE)];
             let [class, name, signature] = names.map(|(text, kind)| self.string(text, kind, dialect));
@@ -68,25 +68,25 @@ impl Symbols {
 /// Writes one trace.
 pub(super) struct Writer<'a> {
     pub(super) dialect: Dialect,
-    /// gen1: as the streaming tracer does, or as the local one.
+    /// gen1: the streaming tracer, or the local one.
     pub(super) is_streaming: bool,
     pub(super) symbols: &'a mut Symbols,
-    /// Subtracted from the calendar: the agent's running clock.
+    /// Subtracted from the calendar time, this gives the agent's monotonic clock.
     pub(super) behind_nanos: u64,
-    /// gen2: the spans of the trace.
+    /// gen2: the number of spans of the trace.
     pub(super) span_ids: (i64, Option<i64>),
-    /// Where traces inside the trace have ended: places where it may be cut.
+    /// The ends of inner traces: places where the trace may be divided.
     pub(super) cuts: Vec<usize>,
 }
 
-/// So many nanoseconds are a tick.
+/// Nanoseconds per tick.
 const TICK_NANOS: u64 = 1 << 16;
 const MASK_40: u64 = (1 << 40) - 1;
 
 impl Writer<'_> {
     /// Appends the records of a trace to `out`.
     pub(super) fn trace(&mut self, root: &Call, out: &mut Vec<u8>) {
-        // The local tracer of gen1 counts from the start of the trace.
+        // Times of the local tracer of gen1 are relative to the start of the trace.
         let is_local = self.dialect == Dialect::Gen1 && !self.is_streaming;
         let origin = if is_local { root.start_nanos } else { self.behind_nanos };
         let flags = if root.has_failed() { 0x310A } else { 0x2108 };
@@ -149,30 +149,30 @@ impl Writer<'_> {
 
     fn attributes(&mut self, call: &Call, out: &mut Vec<u8>) {
         if self.dialect == Dialect::Gen2 {
-            for (key, said) in &call.attributes {
+            for (key, given) in &call.attributes {
                 let key = self.symbols.string(key, STRING, self.dialect);
-                tagged(6, Value::Array(vec![key.into(), as_text(said).into()]), out);
+                tagged(6, Value::Array(vec![key.into(), as_text(given).into()]), out);
             }
             return;
         }
         let mut pairs: Vec<(Value, Value)> =
-            call.attributes.iter().map(|(key, said)| (self.key(key), value(said))).collect();
+            call.attributes.iter().map(|(key, given)| (self.key(key), value(given))).collect();
         if self.is_streaming {
             for pair in pairs {
                 tagged(9, Value::Map(vec![pair]), out);
             }
         } else if !pairs.is_empty() {
-            pairs.retain(|(_, said)| !said.is_null());
+            pairs.retain(|(_, given)| !given.is_null());
             tagged(9, Value::Map(pairs), out);
         }
-        if let Some((kind, key, said)) = &call.upward {
+        if let Some((kind, key, given)) = &call.upward {
             let kind = kind.map_or(0, |kind| self.symbols.string(kind, KEYWORD, self.dialect));
-            let map = Value::Map(vec![(self.key(key), value(said))]);
+            let map = Value::Map(vec![(self.key(key), value(given))]);
             tagged(0x26, Value::Array(vec![kind.into(), map]), out);
         }
     }
 
-    /// The key of an attribute: the documented form writes it out, agents refer to it.
+    /// The key of an attribute: a text in the documented dialect, a reference in others.
     fn key(&mut self, text: &'static str) -> Value {
         match self.dialect {
             Dialect::Doc => text.into(),
@@ -214,7 +214,7 @@ impl Writer<'_> {
         out.push(0xFF);
     }
 
-    /// 40 bits of time and 24 of something else, in the order of the machine or of the network (section 2.3).
+    /// A word of 40 bits of time and 24 other bits, little-endian or big-endian (section 2.3).
     fn word(&self, ticks: u64, high: u64, out: &mut Vec<u8>) {
         let word = ticks & MASK_40 | high << 40;
         let is_big = self.dialect == Dialect::Gen1 && !self.is_streaming;
@@ -232,26 +232,26 @@ fn file(class: &str) -> &'static str {
     }
 }
 
-fn value(said: &Said) -> Value {
-    match said {
-        Said::Text(text) => text.as_str().into(),
-        Said::Int(number) => (*number).into(),
-        Said::Float(number) => (*number).into(),
-        Said::Bool(flag) => (*flag).into(),
-        Said::List(list) => Value::Array(list.iter().map(value).collect()),
-        Said::Nothing => Value::Null,
+fn value(given: &AttributeValue) -> Value {
+    match given {
+        AttributeValue::Text(text) => text.as_str().into(),
+        AttributeValue::Int(number) => (*number).into(),
+        AttributeValue::Float(number) => (*number).into(),
+        AttributeValue::Bool(flag) => (*flag).into(),
+        AttributeValue::List(list) => Value::Array(list.iter().map(value).collect()),
+        AttributeValue::Nothing => Value::Null,
     }
 }
 
-/// The local tracer of gen2 makes everything a text.
-fn as_text(said: &Said) -> String {
-    match said {
-        Said::Text(text) => text.clone(),
-        Said::Int(number) => number.to_string(),
-        Said::Float(number) => number.to_string(),
-        Said::Bool(flag) => flag.to_string(),
-        Said::List(list) => format!("[{}]", list.iter().map(as_text).collect::<Vec<_>>().join(", ")),
-        Said::Nothing => "null".to_owned(),
+/// The local tracer of gen2 writes all values as text.
+fn as_text(given: &AttributeValue) -> String {
+    match given {
+        AttributeValue::Text(text) => text.clone(),
+        AttributeValue::Int(number) => number.to_string(),
+        AttributeValue::Float(number) => number.to_string(),
+        AttributeValue::Bool(flag) => flag.to_string(),
+        AttributeValue::List(list) => format!("[{}]", list.iter().map(as_text).collect::<Vec<_>>().join(", ")),
+        AttributeValue::Nothing => "null".to_owned(),
     }
 }
 
@@ -260,6 +260,6 @@ fn tagged(tag: u64, inner: Value, out: &mut Vec<u8>) {
 }
 
 fn write(out: &mut Vec<u8>, value: &Value) {
-    // Memory takes everything.
+    // Writing to memory does not fail.
     let _ = ciborium::into_writer(value, out);
 }

@@ -1,7 +1,7 @@
-//! JSON lines: one event, one line, keys always in the order that `docs/event-model.md` gives.
+//! JSON lines: one event, one line, keys always in the order of `docs/event-model.md`.
 //!
-//! Written by hand, because this is where most of the collector's time goes: keys are ready-made pieces, text that
-//! the batch knows to be plain is copied, and what holds for a whole connection is rendered once.
+//! Written by hand, because most of the collector's time is spent here: keys are constant pieces, text that the batch has
+//! marked as plain is copied, and what is constant for a connection is rendered once.
 
 use super::escape::{push_json_escaped, push_short, push_string, push_string_content};
 use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push_u64};
@@ -12,13 +12,13 @@ use crate::event::{
     TextView, ValueView,
 };
 
-/// Encodes events as JSON lines; keeps the last instants.
+/// Encodes events as JSON lines; caches the last times.
 #[derive(Debug, Default)]
 pub struct JsonEncoder {
-    /// When events happened, and when they were observed.
+    /// The times of events, and when they were observed.
     happened: RepeatedTime,
     observed: RepeatedTime,
-    /// Other instants.
+    /// Other times.
     times: TimeFormat,
 }
 
@@ -225,7 +225,7 @@ fn push_each(members: Members<'_>, out: &mut Vec<u8>) {
     members.for_each(|member| push_member(out, member));
 }
 
-/// A key, its value and a comma. Texts are told apart early, so that few pieces need be written.
+/// A key, its value and a comma. Text values have a branch of their own, so that fewer pieces are written.
 #[inline(always)]
 fn push_member(out: &mut Vec<u8>, member: Member<'_>) {
     if let ValueView::Text(text) = member.value() {
@@ -295,7 +295,7 @@ fn push_origin(out: &mut Vec<u8>, origin: &Origin, position: Position) {
     push(out, b"}");
 }
 
-/// The part of an origin that is the same for the whole connection: an object that is still open.
+/// The part of an origin that is constant for a connection: an object without its closing brace.
 fn render_origin(origin: &Origin) -> Vec<u8> {
     let mut out = Vec::new();
     let text_member = |out: &mut Vec<u8>, piece: &[u8], text: &str| {
@@ -343,7 +343,7 @@ fn push(out: &mut Vec<u8>, piece: &[u8]) {
     out.extend_from_slice(piece);
 }
 
-/// Ends an array or object whose elements each left a comma behind.
+/// Ends an array or object in which a comma follows each element.
 fn close(out: &mut Vec<u8>, bracket: u8) {
     match out.last_mut() {
         Some(last) if *last == b',' => *last = bracket,

@@ -1,4 +1,4 @@
-//! Events as bytes: [`json`] for machines, [`text`] for eyes.
+//! Encoders of events: [`json`] for programs, [`text`] for people.
 
 mod escape;
 pub mod json;
@@ -9,13 +9,13 @@ mod time;
 use crate::event::EventView;
 use crate::options::Section;
 
-/// How a sink writes events. One record per event, each ended by a line feed.
+/// The encoding of events: one record per event, each ends in a line feed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Format {
-    /// JSON lines, as `docs/event-model.md` says.
+    /// JSON lines, as specified in `docs/event-model.md`.
     #[default]
     Json,
-    /// One line for eyes.
+    /// One human-readable line.
     Text,
 }
 
@@ -37,7 +37,7 @@ impl Format {
     }
 }
 
-/// Encodes events in one format; keeps what it can reuse from one event to the next.
+/// Encodes events in one format; caches what consecutive events share.
 #[derive(Debug, Default)]
 pub struct Encoder {
     format: Format,

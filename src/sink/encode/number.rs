@@ -17,7 +17,7 @@ pub(super) fn push_i64(out: &mut Vec<u8>, value: i64) {
 /// Appends the shortest text that reads back as the same double. JSON has no number for the three that are not
 /// finite, so they are strings.
 pub(super) fn push_f64(out: &mut Vec<u8>, value: f64) {
-    // Whole numbers are what peers mostly put into doubles, and cost a quarter of the others this way.
+    // Most doubles of peers are whole numbers, which cost a quarter of the others this way.
     let whole = value as i64;
     let text: &[u8] = if whole as f64 == value && (1..1_000_000_000_000_000).contains(&whole.unsigned_abs()) {
         push_i64(out, whole);
@@ -34,7 +34,7 @@ pub(super) fn push_f64(out: &mut Vec<u8>, value: f64) {
     out.extend_from_slice(text);
 }
 
-/// Appends a number of whichever type.
+/// Appends a number of any type.
 pub(super) fn push_number(out: &mut Vec<u8>, number: Number) {
     match number {
         Number::I64(value) => push_i64(out, value),
@@ -58,7 +58,7 @@ pub(super) const HEX: [[u8; 2]; 256] = {
 /// Appends bytes as lower-case hex digits.
 #[inline]
 pub(super) fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
-    // Eight bytes at a time: ids are eight or sixteen, and one append is dearer than a table look-up.
+    // Eight bytes at a time: ids are eight or sixteen, and one append costs more than a table look-up.
     for chunk in bytes.chunks(8) {
         let mut digits = [[0; 2]; 8];
         for (pair, byte) in digits.iter_mut().zip(chunk) {

@@ -1,10 +1,10 @@
-//! Lines for eyes on a terminal: what happened first, where it came from last.
+//! Human-readable lines for a terminal: the event first, its origin last.
 //!
 //! ```text
 //! 2026-11-20T12:15:00.123456Z span   web.request  1.5ms  service.name=shop  [datadog 127.0.0.1:40112 #9]
 //! ```
 //!
-//! Not a format for programs: those read JSON. The resource is left out, because it is the same on every line.
+//! Not a format for programs: those read JSON. The resource is omitted, because it is the same on every line.
 
 use std::io::Write;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::event::{
     Temporality, TextView, UnixNanos, ValueView,
 };
 
-/// Appends one event as a line for eyes, line feed included. No character of a peer reaches the terminal that the
-/// terminal would obey rather than show.
+/// Appends one event as a human-readable line, line feed included. Characters of a peer that a terminal interprets
+/// instead of showing them are escaped.
 pub fn encode(event: EventView<'_>, out: &mut Vec<u8>) {
     push_time(out, event.time());
     push(out, " ");
@@ -48,7 +48,7 @@ pub fn encode(event: EventView<'_>, out: &mut Vec<u8>) {
     push_origin(out, event);
 }
 
-/// To the microsecond, in UTC: finer digits would only push the rest aside.
+/// To the microsecond, in UTC: more digits would only lengthen the line.
 fn push_time(out: &mut Vec<u8>, time: Option<UnixNanos>) {
     match time {
         Some(time) => {
@@ -60,7 +60,7 @@ fn push_time(out: &mut Vec<u8>, time: Option<UnixNanos>) {
     }
 }
 
-/// The kind, or for a log its severity, padded to the longest; capitals for what must not be overlooked.
+/// The kind, or for a log its severity, padded to the longest; in capitals what is important.
 fn kind_column(event: EventView<'_>) -> &'static str {
     match event.data() {
         DataView::Log { severity: Severity::Trace, .. } => "trace ",
@@ -88,7 +88,7 @@ fn push_span(out: &mut Vec<u8>, span: &SpanData) {
     }
 }
 
-/// The ids stand behind the attributes: long, and read only by whoever looks for them.
+/// The ids follow the attributes: they are long and rarely read.
 fn push_ids(out: &mut Vec<u8>, span: &SpanData) {
     push(out, "  trace=");
     push_hex(out, &span.trace_id.0);

@@ -1,11 +1,11 @@
-//! Instants as text: RFC 3339, UTC, always nine digits of a second, so that lines sort and line up.
+//! Times as text: RFC 3339, UTC, always nine digits of a second, so that lines sort and align.
 
 use crate::event::UnixNanos;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const NANOS_PER_DAY: u64 = 86_400 * NANOS_PER_SECOND;
 
-/// Formats instants; keeps the date of the last one, because the next is nearly always of the same day.
+/// Formats times; caches the date of the last one, because the next is nearly always on the same day.
 #[derive(Debug)]
 pub(super) struct TimeFormat {
     midnight: u64,
@@ -19,10 +19,10 @@ impl Default for TimeFormat {
 }
 
 impl TimeFormat {
-    /// Appends the instant in RFC 3339, e.g. `2026-11-20T12:15:00.123456789Z`.
+    /// Appends the time in RFC 3339, e.g. `2026-11-20T12:15:00.123456789Z`.
     pub(super) fn push(&mut self, out: &mut Vec<u8>, time: UnixNanos) {
         let mut since_midnight = time.0.wrapping_sub(self.midnight);
-        // Of the last day that nanoseconds reach some minutes are missing: there the first of 1970 would seem to follow.
+        // The last day that nanoseconds reach is not complete: without the first condition 1970-01-01 would pass for its rest.
         if time.0 < self.midnight || since_midnight >= NANOS_PER_DAY {
             since_midnight = time.0 % NANOS_PER_DAY;
             self.midnight = time.0 - since_midnight;
@@ -31,7 +31,7 @@ impl TimeFormat {
         let seconds = (since_midnight / NANOS_PER_SECOND) as u32;
         let nanos = (since_midnight % NANOS_PER_SECOND) as u32;
 
-        // The digits are set where they stay: to build them elsewhere and copy them takes twice as long.
+        // The digits are written in place: to build them elsewhere and copy them takes twice as long.
         out.extend_from_slice(b"0000-00-00T00:00:00.000000000Z");
         let Some(text) = out.last_chunk_mut::<30>() else { return };
         text[..10].copy_from_slice(&self.date);
@@ -46,13 +46,13 @@ impl TimeFormat {
     }
 }
 
-/// Formats instants that are mostly the one before again: events that were read at once were observed at once, and
-/// clocks of milliseconds stand still for many events.
+/// Formats times that are often the same as the one before: events of one read were observed at the same time, and many
+/// events can have the same millisecond.
 #[derive(Debug, Default)]
 pub(super) struct RepeatedTime {
     times: TimeFormat,
     last: Option<UnixNanos>,
-    /// The text of `last`, once it has come twice: reading back what was written just now means to wait for it.
+    /// The text of `last`, once it has occurred twice: reading back what was just written stalls the processor.
     text: Option<[u8; 30]>,
 }
 
@@ -89,7 +89,7 @@ const PAIRS: [[u8; 2]; 100] = {
 
 /// The civil date of a day, counted from 1970-01-01, as `2026-11-20`.
 ///
-/// Years are taken to begin in March: then the leap day is the last of its year, and no month before it moves.
+/// Years are counted from March: then the leap day is the last day of its year, and does not move any month.
 /// The calendar repeats every 400 years; we count from the 1st of March 1600, where such a cycle begins.
 fn date(days_since_1970: u32) -> [u8; 10] {
     const FROM_1600_TO_1970: u32 = 135_080;
@@ -100,7 +100,7 @@ fn date(days_since_1970: u32) -> [u8; 10] {
 
     let days = days_since_1970 + FROM_1600_TO_1970;
     let (cycle, days) = (days / CYCLE, days % CYCLE);
-    // The last century of a cycle, and the last year of four, are a day longer: that day is not one of the next.
+    // The last century of a cycle, and the last year of four, are one day longer; that day does not belong to the next.
     let century = (days / CENTURY).min(3);
     let days = days - century * CENTURY;
     let (four_years, days) = (days / FOUR_YEARS, days % FOUR_YEARS);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_is_said_again_and_what_differs_is_not() {
+    fn a_repeated_time_has_the_same_text_and_another_one_has_its_own() {
         let (mut times, mut out) = (RepeatedTime::default(), Vec::new());
         let nanos = [0, 0, 0, 1, 1, 1, 1, 0, NANOS_PER_DAY, 0, u64::MAX, u64::MAX, u64::MAX];
         nanos.iter().for_each(|nanos| times.push(&mut out, UnixNanos(*nanos)));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_remembered_date_survives_going_back_and_forth_across_midnight() {
+    fn the_cached_date_is_right_back_and_forth_across_midnight() {
         let mut times = TimeFormat::default();
         let midnight = 1_795_132_800 * NANOS_PER_SECOND;
         for nanos in [midnight, midnight - 1, midnight + 1, 0, u64::MAX, 2, midnight + NANOS_PER_DAY, midnight] {

@@ -13,8 +13,6 @@ use crate::log_throttle::LogThrottle;
 const BLOCK_BYTES: usize = 256 * 1024;
 /// Reports that a file cannot be compressed.
 static TROUBLE: LogThrottle = LogThrottle::new();
-/// Memory that a compression takes: input and output blocks, and the compressor's own tables.
-pub(super) const MAX_BYTES: u64 = 2 << 20;
 
 /// Compresses one file after the other until `stop` is set. A file that cannot be compressed stays as it is, with a
 /// warning; it is tried again when the next file is finished, or after the next start.

@@ -1,4 +1,4 @@
-//! Forcing files and directories to the disk.
+//! Forcing files and directories to the disk, and locks.
 
 use std::fs;
 use std::io;
@@ -64,6 +64,20 @@ pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
     fs::File::open(directory)?.sync_all()
 }
 
+/// Locks a file against other writers, who would cut off each other's unfinished records. Not every file system can
+/// lock; on others there is no lock.
+///
+/// # Errors
+/// Another process has the lock.
+pub(super) fn lock(file: &fs::File) -> io::Result<()> {
+    match file.try_lock() {
+        Err(fs::TryLockError::WouldBlock) => {
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, "another process is writing it"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The directory that contains `path`; `.` for a bare name.
 pub(super) fn directory_of(path: &Path) -> &Path {
     match path.parent() {
@@ -83,7 +97,7 @@ pub(super) mod faults {
     }
 
     /// The next `count` syncs of files or directories fail.
-    pub(in crate::sink::file) fn fail_syncs(count: u32) {
+    pub(crate) fn fail_syncs(count: u32) {
         FAILING_SYNCS.set(count);
     }
 
@@ -93,11 +107,11 @@ pub(super) mod faults {
         if left > 0 { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
     }
 
-    pub(in crate::sink::file) fn sync_data(file: &fs::File) -> io::Result<()> {
+    pub(crate) fn sync_data(file: &fs::File) -> io::Result<()> {
         fail().and_then(|()| file.sync_data())
     }
 
-    pub(in crate::sink::file) fn sync_directory(directory: &Path) -> io::Result<()> {
-        fail().and_then(|()| super::sync_directory(directory))
+    pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
+        fail().and_then(|()| fs::File::open(directory)?.sync_all())
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use flate2::Crc;
 
-use super::disk::{Disk, directory_of};
+use super::disk::{Disk, directory_of, lock};
 use super::names;
 use super::options::{Fsync, Options};
 use super::tail;
@@ -91,7 +91,7 @@ impl Live {
                 true
             }
             Ok(_) => false,
-            // A directory that cannot be searched now says nothing about the file.
+            // A directory that cannot be searched now does not show that the file was moved.
             Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
         }
     }
@@ -249,20 +249,6 @@ impl Unsynced {
             at += len as u64;
         }
         Ok(())
-    }
-}
-
-/// Locks a file against other writers, who would cut off each other's unfinished records. Not every file system can
-/// lock; on others there is no lock.
-///
-/// # Errors
-/// Another process has the lock.
-pub(super) fn lock(file: &fs::File) -> io::Result<()> {
-    match file.try_lock() {
-        Err(fs::TryLockError::WouldBlock) => {
-            Err(io::Error::new(io::ErrorKind::ResourceBusy, "another process is writing it"))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -25,14 +25,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::task::{JoinHandle, spawn_blocking};
 
+use self::options::FLUSH_BYTES;
 use self::outputs::Outputs;
 use self::template::Template;
 use super::{Selection, Sink, SinkError, SinkFault, Unwritten};
 
 pub use self::options::{Compression, Fsync, Options};
-
-/// When more than this many encoded bytes wait, they are written without waiting for the worker's flush.
-const FLUSH_BYTES: usize = 512 * 1024;
 
 /// Writes events into files. Dropped, it stops a compression in progress; the next sink of the same path resumes it.
 #[derive(Debug)]

@@ -155,7 +155,7 @@ fn changed(entry: &fs::DirEntry) -> String {
     since_epoch.map(|nanos| stamp(UnixNanos(u64::try_from(nanos).unwrap_or(u64::MAX)))).unwrap_or_default()
 }
 
-/// What a name says about its file.
+/// The result of [`classify`].
 #[derive(Debug, PartialEq)]
 struct Classified {
     state: State,
@@ -165,7 +165,7 @@ struct Classified {
     live: String,
 }
 
-/// What a file's name says, `None` when the sink cannot have given it.
+/// Reads a file's name; `None` when the sink cannot have given it.
 fn classify(name: &str, is_live_name: impl Fn(&str) -> bool) -> Option<Classified> {
     if is_live_name(name) {
         return Some(Classified { state: State::Live, finished: None, live: name.to_owned() });

@@ -2,12 +2,23 @@
 
 use std::time::Duration;
 
-use super::outputs::{KEPT_BYTES, MAX_HELD_BYTES, MAX_OPEN};
 use super::template::Template;
-use super::{FLUSH_BYTES, compress};
 use crate::event::MOST_BATCH_BYTES;
 use crate::options::{Bounds, LONGEST, Section};
 use crate::sink::encode::Format;
+
+/// When more than this many encoded bytes wait, they are written without waiting for the worker's flush.
+pub(super) const FLUSH_BYTES: usize = 512 * 1024;
+/// At most this many files are open; beyond that, the one that was written longest ago is closed.
+pub(super) const MAX_OPEN: usize = 16;
+/// Capacity that a file keeps for further records while it has none to write.
+pub(super) const KEPT_BYTES: usize = 64 * 1024;
+/// When more encoded bytes than this are held for files that cannot be written, connections of their listeners wait.
+pub(super) const CROWDED_BYTES: usize = 64 * 1024;
+/// Encoded bytes that are held for files that cannot be written. When more are held, the whole sink waits.
+pub(super) const MAX_HELD_BYTES: usize = 2 * 1024 * 1024;
+/// Memory that a compression takes: input and output blocks, and the compressor's own tables.
+const COMPRESSION_BYTES: u64 = 2 << 20;
 
 /// The options of a [`super::File`]. Every field has a default, so `Options::default()` is a working sink.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,7 +108,7 @@ impl Options {
         let kept = (MAX_OPEN * KEPT_BYTES + MAX_HELD_BYTES) as u64;
         bounds.add(of, "lines on their way to files", FLUSH_BYTES as u64 + MOST_BATCH_BYTES + kept);
         if self.compression != Compression::None {
-            bounds.add(of, "a file being compressed", compress::MAX_BYTES);
+            bounds.add(of, "a file being compressed", COMPRESSION_BYTES);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime};
 
 use super::disk::Disk;
 use super::live::Live;
-use super::options::{Compression, Fsync, Options};
+use super::options::{CROWDED_BYTES, Compression, Fsync, KEPT_BYTES, MAX_HELD_BYTES, MAX_OPEN, Options};
 use super::template::Template;
 use super::tidy;
 use super::trouble::Trouble;
@@ -18,12 +18,6 @@ use crate::sink::encode::Encoder;
 use crate::sink::records::Records;
 use crate::sink::{Selection, SinkFault, Unwritten};
 
-/// At most this many files are open; beyond that, the one that was written longest ago is closed.
-pub(super) const MAX_OPEN: usize = 16;
-/// Capacity that a file keeps for further records while it has none to write.
-pub(super) const KEPT_BYTES: usize = 64 * 1024;
-/// Encoded bytes that are held for files that cannot be written. When more are held, the whole sink waits.
-pub(super) const MAX_HELD_BYTES: usize = 2 * 1024 * 1024;
 /// Reports that directories cannot be listed.
 static UNTIDY: LogThrottle = LogThrottle::new();
 /// Reports a fault of a file that another process has moved or removed.
@@ -52,7 +46,7 @@ pub(super) struct Outputs {
     /// The expansion of the template's date items at the last tick.
     date: Option<PathBuf>,
     to_compress: Vec<PathBuf>,
-    /// What the worker is to be told about batches that are not written.
+    /// Batches that are not written, for the next report to the worker.
     unwritten: Unwritten,
 }
 
@@ -177,7 +171,8 @@ impl Outputs {
     /// Which batches are not written after a flush or tick, and why.
     pub(super) fn take_unwritten(&mut self) -> Unwritten {
         let held = self.outputs.iter().flat_map(|output| &output.batches).copied().collect::<BTreeSet<_>>();
-        Unwritten { held, ..std::mem::take(&mut self.unwritten) }
+        let is_crowded = self.held_bytes > CROWDED_BYTES;
+        Unwritten { held, is_crowded, ..std::mem::take(&mut self.unwritten) }
     }
 
     /// Writes everything that waits. A file that cannot be written holds its own records, or drops them when no retry can

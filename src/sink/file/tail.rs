@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use super::live::lock;
+use super::disk::lock;
 use crate::sink::encode::Format;
 
 /// The first bytes of our JSON records.
@@ -15,7 +15,7 @@ const RECORD_START: &[u8] = br#"{"time":"#;
 const MAX_RECORD_BYTES: u64 = 16 * 1024 * 1024;
 const BLOCK: u64 = 64 * 1024;
 
-/// Repairs a file that nobody has open, if it ends in the middle of a record. Leaves a file alone that another process
+/// Repairs a file that is not open here, if it ends in the middle of a record. Leaves a file alone that another process
 /// has locked.
 ///
 /// # Errors

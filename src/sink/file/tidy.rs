@@ -17,7 +17,7 @@ use crate::log_throttle::LogThrottle;
 /// Reports that a file cannot be repaired, finished or removed.
 static TROUBLE: LogThrottle = LogThrottle::new();
 
-/// Repairs the end of every unfinished file that the template can have named and that nobody has open: a killed process
+/// Repairs the end of every unfinished file that the template can have named and that is not open here: a killed process
 /// leaves its last record half-written, and the file of a past date is never opened again.
 ///
 /// # Errors

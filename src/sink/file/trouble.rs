@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// Pauses between two tries: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-/// Permission that is refused this many times in a row, over about 10 seconds, is refused for good.
+/// Permission that is refused this many times in a row, over about 10 seconds, counts as permanent.
 const MAX_REFUSALS: u32 = 8;
 /// Linux's ELOOP, which has no stable `ErrorKind`: too many symbolic links.
 const ELOOP: i32 = 40;
@@ -26,7 +26,7 @@ impl Trouble {
         Trouble { tries, next_try: Instant::now() + pause, is_permanent: is_permanent(error, tries) }
     }
 
-    /// Whether no retry can help until somebody changes something: events for the file are dropped.
+    /// Whether a retry cannot help until the operator changes something: events for the file are dropped.
     pub(super) fn is_permanent(&self) -> bool {
         self.is_permanent
     }

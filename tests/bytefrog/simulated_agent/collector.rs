@@ -1,4 +1,4 @@
-//! A collector that does what a test says, harm included.
+//! A collector that the test controls, and that may do harm.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -39,33 +39,39 @@ pub(crate) fn with_body(json: &str) -> Vec<u8> {
     [&[1], &(json.len() as u16).to_be_bytes()[..], json.as_bytes()].concat()
 }
 
-/// A collector that has an agent's hello.
+/// A collector that has received the hello of an agent.
 pub(crate) struct Collector {
     listener: TcpListener,
     version: u8,
     control: TcpStream,
     unread: Vec<u8>,
-    /// Everything that came on the control connection.
-    pub(crate) said: VecDeque<Message>,
+    /// Everything received on the control connection.
+    pub(crate) messages_received: VecDeque<Message>,
     data: Vec<JoinHandle<Vec<u8>>>,
 }
 
 impl Collector {
-    /// Where a collector can be reached, and the collector once an agent has said hello.
+    /// The address of a collector, and the collector once an agent has sent its hello.
     pub(crate) async fn bind(version: u8) -> (SocketAddr, impl Future<Output = Collector>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let ready = async move {
             let (control, _) = listener.accept().await.unwrap();
-            let mut collector =
-                Collector { listener, version, control, unread: Vec::new(), said: VecDeque::new(), data: Vec::new() };
+            let mut collector = Collector {
+                listener,
+                version,
+                control,
+                unread: Vec::new(),
+                messages_received: VecDeque::new(),
+                data: Vec::new(),
+            };
             assert!(matches!(collector.next().await.unwrap().kind, 0 | 16));
             collector
         };
         (address, ready)
     }
 
-    /// Sends bytes in one write. That the agent is gone is its own affair.
+    /// Sends bytes in one write. The agent may be gone.
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
         let _ = self.control.write_all(bytes).await;
     }
@@ -75,7 +81,7 @@ impl Collector {
         loop {
             if let Some(message) = walk::message(&self.unread, self.version) {
                 self.unread.drain(..message.len);
-                self.said.push_back(message.clone());
+                self.messages_received.push_back(message.clone());
                 return Some(message);
             }
             if self.control.read_buf(&mut self.unread).await.unwrap_or(0) == 0 {
@@ -104,14 +110,14 @@ impl Collector {
         stream
     }
 
-    /// Configures and starts the agent, and takes its data connections.
+    /// Configures and starts the agent, and accepts its data connections.
     pub(crate) async fn start(&mut self, connections: i32) {
         self.send(&configuration(self.version, 20, connections, 42)).await;
         self.send(START).await;
         self.take(connections).await;
     }
 
-    /// Takes data connections, each of which is read to its end.
+    /// Accepts data connections, each of which is read to its end.
     pub(crate) async fn take(&mut self, connections: i32) {
         for _ in 0..connections {
             let mut stream = self.accept(&[31]).await;

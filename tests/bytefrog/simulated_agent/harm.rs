@@ -1,4 +1,4 @@
-//! Every row of section 1.4 of the protocol notes that a collector can cause is noticed.
+//! Every row of section 1.4 that a collector can cause is noticed.
 
 use std::future::pending;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::collector::{Collector, PAUSE, START, STOP, SUSPEND, UNPAUSE, UNSUSPEN
 use super::options;
 use super::walk;
 
-/// The error of an agent to whose hello a collector answers these bytes, and closes when told so.
+/// The error of an agent whose collector answers the hello with these bytes, and then may close.
 async fn handshake(options: Options, answer: &[u8], closes: bool) -> String {
     let (to, collector) = Collector::bind(options.version).await;
     let conversation = async {
@@ -26,7 +26,7 @@ async fn handshake(options: Options, answer: &[u8], closes: bool) -> String {
     sent.unwrap_err().to_string()
 }
 
-/// The error of an agent whose collector sends these bytes as soon as it has settled, and what it still said.
+/// The error of an agent whose collector sends these bytes as soon as the agent has settled, and its later messages.
 async fn commanded(version: u8, commands: &[&[u8]]) -> (String, Vec<walk::Message>) {
     let (to, collector) = Collector::bind(version).await;
     let conversation = async {
@@ -37,15 +37,15 @@ async fn commanded(version: u8, commands: &[&[u8]]) -> (String, Vec<walk::Messag
             collector.send(command).await;
         }
         while collector.next().await.is_some() {}
-        collector.said.into()
+        collector.messages_received.into()
     };
-    let ((sent, _), said) = join!(run_alone(to, options(version), 1, u64::MAX, pending()), conversation);
-    (sent.unwrap_err().to_string(), said)
+    let ((sent, _), messages_received) = join!(run_alone(to, options(version), 1, u64::MAX, pending()), conversation);
+    (sent.unwrap_err().to_string(), messages_received)
 }
 
 #[track_caller]
 fn assert_says(error: &str, expected: &str) {
-    assert!(error.contains(expected), "{error:?} should say {expected:?}");
+    assert!(error.contains(expected), "{error:?} should contain {expected:?}");
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn a_hello_that_is_not_answered_with_a_configuration_aborts_the_jvm() {
 
 #[tokio::test]
 async fn silence_hangs_the_program() {
-    let hasty = Options { patience: Duration::from_secs(1), ..options(4) };
+    let hasty = Options { timeout: Duration::from_secs(1), ..options(4) };
     assert_says(&handshake(hasty, b"", false).await, "the program would have hung: no configuration within 1s");
     let error = handshake(hasty, &configuration(4, 1_000, 1, 1), false).await;
     assert_says(&error, "the program would have hung: no start within 1s");
@@ -91,7 +91,7 @@ async fn harmful_values_are_noticed() {
     assert_says(&handshake(options(1), &blob, false).await, "the JVM would have aborted: the configuration cannot");
     let crowd = Options { threads: 513, ..options(1) };
     let error = handshake(crowd, &configuration(1, 20, 1, 1), false).await;
-    assert_says(&error, "the program would have hung: 513 threads at once dead-lock over 512 buffers");
+    assert_says(&error, "the program would have hung: 513 threads at once deadlock over 512 buffers");
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn commands_before_start_keep_the_program_from_running() {
 }
 
 #[tokio::test]
-async fn commands_in_the_same_breath_as_start_are_noticed() {
+async fn commands_immediately_after_start_are_noticed() {
     for (command, expected) in [
         (STOP, "out of control: stop came right after start"),
         (SUSPEND, "out of control: suspend came right after start"),
@@ -122,7 +122,7 @@ async fn commands_in_the_same_breath_as_start_are_noticed() {
 }
 
 #[tokio::test]
-async fn commands_in_the_wrong_mode_kill_the_trace_which_says_so() {
+async fn commands_in_the_wrong_mode_end_the_trace_which_reports_it() {
     let settings = configuration(2, 20, 1, 1);
     for (commands, expected) in [
         (&[UNPAUSE] as &[&[u8]], "unpause came in mode Tracing"),
@@ -134,11 +134,18 @@ async fn commands_in_the_wrong_mode_kill_the_trace_which_says_so() {
         (&[&[77]], "a message of the unknown type 77 came in mode Tracing"),
         (&[b"\x63\x00\x02no"], "received error from HQ: no"),
     ] {
-        let (error, said) = commanded(2, commands).await;
+        let (error, messages_received) = commanded(2, commands).await;
         assert_says(&error, &format!("the trace would have died: {expected}"));
-        let told: Vec<_> = said.iter().filter(|said| said.kind == 99).map(|said| said.text.as_str()).collect();
-        assert_eq!(told, [expected]);
-        assert_eq!(said.last().map(|said| (said.kind, said.value)), Some((8, u32::from(b'X'))));
+        let errors: Vec<_> = messages_received
+            .iter()
+            .filter(|messages_received| messages_received.kind == 99)
+            .map(|messages_received| messages_received.text.as_str())
+            .collect();
+        assert_eq!(errors, [expected]);
+        assert_eq!(
+            messages_received.last().map(|messages_received| (messages_received.kind, messages_received.value)),
+            Some((8, u32::from(b'X')))
+        );
     }
 }
 
@@ -158,14 +165,14 @@ async fn refused_or_unanswered_data_connections_are_noticed() {
             let _open = collector.accept(answer).await;
             while collector.next().await.is_some() {}
         };
-        let hasty = Options { patience: Duration::from_secs(1), ..options(1) };
+        let hasty = Options { timeout: Duration::from_secs(1), ..options(1) };
         let ((sent, _), ()) = join!(run_alone(to, hasty, 1, 1_000, pending()), conversation);
         assert_says(&sent.unwrap_err().to_string(), expected);
     }
 }
 
 #[tokio::test]
-async fn a_program_is_told_to_its_end_when_control_is_lost() {
+async fn a_program_is_traced_to_its_end_when_control_is_lost() {
     let (to, collector) = Collector::bind(4).await;
     let conversation = async {
         let mut collector = collector.await;
@@ -177,8 +184,8 @@ async fn a_program_is_told_to_its_end_when_control_is_lost() {
         tokio::io::AsyncReadExt::read_to_end(&mut data, &mut bytes).await.unwrap();
         walk::messages(&bytes, 4)
     };
-    let ((sent, remarks), messages) = join!(run_alone(to, options(4), 1, 200_000, pending()), conversation);
+    let ((sent, observations), messages) = join!(run_alone(to, options(4), 1, 200_000, pending()), conversation);
     assert_says(&sent.unwrap_err().to_string(), "closed the control connection while the program was traced");
-    assert!(remarks.control_lost);
+    assert!(observations.control_lost);
     assert_eq!(messages.iter().filter(|message| message.sequence.is_some()).count(), 200_000);
 }

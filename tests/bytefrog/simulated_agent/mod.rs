@@ -1,4 +1,4 @@
-//! The simulated Java agents, held against a reader and a collector of their own.
+//! The simulated Java agents, compared with an independent reader and collector.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed; the lint knows only test functions")]
 
 mod collector;
@@ -21,7 +21,7 @@ fn options(version: u8) -> Options {
     Options { version, ..Options::default() }
 }
 
-/// What a program tells in `events` events, in the order in which its buffers fill.
+/// The messages of a program of `events` events, in the order in which its buffers are filled.
 fn stream(seed: u64, options: Options, events: u64) -> Vec<u8> {
     let mut program = Program::new(seed, 0, options, 4 << 20);
     let mut bytes = Vec::new();
@@ -55,7 +55,7 @@ fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
 }
 
 #[test]
-fn each_version_says_what_its_agents_say() {
+fn each_version_sends_the_messages_of_its_agents() {
     for (version, expected) in [
         (1, [10, 11, 12, 20, 21, 22, 23, 50].as_slice()),
         (2, &[10, 11, 20, 21]),
@@ -68,7 +68,7 @@ fn each_version_says_what_its_agents_say() {
 }
 
 #[test]
-fn numbers_are_complete_names_are_told_and_calls_are_nested() {
+fn numbers_are_complete_names_are_sent_and_calls_are_nested() {
     for version in 1..=4 {
         for in_order in [false, true] {
             for threads in [1, 4, 64] {
@@ -86,7 +86,7 @@ fn numbers_are_complete_names_are_told_and_calls_are_nested() {
 }
 
 #[test]
-fn real_agents_lose_the_order_and_an_orderly_one_keeps_it() {
+fn real_agents_lose_the_order_and_an_ordered_one_keeps_it() {
     for version in 1..=4 {
         let early = |in_order| {
             let options = Options { in_order, ..options(version) };
@@ -112,7 +112,7 @@ fn real_agents_lose_the_order_and_an_orderly_one_keeps_it() {
 }
 
 #[test]
-fn threads_are_named_and_some_new_names_come_before_the_old() {
+fn threads_are_named_and_some_new_names_arrive_before_the_old() {
     let mut before = 0;
     for seed in 0..20 {
         let messages = walk::messages(&stream(seed, Options { threads: 16, ..options(1) }, 20_000), 1);
@@ -141,10 +141,14 @@ fn a_visit_follows_every_call_and_its_lines_are_those_of_its_method() {
     assert!(lines.values().any(|line| line.value > 32_767), "pages have many lines");
 }
 
-/// The modes that heartbeats told, repetitions left out.
+/// The modes that heartbeats reported, without repetitions.
 fn modes(collector: &Collector) -> String {
-    let mut modes: Vec<_> =
-        collector.said.iter().filter(|said| said.kind == 8).map(|said| char::from(said.value as u8)).collect();
+    let mut modes: Vec<_> = collector
+        .messages_received
+        .iter()
+        .filter(|messages_received| messages_received.kind == 8)
+        .map(|messages_received| char::from(messages_received.value as u8))
+        .collect();
     modes.dedup();
     modes.into_iter().collect()
 }
@@ -160,7 +164,7 @@ async fn what_an_agent_sends_is_what_it_counts_in_every_version() {
                 let streams = collector.finish().await;
                 (collector, streams)
             };
-            let ((sent, remarks), (collector, streams)) =
+            let ((sent, observations), (collector, streams)) =
                 join!(run_alone(to, options(version), 1, 20_000, pending()), conversation);
             let sent = sent.unwrap();
             let numbered = walk::numbered(&streams);
@@ -169,28 +173,28 @@ async fn what_an_agent_sends_is_what_it_counts_in_every_version() {
             walk::assert_mapped(&streams);
             assert_eq!(streams.len(), connections as usize);
 
-            // One for the end of the run, which no message tells.
-            assert_eq!(sent.events, (numbered.len() + collector.said.len()) as u64 + 1);
+            // One for the end of the run, which has no message.
+            assert_eq!(sent.events, (numbered.len() + collector.messages_received.len()) as u64 + 1);
             let data: Vec<_> = streams.iter().flatten().collect();
             let hellos = connections as usize;
-            assert_eq!(sent.messages, (data.len() + collector.said.len() + hellos) as u64);
-            let bytes: usize = data.into_iter().chain(&collector.said).map(|message| message.len).sum();
+            assert_eq!(sent.messages, (data.len() + collector.messages_received.len() + hellos) as u64);
+            let bytes: usize = data.into_iter().chain(&collector.messages_received).map(|message| message.len).sum();
             assert_eq!(sent.bytes, (bytes + 2 * hellos) as u64);
 
             let modes = modes(&collector);
             assert!(modes == "IX" || modes == "ITX", "{modes}");
-            assert_eq!(collector.said[1].kind, 8, "a heartbeat at once");
-            let classes = kinds(&Vec::from(collector.said));
+            assert_eq!(collector.messages_received[1].kind, 8, "a heartbeat immediately");
+            let classes = kinds(&Vec::from(collector.messages_received));
             assert!(classes.contains(&40) && classes.contains(&41));
-            assert!(!remarks.stopped && !remarks.control_lost);
-            let configured = remarks.configuration.unwrap();
+            assert!(!observations.stopped && !observations.control_lost);
+            let configured = observations.configuration.unwrap();
             assert_eq!((configured.run, configured.data_senders, configured.exclusions), (42, connections, 2));
         }
     }
 }
 
 #[tokio::test]
-async fn an_orderly_agent_sends_everything_over_its_first_data_connection() {
+async fn an_ordered_agent_sends_everything_over_its_first_data_connection() {
     let (to, collector) = Collector::bind(2).await;
     let conversation = async {
         let mut collector = collector.await;
@@ -206,13 +210,13 @@ async fn an_orderly_agent_sends_everything_over_its_first_data_connection() {
 }
 
 #[tokio::test]
-async fn an_agent_of_a_project_says_so() {
+async fn an_agent_of_a_project_sends_its_project_id() {
     let (to, collector) = Collector::bind(4).await;
     let conversation = async {
         let mut collector = collector.await;
         collector.start(1).await;
         collector.finish().await;
-        collector.said[0].clone()
+        collector.messages_received[0].clone()
     };
     let options = Options { project: -7, ..options(4) };
     let ((sent, _), hello) = join!(run_alone(to, options, 1, 10, pending()), conversation);
@@ -232,15 +236,15 @@ async fn a_later_configuration_replaces_the_earlier_one() {
         collector.take(1).await;
         collector.finish().await
     };
-    let ((sent, remarks), streams) = join!(run_alone(to, options(1), 1, 10, pending()), conversation);
+    let ((sent, observations), streams) = join!(run_alone(to, options(1), 1, 10, pending()), conversation);
     sent.unwrap();
     assert_eq!(streams.len(), 1);
-    let configured = remarks.configuration.unwrap();
+    let configured = observations.configuration.unwrap();
     assert_eq!((configured.run, configured.heartbeat_interval), (9, 30));
 }
 
 #[tokio::test]
-async fn a_configuration_in_pieces_is_taken() {
+async fn a_configuration_in_pieces_is_accepted() {
     for version in 1..=4 {
         let (to, collector) = Collector::bind(version).await;
         let conversation = async {
@@ -286,14 +290,19 @@ async fn modes_follow_commands_and_a_suspension_leaves_a_break_and_no_gap() {
         let numbered = walk::numbered(&streams);
         walk::assert_complete(&numbered);
         assert_eq!(modes(&collector), "ITSTPTX");
-        let breaks: Vec<_> = collector.said.iter().filter(|said| said.kind == 9).map(|said| said.value).collect();
+        let breaks: Vec<_> = collector
+            .messages_received
+            .iter()
+            .filter(|messages_received| messages_received.kind == 9)
+            .map(|messages_received| messages_received.value)
+            .collect();
         assert_eq!(breaks.len(), 1);
         assert!((breaks[0] as usize) < numbered.len(), "{} of {}", breaks[0], numbered.len());
     }
 }
 
 #[tokio::test]
-async fn a_paused_program_stands_still() {
+async fn a_paused_program_makes_no_calls() {
     let (to, collector) = Collector::bind(3).await;
     let conversation = async {
         let mut collector = collector.await;
@@ -304,14 +313,14 @@ async fn a_paused_program_stands_still() {
         collector.send(STOP).await;
         collector.finish().await
     };
-    let ((sent, remarks), streams) = join!(run_alone(to, options(3), 1, u64::MAX, pending()), conversation);
+    let ((sent, observations), streams) = join!(run_alone(to, options(3), 1, u64::MAX, pending()), conversation);
     sent.unwrap();
-    assert!(remarks.stopped);
+    assert!(observations.stopped);
     walk::assert_complete(&walk::numbered(&streams));
 }
 
 #[tokio::test]
-async fn a_stop_ends_the_trace_and_not_by_force() {
+async fn a_stop_ends_the_trace_in_order() {
     for version in 1..=4 {
         let (to, collector) = Collector::bind(version).await;
         let conversation = async {
@@ -322,16 +331,16 @@ async fn a_stop_ends_the_trace_and_not_by_force() {
             let streams = collector.finish().await;
             (modes(&collector), streams)
         };
-        let ((sent, remarks), (modes, streams)) =
+        let ((sent, observations), (modes, streams)) =
             join!(run_alone(to, options(version), 1, u64::MAX, pending()), conversation);
         sent.unwrap();
-        assert!(remarks.stopped && modes == "ITX");
+        assert!(observations.stopped && modes == "ITX");
         walk::assert_complete(&walk::numbered(&streams));
     }
 }
 
 #[tokio::test]
-async fn lost_buffers_leave_gaps_as_large_as_told() {
+async fn lost_buffers_leave_gaps_of_the_reported_size() {
     let (to, collector) = Collector::bind(4).await;
     let conversation = async {
         let mut collector = collector.await;
@@ -339,11 +348,11 @@ async fn lost_buffers_leave_gaps_as_large_as_told() {
         collector.finish().await
     };
     let options = Options { gaps: 10, ..options(4) };
-    let ((sent, remarks), streams) = join!(run_alone(to, options, 1, 100_000, pending()), conversation);
+    let ((sent, observations), streams) = join!(run_alone(to, options, 1, 100_000, pending()), conversation);
     sent.unwrap();
     let numbered = walk::numbered(&streams).len() as u64;
-    assert!((1..50_000).contains(&remarks.lost_events));
-    assert_eq!(numbered + remarks.lost_events, 100_000);
+    assert!((1..50_000).contains(&observations.lost_events));
+    assert_eq!(numbered + observations.lost_events, 100_000);
 }
 
 #[tokio::test]
@@ -365,7 +374,7 @@ async fn several_agents_share_a_count() {
 }
 
 #[tokio::test]
-async fn a_rate_is_kept_and_what_is_not_full_is_sent_all_the_same() {
+async fn a_rate_is_kept_and_partial_buffers_are_sent() {
     let (to, collector) = Collector::bind(2).await;
     let conversation = async {
         let mut collector = collector.await;
@@ -377,12 +386,12 @@ async fn a_rate_is_kept_and_what_is_not_full_is_sent_all_the_same() {
     let (sent, streams) = join!(run(Agent::Bytefrog(options(2)), plan, pending()), conversation);
     let sent = sent.unwrap();
     let numbered = walk::numbered(&streams).len() as f64;
-    // How many it is depends on the machine; that it is no more than the rate allows does not.
+    // The number depends on the machine; that it does not exceed the rate does not.
     assert!(numbered > 2.0 && numbered <= 1_000.0 * sent.seconds + 1.0, "{numbered} in {sent}");
 }
 
 #[tokio::test]
-async fn impossible_agents_are_refused() {
+async fn invalid_options_are_errors() {
     let plan =
         Plan { to: "127.0.0.1:1".parse().unwrap(), amount: Amount::Events(1), rate: None, connections: 1, seed: 1 };
     for options in [options(0), options(5), Options { threads: 0, ..options(4) }, Options { project: 1, ..options(3) }]

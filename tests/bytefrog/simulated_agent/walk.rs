@@ -1,13 +1,13 @@
-//! A reader of agents' streams of its own: it knows the table of messages and no more.
+//! An independent reader of the streams of agents: it knows only the table of messages.
 
 use std::collections::{HashMap, HashSet};
 
-/// A message, its numbers taken out.
+/// A message and its numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Message {
     pub(crate) kind: u8,
     pub(crate) time: u32,
-    /// The number, where messages of this kind have one.
+    /// The number, for messages that have one.
     pub(crate) sequence: Option<u32>,
     /// Method, thread, exception or location, by kind.
     pub(crate) method: u32,
@@ -24,7 +24,7 @@ fn number(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, |number, byte| number << 8 | u32::from(*byte))
 }
 
-/// A text with its length before it, as Java reads it.
+/// A text behind its length, as Java reads it.
 fn text(bytes: &[u8]) -> Option<(String, usize)> {
     let len = number(bytes.get(..2)?) as usize;
     let bytes = bytes.get(2..2 + len)?;
@@ -46,7 +46,7 @@ fn text(bytes: &[u8]) -> Option<(String, usize)> {
     Some((String::from_utf16(&units).unwrap(), 2 + len))
 }
 
-/// The message at the front, if it is whole.
+/// The message at the front, if it is complete.
 pub(crate) fn message(bytes: &[u8], version: u8) -> Option<Message> {
     let kind = *bytes.first()?;
     let exit = if version == 1 { 17 } else { 16 };
@@ -115,7 +115,7 @@ pub(crate) fn message(bytes: &[u8], version: u8) -> Option<Message> {
     Some(message)
 }
 
-/// Every message of a stream, which ends with a whole one.
+/// Every message of a stream, which ends with a complete one.
 pub(crate) fn messages(stream: &[u8], version: u8) -> Vec<Message> {
     let mut messages = Vec::new();
     let mut at = 0;
@@ -134,14 +134,14 @@ pub(crate) fn numbered(streams: &[Vec<Message>]) -> Vec<&Message> {
     numbered
 }
 
-/// Holds that numbers count up from 0, each once.
+/// Asserts that numbers count up from 0, each once.
 pub(crate) fn assert_complete(numbered: &[&Message]) {
     for (expected, message) in numbered.iter().enumerate() {
         assert_eq!(message.sequence, Some(expected as u32));
     }
 }
 
-/// Holds that every event's method, exception and location has a mapping somewhere.
+/// Asserts that the method, exception and location of every event has a mapping somewhere.
 pub(crate) fn assert_mapped(streams: &[Vec<Message>]) {
     let all = || streams.iter().flatten();
     let mapped = |kind: u8, id: fn(&Message) -> u32| -> HashSet<u32> {
@@ -157,8 +157,8 @@ pub(crate) fn assert_mapped(streams: &[Vec<Message>]) {
     }
 }
 
-/// Holds that threads leave the frames that they entered, newest first, and that a line belongs to the frame left last.
-/// Answers how deep calls went.
+/// Asserts that threads leave the frames that they entered, newest first, and that a line belongs to the frame left
+/// last. Returns the greatest depth of calls.
 pub(crate) fn assert_nested(numbered: &[&Message]) -> usize {
     let mut stacks: HashMap<u16, Vec<u32>> = HashMap::new();
     let mut left: HashMap<u16, u32> = HashMap::new();

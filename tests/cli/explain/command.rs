@@ -1,4 +1,4 @@
-//! The command: what it reads, what it refuses, how it ends.
+//! The command `decode --explain`: its inputs, its errors and its end.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -35,11 +35,11 @@ fn captured(protocol: Protocol, pieces: &[&[u8]]) -> (TempDir, String) {
 }
 
 #[test]
-fn a_capture_is_explained_like_the_bytes_in_it_with_the_times_at_which_they_came() {
+fn a_capture_is_explained_like_its_bytes_with_the_times_of_receipt() {
     let wire = data("datadog/garbage-after-span/wire.bin");
     let bytes = fs::read(&wire).unwrap();
     let expected = run(&["decode", "datadog", "--explain", &wire]).stdout;
-    // The second piece ends inside of an object, so does the first.
+    // Both pieces end inside an object.
     let (_directory, capture) = captured(Protocol::Datadog, &[&bytes[..20], &bytes[20..100], &bytes[100..]]);
     let shown = run(&["decode", "datadog", "--explain", &capture]).stdout;
     let is_time = |line: &&str| line.trim().starts_with("received ");
@@ -52,7 +52,7 @@ fn a_capture_is_explained_like_the_bytes_in_it_with_the_times_at_which_they_came
 }
 
 #[test]
-fn a_body_in_chunks_is_shown_in_them_and_then_in_one_piece() {
+fn a_chunked_body_is_shown_in_chunks_and_then_as_a_whole() {
     let body = fs::read(data("endless/bad-bool-2/body.bin")).unwrap();
     let request = fs::read(data("endless/bad-bool-2/request.http")).unwrap();
     let line = &request[..request.windows(2).position(|end| end == b"\r\n").unwrap()];
@@ -77,7 +77,7 @@ fn a_body_in_chunks_is_shown_in_them_and_then_in_one_piece() {
     assert_eq!(outer[3..6], chunks);
     assert_eq!(outer[9..12], ["chunk size: 0 bytes", "trailer: x-trailer: \"1\"", "end of body"]);
     assert!(outer[12].starts_with("request line: \"GET / HTTP/1.1\""), "{outer:?}");
-    // The bundle is inside of the body, which is inside of the connection; so is what is wrong with it.
+    // The bundle is inside the body, which is inside the connection; its fault is there too.
     assert!(said(2).count() > 10, "{}", shown.stdout);
     let events = run(&["decode", "endless", &capture]).events();
     let losses = events.iter().filter(|event| event["kind"] == "loss").count();
@@ -97,7 +97,7 @@ fn stdin_is_explained_too() {
 }
 
 #[test]
-fn nothing_else_can_be_asked_for_at_once() {
+fn other_outputs_cannot_be_combined_with_explain() {
     for other in [&["--format", "json"][..], &["--as", "heap"], &["--compare", "1", "2"], &["--dump", "1"]] {
         let arguments = [&["decode", "rbkit", "--explain"], other].concat();
         let ended = run(&arguments);
@@ -110,7 +110,7 @@ fn nothing_else_can_be_asked_for_at_once() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_ends_it_quietly() {
+fn a_reader_that_closes_stdout_ends_it_without_an_error() {
     let wire = data("datadog/many-spans/wire.bin");
     let arguments = [&["decode", "datadog", "--explain"][..], &[wire.as_str(); 50]].concat();
     let mut binary = Binary::start_unheard(tributary(&arguments));

@@ -1,5 +1,5 @@
-//! `tributary decode --explain` of rbkit, endless and zico: every recording, whole, in pieces and damaged. Bytes are shown
-//! once and in order, losses and the beginnings of events at their places.
+//! `tributary decode --explain` of rbkit, endless and zico: every recording, whole, in pieces and damaged. Every byte
+//! is shown once and in order, with losses and starts of events at their offsets.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use super::shown::{self, Line, What};
 use crate::live::binary::run;
 use crate::zico_support::{Recorded, cases};
 
-/// The files under `directory` with one of these names, or ends of names.
+/// The files under `directory` whose names end with one of these texts.
 fn files(directory: &str, ends: &[&str]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut directories = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(directory)];
@@ -57,14 +57,14 @@ fn explained_files(protocol: &str, files: &[PathBuf]) -> Vec<(PathBuf, Vec<Line>
     explained
 }
 
-/// Bytes of each level follow each other, from 0 on wherever a level begins.
+/// Checks that the bytes of each level are continuous, from 0 at the start of each level.
 fn check_levels(lines: &[Line]) {
     let mut ends = vec![0];
     for Line { level, what } in lines {
         ends.resize(level + 1, 0);
         match what {
             What::Row { offset, bytes, .. } => {
-                // What was shown a level further in, just as it is, is passed over.
+                // Bytes that were shown on the next inner level are skipped.
                 assert!(*offset >= ends[*level], "{offset} after {}", ends[*level]);
                 assert!(*level == 0 || *offset == ends[*level], "{offset} after {}", ends[*level]);
                 ends[*level] = offset + bytes.len();
@@ -75,7 +75,7 @@ fn check_levels(lines: &[Line]) {
     }
 }
 
-/// Every loss stands in the sheet, and nothing else does.
+/// Checks that the faults of the sheet are the losses.
 fn check_losses(lines: &[Line], events: &[Value], what: &str) {
     let mut faults: Vec<_> = lines
         .iter()
@@ -94,7 +94,7 @@ fn check_losses(lines: &[Line], events: &[Value], what: &str) {
     assert!(faults.is_empty(), "{what}: {faults:?}");
 }
 
-/// Every event begins where a row does, of those that are not set in.
+/// Checks that every event begins at a row of the outermost level.
 fn check_events<'a>(lines: impl Iterator<Item = &'a Line>, events: &[&Value], end: usize, what: &str) {
     let begins: BTreeSet<usize> = lines
         .filter_map(|line| match &line.what {
@@ -116,8 +116,8 @@ fn rbkit_files() -> Vec<PathBuf> {
 }
 
 #[test]
-fn rbkit_recordings_are_shown_whole_and_events_begin_where_rows_do() {
-    // Files of a directory are a conversation, but for the bytes of connections.
+fn rbkit_recordings_are_shown_completely_and_events_begin_at_rows() {
+    // The files of a directory are a conversation, except files with the bytes of a connection.
     let files = rbkit_files();
     let conversations =
         files.chunk_by(|one, other| one.extension().unwrap() != "bin" && one.parent() == other.parent());
@@ -133,8 +133,8 @@ fn rbkit_recordings_are_shown_whole_and_events_begin_where_rows_do() {
 }
 
 #[test]
-fn endless_recordings_are_shown_whole_and_events_begin_where_rows_do() {
-    // Together a request and its bundle would be a repeat.
+fn endless_recordings_are_shown_completely_and_events_begin_at_rows() {
+    // A request and its bundle together would be a repeated upload.
     for (directory, name) in [("endless", "request.http"), ("endless", "body.bin"), ("endless/http", ".http")] {
         for (file, lines, mut events) in explained_files("endless", &files(directory, &[name])) {
             let (what, bytes) = (file.display().to_string(), fs::read(&file).unwrap());
@@ -155,7 +155,7 @@ fn request(recorded: &Recorded) -> Vec<u8> {
 }
 
 #[test]
-fn zico_recordings_are_shown_whole_and_spans_begin_where_rows_do() {
+fn zico_recordings_are_shown_completely_and_spans_begin_at_rows() {
     let directory = tempfile::tempdir().unwrap();
     for case in cases() {
         let file = directory.path().join(format!("{}.http", case.name));
@@ -170,7 +170,7 @@ fn zico_recordings_are_shown_whole_and_spans_begin_where_rows_do() {
         assert_eq!(requests.len(), case.exchanges.len(), "{}", case.name);
         for (number, lines) in (1u64..).zip(requests) {
             let is_span = |event: &&Value| event["kind"] == "span" && event["origin"]["sequence"] == number;
-            // A trace in parts has records that began in a part before.
+            // A trace in parts has records that begin in an earlier part.
             let is_part = |event: &&Value| event["attributes"]["tributary.incomplete"].is_null();
             let spans: Vec<_> = events.iter().filter(is_span).filter(is_part).collect();
             let deepest = lines.iter().map(|line| line.level).max().unwrap_or_default();
@@ -179,7 +179,7 @@ fn zico_recordings_are_shown_whole_and_spans_begin_where_rows_do() {
     }
 }
 
-/// Checks that the outermost rows are these bytes at their offsets. What they leave out is shown a level further in.
+/// Checks that the outermost rows are these bytes at their offsets. Bytes that they omit are shown on the next inner level.
 fn check_outermost(lines: &[Line], bytes: &[u8]) {
     for line in lines.iter().filter(|line| line.level == 0) {
         if let What::Row { offset, bytes: row, .. } = &line.what {
@@ -188,7 +188,7 @@ fn check_outermost(lines: &[Line], bytes: &[u8]) {
     }
 }
 
-/// The sheet of what an agent's socket sends, in pieces that end at these places.
+/// The sheet of the bytes of an agent's socket, in pieces that end at these offsets.
 fn explained(mut explainer: Explainer, bytes: &[u8], cuts: impl Iterator<Item = usize>) -> String {
     let mut sheet = Sheet::new(0, []);
     let (mut named, mut text) = (0, String::new());
@@ -229,7 +229,7 @@ fn the_sheet_of_rbkit_does_not_depend_on_how_bytes_arrive() {
 }
 
 #[test]
-fn a_value_without_end_is_not_waited_for() {
+fn an_incomplete_value_does_not_delay_the_explanation() {
     let mut bytes = vec![0x92, 0x01, 0xdb, 0x00, 0x30, 0x00, 0x00];
     bytes.resize(3 << 20, b'x');
     let mut explainer = Explainer::message(Channel::Pub, 4 << 20);
@@ -241,13 +241,13 @@ fn a_value_without_end_is_not_waited_for() {
     assert_eq!(by_halves, text);
 }
 
-/// A body, and the head of the request that brought it.
+/// The head of a request.
 fn head(path: &str, headers: &[(&str, &str)]) -> Head {
     let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
     Head { method: "POST".to_owned(), target: path.to_owned(), headers }
 }
 
-/// Explains a body, and checks what holds for any.
+/// Explains a body, and checks the rules for all bodies.
 fn check_body(body: fn(&Head, &[u8], Vec<Fault>, &mut Sheet), head: &Head, bytes: &[u8]) {
     let fault = |offset| Fault { offset, text: "malformed: it is told".to_owned() };
     let mut sheet = Sheet::new(0, []);
@@ -257,7 +257,7 @@ fn check_body(body: fn(&Head, &[u8], Vec<Fault>, &mut Sheet), head: &Head, bytes
     let lines = shown::lines(&text);
     check_levels(&lines);
     assert_eq!(shown::faults(&lines, 0).len() + shown::faults(&lines, 1).len() + shown::faults(&lines, 2).len(), 3);
-    // Either the body is shown itself, or, just as it is, inside.
+    // The body is shown on the outermost level, or the same bytes on the next inner level.
     assert!(at == 0 || at == bytes.len() as u64);
     shown::check_bytes(&lines, bytes);
     assert!(text.len() <= 4096 + 2048 * bytes.len(), "{} from {}", text.len(), bytes.len());

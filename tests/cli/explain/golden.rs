@@ -1,17 +1,17 @@
-//! Sheets written by hand, from the layouts in the specifications.
+//! Sheets that were written by hand, from the layouts in the specifications.
 
 use std::fs;
 
 use crate::live::binary::run;
 
-/// Bytes as they are written for people: what is no hex digit is left out.
+/// The bytes of a hex text; other characters are ignored.
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
     digits.chunks(2).map(byte).collect()
 }
 
-/// The sheets of these files, of which each has a name.
+/// The sheets of these named files.
 fn explained(arguments: &[&str], files: &[(&str, Vec<u8>)]) -> String {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
@@ -23,7 +23,7 @@ fn explained(arguments: &[&str], files: &[(&str, Vec<u8>)]) -> String {
     ended.stdout.replace(&path(""), "")
 }
 
-/// The lines of `expected` are set in, for this file's sake.
+/// Compares a sheet with `expected`, whose lines are indented.
 #[track_caller]
 fn assert_shown(shown: &str, expected: &str) {
     let expected: String = expected.lines().skip(1).map(|line| format!("{}\n", line.get(4..).unwrap_or(""))).collect();
@@ -32,7 +32,7 @@ fn assert_shown(shown: &str, expected: &str) {
 }
 
 #[test]
-fn datadog_objects_and_a_type_that_nobody_knows() {
+fn datadog_objects_and_an_unknown_type() {
     let wire = "dd00 00000001 0000000000000400
         dd06 0102030405060708 00000004 73686f70
         dd02 0000000000000001 0000000000000000 000102030405060708090a0b0c0d0e0f 18e9bfe1197ca801 000000000016e360
@@ -75,7 +75,7 @@ fn datadog_objects_and_a_type_that_nobody_knows() {
     00000089  01 02 03 04 05 06 07 08 3f f8 00 00 00 00 00 00    metric: 0102030405060708 \"shop\" = 1.5
     00000099  dd 07 3f                                         ?: not a valid object
     00000099  !! unsupported, 3 bytes lost: at 153: object_type: 0xdd07 is not supported, only dd01, dd02, dd04, dd05 and dd06
-    0000009c  !! unresolved, 1 event: events went out with raw ids: their strings were never defined",
+    0000009c  !! unresolved, 1 event: events were written with raw ids: their strings were never defined",
     );
 }
 
@@ -109,14 +109,14 @@ fn datadog_of_another_version_and_lists_of_the_other_layout() {
     00000041  00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
     00000051  00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
               … 432 bytes more
-    00000211  !! unresolved, 1 event: events went out with raw ids: their strings were never defined
+    00000211  !! unresolved, 1 event: events were written with raw ids: their strings were never defined
 
     ==> version.bin <==
               process
     00000000  dd 00                                              object_type: process
     00000000  !! unsupported, 14 bytes lost: at 5: process.protocol_version: 0x2 is not supported, only protocol_version 00 00 00 01
     00000002  00 00 00 02                                        protocol_version: 2
-    00000006  00 00 00 00 00 00 00 00                          ?: of a version that is not known",
+    00000006  00 00 00 00 00 00 00 00                          ?: unknown protocol version",
     );
 }
 
@@ -189,7 +189,7 @@ fn bytefrog_of_version_1_on_both_connections() {
     00000054  1b 5b 32 4a                                        value: \"\\u{1b}[2J\"
               method entry
     00000058  14                                                 type: 20, method entry
-    00000058  !! truncated, 9 bytes lost: 9 bytes of a message are here, and the peer closed the connection
+    00000058  !! truncated, 9 bytes lost: 9 bytes of an incomplete message, and the peer closed the connection
     00000059  00 00 00 01                                        time: 1 ms after the start
     0000005d  00 00 00 03                                        sequence: 3",
     );
@@ -203,11 +203,11 @@ fn bytefrog_of_version_3_without_its_control_connection() {
         15 00000006 00000001 00000001 01 0009
         1e";
     assert_shown(
-        &explained(&["decode", "bytefrog", "--explain", "--bytefrog-version", "3"], &[("data.bin", bytes(data))]),
+        &explained(&["decode", "bytefrog", "--explain", "--protocol-version", "3"], &[("data.bin", bytes(data))]),
         "
               data hello
     00000000  1e                                                 type: 30, data hello
-    00000000  !! unresolved, 2 events: events went out with raw ids: their names never came
+    00000000  !! unresolved, 2 events: events were written with raw ids: their names never arrived
     00000001  00                                                 run: 0
               map source location
     00000002  0d                                                 type: 13, map source location
@@ -237,7 +237,7 @@ fn bytefrog_of_version_3_without_its_control_connection() {
 }
 
 #[test]
-fn requests_hide_keys_in_what_is_said_and_faults_are_told_where_they_are() {
+fn requests_hide_keys_in_annotations_and_show_faults_at_their_offsets() {
     let wrong = "PUT /3/x HTTP/1.1\r\nAuthorization: Basic abc\r\nContent-Length: 2\r\n\r\n{}";
     let key = "POST /agent/register HTTP/1.1\r\ncontent-length: 3\r\n\r\nkey";
     let shown = explained(&["decode", "endless", "--explain"], &[("wrong.http", wrong.into())]);
@@ -267,6 +267,6 @@ fn requests_hide_keys_in_what_is_said_and_faults_are_told_where_they_are() {
     0000002f  33 0d 0a
     00000032  0d 0a                                            end of head
     00000034  6b 65 79                                         body: hidden
-    | 00000000  !! malformed, 3 bytes lost: at 0: JSON: no value, or one too deep",
+    | 00000000  !! malformed, 3 bytes lost: at 0: JSON: not a value, or nested too deeply",
     );
 }

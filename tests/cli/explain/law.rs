@@ -1,4 +1,4 @@
-//! Whatever the bytes are and however they come: all of them are shown, once, in order, and the same way.
+//! All bytes are shown, once and in order, and the sheet does not depend on how the bytes arrive.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,16 +19,16 @@ use tributary::protocol::{Flow, Now, Output, Session, endless, zico};
 
 use super::shown;
 
-/// Text that a byte may cause: all of its row, and texts of some hundred characters that ids stand for.
+/// The most text for one byte: its row, and names of some hundred characters for ids.
 const MAX_TEXT_PER_BYTE: usize = 400;
-/// Bytes that deflate makes of one at most.
+/// The most bytes that deflate makes of one byte.
 const MOST_INFLATED: usize = 1032;
 
-/// What connections speak.
+/// The protocol of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Speech {
     Datadog(ListLayout),
-    /// Of this version, where only data is spoken.
+    /// Data connections of this version.
     Bytefrog(u8),
     Endless,
     Zico,
@@ -66,7 +66,7 @@ impl Speech {
     }
 }
 
-/// Recorded bytes and what they speak.
+/// Recorded bytes and their protocol.
 static RECORDED: LazyLock<Vec<(Speech, Vec<u8>)>> = LazyLock::new(|| {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let mut recorded = Vec::new();
@@ -117,7 +117,7 @@ fn shown_of(explainer: &mut dyn Explain, offset: u64, pieces: &[&[u8]]) -> Strin
     sheet.take()
 }
 
-/// What has happened to bytes.
+/// A change of the bytes.
 #[derive(Clone, Debug)]
 enum Harm {
     Flip(Index, u8),
@@ -154,7 +154,7 @@ fn harm() -> impl Strategy<Value = Harm> {
     ]
 }
 
-/// Bytes that begin like a connection, and go on in any way.
+/// Bytes that begin like a connection, followed by arbitrary bytes.
 fn arbitrary() -> impl Strategy<Value = (Speech, Vec<u8>)> {
     let beginning: &[&[u8]] = &[
         b"",
@@ -187,7 +187,7 @@ proptest! {
     ) {
         let whole = shown_of(&mut *speech.explainer(), 0, &[&bytes]);
         shown::check_bytes(&shown::lines(&whole), &bytes);
-        // Bodies over HTTP may be compressed, and what they inflate to is shown.
+        // Bodies over HTTP can be compressed, and the decompressed bytes are shown too.
         let most_inflated = if matches!(speech, Speech::Endless | Speech::Zico) { MOST_INFLATED } else { 1 };
         prop_assert!(whole.len() <= 1000 + MAX_TEXT_PER_BYTE * most_inflated * bytes.len());
         let mut at: Vec<_> = cuts.drain(..).map(|cut| cut.index(bytes.len() + 1)).collect();
@@ -204,7 +204,7 @@ proptest! {
         }
     }
 
-    /// Who attaches in the middle of a connection sees the messages that follow where they are.
+    /// A tap that starts in the middle of a connection shows the following messages at their offsets.
     #[test]
     fn a_session_names_what_follows_what_it_has_consumed(
         (speech, bytes) in harmed(),
@@ -226,7 +226,7 @@ proptest! {
     }
 }
 
-/// A session that has been given these bytes: how many of them it has consumed, and what names those that follow.
+/// Feeds a session with these bytes. Returns the number of consumed bytes, and the explainer of the following ones.
 fn consume(mut session: impl Session, bytes: &[u8]) -> (usize, Box<dyn Explain>) {
     let origin = Arc::new(Origin::new("test", "test".into(), "test".into(), 1));
     let mut out = Output::new(BatchBuilder::new(origin));
@@ -243,7 +243,7 @@ fn consume(mut session: impl Session, bytes: &[u8]) -> (usize, Box<dyn Explain>)
 }
 
 #[test]
-fn long_messages_that_come_byte_by_byte_are_no_more_work_than_they_have_bytes() {
+fn a_long_message_that_arrives_byte_by_byte_costs_linear_time() {
     let text = vec![b'x'; 1 << 20];
     let process = b"\xdd\0\0\0\0\x01\0\0\0\0\0\0\0\0";
     let string = [&process[..], b"\xdd\x06\0\0\0\0\0\0\0\x01", &(text.len() as u32).to_be_bytes(), &text].concat();

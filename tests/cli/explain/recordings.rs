@@ -1,4 +1,4 @@
-//! All recordings of datadog and bytefrog, against their decode by independent decoders and against what `decode` says of them.
+//! The sheets of all recordings of datadog and bytefrog, compared with independent decoders and with the events of `decode`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -46,7 +46,7 @@ fn explained(protocol: &str, options: &[&str], files: &[String]) -> BTreeMap<Str
     texts.into_iter().map(of).collect()
 }
 
-/// What must hold whatever the protocol is, of a connection's bytes.
+/// Checks the rules for the bytes of a connection of any protocol.
 fn check_stream(lines: &[Line], events: &[Value], bytes: &[u8]) {
     shown::check_bytes(lines, bytes);
     check_losses(&shown::faults(lines, 0), events);
@@ -57,7 +57,7 @@ fn check_stream(lines: &[Line], events: &[Value], bytes: &[u8]) {
     }
 }
 
-/// Every loss stands there, and nothing else does.
+/// Checks that the faults of the sheet are the losses.
 fn check_losses(faults: &[(usize, &str)], events: &[Value]) {
     let losses: Vec<_> = events.iter().filter(|event| event["kind"] == "loss").collect();
     assert_eq!(faults.len(), losses.len(), "{faults:?}");
@@ -73,7 +73,7 @@ fn hex(value: &Value) -> &str {
     value.as_str().unwrap()
 }
 
-/// Whether `shown` is this text; those that are cut or have something escaped in them are others' to test.
+/// Whether `shown` is this text. Cut texts and texts with escapes are tested elsewhere.
 fn is_text(shown: Option<&str>, text: &str) -> bool {
     let is_plain = text.len() <= 200 && text.chars().all(|c| c.is_alphanumeric() || " /.;()[_-+$".contains(c));
     text.is_empty() || !is_plain || shown == Some(&format!("\"{text}\""))
@@ -131,7 +131,7 @@ fn check_object(message: &Message, object: &Value) {
     }
 }
 
-/// Explains all datadog recordings that there is a decode of this name of.
+/// Explains all datadog recordings that have a decode with this name.
 fn check_datadog(options: &[&str], decode: &str) {
     let mut cases: Vec<_> = fs::read_dir(directory("datadog")).unwrap().map(|entry| entry.unwrap().path()).collect();
     cases.retain(|case| case.join(decode).exists());
@@ -156,12 +156,12 @@ fn check_datadog(options: &[&str], decode: &str) {
 }
 
 #[test]
-fn datadog_recordings_are_named_as_an_independent_decoder_reads_them() {
+fn datadog_sheets_have_the_values_of_an_independent_decoder() {
     check_datadog(&[], "objects.ndjson");
     check_datadog(&["-o", "list_layout=padded32"], "objects.padded32.ndjson");
 }
 
-/// The independent decoder's names of fields, and the sheet's.
+/// The names of fields in the independent decoder and in the sheet.
 const BYTEFROG_FIELDS: [(&str, &str); 16] = [
     ("version", "version"),
     ("project_id", "project"),
@@ -186,7 +186,7 @@ fn check_message(message: &Message, decoded: &Value) {
     for (key, name) in BYTEFROG_FIELDS {
         let Some(value) = decoded.get(key) else { continue };
         let shown = message.value(name).unwrap_or_else(|| panic!("no {name} in {message:?}"));
-        // Ids are followed by the name that they are known by.
+        // An id is followed by its name.
         let shown = if value.is_number() { shown.split(' ').next().unwrap() } else { shown };
         let is_unknown = matches!(value.as_i64(), Some(-1 | 65535)) && shown == "unknown";
         let text = value.to_string();
@@ -204,7 +204,7 @@ fn check_message(message: &Message, decoded: &Value) {
 }
 
 #[test]
-fn bytefrog_recordings_are_named_as_an_independent_decoder_reads_them() {
+fn bytefrog_sheets_have_the_values_of_an_independent_decoder() {
     let recordings = fs::read_dir(directory("bytefrog")).unwrap().map(|entry| entry.unwrap().path());
     let mut count = 0;
     for recording in recordings.filter(|path| path.join("control.agent.bin").exists()) {

@@ -1,17 +1,17 @@
-//! A sheet, read back.
+//! A reader of sheets.
 
 use std::collections::BTreeMap;
 
-/// What stands on one line.
+/// The content of one line.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum What {
-    /// Bytes, and what is said of them.
+    /// Bytes with their annotation.
     Row {
         offset: usize,
         bytes: Vec<u8>,
         said: String,
     },
-    /// So many bytes of the same field are not shown.
+    /// The number of bytes of the same field that are not shown.
     More(usize),
     Fault {
         offset: usize,
@@ -20,14 +20,14 @@ pub(crate) enum What {
     Title(String),
 }
 
-/// A line, and inside of how many others its bytes are.
+/// A line with the level of its bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Line {
     pub(crate) level: usize,
     pub(crate) what: What,
 }
 
-/// A message: where it begins, what it is called, and its fields with their values.
+/// A message: its offset, its name, and its fields with their values.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Message {
     pub(crate) offset: usize,
@@ -78,11 +78,11 @@ fn line(line: &str) -> Line {
     Line { level, what }
 }
 
-/// Checks that the lines of the outermost level show exactly these bytes, once and in order. What a level more shows,
-/// may stand for bytes that the outermost leaves out, just as they are; `true`: it must then be these bytes.
+/// Checks that the lines of the outermost level show exactly these bytes, once and in order. The next inner level can show
+/// bytes that the outermost omits; `true`: they must be the same bytes.
 pub(crate) fn check_bytes(lines: &[Line], bytes: &[u8]) {
     let mut at = 0;
-    // What the level inside has shown since the last row, from its offset 0 on.
+    // The bytes of the inner level since the last row, from its offset 0.
     let mut inside = Inside::default();
     for line in lines {
         match (&line.what, line.level) {
@@ -128,7 +128,7 @@ impl Inside {
     }
 }
 
-/// The messages of a sheet without levels; what nobody could name is one called `?`.
+/// The messages of a sheet without levels. Unknown bytes are a message with the name `?`.
 pub(crate) fn messages(lines: &[Line]) -> Vec<Message> {
     let mut messages: Vec<Message> = Vec::new();
     let mut title = None;
@@ -153,7 +153,7 @@ pub(crate) fn messages(lines: &[Line]) -> Vec<Message> {
     messages
 }
 
-/// The faults of a level: offset, and what is said.
+/// The faults of a level: offset and text.
 pub(crate) fn faults(lines: &[Line], level: usize) -> Vec<(usize, &str)> {
     let of = lines.iter().filter(|line| line.level == level);
     let faults = of.filter_map(|line| match &line.what {

@@ -2,7 +2,7 @@
 //! a terminal obeys is written.
 #![cfg_attr(feature = "fuzzer", no_main)]
 
-#[path = "../../explain/shown.rs"]
+#[path = "../../cli/explain/shown.rs"]
 #[allow(dead_code)]
 mod shown;
 

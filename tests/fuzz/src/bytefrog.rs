@@ -1,6 +1,6 @@
 //! The law of Bytefrog runs, as the tests have it, and what it reads.
 
-#[path = "../../bytefrog_law_support/law.rs"]
+#[path = "../../support/bytefrog_law/law.rs"]
 pub mod law;
 
 use tributary::pipeline::accounting::ListenerTotals;

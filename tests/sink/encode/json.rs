@@ -300,7 +300,7 @@ fn attributes_in_common_read_like_those_of_one_event_whether_one_has_them_or_man
 
 /// Of the next batch nothing is known, whatever stood in the one before.
 #[test]
-fn a_run_is_written_anew_for_every_batch() {
+fn a_run_is_encoded_again_for_every_batch() {
     use tributary::event::InternedRun;
     let (mut builder, mut memo, mut made) = (builder(), InternedRun::default(), 0);
     for _ in 0..2 {

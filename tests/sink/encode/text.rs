@@ -1,4 +1,4 @@
-//! Golden lines for eyes.
+//! Golden lines of the text format.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A peer on a socket: connections that remember what they heard, and an agent made of them.
+//! A peer on a socket: connections that keep what they received, and an agent that uses them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -10,21 +10,21 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep};
 use tributary::server::Server;
 
-use super::configuration::{self, Configuration, Said};
+use super::configuration::{self, CollectorMessage, Configuration};
 use super::wire;
 use crate::live::PATIENCE;
 
-/// A connection that reads whatever comes, at once.
+/// A connection that reads everything immediately.
 pub struct Connection {
     writer: OwnedWriteHalf,
-    heard: Arc<Mutex<Heard>>,
+    received: Arc<Mutex<Received>>,
     pub local: SocketAddr,
 }
 
 #[derive(Clone, Default)]
-pub struct Heard {
+pub struct Received {
     pub bytes: Vec<u8>,
-    /// How many bytes had been heard after each read.
+    /// The number of bytes received after each read.
     pub reads: Vec<usize>,
     pub is_closed: bool,
 }
@@ -34,7 +34,7 @@ impl Connection {
         Connection::of(TcpStream::connect(server.address().unwrap()).await.unwrap())
     }
 
-    /// From another address of this machine.
+    /// Opens it from another address of this machine.
     pub async fn open_from(address: [u8; 4], server: &Server) -> Connection {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::new(IpAddr::from(address), 0)).unwrap();
@@ -45,65 +45,69 @@ impl Connection {
         stream.set_nodelay(true).unwrap();
         let local = stream.local_addr().unwrap();
         let (mut reader, writer) = stream.into_split();
-        let heard = Arc::<Mutex<Heard>>::default();
-        let ear = heard.clone();
+        let received = Arc::<Mutex<Received>>::default();
+        let shared = received.clone();
         tokio::spawn(async move {
             let mut piece = vec![0; 128 * 1024];
             loop {
                 let count = reader.read(&mut piece).await.unwrap_or(0);
-                let mut heard = ear.lock().unwrap();
-                heard.bytes.extend_from_slice(&piece[..count]);
-                let length = heard.bytes.len();
-                heard.reads.push(length);
-                heard.is_closed = count == 0;
-                if heard.is_closed {
+                let mut received = shared.lock().unwrap();
+                received.bytes.extend_from_slice(&piece[..count]);
+                let length = received.bytes.len();
+                received.reads.push(length);
+                received.is_closed = count == 0;
+                if received.is_closed {
                     return;
                 }
             }
         });
-        Connection { writer, heard, local }
+        Connection { writer, received, local }
     }
 
-    /// Sends all of it, or as much as the other side takes.
+    /// Sends all bytes, or as many as the other side accepts.
     pub async fn send(&mut self, bytes: &[u8]) {
-        // A collector that has heard enough may have closed.
+        // A collector may have closed after an error.
         let _ = self.writer.write_all(bytes).await;
     }
 
-    /// Says that this was all.
+    /// Ends the sending side.
     pub async fn end(&mut self) {
         let _ = self.writer.shutdown().await;
     }
 
-    pub fn heard(&self) -> Heard {
-        self.heard.lock().unwrap().clone()
+    pub fn received(&self) -> Received {
+        self.received.lock().unwrap().clone()
     }
 
-    /// Waits until so many bytes have come; answers all that has.
-    pub async fn until_heard(&self, count: usize) -> Vec<u8> {
-        soon(&format!("{count} bytes from the collector"), || Some(self.heard().bytes).filter(|all| all.len() >= count))
-            .await
+    /// Waits until this many bytes have arrived: all that have.
+    pub async fn until_received(&self, count: usize) -> Vec<u8> {
+        soon(&format!("{count} bytes from the collector"), || {
+            Some(self.received().bytes).filter(|all| all.len() >= count)
+        })
+        .await
     }
 
-    /// Waits until the collector closes; answers all that it said.
+    /// Waits until the collector closes: all that it sent.
     pub async fn until_closed(&self) -> Vec<u8> {
-        soon("the collector closes", || Some(self.heard()).filter(|heard| heard.is_closed)).await.bytes
+        soon("the collector closes", || Some(self.received()).filter(|received| received.is_closed)).await.bytes
     }
 
-    /// Waits until the collector closes with an error; answers its text.
+    /// Waits until the collector closes with an error: its text.
     pub async fn until_refused(&self) -> String {
-        let heard = self.until_closed().await;
-        match configuration::read(1, &heard) {
-            (said, length) if length == heard.len() && said.len() == 1 => match &said[0] {
-                Said::Error(text) => text.clone(),
-                other => panic!("{other:?} is no error"),
-            },
-            _ => panic!("one error is expected, and {heard:02x?} came"),
+        let received = self.until_closed().await;
+        match configuration::read(1, &received) {
+            (messages_received, length) if length == received.len() && messages_received.len() == 1 => {
+                match &messages_received[0] {
+                    CollectorMessage::Error(text) => text.clone(),
+                    other => panic!("{other:?} is no error"),
+                }
+            }
+            _ => panic!("one error is expected, and {received:02x?} came"),
         }
     }
 }
 
-/// An agent that has been configured.
+/// An agent that has its configuration.
 pub struct Agent {
     pub version: u8,
     pub control: Connection,
@@ -111,22 +115,22 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Connects, says its hello and waits for the configuration.
+    /// Connects, sends the hello and waits for the configuration.
     pub async fn connect(server: &Server, version: u8) -> Agent {
-        Agent::greet(Connection::open(server).await, version, &wire::hello(version)).await
+        Agent::send_hello(Connection::open(server).await, version, &wire::hello(version)).await
     }
 
-    pub async fn greet(mut control: Connection, version: u8, hello: &[u8]) -> Agent {
+    pub async fn send_hello(mut control: Connection, version: u8, hello: &[u8]) -> Agent {
         control.send(hello).await;
         let configuration = configured(&control, version).await;
         Agent { version, control, configuration }
     }
 
-    /// A whole agent: started, its data connections open, in mode T, and so many heartbeats settled.
+    /// A complete agent: started, with open data connections, in mode T and settled.
     pub async fn trace(server: &Server, version: u8) -> (Agent, Vec<Connection>) {
         let mut agent = Agent::connect(server, version).await;
         agent.control.send(&wire::heartbeat(b'I')).await;
-        agent.until_said(&Said::Start).await;
+        agent.until_message(&CollectorMessage::Start).await;
         let mut data = Vec::new();
         for _ in 0..agent.configuration.senders {
             data.push(agent.data(server).await);
@@ -141,32 +145,32 @@ impl Agent {
     pub async fn data(&self, server: &Server) -> Connection {
         let mut data = Connection::open(server).await;
         data.send(&wire::data_hello(self.configuration.run)).await;
-        assert_eq!(data.until_heard(1).await, [31], "a data hello is answered by one byte");
+        assert_eq!(data.until_received(1).await, [31], "a data hello is answered by one byte");
         data
     }
 
-    /// What the collector has said so far.
-    pub fn said(&self) -> Vec<Said> {
-        configuration::read(self.version, &self.control.heard().bytes).0
+    /// The messages of the collector so far.
+    pub fn messages_received(&self) -> Vec<CollectorMessage> {
+        configuration::read(self.version, &self.control.received().bytes).0
     }
 
-    /// Waits until the collector has said this.
-    pub async fn until_said(&self, what: &Said) {
-        soon(&format!("the collector says {what:?}"), || self.said().contains(what).then_some(())).await;
+    /// Waits for this message of the collector.
+    pub async fn until_message(&self, what: &CollectorMessage) {
+        soon(&format!("the collector sends {what:?}"), || self.messages_received().contains(what).then_some(())).await;
     }
 }
 
 /// Waits for the configuration that answers a hello.
 pub async fn configured(control: &Connection, version: u8) -> Configuration {
-    soon("a configuration", || match configuration::read(version, &control.heard().bytes).0.first() {
-        Some(Said::Configuration(configuration)) => Some(configuration.clone()),
+    soon("a configuration", || match configuration::read(version, &control.received().bytes).0.first() {
+        Some(CollectorMessage::Configuration(configuration)) => Some(configuration.clone()),
         Some(other) => panic!("{other:?} comes before the configuration"),
         None => None,
     })
     .await
 }
 
-/// Asks again and again, more often than the tests of other protocols need it, until there is an answer.
+/// Calls `ask` repeatedly, more often than the tests of other protocols need, until it returns something.
 pub async fn soon<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -1,8 +1,8 @@
-//! Calls of a recording, paired by a model of its own, and the spans of a daemon in the same form.
+//! Calls of a recording, paired by an independent model, and the spans of a daemon in the same form.
 //!
-//! The model reads events in the order of their numbers. Per thread an entry opens a call inside the one that is open;
-//! an exit or a bubbling exception closes the innermost; a thrown exception closes nothing. A data break forgets every
-//! open call when its number is reached, and the end of the run the rest.
+//! The model reads events in the order of their numbers. Per thread an entry opens a call inside the open one; an exit
+//! or a bubbling exception closes the innermost; a thrown exception closes nothing. A data break ends every open call
+//! when its number is reached, and the end of the run ends the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -15,19 +15,19 @@ use super::names::{self, Names};
 use super::recording::{Message, Recording};
 use super::text::Text;
 
-/// How a call is shown in a comparison: where it is in its thread, and how it ended.
+/// A call in a comparison: where it is in its thread, and how it ended.
 ///
 /// `thread 3: 7@12 > 9@13 | 5 ms error demo.E`: method 9 entered at 13 ms inside method 7.
 pub type Line = String;
 
-/// What a recording's events are when entries and exits are paired.
+/// The events of a recording after entries and exits are paired.
 #[derive(Default)]
 pub struct Model {
     /// Every call.
     pub calls: Vec<Line>,
     /// Every exception that was thrown inside a call.
     pub thrown: Vec<Line>,
-    /// Entries and exits that a call stands for: place and type.
+    /// Entries and exits that a call replaces: position and type.
     pub paired: BTreeSet<(usize, u64)>,
     /// Thrown exceptions and visits that belong to a call.
     pub inside: BTreeSet<(usize, u64)>,
@@ -99,8 +99,8 @@ impl Model {
         self.calls.extend(threads.into_values().flatten().map(|call| format!("{} | no end", call.path)));
     }
 
-    /// The logs that stay when calls are spans: everything but what became part of one; what was thrown inside a call
-    /// says where.
+    /// The logs that remain when calls are spans: everything that is not part of one. An exception thrown inside a call
+    /// has the ids of its span.
     pub fn logs(&self, mut expected: Vec<Expected>, keeps_calls: bool) -> Vec<Expected> {
         expected.retain(|event| {
             keeps_calls || event.loss.is_some() || !self.paired.contains(&(event.stream, event.offset))
@@ -112,7 +112,7 @@ impl Model {
                 if self.inside.contains(&place) {
                     event.wants(id, Want::Hex);
                 } else if is_of_call {
-                    // The contract leaves open whether these say where they belong.
+                    // The event model leaves open whether these have the ids of a span.
                     event.wants(id, Want::Maybe(Box::new(Want::Hex)));
                 }
             }
@@ -126,13 +126,13 @@ fn exception(names: &Names, message: &Message) -> String {
     texts.first().and_then(Text::as_str).unwrap_or("of no name").to_owned()
 }
 
-/// A daemon's spans in the form of the model; problems with their shape are told.
+/// The spans of a daemon in the form of the model; problems with their shape are reported.
 pub struct Spans {
     pub calls: Vec<Line>,
     pub thrown: Vec<Line>,
     /// Trace and span id of every call.
     pub ids: BTreeSet<(String, String, Line)>,
-    /// The signature's parts of caller (none for a root) and callee of every call.
+    /// The signature parts of the caller (none for a root) and callee of every call.
     pub edges: Vec<(Option<names::Method>, names::Method)>,
 }
 
@@ -182,7 +182,7 @@ impl Spans {
     }
 }
 
-/// The parts of a signature that a span shows.
+/// The parts of a signature that a span has.
 fn shown(event: &Value) -> Option<names::Method> {
     let attributes = &event["attributes"];
     Some(names::Method {
@@ -205,7 +205,7 @@ fn path(by_id: &BTreeMap<String, &Value>, event: &Value) -> String {
     format!("thread {}: {}", event["attributes"]["thread.id"], chain.join(" > "))
 }
 
-/// What every span must show, whichever call it stands for.
+/// Checks what every span must have.
 fn check_shape(problems: &mut Problems, names: &Names, event: &Value) {
     let (span, attributes) = (&event["span"], &event["attributes"]);
     let is_hex = |value: &Value, digits: usize| {
@@ -244,7 +244,7 @@ fn check_shape(problems: &mut Problems, names: &Names, event: &Value) {
     }
 }
 
-/// Tells the lines that only one side has.
+/// Reports the lines that only one side has.
 pub fn check_lines(problems: &mut Problems, what: &str, want: &[Line], got: &[Line]) {
     let mut counts: BTreeMap<&str, i64> = BTreeMap::new();
     want.iter().for_each(|line| *counts.entry(line).or_default() += 1);

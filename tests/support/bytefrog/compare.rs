@@ -1,4 +1,4 @@
-//! Events against expectations. Every difference is told, so that one run shows them all.
+//! Compares events with expectations. Every difference is reported, so that one run shows them all.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -11,7 +11,7 @@ use super::contract::{Expected, ExpectedLoss, ExpectedRun, HEALTH, Want};
 use super::recording::Recording;
 use super::replay::Replayed;
 
-/// What is wrong, each with its place.
+/// The problems found, each with its position.
 #[derive(Default)]
 pub struct Problems {
     context: String,
@@ -19,7 +19,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// From here on, problems are those of this recording.
+    /// From here on, problems belong to this recording.
     pub fn with(&mut self, context: impl Into<String>) -> &mut Self {
         self.context = context.into();
         self
@@ -39,7 +39,7 @@ impl Problems {
         self.found.len()
     }
 
-    /// Fails with the first of them, if there are any.
+    /// Fails with the first problems, if there are any.
     pub fn assert_none(self) {
         let shown = self
             .found
@@ -53,7 +53,7 @@ impl Problems {
 }
 
 impl Want {
-    /// Whether this value, or its absence, is what is wanted.
+    /// Whether this value, or its absence, is expected.
     pub fn is_met(&self, value: Option<&Value>) -> bool {
         match (self, value) {
             (Want::Maybe(_), None) => true,
@@ -82,7 +82,7 @@ pub fn check(
         let peer = replayed.peers.iter().position(|peer| event["origin"]["peer"] == **peer);
         match (peer, event["origin"]["offset"].as_u64()) {
             (Some(stream), Some(offset)) => messages.entry((stream, offset)).or_default().push(event),
-            _ => problems.add(format_args!("an event of nobody: {event}")),
+            _ => problems.add(format_args!("an event of no connection: {event}")),
         }
     }
     for want in expected {
@@ -107,7 +107,7 @@ pub fn check(
     }
 }
 
-/// One event against its message.
+/// Compares one event with its message.
 pub fn check_event(problems: &mut Problems, at: &str, want: &Expected, event: &Value) {
     let origin = &event["origin"];
     if want.kind == "log" {
@@ -144,18 +144,18 @@ pub fn check_attributes(problems: &mut Problems, at: &str, want: &Expected, attr
     }
 }
 
-/// A time that the peer tells lies on a base that cannot be later than any arrival allows.
+/// Times of the peer are on a base that is fixed when the first event is written. A recording is replayed faster than it
+/// was recorded, so its events may lie ahead of their arrival, but for a second at most.
 fn check_time(problems: &mut Problems, at: &str, want: &Expected, event: &Value) {
-    let [time, observed] = ["time", "observed_time"].map(|key| event[key].as_str().unwrap_or_default().to_owned());
+    let [time, observed] = ["time", "observed_time"].map(|key| event[key].as_str().unwrap_or_default());
     let is_right = match want.relative_millis {
         _ if want.loss.is_some() => true,
-        // The base is learnt from events, so a name that is played back sooner than it was recorded may lie ahead.
-        Some(_) if want.name == "bytefrog.thread.named" => !time.is_empty(),
-        // A file has no arrival that could tell the base.
+        // A file has no arrival time that could give the base.
         Some(_) if event["origin"]["listener"] == "decode" => !time.is_empty(),
-        // Times all over 32 bits have no base that would suit them all.
-        Some(_) if problems.context.ends_with("-synthetic") => !time.is_empty(),
-        Some(_) => !time.is_empty() && time <= observed,
+        Some(_) => {
+            let [time, observed] = [time, observed].map(|text| text.parse::<jiff::Timestamp>().unwrap());
+            time <= observed + jiff::SignedDuration::from_secs(1)
+        }
         None => time == observed,
     };
     problems.check(is_right, || format!("{at}: time {time}, observed {observed}"));
@@ -176,7 +176,7 @@ fn check_loss(problems: &mut Problems, at: &str, want: &ExpectedLoss, loss: &Val
     problems.check(loss["detail"].is_string(), || format!("{at}: no detail"));
 }
 
-/// Who is speaking. Numbers may be written as such or as text.
+/// Checks the resource. Numbers may be numbers or text.
 fn check_resource(problems: &mut Problems, at: &str, recording: &Recording, replayed: &Replayed, event: &Value) {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let hello = &recording.streams[0].messages[0];
@@ -201,7 +201,7 @@ fn check_resource(problems: &mut Problems, at: &str, recording: &Recording, repl
     problems.check(protocol == "bytefrog" && is_named, || format!("{at}: of {protocol}, {listener}"));
 }
 
-/// Whether an event is told of the run rather than of a message.
+/// Whether an event belongs to the run and not to a message.
 pub fn is_of_run(event: &Value) -> bool {
     let name = event["name"].as_str().unwrap_or_default();
     let is_run_loss =
@@ -209,7 +209,7 @@ pub fn is_of_run(event: &Value) -> bool {
     name == "bytefrog.run.ended" || HEALTH.contains(&name) || is_run_loss
 }
 
-/// What the run says of itself: its end, its gaps, and how many events went out with raw ids.
+/// Checks what is reported about the run: its end, its gaps, and the number of events with raw ids.
 pub fn check_run(problems: &mut Problems, has_run: bool, events: &[Value], want: &ExpectedRun) {
     let ended: Vec<_> = events.iter().filter(|event| event["name"] == "bytefrog.run.ended").collect();
     problems.check(ended.len() == usize::from(has_run), || format!("{} ends of runs", ended.len()));
@@ -241,11 +241,12 @@ pub fn check_run(problems: &mut Problems, has_run: bool, events: &[Value], want:
         keys.any(|(key, _)| key.starts_with("bytefrog.unresolved."))
     };
     let unresolved = events.iter().filter(is_unresolved).count() as u64;
-    let told: u64 = losses("unresolved").iter().map(|loss| loss["loss"]["events"].as_u64().unwrap_or_default()).sum();
-    problems.check(told == unresolved, || format!("{unresolved} events have raw ids, losses tell of {told}"));
+    let reported: u64 =
+        losses("unresolved").iter().map(|loss| loss["loss"]["events"].as_u64().unwrap_or_default()).sum();
+    problems.check(reported == unresolved, || format!("{unresolved} events have raw ids, losses report {reported}"));
 }
 
-/// Received bytes are decoded or lost, and lost for the reasons that the losses name.
+/// Checks that received bytes are decoded or lost, and lost for the reasons of the losses.
 pub fn check_books(problems: &mut Problems, counters: &ListenerTotals, bytes_sent: u64, expected: &[Expected]) {
     problems.check(counters.bytes_in == bytes_sent, || format!("{} bytes in, not {bytes_sent}", counters.bytes_in));
     let sum = counters.bytes_decoded + counters.lost();

@@ -1,4 +1,4 @@
-//! What a collector says on a control connection, read as an agent would read it.
+//! The messages of a collector on a control connection, read as an agent reads them.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::text;
 
 /// One message of the collector.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Said {
+pub enum CollectorMessage {
     Configuration(Configuration),
     Start,
     Stop,
@@ -28,44 +28,44 @@ pub struct Configuration {
     pub inclusions: Vec<String>,
 }
 
-/// Everything that was said as far as it is complete, and how many bytes that is.
-pub fn read(version: u8, heard: &[u8]) -> (Vec<Said>, usize) {
-    let mut said = Vec::new();
+/// All complete messages, and how many bytes they have.
+pub fn read(version: u8, received: &[u8]) -> (Vec<CollectorMessage>, usize) {
+    let mut messages_received = Vec::new();
     let mut at = 0;
-    while let Some((message, length)) = heard.get(at..).and_then(|rest| next(version, rest)) {
-        said.push(message);
+    while let Some((message, length)) = received.get(at..).and_then(|rest| next(version, rest)) {
+        messages_received.push(message);
         at += length;
     }
-    (said, at)
+    (messages_received, at)
 }
 
-fn next(version: u8, bytes: &[u8]) -> Option<(Said, usize)> {
-    let said = match bytes.first()? {
+fn next(version: u8, bytes: &[u8]) -> Option<(CollectorMessage, usize)> {
+    let messages_received = match bytes.first()? {
         1 => {
             let body = body(version, bytes)?;
             let configuration = if version == 1 { of_java(body) } else { of_json(body) };
             return Some((
-                Said::Configuration(configuration),
+                CollectorMessage::Configuration(configuration),
                 body.as_ptr_range().end as usize - bytes.as_ptr() as usize,
             ));
         }
-        2 => Said::Start,
-        3 => Said::Stop,
-        4 => Said::Pause,
-        5 => Said::Unpause,
-        6 => Said::Suspend,
-        7 => Said::Unsuspend,
+        2 => CollectorMessage::Start,
+        3 => CollectorMessage::Stop,
+        4 => CollectorMessage::Pause,
+        5 => CollectorMessage::Unpause,
+        6 => CollectorMessage::Suspend,
+        7 => CollectorMessage::Unsuspend,
         99 => {
             let length = 3 + usize::from(u16::from_be_bytes(bytes.get(1..3)?.try_into().unwrap()));
             bytes.get(..length)?;
-            return Some((Said::Error(text::read(text::at(bytes, 1))), length));
+            return Some((CollectorMessage::Error(text::read(text::at(bytes, 1))), length));
         }
         other => panic!("an agent would die of a message of type {other}"),
     };
-    Some((said, 1))
+    Some((messages_received, 1))
 }
 
-/// The body of a configuration that begins here, once it is complete.
+/// The body of a configuration that starts here, once it is complete.
 pub fn body(version: u8, bytes: &[u8]) -> Option<&[u8]> {
     let (begin, length) = match version {
         1 => (5, u32::from_be_bytes(bytes.get(1..5)?.try_into().unwrap()) as usize),
@@ -74,7 +74,7 @@ pub fn body(version: u8, bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(begin..begin + length)
 }
 
-/// The blob of a version 1 collector: everything but the lists stands at a fixed offset.
+/// The blob of a version 1 collector: everything but the lists has a fixed offset.
 fn of_java(blob: &[u8]) -> Configuration {
     let number = |offset: usize| i64::from(i32::from_be_bytes(blob[offset..offset + 4].try_into().unwrap()));
     assert_eq!(text::at(blob, 6), b"com.secdec.bytefrog.common.config.RuntimeAgentConfigurationV1");
@@ -93,7 +93,7 @@ fn of_java(blob: &[u8]) -> Configuration {
     }
 }
 
-/// The texts of a list whose count stands at `offset`, and where it ends.
+/// The texts of a list whose count is at `offset`, and the offset of its end.
 fn java_list(blob: &[u8], offset: usize) -> (Vec<String>, usize) {
     let count = &blob[offset..offset + 4];
     assert_eq!(blob[offset + 4..offset + 10], [&[0x77, 4], count].concat());
@@ -109,7 +109,7 @@ fn java_list(blob: &[u8], offset: usize) -> (Vec<String>, usize) {
     (texts, at + 1)
 }
 
-/// The text of versions 2 to 4. What a real agent's binder refuses is refused here.
+/// The text of versions 2 to 4. It panics at what the parser of a real agent rejects.
 fn of_json(body: &[u8]) -> Configuration {
     let object: Value = serde_json::from_str(&text::read(body)).unwrap();
     let number = |key: &str| object[key].as_i64().unwrap_or_else(|| panic!("{key} is not an integer in {object}"));

@@ -1,4 +1,4 @@
-//! What must come of each message: `docs/event-model.md`, section Bytefrog, in one place.
+//! The events that each message must become: `docs/event-model.md`, section Bytefrog.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use super::names::{self, Known, Names};
 use super::recording::{Message, Recording};
 use super::text::Text;
 
-/// A value that an event must show.
+/// The expected value of an attribute.
 #[derive(Clone, Debug)]
 pub enum Want {
     Is(Value),
-    /// Any of these: the wire does not tell more.
+    /// Any of these: the wire does not determine it.
     In(Vec<Value>),
-    /// A text in which something shows as U+FFFD.
+    /// A text with U+FFFD in it.
     Repaired,
     /// An id in hex digits.
     Hex,
@@ -32,10 +32,10 @@ pub struct Expected {
     pub name: &'static str,
     pub severity: &'static str,
     pub sequence: Option<u32>,
-    /// The peer's own time. None: it is the time of receipt.
+    /// The time of the peer. `None`: the time is that of receipt.
     pub relative_millis: Option<u64>,
     pub attributes: BTreeMap<&'static str, Want>,
-    /// Attributes beyond those listed are no fault.
+    /// Attributes beyond those listed are allowed.
     pub may_have_more: bool,
     pub body: Option<Want>,
     pub loss: Option<ExpectedLoss>,
@@ -46,13 +46,13 @@ pub struct ExpectedLoss {
     /// Any of these.
     pub reasons: &'static [&'static str],
     pub bytes: u64,
-    /// Where the number is known.
+    /// If the number is known.
     pub events: Option<u64>,
-    /// The first bytes of what was lost.
+    /// The first lost bytes.
     pub lost: Vec<u8>,
 }
 
-/// What a whole run must say of itself.
+/// What must be reported about a whole run.
 #[derive(Debug)]
 pub struct ExpectedRun {
     pub sequenced: u64,
@@ -88,7 +88,7 @@ pub fn expected(recording: &Recording, known: Known) -> Vec<Expected> {
             Some(type_id) => Some(contract.event(type_id)),
         });
     }
-    for stream in (0..recording.streams.len()).filter(|stream| recording.is_stranger(*stream)) {
+    for stream in (0..recording.streams.len()).filter(|stream| recording.is_unregistered(*stream)) {
         let message = &recording.streams[stream].messages[0];
         let contract = Contract { recording, names: &names, stream, message, known };
         expected.push(contract.all_lost(&["unauthorized"]));
@@ -96,7 +96,7 @@ pub fn expected(recording: &Recording, known: Known) -> Vec<Expected> {
     expected
 }
 
-/// What the run as a whole must say at its end.
+/// What must be reported about the run at its end.
 pub fn expected_run(recording: &Recording) -> ExpectedRun {
     let numbers: BTreeSet<u32> = recording.messages().filter_map(|(_, message)| message.sequence()).collect();
     let breaks: Vec<u32> = recording
@@ -115,7 +115,7 @@ pub fn expected_run(recording: &Recording) -> ExpectedRun {
     ExpectedRun { sequenced: numbers.len() as u64, gaps }
 }
 
-/// One message and what is needed to judge it.
+/// One message, and what is needed to judge it.
 struct Contract<'a> {
     recording: &'a Recording,
     names: &'a Names,
@@ -208,7 +208,7 @@ impl Contract<'_> {
         event
     }
 
-    /// What entry, exit, exceptions and visits have in common.
+    /// The common part of entry, exit, exceptions and visits.
     fn call(&self, name: &'static str) -> Expected {
         let mut event = self.log(name);
         let method = self.message.number("method").unwrap();
@@ -221,7 +221,7 @@ impl Contract<'_> {
             let name = event.show(&texts, str::to_owned);
             event.wants("thread.name", name);
         } else if matches!(self.recording.version(), Some(1 | 2)) {
-            // Agents of versions 3 and 4 never name a thread; those of 1 and 2 owe it.
+            // Agents of versions 3 and 4 never name a thread; those of 1 and 2 must.
             event.wants(UNRESOLVED_THREAD, Want::Maybe(Box::new(id(thread))));
         }
         event
@@ -323,8 +323,8 @@ impl Contract<'_> {
         event
     }
 
-    /// A break that does not go forward is told, and nothing comes of it. One that repeats the last number may also
-    /// count as a duplicate: the contract leaves that open.
+    /// A break that is not after the last one is reported and has no effect. One that repeats the last number may also
+    /// count as a duplicate: the event model leaves that open.
     fn idle_break(&self, is_repeated: bool) -> Expected {
         self.lost(if is_repeated { &["malformed", "duplicate"] } else { &["malformed"] }, None)
     }
@@ -348,13 +348,13 @@ impl Contract<'_> {
         event
     }
 
-    /// The end that could not be decoded.
+    /// The end that cannot be decoded.
     fn end(&self) -> Expected {
         if self.message.is_truncated() {
             return self.lost(&["truncated"], None);
         }
-        // A type that no version has, or not this one, is not known here. One that is known and stands where it may
-        // not: the contract says only that it is a protocol error.
+        // A type that does not exist, or not in this version, is unsupported. For one that exists and is at the wrong
+        // place, the event model specifies only that it is a protocol error.
         let type_id = self.message.bytes()[0];
         let is_misplaced = matches!(type_id, 8 | 9 | 30);
         self.lost(if is_misplaced { &["malformed", "unsupported"] } else { &["unsupported"] }, None)
@@ -379,7 +379,7 @@ impl Expected {
         self.attributes.insert(attribute, want);
     }
 
-    /// A text that is any of these; says with the mark that it was repaired, if it was.
+    /// A text that is any of these, marked if it was repaired.
     fn show(&mut self, texts: &[Text], make: fn(&str) -> String) -> Want {
         let mark = json!(true);
         if texts.contains(&Text::Invalid) && texts.len() == 1 {
@@ -387,14 +387,14 @@ impl Expected {
             return Want::Repaired;
         }
         if texts.iter().any(|text| !matches!(text, Text::Exact(_))) {
-            // Whether a lone surrogate is a repair: the contract leaves that open.
+            // Whether a lone surrogate is a repair: the event model leaves that open.
             self.attributes.entry("tributary.text.repaired").or_insert(Want::Maybe(Box::new(Want::Is(mark))));
         }
         let values = texts.iter().filter_map(Text::as_str).map(|text| json!(make(text)));
         Want::In(values.collect())
     }
 
-    /// A name in place of an id, or else the raw id.
+    /// A name, or else the raw id.
     fn resolves(
         &mut self,
         attribute: &'static str,
@@ -418,8 +418,8 @@ impl Expected {
         }
     }
 
-    /// A line or column of a source location: any of these. -1 is unknown, and absent; agents send nothing else below
-    /// 0, and what is then shown is open.
+    /// A line or column of a source location: any of these. -1 is unknown and absent; agents send nothing else below 0,
+    /// and what is then written is open.
     fn shows_unless_negative(&mut self, attribute: &'static str, values: &[i64]) {
         let want = Want::In(values.iter().map(|value| json!(value)).collect());
         match values.iter().min() {
@@ -440,5 +440,5 @@ pub const UNRESOLVED_THREAD: &str = "bytefrog.unresolved.thread";
 pub const UNRESOLVED_EXCEPTION: &str = "bytefrog.unresolved.exception";
 pub const UNRESOLVED_LOCATION: &str = "bytefrog.unresolved.source_location";
 
-/// Logs about an agent's health: when they come depends on time.
+/// Logs about the health of an agent, which depend on time.
 pub const HEALTH: [&str; 3] = ["bytefrog.agent.unhealthy", "bytefrog.agent.recovered", "bytefrog.agent.disconnected"];

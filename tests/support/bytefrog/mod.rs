@@ -1,5 +1,5 @@
-//! What the tests of the Bytefrog collector share: the recordings, an agent that plays them, and what the contract
-//! says must come of each message. Nothing here is made from the collector's own decoder.
+//! Support for the tests of protocol `bytefrog`: the recordings, an agent that replays them, and the events that each
+//! message must become. Nothing here comes from the decoder under test.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod agent;
@@ -20,13 +20,13 @@ pub fn listener(options: &str) -> String {
     format!("[listeners.test]\nprotocol = \"bytefrog\"\nlisten = \"127.0.0.1:0\"\n{options}\n")
 }
 
-/// A daemon with one bytefrog listener, called `test`, that has these lines of configuration.
+/// A daemon with one bytefrog listener, called `test`, with these lines of configuration.
 pub async fn daemon(options: &str) -> Daemon {
     Daemon::start(&listener(options)).await
 }
 
-/// As [`daemon`], for recordings: those have up to three data connections, and no more are let in than were asked for.
-/// However busy the machine is, nothing goes out for lack of time.
+/// As [`daemon`], for recordings: those have up to three data connections, and no more than the configured number are
+/// accepted. However busy the machine is, no event is written because of a time limit.
 pub async fn daemon_for_recordings(options: &str) -> Daemon {
     let mut patient = "data_connections = 3\nunresolved_wait = \"5m\"\nreorder_window = \"5m\"\n".to_owned();
     if !options.contains("rename_wait") {

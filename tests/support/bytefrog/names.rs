@@ -1,4 +1,4 @@
-//! What the ids of a recording stand for, by all the mappings that it holds.
+//! The names of the ids of a recording, by all its mappings.
 
 use std::collections::BTreeMap;
 
@@ -29,12 +29,12 @@ pub struct Method {
     pub descriptor: String,
 }
 
-/// What is known when a name is looked up.
+/// The mappings that are known when a name is looked up.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Known {
     /// Every mapping of the run.
     All,
-    /// At least what was before it on the same connection; of other connections and of what came behind, any part.
+    /// At least the earlier ones on the same connection; any of those on other connections and of later ones.
     AsItCame,
 }
 
@@ -66,7 +66,7 @@ impl Names {
         names
     }
 
-    /// Every text that an id was mapped to: one, unless the recording maps it again.
+    /// Every text of an id: one, unless the recording maps it again.
     pub fn methods(&self, id: u64) -> &[Text] {
         self.methods.get(&id).map_or(&[], Vec::as_slice)
     }
@@ -79,12 +79,12 @@ impl Names {
         self.locations.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    /// The names that the thread of an event may have by rule 21: the mapping with the greatest time up to the event's
-    /// own, whatever the order of arrival; before all of them the earliest; at equal times either.
+    /// The names that the thread of an event may have by rule 21: the mapping with the greatest time up to that of the
+    /// event, in any order of arrival; before all of them the earliest; at equal times either.
     ///
     /// A collector knows only what has arrived. With [`Known::AsItCame`] every answer is right that the rule gives for
-    /// some set of mappings which holds those before the event on its own connection: the collector reads those first
-    /// for certain, and an event may wait (for the name of its method) while others come.
+    /// some set of mappings with those before the event on its own connection: the collector certainly reads those
+    /// first, and an event may wait (for the name of its method) while others arrive.
     pub fn threads(&self, event: &Message, stream: usize, known: Known) -> Vec<&Text> {
         let (thread, time) = (event.number("thread").unwrap(), event.number("time").unwrap());
         let Some(mappings) = self.threads.get(&thread) else { return Vec::new() };
@@ -104,7 +104,7 @@ impl Names {
     }
 }
 
-/// What a signature becomes as the name of a function.
+/// The function name of a signature.
 pub fn function(signature: &str) -> String {
     method(signature).map_or_else(|| signature.to_owned(), |method| method.function)
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::text::{self, Text};
 
-/// One recorded conversation, the agent's side of it.
+/// The agent's side of one recorded conversation.
 pub struct Recording {
     pub name: String,
     /// Its entry in the manifest.
@@ -16,21 +16,21 @@ pub struct Recording {
     pub steps: Vec<Step>,
 }
 
-/// What an agent sent on one connection.
+/// The bytes that an agent sent on one connection.
 pub struct Stream {
     pub name: String,
     pub bytes: Vec<u8>,
     pub messages: Vec<Message>,
 }
 
-/// One message, or the end that could not be decoded, as the independent decoder has it.
+/// One message, or the end that cannot be decoded, as the independent decoder reports it.
 #[derive(Clone, Debug)]
 pub struct Message {
     fields: Value,
     bytes: Vec<u8>,
 }
 
-/// One write of the agent; of no bytes: the end of its stream.
+/// One write of the agent. Without bytes: the end of its stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub stream: usize,
@@ -42,7 +42,7 @@ pub fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/bytefrog")
 }
 
-/// The recordings whose name begins so.
+/// The recordings whose name starts with this.
 pub fn all(prefixes: &[&str]) -> Vec<Recording> {
     let manifest: Value =
         serde_json::from_str(&fs::read_to_string(directory().join("manifest.json")).unwrap()).unwrap();
@@ -80,31 +80,31 @@ impl Recording {
         Recording { name, manifest, streams, steps }
     }
 
-    /// The version that the agent names, if it says a hello at all.
+    /// The version in the hello of the agent, if there is one.
     pub fn version(&self) -> Option<u8> {
         let hello = self.streams[0].messages.first().filter(|message| matches!(message.type_id(), Some(0 | 16)))?;
         Some(hello.number("version")? as u8)
     }
 
-    /// Whether the agent's hello is one that makes a run.
+    /// Whether the hello of the agent opens a run.
     pub fn has_run(&self) -> bool {
         self.version().is_some_and(|version| (1..=4).contains(&version))
     }
 
-    /// The number in the hello of a data connection.
+    /// The run id in the hello of a data connection.
     pub fn recorded_run(&self, stream: usize) -> Option<u64> {
         self.streams[stream].messages.first().filter(|first| first.type_id() == Some(30))?.number("run_id")
     }
 
-    /// Whether this data connection names another run than the first one does.
-    pub fn is_stranger(&self, stream: usize) -> bool {
+    /// Whether this data connection has another run id than the first one.
+    pub fn is_unregistered(&self, stream: usize) -> bool {
         let runs = || (0..self.streams.len()).filter_map(|stream| self.recorded_run(stream));
         self.recorded_run(stream).is_some_and(|run| runs().next() != Some(run))
     }
 
-    /// Every message with the number of its stream, without the streams of strangers.
+    /// Every message with the number of its stream, without unregistered connections.
     pub fn messages(&self) -> impl Iterator<Item = (usize, &Message)> {
-        let streams = (0..self.streams.len()).filter(|stream| !self.is_stranger(*stream));
+        let streams = (0..self.streams.len()).filter(|stream| !self.is_unregistered(*stream));
         streams.flat_map(|stream| self.streams[stream].messages.iter().map(move |message| (stream, message)))
     }
 }
@@ -116,7 +116,7 @@ impl Message {
         Message { bytes: stream[offset..offset + length].to_vec(), fields }
     }
 
-    /// None for an end that could not be decoded.
+    /// `None`: an end that cannot be decoded.
     pub fn type_id(&self) -> Option<u8> {
         if self.is_truncated() || self.undecodable().is_some() { None } else { Some(self.number("type")? as u8) }
     }
@@ -125,7 +125,7 @@ impl Message {
         self.fields["name"] == "TRUNCATED"
     }
 
-    /// Why the independent decoder could not go on here.
+    /// Why the independent decoder stopped here.
     pub fn undecodable(&self) -> Option<&str> {
         (self.fields["name"] == "UNDECODABLE").then(|| self.fields["why"].as_str().unwrap())
     }
@@ -138,7 +138,7 @@ impl Message {
         &self.bytes
     }
 
-    /// A field as it is written, also a negative number.
+    /// A field as it was written, also a negative number.
     pub fn field(&self, key: &str) -> &Value {
         &self.fields[key]
     }
@@ -164,7 +164,7 @@ impl Message {
         }
     }
 
-    /// A text that is too long for the decode to spell it out: it tells enough to check what is read here.
+    /// A text that the decode does not contain because it is long. The decode suffices to check what is read here.
     fn long_text(&self, key: &str) -> String {
         let offset = match (self.type_id().unwrap(), key) {
             (10, _) => 7,
@@ -173,16 +173,16 @@ impl Message {
             (50, _) => 11 + text::at(&self.bytes, 9).len(),
             _ => 1,
         };
-        let (wire, told) = (text::at(&self.bytes, offset), &self.fields[key]);
+        let (wire, summary) = (text::at(&self.bytes, offset), &self.fields[key]);
         let text = text::read(wire);
-        assert_eq!(Some(wire.len() as u64), told["wire_bytes"].as_u64(), "{self:?}");
-        assert_eq!(Some(text.encode_utf16().count() as u64), told["chars_utf16"].as_u64());
-        assert!(text.starts_with(told["starts"].as_str().unwrap()));
+        assert_eq!(Some(wire.len() as u64), summary["wire_bytes"].as_u64(), "{self:?}");
+        assert_eq!(Some(text.encode_utf16().count() as u64), summary["chars_utf16"].as_u64());
+        assert!(text.starts_with(summary["starts"].as_str().unwrap()));
         text
     }
 }
 
-/// The writes that a timeline tells of, in its order.
+/// The writes of a timeline, in its order.
 fn recorded_steps(timeline: &str, streams: &[Stream]) -> Vec<Step> {
     let lines = timeline.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let step = |line: Value| {
@@ -195,10 +195,10 @@ fn recorded_steps(timeline: &str, streams: &[Stream]) -> Vec<Step> {
 
 /// A conversation without a timeline: control until a data connection may be opened, every data hello, the rest of
 /// control, the data connections one after the other, the end of control. A data break that the manifest calls late
-/// comes behind the data.
+/// follows the data.
 fn default_steps(name: &str, streams: &[Stream]) -> Vec<Step> {
     let hello = |stream: usize| streams[stream].messages.first().map_or(0, |hello| hello.bytes.len());
-    let greet = |stream: usize| Step { stream, offset: 0, length: hello(stream) };
+    let send_hello = |stream: usize| Step { stream, offset: 0, length: hello(stream) };
     let rest = |stream: usize| {
         let (offset, length) = (hello(stream), streams[stream].bytes.len() - hello(stream));
         Some(Step { stream, offset, length }).filter(|step| step.length > 0)
@@ -209,6 +209,6 @@ fn default_steps(name: &str, streams: &[Stream]) -> Vec<Step> {
         "edge-v1-late-break" => [data, vec![rest(0)]].concat(),
         _ => [vec![rest(0)], data].concat(),
     };
-    let greetings = (0..streams.len()).map(greet);
+    let greetings = (0..streams.len()).map(send_hello);
     greetings.chain(behind.into_iter().chain([end(0)]).flatten()).collect()
 }

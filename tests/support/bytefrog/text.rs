@@ -1,11 +1,11 @@
-//! Texts on the wire: modified UTF-8 or plain UTF-8 behind a length of two bytes, by another road than the decoder's.
+//! Texts on the wire: modified or plain UTF-8 behind a length of two bytes, read independently of the decoder.
 
-/// A text as an agent sent it, and what may be said of it in an event.
+/// A text as an agent sent it, and what an event may show of it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Text {
     /// Well formed: exactly this.
     Exact(String),
-    /// Well formed but for lone surrogates, each of which became one U+FFFD.
+    /// Well formed but for lone surrogates, each of which is one U+FFFD.
     Lossy(String),
     /// Neither modified nor plain UTF-8: repaired in any way that shows U+FFFD.
     Invalid,
@@ -20,7 +20,7 @@ impl Text {
     }
 }
 
-/// The bytes of the text whose length stands at `offset`.
+/// The bytes of the text whose length is at `offset`.
 pub fn at(bytes: &[u8], offset: usize) -> &[u8] {
     let length = usize::from(u16::from_be_bytes([bytes[offset], bytes[offset + 1]]));
     &bytes[offset + 2..offset + 2 + length]

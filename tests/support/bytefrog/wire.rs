@@ -1,4 +1,4 @@
-//! Messages of an agent, written by hand, apart from the decoder.
+//! Messages of an agent, written independently of the decoder.
 
 use super::text;
 

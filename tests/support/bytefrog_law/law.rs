@@ -1,5 +1,5 @@
-//! What must hold of every run, whatever came: found from the bytes by a reader that knows the layouts only, and from
-//! the lines that went out.
+//! The law of every run with any input: what a reader that knows only the layouts finds in the bytes must agree with
+//! the lines written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use tributary::protocol::bytefrog::Calls;
 use super::Finished;
 use crate::hostile_support::raw;
 
-/// A numbered message, where it stood.
+/// A numbered message at its offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbered {
     pub kind: u8,
@@ -23,7 +23,7 @@ pub struct Numbered {
 pub struct Walk {
     /// By offset.
     pub numbered: BTreeMap<u64, Numbered>,
-    /// Where reading ends: at the end, in the middle of a message, or before a type that does not exist.
+    /// Where reading stops: at the end, inside a message, or before an unknown type.
     pub good: u64,
 }
 
@@ -44,7 +44,7 @@ pub fn walk(bytes: &[u8], version: u8, is_control: bool) -> Walk {
     walk
 }
 
-/// `None`: no such type, or not enough is here to say.
+/// `None`: the type is unknown, or its length field is not here.
 fn length(bytes: &[u8], version: u8, is_control: bool) -> Option<usize> {
     let text = |at: usize| Some(at + 2 + usize::from(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?])));
     match (*bytes.first()?, is_control) {
@@ -66,21 +66,21 @@ fn length(bytes: &[u8], version: u8, is_control: bool) -> Option<usize> {
     }
 }
 
-/// What went out of a run, by the place where it came in: connection and offset.
+/// The lines of a run by the position of their message: connection and offset.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Written {
     pub logs: BTreeMap<(usize, u64), u64>,
     pub spans: BTreeMap<(usize, u64), u64>,
     pub repeated: BTreeMap<(usize, u64), u64>,
-    /// Numbers told as missing, without those that a break explains.
+    /// Numbers reported as missing, without those that a break explains.
     pub missing: u64,
     pub events_of_run: Vec<u64>,
 }
 
-impl Told {
-    /// Reads the lines, each of which must be sound.
-    pub fn read(done: &Finished, sizes: &[u64]) -> Told {
-        let mut told = Told::default();
+impl Written {
+    /// Reads the lines and checks each of them.
+    pub fn read(done: &Finished, sizes: &[u64]) -> Written {
+        let mut written = Written::default();
         let mut spans = BTreeSet::new();
         let mut parents = BTreeSet::new();
         for line in done.text.lines() {
@@ -94,36 +94,36 @@ impl Told {
             let name = event["name"].as_str().unwrap();
             let place = (connection, offset);
             if event["kind"] == "span" {
-                *told.spans.entry(place).or_default() += 1;
+                *written.spans.entry(place).or_default() += 1;
                 let span = &event["span"];
                 assert!(spans.insert(span["span_id"].to_string()), "a second span of this id: {line}");
                 parents.extend(span.get("parent_span_id").map(Value::to_string));
             } else if event["loss"]["reason"] == "duplicate" {
-                *told.repeated.entry(place).or_default() += 1;
+                *written.repeated.entry(place).or_default() += 1;
             } else if event["loss"]["reason"] == "gap" && name == "tributary.loss" {
                 let missing = event["loss"]["events"].as_u64().unwrap();
                 assert!(missing > 0, "{line}");
-                told.missing += missing;
+                written.missing += missing;
             } else if name == "bytefrog.run.ended" {
-                told.events_of_run.push(event["attributes"]["bytefrog.run.events"].as_u64().unwrap());
+                written.events_of_run.push(event["attributes"]["bytefrog.run.events"].as_u64().unwrap());
             } else if event["kind"] == "log" && origin.get("sequence").is_some() {
-                *told.logs.entry(place).or_default() += 1;
+                *written.logs.entry(place).or_default() += 1;
             }
         }
-        assert!(parents.is_subset(&spans), "every parent is a span that is told");
-        told
+        assert!(parents.is_subset(&spans), "every parent is a span that is written");
+        written
     }
 }
 
-/// Every numbered message of the run goes out once, in the form that `calls` wants, and nothing else does.
-pub fn check_run(done: &Finished, walks: &[Walk], sizes: &[u64], calls: Calls) -> Told {
-    let told = Told::read(done, sizes);
+/// Asserts that every numbered message of the run is written once, in the form of `calls`, and nothing else.
+pub fn check_run(done: &Finished, walks: &[Walk], sizes: &[u64], calls: Calls) -> Written {
+    let written = Written::read(done, sizes);
     let (mut entries, mut entries_told, mut spans_of_exits, mut numbered) = (0, 0, 0, 0);
     for (connection, walk) in walks.iter().enumerate() {
         for (offset, message) in &walk.numbered {
             let place = (connection, *offset);
             let count = |what: &BTreeMap<(usize, u64), u64>| what.get(&place).copied().unwrap_or(0);
-            let (logs, spans, repeated) = (count(&told.logs), count(&told.spans), count(&told.repeated));
+            let (logs, spans, repeated) = (count(&written.logs), count(&written.spans), count(&written.repeated));
             let what = format!("{message:?} at {offset} of connection {connection}: {logs} {spans} {repeated}");
             numbered += 1;
             let (is_entry, is_exit) = (message.kind == 20, matches!(message.kind, 21 | 23));
@@ -146,23 +146,23 @@ pub fn check_run(done: &Finished, walks: &[Walk], sizes: &[u64], calls: Calls) -
     if calls == Calls::Spans {
         assert_eq!(entries, entries_told + spans_of_exits, "an entry is an event, or begins one span");
     }
-    for (connection, offset) in told.logs.keys().chain(told.spans.keys()).chain(told.repeated.keys()) {
+    for (connection, offset) in written.logs.keys().chain(written.spans.keys()).chain(written.repeated.keys()) {
         assert!(walks[*connection].numbered.contains_key(offset), "nothing is at {offset} of connection {connection}");
     }
-    let repeated: u64 = told.repeated.values().sum();
-    assert_eq!(told.events_of_run, [numbered - repeated], "one end of one run, with all its events");
+    let repeated: u64 = written.repeated.values().sum();
+    assert_eq!(written.events_of_run, [numbered - repeated], "one end of one run, with all its events");
     for (connection, (totals, walk)) in done.totals.iter().zip(walks).enumerate() {
         let lost = |reason: Reason| totals.bytes_lost[reason.index()];
-        // Breaks that go back are readable, and lost all the same.
+        // Breaks that are not after the last one can be read, and are lost.
         let readable = totals.bytes_decoded + lost(Reason::Duplicate) + lost(Reason::Malformed);
         assert_eq!(readable, walk.good, "what can be read of connection {connection} is");
     }
-    told
+    written
 }
 
-/// The messages of a legal conversation in the order of their arrival: whose number has come before is told so, nobody
-/// else, and every number between the first and the last that never came is told once.
-pub fn check_numbers(arrived: &[(usize, u64, Numbered)], told: &Told, late_told: u64, has_breaks: bool) {
+/// The messages of a legal conversation in the order of their arrival: each repeated number is reported, no other is,
+/// and every number between the first and the last that never arrived is reported once.
+pub fn check_numbers(arrived: &[(usize, u64, Numbered)], written: &Written, late_reported: u64, has_breaks: bool) {
     let Some((.., first)) = arrived.first() else { return };
     let start = if first.number > u32::MAX / 2 { i64::from(first.number) } else { 0 };
     let (mut seen, mut last) = (BTreeSet::new(), start - 1);
@@ -170,11 +170,15 @@ pub fn check_numbers(arrived: &[(usize, u64, Numbered)], told: &Told, late_told:
         let nearest = last + i64::from(message.number.wrapping_sub(last as u32) as i32);
         let is_repeated = !seen.insert(nearest);
         last = last.max(nearest);
-        assert_eq!(told.repeated.contains_key(&(*connection, *offset)), is_repeated, "{message:?}");
+        assert_eq!(written.repeated.contains_key(&(*connection, *offset)), is_repeated, "{message:?}");
     }
     let before = seen.range(..start).count() as u64;
-    let never_came = (last + 1 - start) as u64 - (seen.len() as u64 - before);
+    let never_arrived = (last + 1 - start) as u64 - (seen.len() as u64 - before);
     if !has_breaks {
-        assert_eq!(told.missing, never_came + late_told - before, "numbers that are missing, or came too late");
+        assert_eq!(
+            written.missing,
+            never_arrived + late_reported - before,
+            "numbers that are missing, or came too late"
+        );
     }
 }

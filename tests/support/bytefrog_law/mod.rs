@@ -1,4 +1,4 @@
-//! Whole runs without sockets: their connections, driven as a transport would drive them, on a clock that the test moves.
+//! Whole runs without sockets: their connections are driven as a transport drives them, on a clock that the test sets.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod conversation;
@@ -15,10 +15,10 @@ use tributary::protocol::bytefrog::{BytefrogSession, Hq};
 use tributary::protocol::{End, Now, Protocol};
 use tributary::sink::encode::{Encoder, Format};
 
-/// 2026-11-20T12:15:00Z, when every test begins.
+/// 2026-11-20T12:15:00Z, when every test starts.
 const START: u64 = 1_795_176_900_000_000_000;
 
-/// The connections of a run, by number, and every line that came of them.
+/// The connections of a run, by number, and every line written for them.
 pub struct Run {
     pub hq: Hq,
     connections: Vec<Connection>,
@@ -33,7 +33,7 @@ struct Connection {
     counters: Arc<ListenerCounters>,
 }
 
-/// What is left of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Finished {
     pub text: String,
@@ -46,12 +46,12 @@ impl Run {
         Run { hq, connections: Vec::new(), elapsed: Duration::ZERO, lines: Vec::new(), events: 0, keeps_lines: true }
     }
 
-    /// The same, counting events only.
+    /// The same, which counts events only.
     pub fn counting(hq: Hq) -> Run {
         Run { keeps_lines: false, ..Run::new(hq) }
     }
 
-    /// Another connection: its number. All come from one address.
+    /// Adds a connection: its number. All have the same address.
     pub fn connect(&mut self) -> usize {
         let number = self.connections.len();
         let counters = ListenerCounters::new("test".into(), Protocol::Bytefrog);
@@ -61,7 +61,7 @@ impl Run {
         number
     }
 
-    /// A connection that says this.
+    /// Adds a connection that sends these bytes.
     pub fn open(&mut self, bytes: &[u8]) -> usize {
         let number = self.connect();
         self.feed(number, bytes);
@@ -99,12 +99,12 @@ impl Run {
         assert_eq!(totals.buffered(), 0, "decoded + lost = received");
     }
 
-    /// It is gone in the middle of something: nobody says goodbye.
+    /// Drops a connection without an end.
     pub fn drop(&mut self, connection: usize) {
         self.connections[connection].session = None;
     }
 
-    /// How many there have been.
+    /// The number of connections so far.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
@@ -117,7 +117,7 @@ impl Run {
         self.connections[connection].counters.totals()
     }
 
-    /// Events of every kind so far.
+    /// The number of events so far.
     pub fn count(&self) -> u64 {
         self.events
     }
@@ -131,7 +131,7 @@ impl Run {
         self.events().into_iter().filter(|event| event["name"] == name).collect()
     }
 
-    /// Everything that still is there ends, the last connection first.
+    /// Ends all open connections, the last one first.
     pub fn end(mut self) -> Finished {
         for connection in (0..self.connections.len()).rev() {
             if self.is_open(connection) {

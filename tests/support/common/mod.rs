@@ -1,4 +1,4 @@
-//! What several test files need: sessions driven without sockets, and their events as JSON.
+//! Shared by several test binaries: sessions driven without sockets, and their events as JSON.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tributary::protocol::datadog::{DatadogSession, Options};
 use tributary::protocol::{End, Now, Protocol};
 use tributary::sink::encode::{Encoder, Format};
 
-/// 2026-11-20T12:15:00Z, when every test begins.
+/// 2026-11-20T12:15:00Z, the start time of every test.
 pub const START: UnixNanos = UnixNanos(1_795_176_900_000_000_000);
 
 pub struct Decoded {
@@ -21,7 +21,7 @@ pub struct Decoded {
     pub totals: ListenerTotals,
 }
 
-/// A session that is being fed, on a clock that the test moves.
+/// A session with a clock that the test controls.
 pub struct Running {
     offline: Offline<DatadogSession>,
     counters: Arc<ListenerCounters>,
@@ -89,7 +89,7 @@ pub fn decode_with(options: &Options, pieces: Vec<&[u8]>, end: End) -> Decoded {
     running.finish(end)
 }
 
-/// `bytes` cut at the given places.
+/// `bytes` cut at the given offsets.
 pub fn pieces<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
     let mut from = 0;
     let mut pieces = Vec::new();
@@ -101,7 +101,7 @@ pub fn pieces<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
     pieces
 }
 
-/// An instant as the encoder must print it, by another road than the encoder's.
+/// An instant in the format of the encoder, made independently of it.
 pub fn rfc3339(unix_nanos: u64) -> String {
     let at = jiff::Timestamp::from_nanosecond(i128::from(unix_nanos)).unwrap();
     let date = at.strftime("%Y-%m-%dT%H:%M:%S").to_string();

@@ -1,4 +1,4 @@
-//! A client that writes bytes and reads answers, and nothing more.
+//! A client that writes bytes and reads answers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,12 +13,12 @@ pub struct Reply {
     pub body: String,
 }
 
-/// Sends bytes, and does not mind if the daemon has stopped to listen.
+/// Sends bytes; ignores that the daemon may have closed the connection.
 pub async fn send(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) {
     let _ = stream.write_all(bytes).await;
 }
 
-/// Reads one answer. `is_head`: it has no body whatever it says.
+/// Reads one answer. `is_head`: it has no body.
 pub async fn reply_to(stream: &mut (impl AsyncRead + Unpin), is_head: bool) -> io::Result<Reply> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -53,7 +53,7 @@ pub fn sha512(bundle: &[u8]) -> String {
     hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// An upload with these headers more, each ended by CR LF.
+/// An upload with these additional headers, each ended by CR LF.
 pub fn put(version: u64, hash: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let head = format!("PUT /{version}/{hash} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n{headers}\r\n");
@@ -65,7 +65,7 @@ pub fn plain(version: u64, bundle: &[u8]) -> Vec<u8> {
     put(version, &sha512(bundle), "", bundle)
 }
 
-/// What makes a daemon one for Endless, with a quarantine in this directory.
+/// The configuration of an Endless listener with a quarantine in this directory.
 pub fn listener(quarantine: &std::path::Path, options: &str) -> String {
     let dir = quarantine.display();
     format!(

@@ -1,5 +1,5 @@
-//! The recorded bundles, and the JSON lines that `docs/event-model.md` promises for each: made from the expected decodes,
-//! which an independent decoder wrote, by code that shares nothing with ours.
+//! The recorded bundles, and the JSON lines that `docs/event-model.md` specifies for each: made of the results of an independent
+//! decoder, by code that shares nothing with ours.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod http;
@@ -29,7 +29,7 @@ pub fn gunzip(bytes: &[u8]) -> Vec<u8> {
 /// One recorded case.
 pub struct Case {
     pub name: String,
-    /// The whole request, as it was on the wire.
+    /// The whole request, as on the wire.
     pub request: Vec<u8>,
     /// The uncompressed bundle.
     pub body: Vec<u8>,
@@ -55,7 +55,7 @@ impl Case {
         self.expected["type"].as_str().unwrap()
     }
 
-    /// When the bundle was received, as far as the expected times depend on it.
+    /// The receive time, as far as the expected times depend on it.
     pub fn received(&self) -> u64 {
         self.expected["derived"]["received_at_ns"].as_u64().unwrap_or(1_795_176_900_000_000_000)
     }
@@ -82,7 +82,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// One recorded request that is about HTTP.
+/// One recorded request about HTTP.
 pub struct HttpCase {
     pub name: String,
     pub request: Vec<u8>,
@@ -101,7 +101,7 @@ pub fn http_cases() -> Vec<HttpCase> {
     cases["cases"].as_array().unwrap().iter().map(one).collect()
 }
 
-/// Doubles in one spelling, so that two of them can be compared.
+/// Doubles in canonical form, for comparison.
 pub fn canonical(value: &Value) -> Value {
     match value {
         Value::Number(number) if number.to_string().contains(['.', 'e', 'E']) => {
@@ -113,7 +113,7 @@ pub fn canonical(value: &Value) -> Value {
     }
 }
 
-/// What of an event the expected decodes speak of: no origin but the place, no peer, no connection.
+/// An event without the parts that recorded results do not have: origin and receive time.
 pub fn comparable(event: &Value) -> Value {
     let mut event = event.as_object().unwrap().clone();
     event.remove("origin");
@@ -121,7 +121,7 @@ pub fn comparable(event: &Value) -> Value {
     canonical(&Value::Object(event))
 }
 
-/// The events, without losses, that must come of a case which was received then.
+/// The expected events, without losses, of a case that is received at this time.
 pub fn expected_events(case: &Case, received: u64) -> Vec<Value> {
     let expected = &case.expected;
     let version = case.version();
@@ -151,7 +151,7 @@ pub fn expected_events(case: &Case, received: u64) -> Vec<Value> {
     events.iter().map(canonical).collect()
 }
 
-/// Whether an event went out without its payload: of such the expected decodes tell no more than the fault.
+/// Whether an event is emitted without its payload: the recorded results have only the fault of such events.
 fn faulty_payloads(case: &Case) -> bool {
     case.expected["salvage"].to_string().contains("\"error\":\"payload:")
 }
@@ -166,18 +166,28 @@ struct Expected<'a> {
 
 impl Expected<'_> {
     fn header(&self, index: usize) -> &Value {
-        // Version 2 has a send number before everything else.
+        // Version 2 has a send number first.
         &self.head[index + usize::from(self.version == 2)]
     }
 
-    /// Time of an event, by rules 9 and 10.
-    fn time(&self, relative: &Value) -> Value {
+    /// The time of an event by rules 9 and 10, and its marks.
+    fn time(&self, relative: &Value, attributes: &mut Map<String, Value>) -> Value {
         let (base, is_received) = self.base();
         let nanos = base - int(self.header(0)) + int(relative);
-        let _ = is_received;
-        match u64::try_from(nanos).ok().filter(|nanos| *nanos <= i64::MAX as u64) {
-            Some(nanos) => json!(rfc3339(nanos)),
-            None => Value::Null,
+        match u64::try_from(nanos) {
+            Ok(nanos) => {
+                if is_received {
+                    attributes.insert("tributary.time.basis".into(), json!("received"));
+                }
+                json!(rfc3339(nanos))
+            }
+            Err(_) => {
+                let own = int(self.header(1)) - int(self.header(0)) + int(relative);
+                if let Ok(own) = i64::try_from(own) {
+                    attributes.insert("endless.time.unix_nanos".into(), json!(own));
+                }
+                Value::Null
+            }
         }
     }
 
@@ -196,8 +206,8 @@ impl Expected<'_> {
         };
         let mut attributes = self.attributes(head);
         let body = self.payload(head[0], payload, &mut attributes);
-        self.mark(&mut attributes);
-        Some(self.log("endless.event", self.time(relative), body, attributes))
+        let time = self.time(relative, &mut attributes);
+        Some(self.log("endless.event", time, body, attributes))
     }
 
     fn sequence(&self, event: &Value) -> Vec<Value> {
@@ -208,11 +218,15 @@ impl Expected<'_> {
             attributes.insert("endless.sequence.index".into(), json!(index));
             attributes.insert("endless.sequence.length".into(), json!(items.len()));
             let body = self.payload(&event[1], &item[1], &mut attributes);
+            // The end of a sequence has no payload.
+            if body.is_none() && items.len() > 1 && index + 1 == items.len() {
+                attributes.remove("endless.payload.expected");
+            }
             if items.len() == 1 {
                 attributes.insert("tributary.incomplete".into(), json!(["sequence"]));
             }
-            self.mark(&mut attributes);
-            self.log("endless.sequence", self.time(&item[0]), body, attributes)
+            let time = self.time(&item[0], &mut attributes);
+            self.log("endless.sequence", time, body, attributes)
         };
         items.iter().enumerate().map(one).collect()
     }
@@ -220,32 +234,31 @@ impl Expected<'_> {
     fn aggregate(&self, event: &Value) -> Option<Value> {
         let Some(event) = event.as_array() else { return self.faulty(event, "endless.aggregate") };
         let mut metric = json!({"type": "sum"});
-        let (head, payload, time);
+        let (head, payload);
         if self.version == 3 {
             (head, payload) = ([&event[0], &event[1]], &event[4]);
-            let period = period(event[2].as_str().unwrap());
-            time = period.map_or(Value::Null, |(_, end)| json!(rfc3339(end)));
             metric["value"] = event[3].clone();
             metric["temporality"] = json!("delta");
             metric["monotonic"] = json!(true);
-            if let Some((start, _)) = period {
-                metric["start_time"] = json!(rfc3339(start));
-            }
         } else {
-            (head, payload, time) = ([&event[1], &event[0]], &event[4], self.time(&event[3]));
+            (head, payload) = ([&event[1], &event[0]], &event[4]);
             metric["value"] = event[2].clone();
             metric["temporality"] = json!("delta");
             metric["monotonic"] = json!(false);
         }
         let mut attributes = self.attributes(head);
-        if self.version == 3 {
+        let time = if self.version == 3 {
             attributes.insert("endless.period".into(), event[2].clone());
-        }
+            let period = period(event[2].as_str().unwrap());
+            if let Some((start, _)) = period {
+                metric["start_time"] = json!(rfc3339(start));
+            }
+            period.map_or(Value::Null, |(_, end)| json!(rfc3339(end)))
+        } else {
+            self.time(&event[3], &mut attributes)
+        };
         if let Some(body) = self.payload(head[0], payload, &mut attributes) {
             attributes.insert("endless.payload".into(), body);
-        }
-        if self.version != 3 {
-            self.mark(&mut attributes);
         }
         let mut line = json!({"time": time, "kind": "metric", "name": "endless.aggregate", "metric": metric});
         line["attributes"] = attributes.into();
@@ -253,7 +266,7 @@ impl Expected<'_> {
         Some(line)
     }
 
-    /// An event of which something is at fault: lost, or without its payload.
+    /// A faulty event: lost, or without its payload.
     fn faulty(&self, event: &Value, name: &str) -> Option<Value> {
         let fault = event["error"].as_str().unwrap();
         fault.starts_with("payload:").then(|| json!({"faulty": name}))
@@ -269,7 +282,7 @@ impl Expected<'_> {
         line
     }
 
-    /// Id, name, and version of the system or user.
+    /// Id, name, and OS version or user.
     fn attributes(&self, [id, other]: [&Value; 2]) -> Map<String, Value> {
         let hex = id["hex"].as_str().unwrap();
         let id = match hex.len() {
@@ -310,12 +323,6 @@ impl Expected<'_> {
             }
         }
         body
-    }
-
-    fn mark(&self, attributes: &mut Map<String, Value>) {
-        if self.base().1 {
-            attributes.insert("tributary.time.basis".into(), json!("received"));
-        }
     }
 
     fn resource(&self) -> Value {
@@ -361,7 +368,7 @@ impl Expected<'_> {
     }
 }
 
-/// Compares what came out with what must come out; objects do not mind the order of their keys.
+/// Compares events with the expected ones; the order of keys is ignored.
 pub fn assert_events(name: &str, found: &[Value], expected: &[Value]) {
     assert_eq!(found.len(), expected.len(), "{name}: {found:#?}");
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
@@ -391,7 +398,7 @@ fn known(id: &str) -> Option<String> {
     Some(title.split(", payload").next().unwrap().to_owned())
 }
 
-/// The registry's entry of an event for this version; `None` also for events that nobody ever decoded.
+/// The registry's entry of an event for this version; `None` also for events that no collector decoded.
 fn registered(id: &str, version: u64) -> Option<&'static Value> {
     let event = REGISTRY["events"].as_array().unwrap().iter().find(|event| event["uuid"] == id)?;
     let protocol = if version == 3 { 3 } else { 2 };
@@ -406,6 +413,9 @@ fn fields(id: &str, entry: &Value, payload_type: Option<&str>, body: Option<&Val
         names.retain(|name| *name != "duration");
     }
     let (body, payload_type) = (body?, payload_type?);
+    if known(id).unwrap() == "OSVersion" {
+        return Some(json!({"version": body[1].as_str().unwrap().trim_matches('"')}));
+    }
     match (names.as_slice(), payload_type.starts_with('(')) {
         ([], _) => None,
         (names, true) => Some(
@@ -420,7 +430,7 @@ fn fields(id: &str, entry: &Value, payload_type: Option<&str>, body: Option<&Val
     }
 }
 
-/// A value of the expected decode as plain JSON: what a type does to it is told by the type.
+/// A value of a recorded result as plain JSON, by its type.
 fn structural(kind: &str, value: &Value) -> Value {
     match kind.as_bytes()[0] {
         b'v' => structural(value["v"].as_str().unwrap(), &value["value"]),
@@ -498,7 +508,7 @@ fn int(value: &Value) -> i128 {
     value.to_string().parse().unwrap()
 }
 
-/// A period's bounds, by calendar arithmetic of its own.
+/// A period's bounds, by independent calendar arithmetic.
 fn period(text: &str) -> Option<(u64, u64)> {
     let numbers: Vec<i64> = text.split('-').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     let (year, month, day) = match (numbers.as_slice(), text.len()) {

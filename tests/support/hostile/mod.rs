@@ -1,5 +1,5 @@
-//! What the hostile tests share: a driver that sees every answer of a session, a writer of wire objects, and readers
-//! of wire and output that know nothing of the code under test.
+//! Support for the hostile tests: a driver that observes every result of a session, a writer of wire objects, and readers of
+//! wire and output that are independent of the code under test.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod raw;
@@ -16,23 +16,23 @@ use tributary::protocol::datadog::{DatadogSession, Options};
 use tributary::protocol::{End, Flow, Now, Output, Protocol, Session};
 use tributary::sink::encode::{Encoder, Format};
 
-/// 2026-11-20T12:15:00Z, when every test begins.
+/// 2026-11-20T12:15:00Z, the start time of every test.
 const START: u64 = 1_795_176_900_000_000_000;
 
-/// The listener's `max_message_bytes`, unless a test says otherwise.
+/// The default `max_message_bytes` of the listener.
 pub const MAX_MESSAGE: u64 = 16 << 20;
 
-/// A session that is driven as a transport would drive it, and what can be seen of it from outside.
+/// A session driven as a transport drives it, and its observable results.
 pub struct Driven {
     session: DatadogSession,
     input: BytesMut,
     out: Output,
     counters: Arc<ListenerCounters>,
-    /// The session's clock; a pause that it demands passes on it.
+    /// The clock of the session. It advances by the pauses that the session demands.
     pub elapsed: Duration,
-    /// Pauses demanded, in sum.
+    /// Sum of the demanded pauses.
     pub held: Duration,
-    /// What a sink would have written: kept only with [`Driven::keep_lines`].
+    /// The lines that a sink would write; only with [`Driven::keep_lines`].
     pub lines: Vec<u8>,
     keep_lines: bool,
     pub output_bytes: u64,
@@ -55,7 +55,7 @@ impl Driven {
         Driven::emitting(false, options, max_message, memory)
     }
 
-    /// The same, maybe with an event for each definition.
+    /// The same, optionally with an event for each definition.
     pub fn emitting(definitions: bool, options: &Options, max_message: u64, memory: &Arc<MemoryBudget>) -> Self {
         let origin = Arc::new(Origin::new("datadog", "test".into(), "test".into(), 1));
         Driven {
@@ -82,7 +82,7 @@ impl Driven {
         self
     }
 
-    /// Bytes arrive. A demanded pause passes before more of them is looked at.
+    /// Bytes arrive. A demanded pause passes before the rest is decoded.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.counters.received(bytes.len() as u64);
         self.input.extend_from_slice(bytes);
@@ -106,7 +106,7 @@ impl Driven {
         bytes.chunks(64 * 1024).for_each(|read| self.feed(read));
     }
 
-    /// Time passes, and what the session waits for happens when it is due.
+    /// Time passes; timeouts of the session are handled when they are due.
     pub fn pass(&mut self, time: Duration) {
         let until = self.elapsed + time;
         while let Some(due) = self.session.poll_timeout().filter(|due| *due <= until) {
@@ -177,7 +177,7 @@ impl Driven {
     }
 }
 
-/// What is left of a session that has ended.
+/// The results of a session that has ended.
 pub struct Finished {
     pub totals: ListenerTotals,
     pub text: String,
@@ -206,7 +206,7 @@ pub fn process_memory(figure: &str) -> u64 {
 }
 
 /// Runs this test in a process of its own, so that no other test changes its memory figures. `true`: this is that
-/// process. `false`: the test has passed there, and there is nothing left to do.
+/// process. `false`: the test has passed there, and the caller returns.
 ///
 /// # Panics
 ///

@@ -47,9 +47,20 @@ impl Binary {
         binary
     }
 
+    /// Starts a process with the variable `TRIBUTARY_LOG` of the command.
+    pub fn start_with_log(command: Command) -> Binary {
+        let mut binary = Binary::spawn(command);
+        binary.stdout = Some(OutputText::collect(binary.child.stdout.take().unwrap()));
+        binary
+    }
+
     /// Starts a process whose stdout is a pipe that is not read; see [`Binary::take_stdout`].
     pub fn start_unheard(mut command: Command) -> Binary {
         command.env_remove("TRIBUTARY_LOG");
+        Binary::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Binary {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stderr = OutputText::collect(child.stderr.take().unwrap());

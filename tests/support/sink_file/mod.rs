@@ -1,4 +1,4 @@
-//! What the tests of the file sink share: events, and reading back what became of them.
+//! Shared by the tests of the file sink: events, and reading files back.
 
 #![allow(dead_code, reason = "no test file uses all of it")]
 
@@ -7,12 +7,12 @@ use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 use tributary::event::{Batch, BatchBuilder, Header, Origin, Position, Severity, UnixNanos};
 use tributary::sink::file::{File, Fsync, Options};
-use tributary::sink::{Kinds, Selection, Sink, SinkError};
+use tributary::sink::{Kinds, Selection, Sink, SinkError, Unwritten};
 
 /// Nanoseconds of a day.
 pub(crate) const DAY: u64 = 86_400_000_000_000;
@@ -34,7 +34,7 @@ pub(crate) fn batch_of(names: &[String], listener: &str, observed: u64) -> Batch
     builder.take()
 }
 
-/// Records that can be told apart, `len` bytes of name each.
+/// Names of different records, `len` bytes each.
 pub(crate) fn names(range: std::ops::Range<usize>, len: usize) -> Vec<String> {
     range.map(|number| format!("{number:0>len$}")).collect()
 }
@@ -113,10 +113,23 @@ pub(crate) fn all_names(directory: &Path) -> Vec<String> {
     in_order(directory).iter().flat_map(|path| names_in(&unpacked(path))).collect()
 }
 
-pub(crate) fn is_retry<T: std::fmt::Debug>(result: Result<T, SinkError>) -> String {
-    match result {
-        Err(SinkError::Retry(fault)) => fault.to_string(),
-        other => panic!("expected a retry, got {other:?}"),
+/// Flushes; returns what is not written.
+pub(crate) async fn flush(sink: &mut File) -> Unwritten {
+    sink.flush().await.unwrap();
+    sink.unwritten()
+}
+
+/// Flushes a sink that holds events; returns the fault of the file that it tried.
+pub(crate) async fn held(sink: &mut File) -> String {
+    let unwritten = flush(sink).await;
+    assert!(!unwritten.held.is_empty() && unwritten.failed.is_empty(), "{unwritten:?}");
+    unwritten.held_fault.map(|fault| fault.to_string()).unwrap_or_default()
+}
+
+/// Flushes until everything is written: a file in trouble is retried after a pause.
+pub(crate) async fn flush_all(sink: &mut File) {
+    while !flush(sink).await.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 

@@ -11,7 +11,7 @@ use crate::live::{Daemon, within};
 use crate::zico_support::offline::Answered;
 use crate::zico_support::{Case, Given};
 
-/// An answer as it came.
+/// An answer as received.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
@@ -19,13 +19,13 @@ pub struct Reply {
     pub body: String,
 }
 
-/// A listener whose quarantine is in this directory.
+/// The configuration of a listener with its quarantine in this directory.
 pub fn listener(quarantine: &std::path::Path, options: &str) -> String {
     let dir = quarantine.display();
     format!("[listeners.test]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"{dir}\"\n{options}\n")
 }
 
-/// A request with these headers, its length among them.
+/// A request with these headers and its length.
 pub fn post(path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut head = format!("POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n", body.len());
     for (name, value) in headers {
@@ -39,7 +39,7 @@ pub fn post(path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
 /// Reads one answer.
 ///
 /// # Errors
-/// The connection ends before.
+/// The connection ends too early.
 pub async fn reply(stream: &mut TcpStream) -> io::Result<Reply> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -53,7 +53,7 @@ pub async fn reply(stream: &mut TcpStream) -> io::Result<Reply> {
         (name.to_lowercase(), value.trim().to_owned())
     };
     let headers: BTreeMap<_, _> = lines.map(header).collect();
-    // Agents of gen2 read no body without it (section 1.2).
+    // Gen2 agents read no body without it (section 1.2).
     let length: usize = headers.get("content-length").expect("a length").parse().unwrap();
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await?;
@@ -65,14 +65,14 @@ pub async fn ask(stream: &mut TcpStream, request: &[u8]) -> Reply {
     within("an answer", reply(stream)).await.unwrap()
 }
 
-/// Sends a request that the daemon may not want to the end; the status of the answer, if one comes before it hangs up.
+/// Sends a request that the daemon may refuse early; returns the status, if it answers before it closes.
 pub async fn try_ask(stream: &mut TcpStream, request: &[u8]) -> Option<u16> {
-    // What it thinks of a body it may say before all of it is sent.
+    // It may answer before the whole body is sent.
     let _ = stream.write_all(request).await;
     within("an answer", reply(stream)).await.ok().map(|reply| reply.status)
 }
 
-/// A form with packed data of this name.
+/// A form with a data field of this name.
 pub fn form(name: &str, packed: &[u8]) -> Vec<u8> {
     post("/submit/agent", &[], format!("host=h&{name}={}", base64(packed).replace('+', "%2B")).as_bytes())
 }
@@ -98,8 +98,8 @@ pub fn quarantined(quarantine: &std::path::Path) -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
 }
 
-/// Has a recorded conversation again with a daemon, on as many connections as it had: the answers with their events, and
-/// what came when the daemon had stopped. Their `origin.sequence` is made the number of the request.
+/// Replays a recorded conversation to a daemon, on as many connections as recorded. Returns the answers with their events,
+/// and the events after the stop. Their `origin.sequence` is replaced by the number of the request.
 pub async fn converse(case: &Case, toml: &str, quarantine: &std::path::Path) -> (Vec<Answered>, Vec<Value>) {
     let daemon = Daemon::start(toml).await;
     let mut given = Given::default();
@@ -119,7 +119,7 @@ pub async fn converse(case: &Case, toml: &str, quarantine: &std::path::Path) -> 
         let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let reply = ask(stream, &post(&recorded.path, &headers, &given.body(recorded))).await;
         given.learn(recorded, &reply.body);
-        // The answer says that the events are written; nobody has to wait for them.
+        // The answer says that the events are written, so the test need not wait for them.
         let mut events = daemon.events();
         let new = events.split_off(seen);
         seen += new.len();

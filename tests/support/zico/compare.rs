@@ -1,4 +1,4 @@
-//! What came of a conversation, next to what the contract says.
+//! Compares the events of a conversation with the contract.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::contract::{Before, Expected, expected, found};
 use super::offline::Answered;
 use super::{Case, Recorded};
 
-/// Compares what came of a conversation with what the contract says: spans by trace, losses by request.
+/// Compares the events of a conversation with the contract: spans by trace, losses by request.
 pub fn compare(case: &Case, answers: &[Answered], rest: &[Value]) {
     let mut before = Before::default();
     let mut joined = BTreeMap::<&str, Vec<&Value>>::new();
@@ -20,7 +20,7 @@ pub fn compare(case: &Case, answers: &[Answered], rest: &[Value]) {
         }
         let trace = recorded.expected["trace"].as_str();
         let mut events: Vec<&Value> = answer.events.iter().collect();
-        // What was open at the end came later, by itself.
+        // Records that were open at the end are emitted later.
         let is_part = parts(case).contains(&recorded.number);
         if let Some(trace) = trace.filter(|_| is_part) {
             joined.entry(trace).or_default().extend(&events);
@@ -48,7 +48,7 @@ pub fn compare(case: &Case, answers: &[Answered], rest: &[Value]) {
     }
 }
 
-/// Requests that are parts of traces in several parts.
+/// The requests with parts of traces in several parts.
 fn parts(case: &Case) -> Vec<u64> {
     let joined = case.exchanges.iter().filter_map(|recorded| recorded.expected.pointer("/joined/parts"));
     joined.flat_map(|parts| parts.as_array().unwrap()).map(|part| part.as_u64().unwrap()).collect()
@@ -68,7 +68,7 @@ fn assert_spans(place: &str, events: &[&Value], expected: &Expected) {
     assert_eq!(total("unresolved"), expected.unresolved, "{place}");
 }
 
-/// Of large bodies only sums are known.
+/// Only sums are recorded of large bodies.
 fn assert_summary(place: &str, events: &[&Value], summary: &Value) {
     let spans: Vec<_> = events.iter().filter(|event| event["kind"] == "span").collect();
     assert_eq!(spans.len() as u64, summary["records"].as_u64().unwrap(), "{place}");

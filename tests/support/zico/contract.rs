@@ -1,4 +1,4 @@
-//! The ZICO section of the event model in code: expected decodes → what events must say. Shares nothing with the decoder.
+//! The ZICO section of the event model in code: recorded results → expected events. Shares no code with the decoder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,29 +15,29 @@ const GEN2_SENT: u64 = 0x2000;
 /// A reference to one of several exceptions of the same id.
 const ANY: &str = "any of ";
 
-/// A span as it can be compared, whether it was made of an expected record or of an event.
+/// A comparable span, of a recorded result or of an event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
     /// Its name, times and status.
-    pub said: String,
-    /// The spans around it, from within: what each says, as a number.
+    pub content: String,
+    /// The enclosing spans, innermost first: a number for the content of each.
     pub around: Vec<u64>,
     /// Its exceptions, in their order.
     pub exceptions: Vec<String>,
     /// Its attributes; numbers in one form, so that 1 and 1.0 are the same.
     pub attributes: BTreeMap<String, String>,
-    /// Keys that several records have set: which of them was the last is not told, so they are not compared.
+    /// Keys that several records set: the recorded results do not say which was the last, so they are not compared.
     pub uncompared: BTreeSet<String>,
 }
 
 impl Span {
-    fn new(said: &Value, attributes: &Map<String, Value>) -> Self {
+    fn new(content: &Value, attributes: &Map<String, Value>) -> Self {
         let attributes = attributes.iter().map(|(key, value)| (key.clone(), plain(value))).collect();
         let (around, exceptions) = (Vec::new(), Vec::new());
-        Span { said: plain(said), around, exceptions, attributes, uncompared: BTreeSet::new() }
+        Span { content: plain(content), around, exceptions, attributes, uncompared: BTreeSet::new() }
     }
 
-    /// Whether an event says what is expected.
+    /// Whether an event is the expected one.
     pub fn agrees(&self, expected: &Span) -> bool {
         let compared = |span: &Span| -> Vec<(String, String)> {
             let compared = span.attributes.iter().filter(|(key, _)| !expected.uncompared.contains(*key));
@@ -47,26 +47,26 @@ impl Span {
             Some(id) => found.ends_with(&format!("\"zico.exception.id\":{id},\"zico.exception.ref\":true}}")),
             None => found == expected,
         };
-        (&self.said, &self.around) == (&expected.said, &expected.around)
+        (&self.content, &self.around) == (&expected.content, &expected.around)
             && self.exceptions.len() == expected.exceptions.len()
             && self.exceptions.iter().zip(&expected.exceptions).all(is_same)
             && compared(self) == compared(expected)
     }
 }
 
-/// What was delivered of each session before: traces of gen2 by what they can be known by.
+/// The gen2 traces that each session delivered before, by their identities.
 #[derive(Default)]
 pub struct Before {
     spans: BTreeSet<(String, String, String)>,
     moments: BTreeSet<(String, u64, u64)>,
 }
 
-/// What a body must come to.
+/// The expected events of a body.
 pub struct Expected {
     pub spans: Vec<Span>,
     /// Records and exceptions that were delivered before.
     pub duplicates: u64,
-    /// Spans that name what is not defined.
+    /// The number of spans with undefined ids.
     pub unresolved: u64,
 }
 
@@ -74,7 +74,7 @@ fn tick_nanos(decode: &Value) -> i128 {
     i128::from(decode["tick_ns"].as_u64().unwrap())
 }
 
-/// What a decode must come to.
+/// The expected events of a recorded result.
 pub fn expected(decode: &Value, recorded: &Recorded, before: &mut Before) -> Expected {
     let records = decode["records"].as_array().unwrap();
     let is_gen2 = recorded.expected["dialect"] == "gen2";
@@ -121,7 +121,7 @@ pub fn expected(decode: &Value, recorded: &Recorded, before: &mut Before) -> Exp
         }
     }
     let own: Vec<_> =
-        (0..records.len()).map(|index| said(index, records, upward.get(&index), decode, is_gen2)).collect();
+        (0..records.len()).map(|index| content(index, records, upward.get(&index), decode, is_gen2)).collect();
     let mut unresolved = 0;
     let mut spans = Vec::new();
     for (index, record) in records.iter().enumerate() {
@@ -132,7 +132,7 @@ pub fn expected(decode: &Value, recorded: &Recorded, before: &mut Before) -> Exp
         let mut around = Vec::new();
         let mut parent = record["parent"].as_u64();
         while let Some(index) = parent {
-            around.push(digest(&own[index as usize].said));
+            around.push(digest(&own[index as usize].content));
             parent = records[index as usize]["parent"].as_u64();
         }
         let exceptions = exceptions(record, records);
@@ -153,13 +153,13 @@ fn is_usable(trace: &str) -> bool {
     [16, 32].contains(&digits.len()) && digits.chars().all(|digit| digit.is_ascii_hexdigit())
 }
 
-/// What the span of a record says, by the event model.
-fn said(index: usize, records: &[Value], upward: Option<&Vec<&Value>>, decode: &Value, is_gen2: bool) -> Span {
+/// The content of a record's span, by the event model.
+fn content(index: usize, records: &[Value], upward: Option<&Vec<&Value>>, decode: &Value, is_gen2: bool) -> Span {
     let record = &records[index];
     let mut attributes = Map::new();
     let flags = record["flags"].as_u64().unwrap_or_default();
     let tops: Vec<usize> = enclosing(index, records).filter(|index| records[*index].get("begin").is_some()).collect();
-    // Attributes: its own, and those that records below attach to it.
+    // Attributes: its own, and upward attributes of enclosed records.
     let mut several = BTreeSet::new();
     for pair in record["attrs"].as_array().into_iter().flatten() {
         set(&mut attributes, &pair[0], &pair[1]);
@@ -210,7 +210,7 @@ fn said(index: usize, records: &[Value], upward: Option<&Vec<&Value>>, decode: &
     if !ids.is_empty() {
         attributes.insert("zico.unresolved.symbols".to_owned(), json!(ids));
     }
-    // The short end of gen2 has no flags, which the decode shows as 0.
+    // The short end of gen2 has no flags, which the recorded result shows as 0.
     record
         .get("flags")
         .filter(|_| closed != "end2")
@@ -253,13 +253,13 @@ fn said(index: usize, records: &[Value], upward: Option<&Vec<&Value>>, decode: &
     let status = if has_thrown || has_failed { "error" } else { "unset" };
     let rendered = |time: Option<i128>| time.map(|time| rfc3339(time as u64));
     let duration = duration.map(|nanos| nanos.to_string());
-    let said = json!({
+    let content = json!({
         "name": name, "time": rendered(time), "end": rendered(end), "duration": duration, "status": status,
     });
-    Span { uncompared: several, ..Span::new(&said, &attributes) }
+    Span { uncompared: several, ..Span::new(&content, &attributes) }
 }
 
-/// Ids of undefined strings: the expected decoder writes `?symN` for a text, which stands anywhere in the attributes.
+/// Ids of undefined strings: the independent decoder writes `?symN` for a text, anywhere in the attributes.
 fn symbols(attributes: &Map<String, Value>) -> Vec<i64> {
     let text = Value::Object(attributes.clone()).to_string();
     let ids: BTreeSet<i64> = text
@@ -274,7 +274,7 @@ fn symbols(attributes: &Map<String, Value>) -> Vec<i64> {
     ids.into_iter().collect()
 }
 
-/// The expected decoder repairs text as we do, and does not say so.
+/// The independent decoder repairs text like ours, without a mark.
 fn mark_repaired(attributes: &mut Map<String, Value>) {
     if Value::Object(attributes.clone()).to_string().contains('\u{FFFD}') {
         attributes.insert("tributary.text.repaired".to_owned(), json!(true));
@@ -313,7 +313,7 @@ fn set(attributes: &mut Map<String, Value>, name: &Value, raw: &Value) {
     attributes.insert(if is_bytes { format!("{name}_base64") } else { name }, value);
 }
 
-/// A value as events show it, and whether it is bytes.
+/// A value as shown in events, and whether it is bytes.
 fn value(raw: &Value) -> (Value, bool) {
     let Value::Object(tagged) = raw else {
         return match raw {
@@ -363,36 +363,36 @@ fn base64(bytes: &[u8]) -> String {
 fn exceptions(record: &Value, records: &[Value]) -> Vec<String> {
     let all = record["exceptions"].as_array().into_iter().flatten();
     all.map(|one| {
-        let mut said = Map::new();
+        let mut content = Map::new();
         if let Some(id) = one.get("ref") {
-            // What it refers to stands in the same trace; this one says so itself.
+            // A reference is resolved within its trace, and is marked.
             let known = records.iter().flat_map(|record| record["exceptions"].as_array().into_iter().flatten());
             let known: Vec<_> = known.filter(|other| other.get("id") == Some(id)).collect();
             if known.windows(2).any(|two| two[0] != two[1]) {
-                // Ids need not be unique, and which came last is not told.
+                // Ids may repeat, and the recorded results do not say which came last.
                 return format!("{ANY}{}", plain(id));
             }
-            known.into_iter().for_each(|known| describe(known, &mut said));
-            said.insert("zico.exception.id".to_owned(), id.clone());
-            said.insert("zico.exception.ref".to_owned(), json!(true));
+            known.into_iter().for_each(|known| describe(known, &mut content));
+            content.insert("zico.exception.id".to_owned(), id.clone());
+            content.insert("zico.exception.ref".to_owned(), json!(true));
         } else {
-            describe(one, &mut said);
-            said.insert("zico.exception.id".to_owned(), one["id"].clone());
+            describe(one, &mut content);
+            content.insert("zico.exception.id".to_owned(), one["id"].clone());
             if one["cause"].as_i64().is_some_and(|cause| cause != 0) {
-                said.insert("zico.exception.cause".to_owned(), one["cause"].clone());
+                content.insert("zico.exception.cause".to_owned(), one["cause"].clone());
             }
             for pair in one["attrs"].as_array().into_iter().flatten() {
-                set(&mut said, &pair[0], &pair[1]);
+                set(&mut content, &pair[0], &pair[1]);
             }
-            said.retain(|_, value| !value.is_null());
+            content.retain(|_, value| !value.is_null());
         }
-        mark_repaired(&mut said);
-        plain(&Value::Object(said))
+        mark_repaired(&mut content);
+        plain(&Value::Object(content))
     })
     .collect()
 }
 
-fn describe(exception: &Value, said: &mut Map<String, Value>) {
+fn describe(exception: &Value, content: &mut Map<String, Value>) {
     let text = |value: &Value| value.as_str().map(|text| text.replace("?sym", "symbol#"));
     let (class, message) = (text(&exception["class"]), text(&exception["message"]));
     let mut stack = class.clone().unwrap_or_else(|| "null".to_owned());
@@ -410,19 +410,19 @@ fn describe(exception: &Value, said: &mut Map<String, Value>) {
         let name: Vec<_> = [part(0), part(1)].into_iter().flatten().collect();
         stack += &format!("\n\tat {}({place})", name.join("."));
     }
-    class.map(|class| said.insert("exception.type".to_owned(), json!(class)));
-    message.map(|message| said.insert("exception.message".to_owned(), json!(message)));
-    said.insert("exception.stacktrace".to_owned(), json!(stack));
+    class.map(|class| content.insert("exception.type".to_owned(), json!(class)));
+    message.map(|message| content.insert("exception.message".to_owned(), json!(message)));
+    content.insert("exception.stacktrace".to_owned(), json!(stack));
 }
 
-/// An instant as the encoder must print it, by another road than the encoder's.
+/// A time as the encoder must print it, computed in another way.
 pub fn rfc3339(unix_nanos: u64) -> String {
     let at = jiff::Timestamp::from_nanosecond(i128::from(unix_nanos)).unwrap();
     let date = at.strftime("%Y-%m-%dT%H:%M:%S").to_string();
     format!("{date}.{:09}Z", unix_nanos % 1_000_000_000)
 }
 
-/// JSON with its keys in order and its numbers in one form.
+/// JSON with sorted keys and canonical numbers.
 pub fn plain(value: &Value) -> String {
     match value {
         Value::Object(map) => {
@@ -448,44 +448,44 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
-/// Events → spans, in the same form.
+/// Events → comparable spans.
 pub fn found(events: &[&Value]) -> Vec<Span> {
     let mut logs = BTreeMap::<&str, Vec<String>>::new();
     for event in events.iter().filter(|event| event["name"] == "zico.exception") {
         assert_eq!(event["severity"], "ERROR");
-        let mut said = event["attributes"].as_object().unwrap().clone();
+        let mut content = event["attributes"].as_object().unwrap().clone();
         let span = event["attributes"]["span_id"].as_str().unwrap();
-        said.remove("span_id");
-        said.remove("trace_id").unwrap();
-        logs.entry(span).or_default().push(plain(&Value::Object(said)));
+        content.remove("span_id");
+        content.remove("trace_id").unwrap();
+        logs.entry(span).or_default().push(plain(&Value::Object(content)));
     }
     let spans: Vec<_> = events.iter().filter(|event| event["kind"] == "span").collect();
     let mut own = BTreeMap::new();
     for event in &spans {
         let span = &event["span"];
         let duration = span.get("duration_ns").map(ToString::to_string);
-        let said = json!({
+        let content = json!({
             "name": event["name"], "time": event["time"], "end": span.get("end_time"), "duration": duration,
             "status": span["status"],
         });
         let none = Map::new();
         let attributes = event.get("attributes").map_or(&none, |attributes| attributes.as_object().unwrap());
-        let said = Span::new(&said, attributes);
+        let content = Span::new(&content, attributes);
         let id = span["span_id"].as_str().unwrap();
         let parent = span.get("parent_span_id").map(|parent| parent.as_str().unwrap());
-        assert!(own.insert(id, (said, parent)).is_none(), "two spans with the id {id}");
+        assert!(own.insert(id, (content, parent)).is_none(), "two spans with the id {id}");
     }
     let mut found: Vec<_> = own
         .iter()
-        .map(|(id, (said, parent))| {
+        .map(|(id, (content, parent))| {
             let mut around = Vec::new();
             let mut parent = *parent;
-            // A root may name the span of another process, which is not among these.
-            while let Some((said, next)) = parent.and_then(|id| own.get(id)) {
-                around.push(digest(&said.said));
+            // A root may have a parent in another process.
+            while let Some((content, next)) = parent.and_then(|id| own.get(id)) {
+                around.push(digest(&content.content));
                 parent = *next;
             }
-            Span { exceptions: logs.remove(id).unwrap_or_default(), around, ..said.clone() }
+            Span { exceptions: logs.remove(id).unwrap_or_default(), around, ..content.clone() }
         })
         .collect();
     assert!(logs.is_empty(), "exceptions of spans that are not there: {logs:?}");

@@ -1,4 +1,4 @@
-//! The recorded conversations, and clients that have them again.
+//! The recorded conversations, and clients that replay them.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod cbor;
@@ -23,23 +23,23 @@ pub struct Case {
     pub exchanges: Vec<Recorded>,
 }
 
-/// One request of it.
+/// One recorded request.
 pub struct Recorded {
     pub number: u64,
     pub connection: u64,
     pub path: String,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// What the other collector answered.
+    /// The answer of the recorded collector.
     pub reply: Option<Value>,
-    /// What a collector may answer.
+    /// The answers that a collector may give.
     pub statuses: Vec<u64>,
-    /// What an independent decoder made of it.
+    /// The result of an independent decoder.
     pub expected: Value,
 }
 
 impl Recorded {
-    /// Whether a collector is to take it: then the decode is what it comes to.
+    /// Whether a collector must accept it, with the recorded result.
     pub fn is_taken(&self) -> bool {
         self.statuses.contains(&202)
     }
@@ -88,12 +88,12 @@ pub fn cases() -> Vec<Case> {
     names().iter().map(|name| case(name)).collect()
 }
 
-/// What the other collector gave away, and what was given in its place.
+/// Ids and keys of the recorded collector, and those that replace them.
 #[derive(Default)]
 pub struct Given(BTreeMap<String, String>);
 
 impl Given {
-    /// Learns from the answer to a request that was recorded.
+    /// Learns ids and keys from the answer to a recorded request.
     pub fn learn(&mut self, recorded: &Recorded, live: &str) {
         let (Some(Value::Object(then)), Ok(Value::Object(now))) = (&recorded.reply, serde_json::from_str(live)) else {
             return;
@@ -109,7 +109,7 @@ impl Given {
         self.0.get(value).cloned().unwrap_or_else(|| value.to_owned())
     }
 
-    /// The body of a registration or session; others have nothing in them that was given.
+    /// The body of a registration or session request with its ids and keys replaced; other bodies have none.
     pub fn body(&self, recorded: &Recorded) -> Vec<u8> {
         if !recorded.path.ends_with("/session") && !recorded.path.ends_with("/register") {
             return recorded.body.clone();
@@ -120,4 +120,10 @@ impl Given {
         }
         text.into_bytes()
     }
+}
+
+/// The SHA-256 of a text, in hexadecimal digits.
+pub fn sha256(text: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

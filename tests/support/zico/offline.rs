@@ -1,4 +1,4 @@
-//! Conversations without a socket.
+//! Replays conversations without a socket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tributary::zico_store::{Store, StoreOptions};
 
 use super::{Case, Given, Recorded};
 
-/// 2026-11-20T12:15:00Z, when every test begins.
+/// 2026-11-20T12:15:00Z, the start of every test.
 pub const START: UnixNanos = UnixNanos(1_795_176_900_000_000_000);
 
 /// A listener without a socket.
@@ -26,7 +26,7 @@ pub struct Offline {
     requests: u64,
 }
 
-/// What became of a request.
+/// The result of a request.
 pub struct Answered {
     pub status: u16,
     pub body: String,
@@ -61,7 +61,7 @@ impl Offline {
         Offline { exchange, counters, elapsed: Duration::ZERO, requests: 0 }
     }
 
-    /// As `tributary decode` has it.
+    /// Like `tributary decode`: every session is accepted.
     pub fn recorded() -> Self {
         let exchange = ZicoExchange::recorded(Options::default(), false, &MemoryBudget::new(256 << 20));
         let counters = ListenerCounters::new("test".into(), Protocol::Zico);
@@ -102,7 +102,7 @@ impl Offline {
         decode::answer(&self.exchange, request, self.origin(), &self.counters, self.now(), take)
     }
 
-    /// Has a recorded request again.
+    /// Replays a recorded request.
     pub fn again(&mut self, recorded: &Recorded, given: &mut Given) -> Answered {
         let headers: Vec<_> =
             recorded.headers.iter().map(|(name, value)| (name.clone(), given.header(value))).collect();
@@ -112,14 +112,14 @@ impl Offline {
         answered
     }
 
-    /// Has a whole recorded conversation again: the answers, and what came when it was over.
+    /// Replays a recorded conversation: the answers, and the events at its end.
     pub fn converse(&mut self, case: &Case) -> (Vec<Answered>, Vec<Value>) {
         let mut given = Given::default();
         let answers = case.exchanges.iter().map(|recorded| self.again(recorded, &mut given)).collect();
         (answers, self.finish())
     }
 
-    /// Time passes.
+    /// Advances the time, and ticks.
     pub fn pass(&mut self, time: Duration) -> Vec<Value> {
         self.elapsed += time;
         let mut out = tributary::protocol::Output::new(tributary::event::BatchBuilder::new(self.origin()));

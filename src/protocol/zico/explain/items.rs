@@ -8,7 +8,7 @@ use crate::explain::cbor::{Values, elements, field, head, inside, reference, sai
 use crate::explain::depth::set_in;
 use crate::explain::words::{duration, moment};
 
-use super::super::wire::{Carries, Dialect, MOST_VALUE_DEPTH};
+use super::super::wire::{Carries, Dialect, MAX_VALUE_DEPTH};
 
 const BREAK: u8 = 0xFF;
 /// The tag of an integer that stands for a text (doc and gen1).
@@ -17,7 +17,7 @@ const REFERENCE: u64 = 6;
 const TICK_NANOS: i128 = 65_536;
 const TIME_BITS: u32 = 40;
 
-/// Writes a body. What follows an item that is none of the dialect's cannot be told apart.
+/// Writes a body. What follows an item that the dialect does not have is written as raw bytes.
 pub(super) fn write(bytes: &[u8], carries: Carries, dialect: Dialect, sheet: &mut Sheet) {
     let what = match carries {
         Carries::Definitions => "definitions",
@@ -40,7 +40,7 @@ pub(super) fn write(bytes: &[u8], carries: Carries, dialect: Dialect, sheet: &mu
 struct Items<'a> {
     reader: Reader<'a>,
     dialect: Dialect,
-    /// Records that are open: whether their words are little-endian (doc).
+    /// Open records: whether their words are little-endian (doc).
     open: Vec<bool>,
 }
 
@@ -81,7 +81,7 @@ impl Items<'_> {
     fn entry(&mut self, sheet: &mut Sheet) -> Written {
         if self.reader.rest().first() == Some(&BREAK) {
             let closes = self.dialect != Dialect::Gen2 && !self.open.is_empty();
-            head(&mut self.reader, sheet, "end of record", if closes { "" } else { "of none" })?;
+            head(&mut self.reader, sheet, "end of record", if closes { "" } else { "of no record" })?;
             if closes {
                 self.open.pop();
             }
@@ -102,7 +102,7 @@ impl Items<'_> {
                 let is_little = matches!(tag, 7 | 0x0B);
                 record(reader, sheet, order_name(is_little))?;
                 self.open.push(is_little);
-                // A record whose word is none is none: nothing after it is read.
+                // A record without a valid word is not a record: nothing after it is read.
                 inside(sheet, |sheet| {
                     field(reader, sheet, "prolog", |reader| Ok(prolog(word(reader, is_little, 8..=8)?)))
                 })
@@ -141,14 +141,14 @@ impl Items<'_> {
             }
             (_, 9 | 0x0E) => attributes(reader, sheet, values),
             (_, 0x26) => {
-                tagged(reader, sheet, "attributes of a trace above", 2..=2)?;
+                tagged(reader, sheet, "attributes of an enclosing trace", 2..=2)?;
                 inside(sheet, |sheet| {
                     symbol(reader, sheet, "type")?;
                     values.map(reader, sheet, "attributes", 0)
                 })
             }
             (_, 0x22) => exception(reader, sheet, values, 5),
-            (_, 0x23) => tagged_number(reader, sheet, "exception", |id| format!("{id}, told before")),
+            (_, 0x23) => tagged_number(reader, sheet, "exception", |id| format!("{id}, sent before")),
             _ => Err(self.misplaced()),
         }
     }
@@ -187,7 +187,7 @@ impl Items<'_> {
             }
             6 => {
                 let is_upward = length_of(*reader) == Some(3);
-                let what = if is_upward { "attribute of a trace above" } else { "attribute" };
+                let what = if is_upward { "attribute of an enclosing trace" } else { "attribute" };
                 tagged(reader, sheet, what, 2..=3)?;
                 inside(sheet, |sheet| {
                     if is_upward {
@@ -198,26 +198,26 @@ impl Items<'_> {
                 })
             }
             7 => exception(reader, sheet, values, 6),
-            8 => tagged_number(reader, sheet, "exception", |id| format!("{id}, told before")),
+            8 => tagged_number(reader, sheet, "exception", |id| format!("{id}, sent before")),
             _ => Err(self.misplaced()),
         }
     }
 
-    /// The break behind an epilog is part of it.
+    /// The break after an epilog is part of it.
     fn end_of_record(&mut self, sheet: &mut Sheet) -> Written {
         let offset = self.reader.offset();
         match self.reader.rest() {
             [BREAK, ..] => {}
             [] => return Err(CborError { offset, fault: Fault::End }),
-            _ => return Err(CborError { offset, fault: Fault::Expected("a break behind the end") }),
+            _ => return Err(CborError { offset, fault: Fault::Expected("a break after the end") }),
         }
         let was_open = self.open.pop().is_some();
-        head(&mut self.reader, sheet, "end of record", if was_open { "" } else { "of none" })
+        head(&mut self.reader, sheet, "end of record", if was_open { "" } else { "of no record" })
     }
 
     fn values(&self) -> Values {
         let reference = (self.dialect != Dialect::Gen2).then_some(REFERENCE);
-        Values { reference, most_depth: MOST_VALUE_DEPTH + 1 }
+        Values { reference, most_depth: MAX_VALUE_DEPTH + 1 }
     }
 
     fn misplaced(&self) -> CborError {
@@ -230,7 +230,7 @@ impl Items<'_> {
     }
 }
 
-/// The tag at the front, which stays there.
+/// The next tag, without consuming it.
 fn tag(reader: &Reader<'_>) -> Result<u64, CborError> {
     let mut next = *reader;
     match next.item()? {
@@ -239,13 +239,13 @@ fn tag(reader: &Reader<'_>) -> Result<u64, CborError> {
     }
 }
 
-/// The length of the array behind the tag at the front.
+/// The length of the array after the next tag.
 fn length_of(mut reader: Reader<'_>) -> Option<u64> {
     reader.item().ok()?;
     if let Item::Array(length) = reader.item().ok()? { length } else { None }
 }
 
-/// A tag, and an array of a length that is declared.
+/// A tag, and an array of one of these lengths.
 fn tagged(
     reader: &mut Reader<'_>,
     sheet: &mut Sheet,
@@ -255,7 +255,7 @@ fn tagged(
     let mut length = 0;
     field(reader, sheet, name, |reader| {
         reader.item()?;
-        length = reader.array(lengths, "an array as long as those of such items")?;
+        length = reader.array(lengths, "an array of the length of such items")?;
         Ok("")
     })?;
     Ok(length)
@@ -277,23 +277,23 @@ fn tagged_number<V: Display>(
     reader: &mut Reader<'_>,
     sheet: &mut Sheet,
     name: &str,
-    say: impl FnOnce(u64) -> V,
+    show: impl FnOnce(u64) -> V,
 ) -> Written {
     field(reader, sheet, name, |reader| {
         reader.item()?;
-        read_integer(reader).map(say)
+        read_integer(reader).map(show)
     })
 }
 
-fn number<V: Display>(reader: &mut Reader<'_>, sheet: &mut Sheet, name: &str, say: impl FnOnce(u64) -> V) -> Written {
-    field(reader, sheet, name, |reader| read_integer(reader).map(say))
+fn number<V: Display>(reader: &mut Reader<'_>, sheet: &mut Sheet, name: &str, show: impl FnOnce(u64) -> V) -> Written {
+    field(reader, sheet, name, |reader| read_integer(reader).map(show))
 }
 
 fn integer(reader: &mut Reader<'_>, sheet: &mut Sheet, name: &str) -> Written {
     number(reader, sheet, name, |number| number as i64)
 }
 
-/// An integer, as 64 bits. A truth value counts as one.
+/// An integer, as 64 bits. A boolean is read as 0 or 1.
 fn read_integer(reader: &mut Reader<'_>) -> Result<u64, CborError> {
     let before = *reader;
     match reader.item()? {
@@ -305,7 +305,7 @@ fn read_integer(reader: &mut Reader<'_>) -> Result<u64, CborError> {
     }
 }
 
-/// The id of a string, tagged or not. 0 is none (rule 18).
+/// The id of a string, tagged or not. 0: none (rule 18).
 fn symbol(reader: &mut Reader<'_>, sheet: &mut Sheet, name: &str) -> Written {
     field(reader, sheet, name, |reader| {
         if tag(reader) == Ok(REFERENCE) {
@@ -319,7 +319,7 @@ fn symbol_name(id: u64) -> String {
     if id == 0 { "none".to_owned() } else { format!("string {id}") }
 }
 
-/// A text, or the id that stands for one.
+/// A text, or the id of one.
 fn name(reader: &mut Reader<'_>, sheet: &mut Sheet, label: &str, is_bare: bool) -> Written {
     let mut next = *reader;
     match next.item()? {
@@ -382,13 +382,13 @@ fn frame(reader: &mut Reader<'_>, sheet: &mut Sheet, number_of: u64) -> Written 
         ["class", "method", "file"].iter().try_for_each(|label| name(reader, sheet, label, true))?;
         number(reader, sheet, "line", |line| match line as i64 {
             -2 => "-2 (native)".to_owned(),
-            line @ (-1 | 0) => format!("{line} (not known)"),
+            line @ (-1 | 0) => format!("{line} (unknown)"),
             line => line.to_string(),
         })
     })
 }
 
-/// A word of 8 bytes, and maybe a second one behind it.
+/// A word of 8 bytes, and possibly a second one after it.
 fn word(
     reader: &mut Reader<'_>,
     is_little: bool,
@@ -407,7 +407,7 @@ fn word(
     }
 }
 
-/// The time is below, the method above (section 2.3).
+/// The time is in the low bits, the method in the high bits (section 2.3).
 fn prolog((word, _): (u64, Option<u64>)) -> String {
     format!("start {}, method {}", ticks(word), word >> TIME_BITS)
 }
@@ -424,7 +424,7 @@ fn order_name(is_little: bool) -> &'static str {
     if is_little { "little-endian" } else { "big-endian" }
 }
 
-/// Types of strings (section 2.2), which nobody relies on.
+/// Types of strings (section 2.2).
 fn kind(kind: u64) -> String {
     let name = match kind {
         0 => " (string)",
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn definitions_are_named_in_each_dialect() {
+    fn definitions_are_shown_in_each_dialect() {
         assert_eq!(
             rows(b"\xc1\x83\x07\x62ab\x05\xc2\x84\x01\xc6\x07\x00\x08", Carries::Definitions, Dialect::Gen1),
             [
@@ -498,9 +498,9 @@ mod tests {
         );
     }
 
-    /// Section 2.3: both byte orders of the same word, the long form of calls, and what stands in between.
+    /// Section 2.3: both byte orders of the same word, the long form of calls, and other items.
     #[test]
-    fn records_of_gen1_hold_what_is_in_them() {
+    fn records_of_gen1_show_all_of_their_items() {
         let trace = [
             &b"\xc8\x9f\xcb\x48\xe8\x03\0\0\0\x01\0\0"[..],
             b"\xd8\x21\x82\x19\x03\xe8\x02",
@@ -524,7 +524,7 @@ mod tests {
                 "00000013 c9 a1 attributes: 1 pair",
                 "00000015 c6 05 key: string 5",
                 "00000017 61 78 value: \"x\"",
-                "00000019 d8 26 82 attributes of a trace above",
+                "00000019 d8 26 82 attributes of an enclosing trace",
                 "0000001c 00 type: none",
                 "0000001d a0 attributes: 0 pairs",
                 "0000001e cf 08 flags: 8 (error)",
@@ -542,7 +542,7 @@ mod tests {
                 "00000038 02 method: string 2",
                 "00000039 03 file: string 3",
                 "0000003a 21 line: -2 (native)",
-                "0000003b d8 23 01 exception: 1, told before",
+                "0000003b d8 23 01 exception: 1, sent before",
                 "0000003e cc 50 00 00 00 00 00 00 03 e9 00 00 00 00 01 00",
                 "0000004e 00 00",
                 "00000050 ff end of record",
@@ -570,24 +570,24 @@ mod tests {
                 "00000009 02 type: string 2",
                 "0000000a 20 span id: ffffffffffffffff",
                 "0000000b 03 parent span id: 0000000000000003",
-                "0000000c c6 83 attribute of a trace above",
+                "0000000c c6 83 attribute of an enclosing trace",
                 "0000000e 00 type: none",
                 "0000000f 05 key: string 5",
                 "00000010 61 78 value: \"x\"",
-                "00000012 c8 04 exception: 4, told before",
+                "00000012 c8 04 exception: 4, sent before",
                 "00000014 c4 83 epilog",
                 "00000016 19 07 d0 stop: 2 µs",
                 "00000019 01 calls: 1",
                 "0000001a 19 10 20 flags: 0x1020 (drop, error)",
                 "0000001d ff end of record",
-                "0000001e ff end of record: of none",
+                "0000001e ff end of record: of no record",
             ]
         );
     }
 
-    /// Section 2.5: the words of a record, its epilog's too, are in the order that its tag says.
+    /// Section 2.5: the words of a record, also of its epilog, are in the byte order of its tag.
     #[test]
-    fn doc_records_have_an_order() {
+    fn doc_records_have_a_byte_order() {
         let word = b"\xe8\x03\0\0\0\x01\0\0";
         let trace = [&b"\xcb\x9f\x48"[..], word, b"\xcd\x48", word, b"\xff\x01\x02"].concat();
         assert_eq!(

@@ -1,12 +1,12 @@
-//! What the data of a form are packed in, and how they come out of it.
+//! The compression of a form's data, and its decompression.
 
 use crate::codec::inflate::{Gunzip, Inflate, InflateError};
 use crate::codec::lz4::{Layout, Unlz4};
 
-/// What the bytes of a form are packed in.
+/// The compression of a form's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Packing {
-    /// `data`: as they are.
+    /// `data`: not compressed.
     Plain,
     /// `zdata`: zlib, gzip or raw deflate.
     Deflate,
@@ -14,7 +14,7 @@ pub enum Packing {
     Lz4,
 }
 
-/// Bytes of a form being unpacked, in steps.
+/// Decompresses the data of a form in steps.
 #[derive(Debug)]
 pub struct Unpacking {
     packed: Vec<u8>,
@@ -42,10 +42,10 @@ impl Unpacking {
         Unpacking { packed, stream }
     }
 
-    /// Does a bounded part of the work. Answers `true` when all is done.
+    /// Does a bounded part of the work. Returns `true` at the end.
     ///
     /// # Errors
-    /// The bytes are at fault, or more come out than may. Offsets are those in the bytes out of base64.
+    /// The bytes are malformed, or decompress to more than the limit. Offsets count after base64 decoding.
     pub fn step(&mut self) -> Result<bool, InflateError> {
         match &mut self.stream {
             Stream::Plain { limit } if self.packed.len() > *limit => Err(InflateError::TooLarge { limit: *limit }),
@@ -56,7 +56,7 @@ impl Unpacking {
         }
     }
 
-    /// Memory that it takes.
+    /// Its memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         let output = match &self.stream {
             Stream::Plain { .. } => 0,
@@ -67,8 +67,8 @@ impl Unpacking {
         self.packed.capacity() + output
     }
 
-    /// What the bytes turned out to be packed in: `data`, `zdata:zlib`, `zdata:gzip`, `zdata:deflate`, `ldata:frame`,
-    /// `ldata:lz4java`, `ldata:size-le`, `ldata:size-be`, `ldata:block`. Certain when all is done.
+    /// The detected compression: `data`, `zdata:zlib`, `zdata:gzip`, `zdata:deflate`, `ldata:frame`,
+    /// `ldata:lz4java`, `ldata:size-le`, `ldata:size-be`, `ldata:block`. Final at the end.
     pub fn layout(&self) -> &'static str {
         match &self.stream {
             Stream::Plain { .. } => "data",
@@ -85,7 +85,7 @@ impl Unpacking {
         }
     }
 
-    /// Packed bytes behind the end of the packed stream, which mean nothing. Known when all is done.
+    /// The number of bytes after the end of the compressed stream, which are ignored. Final at the end.
     pub fn trailing(&self) -> usize {
         match &self.stream {
             Stream::Plain { .. } | Stream::Gzip(_) => 0,
@@ -94,7 +94,7 @@ impl Unpacking {
         }
     }
 
-    /// What came out.
+    /// The decompressed bytes.
     pub fn into_output(self) -> Vec<u8> {
         match self.stream {
             Stream::Plain { .. } => self.packed,
@@ -105,7 +105,7 @@ impl Unpacking {
     }
 }
 
-/// Whether these bytes begin as RFC 1950 has it. Raw deflate that looks so is not written by anybody.
+/// Whether these bytes have the header of RFC 1950. No known compressor writes raw deflate that starts like it.
 fn is_zlib(packed: &[u8]) -> bool {
     matches!(packed, [method, flags, ..] if method & 0x0F == 8 && u16::from_be_bytes([*method, *flags]) % 31 == 0)
 }

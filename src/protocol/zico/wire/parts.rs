@@ -1,11 +1,11 @@
-//! What items are made of: numbers, texts and the ids that stand for them, exceptions.
+//! The parts of items: numbers, texts and the ids of texts, exceptions.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::codec::cbor::{CborError, Fault, Item, Reader};
 
-use super::{BREAK, Dialect, MOST_VALUE_DEPTH, REFERENCE, map};
+use super::{BREAK, Dialect, MAX_VALUE_DEPTH, REFERENCE, map};
 
 const FALSE: u8 = 0xF4;
 const TRUE: u8 = 0xF5;
@@ -13,17 +13,17 @@ const TRUE: u8 = 0xF5;
 /// An exception.
 #[derive(Clone, Debug)]
 pub struct Exception<'a> {
-    /// Its id, which need not be unique.
+    /// Its id; may be not unique.
     pub id: u64,
     /// Its class.
     pub class: Name<'a>,
-    /// Its message. [`Name::None`] and the empty text are not the same.
+    /// Its message. [`Name::None`] and the empty text differ.
     pub message: Name<'a>,
-    /// The id of its cause. 0: none is told.
+    /// The id of its cause. 0: none.
     pub cause: u64,
-    /// Stands before the first frame of the stack; [`frame`] reads it.
+    /// A reader at the first frame of the stack, for [`frame`].
     pub stack: Reader<'a>,
-    /// How many frames the stack has; `None`: up to a break.
+    /// The number of frames; `None`: up to a break.
     pub frames: Option<u64>,
     /// Its attributes (gen2).
     pub attributes: Option<Range<usize>>,
@@ -32,7 +32,7 @@ pub struct Exception<'a> {
 /// Reads an exception and checks it to its end.
 ///
 /// # Errors
-/// It is none.
+/// The bytes have another type, or end.
 pub fn exception<'a>(reader: &mut Reader<'a>, dialect: Dialect) -> Result<Exception<'a>, CborError> {
     let most = if dialect == Dialect::Gen2 { 6 } else { 5 };
     let length = reader.array(5..=most, "an array of id, class, message, cause and stack")?;
@@ -78,14 +78,14 @@ pub struct Frame<'a> {
 /// Reads one frame.
 ///
 /// # Errors
-/// It is none.
+/// The bytes have another type, or end.
 pub fn frame<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, CborError> {
     reader.array(4..=4, "an array of class, method, file and line")?;
     let names = [name(reader, true)?, name(reader, true)?, name(reader, true)?];
     Ok(Frame { names, line: integer(reader)? as i64 })
 }
 
-/// Whether another element follows in a container of so many that are `left`, or up to a break, which is taken.
+/// Whether another element follows in a container with `left` elements, or up to a break, which is consumed.
 ///
 /// # Errors
 /// The bytes end.
@@ -108,16 +108,16 @@ pub enum Name<'a> {
     None,
     /// The id of a string.
     Symbol(u64),
-    /// The text itself, which need not be UTF-8.
+    /// The text itself; may be invalid UTF-8.
     Text(Cow<'a, [u8]>),
-    /// Another value, which only keys of maps may be: where it is.
+    /// Another value, only for keys of maps: its place.
     Other(usize, usize),
 }
 
-/// Reads a name. `is_bare`: an untagged number is a symbol, too.
+/// Reads a name. `is_bare`: an untagged number is also a symbol.
 ///
 /// # Errors
-/// It is none.
+/// The bytes have another type, or end.
 pub fn name<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<Name<'a>, CborError> {
     let before = *reader;
     Ok(match reader.item()? {
@@ -136,15 +136,15 @@ pub fn name<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<Name<'a>, Cbor
     })
 }
 
-/// Reads the key of an attribute, which may be anything.
+/// Reads the key of an attribute, which may be any value.
 ///
 /// # Errors
-/// It is cut, or too deep.
+/// It is cut off, or nests too deeply.
 pub fn key<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<Name<'a>, CborError> {
     let before = *reader;
     name(reader, is_bare).or_else(|_| {
         *reader = before;
-        reader.skip(MOST_VALUE_DEPTH)?;
+        reader.skip(MAX_VALUE_DEPTH)?;
         Ok(Name::Other(before.offset(), reader.offset()))
     })
 }
@@ -152,7 +152,7 @@ pub fn key<'a>(reader: &mut Reader<'a>, is_bare: bool) -> Result<Name<'a>, CborE
 /// Reads a text, whole or in pieces.
 ///
 /// # Errors
-/// It is none.
+/// The bytes have another type, or end.
 pub fn text<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, CborError> {
     string(reader, true)
 }
@@ -160,7 +160,7 @@ pub fn text<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, CborError> {
 /// Reads a text or a byte string, whole or in pieces.
 ///
 /// # Errors
-/// It is none.
+/// The bytes have another type, or end.
 pub fn string<'a>(reader: &mut Reader<'a>, is_text: bool) -> Result<Cow<'a, [u8]>, CborError> {
     let expected = Fault::Expected(if is_text { "a text" } else { "a byte string" });
     let before = *reader;
@@ -181,7 +181,7 @@ pub fn string<'a>(reader: &mut Reader<'a>, is_text: bool) -> Result<Cow<'a, [u8]
     }
 }
 
-/// An integer from 0 on. A truth value counts as one: damage that can be read over costs no record.
+/// A non-negative integer. A boolean is read as 0 or 1, so that this fault does not cost a record.
 pub(super) fn unsigned(reader: &mut Reader<'_>) -> Result<u64, CborError> {
     match reader.rest() {
         [byte @ (FALSE | TRUE), ..] => {
@@ -192,10 +192,10 @@ pub(super) fn unsigned(reader: &mut Reader<'_>) -> Result<u64, CborError> {
     }
 }
 
-/// An integer as 64 bits; likewise.
+/// An integer as 64 bits. A boolean is read as 0 or 1.
 ///
 /// # Errors
-/// It is none.
+/// The bytes have another type, or end.
 pub fn integer(reader: &mut Reader<'_>) -> Result<u64, CborError> {
     match reader.rest() {
         [FALSE | TRUE, ..] => unsigned(reader),

@@ -1,0 +1,37 @@
+//! Responses of the admin endpoint.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
+
+/// A response with its body.
+pub(super) type AdminResponse = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// A response with one line of text.
+pub(super) fn text(status: StatusCode, line: &str) -> AdminResponse {
+    response(status, "text/plain; charset=utf-8", format!("{line}\n"))
+}
+
+/// A response with a JSON value.
+pub(super) fn json(status: StatusCode, value: &serde_json::Value) -> AdminResponse {
+    response(status, "application/json", format!("{value}\n"))
+}
+
+/// A response with this body.
+pub(super) fn response(status: StatusCode, content_type: &'static str, body: String) -> AdminResponse {
+    let mut response = Response::new(Full::new(Bytes::from(body)).boxed_unsync());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// The response to a method that the path does not have.
+pub(super) fn method_not_allowed(methods: &'static str) -> AdminResponse {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, &format!("this path takes {methods}"));
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    response
+}

@@ -1,0 +1,121 @@
+//! Delivery outcomes: a batch counts as delivered only when every sink has confirmed it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::event::{Origin, Reason};
+
+use super::queue::SinkQueueState;
+
+/// What became of a batch at one sink, ordered from best to worst.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum DeliveryOutcome {
+    /// Written, and synced where the sink's configuration says so.
+    Written,
+    /// Dropped because the queue was full, as configured; a `loss` event reports it.
+    Shed,
+    /// Not written, because of a fault on our side.
+    Failed,
+}
+
+/// Collects the outcomes of a delivery. When the last handle drops it, it sends the worst of them.
+#[derive(Debug)]
+pub(super) struct OutcomeSender {
+    worst: Mutex<DeliveryOutcome>,
+    sender: Option<oneshot::Sender<DeliveryOutcome>>,
+}
+
+impl OutcomeSender {
+    /// A sender and its receiver.
+    pub(super) fn new() -> (Arc<Self>, oneshot::Receiver<DeliveryOutcome>) {
+        let (sender, outcome) = oneshot::channel();
+        (Arc::new(OutcomeSender { worst: Mutex::new(DeliveryOutcome::Written), sender: Some(sender) }), outcome)
+    }
+
+    fn add(&self, outcome: DeliveryOutcome) {
+        let mut worst = self.worst.lock().unwrap_or_else(PoisonError::into_inner);
+        *worst = outcome.max(*worst);
+    }
+}
+
+impl Drop for OutcomeSender {
+    fn drop(&mut self) {
+        let worst = *self.worst.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sender) = self.sender.take() {
+            // The receiver may be gone.
+            let _ = sender.send(worst);
+        }
+    }
+}
+
+/// Accounts for one batch at one sink. If it is dropped without an outcome (an error, a panic, an aborted task), the outcome
+/// is [`DeliveryOutcome::Failed`].
+#[derive(Debug)]
+pub(super) struct DeliveryHandle {
+    queue: Arc<SinkQueueState>,
+    origin: Option<Arc<Origin>>,
+    events: u64,
+    /// Of a failed batch: how many of its events are written all the same, from the first on.
+    written: u64,
+    outcome_sender: Option<Arc<OutcomeSender>>,
+    outcome: DeliveryOutcome,
+}
+
+impl DeliveryHandle {
+    /// Counts `events` for the sink.
+    pub(super) fn new(
+        queue: Arc<SinkQueueState>,
+        origin: Option<Arc<Origin>>,
+        events: u64,
+        outcome_sender: Option<Arc<OutcomeSender>>,
+    ) -> Self {
+        queue.sink.add_events(events);
+        DeliveryHandle { queue, origin, events, written: 0, outcome_sender, outcome: DeliveryOutcome::Failed }
+    }
+
+    /// The connection that the batch comes from.
+    pub(super) fn origin(&self) -> Option<&Arc<Origin>> {
+        self.origin.as_ref()
+    }
+
+    /// The sink has written all events.
+    pub(super) fn written(mut self) {
+        self.outcome = DeliveryOutcome::Written;
+    }
+
+    /// The sink ends, and at most this many events more are in its output. Returns how many of this batch are.
+    pub(super) fn written_up_to(mut self, events: u64) -> u64 {
+        self.written = self.events.min(events);
+        if self.written == self.events {
+            self.outcome = DeliveryOutcome::Written;
+        }
+        self.written
+    }
+
+    /// The queue was full.
+    pub(super) fn shed(mut self) {
+        self.outcome = DeliveryOutcome::Shed;
+    }
+}
+
+impl Drop for DeliveryHandle {
+    fn drop(&mut self) {
+        match self.outcome {
+            DeliveryOutcome::Written => self.queue.sink.add_written(self.events),
+            DeliveryOutcome::Shed => {
+                self.queue.sink.add_shed(self.events);
+                self.queue.add_pending_loss(self.origin.take(), Reason::Shed, self.events);
+            }
+            DeliveryOutcome::Failed => {
+                let failed = self.events - self.written;
+                self.queue.sink.add_written(self.written);
+                self.queue.sink.add_failed(failed);
+                self.queue.add_pending_loss(self.origin.take(), Reason::Failed, failed);
+            }
+        }
+        if let Some(sender) = &self.outcome_sender {
+            sender.add(self.outcome);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The modes of an agent, the commands of a collector, and why a command is refused.
+
+use std::fmt;
+
+/// The mode of an agent (section 1.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Mode {
+    Initializing,
+    Tracing,
+    Paused,
+    Suspended,
+    ShuttingDown,
+    /// Any other byte.
+    Unknown(u8),
+}
+
+impl Mode {
+    /// The mode that a heartbeat reports.
+    pub fn of(byte: u8) -> Mode {
+        match byte {
+            b'I' => Mode::Initializing,
+            b'T' => Mode::Tracing,
+            b'P' => Mode::Paused,
+            b'S' => Mode::Suspended,
+            b'X' => Mode::ShuttingDown,
+            other => Mode::Unknown(other),
+        }
+    }
+
+    /// The name in events.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Mode::Initializing => "initializing",
+            Mode::Tracing => "tracing",
+            Mode::Paused => "paused",
+            Mode::Suspended => "suspended",
+            Mode::ShuttingDown => "shutting_down",
+            Mode::Unknown(_) => "unknown",
+        }
+    }
+}
+
+/// A command of the collector to an agent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Lets the program run, traced.
+    Start,
+    /// Ends the tracing for good; the program continues.
+    Stop,
+    /// Blocks traced threads at their next traced call.
+    Pause,
+    /// Ends a pause.
+    Unpause,
+    /// Makes the agent drop events.
+    Suspend,
+    /// Ends a suspension.
+    Unsuspend,
+}
+
+impl Command {
+    /// Every command.
+    pub const ALL: [Command; 6] =
+        [Command::Start, Command::Stop, Command::Pause, Command::Unpause, Command::Suspend, Command::Unsuspend];
+
+    /// The message type, which is the whole message.
+    pub fn message(self) -> u8 {
+        match self {
+            Command::Start => 2,
+            Command::Stop => 3,
+            Command::Pause => 4,
+            Command::Unpause => 5,
+            Command::Suspend => 6,
+            Command::Unsuspend => 7,
+        }
+    }
+
+    /// The name in the configuration and in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Command::Start => "start",
+            Command::Stop => "stop",
+            Command::Pause => "pause",
+            Command::Unpause => "unpause",
+            Command::Suspend => "suspend",
+            Command::Unsuspend => "unsuspend",
+        }
+    }
+
+    /// The command of this name.
+    pub fn by_name(name: &str) -> Option<Command> {
+        Command::ALL.into_iter().find(|command| command.as_str() == name)
+    }
+
+    /// The only mode in which the command is allowed; `None`: any.
+    pub(super) fn required_mode(self) -> Option<Mode> {
+        match self {
+            Command::Pause | Command::Suspend => Some(Mode::Tracing),
+            Command::Unpause => Some(Mode::Paused),
+            Command::Unsuspend => Some(Mode::Suspended),
+            Command::Start | Command::Stop => None,
+        }
+    }
+
+    /// The mode that the command leads to.
+    pub(super) fn target_mode(self) -> Mode {
+        match self {
+            Command::Start | Command::Unpause | Command::Unsuspend => Mode::Tracing,
+            Command::Stop => Mode::ShuttingDown,
+            Command::Pause => Mode::Paused,
+            Command::Suspend => Mode::Suspended,
+        }
+    }
+}
+
+/// Why a command was not sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Refusal {
+    NoSuchRun,
+    NoControl,
+    AlreadyStarted,
+    NotStarted,
+    NotSettled,
+    Unconfirmed(Command),
+    ShuttingDown,
+    WrongMode { command: Command, mode: Mode },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::NoSuchRun => f.write_str("no agent has this run id"),
+            Refusal::NoControl => f.write_str("the control connection of the agent has ended; it receives no commands"),
+            Refusal::AlreadyStarted => f.write_str("the agent is started already; a second start would end its trace"),
+            Refusal::NotStarted => {
+                f.write_str("the agent is not started yet; the command would end the traced program or make it hang")
+            }
+            Refusal::NotSettled => f.write_str(
+                "the agent has only just started: before all its data connections and a heartbeat after them have \
+                 arrived, a command can make it ignore all later ones",
+            ),
+            Refusal::Unconfirmed(command) => {
+                let command = command.as_str();
+                write!(f, "the agent has not confirmed `{command}` yet; two commands in a row may end its trace")
+            }
+            Refusal::ShuttingDown => f.write_str("the agent is shutting down"),
+            Refusal::WrongMode { command, mode } => {
+                let required = command.required_mode().map_or("another", Mode::as_str);
+                let (command, mode) = (command.as_str(), mode.as_str());
+                write!(f, "the agent is {mode}; `{command}` in any mode but {required} ends its trace")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,113 @@
+//! What all requests of one listener share.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::agents::{Agent, Agents, Refusal};
+use super::body::OpenLimits;
+use super::options::Options;
+use super::sessions::{Key, Sessions, Slot, bytes};
+use super::wire::Carries;
+use crate::memory::MemoryBudget;
+use crate::protocol::{Head, Now, Response};
+
+/// Options, agents and sessions.
+pub(super) struct Shared {
+    pub(super) options: Options,
+    pub(super) emit_definitions: bool,
+    pub(super) agents: Arc<dyn Agents>,
+    pub(super) sessions: Sessions,
+    pub(super) budget: Arc<MemoryBudget>,
+    /// Another collector answered the requests: every session is accepted.
+    pub(super) is_recorded: bool,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// The session that a request names.
+pub(super) struct Named {
+    key: Key,
+    agent: Option<Arc<Agent>>,
+    /// `None`: the session is new, and is accepted.
+    slot: Option<Arc<Slot>>,
+}
+
+impl Shared {
+    /// The session of a request, and whether it is new (rules 4, 7 and 8).
+    ///
+    /// # Errors
+    /// The request names no session, or an unknown one: the agent opens another one or resets its own.
+    pub(super) fn find(&self, head: &Head, carries: Carries, now: Now) -> Result<(Arc<Slot>, bool), Refusal> {
+        let Named { key, agent, slot } = self.look_up(head, carries, now)?;
+        let found = match slot {
+            Some(slot) => (slot, false),
+            None => self.sessions.find_or_open(key, agent.clone(), now.elapsed),
+        };
+        if let Some(agent) = agent {
+            found.0.lock().set_agent(&agent);
+        }
+        Ok(found)
+    }
+
+    /// The session named by a request's head. It opens none, because the body may never arrive.
+    pub(super) fn look_up(&self, head: &Head, carries: Carries, now: Now) -> Result<Named, Refusal> {
+        if let Some(own) = head.header("x-zorka-session-id") {
+            let key = Key::Own(name(own)?);
+            let slot = self.sessions.find(&key, now.elapsed);
+            let may_begin = self.is_recorded || carries == Carries::Definitions && is_reset(head);
+            return if slot.is_some() || may_begin { Ok(Named { key, agent: None, slot }) } else { Err(UNKNOWN) };
+        }
+        let opened = head.header("x-zorka-session-uuid").ok_or(Refusal::Denied("the request names no session"))?;
+        let opened = name(opened)?;
+        let agent = head.header("x-zorka-agent-uuid").or_else(|| head.header("x-zorka-agent-id"));
+        let agent = self.agents.session(&opened, agent, now.unix)?;
+        let key = Key::Opened(opened);
+        let slot = self.sessions.find(&key, now.elapsed);
+        // Its definitions were forgotten, for example at a restart, so its agent must send them again.
+        if slot.is_none() && !self.is_recorded {
+            return Err(UNKNOWN);
+        }
+        Ok(Named { key, agent: Some(agent), slot })
+    }
+
+    /// The definitions that a host sent in forms.
+    pub(super) fn host(&self, uuid: &str, now: Now) -> Option<Arc<Slot>> {
+        self.sessions.find(&Key::Host(name(uuid).ok()?), now.elapsed)
+    }
+
+    pub(super) fn open_limits(&self) -> OpenLimits {
+        OpenLimits { record_bytes: bytes(self.options.max_record_bytes), bytes: bytes(self.options.max_open_bytes) }
+    }
+}
+
+/// Whether a gen2 agent resets its session.
+pub(super) fn is_reset(head: &Head) -> bool {
+    head.header("x-zorka-session-reset").is_some_and(|reset| reset.eq_ignore_ascii_case("true"))
+}
+
+/// The answer to a refused request, in the form that gen2 agents read.
+pub(super) fn refused(refusal: &Refusal) -> Response {
+    json(refusal.status(), &serde_json::json!({ "reason": refusal.to_string() }))
+}
+
+/// A JSON answer.
+pub(super) fn json(status: u16, value: &serde_json::Value) -> Response {
+    let mut response = Response::empty(status).with("content-type", "application/json".to_owned());
+    response.body = value.to_string().into_bytes().into();
+    response
+}
+
+/// The name of a session or host in lower case: agents write hexadecimal digits in either case.
+pub(super) fn name(text: &str) -> Result<Box<str>, Refusal> {
+    if text.is_empty() || text.len() > MAX_NAME_BYTES {
+        return Err(Refusal::Denied("the id of the session or host is empty or too long"));
+    }
+    Ok(text.to_ascii_lowercase().into())
+}
+
+const UNKNOWN: Refusal = Refusal::Denied("the session is unknown here; reset it or open another one");
+const MAX_NAME_BYTES: usize = 128;

@@ -1,0 +1,115 @@
+//! The state of one store: its connections, keys, marks and limits.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rusqlite::{Connection, ErrorCode};
+use tracing::{error, info};
+
+use super::error::{StoreError, explain};
+use super::file;
+use super::keys::{AdmittedKeys, RkeyDigests};
+use super::marks::{self, Marks};
+use super::options::StoreOptions;
+use crate::log_throttle::LogThrottle;
+use crate::protocol::zico::agents::Refusal;
+
+/// What the store and its writer thread share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// The file's path, for error texts.
+    pub(super) name: String,
+    pub(super) listener: String,
+    pub(super) options: StoreOptions,
+    /// For log lines about a failing file.
+    failing: LogThrottle,
+    /// For log lines about a full table.
+    pub(super) full: LogThrottle,
+    pub(super) admitted: Option<AdmittedKeys>,
+    pub(super) digests: RkeyDigests,
+    writer: Mutex<Connection>,
+    /// Looks up sessions while a commit waits for the disk. `None`: the store is in memory.
+    reader: Option<Mutex<Connection>>,
+    pub(super) marks: Marks,
+    /// The lock against other daemons.
+    _claim: Option<File>,
+}
+
+impl Shared {
+    /// Opens the store of a listener.
+    pub(super) fn open(options: &StoreOptions, listener: &str) -> Result<Shared, StoreError> {
+        let admitted = options.keys_file.as_deref().map(AdmittedKeys::read).transpose()?;
+        let (name, claim, writer, reader) = match &options.state_dir {
+            None => {
+                info!(
+                    listener,
+                    "registered agents are kept in memory (no state_dir): after a restart of the daemon, agents up to \
+                     1.90.6 are refused with 401 until their JVMs restart; set state_dir to keep them"
+                );
+                ("the agents in memory".to_owned(), None, file::in_memory()?, None)
+            }
+            Some(dir) => {
+                let path = file::path(dir, listener);
+                let claim = file::claim(&path)?;
+                let writer = file::open(&path)?;
+                (path.display().to_string(), Some(claim), writer, Some(Mutex::new(file::open_again(&path)?)))
+            }
+        };
+        let salt = file::salt(&writer).map_err(|error| StoreError::of(Path::new(&name), &error))?;
+        Ok(Shared {
+            name,
+            listener: listener.to_owned(),
+            options: options.clone(),
+            failing: LogThrottle::new(),
+            full: LogThrottle::new(),
+            admitted,
+            digests: RkeyDigests::new(salt),
+            writer: Mutex::new(writer),
+            reader,
+            marks: Marks::default(),
+            _claim: claim,
+        })
+    }
+
+    pub(super) fn writer(&self) -> MutexGuard<'_, Connection> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn reader(&self) -> MutexGuard<'_, Connection> {
+        self.reader.as_ref().unwrap_or(&self.writer).lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an error says that the memory of a store without a file is full.
+    pub(super) fn is_memory_full(&self, error: &rusqlite::Error) -> bool {
+        self.reader.is_none() && error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+    }
+
+    /// The answer to an agent when the file fails.
+    pub(super) fn refusal(&self, error: &rusqlite::Error) -> Refusal {
+        let why = format!("{}: {}", self.name, explain(error));
+        if let Some(suppressed) = self.failing.permit() {
+            error!(listener = self.listener, suppressed, "{why}");
+        }
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Refusal::Full(why),
+            Some(ErrorCode::DiskFull) if self.reader.is_none() => Refusal::Full(
+                "as many agents are registered as fit into memory (configure state_dir for more)".to_owned(),
+            ),
+            _ => Refusal::Broken(why),
+        }
+    }
+
+    /// Writes the marks to the file. Marks that cannot be written are kept for the next time.
+    pub(super) fn write_marks(&self) -> rusqlite::Result<()> {
+        let marks = self.marks.take();
+        if marks.is_empty() {
+            return Ok(());
+        }
+        let result = marks::write(&mut self.writer(), &marks, self.options.max_agents);
+        if result.is_err() {
+            self.marks.restore(marks);
+        }
+        result
+    }
+}

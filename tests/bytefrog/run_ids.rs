@@ -1,0 +1,218 @@
+//! Run ids are scarce: agents that hold ids without using them do not keep others from being traced, and an agent that
+//! gets no id is reported.
+
+use std::io::Write;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::bytefrog_support::agent::Agent;
+use crate::bytefrog_support::configuration::{self, CollectorMessage};
+use crate::bytefrog_support::{daemon, wire};
+use serde_json::Value;
+use tributary::event::{BatchBuilder, DataView, EventView, Origin, Reason, UnixNanos};
+use tributary::memory::MemoryBudget;
+use tributary::protocol::bytefrog::{BytefrogSession, Command, Hq, Options, Start};
+use tributary::protocol::{End, Now, Output, Session};
+
+const UNTRACED: u8 = 127;
+const ONE: [u8; 4] = [10, 0, 0, 1];
+const OTHER: [u8; 4] = [10, 0, 0, 2];
+
+fn now(elapsed: Duration) -> Now {
+    Now { unix: UnixNanos(1_795_176_900_000_000_000 + elapsed.as_nanos() as u64), elapsed }
+}
+
+/// One connection without a socket.
+struct Peer {
+    session: BytefrogSession,
+    out: Output,
+}
+
+impl Peer {
+    fn send(hq: &Hq, address: IpAddr, bytes: &[u8], elapsed: Duration) -> Peer {
+        let origin = Origin::new("bytefrog", "java".into(), address.to_string().into(), 0);
+        let out = Output::new(BatchBuilder::new(Arc::new(origin)));
+        let mut peer = Peer { session: hq.session(Some(address)), out };
+        assert_eq!(peer.session.receive(bytes, now(elapsed), &mut peer.out).consumed, bytes.len());
+        peer
+    }
+
+    fn agent(hq: &Hq, address: [u8; 4], elapsed: Duration) -> Peer {
+        Peer::send(hq, address.into(), &wire::hello(4), elapsed)
+    }
+
+    /// A data connection for this run. `None`: it is not admitted.
+    fn data(hq: &Hq, address: [u8; 4], run: u8, elapsed: Duration) -> Option<Peer> {
+        let peer = Peer::send(hq, address.into(), &wire::data_hello(run), elapsed);
+        (peer.out.reply[..] == [31]).then_some(peer)
+    }
+
+    fn configuration(&self) -> configuration::Configuration {
+        match configuration::read(4, &self.out.reply).0.first() {
+            Some(CollectorMessage::Configuration(configuration)) => configuration.clone(),
+            other => panic!("{other:?} is no configuration"),
+        }
+    }
+
+    fn run(&self) -> u8 {
+        self.configuration().run
+    }
+
+    fn close(mut self, elapsed: Duration) {
+        let _ = self.session.finish(&[], End::Closed, now(elapsed), &mut self.out);
+    }
+}
+
+fn hq(options: Options) -> Hq {
+    Hq::new(options, false, MemoryBudget::new(256 << 20))
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn held_hellos_do_not_keep_later_agents_from_being_traced() {
+    let hq = hq(Options { reserved_runs: 0, ..Options::default() });
+    let held: Vec<_> = (0..127).map(|_| Peer::agent(&hq, ONE, Duration::ZERO)).collect();
+    assert_eq!(Peer::agent(&hq, ONE, seconds(9)).run(), UNTRACED, "a slow agent may still use its id");
+    let agents = [ONE, OTHER].map(|address| {
+        let agent = Peer::agent(&hq, address, seconds(10));
+        let run = agent.run();
+        assert!(run < UNTRACED && !agent.configuration().exclusions.contains(&".*".to_owned()));
+        assert_eq!(agent.out.warnings, [("run_id_taken_over", 1)]);
+        let data = Peer::data(&hq, address, run, seconds(10));
+        assert!(data.is_some());
+        (agent, data)
+    });
+    drop((held, agents));
+}
+
+#[test]
+fn an_agent_with_a_data_connection_keeps_its_id() {
+    let hq = hq(Options { reserved_runs: 0, ..Options::default() });
+    let agents: Vec<_> = (0..127).map(|_| Peer::agent(&hq, ONE, Duration::ZERO)).collect();
+    let data: Vec<_> = agents.iter().map(|agent| Peer::data(&hq, ONE, agent.run(), Duration::ZERO).unwrap()).collect();
+    assert_eq!(Peer::agent(&hq, OTHER, seconds(3600)).run(), UNTRACED);
+    drop(data);
+}
+
+#[test]
+fn a_program_that_waits_for_its_start_keeps_its_id_until_it_was_started() {
+    let hq = hq(Options { reserved_runs: 0, start: Start::OnCommand, ..Options::default() });
+    let agents: Vec<_> = (0..127).map(|_| Peer::agent(&hq, ONE, Duration::ZERO)).collect();
+    assert_eq!(Peer::agent(&hq, ONE, seconds(3600)).run(), UNTRACED);
+    hq.command(agents[5].run(), Command::Start, seconds(3600)).unwrap();
+    assert_eq!(Peer::agent(&hq, ONE, seconds(3609)).run(), UNTRACED);
+    assert_eq!(Peer::agent(&hq, ONE, seconds(3610)).run(), agents[5].run());
+}
+
+#[test]
+fn the_last_ids_are_kept_for_other_addresses() {
+    let hq = hq(Options::default());
+    let held: Vec<_> = (0..140).map(|_| Peer::agent(&hq, ONE, Duration::ZERO)).collect();
+    let traced = held.iter().filter(|agent| agent.run() < UNTRACED).count();
+    assert_eq!(traced, 127 - 16);
+    let others: Vec<_> = (0..16).map(|_| Peer::agent(&hq, OTHER, Duration::ZERO)).collect();
+    assert!(others.iter().all(|agent| agent.run() < UNTRACED));
+    let of = |last: u16| IpAddr::from([0xfd00, 0, 0, 7, 0, 0, 0, last]);
+    let v6 = self::hq(Options::default());
+    let held: Vec<_> = (0..140).map(|last| Peer::send(&v6, of(last), &wire::hello(4), Duration::ZERO)).collect();
+    let traced = held.iter().filter(|agent| agent.run() < UNTRACED).count();
+    assert_eq!(traced, 127 - 16, "a /64 counts as one address");
+}
+
+/// Real agents open their data connections within half a second; one that takes longer still joins its run.
+#[test]
+fn an_agent_that_lost_its_id_can_still_join_its_run() {
+    let hq = hq(Options { reserved_runs: 0, ..Options::default() });
+    let slow: Vec<_> = (0..127).map(|_| Peer::agent(&hq, ONE, Duration::ZERO)).collect();
+    let next = Peer::agent(&hq, OTHER, seconds(10));
+    let id = next.run();
+    assert!(id < UNTRACED);
+    let mut data = Peer::data(&hq, ONE, id, seconds(11)).expect("its run has another owner with another address");
+    assert!(Peer::data(&hq, ONE, id, seconds(11)).is_none(), "it has all its data connections");
+    let other = Peer::data(&hq, OTHER, id, seconds(11)).expect("the run of the new owner");
+    let entry = [wire::method(1, "a/B.c;1;()V"), wire::entry(1, 0, 1, 0)].concat();
+    let _ = data.session.receive(&entry, now(seconds(11)), &mut data.out);
+    assert_eq!(data.out.batch.take().len(), 1);
+    for peer in [data, other, next].into_iter().chain(slow) {
+        peer.close(seconds(12));
+    }
+    assert_eq!(hq.agents(), []);
+    let ids: Vec<_> = (0..127).map(|_| Peer::agent(&hq, ONE, seconds(13)).run()).collect();
+    assert!(ids.iter().all(|id| *id < UNTRACED), "every id is free again");
+}
+
+/// Written to by a log subscriber.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn an_agent_that_gets_no_id_is_a_loss_and_a_warning() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).without_time().finish();
+    let losses = tracing::subscriber::with_default(subscriber, || {
+        let hq = hq(Options { reserved_runs: 0, ..Options::default() });
+        let _held: Vec<_> = (0..127).map(|_| Peer::agent(&hq, ONE, Duration::ZERO)).collect();
+        let mut untraced: Vec<_> = (0..5).map(|second| Peer::agent(&hq, OTHER, seconds(second))).collect();
+        // Held ids that expire are given to these.
+        let taken: Vec<_> = (0..127).map(|_| Peer::agent(&hq, OTHER, seconds(60))).collect();
+        assert!(taken.iter().all(|agent| agent.run() < UNTRACED));
+        untraced.push(Peer::agent(&hq, OTHER, seconds(61)));
+        untraced.iter_mut().map(|agent| agent.out.batch.take()).collect::<Vec<_>>()
+    });
+    for batch in &losses {
+        let reason = |event: EventView<'_>| match event.data() {
+            DataView::Loss(loss) => Some(loss.reason),
+            _ => None,
+        };
+        assert_eq!(batch.events().filter_map(reason).collect::<Vec<_>>(), [Reason::Shed]);
+    }
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<_> =
+        log.lines().filter(|line| line.contains("WARN") && line.contains("no run id is free")).collect();
+    assert_eq!(lines.len(), 2, "{log}");
+    assert!(lines[0].contains("listener=\"java\"") && lines[0].contains("address=10.0.0.2"), "{log}");
+    assert!(!lines[0].contains("suppressed") && lines[1].contains("suppressed=4"), "{log}");
+}
+
+/// The same over sockets. Held agents that wait for `start` keep their ids, so no time limit passes before the last step.
+#[tokio::test]
+async fn a_java_program_is_traced_with_the_id_of_an_agent_that_never_connects() {
+    let daemon = daemon("start = \"on_command\"\ndata_connection_wait = \"1s\"").await;
+    let mut held = Vec::new();
+    for number in 0..140_u8 {
+        held.push(Agent::connect(&daemon.server, 1 + number % 4).await);
+    }
+    assert_eq!(held.last().unwrap().configuration.run, UNTRACED);
+    let is_untraced = |event: &&Value| event["loss"]["reason"] == "shed" && event["loss"]["bytes"] == 0;
+    let are_reported = |events: &[Value]| events.iter().filter(is_untraced).count() == 29;
+    daemon.until("each agent without an id is a loss", are_reported).await;
+    let agents = daemon.server.bytefrog("test").unwrap();
+    agents.command(held[3].configuration.run, Command::Start).unwrap();
+    let mut agent = Agent::connect(&daemon.server, 1).await;
+    while agent.configuration.run == UNTRACED {
+        agent = Agent::connect(&daemon.server, 1).await;
+    }
+    assert_eq!(agent.configuration.run, held[3].configuration.run);
+    agents.command(agent.configuration.run, Command::Start).unwrap();
+    let mut data = agent.data(&daemon.server).await;
+    data.send(&[wire::method(7, "shop/Cart.add;1;()V"), wire::entry(0, 0, 7, 0)].concat()).await;
+    let entry = daemon.until_named("bytefrog.method.entry").await;
+    assert_eq!(entry["resource"]["bytefrog.run.id"], agent.configuration.run);
+}
