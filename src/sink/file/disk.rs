@@ -89,8 +89,10 @@ pub(super) fn directory_of(path: &Path) -> &Path {
 /// Injected faults, for the tests of this folder. Each test runs on a thread of its own.
 #[cfg(test)]
 pub(super) mod faults {
-    use super::*;
     use std::cell::Cell;
+    use std::fs;
+    use std::io;
+    use std::path::Path;
 
     thread_local! {
         static FAILING_SYNCS: Cell<u32> = const { Cell::new(0) };
