@@ -1,7 +1,7 @@
-//! The daemon under floods of every protocol, with a sink that stands still: it takes no more memory than it was given,
-//! pushes back, keeps its counters, and serves who means well.
+//! The daemon under floods of every protocol, with a stalled sink: it stays within its memory limit, applies backpressure,
+//! keeps its counters, and serves ordinary peers.
 //!
-//! The binary in a process of its own: its peak is what the system says of it.
+//! The binary runs in a process of its own, whose peak the system reports.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -23,9 +23,9 @@ use tokio::time::timeout;
 const MIB: u64 = 1 << 20;
 /// `limits.memory_bytes` below.
 const LIMIT: u64 = 64 * MIB;
-/// What the allocator keeps of memory that was given back, and what it wastes between pieces.
+/// Freed memory that the allocator keeps, and fragmentation.
 const ALLOCATOR: u64 = 32 * MIB;
-/// A peer that is not read for so long is pushed back.
+/// A peer that is not read for this long is under backpressure.
 const PUSHED_BACK: Duration = Duration::from_millis(500);
 
 fn configuration(dir: &Path) -> String {
@@ -36,14 +36,17 @@ limits = {{ memory_bytes = {LIMIT}, threads = 2, shutdown_grace = "50s" }}
 admin.listen = "127.0.0.1:0"
 [listeners.spans]
 protocol = "datadog"
+reserved_bytes = "256KiB"
 listen = "127.0.0.1:0"
 message_timeout = "2s"
 [listeners.java]
 protocol = "bytefrog"
+reserved_bytes = "256KiB"
 listen = "127.0.0.1:0"
 max_message_bytes = "1MiB"
 [listeners.desktops]
 protocol = "endless"
+reserved_bytes = "256KiB"
 listen = "127.0.0.1:0"
 max_body_bytes = "4MiB"
 max_inflated_bytes = "4MiB"
@@ -53,6 +56,7 @@ dedup.entries = 1000
 message_timeout = "2s"
 [listeners.zorka]
 protocol = "zico"
+reserved_bytes = "256KiB"
 listen = "127.0.0.1:0"
 max_body_bytes = "4MiB"
 max_inflated_bytes = "4MiB"
@@ -63,6 +67,7 @@ state_dir = "{dir}"
 message_timeout = "2s"
 [listeners.ruby]
 protocol = "rbkit"
+reserved_bytes = "256KiB"
 listen_publish = "127.0.0.1:0"
 message_timeout = "2s"
 max_message_bytes = "4MiB"
@@ -73,7 +78,7 @@ buffer_bytes = "1MiB"
     )
 }
 
-/// The daemon, whose stdout nobody reads until [`Daemon::read`].
+/// The daemon, whose stdout is not read until [`Daemon::read`].
 struct Daemon {
     binary: Binary,
     stdout: Option<ChildStdout>,
@@ -96,7 +101,7 @@ impl Daemon {
         self.binary.address(listener)
     }
 
-    /// From now on somebody reads what it writes.
+    /// From now on its stdout is read.
     fn read(&mut self) {
         let (stdout, events) = (BufReader::new(self.stdout.take().unwrap()), self.events.clone());
         thread::spawn(move || {
@@ -126,14 +131,14 @@ fn memory(binary: &Binary, figure: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// Connects and sends; stops when it is not read. Answers the connection, and whether all was taken.
+/// Connects and sends; stops when it is not read. Returns the connection, and whether everything was sent.
 async fn send(address: SocketAddr, bytes: &[u8]) -> (TcpStream, bool) {
     let mut stream = within("the system takes a connection", TcpStream::connect(address)).await.unwrap();
     let is_sent = matches!(timeout(PUSHED_BACK, stream.write_all(bytes)).await, Ok(Ok(())));
     (stream, is_sent)
 }
 
-/// So many peers at once, each of which sends what `bytes` makes of its number.
+/// `peers` connections at the same time, each of which sends `bytes` of its number.
 async fn flood(address: SocketAddr, peers: u64, bytes: impl Fn(u64) -> Vec<u8>) -> Vec<(TcpStream, bool)> {
     let mut sending = tokio::task::JoinSet::new();
     for number in 0..peers {
@@ -147,13 +152,13 @@ fn request(head: &str, length: u64, body: &[u8]) -> Vec<u8> {
     [format!("{head}\r\nHost: h\r\nContent-Length: {length}\r\n\r\n").as_bytes(), body].concat()
 }
 
-/// A dictionary of so many texts of 1000 bytes.
+/// A dictionary of `texts` texts of 1000 bytes.
 fn dictionary(texts: u64) -> Vec<u8> {
     let texts = (1..=texts).flat_map(|id| wire::string(id, &format!("{id:01000}")));
     [&[0xDD, 0, 0, 0, 0, 1][..], &u64::MAX.to_be_bytes()].concat().into_iter().chain(texts).collect()
 }
 
-/// What it answers to a request, as far as it comes.
+/// The status line of a response; empty if the connection ends before.
 async fn answer(stream: &mut TcpStream) -> String {
     let mut answer = vec![0; 12];
     match within("an answer", stream.read_exact(&mut answer)).await {
@@ -163,16 +168,16 @@ async fn answer(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn floods_of_all_protocols_at_a_sink_that_stands_still_fit_into_the_memory_it_was_given() {
+async fn floods_of_all_protocols_at_a_stalled_sink_fit_into_memory_bytes() {
     let directory = tempfile::tempdir().unwrap();
     let mut daemon = Daemon::start(directory.path());
     let [spans, java, desktops, zorka, ruby] =
         ["spans", "java", "desktops", "zorka", "ruby"].map(|name| daemon.address(name));
 
-    // Who is there before, and says a word.
+    // A connection from before the floods.
     let (mut quiet, _) = send(spans, &wire::process()).await;
 
-    // The sink takes nothing: what is decoded waits in its queue, then before it; then nobody is read.
+    // The sink takes nothing: decoded batches wait in its queue, then before it; then no connection is read.
     let work = wire::work(100_000).0;
     let workers = flood(spans, 20, |_| work.clone()).await;
     assert!(workers.iter().any(|(_, is_sent)| !is_sent), "somebody is pushed back");
@@ -188,7 +193,7 @@ async fn floods_of_all_protocols_at_a_sink_that_stands_still_fit_into_the_memory
     .await;
     daemon.assert_within_its_memory("bodies");
 
-    // The reader comes back, and everything else is let go: also what the system has taken and nobody has read.
+    // The reader returns, and all other connections are reset, with the bytes that were not read.
     daemon.read();
     workers.into_iter().chain(uploads).for_each(|(stream, _)| crate::live::reset(stream));
     daemon.until_event("work goes on", |event| event["name"] == "work").await;
@@ -234,14 +239,14 @@ async fn floods_of_all_protocols_at_a_sink_that_stands_still_fit_into_the_memory
         })
         .await;
 
-    // Connections that say nothing.
+    // Connections that send nothing.
     let silent = flood(java, 300, |_| Vec::new()).await;
     daemon.assert_within_its_memory("connections");
 
-    // Who was there before is heard, while the others still hold what they have.
+    // The connection from before is served while the others keep their memory.
     quiet.write_all(&[wire::named_span(1, "quiet"), wire::trace()].concat()).await.unwrap();
     daemon.until_event("the quiet one is heard", |event| event["name"] == "quiet").await;
-    // So is who comes new.
+    // So is a new one.
     let (_new, _) = send(spans, &[wire::process(), wire::named_span(1, "new"), wire::trace()].concat()).await;
     daemon.until_event("a new one is heard", |event| event["name"] == "new").await;
 
@@ -249,7 +254,7 @@ async fn floods_of_all_protocols_at_a_sink_that_stands_still_fit_into_the_memory
     daemon.binary.signal("TERM");
     let ended = daemon.binary.end();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    // What the counters say, by the lines that the log ends with.
+    // The counters, from the last lines of the log.
     for listener in ["spans", "java", "desktops", "zorka", "ruby"] {
         let line = ended.line(&format!("INFO listener {listener} (")).to_owned();
         let line =

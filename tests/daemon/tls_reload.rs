@@ -1,5 +1,5 @@
-//! Certificates that are exchanged while the daemon runs: who is connected stays, who comes is shown the new ones, and
-//! files that cannot be used change nothing.
+//! Certificates that are replaced while the daemon runs: open connections stay, new ones are shown the new certificates,
+//! and unusable files change nothing.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -20,7 +20,7 @@ fn free_address() -> SocketAddr {
 }
 
 #[tokio::test]
-async fn who_comes_sees_the_new_certificate_and_who_is_there_stays() {
+async fn new_connections_see_the_new_certificate_and_open_ones_stay() {
     let world = World::new();
     let toml = crate::live::listener(&world.tls("span_idle = \"1h\""));
     let mut daemon = Daemon::start(&toml).await;
@@ -31,7 +31,7 @@ async fn who_comes_sees_the_new_certificate_and_who_is_there_stays() {
     assert!(unchanged.changes.is_empty() && unchanged.stale.is_empty());
     let server = world.server();
     world.install(&server);
-    assert_ne!(shown(&world.connect(&daemon, None).await.unwrap()), server.der(), "nobody has said so yet");
+    assert_ne!(shown(&world.connect(&daemon, None).await.unwrap()), server.der(), "the files are not read again yet");
     let reloaded = daemon.server.reload(&config(&toml)).await.unwrap();
     assert_eq!(reloaded.changes, ["listener test has new certificates"]);
     let new = world.connect(&daemon, None).await.unwrap();
@@ -43,13 +43,13 @@ async fn who_comes_sees_the_new_certificate_and_who_is_there_stays() {
     let mut found = spans(&stopped.events);
     found.sort_unstable();
     assert_eq!(found, [("new", true), ("old", true)]);
-    // One listener all the time, whose connections nobody has ended.
+    // It is one listener all the time, and it has ended no connection.
     assert_eq!(stopped.totals.listeners.len(), 1);
     assert!(losses(&stopped.events).is_empty());
 }
 
 #[tokio::test]
-async fn clients_of_authorities_that_are_gone_come_in_no_more() {
+async fn clients_of_removed_authorities_are_refused() {
     let (world, other) = (World::new(), World::new());
     let toml = crate::live::listener(&world.tls("tls.client_ca = \"CA\"\nspan_idle = \"1h\""));
     let mut daemon = Daemon::start(&toml).await;
@@ -62,7 +62,7 @@ async fn clients_of_authorities_that_are_gone_come_in_no_more() {
     fs::write(world.path("ca.pem"), other.authority()).unwrap();
     let reloaded = daemon.server.reload(&config(&toml)).await.unwrap();
     assert_eq!(reloaded.changes, ["listener test has new certificates"]);
-    // In TLS 1.3 the client has finished before it learns that it is not welcome.
+    // In TLS 1.3 the client has finished before it learns that it is refused.
     if let Ok(mut stream) = world.connect(&daemon, Some(&world.client)).await {
         let _ = stream.write_all(&hello("unwelcome")).await;
         assert!(within("it is told", stream.read_u8()).await.is_err());
@@ -77,7 +77,7 @@ async fn clients_of_authorities_that_are_gone_come_in_no_more() {
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_used_leave_the_old_ones_in_force_and_the_rest_of_the_reload_too() {
+async fn unusable_files_leave_the_old_ones_in_use_and_the_rest_of_the_reload_applies() {
     let world = World::new();
     let test = crate::live::listener(&world.tls("tls.client_ca = \"CA\""));
     let mut daemon = Daemon::start(&test).await;
