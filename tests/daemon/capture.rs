@@ -555,7 +555,7 @@ async fn captures_of_another_protocol_and_other_files_are_refused_with_the_reaso
     fs::write(&raw, wire::process()).unwrap();
     let refused = command(&["replay"], &[raw], &["--to", &to]);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.last_words().contains("no capture"), "{}", refused.stderr);
+    assert!(refused.last_words().contains("is not a capture"), "{}", refused.stderr);
     let refused = command(&["replay"], &files, &["--to", &to, "--speed", "2.5"]);
     assert_eq!(refused.code, Some(1));
     assert!(refused.last_words().contains("1 connection not sent"), "{}", refused.stderr);
