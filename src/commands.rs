@@ -10,14 +10,14 @@ use crate::transport::clock::Clock;
 
 /// The agents of one `bytefrog` listener.
 #[derive(Clone, Debug)]
-pub struct Headquarters {
+pub struct BytefrogAgents {
     hq: Hq,
     clock: Clock,
 }
 
-impl Headquarters {
+impl BytefrogAgents {
     pub(crate) fn new(hq: Hq, clock: Clock) -> Self {
-        Headquarters { hq, clock }
+        BytefrogAgents { hq, clock }
     }
 
     /// The agents of all live runs, by run id.
@@ -76,13 +76,13 @@ pub(crate) struct Directory(Arc<Mutex<Entries>>);
 
 #[derive(Debug, Default)]
 struct Entries {
-    bytefrog: Vec<(String, Headquarters)>,
+    bytefrog: Vec<(String, BytefrogAgents)>,
     rbkit: Vec<(String, Processes)>,
 }
 
 impl Directory {
-    pub(crate) fn add_bytefrog(&self, listener: &str, headquarters: Headquarters) {
-        self.entries().bytefrog.push((listener.to_owned(), headquarters));
+    pub(crate) fn add_bytefrog(&self, listener: &str, agents: BytefrogAgents) {
+        self.entries().bytefrog.push((listener.to_owned(), agents));
     }
 
     pub(crate) fn add_rbkit(&self, listener: &str, processes: Processes) {
@@ -96,8 +96,8 @@ impl Directory {
         entries.rbkit.retain(|(name, _)| name != listener);
     }
 
-    pub(crate) fn bytefrog(&self, listener: &str) -> Option<Headquarters> {
-        self.entries().bytefrog.iter().find(|(name, _)| name == listener).map(|(_, headquarters)| headquarters.clone())
+    pub(crate) fn bytefrog(&self, listener: &str) -> Option<BytefrogAgents> {
+        self.entries().bytefrog.iter().find(|(name, _)| name == listener).map(|(_, agents)| agents.clone())
     }
 
     pub(crate) fn rbkit(&self, listener: &str) -> Option<Processes> {

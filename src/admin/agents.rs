@@ -4,7 +4,7 @@ use hyper::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::commands::{Headquarters, Processes};
+use crate::commands::{BytefrogAgents, Processes};
 use crate::event::{Name, ResourceValue, UnixNanos, semconv};
 use crate::pipeline::Agent;
 use crate::protocol::{bytefrog, rbkit};
@@ -17,7 +17,7 @@ pub(super) fn list(subject: &Subject) -> AdminResponse {
     let agents = subject.accounting.listeners().into_iter().flat_map(|counters| {
         let (name, mut seen) = (counters.name(), counters.agents());
         let mut commanded = Vec::new();
-        for agent in subject.directory.bytefrog(name).iter().flat_map(Headquarters::agents) {
+        for agent in subject.directory.bytefrog(name).iter().flat_map(BytefrogAgents::agents) {
             let entry = take(&mut seen, semconv::BYTEFROG_RUN_ID, u64::from(agent.run));
             commanded.push(merge(program(name, &agent), entry));
         }
@@ -107,11 +107,11 @@ fn moment(at: UnixNanos) -> Value {
 pub(super) async fn command(subject: &Subject, id: &str, command: &str) -> AdminResponse {
     let unknown = || text(StatusCode::NOT_FOUND, "no such agent; GET /agents lists their ids");
     let Some((listener, number)) = id.rsplit_once(':') else { return unknown() };
-    if let Some(headquarters) = subject.directory.bytefrog(listener) {
+    if let Some(agents) = subject.directory.bytefrog(listener) {
         let known = bytefrog::Command::ALL.into_iter().find(|known| known.as_str() == command);
         let Some(known) = known else { return no_command(bytefrog::Command::ALL.map(bytefrog::Command::as_str)) };
         let Ok(run) = number.parse() else { return unknown() };
-        return match headquarters.command(run, known) {
+        return match agents.command(run, known) {
             Ok(()) => text(StatusCode::ACCEPTED, "sent"),
             Err(bytefrog::Refusal::NoSuchRun) => unknown(),
             Err(refusal) => text(StatusCode::CONFLICT, &refusal.to_string()),

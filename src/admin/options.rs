@@ -1,4 +1,4 @@
-//! `[admin]`: the address of the admin endpoint, and who can use it.
+//! `[admin]`: the address of the admin endpoint, and the access to it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;

@@ -106,7 +106,7 @@ async fn stream(mut reader: Reader, mut view: View, mut body: Sender<Bytes>) {
     let kinds = reader.filter.kinds;
     while let Some(item) = reader.next().await {
         let mut out = Vec::new();
-        if let Some(dropped) = reader.missed() {
+        if let Some(dropped) = reader.take_dropped() {
             view.dropped(&dropped, &mut out);
         }
         view.item(item, kinds, &mut out);

@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let protocols: Vec<Protocol> = Protocol::ALL.into_iter().filter(is_wanted).collect();
     let (totals, sent, seconds) = block_on(run_demo(&protocols, arguments))??;
     table(&totals, &sent, seconds);
-    run::verdict(&totals)
+    run::check_written(&totals)
 }
 
 /// A listener per protocol, on free loopback ports, and a stdout sink. `ruby` has the addresses that the rbkit listener

@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let serving = serve(loaded.config, arguments.config.clone(), decoding.handle().clone());
     let totals = block_on_with(&mut Builder::new_current_thread(), serving);
     decoding.shutdown_background();
-    verdict(&totals??)
+    check_written(&totals??)
 }
 
 /// Loads the named configuration, or the first that exists, or the built-in one. Returns its name, too.
@@ -275,7 +275,7 @@ fn lost_section(running: &Config, text: &str) -> Option<&'static str> {
 }
 
 /// Whether all decoded events were written, and no sink failed that must not fail.
-pub(super) fn verdict(totals: &Totals) -> Result<(), Failure> {
+pub(super) fn check_written(totals: &Totals) -> Result<(), Failure> {
     // When the reader has closed a sink, events that it did not read are no failure.
     let open = || totals.sinks.iter().filter(|sink| !sink.is_closed);
     let unwritten = |sink: &SinkTotals| i128::from(sink.failed) + sink.in_flight();

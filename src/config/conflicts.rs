@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_normalized_without_a_look_at_its_items() {
+    fn a_template_is_normalized_and_keeps_its_placeholders() {
         let here = std::env::current_dir().unwrap();
         for (path, normal) in [
             ("/a//./b", "/a/b".to_owned()),

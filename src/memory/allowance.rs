@@ -89,7 +89,7 @@ impl Allowance {
         credit.as_mut().and_then(|credit| credit.spend(0, 0, elapsed))
     }
 
-    /// Whether it is as good as a new one at this time.
+    /// Whether the bucket is full at this time, like a new one.
     pub fn is_full(&self, elapsed: Duration) -> bool {
         let mut credit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         credit.as_mut().is_none_or(|credit| {

@@ -79,7 +79,7 @@ pub struct Taps(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     open: AtomicUsize,
-    wired: AtomicUsize,
+    wire: AtomicUsize,
     taps: Mutex<Vec<Arc<Tap>>>,
 }
 
@@ -118,7 +118,7 @@ impl Taps {
             dropped: Mutex::default(),
         });
         taps.push(tap.clone());
-        self.counted(&taps);
+        self.update_counts(&taps);
         Some(Reader { filter, taps: self.clone(), tap, receiver })
     }
 
@@ -131,7 +131,7 @@ impl Taps {
     pub fn close(&self) {
         let mut taps = self.taps();
         taps.clear();
-        self.counted(&taps);
+        self.update_counts(&taps);
     }
 
     /// Copies events to the taps.
@@ -149,8 +149,8 @@ impl Taps {
     }
 
     /// The number of taps that want received bytes.
-    pub fn wired(&self) -> usize {
-        self.0.wired.load(Relaxed)
+    pub fn wire_count(&self) -> usize {
+        self.0.wire.load(Relaxed)
     }
 
     /// Copies bytes that a session has consumed. `explainers`: one for each tap that wants received bytes.
@@ -172,16 +172,17 @@ impl Taps {
     /// Copies a request.
     pub fn request(&self, request: &TapRequest) {
         for tap in self.taps().iter().filter(|tap| tap.filter.wire && tap.wants(&request.origin)) {
-            let heads: usize = request.head.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-            if !tap.push(heads + request.body.len(), || TapItem::Request(request.clone())) {
+            let headers: usize = request.head.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+            let head = request.head.method.len() + request.head.target.len() + headers;
+            if !tap.push(head + request.body.len(), || TapItem::Request(request.clone())) {
                 tap.note_dropped(&request.origin, 0, request.body.len() as u64);
             }
         }
     }
 
-    fn counted(&self, taps: &[Arc<Tap>]) {
+    fn update_counts(&self, taps: &[Arc<Tap>]) {
         self.0.open.store(taps.len(), Relaxed);
-        self.0.wired.store(taps.iter().filter(|tap| tap.filter.wire).count(), Relaxed);
+        self.0.wire.store(taps.iter().filter(|tap| tap.filter.wire).count(), Relaxed);
     }
 
     fn taps(&self) -> MutexGuard<'_, Vec<Arc<Tap>>> {
@@ -233,7 +234,7 @@ impl Reader {
     }
 
     /// The items dropped since the last call. `None`: none.
-    pub fn missed(&mut self) -> Option<Dropped> {
+    pub fn take_dropped(&mut self) -> Option<Dropped> {
         let dropped = mem::take(&mut *self.tap.dropped.lock().unwrap_or_else(PoisonError::into_inner));
         dropped.origin.is_some().then_some(dropped)
     }
@@ -243,7 +244,7 @@ impl Drop for Reader {
     fn drop(&mut self) {
         let mut taps = self.taps.taps();
         taps.retain(|other| !Arc::ptr_eq(other, &self.tap));
-        self.taps.counted(&taps);
+        self.taps.update_counts(&taps);
     }
 }
 

@@ -315,7 +315,7 @@ fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Resu
     Ok(ended)
 }
 
-/// The work on one sink, until the queue is closed and drained or the sink cannot go on.
+/// The work on one sink, until the queue is closed and drained or the sink fails.
 struct Worker {
     queued_batches: Arc<Mutex<mpsc::Receiver<QueuedBatch>>>,
     in_flight: Arc<InFlightBatches>,

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
-use crate::commands::{Directory, Headquarters, Processes};
+use crate::commands::{BytefrogAgents, Directory, Processes};
 use crate::config::{ListenerConfig, ProtocolOptions};
 use crate::memory::MemoryBudget;
 use crate::pipeline::Sender;
@@ -222,7 +222,7 @@ impl Runtime {
             (ProtocolOptions::Bytefrog(options), Some(listener)) => {
                 let sender = sender.with_max_wait(options.max_stall);
                 let hq = Hq::new(options, emit_definitions, memory);
-                self.directory.add_bytefrog(&config.name, Headquarters::new(hq.clone(), clock));
+                self.directory.add_bytefrog(&config.name, BytefrogAgents::new(hq.clone(), clock));
                 let make = move |peer: SocketAddr| hq.session(Some(peer.ip()));
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
             }

@@ -24,7 +24,7 @@ use tracing::{error, warn};
 
 use crate::admin::options::AdminOptions;
 use crate::admin::{Endpoint, Serving, Subject};
-use crate::commands::{Directory, Headquarters, Processes};
+use crate::commands::{BytefrogAgents, Directory, Processes};
 use crate::config::{Config, SinkConfig, SinkKind};
 use crate::health::Health;
 use crate::memory::MemoryBudget;
@@ -212,7 +212,7 @@ impl Server {
     }
 
     /// The agents of the `bytefrog` listener with this name, to list them and to send them commands.
-    pub fn bytefrog(&self, listener: &str) -> Option<Headquarters> {
+    pub fn bytefrog(&self, listener: &str) -> Option<BytefrogAgents> {
         self.runtime.directory.bytefrog(listener)
     }
 

@@ -156,20 +156,21 @@ impl Server {
 
     async fn reload_sinks(&mut self, old: &Config, reloaded: &mut Reloaded) {
         let new = &self.config.sinks;
-        let gone: Vec<_> = old.sinks.iter().filter(|sink| !new.contains(sink)).map(|sink| sink.name.clone()).collect();
-        let come: Vec<_> = new.iter().filter(|sink| !old.sinks.contains(sink)).collect();
-        if gone.is_empty() && come.is_empty() {
+        let removed: Vec<_> =
+            old.sinks.iter().filter(|sink| !new.contains(sink)).map(|sink| sink.name.clone()).collect();
+        let added: Vec<_> = new.iter().filter(|sink| !old.sinks.contains(sink)).collect();
+        if removed.is_empty() && added.is_empty() {
             return;
         }
-        for sink in &come {
-            let verb = if gone.contains(&sink.name) { "restarted" } else { "started" };
+        for sink in &added {
+            let verb = if removed.contains(&sink.name) { "restarted" } else { "started" };
             reloaded.changes.push(format!("sink {} {verb}", sink.name));
         }
-        for name in gone.iter().filter(|name| !come.iter().any(|sink| sink.name == **name)) {
+        for name in removed.iter().filter(|name| !added.iter().any(|sink| sink.name == **name)) {
             reloaded.changes.push(format!("sink {name} stopped"));
         }
         let grace = self.config.limits.shutdown_grace;
-        self.workers.replace(&gone, grace, |sinks| come.iter().for_each(|sink| add_sink(sinks, sink))).await;
+        self.workers.replace(&removed, grace, |sinks| added.iter().for_each(|sink| add_sink(sinks, sink))).await;
         self.accounting.set_sinks(self.workers.counters());
     }
 }

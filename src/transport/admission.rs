@@ -72,7 +72,7 @@ impl Admission {
         Ok(ConnectionSlot { admission: self.clone(), group, allowance: known.allowance.clone() })
     }
 
-    /// Forgets the addresses of which nothing is to be remembered.
+    /// Removes addresses without connections: those with a full allowance, and those beyond [`MAX_REMEMBERED_ADDRESSES`].
     fn forget(&self, addresses: &mut HashMap<IpAddr, Address>) {
         let elapsed = self.clock.now().elapsed;
         let mut remembered = 0;
@@ -192,7 +192,7 @@ mod tests {
         for number in 0..3 * MAX_REMEMBERED_ADDRESSES as u32 {
             drop(admission.admit(IpAddr::V4(number.into())).unwrap());
         }
-        assert!(admission.addresses().len() <= 2, "those that owe nothing are forgotten");
+        assert!(admission.addresses().len() <= 2, "addresses with a full allowance are removed");
         assert!(spend(&admission.admit(address).unwrap()).is_some());
     }
 

@@ -209,7 +209,7 @@ impl<S: Session> Connection<S> {
 
     /// Explainers of the next bytes, one for each tap that shows bytes.
     fn explainers(&self) -> Vec<Box<dyn Explain>> {
-        (0..self.context.sender.taps().wired()).map(|_| self.driver.explainer()).collect()
+        (0..self.context.sender.taps().wire_count()).map(|_| self.driver.explainer()).collect()
     }
 
     /// Shows `bytes`, the first of `left` bytes that are buffered, on the taps.

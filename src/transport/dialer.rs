@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, debug_span, info};
@@ -105,11 +105,11 @@ impl Dialer {
                 connected = self.connect(&address) => connected,
             };
             match connected {
-                Ok((stream, room)) => {
+                Ok((stream, lease)) => {
                     if is_connected.replace(true) != Some(true) {
                         info!(listener = &*self.name, peer = address, "connected");
                     }
-                    let mut serving = self.serve(stream, room, &address, make());
+                    let mut serving = self.serve(stream, lease, &address, make());
                     let is_ok = tokio::select! {
                         () = stop.cancelled() => break Some(serving),
                         ended = &mut serving => matches!(ended, Ok(Some(true))),
@@ -145,6 +145,7 @@ impl Dialer {
         let abort = self.context.abort.clone();
         let deadline = Instant::now() + FINISH_LIMIT;
         let is_late = || abort.is_cancelled() || Instant::now() >= deadline;
+        let connect = || timeout_at(deadline, self.connect(&address));
         loop {
             if let Some(serving) = serving.take() {
                 // It ends at the end of the grace period at the latest.
@@ -153,8 +154,9 @@ impl Dialer {
             if finish.is_done() || is_late() {
                 break;
             }
-            match abort.run_until_cancelled(self.connect(&address)).await {
-                Some(Ok((stream, room))) => serving = Some(self.serve(stream, room, &address, make())),
+            // Also while there is no memory for a connection.
+            match abort.run_until_cancelled(connect()).await.and_then(Result::ok) {
+                Some(Ok((stream, lease))) => serving = Some(self.serve(stream, lease, &address, make())),
                 // The process has ended.
                 Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => break,
                 Some(Err(_)) => {
@@ -169,16 +171,16 @@ impl Dialer {
 
     /// Opens a connection, with the memory for it.
     async fn connect(&self, address: &str) -> io::Result<(TcpStream, MemoryLease)> {
-        let room = connection_memory(&self.context.memory, CONNECTION_BYTES, &self.name).await;
+        let lease = connection_memory(&self.context.memory, CONNECTION_BYTES, &self.name).await;
         let limit = self.context.options.handshake_timeout;
         let connected = timeout(limit, TcpStream::connect(address)).await;
-        connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(|stream| (stream, room))
+        connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(|stream| (stream, lease))
     }
 
     /// Serves a connection in a task of its own, which continues when the daemon stops.
-    fn serve<S: Session>(&self, stream: TcpStream, room: MemoryLease, address: &str, session: S) -> Serving {
+    fn serve<S: Session>(&self, stream: TcpStream, lease: MemoryLease, address: &str, session: S) -> Serving {
         let context = ConnectionContext {
-            admitted_with: Some(Arc::new(room)),
+            admitted_with: Some(Arc::new(lease)),
             allowance: Allowance::default(),
             ..self.context.clone()
         };
@@ -193,7 +195,7 @@ impl Dialer {
         stream.record(context.recording(&origin, opened));
         let connection = Connection::new(stream, session, Arc::new(origin), context, opened);
         let serve = async move {
-            let _place = open;
+            let _counted = open;
             connection.serve().await
         };
         let serve = Box::pin(serve);

@@ -16,6 +16,7 @@ use tracing::warn;
 
 use crate::codec::digest::short_digest;
 use crate::event::{Origin, UnixNanos};
+use crate::explain::http::without_secrets;
 use crate::log_throttle::LogThrottle;
 use crate::protocol::Request;
 
@@ -162,7 +163,8 @@ fn write(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
 fn head(record: &Record) -> Vec<u8> {
     let Record { at, origin, reason, request } = record;
     let time = jiff::Timestamp::from_nanosecond(i128::from(at.0)).unwrap_or_default();
-    let mut head = format!("{} {} HTTP/1.1\r\n", request.head.method, request.head.target).into_bytes();
+    let target = without_secrets(&request.head.target);
+    let mut head = format!("{} {target} HTTP/1.1\r\n", request.head.method).into_bytes();
     for (name, value) in &request.head.headers {
         if !TRANSPORT_HEADERS.contains(&name.as_str()) {
             head.extend_from_slice(&[name.as_bytes(), b": ", &stored_value(name, value), b"\r\n"].concat());
@@ -203,7 +205,7 @@ mod tests {
 
     fn record(at: u64, body: Vec<u8>) -> Record {
         let headers = vec![("content-length".to_owned(), b"1".to_vec()), ("host".to_owned(), b"h".to_vec())];
-        let head = Head { method: "PUT".into(), target: "/3/ab?c".into(), headers };
+        let head = Head { method: "PUT".into(), target: "/3/ab?c&api_key=SECRET".into(), headers };
         let origin = Arc::new(Origin::new("endless", "test".into(), "192.0.2.1:9".into(), 1));
         let request = Request { head, body: body.into(), number: 1 };
         Record { at: UnixNanos(at), origin, reason: "bad\r\nbytes".into(), request }
@@ -226,7 +228,7 @@ mod tests {
         let text = fs::read_to_string(dir.path().join(name)).unwrap();
         assert_eq!(
             text,
-            "PUT /3/ab?c HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\nx-tributary-reason: bad??bytes\r\n\
+            "PUT /3/ab?c&api_key=hidden HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\nx-tributary-reason: bad??bytes\r\n\
              x-tributary-received: 1970-01-01T00:00:01Z\r\nx-tributary-peer: 192.0.2.1:9\r\n\
              x-tributary-listener: test\r\n\r\nbody"
         );

@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, error};
 
 use crate::event::{Origin, Reason, UnixNanos};
+use crate::explain::http::without_secrets;
 use crate::memory::MemoryLease;
 use crate::pipeline::DeliveryOutcome;
 use crate::pipeline::tap::TapRequest;
@@ -83,7 +84,8 @@ impl<E: Exchange> HttpConnection<E> {
             HeadDecision::Answer(response, reason) => {
                 self.show(&head, number, Bytes::new(), is_secret);
                 if !incoming.is_end_stream() {
-                    let why = format!("{} {:.200}, {}", head.method, head.target, response.status);
+                    let target = without_secrets(&head.target);
+                    let why = format!("{} {target:.200}, {}", head.method, response.status);
                     Box::pin(refuse_body(incoming, is_expecting, reason, &why, undecided)).await;
                 }
                 return response;
@@ -92,6 +94,7 @@ impl<E: Exchange> HttpConnection<E> {
         let declared = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
         if declared.is_some_and(|declared| declared > limit.0) {
             let response = too_large(limit.0, limit.1);
+            self.show(&head, number, Bytes::new(), is_secret);
             let why = String::from_utf8_lossy(&response.body).trim_end().to_owned();
             Box::pin(refuse_body(incoming, is_expecting, Reason::TooLarge, &why, undecided)).await;
             return response;
@@ -108,7 +111,7 @@ impl<E: Exchange> HttpConnection<E> {
     /// Shows a request on the taps.
     fn show(&self, head: &Head, number: u64, body: Bytes, is_secret: bool) {
         let taps = self.context.sender.taps();
-        if taps.wired() > 0 {
+        if taps.wire_count() > 0 {
             taps.request(&TapRequest { origin: self.origin.clone(), number, head: head.clone(), body, is_secret });
         }
     }
@@ -135,7 +138,7 @@ impl<E: Exchange> HttpConnection<E> {
 
     fn take_loss_limit(&self) -> Option<Box<LossLimit>> {
         let limit = self.loss_limit.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Another request of this connection may still use it, after its peer was told to repeat it.
+        // Another request of this connection may still use it, after its peer was asked to repeat it.
         Some(limit.unwrap_or_else(|| Box::new(self.context.loss_limit())))
     }
 

@@ -107,15 +107,15 @@ async fn lost_buffers_are_reported_as_gaps_of_their_size() {
 
 /// The one agent of the daemon, once it meets `condition`.
 async fn until_agent(daemon: &Daemon, what: &str, condition: impl Fn(&AgentStatus) -> bool) -> AgentStatus {
-    let headquarters = daemon.server.bytefrog("test").unwrap();
-    until(what, || headquarters.agents().into_iter().find(|agent| condition(agent))).await
+    let agents = daemon.server.bytefrog("test").unwrap();
+    until(what, || agents.agents().into_iter().find(|agent| condition(agent))).await
 }
 
 /// Sends a command as soon as it is harmless.
 async fn send(daemon: &Daemon, command: Command) {
-    let headquarters = daemon.server.bytefrog("test").unwrap();
+    let agents = daemon.server.bytefrog("test").unwrap();
     let agent = until_agent(daemon, "there is an agent", |_| true).await;
-    until(command.as_str(), || headquarters.command(agent.run, command).ok()).await;
+    until(command.as_str(), || agents.command(agent.run, command).ok()).await;
 }
 
 /// The same, and waits for the mode that the command leads to.

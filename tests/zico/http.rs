@@ -71,6 +71,18 @@ async fn success_is_an_empty_202_with_a_length_and_a_refusal_gives_a_reason() {
 }
 
 #[tokio::test]
+async fn the_loss_of_a_refused_request_does_not_contain_a_key_of_its_query() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = daemon(directory.path()).await;
+    let mut stream = daemon.connect().await;
+    let refused = ask(&mut stream, &post("/nowhere?api_key=SECRET&page=1", &[], b"x")).await;
+    assert_eq!(refused.status, 404);
+    let stopped = daemon.stop().await;
+    let details: Vec<_> = stopped.events.iter().filter_map(|event| event["loss"]["detail"].as_str()).collect();
+    assert_eq!(details, ["the request was refused: POST /nowhere?api_key=hidden&page=1, 404"]);
+}
+
+#[tokio::test]
 async fn a_chunked_body_is_accepted() {
     let directory = tempfile::tempdir().unwrap();
     let daemon = daemon(directory.path()).await;

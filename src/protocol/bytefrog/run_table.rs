@@ -11,6 +11,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use crate::memory::address_group;
+
 use super::options::Options;
 use super::run::{Run, lock};
 
@@ -101,8 +103,8 @@ impl RunTable {
 
     /// Agents of the network of this address that have no data connection.
     fn waiting_at(&self, address: Option<IpAddr>) -> usize {
-        let network = address.map(network);
-        let is_waiting = |slot: &&Slot| slot.stage != Stage::Connected && slot.address.map(self::network) == network;
+        let network = address.map(address_group);
+        let is_waiting = |slot: &&Slot| slot.stage != Stage::Connected && slot.address.map(address_group) == network;
         self.slots.iter().flatten().filter(is_waiting).count()
     }
 
@@ -213,13 +215,5 @@ impl RunTable {
         }
         self.last_warning = Some(elapsed);
         Some(std::mem::take(&mut self.suppressed_warnings))
-    }
-}
-
-/// What one owner of addresses usually has: an IPv4 address, or an IPv6 /64.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => IpAddr::V4(address),
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from(u128::from(address) & (u128::MAX << 64))),
     }
 }

@@ -46,7 +46,7 @@ impl Dumps {
         if self.open.as_ref().is_some_and(continues) {
             return;
         }
-        self.close("another dump has begun", place, out);
+        self.close("another dump started", place, out);
         if head.correlation.is_none() || self.complete != head.correlation {
             self.complete = None;
             self.open = Some(Open { dump, received: 0, place });

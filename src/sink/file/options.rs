@@ -95,14 +95,6 @@ impl Options {
         Template::parse(&self.path).map(drop)
     }
 
-    /// The absolute form of `path`, the same for every spelling of it: without `.` and doubled `/`.
-    pub fn normalized_path(&self) -> String {
-        let directory = if self.path.starts_with('/') { None } else { std::env::current_dir().ok() };
-        let directory = directory.map(|directory| directory.display().to_string()).unwrap_or_default();
-        let names = self.path.split('/').filter(|name| !name.is_empty() && *name != ".");
-        names.fold(directory.trim_end_matches('/').to_owned(), |path, name| path + "/" + name)
-    }
-
     /// Declares the memory that such a sink takes at most.
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         let kept = (MAX_OPEN * KEPT_BYTES + MAX_HELD_BYTES) as u64;

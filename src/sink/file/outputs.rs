@@ -403,7 +403,7 @@ impl Output {
         }
         let rotate_interval = context.options.rotate_interval;
         let interval_is_over = !rotate_interval.is_zero() && live.opened().elapsed() >= rotate_interval;
-        // An event may be a little ahead of the clock when the clock was set back; then the date is still to come.
+        // An event may be a little ahead of the clock when the clock was set back; then the date is in the future.
         let date_is_over = now > self.observed && !template.is_current(&self.path, now);
         let compresses = context.options.compression != Compression::None;
         if live.len() > 0 && (interval_is_over || date_is_over && compresses) {
