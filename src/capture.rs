@@ -13,11 +13,11 @@ use crate::protocol::{End, Protocol};
 
 /// What every capture file begins with; the number is the version of the format.
 pub const MAGIC: &[u8] = b"tributary capture 1\n";
-/// No record's content is longer. Longer pieces become several records.
+/// The longest content of a record. Longer pieces become several records.
 pub const MAX_CONTENT_BYTES: usize = 1 << 20;
-/// No second line, which describes the connection, is longer.
+/// The longest second line, which describes the connection.
 const MAX_HEAD_BYTES: usize = 4096;
-/// A record's kind, time and length.
+/// The size of a record's kind, time and length.
 const RECORD_HEAD_BYTES: usize = 1 + 8 + 4;
 
 const BYTES: u8 = b'd';
@@ -38,7 +38,7 @@ const ENDS: [(End, &str); 6] = [
 /// The connection that was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// What is spoken on it.
+    /// Its protocol.
     pub protocol: Protocol,
     /// The operator's name for the listener.
     pub listener: String,
@@ -53,7 +53,7 @@ pub struct Head {
 /// Something that happened on the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When, since the connection was opened.
+    /// Time since the connection was opened.
     pub at: Duration,
     /// What.
     pub what: What,
@@ -64,9 +64,9 @@ pub struct Record {
 pub enum What {
     /// These bytes were received.
     Bytes(Vec<u8>),
-    /// So many bytes were received before this moment that are not in the file.
+    /// This number of bytes was received before this moment and is not in the file.
     Missing(u64),
-    /// From here on nothing is recorded: the file would be larger than all that may be kept (`capture.max_bytes`).
+    /// The record ends here: the file would be larger than `capture.max_bytes`.
     Full,
     /// The connection ended.
     End(End),
@@ -100,17 +100,17 @@ impl Head {
     }
 }
 
-/// Writes the record of received bytes, which becomes several if they are many.
+/// Writes received bytes as one record, or as several if they are longer than [`MAX_CONTENT_BYTES`].
 pub fn put_bytes(out: &mut Vec<u8>, at: Duration, bytes: &[u8]) {
     bytes.chunks(MAX_CONTENT_BYTES).for_each(|piece| put_record(out, BYTES, at, piece));
 }
 
-/// Writes a record that says that so many bytes are missing before it.
+/// Writes the record of a number of missing bytes.
 pub fn put_missing(out: &mut Vec<u8>, at: Duration, bytes: u64) {
     put_record(out, MISSING, at, &bytes.to_be_bytes());
 }
 
-/// Writes a record that says that nothing is recorded from here on.
+/// Writes the record after which nothing is recorded.
 pub fn put_full(out: &mut Vec<u8>, at: Duration) {
     put_record(out, FULL, at, b"capture.max_bytes");
 }
@@ -124,7 +124,7 @@ pub fn put_end(out: &mut Vec<u8>, at: Duration, end: End) {
 fn put_record(out: &mut Vec<u8>, kind: u8, at: Duration, content: &[u8]) {
     out.push(kind);
     out.extend_from_slice(&u64::try_from(at.as_nanos()).unwrap_or(u64::MAX).to_be_bytes());
-    // Nobody calls with more than MAX_CONTENT_BYTES.
+    // Callers pass at most MAX_CONTENT_BYTES.
     out.extend_from_slice(&(content.len() as u32).to_be_bytes());
     out.extend_from_slice(content);
 }
@@ -143,7 +143,7 @@ impl<R: Read> Reader<R> {
     /// Reads what follows [`MAGIC`].
     ///
     /// # Errors
-    /// Those of the input, or the file does not say what it is of.
+    /// Those of the input, or the second line does not describe a connection.
     pub fn new(mut input: R) -> io::Result<Self> {
         let mut line = Vec::new();
         let mut byte = [0];
@@ -161,7 +161,7 @@ impl<R: Read> Reader<R> {
         &self.head
     }
 
-    /// Reads the first bytes that were received: 4 KiB or more, if there are so many.
+    /// Reads the first bytes that were received: at least 4 KiB, or all of them.
     ///
     /// # Errors
     /// As for [`Reader::record`].
@@ -178,10 +178,10 @@ impl<R: Read> Reader<R> {
         Ok(start)
     }
 
-    /// The next record; `None`: no further one is whole.
+    /// The next record; `None`: there is no further complete one.
     ///
     /// # Errors
-    /// Those of the input, or what is there is no record; the message says where.
+    /// Those of the input, or the bytes are not a record; the message contains the offset.
     pub fn record(&mut self) -> io::Result<Option<Record>> {
         loop {
             let mut head = [0; RECORD_HEAD_BYTES];
@@ -209,20 +209,20 @@ impl<R: Read> Reader<R> {
             let what = what(kind, content)
                 .map_err(|content| damaged(&format!("no record at offset {}: {content:.40?}", self.offset)))?;
             self.offset += (RECORD_HEAD_BYTES + length) as u64;
-            // What later versions may add is no concern of ours.
+            // Further fields are ignored: later versions may add some.
             if let Some(what) = what {
                 return Ok(Some(Record { at, what }));
             }
         }
     }
 
-    /// Bytes at the end of the file that are part of a record which is not whole.
+    /// Bytes at the end of the file that belong to an incomplete record.
     pub fn torn(&self) -> u64 {
         self.torn
     }
 }
 
-/// `None`: a kind that we do not know.
+/// `None`: an unknown kind.
 fn what(kind: u8, content: Vec<u8>) -> Result<Option<What>, Vec<u8>> {
     let what = match kind {
         BYTES => What::Bytes(content),
@@ -237,7 +237,7 @@ fn what(kind: u8, content: Vec<u8>) -> Result<Option<What>, Vec<u8>> {
     Ok(Some(what))
 }
 
-/// Fills `buffer`, or as much of it as there is.
+/// Fills `buffer`, or the part of it for which there are bytes.
 fn read_up_to(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

@@ -1,42 +1,41 @@
-//! Offline decoding: the sessions and exchanges of the daemon, driven over bytes from anywhere instead of a socket.
+//! Offline decoding: drives the sessions and exchanges of the daemon over recorded bytes instead of a socket.
 //!
-//! The same code as on a live connection, so a capture decodes to the same events, losses included.
+//! It is the same code as on a live connection, so a capture decodes to the same events, losses included. Only limits that
+//! protect the daemon from its peers do not apply (`max_losses_per_second`, `amplification`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use crate::driver::{Account, SessionDriver, Step, call};
 use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
 use crate::pipeline::accounting::ListenerCounters;
 use crate::protocol::{
     End, Exchange, Flow, Head, HeadDecision, Now, Output, Request, RequestOutcome, Response, Session, Work,
 };
 
-/// One recorded connection being decoded.
+/// One recorded connection that is decoded.
 #[derive(Debug)]
 pub struct Offline<S> {
-    session: S,
+    driver: SessionDriver<S>,
     input: BytesMut,
-    out: Output,
-    counters: Arc<ListenerCounters>,
 }
 
 impl<S: Session> Offline<S> {
-    /// A connection from its first byte, booked in `counters`.
+    /// A connection from its first byte, counted in `counters`.
     pub fn new(session: S, origin: Arc<Origin>, counters: Arc<ListenerCounters>) -> Self {
-        Offline { session, input: BytesMut::new(), out: Output::new(BatchBuilder::new(origin)), counters }
+        Offline { driver: SessionDriver::new(session, origin, counters), input: BytesMut::new() }
     }
 
-    /// The next bytes of the connection, in pieces of any size: the events do not depend on how it is cut.
+    /// The next bytes of the connection, in pieces of any size: the events do not depend on the sizes.
     pub fn feed(&mut self, bytes: &[u8], now: Now, take: &mut impl FnMut(Batch)) {
-        self.counters.received(bytes.len() as u64);
+        self.driver.received(bytes.len() as u64);
         self.input.extend_from_slice(bytes);
         loop {
-            let progress = self.session.receive(&self.input, now, &mut self.out);
-            self.input.advance(progress.consumed);
-            self.hand_over(take);
-            if progress.flow != Flow::Again {
+            let step = self.driver.receive(&self.input, now);
+            self.input.advance(step.consumed);
+            if self.hand_over(step, take) != Flow::Again {
                 return;
             }
         }
@@ -44,16 +43,16 @@ impl<S: Session> Offline<S> {
 
     /// When [`Offline::pass_time`] has something to do, on the clock of [`Now::elapsed`].
     pub fn due(&self) -> Option<Duration> {
-        self.session.poll_timeout()
+        self.driver.poll_timeout()
     }
 
-    /// Time passes without a byte: what the session waits for until `now` happens.
+    /// Time passes without a byte: every timeout until `now` is handled.
     pub fn pass_time(&mut self, now: Now, take: &mut impl FnMut(Batch)) {
-        while self.session.poll_timeout().is_some_and(|due| due <= now.elapsed) {
+        while self.due().is_some_and(|due| due <= now.elapsed) {
             let mut flow = Flow::Again;
             while flow == Flow::Again {
-                flow = self.session.handle_timeout(now, &mut self.out);
-                self.hand_over(take);
+                let step = self.driver.handle_timeout(now, false);
+                flow = self.hand_over(step, take);
             }
         }
     }
@@ -61,31 +60,56 @@ impl<S: Session> Offline<S> {
     /// The connection ends.
     pub fn finish(mut self, end: End, now: Now, take: &mut impl FnMut(Batch)) {
         let rest = self.input.split();
-        let mut rest: &[u8] = &rest;
-        while self.session.finish(rest, end, now, &mut self.out) == Flow::Again {
-            rest = &[];
-            self.hand_over(take);
+        let mut flow = Flow::Again;
+        while flow == Flow::Again {
+            let step = self.driver.finish(&rest, end, now);
+            flow = self.hand_over(step, take);
         }
-        self.hand_over(take);
     }
 
-    fn hand_over(&mut self, take: &mut impl FnMut(Batch)) {
-        hand_over(&mut self.out, &self.counters, take);
-    }
-}
-
-/// Books what was decided, and gives its events away.
-fn hand_over(out: &mut Output, counters: &ListenerCounters, take: &mut impl FnMut(Batch)) {
-    counters.settle(out);
-    if !out.batch.is_empty() {
-        let batch = out.batch.take();
-        counters.handed_over(&batch);
-        take(batch);
+    fn hand_over(&mut self, step: Step, take: &mut impl FnMut(Batch)) -> Flow {
+        // The replies of a recording are not sent, and no peer is throttled.
+        self.driver.output().reply.clear();
+        step.batch.into_iter().for_each(take);
+        step.flow
     }
 }
 
-/// One recorded request on its way through an exchange: the answer that the daemon would give if the sinks took its
-/// events, and why it would be kept aside.
+/// The calls of one recorded request, or of an exchange between requests.
+struct Calls<'a> {
+    out: Output,
+    account: Account,
+    counters: &'a ListenerCounters,
+}
+
+impl<'a> Calls<'a> {
+    fn new(origin: Arc<Origin>, counters: &'a ListenerCounters) -> Self {
+        Calls { out: Output::new(BatchBuilder::new(origin)), account: Account::default(), counters }
+    }
+
+    /// Repeats a call while it has more to write.
+    fn repeat(&mut self, now: Now, take: &mut impl FnMut(Batch), mut method: impl FnMut(&mut Output) -> Flow) {
+        let mut flow = Flow::Again;
+        while flow == Flow::Again {
+            let step = call(&mut self.out, &mut self.account, self.counters, now, &mut method);
+            step.batch.into_iter().for_each(&mut *take);
+            flow = step.flow;
+        }
+    }
+
+    /// Counts bytes that are not decoded, and reports them.
+    fn lose(&mut self, now: Now, sequence: Option<u64>, loss: Loss<'_>, take: &mut impl FnMut(Batch)) {
+        self.account.received(self.counters, loss.bytes);
+        let position = Position { sequence, offset: 0, length: loss.bytes };
+        self.repeat(now, take, |out| {
+            out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);
+            Flow::Continue
+        });
+    }
+}
+
+/// Decodes one recorded request. Returns the response that the daemon would send if the sinks wrote the events, and why it
+/// would write the request to the quarantine.
 pub fn answer<E: Exchange>(
     exchange: &E,
     request: Request,
@@ -94,9 +118,8 @@ pub fn answer<E: Exchange>(
     now: Now,
     take: &mut impl FnMut(Batch),
 ) -> (Response, Option<String>) {
-    let mut out = Output::new(BatchBuilder::new(origin));
+    let mut calls = Calls::new(origin, counters);
     let bytes = request.body.len() as u64;
-    counters.received(bytes);
     let refusal = match exchange.admit(&request.head, now) {
         HeadDecision::Take { max_body_bytes, .. } if bytes <= max_body_bytes => None,
         HeadDecision::Take { key, .. } => {
@@ -106,51 +129,33 @@ pub fn answer<E: Exchange>(
     };
     if let Some((response, reason)) = refusal {
         if bytes > 0 {
-            let position = Position { sequence: Some(request.number), offset: 0, length: bytes };
             let detail = format!("the request was refused: {}", String::from_utf8_lossy(&response.body).trim_end());
             let excerpt = if exchange.is_secret(&request.head) { &[][..] } else { &request.body };
             let loss = Loss { reason, bytes, events: None, detail: &detail, excerpt };
-            out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);
-            hand_over(&mut out, counters, take);
+            calls.lose(now, Some(request.number), loss, take);
         }
         return (response, None);
     }
+    calls.account.received(counters, bytes);
     let mut work = exchange.work(request, now);
-    loop {
-        let flow = work.step(now, &mut out);
-        hand_over(&mut out, counters, take);
-        if flow != Flow::Again {
-            break;
-        }
-    }
-    let aside = work.quarantine_reason().map(str::to_owned);
-    (work.respond(RequestOutcome::Delivered, now), aside)
+    calls.repeat(now, take, |out| work.step(now, out));
+    let quarantine_reason = work.quarantine_reason().map(str::to_owned);
+    (work.respond(RequestOutcome::Delivered, now), quarantine_reason)
 }
 
-/// A recorded connection that ended inside a request: `rest` is what is there of it.
+/// A recorded connection ended inside a request, of which `rest` was received. A head that is complete is not counted.
 pub fn cut(rest: &[u8], origin: Arc<Origin>, counters: &ListenerCounters, now: Now, take: &mut impl FnMut(Batch)) {
-    // Heads are no part of the counters.
-    let (reason, body) = match head_of(rest) {
-        Some((_, size)) => (Reason::Truncated, &rest[size..]),
-        None => (Reason::Malformed, &[][..]),
+    let (reason, lost, detail) = match head_of(rest) {
+        Some((_, size)) if size == rest.len() => return,
+        Some((_, size)) => (Reason::Truncated, &rest[size..], "the connection ended inside the body of a request"),
+        None if head_end(rest).is_none() => (Reason::Truncated, rest, "the connection ended inside a head"),
+        None => (Reason::Malformed, rest, "these bytes are not the head of a request"),
     };
-    if reason == Reason::Truncated && body.is_empty() {
-        return;
-    }
-    let bytes = body.len() as u64;
-    counters.received(bytes);
-    let mut out = Output::new(BatchBuilder::new(origin));
-    let detail = match reason {
-        Reason::Truncated => "the connection ended inside the body of a request",
-        _ => "this is no head of a request, or half of one",
-    };
-    let position = Position { sequence: None, offset: 0, length: bytes };
-    let loss = Loss { reason, bytes, events: None, detail, excerpt: &[] };
-    out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);
-    hand_over(&mut out, counters, take);
+    let loss = Loss { reason, bytes: lost.len() as u64, events: None, detail, excerpt: &[] };
+    Calls::new(origin, counters).lose(now, None, loss, take);
 }
 
-/// A moment passes for the exchange.
+/// Calls [`Exchange::tick`].
 pub fn tick<E: Exchange>(
     exchange: &E,
     origin: Arc<Origin>,
@@ -158,10 +163,10 @@ pub fn tick<E: Exchange>(
     now: Now,
     take: &mut impl FnMut(Batch),
 ) {
-    told(origin, counters, take, |out| exchange.tick(now, out));
+    Calls::new(origin, counters).repeat(now, take, |out| exchange.tick(now, out));
 }
 
-/// No further request comes: what the exchange still waits with goes out.
+/// Calls [`Exchange::finish`]: no further request follows.
 pub fn finish<E: Exchange>(
     exchange: &E,
     origin: Arc<Origin>,
@@ -169,25 +174,11 @@ pub fn finish<E: Exchange>(
     now: Now,
     take: &mut impl FnMut(Batch),
 ) {
-    told(origin, counters, take, |out| exchange.finish(now, out));
+    Calls::new(origin, counters).repeat(now, take, |out| exchange.finish(now, out));
 }
 
-fn told(
-    origin: Arc<Origin>,
-    counters: &ListenerCounters,
-    take: &mut impl FnMut(Batch),
-    mut say: impl FnMut(&mut Output) -> Flow,
-) {
-    let mut out = Output::new(BatchBuilder::new(origin));
-    let mut flow = Flow::Again;
-    while flow == Flow::Again {
-        flow = say(&mut out);
-        hand_over(&mut out, counters, take);
-    }
-}
-
-/// The requests that a connection carried, as their bytes were; `None` when the bytes do not begin with one. A body has
-/// the length that its head says, or else all that is left.
+/// The requests of one connection; `None` when the bytes do not begin with a request. A body has the length that its head
+/// declares, or else is everything that follows.
 pub fn requests(mut bytes: &[u8]) -> Option<Vec<Request>> {
     let mut requests = Vec::new();
     while !bytes.is_empty() {
@@ -204,8 +195,8 @@ pub fn requests(mut bytes: &[u8]) -> Option<Vec<Request>> {
     Some(requests).filter(|requests| !requests.is_empty())
 }
 
-/// The request that a connection's bytes begin with, and how many of them it takes; `None` while it is not whole. For
-/// captures: here a body ends where HTTP says that it does.
+/// The request at the front of a connection's bytes, and its size; `None` while it is incomplete. For captures: here a body
+/// ends where HTTP says.
 pub fn whole_request(bytes: &[u8], number: u64) -> Option<(Request, usize)> {
     let (head, size) = head_of(bytes)?;
     let rest = &bytes[size..];
@@ -219,7 +210,7 @@ pub fn whole_request(bytes: &[u8], number: u64) -> Option<(Request, usize)> {
     Some((Request { head, body, number }, size + length))
 }
 
-/// A body in chunks, and how many bytes it takes; `None` while it is not whole.
+/// A chunked body, and its size with the chunk heads; `None` while it is incomplete.
 fn chunked(bytes: &[u8]) -> Option<(Bytes, usize)> {
     let mut pieces = Vec::new();
     let mut at = 0;
@@ -245,10 +236,15 @@ fn chunked(bytes: &[u8]) -> Option<(Bytes, usize)> {
     }
 }
 
-/// The head that bytes begin with, and its size.
+/// The head at the front of `bytes`, and its size.
 fn head_of(bytes: &[u8]) -> Option<(Head, usize)> {
-    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let end = head_end(bytes)?;
     Some((head(&bytes[..end])?, end + 4))
+}
+
+/// Where a head ends, without its empty line.
+fn head_end(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(4).position(|window| window == b"\r\n\r\n")
 }
 
 fn head(bytes: &[u8]) -> Option<Head> {
@@ -271,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_of_a_connection_are_found_one_by_one_in_chunks_or_not() {
+    fn requests_of_a_connection_are_found_one_by_one_chunked_or_not() {
         let chunked = b"PUT /1 HTTP/1.1\r\ntransfer-encoding: Chunked\r\n\r\n3;x=y\r\nabc\r\n0a\r\n0123456789\r\n0\r\nt: 1\r\n\r\n";
         let measured = b"PUT /2 HTTP/1.1\r\ncontent-length: 5\r\n\r\n\r\n\r\n!";
         let bare = b"GET /3 HTTP/1.1\r\n\r\n";
@@ -289,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_cannot_be_are_no_request() {
+    fn impossible_lengths_are_no_request() {
         for head in ["content-length: 18446744073709551615", "transfer-encoding: chunked"] {
             let text = format!("PUT /1 HTTP/1.1\r\n{head}\r\n\r\nffffffffffffffff\r\nabc");
             assert!(whole_request(text.as_bytes(), 1).is_none());

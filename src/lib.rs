@@ -23,6 +23,7 @@ pub mod codec;
 pub mod commands;
 pub mod config;
 pub mod decode;
+pub mod driver;
 pub mod event;
 pub mod explain;
 pub mod health;

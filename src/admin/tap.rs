@@ -43,7 +43,7 @@ pub(super) fn open(subject: &Subject, query: &str) -> AdminResponse {
     }
     let is_wire = query.filter.wire;
     let mut memory = subject.memory.bare_lease();
-    if !memory.try_hold(MOST_BYTES) {
+    if !memory.try_resize(MOST_BYTES) {
         return text(
             StatusCode::SERVICE_UNAVAILABLE,
             "not enough memory for a tap now (limits.memory_bytes); try again later",

@@ -66,7 +66,8 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
     let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
     let is_own = |target: &str| target == "tributary" || target.starts_with("tributary::");
     let mut logs_something = false;
-    for directive in text.split(',').map(str::trim) {
+    let directives: Vec<&str> = text.split(',').map(str::trim).collect();
+    for directive in directives.iter().copied() {
         let (target, level) = match directive.split_once('=') {
             // A span or its fields: the filter itself checks the rest.
             _ if directive.contains(['[', '{']) => (directive.split('[').next().unwrap_or_default(), None),
@@ -91,7 +92,7 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
             "the filter has no level and no module of tributary; for example `info,tributary::transport=debug`".into(),
         );
     }
-    EnvFilter::builder().parse(text).map_err(|error| error.to_string())
+    EnvFilter::builder().parse(directives.join(",")).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

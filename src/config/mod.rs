@@ -43,6 +43,9 @@ pub struct Limits {
     /// memory of sinks and other components, and the budget that all peers share. Default: 256 MiB. At least 1 MiB, and
     /// at least what the configuration needs.
     pub memory_bytes: u64,
+    /// What the messages and bodies of one address (of one IPv6 /64) may take of the shared memory before they are decoded;
+    /// those of 64 KiB at most are exempt. None, as by default: half of it. At least 1 MiB.
+    pub memory_per_address: Option<u64>,
     /// Threads that decode and serve; each sink has one more. 1 to 256. None, the default: one less than the number of
     /// processors, at least 1 and at most 8.
     pub threads: Option<usize>,
@@ -156,6 +159,7 @@ impl Limits {
         let grace = Duration::ZERO..=Duration::from_secs(3600);
         Limits {
             memory_bytes: section.size("memory_bytes", default.memory_bytes, 1 << 20..=1024 << 30),
+            memory_per_address: section.optional_size("memory_per_address", 1 << 20..=1024 << 30),
             threads: section.optional_count("threads", 1..=256),
             shutdown_grace: section.duration("shutdown_grace", default.shutdown_grace, grace),
         }
@@ -171,7 +175,12 @@ impl Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { memory_bytes: 256 << 20, threads: None, shutdown_grace: Duration::from_secs(10) }
+        Limits {
+            memory_bytes: 256 << 20,
+            memory_per_address: None,
+            threads: None,
+            shutdown_grace: Duration::from_secs(10),
+        }
     }
 }
 

@@ -80,6 +80,8 @@ names! {
 
     /// The default name of loss events.
     LOSS = "tributary.loss";
+    /// How many losses one loss event reports, where those of a connection are reported together.
+    LOSS_COUNT = "tributary.loss.count";
 
     // OpenTelemetry.
     /// The logical name of the service.

@@ -66,17 +66,13 @@ impl ListenerCounters {
         self.bytes_in.fetch_add(bytes, Relaxed);
     }
 
-    /// Counts what a session has decoded and lost since the last call. Returns how many received bytes that settles.
-    pub fn settle(&self, out: &mut Output) -> u64 {
-        let decoded = std::mem::take(&mut out.decoded_bytes);
-        self.bytes_decoded.fetch_add(decoded, Relaxed);
-        // Bytes that inflating adds count as received. A body that hardly compresses may shrink: the sum wraps then.
-        let inflated = std::mem::take(&mut out.inflated_bytes);
-        self.bytes_in.fetch_add(inflated as u64, Relaxed);
-        let mut settled = decoded.wrapping_sub(inflated as u64);
+    /// Takes over what a call has decided. In the daemon only `crate::driver` calls this, which counts what is buffered.
+    pub fn settle(&self, out: &mut Output) {
+        self.bytes_decoded.fetch_add(std::mem::take(&mut out.decoded_bytes), Relaxed);
+        // What inflating adds was received too; what it takes away (little, of bodies that hardly compress) was not.
+        self.bytes_in.fetch_add(std::mem::take(&mut out.inflated_bytes) as u64, Relaxed);
         for (total, lost) in self.bytes_lost.iter().zip(&mut out.lost_bytes) {
             if *lost > 0 {
-                settled = settled.wrapping_add(*lost);
                 total.fetch_add(std::mem::take(lost), Relaxed);
             }
         }
@@ -86,7 +82,6 @@ impl ListenerCounters {
                 *warnings.entry(code).or_default() += count;
             }
         }
-        settled
     }
 
     /// Counts bytes as lost that no session reports.

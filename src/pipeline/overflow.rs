@@ -50,7 +50,7 @@ impl Overflow {
     pub(super) fn wait(&self, bytes: u64) -> Waiting<'_> {
         self.bytes.fetch_add(bytes, Relaxed);
         let mut lease = self.memory.passing(0);
-        let _ = lease.hold(bytes);
+        let _ = lease.resize(bytes);
         Waiting { overflow: self, bytes, _lease: lease }
     }
 }

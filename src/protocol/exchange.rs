@@ -1,8 +1,8 @@
-//! Protocols of requests and answers, as HTTP carries them: one request in, events and one answer out.
+//! Protocols of requests and responses over HTTP: one request in, events and one response out.
 //!
-//! The transport asks about the head before it reads a body, gathers the body within the limit that it is told, drives
-//! the [`Work`] that the request makes, waits for what the sinks say, and sends the answer. Nobody here waits or knows
-//! a socket.
+//! The order of calls for one request: [`Exchange::admit`] with its head; [`Exchange::work`] when the body was received within
+//! the limit; [`Work::step`] while it returns [`Flow::Again`]; [`Work::respond`] when the sinks have written the events or
+//! failed. Nothing here waits or knows a socket.
 
 use std::borrow::Cow;
 
@@ -13,63 +13,63 @@ use crate::event::Reason;
 
 use super::{Flow, Now, Output};
 
-/// A protocol of requests and answers: one value per listener. What requests share is the implementor's own.
+/// A protocol of requests and responses: one value per listener. It contains the state that requests share.
 pub trait Exchange: Send + Sync + 'static {
-    /// What becomes of one request.
+    /// The decoder of one request.
     type Work: Work;
 
-    /// Whether there may be something in the body that nobody is to see: then no loss shows how it begins.
+    /// Whether the body may contain a secret: then no loss shows how it begins.
     fn is_secret(&self, _head: &Head) -> bool {
         false
     }
 
-    /// A head is here, and nothing of its body.
+    /// A head was received, and nothing of its body.
     fn admit(&self, head: &Head, now: Now) -> HeadDecision;
 
-    /// A request that was admitted is here whole.
+    /// An admitted request was received completely.
     fn work(&self, request: Request, now: Now) -> Self::Work;
 
-    /// About a second has passed: writes what has waited long enough. [`Flow::Again`]: take the events and call again.
+    /// Called about once a second: writes what is due. [`Flow::Again`]: take the events and call again.
     fn tick(&self, _now: Now, _out: &mut Output) -> Flow {
         Flow::Continue
     }
 
-    /// No request will come any more: writes what still waits. Call again while it answers [`Flow::Again`].
+    /// No request follows: writes everything that waits. Call again while it returns [`Flow::Again`].
     fn finish(&self, _now: Now, _out: &mut Output) -> Flow {
         Flow::Continue
     }
 }
 
-/// One request on its way through the decoder. Dropped before [`Work::respond`], its events were not delivered.
+/// The decoder of one request. If it is dropped before [`Work::respond`], the events were not delivered.
 pub trait Work: Send + 'static {
-    /// Does a bounded part of the work. [`Flow::Again`]: take the events and call again. Anything else: all is done.
+    /// Does a bounded part of the work. [`Flow::Again`]: take the events and call again. Otherwise all is decoded.
     ///
-    /// Over all calls every byte of the body is decoded or lost; [`Output::inflated`] is told first where the body that
-    /// is decoded is another size than the one received.
+    /// Over all calls every byte of the body is decoded or lost. If the decoded body has another size than the received one,
+    /// [`Output::inflated`] is called before.
     fn step(&mut self, now: Now, out: &mut Output) -> Flow;
 
-    /// Why the request is to be kept as it came, once `step` is done. `None`: it need not.
+    /// Why the request goes to the quarantine, after the last `step`. `None`: it does not.
     fn quarantine_reason(&self) -> Option<&str>;
 
-    /// The request as it came.
+    /// The request as it was received.
     fn request(&self) -> &Request;
 
-    /// The answer, when the fate of the events is known.
-    fn respond(self, fate: RequestOutcome, now: Now) -> Response;
+    /// The response, when the outcome of the events is known.
+    fn respond(self, outcome: RequestOutcome, now: Now) -> Response;
 }
 
 /// What became of the events of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestOutcome {
-    /// Every sink that takes them has them, and what was to be kept is kept.
+    /// Every sink that takes them has written them, and the quarantine has the request if it asked for that.
     Delivered,
-    /// Every sink has them, but the request, which was to be kept, is not.
+    /// Every sink has written them, but the request could not be written to the quarantine.
     Unkept,
-    /// Some sink has them not.
+    /// At least one sink has not written them.
     Failed,
 }
 
-/// A whole request.
+/// A complete request.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Its head.
@@ -80,56 +80,56 @@ pub struct Request {
     pub number: u64,
 }
 
-/// What to do about a request of which only the head is known.
+/// What to do with a request of which only the head was received.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HeadDecision {
-    /// Take the body, which may have this many bytes.
+    /// Read the body.
     Take {
-        /// The limit.
+        /// The most bytes that it may have.
         max_body_bytes: u64,
-        /// Its configuration key.
+        /// The configuration key of that limit.
         key: &'static str,
     },
-    /// Nothing to decode: this is the answer. Body bytes that come all the same are lost for this reason.
+    /// Decode nothing and send this response. Bytes of the body are lost for this reason.
     Answer(Response, Reason),
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Response {
     /// The HTTP status.
     pub status: u16,
-    /// Headers beside those that HTTP itself needs.
+    /// Headers beside those of HTTP itself.
     pub headers: Vec<(&'static str, String)>,
-    /// The body: a sentence for people, unless the protocol has something to say.
+    /// The body: a sentence for a human reader, unless the protocol defines one.
     pub body: Cow<'static, [u8]>,
 }
 
 impl Response {
-    /// An answer with a sentence in it.
+    /// A response with a sentence as its body.
     pub fn text(status: u16, sentence: impl Into<String>) -> Self {
         let headers = vec![("content-type", "text/plain; charset=utf-8".to_owned())];
         Response { status, headers, body: Cow::Owned((sentence.into() + "\n").into_bytes()) }
     }
 
-    /// An answer without a body.
+    /// A response without a body.
     pub fn empty(status: u16) -> Self {
         Response { status, headers: Vec::new(), body: Cow::Borrowed(&[]) }
     }
 
-    /// 503: nothing is wrong with the request, and the same one is welcome later.
+    /// 503: the request is valid and can be repeated later.
     pub fn unavailable(sentence: impl Into<String>) -> Self {
         Response::text(503, sentence).with("retry-after", RETRY_AFTER_SECONDS.to_string())
     }
 
-    /// 405, with what would be allowed.
+    /// 405, with the allowed methods.
     pub fn not_allowed(method: &str, allowed: &str) -> Self {
         let shown: String = method.chars().take(32).collect();
         Response::text(405, format!("{shown} is not for this path; allowed: {allowed}"))
             .with("allow", allowed.to_owned())
     }
 
-    /// The same with a further header.
+    /// The same with one more header.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: String) -> Self {
         self.headers.push((name, value));
@@ -137,5 +137,5 @@ impl Response {
     }
 }
 
-/// How long a peer is asked to wait after a 503.
+/// The value of `Retry-After`.
 const RETRY_AFTER_SECONDS: u32 = 10;

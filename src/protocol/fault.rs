@@ -1,10 +1,11 @@
-//! Bytes that no event will stand for, and why.
+//! A fault that ends a connection, and the bytes that are lost with it.
 
 use crate::event::{Header, Loss, Position, Reason, semconv};
 
 use super::{Now, Output};
 
-/// What has ended a connection. Told once, at its end, so that what is told does not depend on how the stream was cut.
+/// Why a session has closed. It is reported once, at the end of the connection, so that the report does not depend on how
+/// the stream was cut into reads.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) reason: Reason,
@@ -16,29 +17,29 @@ pub(super) struct Fault {
 }
 
 impl Fault {
-    /// A fault that has cost no byte yet.
+    /// A fault without lost bytes.
     pub(super) fn new(reason: Reason, offset: u64, detail: String) -> Self {
         Fault { reason, offset, bytes: 0, detail, excerpt: Vec::new() }
     }
 
-    /// More bytes that are lost with it.
+    /// Adds lost bytes.
     pub(super) fn count(&mut self, bytes: &[u8]) {
         let room = Loss::EXCERPT - self.excerpt.len();
         self.excerpt.extend_from_slice(&bytes[..bytes.len().min(room)]);
         self.bytes += bytes.len() as u64;
     }
 
-    /// More bytes that are lost with it, of which nothing is kept but their number.
+    /// Adds a number of lost bytes that no excerpt shows.
     pub(super) fn count_unseen(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
 
-    /// Whether it has cost anything.
+    /// Whether bytes are lost.
     pub(super) fn has_bytes(&self) -> bool {
         self.bytes > 0
     }
 
-    /// Tells it.
+    /// Writes the loss event.
     pub(super) fn tell(&self, now: Now, out: &mut Output) {
         let Fault { reason, offset, bytes, detail, excerpt } = self;
         let position = Position { sequence: None, offset: *offset, length: *bytes };

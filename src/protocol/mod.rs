@@ -1,14 +1,15 @@
-//! FLOOR 2 — protocols as pure state machines: bytes and time in, events and replies out.
+//! Layer 3: protocols as pure state machines: bytes and time in, events and replies out.
 //!
-//! No socket, task, clock or random number here or below. A transport drives a [`Session`] or an [`Exchange`]; so does
-//! the offline decoder, and so do the tests, with the same code. A protocol is one folder and one variant of
-//! [`Protocol`].
+//! No socket, task, clock or random number here or below. `crate::driver` drives a [`Session`] or an [`Exchange`], the same
+//! code for live connections, for recordings and for tests. A protocol is one folder and one variant of [`Protocol`].
 
 pub mod bytefrog;
 pub mod datadog;
 pub mod endless;
 mod exchange;
 mod fault;
+mod loss_limit;
+mod output;
 pub mod rbkit;
 pub mod zico;
 
@@ -16,15 +17,15 @@ use std::fmt;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::BytesMut;
-
-use crate::event::{BatchBuilder, Header, Key, Loss, Reason, UnixNanos, Value};
+use crate::event::{Reason, UnixNanos};
 use crate::explain::{Explain, Raw};
 
 pub use crate::codec::http::Head;
 pub use exchange::{Exchange, HeadDecision, Request, RequestOutcome, Response, Work};
+pub use loss_limit::LossLimit;
+pub use output::Output;
 
-/// The protocols of the house. Closed on purpose: a new one is a variant here, and the compiler lists the rest.
+/// The protocols. Closed on purpose: a new one is a variant here, and the compiler lists the other places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Protocol {
@@ -36,7 +37,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Every protocol of the house.
+    /// Every protocol.
     pub const ALL: [Protocol; 5] =
         [Protocol::Rbkit, Protocol::Bytefrog, Protocol::Datadog, Protocol::Endless, Protocol::Zico];
 
@@ -63,53 +64,77 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// The moment of a call, on two clocks.
+/// The time of a call, on two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// Wall clock, for what events say. May step in either direction.
+    /// The wall clock, for times in events. It may step in either direction.
     pub unix: UnixNanos,
-    /// Time since some fixed moment, never stepping back, for everything that waits.
+    /// Time since a fixed moment, for timeouts. It never steps back.
     pub elapsed: Duration,
 }
 
-/// One connection as a pure state machine.
+/// One connection as a pure state machine: bytes and time in, events and replies out.
+///
+/// # Order of calls
+/// `crate::driver` is the only caller. It makes the calls of one connection in this order:
+///
+/// 1. [`receive`](Session::receive), whenever bytes arrived, with everything that is not consumed. Again with the rest
+///    while it returns [`Flow::Again`].
+/// 2. [`handle_timeout`](Session::handle_timeout), whenever the time of [`poll_timeout`](Session::poll_timeout) has come
+///    or [`poll_wake`](Session::poll_wake) was ready, between calls of `receive`. Again while it returns [`Flow::Again`].
+/// 3. [`shutdown`](Session::shutdown), at most once, when the collector stops. After [`Shutdown::Drain`], 1 and 2 continue
+///    until one of them returns [`Flow::Close`].
+/// 4. [`finish`](Session::finish), after any call that returned [`Flow::Close`], when the connection has ended, or after
+///    [`Shutdown::Close`]. Again while it returns [`Flow::Again`]. No other call follows.
+///
+/// After *every* call the driver takes [`Output`]: it settles the bytes, hands the batch over, and, on a live connection,
+/// sends the reply and then pauses for [`Output::throttle`]. So `poll_timeout`, `awaiting` and `explainer` may change with
+/// every call, and are asked again after each.
+///
+/// After [`Flow::Close`] the transport may still pass bytes to `receive` for a moment (`close_linger`): a session that has
+/// closed consumes them and reports them as lost.
+///
+/// # What an implementation guarantees
+/// - Events do not depend on how the bytes were cut into calls.
+/// - Every byte is decoded or lost exactly once. [`Output::decoded_bytes`] and the losses add up to what was consumed, and
+///   after `finish` also to the rest.
+/// - No call panics, and each does a bounded amount of work; more work is [`Flow::Again`].
 pub trait Session: Send + 'static {
-    /// Consumes complete messages at the front of `input`; call again with the rest and what has arrived since.
-    /// What it cannot decode it consumes too, and reports as a loss here or in [`Session::finish`].
+    /// Consumes complete messages at the front of `input`. Bytes that cannot be decoded are consumed too, and reported as
+    /// a loss here or in [`Session::finish`].
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress;
 
-    /// The connection is over: `rest` (what `receive` left) can never complete. Call again, with an empty `rest`,
-    /// while it answers [`Flow::Again`]; after that the session is spent.
+    /// The connection is over: `rest` (what `receive` did not consume) can never become complete. It is empty when the call
+    /// is repeated.
     fn finish(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) -> Flow;
 
     /// What the session waits for. The transport applies the listener's time limit for it.
     fn awaiting(&self) -> Awaiting;
 
-    /// When [`Session::handle_timeout`] wants to be called, on the clock of [`Now::elapsed`]. May change with any call.
+    /// When [`Session::handle_timeout`] is to be called, on the clock of [`Now::elapsed`]. None: at no time.
     fn poll_timeout(&self) -> Option<Duration> {
         None
     }
 
-    /// The moment of `poll_timeout` has passed.
+    /// The time of `poll_timeout` has come, or `poll_wake` was ready.
     fn handle_timeout(&mut self, _now: Now, _out: &mut Output) -> Flow {
         Flow::Continue
     }
 
-    /// Whether somebody else wants something of this connection, who will wake it through the context when that
-    /// changes. Then [`Session::handle_timeout`] is called, as when time is up.
+    /// Ready when something outside the connection (a command, another session) wants [`Session::handle_timeout`] to be
+    /// called. Until then it keeps the waker of `context`.
     fn poll_wake(&mut self, _context: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
 
-    /// The collector is stopping: say to the peer what the protocol wants said. [`Flow::Continue`]: the session is told
-    /// what the peer answers, and closes by itself, in a bounded time. Otherwise `finish` follows.
-    fn shutdown(&mut self, _now: Now, _out: &mut Output) -> Flow {
-        Flow::Close
+    /// The collector is stopping: writes the reply with which the protocol says so, if it has one.
+    fn shutdown(&mut self, _now: Now, _out: &mut Output) -> Shutdown {
+        Shutdown::Close
     }
 
-    /// What names the bytes that follow those consumed so far, for people to read.
+    /// Names the bytes that follow those consumed so far, for a human reader.
     fn explainer(&self) -> Box<dyn Explain> {
-        Box::new(Raw::new("of a protocol that nobody has explained"))
+        Box::new(Raw::new("of a protocol without an explanation"))
     }
 }
 
@@ -117,22 +142,32 @@ pub trait Session: Send + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Progress {
-    /// Bytes at the front of the input that the session is done with.
+    /// Bytes at the front of the input that the session does not need again.
     pub consumed: usize,
     /// What to do next.
     pub flow: Flow,
 }
 
-/// What a session wants of its driver.
+/// What a session wants its driver to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Flow {
-    /// Go on when there is more to say.
+    /// Call again when there are more bytes or the time has come.
     Continue,
     /// The batch is full: take it and call again with the same rest.
     Again,
-    /// Nothing further can be understood or is wanted: send the reply, then finish.
+    /// The session can understand or wants no further bytes: send the reply, then finish.
     Close,
+}
+
+/// What a session does when the collector stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Shutdown {
+    /// It waits for nothing: send the reply, then finish.
+    Close,
+    /// It waits for the peer's answer, for a bounded time, and then returns [`Flow::Close`].
+    Drain,
 }
 
 /// How a connection ended.
@@ -140,20 +175,20 @@ pub enum Flow {
 pub enum End {
     /// The peer closed it.
     Closed,
-    /// It broke.
+    /// It failed.
     Reset,
     /// A time limit passed.
     TimedOut,
-    /// More of one message is here than `max_message_bytes`.
+    /// One message is longer than `max_message_bytes`.
     TooLarge,
-    /// There was no memory for the rest of a message in the time that it had.
+    /// There was no memory for the rest of a message within its time limit.
     NoMemory,
     /// The collector stops.
     Stopped,
 }
 
 impl End {
-    /// The end in words, for loss details.
+    /// The end, as loss details name it.
     pub fn as_str(self) -> &'static str {
         match self {
             End::Closed => "the peer closed the connection",
@@ -165,7 +200,7 @@ impl End {
         }
     }
 
-    /// Why what was left of a message is lost.
+    /// The reason with which the rest of a message is lost.
     pub fn reason(self) -> Reason {
         match self {
             End::TooLarge => Reason::TooLarge,
@@ -180,70 +215,11 @@ impl End {
 pub enum Awaiting {
     /// The first message (`handshake_timeout`).
     Handshake,
-    /// Any message; nothing of it is here yet (`idle_timeout`).
+    /// Any message; no byte of it was received yet (`idle_timeout`).
     Message,
     /// The rest of the message that began at this offset of the stream (`message_timeout`).
     Rest {
         /// Offset of the message's first byte since the start of the connection.
         offset: u64,
     },
-}
-
-/// What sessions produce. The driver takes from it after every call.
-#[derive(Debug)]
-pub struct Output {
-    /// Events.
-    pub batch: BatchBuilder,
-    /// Bytes for the peer.
-    pub reply: BytesMut,
-    /// Bytes that became events or protocol state since the driver last took the number.
-    pub decoded_bytes: u64,
-    /// Bytes reported lost, by reason, since the driver last took the numbers.
-    pub lost_bytes: [u64; Reason::ALL.len()],
-    /// By how many bytes inflating made more of what was received, since the driver last took the number.
-    pub inflated_bytes: i64,
-    /// Oddities that are no loss, by code, since the driver last took them.
-    pub warnings: Vec<(&'static str, u64)>,
-    /// How long to wait before reading on: the peer made us expand more than its credit.
-    pub hold: Option<Duration>,
-}
-
-impl Output {
-    /// An empty output that writes into `batch`.
-    pub fn new(batch: BatchBuilder) -> Self {
-        Output {
-            batch,
-            reply: BytesMut::new(),
-            decoded_bytes: 0,
-            lost_bytes: [0; Reason::ALL.len()],
-            inflated_bytes: 0,
-            warnings: Vec::new(),
-            hold: None,
-        }
-    }
-
-    /// Writes a loss event and counters its bytes. With [`Output::loss_with`] the only way to report lost bytes.
-    pub fn loss(&mut self, header: Header, loss: Loss<'_>) {
-        self.loss_with(header, loss, &[]);
-    }
-
-    /// The same, with attributes whose values were made for this batch.
-    pub fn loss_with(&mut self, header: Header, loss: Loss<'_>, attributes: &[(Key, Value)]) {
-        self.lost_bytes[loss.reason.index()] += loss.bytes;
-        self.batch.loss_with(header, loss, attributes);
-    }
-
-    /// What was received as `from` bytes is decoded as `to` bytes: from here on those count.
-    pub fn inflated(&mut self, from: u64, to: u64) {
-        // Both are bounded by limits far below 2^63.
-        self.inflated_bytes += (to as i64).wrapping_sub(from as i64);
-    }
-
-    /// Counts an oddity that is no loss.
-    pub fn warn(&mut self, code: &'static str) {
-        match self.warnings.iter_mut().find(|(known, _)| *known == code) {
-            Some((_, count)) => *count += 1,
-            None => self.warnings.push((code, 1)),
-        }
-    }
 }

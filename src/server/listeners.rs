@@ -207,7 +207,8 @@ impl Runtime {
         };
         let sender = self.sender.clone().counted(self.memory.clone());
         let (clock, tasks) = (self.clock, self.tasks.clone());
-        let (stop, abort, memory) = (running.stop.clone(), self.abort.clone(), self.memory.clone());
+        let memory = self.memory.with_reserve(config.options.reserved_bytes);
+        let (stop, abort) = (running.stop.clone(), self.abort.clone());
         let (max_message_bytes, emit_definitions) = (config.options.max_message_bytes, config.options.emit_definitions);
         let capture = config.options.capture.as_ref().and_then(|options| {
             Capture::start(options, &config.name, config.protocol.protocol(), &self.tasks, &self.abort)
@@ -243,7 +244,7 @@ impl Runtime {
             (ProtocolOptions::Rbkit(options), listener) => {
                 let sender = sender.with_max_wait(options.max_stall);
                 let options = Arc::new(options);
-                self.dial(&mut running, &options, counters, sender.clone(), capture);
+                self.dial(&mut running, &options, counters, sender.clone(), capture, &memory);
                 let Some(listener) = listener else { return running };
                 // A peer that connects to this listener publishes, and cannot be asked for its name.
                 let make = move |_| {
@@ -267,6 +268,7 @@ impl Runtime {
         counters: Arc<ListenerCounters>,
         sender: Sender,
         capture: Option<Arc<Capture>>,
+        memory: &Arc<MemoryBudget>,
     ) {
         let config = &running.config;
         let reconnect = (options.reconnect.min, options.reconnect.max);
@@ -275,7 +277,7 @@ impl Runtime {
         let own = config.options.clone();
         let dialer = Dialer::new(&config.name, Protocol::Rbkit, reconnect, own, counters, hand_over, tasks, tokens)
             .recorded(capture)
-            .within(self.memory.clone());
+            .within(memory.clone());
         let agents: Vec<_> = options.agents.iter().cloned().map(Agent::new).collect();
         let max_message_bytes = config.options.max_message_bytes;
         for agent in &agents {
@@ -286,7 +288,7 @@ impl Runtime {
                 running.tasks.push(tokio::spawn(dialer.clone().keep(address, make, undo)));
             }
             if let Some(address) = agent.options().publish.clone() {
-                let (agent, options, memory) = (agent.clone(), options.clone(), self.memory.clone());
+                let (agent, options, memory) = (agent.clone(), options.clone(), memory.clone());
                 let make = move || Subscription::new(agent.clone(), options.clone(), max_message_bytes).within(&memory);
                 running.tasks.push(tokio::spawn(dialer.clone().keep(address, make, NothingToFinish)));
             }

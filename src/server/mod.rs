@@ -164,11 +164,13 @@ impl Server {
         add_sinks(&mut sinks);
         let (sender, workers) = sinks.start();
         accounting.set_sinks(workers.counters());
+        let memory = MemoryBudget::new(config.bounds().left_of(config.limits.memory_bytes));
+        memory.set_address_limit(config.limits.memory_per_address);
         let runtime = Runtime {
             decoding: decoding.clone(),
             sender,
             clock: Clock::start(),
-            memory: MemoryBudget::new(config.bounds().left_of(config.limits.memory_bytes)),
+            memory,
             directory: Directory::default(),
             tasks: TaskTracker::new(),
             stop,

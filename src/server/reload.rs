@@ -80,6 +80,7 @@ impl Server {
         let old = std::mem::replace(&mut self.config, config.clone());
         let grace = config.limits.shutdown_grace;
         self.runtime.memory.set_limit(config.bounds().left_of(config.limits.memory_bytes));
+        self.runtime.memory.set_address_limit(config.limits.memory_per_address);
         let without_threads = |limits: &Limits| Limits { threads: None, ..limits.clone() };
         if without_threads(&old.limits) != without_threads(&config.limits) {
             reloaded.changes.push("limits changed".to_owned());

@@ -4,6 +4,7 @@
 //! that the daemon must write for what it sends, so that both sides can be compared.
 
 pub mod bytefrog;
+mod counts;
 pub mod datadog;
 pub mod endless;
 mod http;
@@ -13,11 +14,9 @@ mod rng;
 mod tcp;
 pub mod zico;
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::ops::AddAssign;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -26,6 +25,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::protocol::Protocol;
+pub use counts::{Counts, Sent};
 use pace::Pace;
 use tcp::{Connection, Outcome};
 
@@ -78,57 +78,6 @@ pub enum Amount {
     Events(u64),
     /// As many as possible in this time, from the moment of the call.
     For(Duration),
-}
-
-/// Objects of the protocol, and the events that the daemon writes for them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
-    /// Objects on the wire, definitions included; for HTTP, requests.
-    pub messages: u64,
-    /// Events; definitions are not counted.
-    pub events: u64,
-}
-
-impl AddAssign for Counts {
-    fn add_assign(&mut self, more: Counts) {
-        self.messages += more.messages;
-        self.events += more.events;
-    }
-}
-
-/// What was sent, to compare with the other side.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Sent {
-    /// The name of the protocol.
-    pub protocol: &'static str,
-    /// Objects on the wire, definitions included.
-    pub messages: u64,
-    /// Events that the daemon writes for them. For `datadog`: one per connection, trace object and span. For
-    /// `bytefrog`: one per hello, heartbeat, class, numbered message and end of a run. For `endless`: one per singular
-    /// and aggregate event and per element of a sequence. For `zico`: one per registration, session, record and
-    /// exception.
-    pub events: u64,
-    /// Bytes, without those of TCP.
-    pub bytes: u64,
-    /// Seconds from the call until the system had accepted the last byte; for `bytefrog` the last byte of data.
-    pub seconds: f64,
-}
-
-impl Sent {
-    /// One line of JSON, without a line end.
-    pub fn to_json(&self) -> String {
-        let Sent { protocol, messages, events, bytes, seconds } = self;
-        format!(
-            r#"{{"protocol":"{protocol}","messages":{messages},"events":{events},"bytes":{bytes},"seconds":{seconds:.6}}}"#
-        )
-    }
-}
-
-impl fmt::Display for Sent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Sent { protocol, messages, events, bytes, seconds } = self;
-        write!(f, "{protocol}: {events} events in {messages} messages, {bytes} bytes, {seconds:.3} s")
-    }
 }
 
 /// Sends what `plan` describes, until it is done or `stop` is ready. In either case every started object is finished

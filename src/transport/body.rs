@@ -1,4 +1,4 @@
-//! The body of one request: gathered within its limits, and its bytes accounted for whatever happens.
+//! The body of one request: read within its limits, and every byte of it counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,79 +6,86 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 use tracing::{debug, error};
 
-use crate::event::{Loss, Origin, Reason};
+use crate::driver::{Account, Step, call, loss_batch};
+use crate::event::{Batch, Loss, Origin, Reason};
 use crate::log_throttle::LogThrottle;
 use crate::memory::MemoryLease;
-use crate::protocol::{Output, Response};
+use crate::protocol::{Flow, Now, Output, Response};
 
-use super::connection::ConnectionContext;
+use super::context::ConnectionContext;
 
-/// Says that a bug of ours has cost a request.
-static GIVEN_UP: LogThrottle = LogThrottle::new();
-/// The most that is read of a body that is refused from its head.
-const MOST_DRAINED_BYTES: u64 = 4 << 20;
+/// Throttles the log line about requests that a bug of ours has aborted.
+static ABORTED: LogThrottle = LogThrottle::new();
+/// The most that is read of a body that is refused because of its head, or behind a head that cannot be read.
+pub(super) const MAX_DRAINED_BYTES: u64 = 4 << 20;
+/// What a loss event takes in the output beside its detail and excerpt.
+const LOSS_EVENT_BYTES: u64 = 400;
 
-/// Bytes of a body that nobody has decided about. Dropped with some left, it counters and tells them lost: a panic, or a
-/// task that was given up.
+/// The bytes of a body that are neither decoded nor lost. Dropped with some left, it counts and reports them as lost: after
+/// a panic, or when a task was aborted.
 #[derive(Debug)]
 pub(super) struct UndecidedBytes {
     context: ConnectionContext,
     origin: Arc<Origin>,
-    bytes: u64,
-    /// Bytes received before those that are undecided.
-    settled: u64,
-    /// No loss may show them.
+    account: Account,
+    /// No loss may show the bytes.
     is_secret: bool,
 }
 
 impl UndecidedBytes {
     /// `is_secret`: no loss may show how the body begins.
     pub(super) fn new(context: ConnectionContext, origin: Arc<Origin>, is_secret: bool) -> Self {
-        UndecidedBytes { context, origin, bytes: 0, settled: 0, is_secret }
+        UndecidedBytes { context, origin, account: Account::default(), is_secret }
     }
 
-    fn received(&mut self, bytes: usize) {
-        self.context.counters.received(bytes as u64);
-        self.bytes += bytes as u64;
+    pub(super) fn received(&mut self, bytes: usize) {
+        self.account.received(&self.context.counters, bytes as u64);
     }
 
-    /// Books what a decoder has decided.
-    pub(super) fn settle(&mut self, out: &mut Output) {
-        let settled = self.context.counters.settle(out);
-        self.settled = self.settled.wrapping_add(settled);
-        self.bytes = self.bytes.wrapping_sub(settled);
+    /// Makes one call of the work on this body.
+    pub(super) fn call(&mut self, out: &mut Output, now: Now, work: impl FnOnce(&mut Output) -> Flow) -> Step {
+        call(out, &mut self.account, &self.context.counters, now, work)
     }
 
-    /// Everything undecided is lost, and says so.
+    /// Reports every undecided byte as lost, and charges the peer for the event.
     pub(super) async fn lose(&mut self, reason: Reason, detail: &str, excerpt: &[u8]) {
-        let bytes = std::mem::take(&mut self.bytes);
         let excerpt = if self.is_secret { &[] } else { excerpt };
+        let expanded = LOSS_EVENT_BYTES + (detail.len() + 2 * excerpt.len()) as u64;
+        let batch = self.take_loss(reason, detail, excerpt);
+        let context = &self.context;
+        context.sender.send(batch).await;
+        if let Some(wait) = context.allowance.spend_more(expanded, context.clock.now().elapsed) {
+            let _ = timeout(wait, context.stop.cancelled()).await;
+        }
+    }
+
+    fn take_loss(&mut self, reason: Reason, detail: &str, excerpt: &[u8]) -> Batch {
+        let ConnectionContext { counters, clock, .. } = &self.context;
+        let (offset, bytes) = self.account.lose_buffered(counters, reason);
         let loss = Loss { reason, bytes, events: None, detail, excerpt };
-        let batch = self.context.loss(&self.origin, 0, loss);
-        self.context.sender.send(batch).await;
+        loss_batch(counters, &self.origin, clock.now().unix, offset, loss)
     }
 }
 
 impl Drop for UndecidedBytes {
     fn drop(&mut self) {
-        if self.bytes == 0 {
+        let bytes = self.account.buffered();
+        if bytes == 0 {
             return;
         }
-        let what = if std::thread::panicking() {
-            if let Some(suppressed) = GIVEN_UP.permit() {
-                error!(bytes = self.bytes, suppressed, "a request was given up: a bug of ours");
+        let cause = if std::thread::panicking() {
+            if let Some(suppressed) = ABORTED.permit() {
+                error!(bytes, suppressed, "a request was aborted by a bug of ours; its bytes are lost");
             }
             "a bug of ours"
         } else {
-            debug!(bytes = self.bytes, "a request was given up");
+            debug!(bytes, "a request was aborted");
             "no time was left, or the peer has gone"
         };
-        let detail = format!("the request was given up: {what}");
-        let loss = Loss { reason: Reason::Failed, bytes: self.bytes, events: None, detail: &detail, excerpt: &[] };
-        let batch = self.context.loss(&self.origin, self.settled, loss);
+        let batch = self.take_loss(Reason::Failed, &format!("the request was aborted: {cause}"), &[]);
         let sender = self.context.sender.clone();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             self.context.tasks.spawn_on(async move { sender.send(batch).await }, &runtime);
@@ -86,7 +93,7 @@ impl Drop for UndecidedBytes {
     }
 }
 
-/// A body that is here whole.
+/// A body that was received completely.
 #[derive(Debug)]
 pub(super) struct ReceivedBody {
     pub(super) body: Bytes,
@@ -95,7 +102,7 @@ pub(super) struct ReceivedBody {
     pub(super) undecided: UndecidedBytes,
 }
 
-/// Why a body is not here whole.
+/// Why a body was not received completely.
 enum Cut {
     TooLarge,
     OutOfMemory,
@@ -107,8 +114,8 @@ enum Cut {
 /// Reads a body of at most `limit` bytes, whose configuration key is `key`.
 ///
 /// # Errors
-/// It is not to be had; the answer says why, and a loss says it too.
-pub(super) async fn gather(
+/// The body was not received completely; the response and a loss say why.
+pub(super) async fn read_body(
     mut incoming: Incoming,
     (limit, key): (u64, &'static str),
     mut lease: MemoryLease,
@@ -121,10 +128,10 @@ pub(super) async fn gather(
         if body.len() as u64 > limit {
             break Cut::TooLarge;
         }
-        if !lease.hold(body.capacity() as u64) {
+        if !lease.resize(body.capacity() as u64) {
             break Cut::OutOfMemory;
         }
-        // The time that its bytes take at the least rate, as for messages of every listener.
+        // As for the messages of every listener: the body has the time that its bytes take at the lowest rate.
         let seconds = (body.len() as u64).checked_div(context.options.min_message_rate).unwrap_or(0);
         let deadline = began + context.options.message_timeout + Duration::from_secs(seconds);
         let frame = tokio::select! {
@@ -138,14 +145,14 @@ pub(super) async fn gather(
                 return Ok(ReceivedBody { body: body.into(), lease, undecided });
             }
             Ok(Some(Ok(frame))) => {
-                // Trailers say nothing that anybody here would want to know.
+                // Trailers are ignored.
                 if let Ok(data) = frame.into_data() {
                     undecided.received(data.len());
                     if body.capacity() - body.len() < data.len() {
-                        // A quarter at a time: what is not used must find room, too, and so must both copies while the
-                        // old one moves into the new.
+                        // Grows by a quarter: unused room takes memory, too, and so do both copies while the old one moves
+                        // into the new one.
                         let room = data.len().max(body.len() / 4);
-                        if !lease.hold((body.capacity() + body.len() + room) as u64) {
+                        if !lease.resize((body.capacity() + body.len() + room) as u64) {
                             break Cut::OutOfMemory;
                         }
                         body.reserve_exact(room);
@@ -157,57 +164,58 @@ pub(super) async fn gather(
             Err(_) => break Cut::TimedOut,
         }
     };
-    let received = undecided.bytes;
+    let received = undecided.account.buffered();
     body.truncate(Loss::EXCERPT);
     body.shrink_to_fit();
+    if let Cut::OutOfMemory = cut {
+        lease.note_refusal(context.clock.now().elapsed);
+    }
     drop(lease);
     if let Cut::TooLarge | Cut::OutOfMemory = cut {
-        read_away(&mut incoming, &mut undecided).await;
+        drain_body(&mut incoming, &mut undecided).await;
     }
     drop(incoming);
     let (reason, response) = match cut {
         Cut::TooLarge => (Reason::TooLarge, too_large(limit, key)),
         Cut::OutOfMemory => {
-            context.memory.refused(context.clock.now().elapsed);
-            let sentence = "the memory for requests is used up (limits.memory_bytes)";
+            let sentence = "the memory for requests is used up (limits.memory_bytes, limits.memory_per_address)";
             (Reason::Failed, Response::unavailable(sentence))
         }
-        Cut::TimedOut => (Reason::Truncated, Response::text(408, "the body did not come in time (message_timeout)")),
+        Cut::TimedOut => (Reason::Truncated, Response::text(408, "the body did not arrive in time (message_timeout)")),
         Cut::Stopped => (Reason::Truncated, Response::unavailable("the collector is stopping")),
         Cut::Broken(error) => (Reason::Truncated, Response::text(400, format!("the body cannot be read: {error}"))),
     };
     let why = String::from_utf8_lossy(&response.body);
-    let detail = format!("{received} bytes of a body are here: {}", why.trim_end());
+    let detail = format!("{received} bytes of a body were received: {}", why.trim_end());
     undecided.lose(reason, &detail, &body).await;
     Err(response)
 }
 
-/// Refuses a body from its head: reads for a moment what comes all the same, so that the peer sees the answer rather
-/// than a reset, and reports it lost. `is_expecting`: the peer waits to be asked for the body, so nothing comes.
-pub(super) async fn drain(
+/// Refuses a body because of its head: reads for a moment what arrives all the same, so that the peer receives the response
+/// rather than a reset, and reports it lost. `is_expecting`: the peer waits for `100 Continue`, so nothing arrives.
+pub(super) async fn refuse_body(
     mut incoming: Incoming,
     is_expecting: bool,
     reason: Reason,
     why: &str,
-    undecided: UndecidedBytes,
+    mut undecided: UndecidedBytes,
 ) {
-    let mut undecided = undecided;
     if is_expecting {
         return;
     }
-    let excerpt = read_away(&mut incoming, &mut undecided).await;
-    if undecided.bytes > 0 {
+    let excerpt = drain_body(&mut incoming, &mut undecided).await;
+    if undecided.account.buffered() > 0 {
         undecided.lose(reason, &format!("the request was refused: {why}"), &excerpt).await;
     }
 }
 
-/// Reads for a moment what nobody wants; answers how it begins.
-async fn read_away(incoming: &mut Incoming, undecided: &mut UndecidedBytes) -> Vec<u8> {
+/// Reads and drops for a moment what arrives; returns how it begins.
+async fn drain_body(incoming: &mut Incoming, undecided: &mut UndecidedBytes) -> Vec<u8> {
     let clock = undecided.context.clock;
     let until = clock.instant(clock.now().elapsed + undecided.context.options.close_linger);
-    let most = undecided.bytes + MOST_DRAINED_BYTES;
+    let until_received = undecided.account.total_received() + MAX_DRAINED_BYTES;
     let mut excerpt = Vec::new();
-    while undecided.bytes < most
+    while undecided.account.total_received() < until_received
         && let Ok(Some(Ok(frame))) = timeout_at(until, incoming.frame()).await
     {
         if let Ok(data) = frame.into_data() {
@@ -219,12 +227,12 @@ async fn read_away(incoming: &mut Incoming, undecided: &mut UndecidedBytes) -> V
     excerpt
 }
 
-/// The answer to a body over its limit.
+/// The response to a body over its limit.
 pub(super) fn too_large(limit: u64, key: &str) -> Response {
     Response::text(413, format!("the body is over the limit of {limit} bytes ({key})"))
 }
 
-/// The daemon stops, and has waited for as long as it waits for what is on its way.
+/// The daemon stops, and has waited `close_linger` for the rest of the body.
 async fn stopped(context: &ConnectionContext) {
     context.stop.cancelled().await;
     tokio::time::sleep(context.options.close_linger).await;

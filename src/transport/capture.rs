@@ -1,7 +1,7 @@
 //! The recorder: what each connection of a listener received, plain text and with its times, one file per connection.
 //!
-//! Connections hand over what they read and go on, whatever becomes of it: a thread writes, and what it cannot take in
-//! time, or the disk does not take, is missing in the file, which says so. The format is `crate::capture`'s.
+//! Connections pass what they read to a writer thread and never wait for it. Bytes for which its queue has no room, or that
+//! the disk refuses, are missing in the file, and the file records their number. The format is that of `crate::capture`.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -27,20 +27,20 @@ use crate::protocol::{End, Protocol};
 use super::clock::Clock;
 use super::options::{CaptureOptions, FILE_BYTES};
 
-/// Ends the names of capture files.
+/// The extension of capture files.
 const SUFFIX: &str = "capture";
-/// What may wait for the writer, in bytes, of all connections of a listener.
+/// Bytes of all connections of a listener that may wait for the writer.
 const MAX_QUEUED_BYTES: usize = 4 << 20;
-/// The same, with what ends of connections and the files being written take.
+/// The same, with the memory of open files and of the ends of connections.
 pub(super) const MOST_BYTES: u64 = MAX_QUEUED_BYTES as u64 + (1 << 20);
-/// What a message counts besides its bytes.
+/// What a message counts beside its bytes.
 const MESSAGE_BYTES: usize = 256;
-/// Files that the writer keeps open. It opens the others anew for every piece.
+/// Files that the writer keeps open. It opens each of the others again for every piece.
 const MAX_OPEN_FILES: usize = 64;
-/// When everything is given up, the writer still has so long.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// After the daemon's `abort`, the writer still has this time.
+const LAST_WRITE_TIME: Duration = Duration::from_secs(1);
 
-/// The recorder of one listener. Its connections hold it; with the last of them it ends.
+/// The recorder of one listener. Its connections share it; it ends with the last of them.
 #[derive(Debug)]
 pub struct Capture {
     protocol: Protocol,
@@ -78,8 +78,7 @@ enum Message {
 }
 
 impl Capture {
-    /// A recorder for the connections of a listener, whose writer is waited for by `tasks`, and a moment longer than
-    /// `abort` at most.
+    /// A recorder for the connections of a listener. `tasks` waits for its writer, until shortly after `abort` at most.
     pub fn start(
         options: &CaptureOptions,
         listener: &str,
@@ -95,18 +94,18 @@ impl Capture {
             drop(done);
         };
         if let Err(error) = thread::Builder::new().name("capture".to_owned()).spawn(write) {
-            warn!(listener, %error, "nothing is recorded (capture)");
+            warn!(listener, %error, "cannot start the recorder; nothing is recorded (capture)");
             return None;
         }
         let abort = abort.clone();
         tasks.spawn(async move {
-            let given_up = async {
+            let aborted = async {
                 abort.cancelled().await;
-                sleep(LAST_WORDS).await;
+                sleep(LAST_WRITE_TIME).await;
             };
             tokio::select! {
                 _ = is_done => {}
-                () = given_up => {}
+                () = aborted => {}
             }
         });
         Some(Arc::new(capture))
@@ -120,7 +119,7 @@ impl Capture {
         (Capture { protocol, listener, messages: sender, queue }, messages)
     }
 
-    /// Begins to record a connection that was opened at `opened`. `None`: the writer is too far behind.
+    /// Begins to record a connection that was opened at `opened`. `None`: the queue of the writer is full.
     pub(super) fn connection(self: &Arc<Self>, origin: &Origin, clock: Clock, opened: Duration) -> Option<Recording> {
         if !self.queue.takes(MESSAGE_BYTES) {
             return None;
@@ -134,7 +133,7 @@ impl Capture {
             connection: origin.connection,
             opened: UnixNanos(now.unix.0.saturating_sub(age)),
         };
-        // Here and below: a writer that is gone has told why.
+        // Here and below: a writer that has ended has logged why.
         let _ = self.messages.send(Message::Open { head });
         let connection = origin.connection;
         Some(Recording { capture: self.clone(), connection, clock, opened, missing: 0, end: None })
@@ -142,32 +141,32 @@ impl Capture {
 }
 
 impl Queue {
-    /// Whether there is room for so many bytes, which are taken then.
+    /// Takes room for `bytes` in the queue. `false`: there is none.
     fn takes(&self, bytes: usize) -> bool {
         let has_room = self.bytes.fetch_add(bytes, Relaxed) + bytes <= MAX_QUEUED_BYTES;
         if !has_room {
             self.bytes.fetch_sub(bytes, Relaxed);
-            self.warn("more is received than can be recorded: captures have gaps");
+            self.warn("cannot record as fast as bytes arrive; captures have gaps");
         }
         has_room
     }
 
-    /// Says so, unless something was said a moment ago.
-    fn warn(&self, trouble: &str) {
+    /// Logs a warning, throttled.
+    fn warn(&self, message: &str) {
         if let Some(suppressed) = self.warned.permit() {
-            warn!(listener = &*self.listener, suppressed, "{trouble}");
+            warn!(listener = &*self.listener, suppressed, "{message}");
         }
     }
 }
 
-/// One connection being recorded. Dropped, it has ended.
+/// The recording of one connection. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Recording {
     capture: Arc<Capture>,
     connection: u64,
     clock: Clock,
     opened: Duration,
-    /// Bytes that were not handed over since the last that were.
+    /// Bytes that found no room in the queue since the last ones that did.
     missing: u64,
     end: Option<End>,
 }
@@ -184,12 +183,12 @@ impl Recording {
         let _ = self.capture.messages.send(message);
     }
 
-    /// Reading has come to this end.
+    /// Reading has ended so.
     pub(super) fn read_ended(&mut self, end: End) {
         self.end.get_or_insert(end);
     }
 
-    /// The connection has ended so, whatever reading came to.
+    /// The connection has ended so; this replaces how reading has ended.
     pub(super) fn ended(&mut self, end: End) {
         self.end = Some(end);
     }
@@ -207,12 +206,12 @@ impl Drop for Recording {
     }
 }
 
-/// Writes what connections hand over, on a thread of its own.
+/// Writes the files, on a thread of its own.
 #[derive(Debug)]
 struct Writer {
     dir: PathBuf,
     max_bytes: u64,
-    /// `None` until the directory could be read.
+    /// `None` until the directory has been read.
     kept: Option<Kept>,
     files: HashMap<u64, Recorded>,
     open_files: usize,
@@ -224,22 +223,22 @@ struct Writer {
 struct Kept {
     /// The finished files, oldest first.
     finished: VecDeque<(PathBuf, u64)>,
-    /// What all files count, also those that are being written.
+    /// What all files count, including those that are being written.
     bytes: u64,
 }
 
-/// A file being written.
+/// A file that is being written.
 #[derive(Debug)]
 struct Recorded {
     path: PathBuf,
-    /// How it begins.
+    /// The bytes with which it begins.
     head: Vec<u8>,
     file: Option<File>,
-    /// Its length; what is behind that on the disk is half a record.
+    /// Its length up to the last complete record; on the disk a part of a record may follow.
     length: u64,
     /// What it counts to `max_bytes`.
     counts: u64,
-    /// Bytes received since the last that are in the file.
+    /// Bytes received since the last ones that are in the file.
     missing: u64,
     is_full: bool,
 }
@@ -259,7 +258,7 @@ impl Writer {
     fn take(&mut self, message: Message) {
         match message {
             Message::Open { head } => {
-                // Nothing that a peer says: the moment, and a number of ours.
+                // The name contains nothing from the peer: only the time and our number.
                 let path = self.dir.join(format!("{:020}-{}.{SUFFIX}", head.opened.0, head.connection));
                 let (connection, head) = (head.connection, head.to_bytes());
                 let recorded = Recorded { path, head, file: None, length: 0, counts: 0, missing: 0, is_full: false };
@@ -275,7 +274,7 @@ impl Writer {
         }
     }
 
-    /// Writes a piece of a connection, or notes that it is missing.
+    /// Writes a piece of a connection, or counts it as missing.
     fn write(&mut self, connection: u64, at: Duration, missing: u64, bytes: &[u8]) {
         let Some(mut recorded) = self.files.remove(&connection) else { return };
         recorded.missing += missing;
@@ -307,9 +306,8 @@ impl Writer {
             recorded.missing = if bytes.is_empty() { recorded.missing } else { 0 };
             return Ok(());
         }
-        let trouble =
-            format!("{} is full (capture.max_bytes): a connection is recorded no further", self.dir.display());
-        self.queue.warn(&trouble);
+        let message = format!("{} is full (capture.max_bytes); the recording of a connection ends", self.dir.display());
+        self.queue.warn(&message);
         recorded.is_full = true;
         recorded.missing += bytes.len() as u64;
         if recorded.length > 0 {
@@ -320,8 +318,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes room for `more` in a file that counts `already`. `false`: even without all others it would be too large, or
-    /// the others are still being written.
+    /// Makes room for `more` bytes in a file that counts `already`, by removing the oldest finished files. `false`: the file
+    /// alone would be too large, or all others are still being written.
     fn has_room(&mut self, already: u64, more: u64) -> io::Result<bool> {
         let max_bytes = self.max_bytes;
         let kept = self.kept()?;
@@ -332,7 +330,7 @@ impl Writer {
             let Some((path, bytes)) = kept.finished.front() else { return Ok(false) };
             match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                // Somebody may have taken it away already.
+                // An operator may have removed it already.
                 _ => debug!(file = %path.display(), "the oldest capture makes room (capture.max_bytes)"),
             }
             kept.bytes = kept.bytes.saturating_sub(*bytes);
@@ -341,7 +339,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// Writes to the end of a file. After an error nothing of it counts.
+    /// Writes to the end of a file. After an error the file counts as unchanged.
     fn append(&mut self, recorded: &mut Recorded, text: &[u8]) -> io::Result<()> {
         let mut file = match recorded.file.take() {
             Some(file) => file,
@@ -356,7 +354,7 @@ impl Writer {
             Err(error) => {
                 self.open_files -= 1;
                 if recorded.length == 0 {
-                    // A file that holds nothing whole is none.
+                    // A file without a complete record is removed.
                     let _ = fs::remove_file(&recorded.path);
                 }
                 Err(error)
@@ -374,11 +372,11 @@ impl Writer {
         let opened = options.create(recorded.length == 0).open(&recorded.path);
         let is_gone = opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         if is_gone && recorded.length == 0 {
-            // Somebody has taken the directory away: the next one makes it anew.
+            // The directory was removed: it is created for the next record.
             self.kept = None;
         }
         let file = opened?;
-        // Half a record may be left of a write that failed.
+        // A failed write may have left a part of a record.
         file.set_len(recorded.length)?;
         self.open_files += 1;
         Ok(file)
@@ -415,7 +413,7 @@ impl Writer {
 }
 
 impl Kept {
-    /// What an earlier run has left in the directory, which is made if it is not there.
+    /// Reads what an earlier run has left in the directory, and creates it if it does not exist.
     fn read(dir: &Path) -> io::Result<Kept> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let mut files = Vec::new();
@@ -425,7 +423,7 @@ impl Kept {
                 files.push((entry.path(), entry.metadata()?.len() + FILE_BYTES));
             }
         }
-        // Names begin with the time.
+        // Names begin with the time, so this is the order of age.
         files.sort();
         let bytes = files.iter().map(|(_, bytes)| bytes).sum();
         Ok(Kept { finished: files.into(), bytes })
@@ -450,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn while_the_writer_stands_still_nobody_waits_and_the_file_says_what_is_missing() {
+    fn while_the_writer_is_stalled_no_connection_waits_and_the_file_records_what_is_missing() {
         let dir = tempfile::tempdir().unwrap();
         let options = CaptureOptions { dir: dir.path().into(), max_bytes: 1 << 30 };
         let (capture, messages) = Capture::new("test", Protocol::Datadog);
@@ -477,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_was_taken_away_is_made_anew() {
+    fn a_directory_that_was_removed_is_created_again() {
         let dir = tempfile::tempdir().unwrap();
         let options = CaptureOptions { dir: dir.path().into(), max_bytes: 1 << 30 };
         let (capture, messages) = Capture::new("test", Protocol::Datadog);
@@ -495,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn more_files_than_may_be_open_are_written_all_the_same() {
+    fn more_files_than_may_be_open_are_written() {
         let dir = tempfile::tempdir().unwrap();
         let options = CaptureOptions { dir: dir.path().into(), max_bytes: 1 << 30 };
         let (capture, messages) = Capture::new("test", Protocol::Datadog);

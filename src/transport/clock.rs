@@ -5,19 +5,19 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::event::UnixNanos;
 use crate::protocol::Now;
 
-/// Tells sessions what time it is.
+/// Gives sessions the time.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     started: Instant,
 }
 
 impl Clock {
-    /// A clock whose waits count from now.
+    /// A clock whose [`Now::elapsed`] begins now.
     pub fn start() -> Self {
         Clock { started: Instant::now() }
     }
 
-    /// The moment, on both clocks.
+    /// The time on both clocks.
     pub fn now(&self) -> Now {
         Now { unix: unix_now(), elapsed: self.started.elapsed() }
     }
@@ -28,7 +28,7 @@ impl Clock {
     }
 }
 
-/// The wall clock. Before 1970 it is taken for 1970.
+/// The wall clock. A time before 1970 is 1970.
 pub fn unix_now() -> UnixNanos {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixNanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))

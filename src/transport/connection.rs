@@ -1,4 +1,4 @@
-//! One connection: reads, drives its session, hands over what comes out, and keeps its counters to the last byte.
+//! One connection of a stream protocol: reads, drives its session, sends its replies, and ends it within the time limits.
 
 use std::future::poll_fn;
 use std::io;
@@ -6,102 +6,52 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{sleep_until, timeout};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{debug, error};
 
-use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, semconv};
+use crate::driver::{SessionDriver, Step};
+use crate::event::{Batch, Loss, Origin, Reason};
 use crate::explain::Explain;
 use crate::log_throttle::LogThrottle;
-use crate::memory::{MemoryBudget, MemoryLease};
-use crate::pipeline::Sender;
-use crate::pipeline::accounting::ListenerCounters;
-use crate::protocol::{Awaiting, End, Flow, Now, Output, Session};
+use crate::protocol::{Awaiting, End, Flow, Now, Session};
 
-use super::capture::{Capture, Recording};
-use super::clock::Clock;
-use super::options::ListenerOptions;
-use super::read_buffer::{ROOM_RETRY, ReadBuffer};
+use super::context::ConnectionContext;
+use super::read_buffer::{MEMORY_RETRY, ReadBuffer};
 use super::stream::Stream;
 
-/// Bytes, received or produced, that a connection may work off before the others have their turn.
-const TURN_BYTES: u64 = 512 * 1024;
-/// A connection that has been quiet for this long, or until something was due, gives its buffer back.
+/// After so many bytes, received or produced, a connection yields to the other tasks.
+const YIELD_BYTES: u64 = 512 * 1024;
+/// A connection from which nothing arrived for this long gives its spare memory back.
 const QUIET: Duration = Duration::from_secs(1);
-/// A stopping daemon asks the system for this long whether more has arrived.
-const LAST_LOOK: Duration = Duration::from_millis(10);
-/// The most that is read from a peer that we have stopped listening to.
+/// How long a stopping daemon waits for the system to report further bytes.
+const LAST_READ_WAIT: Duration = Duration::from_millis(10);
+/// The most that is read after the session has closed.
 const MAX_LINGER_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Says that a connection was given up.
-static GIVEN_UP: LogThrottle = LogThrottle::new();
-
-/// What every connection of a listener shares.
-#[derive(Clone, Debug)]
-pub(super) struct ConnectionContext {
-    pub(super) options: Arc<ListenerOptions>,
-    pub(super) sender: Sender,
-    pub(super) counters: Arc<ListenerCounters>,
-    pub(super) clock: Clock,
-    /// What all connections share …
-    pub(super) memory: Arc<MemoryBudget>,
-    /// … and what this one was let in with, given back when nothing that it has begun is left.
-    pub(super) place: Option<Arc<MemoryLease>>,
-    /// What records its connections, where that is wanted.
-    pub(super) capture: Option<Arc<Capture>>,
-    /// Everything that still has events to hand over.
-    pub(super) tasks: TaskTracker,
-    /// Cancelled when the daemon stops.
-    pub(super) stop: CancellationToken,
-    /// Cancelled when what has not finished by itself is given up.
-    pub(super) abort: CancellationToken,
-}
-
-impl ConnectionContext {
-    /// What records a connection that was opened then.
-    pub(super) fn recording(&self, origin: &Origin, opened: Duration) -> Option<Recording> {
-        self.capture.as_ref()?.connection(origin, self.clock, opened)
-    }
-
-    /// Books bytes that no session has reported, and tells them: a batch to be sent.
-    pub(super) fn loss(&self, origin: &Arc<Origin>, offset: u64, loss: Loss<'_>) -> Batch {
-        self.counters.lost(loss.reason, loss.bytes);
-        let position = Position { sequence: None, offset, length: loss.bytes };
-        let mut builder = BatchBuilder::new(origin.clone());
-        builder.loss(Header::observed_at(semconv::LOSS, self.clock.now().unix, position), loss);
-        let batch = builder.take();
-        self.counters.handed_over(&batch);
-        batch
-    }
-}
+/// Throttles the log line about aborted connections.
+static ABORTED: LogThrottle = LogThrottle::new();
 
 /// A connection and its session.
 #[derive(Debug)]
 pub(super) struct Connection<S: Session> {
     stream: Stream,
-    session: S,
+    driver: SessionDriver<S>,
     input: ReadBuffer,
-    out: Output,
     context: ConnectionContext,
-    /// Bytes received.
-    received: u64,
-    /// Bytes received that nobody has decided about.
-    undecided: u64,
-    /// This and the two below are moved by the time that [`Connection::excuse`] excuses.
+    /// When the connection was opened. This and the two times below are shifted by the time that the peer had to wait for
+    /// us (see [`Connection::excuse`]).
     opened: Duration,
     last_read: Duration,
-    /// Offset of the message that is half here, and when it began.
-    rest: Option<(u64, Duration)>,
-    /// The session wanted the end.
+    /// Offset of the message of which a part was received, and the time of its first byte.
+    partial_message: Option<(u64, Duration)>,
+    /// The session returned [`Flow::Close`].
     has_closed: bool,
-    /// The session has nothing more to say.
-    is_spent: bool,
 }
 
-/// What the time was up for.
+/// Why a time limit passed.
+#[derive(Clone, Copy)]
 enum Due {
-    /// The session's own wish.
-    Session,
+    /// The session asked to be called.
+    Session { is_woken: bool },
     /// A limit of the listener.
     Limit,
 }
@@ -115,54 +65,51 @@ impl<S: Session> Connection<S> {
         context: ConnectionContext,
         opened: Duration,
     ) -> Self {
-        let input = ReadBuffer::new(context.options.max_message_bytes, &context.memory);
         Connection {
             stream,
-            session,
-            input,
-            out: Output::new(BatchBuilder::new(origin)),
+            driver: context.driver(session, origin),
+            input: ReadBuffer::new(context.options.max_message_bytes, &context.memory),
             context,
-            received: 0,
-            undecided: 0,
             opened,
             last_read: opened,
-            rest: None,
+            partial_message: None,
             has_closed: false,
-            is_spent: false,
         }
     }
 
-    /// Serves the connection to its end. Answers whether the peer was understood and the end was not of our making.
+    /// Serves the connection to its end. `true`: the session understood its peer, and the peer ended the connection.
     pub(super) async fn serve(mut self) -> bool {
         let end = self.read_to_end().await;
         self.stream.ended(end);
-        let is_well = self.session.awaiting() != Awaiting::Handshake && matches!(end, End::Closed | End::Reset);
-        let is_well = is_well && !self.has_closed;
+        let was_understood = self.driver.awaiting() != Awaiting::Handshake;
+        let was_ended_by_peer = matches!(end, End::Closed | End::Reset) && !self.has_closed;
         let rest = self.input.take();
-        let mut rest: &[u8] = &rest;
         let now = self.now();
-        self.show(self.explainers(), rest, rest.len());
-        self.wait_for_sink_capacity().await;
-        while self.session.finish(rest, end, now, &mut self.out) == Flow::Again {
-            rest = &[];
-            self.hand_over().await;
+        self.show(self.explainers(), &rest, rest.len());
+        loop {
             self.wait_for_sink_capacity().await;
+            let step = self.driver.finish(&rest, end, now);
+            self.hand_over(step.batch).await;
+            if step.flow != Flow::Again {
+                break;
+            }
         }
-        self.is_spent = true;
-        self.hand_over().await;
-        debug!(received = self.received, end = end.as_str(), "connection ended");
-        is_well
+        debug!(received = self.driver.total_received(), end = end.as_str(), "connection ended");
+        was_understood && was_ended_by_peer
     }
 
     async fn read_to_end(&mut self) -> End {
-        let mut turn = 0;
+        // A peer that has used its allowance up on other connections waits here, too.
+        let wait = self.context.allowance.wait(self.now().elapsed);
+        self.throttle(wait).await;
+        let mut bytes_since_yield = 0;
         loop {
             if self.context.stop.is_cancelled() {
                 return self.drain_remaining().await;
             }
             match self.read().await {
                 None => {
-                    turn = 0;
+                    bytes_since_yield = 0;
                     if let Some(end) = self.wait().await {
                         return end;
                     }
@@ -174,17 +121,17 @@ impl<S: Session> Connection<S> {
                 Some(Ok(0)) => return End::Closed,
                 Some(Ok(bytes)) => {
                     let read_at = self.last_read;
-                    let expanded = self.out.batch.total_expanded_bytes();
+                    let expanded = self.driver.total_expanded();
                     if let Some(end) = self.feed().await {
                         return end;
                     }
-                    turn += (bytes as u64).max(self.out.batch.total_expanded_bytes() - expanded);
-                    if turn >= TURN_BYTES {
-                        turn = 0;
+                    bytes_since_yield += (bytes as u64).max(self.driver.total_expanded() - expanded);
+                    if bytes_since_yield >= YIELD_BYTES {
+                        bytes_since_yield = 0;
                         tokio::task::yield_now().await;
                     }
-                    // Under steady traffic nobody waits, so time is looked at here too: as it was before the sinks had
-                    // us wait, since what the peer has said meanwhile is still to be read.
+                    // Under steady traffic `wait` is never called, so deadlines are checked here too. The time is that of
+                    // the read, before the sinks made us wait: bytes that arrived since then are not read yet.
                     if let Some((due, what)) = self.deadline()
                         && due <= read_at
                         && let Some(end) = self.time_is_up(what).await
@@ -196,25 +143,23 @@ impl<S: Session> Connection<S> {
         }
     }
 
-    /// Reads what is there now. `None`: nothing, or there is no memory for it (see [`ReadBuffer::is_stuck`]).
+    /// Reads what has arrived. `None`: nothing, or there is no memory for it (see [`ReadBuffer::is_stuck`]).
     async fn read(&mut self) -> Option<io::Result<usize>> {
         let Some(buffer) = self.input.room() else {
-            self.context.memory.refused(self.now().elapsed);
+            self.input.note_refusal(self.now().elapsed);
             return None;
         };
         let room = buffer.capacity() - buffer.len();
         let result = self.stream.read_now(buffer).await?;
         if let Ok(bytes) = result {
-            self.context.counters.received(bytes as u64);
-            self.received += bytes as u64;
-            self.undecided += bytes as u64;
+            self.driver.received(bytes as u64);
             self.last_read = self.now().elapsed;
             self.input.read(bytes, room);
         }
         Some(result)
     }
 
-    /// Gives the session what has arrived until it needs more. `Some`: the connection is over.
+    /// Passes what was received to the session until it needs more. `Some`: the connection is over.
     async fn feed(&mut self) -> Option<End> {
         loop {
             let flow = self.receive().await;
@@ -222,13 +167,10 @@ impl<S: Session> Connection<S> {
                 return Some(End::Reset);
             }
             if flow == Flow::Close {
-                self.has_closed = true;
-                self.linger().await;
-                return Some(End::Closed);
+                return Some(self.close().await);
             }
-            if let Some(hold) = self.out.hold.take() {
-                self.pause(hold).await;
-            }
+            let throttle = self.driver.output().throttle.take();
+            self.throttle(throttle).await;
             if flow == Flow::Continue {
                 break;
             }
@@ -236,178 +178,170 @@ impl<S: Session> Connection<S> {
         if self.input.is_too_long() {
             return Some(End::TooLarge);
         }
-        self.rest = match (self.session.awaiting(), self.rest) {
-            (Awaiting::Rest { offset }, Some((begun_at, since))) if offset == begun_at => Some((offset, since)),
+        self.partial_message = match (self.driver.awaiting(), self.partial_message) {
+            (Awaiting::Rest { offset }, Some((known, since))) if offset == known => Some((offset, since)),
             (Awaiting::Rest { offset }, _) => Some((offset, self.last_read)),
             _ => None,
         };
         None
     }
 
-    /// One call of the session with what is here.
+    /// One call of the session with everything that is buffered.
     async fn receive(&mut self) -> Flow {
         self.wait_for_sink_capacity().await;
         let now = self.now();
         let explainers = self.explainers();
-        let progress = self.session.receive(&self.input, now, &mut self.out);
-        let consumed = progress.consumed.min(self.input.len());
+        let Step { consumed, flow, batch } = self.driver.receive(&self.input, now);
         self.show(explainers, &self.input[..consumed], self.input.len());
         self.input.advance(consumed);
-        self.hand_over().await;
-        progress.flow
+        self.hand_over(batch).await;
+        flow
     }
 
-    /// Makes no further batch while too many wait for full queues.
+    /// Waits while too many batches wait for full sink queues.
     async fn wait_for_sink_capacity(&mut self) {
         if !self.context.sender.has_capacity() {
-            let began = self.now().elapsed;
+            let since = self.now().elapsed;
             self.context.sender.wait_for_capacity().await;
-            self.excuse(began);
+            self.excuse(since);
         }
     }
 
-    /// What names the bytes that come next, one for each tap that shows them.
+    /// Explainers of the next bytes, one for each tap that shows bytes.
     fn explainers(&self) -> Vec<Box<dyn Explain>> {
-        (0..self.context.sender.taps().wired()).map(|_| self.session.explainer()).collect()
+        (0..self.context.sender.taps().wired()).map(|_| self.driver.explainer()).collect()
     }
 
-    /// Shows bytes, the first of so many that are left, to whoever looks on.
+    /// Shows `bytes`, the first of `left` bytes that are buffered, on the taps.
     fn show(&self, explainers: Vec<Box<dyn Explain>>, bytes: &[u8], left: usize) {
         if !explainers.is_empty() {
-            let offset = self.received.saturating_sub(left as u64);
-            self.context.sender.taps().bytes(self.out.batch.origin(), offset, explainers, bytes);
+            let offset = self.driver.total_received().saturating_sub(left as u64);
+            self.context.sender.taps().bytes(self.driver.origin(), offset, explainers, bytes);
         }
     }
 
-    /// Books what the session has decided and hands its events over. The only way out of [`Output`].
-    async fn hand_over(&mut self) {
-        self.undecided = self.undecided.saturating_sub(self.context.counters.settle(&mut self.out));
-        if !self.out.batch.is_empty() {
-            let batch = self.out.batch.take();
-            self.input.keep_batch(&mut self.out);
-            self.context.counters.handed_over(&batch);
-            let began = self.now().elapsed;
+    /// Hands events over to the sinks.
+    async fn hand_over(&mut self, batch: Option<Batch>) {
+        if let Some(batch) = batch {
+            self.input.keep_batch(self.driver.output());
+            let since = self.now().elapsed;
             self.context.sender.send(batch).await;
-            self.excuse(began);
+            self.excuse(since);
         }
     }
 
-    /// The time since then we took for ourselves: it is not counted against the peer.
-    fn excuse(&mut self, began: Duration) {
-        let ours = self.now().elapsed - began;
+    /// The peer had to wait for us since then: that time is not counted against it.
+    fn excuse(&mut self, since: Duration) {
+        let ours = self.now().elapsed - since;
         self.opened += ours;
         self.last_read += ours;
-        if let Some((_, since)) = &mut self.rest {
-            *since += ours;
+        if let Some((_, first_byte)) = &mut self.partial_message {
+            *first_byte += ours;
         }
     }
 
     /// Sends the session's reply. `false`: the peer does not take it.
     async fn reply(&mut self) -> bool {
-        if self.out.reply.is_empty() {
+        let reply = &mut self.driver.output().reply;
+        if reply.is_empty() {
             return true;
         }
-        let reply = self.out.reply.split();
+        let reply = reply.split();
         let limit = self.context.options.message_timeout;
         matches!(timeout(limit, self.stream.write_all(&reply)).await, Ok(Ok(())))
     }
 
-    /// Waits until there is something to read, and room to read it into, or time is up. `Some`: the connection is over.
+    /// Waits until there is something to read and memory for it, or time is up. `Some`: the connection is over.
     async fn wait(&mut self) -> Option<End> {
-        self.input.rest();
+        self.input.release_if_empty();
         let is_stuck = self.input.is_stuck();
         loop {
             let due = self.deadline();
             let now = self.now().elapsed;
-            // Half a message that takes much memory looks from time to time whether others are in want of it.
-            let looks = self.input.has_spare() || self.input.is_large();
-            let quiet = looks.then_some(now + QUIET).into_iter().chain(is_stuck.then_some(now + ROOM_RETRY));
+            // A connection with spare memory, or half a large message, checks from time to time whether to give it back.
+            let has_memory = self.input.has_spare() || self.input.is_large();
+            let quiet = has_memory.then_some(now + QUIET).into_iter().chain(is_stuck.then_some(now + MEMORY_RETRY));
             let until = due.iter().map(|(at, _)| *at).chain(quiet).min().map(|at| self.context.clock.instant(at));
-            let (stream, session) = (&self.stream, &mut self.session);
+            let (stream, driver) = (&self.stream, &mut self.driver);
             tokio::select! {
                 biased;
                 () = self.context.stop.cancelled() => return None,
-                () = poll_fn(|cx| session.poll_wake(cx)) => return self.time_is_up(Due::Session).await,
+                () = poll_fn(|cx| driver.poll_wake(cx)) => return self.time_is_up(Due::Session { is_woken: true }).await,
                 _ = stream.readable(), if !is_stuck => return None,
                 () = sleep_until(until.unwrap_or_else(tokio::time::Instant::now)), if until.is_some() => {}
             }
             match due {
                 Some((at, what)) if at <= self.now().elapsed => return self.time_is_up(what).await,
                 _ if is_stuck => return None,
-                _ => self.give_back(),
+                _ => self.release_memory(),
             }
         }
     }
 
-    /// Who is quiet needs no memory.
-    fn give_back(&mut self) {
-        self.out.batch.shrink();
-        self.input.keep_batch(&mut self.out);
-        self.input.give_back();
+    /// Gives back the memory that a quiet connection does not need.
+    fn release_memory(&mut self) {
+        let out = self.driver.output();
+        out.batch.shrink();
+        self.input.keep_batch(out);
+        self.input.release();
     }
 
     async fn time_is_up(&mut self, due: Due) -> Option<End> {
-        if let Due::Limit = due {
+        let Due::Session { is_woken } = due else {
             let end = if self.is_memory_exhausted() { End::NoMemory } else { End::TimedOut };
-            debug!(awaiting = ?self.session.awaiting(), end = end.as_str(), "a time limit passed");
+            debug!(awaiting = ?self.driver.awaiting(), end = end.as_str(), "a time limit passed");
             return Some(end);
-        }
+        };
         loop {
-            let now = self.now();
-            let flow = self.session.handle_timeout(now, &mut self.out);
-            self.hand_over().await;
+            let step = self.driver.handle_timeout(self.now(), is_woken);
+            self.hand_over(step.batch).await;
             if !self.reply().await {
                 return Some(End::Reset);
             }
-            match flow {
+            match step.flow {
                 Flow::Again => {}
                 Flow::Continue => return None,
-                Flow::Close => {
-                    self.has_closed = true;
-                    return Some(End::Closed);
-                }
+                Flow::Close => return Some(self.close().await),
             }
         }
     }
 
-    /// When something must happen though nothing arrives.
+    /// The next deadline, if nothing arrives.
     fn deadline(&self) -> Option<(Duration, Due)> {
         let options = &self.context.options;
-        let limit = match self.session.awaiting() {
+        let limit = match self.driver.awaiting() {
             Awaiting::Handshake => Some(self.opened + options.handshake_timeout),
             Awaiting::Message if options.idle_timeout.is_zero() => None,
             Awaiting::Message => Some(self.last_read + options.idle_timeout),
             Awaiting::Rest { offset } => {
-                let since = self.rest.map_or(self.last_read, |(_, since)| since);
-                // While memory is short, half messages do not stay for what they were granted when it was not.
+                let since = self.partial_message.map_or(self.last_read, |(_, since)| since);
+                // While memory is short, half messages get no further time for the bytes that were received.
                 let rate = if self.is_memory_exhausted() { 0 } else { options.min_message_rate };
-                let seconds = self.received.saturating_sub(offset).checked_div(rate).unwrap_or(0);
+                let received = self.driver.total_received().saturating_sub(offset);
+                let seconds = received.checked_div(rate).unwrap_or(0);
                 Some(since + options.message_timeout + Duration::from_secs(seconds))
             }
         };
-        let session = self.session.poll_timeout().map(|at| (at, Due::Session));
+        let session = self.driver.poll_timeout().map(|at| (at, Due::Session { is_woken: false }));
         let limit = limit.map(|at| (at, Due::Limit));
         session.into_iter().chain(limit).min_by_key(|(at, _)| *at)
     }
 
-    /// It has no memory for the rest of its message, or has memory that others are in want of.
+    /// Whether there is no memory for the rest of the message, or others need the memory that it has.
     fn is_memory_exhausted(&self) -> bool {
         self.input.is_stuck() || self.input.is_large() && self.context.memory.is_short(self.now().elapsed)
     }
 
-    /// Waits while the session's credit is used up. A stopping daemon has no time for that.
-    async fn pause(&mut self, hold: Duration) {
-        debug!(?hold, "the peer makes us expand too much; reading on later");
-        let began = self.now().elapsed;
-        tokio::select! {
-            biased;
-            () = self.context.stop.cancelled() => {}
-            () = tokio::time::sleep(hold) => {}
-        }
-        self.excuse(began);
+    /// Waits until the peer's address has earned its output. A stopping daemon does not wait.
+    async fn throttle(&mut self, wait: Option<Duration>) {
+        let Some(wait) = wait else { return };
+        debug!(?wait, "the peer causes too much output (amplification); reading on later");
+        let since = self.now().elapsed;
+        let _ = timeout(wait, self.context.stop.cancelled()).await;
+        self.excuse(since);
     }
 
-    /// The daemon stops: takes what has already arrived, for a moment at most, and lets the session say goodbye.
+    /// The daemon stops: reads what has already arrived, for a limited time, and shuts the session down.
     async fn drain_remaining(&mut self) -> End {
         let until = self.now().elapsed + self.context.options.close_linger;
         while self.now().elapsed < until {
@@ -420,14 +354,14 @@ impl<S: Session> Connection<S> {
                 }
                 Some(Err(_)) => return End::Reset,
                 None if self.input.is_stuck() => break,
-                // Nothing that we know of: what the system has and has not told yet is known a moment later.
-                None => match timeout(LAST_LOOK, self.stream.readable()).await {
+                // Bytes that the system has and has not reported yet are reported within this time.
+                None => match timeout(LAST_READ_WAIT, self.stream.readable()).await {
                     Ok(_) => {}
                     Err(_) => break,
                 },
             }
         }
-        match self.send_shutdown_message().await {
+        match self.shut_down_session().await {
             End::Stopped => self.read_until_closed().await,
             end => end,
         }
@@ -456,18 +390,17 @@ impl<S: Session> Connection<S> {
         }
         let detail = "we closed the connection while the peer kept it open: what it still sends is not read";
         let loss = Loss { reason: Reason::Failed, bytes: 0, events: None, detail, excerpt: &[] };
-        let batch = self.context.loss(self.out.batch.origin(), self.received, loss);
+        let batch = self.context.loss(self.driver.origin(), self.driver.total_received(), loss);
         self.context.sender.send(batch).await;
         End::Stopped
     }
 
-    /// Lets the session say its last words, and hear what is answered to them if it wants to.
-    async fn send_shutdown_message(&mut self) -> End {
-        let now = self.now();
-        let mut flow = self.session.shutdown(now, &mut self.out);
-        self.hand_over().await;
+    /// Sends the session's shutdown message, and lets it wait for the answer.
+    async fn shut_down_session(&mut self) -> End {
+        let Step { mut flow, batch, .. } = self.driver.shutdown(self.now());
+        self.hand_over(batch).await;
         while self.reply().await && flow == Flow::Continue {
-            let until = self.session.poll_timeout().map(|at| self.context.clock.instant(at));
+            let until = self.driver.poll_timeout().map(|at| self.context.clock.instant(at));
             tokio::select! {
                 biased;
                 _ = self.stream.readable() => match self.read().await {
@@ -478,9 +411,9 @@ impl<S: Session> Connection<S> {
                     None => {}
                 },
                 () = sleep_until(until.unwrap_or_else(tokio::time::Instant::now)) => {
-                    let now = self.now();
-                    flow = self.session.handle_timeout(now, &mut self.out);
-                    self.hand_over().await;
+                    let step = self.driver.handle_timeout(self.now(), until.is_none());
+                    flow = step.flow;
+                    self.hand_over(step.batch).await;
                 }
             }
             while flow == Flow::Again {
@@ -490,38 +423,41 @@ impl<S: Session> Connection<S> {
         End::Stopped
     }
 
-    /// We have stopped listening: says so to the peer, and for a moment reads what it had already sent, so that it is
-    /// counted and the peer gets our last words instead of a reset.
-    async fn linger(&mut self) {
+    /// The session has closed: ends our side, and for a limited time reads what the peer still sends. So those bytes are
+    /// counted, and the peer receives the last reply rather than a reset.
+    async fn close(&mut self) -> End {
+        self.has_closed = true;
         if self.stream.shut_down().await.is_err() {
-            return;
+            return End::Closed;
         }
         let linger = self.context.options.close_linger;
         let until = self.context.clock.instant(self.now().elapsed + linger);
-        let until_received = self.received + MAX_LINGER_BYTES;
-        while self.received < until_received {
+        let until_received = self.driver.total_received() + MAX_LINGER_BYTES;
+        while self.driver.total_received() < until_received {
             match self.read().await {
-                Some(Ok(0) | Err(_)) => return,
+                Some(Ok(0) | Err(_)) => break,
                 Some(Ok(_)) => {
                     let _ = self.receive().await;
                 }
-                None if self.input.is_stuck() => return,
+                None if self.input.is_stuck() => break,
                 None => tokio::select! {
-                    () = sleep_until(until) => return,
-                    () = self.context.stop.cancelled() => return,
+                    () = sleep_until(until) => break,
+                    () = self.context.stop.cancelled() => break,
                     _ = self.stream.readable() => {}
                 },
             }
             if tokio::time::Instant::now() >= until {
-                return;
+                break;
             }
         }
+        End::Closed
     }
 
-    /// Hands batches over after the connection has gone.
+    /// Hands batches over after the connection's task has ended.
     fn send_detached(&self, batches: Vec<Batch>) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        // With all that is context the connection, its place included: so these cannot become more than there are places.
+        // The task keeps the context, and so the lease with which the connection was admitted: there are never more such
+        // tasks than connections.
         let context = self.context.clone();
         let send = async move {
             for batch in batches {
@@ -537,40 +473,19 @@ impl<S: Session> Connection<S> {
 }
 
 impl<S: Session> Drop for Connection<S> {
-    /// Whatever ends a connection without `finish` (a panic of ours, or the end of the grace period), its bytes are
-    /// not forgotten.
+    /// A connection that ended without `finish` (a panic of ours, or the end of the grace period) reports its bytes here.
     fn drop(&mut self) {
-        // Events that are still here were left behind by a panic in the session, and maybe half made. They never go out,
-        // so what they were made of is lost with the rest.
-        let mut settled = if self.out.batch.is_empty() { self.context.counters.settle(&mut self.out) } else { 0 };
-        // What a session still holds of messages that are decoded goes out now, whether the sinks keep up or not.
-        let mut last_words = Vec::new();
-        if !std::thread::panicking() && !self.is_spent {
-            let now = self.now();
-            let mut flow = Flow::Again;
-            while flow == Flow::Again {
-                flow = self.session.finish(&[], End::Stopped, now, &mut self.out);
-                settled += self.context.counters.settle(&mut self.out);
-                if !self.out.batch.is_empty() {
-                    let batch = self.out.batch.take();
-                    self.context.counters.handed_over(&batch);
-                    last_words.push(batch);
-                }
-            }
+        let has_panicked = std::thread::panicking();
+        let cause = if has_panicked { "a bug of ours" } else { "no time was left" };
+        let detail = format!("the connection was aborted: {cause}");
+        let (batches, lost) = self.driver.abandon(self.now(), has_panicked, &detail);
+        if lost > 0
+            && let Some(suppressed) = ABORTED.permit()
+        {
+            error!(bytes = lost, cause, suppressed, "a connection was aborted; its bytes are lost");
         }
-        if !last_words.is_empty() {
-            self.send_detached(last_words);
+        if !batches.is_empty() {
+            self.send_detached(batches);
         }
-        let undecided = self.undecided.saturating_sub(settled);
-        if undecided == 0 {
-            return;
-        }
-        let what = if std::thread::panicking() { "a bug of ours" } else { "no time was left" };
-        if let Some(suppressed) = GIVEN_UP.permit() {
-            error!(bytes = undecided, suppressed, "a connection was given up: {what}");
-        }
-        let detail = format!("the connection was given up: {what}");
-        let loss = Loss { reason: Reason::Failed, bytes: undecided, events: None, detail: &detail, excerpt: &[] };
-        self.send_detached(vec![self.context.loss(self.out.batch.origin(), self.received - undecided, loss)]);
     }
 }

@@ -17,18 +17,19 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, debug, debug_span, info};
 
 use crate::event::Origin;
-use crate::memory::{MemoryBudget, MemoryLease};
+use crate::memory::{Allowance, MemoryBudget, MemoryLease};
 use crate::pipeline::Sender;
 use crate::pipeline::accounting::ListenerCounters;
 use crate::protocol::{Protocol, Session};
 
 use super::capture::Capture;
 use super::clock::Clock;
-use super::connection::{Connection, ConnectionContext};
+use super::connection::Connection;
+use super::context::ConnectionContext;
 use super::options::ListenerOptions;
 use super::read_buffer::CONNECTION_BYTES;
 use super::stream::Stream;
-use super::tcp::{next_connection, room_for_one, set_options};
+use super::tcp::{connection_memory, next_connection, set_options};
 
 /// How long connections are opened again to finish work at a peer.
 const FINISH_LIMIT: Duration = Duration::from_secs(30);
@@ -63,7 +64,8 @@ impl Dialer {
             counters,
             clock,
             memory,
-            place: None,
+            allowance: Allowance::default(),
+            admitted_with: None,
             capture: None,
             tasks,
             stop,
@@ -167,7 +169,7 @@ impl Dialer {
 
     /// Opens a connection, with the memory for it.
     async fn connect(&self, address: &str) -> io::Result<(TcpStream, MemoryLease)> {
-        let room = room_for_one(&self.context.memory, CONNECTION_BYTES, &self.name).await;
+        let room = connection_memory(&self.context.memory, CONNECTION_BYTES, &self.name).await;
         let limit = self.context.options.handshake_timeout;
         let connected = timeout(limit, TcpStream::connect(address)).await;
         connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(|stream| (stream, room))
@@ -175,7 +177,11 @@ impl Dialer {
 
     /// Serves a connection in a task of its own, which continues when the daemon stops.
     fn serve<S: Session>(&self, stream: TcpStream, room: MemoryLease, address: &str, session: S) -> Serving {
-        let context = ConnectionContext { place: Some(Arc::new(room)), ..self.context.clone() };
+        let context = ConnectionContext {
+            admitted_with: Some(Arc::new(room)),
+            allowance: Allowance::default(),
+            ..self.context.clone()
+        };
         let number = next_connection();
         let span = debug_span!("connection", protocol = self.protocol.as_str(), peer = address, connection = number);
         let origin = Origin::new(self.protocol.as_str(), self.name.clone(), address.into(), number);

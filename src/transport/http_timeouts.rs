@@ -1,7 +1,8 @@
-//! What an HTTP connection waits for, and how long it may: the limits of every listener, kept context hyper.
+//! What an HTTP connection waits for, and for how long: the time limits of every listener, applied from outside hyper.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,49 +14,62 @@ use super::clock::Clock;
 use super::options::ListenerOptions;
 use super::stream::Stream;
 
-/// Shared by a connection's stream, its requests and whoever looks at the time.
+/// The time limits of one connection. Its stream, its requests and its task share them.
 #[derive(Debug)]
 pub(super) struct HttpTimeouts {
     clock: Clock,
     phase: Mutex<Phase>,
+    has_written_since_read: AtomicBool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// The first request's head is to come, since the connection was opened.
+    /// It waits for the head of the first request, since the connection was opened.
     First(Duration),
-    /// Nothing of a request is here, since the last answer.
+    /// It waits for the first byte of the next request, since the last response.
     Idle(Duration),
-    /// Part of a head is here, since its first byte.
+    /// It waits for the rest of a head, since its first byte.
     Head(Duration),
-    /// A request is being worked on; that has limits of its own.
-    Busy,
+    /// It reads the body of a request or works on it, which have limits of their own.
+    InRequest,
 }
 
 impl HttpTimeouts {
-    /// Of a connection that was opened then.
+    /// The limits of a connection that was opened at `opened`.
     pub(super) fn new(clock: Clock, opened: Duration) -> Arc<Self> {
-        Arc::new(HttpTimeouts { clock, phase: Mutex::new(Phase::First(opened)) })
+        let phase = Mutex::new(Phase::First(opened));
+        Arc::new(HttpTimeouts { clock, phase, has_written_since_read: AtomicBool::new(false) })
     }
 
-    /// A head is here.
+    /// A head was received.
     pub(super) fn request(&self) {
-        self.set(|_| Phase::Busy);
+        self.set(|_| Phase::InRequest);
     }
 
-    /// The answer is on its way.
+    /// The response is complete.
     pub(super) fn answer(&self) {
         let now = self.clock.now().elapsed;
         self.set(|_| Phase::Idle(now));
     }
 
-    /// Something was read.
+    /// Whether a request was received and is not answered yet.
+    pub(super) fn is_in_request(&self) -> bool {
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) == Phase::InRequest
+    }
+
+    /// Whether anything was written after the last bytes were read.
+    pub(super) fn has_written_since_read(&self) -> bool {
+        self.has_written_since_read.load(Relaxed)
+    }
+
+    /// Bytes were read.
     fn read(&self) {
+        self.has_written_since_read.store(false, Relaxed);
         let now = self.clock.now().elapsed;
         self.set(|phase| if let Phase::Idle(_) = phase { Phase::Head(now) } else { phase });
     }
 
-    /// When the connection is to be given up, unless something happens. `drain_deadline`: a stopping daemon waits until
+    /// When the connection is closed, unless something happens before. `drain_deadline`: a stopping daemon waits until
     /// then for a head.
     pub(super) fn deadline(&self, options: &ListenerOptions, drain_deadline: Option<Instant>) -> Option<Instant> {
         let at = match *self.phase.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -63,7 +77,7 @@ impl HttpTimeouts {
             Phase::Idle(_) if options.idle_timeout.is_zero() => return drain_deadline,
             Phase::Idle(since) => since + options.idle_timeout,
             Phase::Head(since) => since + options.message_timeout,
-            Phase::Busy => return None,
+            Phase::InRequest => return None,
         };
         let at = self.clock.instant(at);
         Some(drain_deadline.map_or(at, |drain_deadline| at.min(drain_deadline)))
@@ -75,11 +89,11 @@ impl HttpTimeouts {
     }
 }
 
-/// A stream that tells its watch when something was read.
+/// A stream that reports to the timeouts when it reads and writes.
 #[derive(Debug)]
 pub(super) struct TimedStream {
     pub(super) stream: Stream,
-    pub(super) watch: Arc<HttpTimeouts>,
+    pub(super) timeouts: Arc<HttpTimeouts>,
 }
 
 impl AsyncRead for TimedStream {
@@ -87,7 +101,7 @@ impl AsyncRead for TimedStream {
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if buffer.filled().len() > before {
-            self.watch.read();
+            self.timeouts.read();
         }
         result
     }
@@ -95,7 +109,11 @@ impl AsyncRead for TimedStream {
 
 impl AsyncWrite for TimedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(1..)) = written {
+            self.timeouts.has_written_since_read.store(true, Relaxed);
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

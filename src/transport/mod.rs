@@ -1,19 +1,26 @@
-//! FLOOR 4 — the only files that touch sockets, tasks and clocks.
+//! Layer 5: sockets, tasks and clocks of listeners. No layer below has any.
 //!
-//! A transport reads bytes, asks the clock, drives a session or exchange, hands its events over and sends its replies. It
-//! knows no protocol; what differs between protocols is in what it is given to drive.
+//! A transport reads bytes, takes the time, passes both to a session or an exchange (through `crate::driver`), hands the
+//! events over and sends the replies. It knows no protocol.
 
+mod admission;
 mod body;
 pub mod capture;
 pub mod clock;
 mod connection;
+mod context;
+mod decode_buffers;
 pub mod dialer;
 pub mod http;
+mod http_head;
+mod http_state;
 mod http_timeouts;
 pub mod options;
 mod proxy;
 pub mod quarantine;
 mod read_buffer;
+mod request;
 mod stream;
 pub mod tcp;
+mod ticker;
 pub mod tls;

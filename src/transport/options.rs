@@ -1,4 +1,4 @@
-//! What every listener takes, whatever its protocol.
+//! The options of every listener, of any protocol.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,28 +22,35 @@ pub struct ListenerOptions {
     pub max_message_bytes: u64,
     /// How long the first message may take, the TLS handshake included. 5 s. At least 1 ms.
     pub handshake_timeout: Duration,
-    /// How long a message may take once it has begun, besides what `min_message_rate` grants its bytes. 30 s
+    /// How long a message may take after its first byte, besides what `min_message_rate` grants its bytes. 30 s
     /// (bytefrog: 10 min, for a program may be halted inside one). At least 1 ms.
     pub message_timeout: Duration,
-    /// Bytes per second at which a long message must at least arrive: once begun, it has `message_timeout` plus the
+    /// Bytes per second at which a long message must at least arrive: it has `message_timeout` plus the
     /// time that its bytes take at this rate. 1 KiB. 0: it has `message_timeout` alone.
     pub min_message_rate: u64,
-    /// How long a peer may be silent between messages. 10 min (bytefrog, rbkit: zero). Zero: for ever.
+    /// How long a peer may be silent between messages. 10 min (bytefrog, rbkit: zero). Zero: no limit.
     pub idle_timeout: Duration,
     /// TCP keepalive: after this much silence the system asks whether the peer is still there. 60 s, in whole
     /// seconds, at most 9 h. Zero: off.
     pub keepalive: Duration,
-    /// After a connection is given up: how long what the peer still sends is read and thrown away, so that it sees the
-    /// reply rather than a reset. Also how long a stopping daemon still reads what has arrived. 500 ms. Zero: not at
+    /// After the daemon has closed a connection: how long it reads and drops what the peer still sends, so that the peer
+    /// receives the reply rather than a reset. Also how long a stopping daemon reads what has arrived. 500 ms. Zero: not at
     /// all; at most 1 min.
     pub close_linger: Duration,
-    /// Networks whose peers are accepted. Empty, as by default: everyone's.
+    /// Networks whose peers are accepted. Empty, as by default: all networks.
     pub allow: Vec<IpNet>,
-    /// Networks of proxies: connections from them begin with a PROXY header (version 1 or 2, before TLS), which tells whose
-    /// they are. All others speak directly, and none of them is believed. Empty, as by default: nobody is a proxy.
+    /// Networks of proxies: connections from them begin with a PROXY header (version 1 or 2, before TLS), which names the
+    /// peer's address. A header from any other address is not believed. Empty, as by default: there is no proxy.
     pub proxy_protocol: Vec<IpNet>,
     /// Whether to emit events for the protocol's own definitions (strings, processes, …) too. Off.
     pub emit_definitions: bool,
+    /// Loss events of one connection that are reported one by one in a second; over HTTP, each further one of a request.
+    /// Further losses of that second become one event for each reason, with their number and the sum of their bytes. 100.
+    /// At least 1.
+    pub max_losses_per_second: usize,
+    /// Memory that no other listener can take, for connections and small messages when `limits.memory_bytes` is used up.
+    /// One address can take half of it. 1 MiB. 0 to 1 GiB.
+    pub reserved_bytes: u64,
     /// TLS. None, as by default: plain TCP.
     pub tls: Option<TlsOptions>,
     /// Recording of what connections receive. None, as by default: nothing is recorded.
@@ -67,9 +74,9 @@ pub struct TlsOptions {
     pub cert: PathBuf,
     /// PEM file with the private key. No default.
     pub key: PathBuf,
-    /// PEM file with the authorities whose clients are let in. None, as by default: no client certificate is wanted.
+    /// PEM file with the authorities whose clients are accepted. None, as by default: no client certificate is requested.
     pub client_ca: Option<PathBuf>,
-    /// Whether plain connections are taken as well, told apart by their first byte. Off.
+    /// Whether plain connections are accepted as well, recognised by their first byte. Off.
     pub allow_plain: bool,
 }
 
@@ -78,7 +85,7 @@ impl ListenerOptions {
     pub fn of(protocol: Option<Protocol>) -> Self {
         let default = ListenerOptions::default();
         match protocol {
-            // Who is turned away, or cut off while its tracing is suspended, takes the traced program down with it.
+            // An agent that is refused, or disconnected while its tracing is suspended, stops the traced program.
             Some(Protocol::Bytefrog) => ListenerOptions {
                 max_connections: 16_384,
                 max_connections_per_address: Some(16_384),
@@ -86,13 +93,13 @@ impl ListenerOptions {
                 idle_timeout: Duration::ZERO,
                 ..default
             },
-            // Silence is no failure: a process that has nothing to say says nothing.
+            // A process without events sends nothing.
             Some(Protocol::Rbkit) => ListenerOptions { idle_timeout: Duration::ZERO, ..default },
             _ => default,
         }
     }
 
-    /// Reads the options; what is wrong is told to the section.
+    /// Reads the options; errors are reported to the section.
     pub fn read(section: &mut Section<'_>, default: ListenerOptions) -> Self {
         let moment = Duration::from_millis(1);
         let options = ListenerOptions {
@@ -110,6 +117,8 @@ impl ListenerOptions {
             allow: section.cidrs("allow"),
             proxy_protocol: section.cidrs("proxy_protocol"),
             emit_definitions: section.bool("emit_definitions", default.emit_definitions),
+            max_losses_per_second: section.count("max_losses_per_second", default.max_losses_per_second, 1..=1_000_000),
+            reserved_bytes: section.size("reserved_bytes", default.reserved_bytes, 0..=1 << 30),
             tls: section.optional_section("tls", TlsOptions::read).flatten(),
             capture: section.optional_section("capture", CaptureOptions::read).flatten(),
         };
@@ -139,6 +148,8 @@ impl Default for ListenerOptions {
             allow: Vec::new(),
             proxy_protocol: Vec::new(),
             emit_definitions: false,
+            max_losses_per_second: 100,
+            reserved_bytes: 1 << 20,
             tls: None,
             capture: None,
         }
@@ -146,8 +157,12 @@ impl Default for ListenerOptions {
 }
 
 impl ListenerOptions {
-    /// Says what a listener may take of memory whatever happens.
+    /// Declares the memory that a listener may take.
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        if self.reserved_bytes > 0 {
+            bounds.add(of, "its reserve for connections (reserved_bytes)", self.reserved_bytes);
+        }
+        bounds.add(of, "addresses that have used their allowance up", REMEMBERED_ADDRESSES_BYTES);
         if let Some(capture) = &self.capture {
             bounds.add(of, "what waits to be recorded (capture)", super::capture::MOST_BYTES);
             let what = "the list of what was recorded (capture.max_bytes)";
@@ -155,25 +170,29 @@ impl ListenerOptions {
         }
     }
 
-    /// What a connection may hold of a message that is not here as a whole, and of what was read with it.
+    /// What a connection may buffer of an incomplete message, with the bytes that were read together with it.
     pub(crate) fn most_buffered_bytes(&self) -> u64 {
         super::read_buffer::most_bytes(self.max_message_bytes)
     }
 }
 
-/// What the list of a directory takes whose files, each of which counts a block of the disk at least, add up to so many
-/// bytes.
+/// The memory for the list of a directory whose files add up to `max_bytes`; each counts at least one block of the disk.
 fn listed_files(max_bytes: u64) -> u64 {
     max_bytes.div_ceil(FILE_BYTES).saturating_mul(LISTED_FILE_BYTES)
 }
 
+/// Addresses without a connection that a listener remembers because they have used their allowance up.
+pub(super) const MAX_REMEMBERED_ADDRESSES: usize = 1024;
+/// What they take at most.
+const REMEMBERED_ADDRESSES_BYTES: u64 = MAX_REMEMBERED_ADDRESSES as u64 * 256;
+
 /// What a file counts at least.
 pub(super) const FILE_BYTES: u64 = 4096;
-/// What a file takes in a list: its path, with the room that lists keep.
+/// What a file takes in such a list.
 const LISTED_FILE_BYTES: u64 = 160;
 
 impl CaptureOptions {
-    /// Reads the options; what is wrong is told to the section. None when the directory is not named.
+    /// Reads the options; errors are reported to the section. None when the directory is not named.
     fn read(section: &mut Section<'_>) -> Option<Self> {
         let dir = section.required_path("dir");
         let max_bytes = section.size("max_bytes", 256 << 20, 1 << 20..=1 << 50);
@@ -182,7 +201,7 @@ impl CaptureOptions {
 }
 
 impl TlsOptions {
-    /// Reads the options; what is wrong is told to the section. None when a file is not named.
+    /// Reads the options; errors are reported to the section. None when a file is not named.
     pub fn read(section: &mut Section<'_>) -> Option<Self> {
         let cert = section.required_path("cert");
         let key = section.required_path("key");
@@ -200,25 +219,25 @@ pub struct HttpOptions {
     pub max_requests: usize,
     /// The longest head of a request, in bytes. 16 KiB. 8 KiB to 1 MiB.
     pub max_head_bytes: usize,
-    /// How long a peer waits for its answer while sinks do not take its events; then it is told to come again. 30 s. At
+    /// How long a peer waits for its response while sinks do not take its events; then the response is 503. 30 s. At
     /// least 1 ms.
     pub delivery_timeout: Duration,
-    /// Where requests are kept that arrived and cannot be read.
+    /// Where requests are kept that were received and cannot be decoded.
     pub quarantine: QuarantineOptions,
 }
 
-/// Where requests are kept that arrived and cannot be read.
+/// Where requests are kept that were received and cannot be decoded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuarantineOptions {
     /// The directory; each listener has one of its own in it, by its name. Relative to the working directory, made when
-    /// it is first needed. "quarantine". Empty: nothing is kept.
+    /// it is first needed. "quarantine". Empty: none is kept.
     pub dir: PathBuf,
     /// Bytes of all that one listener keeps; the oldest goes first. 256 MiB. At least 1 MiB.
     pub max_bytes: u64,
 }
 
 impl HttpOptions {
-    /// Reads the options; what is wrong is told to the section.
+    /// Reads the options; errors are reported to the section.
     pub fn read(section: &mut Section<'_>) -> Self {
         let default = HttpOptions::default();
         let moment = Duration::from_millis(1);
@@ -232,7 +251,7 @@ impl HttpOptions {
 }
 
 impl HttpOptions {
-    /// Says what a listener over HTTP may take of memory whatever happens.
+    /// Declares the memory that a listener over HTTP may take.
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         let what = format!("{} requests being decoded (max_requests)", self.max_requests);
         bounds.add(of, what, (self.max_requests as u64).saturating_mul(REQUEST_BYTES));
@@ -243,7 +262,7 @@ impl HttpOptions {
     }
 }
 
-/// What a request takes while it is decoded, beside its body: a window to inflate in, what is read, an answer.
+/// What a request takes while it is decoded, beside its body: a window for inflating, buffers, a response.
 const REQUEST_BYTES: u64 = 64 << 10;
 
 impl QuarantineOptions {

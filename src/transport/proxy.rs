@@ -1,7 +1,7 @@
-//! Connections that a load balancer passes on: the PROXY header before everything else, which tells whose each is.
+//! Connections that a load balancer forwards: each begins with a PROXY header that names the peer's address.
 //!
-//! Only the header is taken off the socket, so what follows (TLS, or the protocol itself) is as if nothing had been
-//! before it. Its bytes belong to the transport, as those of TLS do, and are in no counters, unless it comes to nothing.
+//! Only the header is taken off the socket, so that TLS or the protocol reads its own first byte next. The bytes of the
+//! header belong to the transport, as those of TLS do: no counter has them, unless the header is refused.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,15 +16,15 @@ use tracing::debug;
 use crate::codec::proxy;
 use crate::event::{Origin, Reason};
 
-use super::connection::ConnectionContext;
+use super::context::ConnectionContext;
 use super::tcp::refuse;
 
-/// The buffer grows by so much.
+/// The buffer grows by this size.
 const MORE_BYTES: usize = 256;
 
-/// Takes the header off the stream. `Some(None)`: the proxy speaks for itself, or for nobody that has an address. `None`:
-/// there is none, and if there were bytes, a loss has told so. `origin` is the proxy's.
-pub(super) async fn told(
+/// Reads the header and returns the peer's address. `Some(None)`: the proxy connects for itself, or for a peer without an
+/// address. `None`: there is no header, and a loss reports the bytes that were received. `origin` is the proxy's.
+pub(super) async fn read_header(
     stream: &mut TcpStream,
     origin: &Arc<Origin>,
     context: &ConnectionContext,
@@ -34,13 +34,13 @@ pub(super) async fn told(
     let mut header = Vec::new();
     let mut taken = 0;
     let why = loop {
-        // Room for one header as balancers send them, and for a longer one as it comes: `proxy::read` takes none that is
+        // The buffer has room for a usual header, and grows with a longer one: `proxy::read` refuses a header that is
         // longer than its limit.
         if taken == header.len() {
             header.resize(taken + MORE_BYTES, 0);
         }
         let peeked = tokio::select! {
-            () = context.stop.cancelled() => break "the collector stops".to_owned(),
+            () = context.stop.cancelled() => break "the collector is stopping".to_owned(),
             peeked = timeout_at(deadline, stream.peek(&mut header[taken..])) => peeked,
         };
         let seen = match peeked {
@@ -58,7 +58,7 @@ pub(super) async fn told(
                 return None;
             }
         };
-        if let Err(error) = take(stream, &mut header[taken..until]).await {
+        if let Err(error) = read_peeked(stream, &mut header[taken..until]).await {
             debug!(%error, "reading failed");
             break "the connection ended".to_owned();
         }
@@ -68,13 +68,13 @@ pub(super) async fn told(
         }
     };
     if taken > 0 {
-        let detail = format!("the PROXY header is cut at {taken}: {why}");
+        let detail = format!("the PROXY header is cut at byte {taken}: {why}");
         refuse(origin, context, Reason::Truncated, &header[..taken], &detail).await;
     }
     None
 }
 
-/// Reads what was peeked, so it is there.
-async fn take(stream: &mut TcpStream, bytes: &mut [u8]) -> io::Result<()> {
+/// Reads bytes that were peeked, so they have arrived.
+async fn read_peeked(stream: &mut TcpStream, bytes: &mut [u8]) -> io::Result<()> {
     stream.read_exact(bytes).await.map(drop)
 }

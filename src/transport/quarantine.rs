@@ -1,7 +1,7 @@
-//! The quarantine: requests that arrived and cannot be read, kept whole in files until somebody looks at them.
+//! The quarantine: files with complete requests that were received and cannot be decoded.
 //!
-//! A file is the request as HTTP has it, head and body as transmitted, so it can be sent again or decoded offline. What
-//! the collector has to say stands in further headers of the same file. The oldest files make room for new ones.
+//! A file is the request as HTTP has it, head and body as transmitted, so it can be sent again or decoded offline. Further
+//! headers contain the reason, the time and the peer. The oldest files are removed to make room for new ones.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -21,11 +21,11 @@ use crate::protocol::Request;
 
 use super::options::{FILE_BYTES, QuarantineOptions};
 
-/// Says when a request was received.
+/// The header with the time at which a request was received.
 pub const RECEIVED_HEADER: &str = "x-tributary-received";
-/// Ends the names of files that are complete.
+/// The extension of complete files.
 const SUFFIX: &str = "http";
-/// Headers that say how the body came over the connection; the file says it in its own way.
+/// Headers about the transfer of the body; the file has its own `content-length`.
 const TRANSPORT_HEADERS: [&str; 3] = ["content-length", "transfer-encoding", "expect"];
 /// Headers whose names contain one of these are stored without their value.
 const SECRET_NAMES: [&str; 7] = ["auth", "cookie", "credential", "key", "password", "secret", "token"];
@@ -35,28 +35,28 @@ const SESSION_NAME: &str = "session";
 /// The value of a header that is stored without its value.
 const REDACTED: &[u8] = b"redacted";
 
-/// What one listener keeps.
+/// The quarantine of one listener.
 #[derive(Debug)]
 pub struct Quarantine {
     dir: PathBuf,
     max_bytes: u64,
     kept: Arc<Mutex<Option<Kept>>>,
-    /// Says that a request could not be kept.
+    /// Throttles the log line about requests that cannot be written.
     pub(super) trouble: Arc<LogThrottle>,
 }
 
-/// The files that are there, oldest first.
+/// The files of the directory, oldest first.
 #[derive(Debug, Default)]
 struct Kept {
     files: VecDeque<(PathBuf, u64)>,
     bytes: u64,
-    /// Tells files of the same moment apart.
+    /// Distinguishes files of the same time.
     count: u64,
-    /// Says that the oldest goes.
+    /// Throttles the log line about removed files.
     full: LogThrottle,
 }
 
-/// A request to be kept.
+/// A request to write.
 #[derive(Clone, Debug)]
 pub struct Record {
     /// When it was received.
@@ -70,21 +70,21 @@ pub struct Record {
 }
 
 impl Quarantine {
-    /// Of the listener of this name. `None`: nothing is to be kept.
+    /// The quarantine of the listener of this name. `None`: there is none.
     pub fn new(options: &QuarantineOptions, listener: &str) -> Option<Self> {
         let is_on = !options.dir.as_os_str().is_empty();
         let (dir, max_bytes) = (options.dir.join(listener), options.max_bytes);
         is_on.then(|| Quarantine { dir, max_bytes, kept: Arc::default(), trouble: Arc::default() })
     }
 
-    /// Keeps a request: when this answers, it is on the disk.
+    /// Writes a request: when this returns, it is on the disk.
     ///
     /// # Errors
-    /// It is larger than all that may be kept, or those of the system.
+    /// The request is larger than `quarantine.max_bytes`, or those of the system.
     pub async fn keep(&self, record: Record) -> io::Result<()> {
         let (dir, max_bytes, kept) = (self.dir.clone(), self.max_bytes, self.kept.clone());
         let job = move || {
-            // One at a time: so the counters about the directory are true, and the disk is not asked for more than it can.
+            // One at a time, so that the counters about the directory are exact.
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             match &mut *kept {
                 Some(kept) => kept.keep(&dir, max_bytes, &record),
@@ -96,7 +96,7 @@ impl Quarantine {
 }
 
 impl Kept {
-    /// What an earlier run has left in the directory, which is made if it is not there.
+    /// Reads what an earlier run has left in the directory, and creates it if it does not exist.
     fn read(dir: &Path) -> io::Result<Kept> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let mut files = Vec::new();
@@ -106,7 +106,7 @@ impl Kept {
                 files.push((entry.path(), entry.metadata()?.len().max(FILE_BYTES)));
             }
         }
-        // Names begin with the time.
+        // Names begin with the time, so this is the order of age.
         files.sort();
         let bytes = files.iter().map(|(_, bytes)| bytes).sum();
         Ok(Kept { files: files.into(), bytes, count: 0, full: LogThrottle::new() })
@@ -116,7 +116,7 @@ impl Kept {
         let head = head(record);
         let size = ((head.len() + record.request.body.len()) as u64).max(FILE_BYTES);
         if size > max_bytes {
-            let why = format!("a request of {size} bytes is over all that may be kept (quarantine.max_bytes)");
+            let why = format!("a request of {size} bytes is larger than quarantine.max_bytes");
             return Err(io::Error::other(why));
         }
         while self.bytes + size > max_bytes
@@ -124,11 +124,11 @@ impl Kept {
         {
             if let Some(suppressed) = self.full.permit() {
                 let file = path.display();
-                warn!(%file, suppressed, "the quarantine is full (quarantine.max_bytes): its oldest requests go");
+                warn!(%file, suppressed, "the quarantine is full (quarantine.max_bytes); its oldest requests are removed");
             }
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                // Somebody may have taken it out already.
+                // An operator may have removed it already.
                 _ => self.bytes -= bytes,
             }
         }
@@ -141,7 +141,7 @@ impl Kept {
     }
 }
 
-/// Writes a file so that it is there whole or not at all.
+/// Writes a file completely or not at all.
 fn write(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     let unfinished = path.with_extension("part");
     let written = (|| {
@@ -152,7 +152,7 @@ fn write(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
         File::open(path.parent().unwrap_or(path))?.sync_all()
     })();
     if written.is_err() {
-        // What is half there is of no use; that it cannot be removed changes nothing.
+        // An incomplete file is removed; if that fails, its name says that it is incomplete.
         let _ = fs::remove_file(&unfinished);
     }
     written
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn the_oldest_make_room_also_those_of_an_earlier_run() {
         let dir = tempfile::tempdir().unwrap();
-        // Small files count a block of the disk each.
+        // Small files count as one block of the disk each.
         let limit = 10_000;
         let mut kept = Kept::read(dir.path()).unwrap();
         for at in 1..=3 {
@@ -282,6 +282,6 @@ mod tests {
         kept.keep(dir.path(), limit, &record(4, vec![0; 8000])).unwrap();
         assert_eq!(names(dir.path()), ["00000000000000000004-000001.http"]);
         assert!(kept.keep(dir.path(), limit, &record(5, vec![0; 10_000])).is_err());
-        assert_eq!(names(dir.path()).len(), 1, "what is too large takes nobody's place");
+        assert_eq!(names(dir.path()).len(), 1, "a request that is too large removes no other");
     }
 }

@@ -1,4 +1,4 @@
-//! One connection's bytes, plain or through TLS; recorded where that is wanted.
+//! The bytes of one connection, plain or through TLS, and their recording.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,7 +22,7 @@ pub(super) struct Stream {
     recording: Option<Recording>,
 }
 
-/// How the bytes come.
+/// The socket, and TLS if the connection has it.
 #[derive(Debug)]
 enum Wire {
     Plain(TcpStream),
@@ -40,19 +40,19 @@ impl Stream {
         Stream { wire: Wire::Tls(Box::new(stream)), recording: None }
     }
 
-    /// Hands to `recording` whatever is read from here on.
+    /// Passes everything that is read from now on to `recording`.
     pub(super) fn record(&mut self, recording: Option<Recording>) {
         self.recording = recording;
     }
 
-    /// Tells the recording how the connection has ended.
+    /// Records how the connection has ended.
     pub(super) fn ended(&mut self, end: End) {
         if let Some(recording) = &mut self.recording {
             recording.ended(end);
         }
     }
 
-    /// Reads into the spare room of `buffer` what is there now; `None` when nothing is.
+    /// Reads what has arrived into the spare room of `buffer`; `None` when nothing has.
     pub(super) async fn read_now(&mut self, buffer: &mut BytesMut) -> Option<io::Result<usize>> {
         poll_fn(|cx| {
             Poll::Ready(match poll_read_buf(Pin::new(&mut *self), cx, buffer) {
@@ -63,7 +63,7 @@ impl Stream {
         .await
     }
 
-    /// Waits until reading may answer something, holding no buffer meanwhile.
+    /// Waits, without a buffer, until there may be something to read.
     pub(super) async fn readable(&self) -> io::Result<()> {
         match &self.wire {
             Wire::Plain(stream) => stream.readable().await,
@@ -77,7 +77,7 @@ impl Stream {
         self.flush().await
     }
 
-    /// Tells the peer that nothing more will be written.
+    /// Ends our side: nothing more will be written.
     pub(super) async fn shut_down(&mut self) -> io::Result<()> {
         self.shutdown().await
     }

@@ -1,13 +1,11 @@
-//! TCP listeners: accept loops that survive errors, and know whom to let in and how many.
+//! TCP listeners: accept loops that survive errors, and admit a limited number of connections.
 
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ipnet::IpNet;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -19,28 +17,31 @@ use tracing::{Instrument, debug, debug_span, warn};
 
 use crate::event::{Loss, Origin, Reason};
 use crate::log_throttle::LogThrottle;
-use crate::memory::{MemoryBudget, MemoryLease};
+use crate::memory::{Allowance, MemoryBudget, MemoryLease};
 use crate::pipeline::Sender;
 use crate::pipeline::accounting::ListenerCounters;
 use crate::protocol::{Protocol, Session};
 
+use super::admission::{Admission, ConnectionSlot};
 use super::capture::Capture;
 use super::clock::Clock;
-use super::connection::{Connection, ConnectionContext};
+use super::connection::Connection;
+use super::context::ConnectionContext;
 use super::options::ListenerOptions;
-use super::read_buffer::{CONNECTION_BYTES, ROOM_RETRY, TLS_BYTES};
+use super::proxy;
+use super::read_buffer::{CONNECTION_BYTES, MEMORY_RETRY, TLS_BYTES};
 use super::stream::Stream;
 use super::tls::Tls;
 
-/// Connections that the kernel keeps for us until we accept them; it allows `net.core.somaxconn` at most, 4096 where nobody
-/// has changed it. When thousands connect at once while others send at full speed, some that found no room were reset.
+/// Connections that the kernel queues until they are accepted. The kernel allows `net.core.somaxconn` at most, 4096 by
+/// default. When thousands connected at the same time under full load, some of those beyond the queue were reset.
 const BACKLOG: i32 = 4096;
-/// After an error of `accept` the next try waits: the first time this long, at most that long.
+/// After an error of `accept` the next attempt waits: the first time this long, at most that long.
 const ACCEPT_RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// The first byte of a TLS connection: a handshake record.
 const TLS_FIRST_BYTE: u8 = 0x16;
 
-/// Counts connections over the life of the process.
+/// Numbers connections over the life of the process.
 static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 
 /// The number of the next connection.
@@ -52,21 +53,21 @@ pub(super) fn next_connection() -> u64 {
 pub struct Listener {
     /// The operator's name for it.
     pub name: Arc<str>,
-    /// What is spoken on it.
+    /// The protocol of its peers.
     pub protocol: Protocol,
     /// Its options.
     pub options: Arc<ListenerOptions>,
     /// Its counters.
     pub counters: Arc<ListenerCounters>,
-    /// What records its connections. `None`, as it is at first: nothing does.
+    /// Records what its connections receive. `None`, the initial value: nothing is recorded.
     pub capture: Option<Arc<Capture>>,
-    /// What its connections share with all others. At first there is no end to it.
+    /// The memory of its connections. Initially without a limit.
     pub memory: Arc<MemoryBudget>,
     socket: TcpListener,
     tls: Option<Tls>,
 }
 
-/// A connection that has been let in.
+/// A connection that has been admitted.
 pub(super) struct Accepted {
     pub(super) stream: Stream,
     pub(super) peer: SocketAddr,
@@ -90,10 +91,10 @@ impl Listener {
         Listener::on(bind(address)?, name, protocol, options, ListenerCounters::new(name.into(), protocol))
     }
 
-    /// A listener on a socket that is bound, which goes on with these counters.
+    /// A listener on a socket that is bound, which continues these counters.
     ///
     /// # Errors
-    /// TLS cannot be set up, or the socket is none to listen on.
+    /// TLS cannot be set up, or the socket does not listen.
     pub fn on(
         socket: Socket,
         name: &str,
@@ -121,7 +122,7 @@ impl Listener {
         self.tls.clone()
     }
 
-    /// The address it is bound to, with the port that the system chose when 0 was asked for.
+    /// The address it is bound to. A port 0 is resolved to the port that the system chose.
     ///
     /// # Errors
     /// Those of the system.
@@ -129,8 +130,8 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Accepts connections until `stop` is cancelled; each is served by a task of its own, tracked by `tasks`, with a
-    /// session that `make` makes for its peer. A task that has not finished by itself when `abort` is cancelled is given up.
+    /// Accepts connections until `stop` is cancelled. A task of its own, tracked by `tasks`, serves each connection with a
+    /// session that `make` makes for its peer. Tasks that have not ended when `abort` is cancelled are aborted.
     pub async fn serve<S: Session>(
         self,
         make: impl Fn(SocketAddr) -> S + Send + Sync + 'static,
@@ -149,13 +150,13 @@ impl Listener {
         self.accept(serve, CONNECTION_BYTES, sender, clock, tasks, stop, abort).await;
     }
 
-    /// Where things come from that no connection brought.
+    /// The origin of events that belong to no connection.
     pub(super) fn origin(&self) -> Origin {
         Origin::new(self.protocol.as_str(), self.name.clone(), "".into(), 0)
     }
 
-    /// The same with whatever `serve` makes of a connection once it is let in, and TLS spoken. Each takes `bytes` of
-    /// memory when it is let in, and more for TLS.
+    /// Like [`Listener::serve`], with the future that `serve` makes of an admitted connection, after its TLS handshake. Each
+    /// connection takes `bytes` of memory when it is admitted, and more for TLS.
     #[expect(clippy::too_many_arguments, reason = "those of `serve`, and one more")]
     pub(super) async fn accept<F: Future<Output = ()> + Send + 'static>(
         self,
@@ -175,32 +176,33 @@ impl Listener {
             counters,
             clock,
             memory: memory.clone(),
-            place: None,
+            allowance: Allowance::default(),
+            admitted_with: None,
             capture,
             tasks: tasks.clone(),
             stop: stop.clone(),
             abort: abort.clone(),
         };
-        let arrive = Arc::new(serve);
-        let admission = Arc::new(Admission::new(&options));
+        let serve = Arc::new(serve);
+        let admission = Arc::new(Admission::new(&options, clock));
         let permits = Arc::new(Semaphore::new(options.max_connections));
         let mut wait = ACCEPT_RETRY.0;
         let trouble = LogThrottle::new();
         loop {
-            // A place first, and memory: who finds none waits in the kernel's queue and costs nothing.
+            // A permit and memory first: until then a new connection waits in the kernel's queue, at no cost for us.
             let accepted = async {
                 let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
-                let room = room_for_one(&memory, bytes, &name).await;
-                Ok::<_, io::Error>((permit, room, socket.accept().await?))
+                let lease = connection_memory(&memory, bytes, &name).await;
+                Ok::<_, io::Error>((permit, lease, socket.accept().await?))
             };
             let accepted = tokio::select! {
                 () = stop.cancelled() => return,
                 accepted = accepted => accepted,
             };
-            let (permit, room, (stream, peer)) = match accepted {
+            let (permit, lease, (stream, peer)) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // A peer that has left already is no trouble of ours.
+                    // A peer that has left already is no fault of ours.
                     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
                         if let Some(suppressed) = trouble.permit() {
                             warn!(listener = &*name, %error, suppressed, "cannot accept connections; trying again");
@@ -214,12 +216,17 @@ impl Listener {
                 }
             };
             wait = ACCEPT_RETRY.0;
-            // Whom a proxy brings is not known yet.
+            let mut context = context.clone();
+            // The address of a peer behind a proxy is not known yet.
             let is_direct = !admission.is_proxy(peer.ip());
-            let place = match is_direct.then(|| admission.admit(peer.ip())).transpose() {
-                Ok(place) => place,
-                Err(why) => {
-                    debug!(listener = &*name, %peer, "connection refused: {why}");
+            let admitted = match is_direct {
+                true => admit(&admission, &mut context, &memory, lease, peer).map(|slot| (Some(slot), None)),
+                false => Ok((None, Some(lease))),
+            };
+            let (slot, unassigned) = match admitted {
+                Ok(admitted) => admitted,
+                Err(reason) => {
+                    debug!(listener = &*name, %peer, reason, "connection refused");
                     context.counters.refused();
                     continue;
                 }
@@ -229,53 +236,70 @@ impl Listener {
             let origin_of =
                 move |peer: SocketAddr| Arc::new(Origin::new(protocol, name.clone(), peer.to_string().into(), number));
             let open = context.counters.connection();
-            let (mut context, tls, arrive, admission) =
-                (context.clone(), tls.clone(), arrive.clone(), admission.clone());
-            context.place = Some(Arc::new(room));
-            let serve = async move {
-                let _places = (permit, place, open);
+            let (tls, serve, admission) = (tls.clone(), serve.clone(), admission.clone());
+            let connection = async move {
+                let _counted = (permit, slot, open);
                 let mut stream = stream;
                 set_options(&stream, &context.options);
                 let opened = context.clock.now().elapsed;
-                let (peer, _place) = if is_direct {
-                    (peer, None)
-                } else {
-                    introduce(&mut stream, peer, &origin_of(peer), &admission, &context, opened).await?
+                let (peer, _slot) = match unassigned {
+                    None => (peer, None),
+                    Some(lease) => {
+                        let origin = origin_of(peer);
+                        introduce(&mut stream, peer, &origin, &admission, &mut context, lease, opened).await?
+                    }
                 };
                 let origin = origin_of(peer);
                 let span = debug_span!("connection", protocol, %peer, connection = number);
-                let serve = async move {
-                    if let Some(mut stream) =
-                        secure(stream, tls.map(|tls| tls.acceptor()), &origin, &context, opened).await
-                    {
+                let serving = async move {
+                    let acceptor = tls.map(|tls| tls.acceptor());
+                    if let Some(mut stream) = secure(stream, acceptor, &origin, &context, opened).await {
                         debug!("connection opened");
                         stream.record(context.recording(&origin, opened));
-                        arrive(Accepted { stream, peer, origin, context, opened }).await;
+                        serve(Accepted { stream, peer, origin, context, opened }).await;
                     }
                 };
-                serve.instrument(span).await;
+                serving.instrument(span).await;
                 Some(())
             };
             let abort = abort.clone();
-            // Boxed, or each of what is context it would keep room for a copy of its own.
-            let serve = Box::pin(serve);
-            tasks.spawn(async move { abort.run_until_cancelled_owned(serve).await });
+            // Boxed: otherwise every future around it would contain a copy of its size.
+            let connection = Box::pin(connection);
+            tasks.spawn(async move { abort.run_until_cancelled_owned(connection).await });
         }
     }
 }
 
+/// Admits a connection of `peer`, whose memory is `lease`, and gives it what its address may use.
+fn admit(
+    admission: &Arc<Admission>,
+    context: &mut ConnectionContext,
+    memory: &Arc<MemoryBudget>,
+    mut lease: MemoryLease,
+    peer: SocketAddr,
+) -> Result<ConnectionSlot, &'static str> {
+    let slot = admission.admit(peer.ip())?;
+    context.memory = memory.of_address(peer.ip());
+    if !lease.assign(&context.memory) {
+        return Err("memory is used up, and its address has its part of the listener's reserve (reserved_bytes)");
+    }
+    context.allowance = slot.allowance.clone();
+    context.admitted_with = Some(Arc::new(lease));
+    Ok(slot)
+}
+
 /// Waits until there is memory for one more connection of a listener.
-pub(super) async fn room_for_one(memory: &Arc<MemoryBudget>, bytes: u64, listener: &str) -> MemoryLease {
-    let mut is_told = false;
+pub(super) async fn connection_memory(memory: &Arc<MemoryBudget>, bytes: u64, listener: &str) -> MemoryLease {
+    let mut is_logged = false;
     loop {
-        if let Some(room) = memory.admit(bytes) {
-            return room;
+        if let Some(lease) = memory.admit(bytes) {
+            return lease;
         }
-        if !is_told {
-            is_told = true;
-            debug!(listener, "there is no memory for another connection (limits.memory_bytes): who comes waits");
+        if !is_logged {
+            is_logged = true;
+            debug!(listener, "no memory for another connection (limits.memory_bytes); new connections wait");
         }
-        sleep(ROOM_RETRY).await;
+        sleep(MEMORY_RETRY).await;
     }
 }
 
@@ -285,7 +309,7 @@ pub(super) async fn room_for_one(memory: &Arc<MemoryBudget>, bytes: u64, listene
 /// Those of the system.
 pub fn bind(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    // A daemon that restarts finds its port again at once.
+    // A daemon that restarts can bind its port again immediately.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -306,29 +330,34 @@ pub(super) fn set_options(stream: &TcpStream, options: &ListenerOptions) {
     }
 }
 
-/// Whom a proxy brings, and its place. A proxy that speaks for itself needs none: its own address says nothing about how
-/// many are behind it. `None`: nobody comes in.
+/// Reads the PROXY header and admits the peer that it names. A proxy that connects for itself (a health check) is not
+/// counted: its own address says nothing about the number of peers behind it. `None`: the connection is refused.
 async fn introduce(
     stream: &mut TcpStream,
     proxy: SocketAddr,
     origin: &Arc<Origin>,
     admission: &Arc<Admission>,
-    context: &ConnectionContext,
+    context: &mut ConnectionContext,
+    lease: MemoryLease,
     opened: Duration,
 ) -> Option<(SocketAddr, Option<ConnectionSlot>)> {
-    let Some(peer) = super::proxy::told(stream, origin, context, opened).await? else { return Some((proxy, None)) };
-    match admission.admit(peer.ip()) {
-        Ok(place) => Some((peer, Some(place))),
-        Err(why) => {
-            debug!(listener = &*origin.listener, %peer, %proxy, "connection refused: {why}");
+    let Some(peer) = proxy::read_header(stream, origin, context, opened).await? else {
+        context.admitted_with = Some(Arc::new(lease));
+        return Some((proxy, None));
+    };
+    let memory = context.memory.clone();
+    match admit(admission, context, &memory, lease, peer) {
+        Ok(slot) => Some((peer, Some(slot))),
+        Err(reason) => {
+            debug!(listener = &*origin.listener, %peer, %proxy, reason, "connection refused");
             context.counters.refused();
             None
         }
     }
 }
 
-/// Speaks TLS where the listener has it; with `allow_plain` only to those who begin like it. `None`: it came to nothing,
-/// and a loss says so.
+/// Makes the TLS handshake if the listener has TLS; with `allow_plain` only if the connection begins like TLS. `None`: it
+/// failed, and a loss reports it.
 async fn secure(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
@@ -345,11 +374,11 @@ async fn secure(
     };
     let Ok(Ok(peeked @ 1..)) = peeked else { return None };
     if first[0] != TLS_FIRST_BYTE {
-        let is_welcome = context.options.tls.as_ref().is_some_and(|tls| tls.allow_plain);
-        if is_welcome {
+        let is_plain_allowed = context.options.tls.as_ref().is_some_and(|tls| tls.allow_plain);
+        if is_plain_allowed {
             return Some(Stream::plain(stream));
         }
-        let detail = "this listener speaks TLS, and these bytes do not (tls.allow_plain accepts both)";
+        let detail = "the listener expects TLS, and these bytes are not TLS (tls.allow_plain accepts both)";
         refuse(origin, context, Reason::Malformed, &first[..peeked], detail).await;
         return None;
     }
@@ -357,21 +386,16 @@ async fn secure(
         handshake = timeout_at(deadline, acceptor.accept(stream)) => handshake,
         () = context.stop.cancelled() => return None,
     };
-    match handshake {
-        Ok(Ok(stream)) => Some(Stream::tls(stream)),
-        Ok(Err(error)) => {
-            refuse(origin, context, Reason::Malformed, &[], &format!("the TLS handshake failed: {error}")).await;
-            None
-        }
-        Err(_) => {
-            refuse(origin, context, Reason::Malformed, &[], "the TLS handshake took longer than handshake_timeout")
-                .await;
-            None
-        }
-    }
+    let detail = match handshake {
+        Ok(Ok(stream)) => return Some(Stream::tls(stream)),
+        Ok(Err(error)) => format!("the TLS handshake failed: {error}"),
+        Err(_) => "the TLS handshake took longer than handshake_timeout".to_owned(),
+    };
+    refuse(origin, context, Reason::Malformed, &[], &detail).await;
+    None
 }
 
-/// Reports bytes that never reached a session.
+/// Reports bytes that no session received as lost.
 pub(super) async fn refuse(
     origin: &Arc<Origin>,
     context: &ConnectionContext,
@@ -383,124 +407,4 @@ pub(super) async fn refuse(
     context.counters.received(lost);
     let loss = Loss { reason, bytes: lost, events: None, detail, excerpt: bytes };
     context.sender.send(context.loss(origin, 0, loss)).await;
-}
-
-/// Who may come in, and how many from one address.
-#[derive(Debug)]
-struct Admission {
-    allow: Vec<IpNet>,
-    proxies: Vec<IpNet>,
-    per_address: Option<usize>,
-    inside: Mutex<HashMap<IpAddr, usize>>,
-}
-
-/// Connections from one address where the operator has not set a number. Loopback is exempt then: a relay on this
-/// machine speaks for many.
-const DEFAULT_PER_ADDRESS: usize = 64;
-
-impl Admission {
-    fn new(options: &ListenerOptions) -> Self {
-        Admission {
-            allow: options.allow.clone(),
-            proxies: options.proxy_protocol.clone(),
-            per_address: options.max_connections_per_address,
-            inside: Mutex::default(),
-        }
-    }
-
-    /// Whether connections from there begin with a PROXY header.
-    fn is_proxy(&self, address: IpAddr) -> bool {
-        self.proxies.iter().any(|net| net.contains(&address.to_canonical()))
-    }
-
-    fn admit(self: &Arc<Self>, address: IpAddr) -> Result<ConnectionSlot, &'static str> {
-        let address = address.to_canonical();
-        if !self.allow.is_empty() && !self.allow.iter().any(|net| net.contains(&address)) {
-            return Err("its address is not allowed (allow)");
-        }
-        let limit = match self.per_address {
-            Some(limit) => limit,
-            None if address.is_loopback() => usize::MAX,
-            None => DEFAULT_PER_ADDRESS,
-        };
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = inside.entry(address).or_default();
-        if *count >= limit {
-            return Err("too many connections from its address (max_connections_per_address)");
-        }
-        *count += 1;
-        Ok(ConnectionSlot { admission: self.clone(), address })
-    }
-}
-
-/// A connection's place; given back when dropped.
-#[derive(Debug)]
-struct ConnectionSlot {
-    admission: Arc<Admission>,
-    address: IpAddr,
-}
-
-impl Drop for ConnectionSlot {
-    fn drop(&mut self) {
-        let mut inside = self.admission.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = inside.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                inside.remove(&self.address);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn admission(allow: &[&str], per_address: Option<usize>) -> Arc<Admission> {
-        let allow = allow.iter().map(|net| net.parse().unwrap()).collect();
-        let options = ListenerOptions { allow, max_connections_per_address: per_address, ..Default::default() };
-        Arc::new(Admission::new(&options))
-    }
-
-    #[test]
-    fn only_allowed_addresses_come_in_and_mapped_ones_count_as_what_they_are() {
-        let admission = admission(&["10.0.0.0/8", "::1/128"], None);
-        assert!(admission.admit("10.1.2.3".parse().unwrap()).is_ok());
-        assert!(admission.admit("::ffff:10.1.2.3".parse().unwrap()).is_ok());
-        assert!(admission.admit("11.0.0.1".parse().unwrap()).is_err());
-        assert!(admission.admit("127.0.0.1".parse().unwrap()).is_err());
-    }
-
-    #[test]
-    fn proxies_are_known_by_their_networks_mapped_or_not() {
-        let proxy_protocol = vec!["10.0.0.0/8".parse().unwrap()];
-        let admission = Admission::new(&ListenerOptions { proxy_protocol, ..Default::default() });
-        assert!(admission.is_proxy("10.1.2.3".parse().unwrap()));
-        assert!(admission.is_proxy("::ffff:10.1.2.3".parse().unwrap()));
-        assert!(!admission.is_proxy("11.0.0.1".parse().unwrap()));
-        assert!(!Admission::new(&ListenerOptions::default()).is_proxy("10.1.2.3".parse().unwrap()));
-    }
-
-    #[test]
-    fn an_address_has_so_many_places_and_gets_them_back() {
-        let address = "192.0.2.1".parse().unwrap();
-        let admission = admission(&[], None);
-        let mut places: Vec<_> = (0..DEFAULT_PER_ADDRESS).map(|_| admission.admit(address).unwrap()).collect();
-        assert!(admission.admit(address).is_err());
-        places.pop();
-        places.push(admission.admit(address).unwrap());
-        places.clear();
-        assert!(admission.inside.lock().unwrap().is_empty());
-    }
-
-    #[test]
-    fn loopback_is_limited_only_when_the_operator_says_so() {
-        let address = "127.0.0.1".parse().unwrap();
-        let free = admission(&[], None);
-        let places: Vec<_> = (0..1000).map(|_| free.admit(address)).collect();
-        assert!(places.iter().all(Result::is_ok));
-        let limited = admission(&[], Some(1));
-        let _place = limited.admit(address).unwrap();
-        assert!(limited.admit(address).is_err());
-    }
 }

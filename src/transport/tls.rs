@@ -1,4 +1,4 @@
-//! TLS by rustls: certificates from files, client certificates on request, both exchanged while it runs.
+//! TLS by rustls: certificates from files, optional client certificates, both replaced while the listener serves.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ struct Shared {
     current: Mutex<Current>,
 }
 
-/// What accepts connections now, and what the files were that it was made of.
+/// The acceptor of new connections, and a digest of the files that it was made of.
 struct Current {
     acceptor: TlsAcceptor,
     files: Vec<u8>,
@@ -60,16 +60,15 @@ impl Tls {
         Ok(Tls(Arc::new(Shared { options: options.clone(), current })))
     }
 
-    /// What accepts a connection that comes now.
+    /// The acceptor for a new connection.
     pub fn acceptor(&self) -> TlsAcceptor {
         self.current().acceptor.clone()
     }
 
-    /// Reads the files again. Connections that are accepted from now on use them; those that are open go on. Answers
-    /// whether the files are others than before.
+    /// Reads the files again. New connections use them; open connections continue. Returns whether the files have changed.
     ///
     /// # Errors
-    /// As for [`Tls::open`]; what was read before stays in force.
+    /// As for [`Tls::open`]; the files that were read before stay in use.
     pub fn reread(&self) -> Result<bool, TlsError> {
         let files = Files::read(&self.0.options)?;
         let digest = files.digest();
@@ -86,7 +85,7 @@ impl Tls {
     }
 }
 
-/// What stands in the files.
+/// The contents of the files.
 struct Files {
     cert: Vec<u8>,
     key: Vec<u8>,
@@ -100,7 +99,7 @@ impl Files {
         Ok(Files { cert: read(&options.cert)?, key: read(&options.key)?, client_ca })
     }
 
-    /// The same for the same files.
+    /// A digest of the contents.
     fn digest(&self) -> Vec<u8> {
         let files = [Some(&self.cert), Some(&self.key), self.client_ca.as_ref()];
         files.into_iter().flatten().flat_map(|file| digest(&SHA256, file).as_ref().to_vec()).collect()

@@ -150,7 +150,7 @@ impl DrivenSession {
             bytes = &bytes[progress.consumed..];
             self.events += self.out.batch.take().len();
             if progress.flow != Flow::Again {
-                return self.out.hold.take();
+                return self.out.throttle.take();
             }
         }
     }

@@ -81,6 +81,8 @@ fn every_option_of_a_listener_is_read_from_the_file() {
         allow: vec!["10.0.0.0/8".parse().unwrap(), "192.0.2.7/32".parse().unwrap(), "::1/128".parse().unwrap()],
         proxy_protocol: vec!["10.0.0.5/32".parse().unwrap()],
         emit_definitions: true,
+        max_losses_per_second: 9,
+        reserved_bytes: 10 << 10,
         tls: Some(tls),
         capture: Some(CaptureOptions { dir: "cap".into(), max_bytes: 3 << 20 }),
     };
@@ -116,6 +118,8 @@ close_linger = "8ms"
 allow = ["10.1.2.3/8", "192.0.2.7", "::1"]
 proxy_protocol = ["10.0.0.5"]
 emit_definitions = true
+max_losses_per_second = 9
+reserved_bytes = "10KiB"
 tls = { cert = "c.pem", key = "k.pem", client_ca = "a.pem", allow_plain = true }
 capture = { dir = "cap", max_bytes = "3MiB" }
 list_layout = "padded32"
@@ -283,7 +287,7 @@ fn the_effective_configuration_reads_as_itself() {
 fn the_effective_configuration_has_defaults_and_options_that_are_not_set() {
     let effective = read("[sinks.a]\ntype = \"discard\"\nbuffer_bytes = 65536\n").effective;
     assert!(effective.starts_with(
-        "[limits]\nmemory_bytes = \"256MiB\"\n# threads is not set\nshutdown_grace = \"10s\"\n\n[admin]\n"
+        "[limits]\nmemory_bytes = \"256MiB\"\n# memory_per_address is not set\n# threads is not set\nshutdown_grace = \"10s\"\n\n[admin]\n"
     ));
     assert!(effective.contains("\nlisten = \"127.0.0.1:8136\"\n"));
     assert!(effective.contains("\nallow = []\n"));

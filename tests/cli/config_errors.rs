@@ -48,7 +48,7 @@ rotate_bytes = "1M"
     |                ^^^^^ allowed: 1MiB to 1024GiB
 t.toml:3:1: unknown key `memory` in [limits]
   3 | memory = 1
-    | ^^^^^^ allowed keys: memory_bytes, threads, shutdown_grace
+    | ^^^^^^ allowed keys: memory_bytes, memory_per_address, threads, shutdown_grace
 t.toml:7:1: unknown key `lissten` in [listeners.spans]
   7 | lissten = "127.0.0.1:8136"
     | ^^^^^^^ did you mean `listen`?

@@ -26,6 +26,7 @@ mod faults_clock;
 mod faults_pace;
 mod memory;
 mod memory_flood;
+mod peers;
 mod proxy;
 mod reload;
 mod service;

@@ -1,7 +1,7 @@
-//! The daemon under floods of every protocol, with a sink that stands still: it takes no more memory than it was given,
-//! pushes back, keeps its counters, and serves who means well.
+//! The daemon under floods of every protocol, with a stalled sink: it stays within its memory limit, applies backpressure,
+//! keeps its counters, and serves ordinary peers.
 //!
-//! The binary in a process of its own: its peak is what the system says of it.
+//! The binary runs in a process of its own, whose peak the system reports.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -23,9 +23,9 @@ use tokio::time::timeout;
 const MIB: u64 = 1 << 20;
 /// `limits.memory_bytes` below.
 const LIMIT: u64 = 64 * MIB;
-/// What the allocator keeps of memory that was given back, and what it wastes between pieces.
+/// Freed memory that the allocator keeps, and fragmentation.
 const ALLOCATOR: u64 = 32 * MIB;
-/// A peer that is not read for so long is pushed back.
+/// A peer that is not read for this long is under backpressure.
 const PUSHED_BACK: Duration = Duration::from_millis(500);
 
 fn configuration(dir: &Path) -> String {
@@ -36,14 +36,17 @@ limits = {{ memory_bytes = {LIMIT}, threads = 2, shutdown_grace = "50s" }}
 admin.listen = "127.0.0.1:0"
 [listeners.spans]
 protocol = "datadog"
+reserved_bytes = "256KiB"
 listen = "127.0.0.1:0"
 message_timeout = "2s"
 [listeners.java]
 protocol = "bytefrog"
+reserved_bytes = "256KiB"
 listen = "127.0.0.1:0"
 max_message_bytes = "1MiB"
 [listeners.desktops]
 protocol = "endless"
+reserved_bytes = "256KiB"
 listen = "127.0.0.1:0"
 max_body_bytes = "4MiB"
 max_inflated_bytes = "4MiB"
@@ -53,6 +56,7 @@ dedup.entries = 1000
 message_timeout = "2s"
 [listeners.zorka]
 protocol = "zico"
+reserved_bytes = "256KiB"
 listen = "127.0.0.1:0"
 max_body_bytes = "4MiB"
 max_inflated_bytes = "4MiB"
@@ -63,6 +67,7 @@ state_dir = "{dir}"
 message_timeout = "2s"
 [listeners.ruby]
 protocol = "rbkit"
+reserved_bytes = "256KiB"
 listen_publish = "127.0.0.1:0"
 message_timeout = "2s"
 max_message_bytes = "4MiB"
@@ -73,7 +78,7 @@ buffer_bytes = "1MiB"
     )
 }
 
-/// The daemon, whose stdout nobody reads until [`Daemon::read`].
+/// The daemon, whose stdout is not read until [`Daemon::read`].
 struct Daemon {
     binary: Binary,
     stdout: Option<ChildStdout>,
@@ -96,13 +101,13 @@ impl Daemon {
         self.binary.address(listener)
     }
 
-    /// From now on somebody reads what it writes.
+    /// From now on its stdout is read.
     fn read(&mut self) {
         let (stdout, events) = (BufReader::new(self.stdout.take().unwrap()), self.events.clone());
         thread::spawn(move || {
             let mut knows_work = false;
             for line in stdout.lines().map(Result::unwrap) {
-                // One of very many is enough.
+                // One event per flood is enough.
                 if !line.contains(r#""name":"work""#) || !std::mem::replace(&mut knows_work, true) {
                     events.lock().unwrap().push(serde_json::from_str(&line).unwrap());
                 }
@@ -126,59 +131,59 @@ fn memory(binary: &Binary, figure: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// Connects and sends; stops when it is not read. Answers the connection, and whether all was taken.
+/// Connects and sends; stops when it is not read. Returns the connection, and whether everything was sent.
 async fn send(address: SocketAddr, bytes: &[u8]) -> (TcpStream, bool) {
-    let mut stream = within("the system takes a connection", TcpStream::connect(address)).await.unwrap();
+    let mut stream = within("the connection is established", TcpStream::connect(address)).await.unwrap();
     let is_sent = matches!(timeout(PUSHED_BACK, stream.write_all(bytes)).await, Ok(Ok(())));
     (stream, is_sent)
 }
 
-/// So many peers at once, each of which sends what `bytes` makes of its number.
+/// Opens `peers` connections at the same time; each sends `bytes` of its number.
 async fn flood(address: SocketAddr, peers: u64, bytes: impl Fn(u64) -> Vec<u8>) -> Vec<(TcpStream, bool)> {
     let mut sending = tokio::task::JoinSet::new();
     for number in 0..peers {
         let bytes = bytes(number);
         sending.spawn(async move { send(address, &bytes).await });
     }
-    within("every peer has sent what is taken", sending.join_all()).await
+    within("every peer has sent what the daemon accepts", sending.join_all()).await
 }
 
 fn request(head: &str, length: u64, body: &[u8]) -> Vec<u8> {
     [format!("{head}\r\nHost: h\r\nContent-Length: {length}\r\n\r\n").as_bytes(), body].concat()
 }
 
-/// A dictionary of so many texts of 1000 bytes.
+/// A dictionary of `texts` texts of 1000 bytes.
 fn dictionary(texts: u64) -> Vec<u8> {
     let texts = (1..=texts).flat_map(|id| wire::string(id, &format!("{id:01000}")));
     [&[0xDD, 0, 0, 0, 0, 1][..], &u64::MAX.to_be_bytes()].concat().into_iter().chain(texts).collect()
 }
 
-/// What it answers to a request, as far as it comes.
+/// The status line of a response; empty if the connection ends before.
 async fn answer(stream: &mut TcpStream) -> String {
     let mut answer = vec![0; 12];
-    match within("an answer", stream.read_exact(&mut answer)).await {
+    match within("a response", stream.read_exact(&mut answer)).await {
         Ok(_) => String::from_utf8_lossy(&answer).into_owned(),
         Err(_) => String::new(),
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn floods_of_all_protocols_at_a_sink_that_stands_still_fit_into_the_memory_it_was_given() {
+async fn floods_of_all_protocols_at_a_stalled_sink_fit_into_memory_bytes() {
     let directory = tempfile::tempdir().unwrap();
     let mut daemon = Daemon::start(directory.path());
     let [spans, java, desktops, zorka, ruby] =
         ["spans", "java", "desktops", "zorka", "ruby"].map(|name| daemon.address(name));
 
-    // Who is there before, and says a word.
+    // A connection from before the floods.
     let (mut quiet, _) = send(spans, &wire::process()).await;
 
-    // The sink takes nothing: what is decoded waits in its queue, then before it; then nobody is read.
+    // The sink takes nothing: decoded batches wait in its queue, then before it; then no connection is read.
     let work = wire::work(100_000).0;
     let workers = flood(spans, 20, |_| work.clone()).await;
-    assert!(workers.iter().any(|(_, is_sent)| !is_sent), "somebody is pushed back");
+    assert!(workers.iter().any(|(_, is_sent)| !is_sent), "no peer is under backpressure");
     daemon.assert_within_its_memory("20 peers at a sink that stands still");
 
-    // Bodies that arrive and cannot go out, and bodies of which half arrives.
+    // Complete bodies whose events cannot be written, and incomplete bodies.
     let body = vec![b'x'; 4 * MIB as usize - 1];
     let hash = "0".repeat(128);
     let uploads = flood(desktops, 60, |number| {
@@ -188,18 +193,18 @@ async fn floods_of_all_protocols_at_a_sink_that_stands_still_fit_into_the_memory
     .await;
     daemon.assert_within_its_memory("bodies");
 
-    // The reader comes back, and everything else is let go: also what the system has taken and nobody has read.
+    // The reader returns, and all other connections are reset, with the bytes that were not read.
     daemon.read();
     workers.into_iter().chain(uploads).for_each(|(stream, _)| crate::live::reset(stream));
-    daemon.until_event("work goes on", |event| event["name"] == "work").await;
+    daemon.until_event("decoding of spans continues", |event| event["name"] == "work").await;
 
-    // Dictionaries, and many small pieces of half messages.
+    // Dictionaries, and many incomplete messages.
     let words = dictionary(4000);
     let hoarders = flood(spans, 20, |_| words.clone()).await;
     daemon.assert_within_its_memory("dictionaries");
     let half = [wire::process(), wire::string_head(1, 1_000_000), vec![b'x'; 900_000]].concat();
     let halves = flood(spans, 200, |_| half.clone()).await;
-    daemon.assert_within_its_memory("half strings");
+    daemon.assert_within_its_memory("incomplete strings");
     drop(halves);
 
     // Symbols of many sessions.
@@ -219,37 +224,37 @@ async fn floods_of_all_protocols_at_a_sink_that_stands_still_fit_into_the_memory
     daemon.assert_within_its_memory("symbols");
     drop(sessions);
 
-    // Half messages that must be held at once: a frame that is one long text.
+    // Incomplete messages that are buffered at the same time: a frame with one long text.
     let mut event = vec![0x83, 0, 6, 9, 0, 2, 0x91, 0x82, 0, 9, 2, 0x91, 0x81, 12, 0xDB];
     event.extend_from_slice(&4_000_000_u32.to_be_bytes());
     event.resize(event.len() + 4_000_000, b'x');
     let frame = frame(0, &event);
     let half = [hello("PUB"), frame[..3_500_000].to_vec()].concat();
     let stuck = flood(ruby, 40, |_| half.clone()).await;
-    daemon.assert_within_its_memory("half messages");
+    daemon.assert_within_its_memory("incomplete messages");
     daemon
-        .until_event("half messages for which there is no memory end, and say so", |event| {
+        .until_event("incomplete messages that exceed the memory limit are reported as lost", |event| {
             event["loss"]["detail"].as_str().is_some_and(|detail| detail.contains("limits.memory_bytes"))
                 && event["origin"]["protocol"] == "rbkit"
         })
         .await;
 
-    // Connections that say nothing.
+    // Connections that send nothing.
     let silent = flood(java, 300, |_| Vec::new()).await;
     daemon.assert_within_its_memory("connections");
 
-    // Who was there before is heard, while the others still hold what they have.
+    // The connection from before is served while the others keep their memory.
     quiet.write_all(&[wire::named_span(1, "quiet"), wire::trace()].concat()).await.unwrap();
-    daemon.until_event("the quiet one is heard", |event| event["name"] == "quiet").await;
-    // So is who comes new.
+    daemon.until_event("the span of the quiet connection", |event| event["name"] == "quiet").await;
+    // A new connection is served, too.
     let (_new, _) = send(spans, &[wire::process(), wire::named_span(1, "new"), wire::trace()].concat()).await;
-    daemon.until_event("a new one is heard", |event| event["name"] == "new").await;
+    daemon.until_event("the span of the new connection", |event| event["name"] == "new").await;
 
     drop((hoarders, stuck, silent, quiet));
     daemon.binary.signal("TERM");
     let ended = daemon.binary.end();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    // What the counters say, by the lines that the log ends with.
+    // The counters, from the last lines of the log.
     for listener in ["spans", "java", "desktops", "zorka", "ruby"] {
         let line = ended.line(&format!("INFO listener {listener} (")).to_owned();
         let line =
@@ -262,7 +267,7 @@ async fn floods_of_all_protocols_at_a_sink_that_stands_still_fit_into_the_memory
     assert_eq!(number_before(line, " events ="), number_before(line, " written"), "{line}");
 }
 
-/// The number in front of these words.
+/// The number before these words.
 fn number_before(line: &str, words: &str) -> i128 {
     let before = &line[..line.find(words).unwrap_or_else(|| panic!("no {words:?} in {line}"))];
     before.rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("{line}"))

@@ -1,5 +1,4 @@
-//! PROXY headers on real sockets: whom a balancer brings, what comes behind the header, and what becomes of headers that
-//! are none.
+//! PROXY headers on real sockets: the peer that a header names, the bytes behind it, and bytes that are no header.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tributary::capture::{MAGIC, Reader, What};
 
-/// The test connects from here unless it says otherwise.
+/// The address from which most tests connect.
 const BALANCER: &str = "proxy_protocol = [\"127.0.0.1\"]";
 
 const ONE: &str = "192.0.2.7:4711";
@@ -34,7 +33,7 @@ fn header(version: u8, source: &str) -> Vec<u8> {
     bytes
 }
 
-/// A header of version 2 in which a balancer speaks for itself.
+/// A header of version 2 for the balancer's own connection.
 fn local() -> Vec<u8> {
     let mut bytes = Vec::new();
     ProxyHeader::with_local().encode_v2(&mut bytes).unwrap();
@@ -54,14 +53,14 @@ async fn connect_from(daemon: &Daemon, address: [u8; 4]) -> TcpStream {
     stream
 }
 
-/// The peer that a span of this name came from.
+/// The peer of the span with this name.
 fn peer_of<'a>(events: &'a [Value], name: &str) -> &'a str {
     let span = events.iter().find(|event| event["name"] == name).unwrap();
     span["origin"]["peer"].as_str().unwrap()
 }
 
 #[tokio::test]
-async fn whom_the_header_names_is_the_peer_and_what_follows_is_decoded() {
+async fn the_address_in_the_header_is_the_peer_and_the_bytes_behind_it_are_decoded() {
     let daemon = Daemon::with(&format!("{BALANCER}\nspan_idle = \"1h\"")).await;
     let mut bytes = 0;
     for (name, header) in [
@@ -92,13 +91,13 @@ async fn whom_the_header_names_is_the_peer_and_what_follows_is_decoded() {
             assert_eq!(event["origin"]["peer"], peer, "{name}");
         }
     }
-    // Headers are in no counters.
+    // Headers are not counted.
     assert_eq!(totals.listeners[0].bytes_in, bytes);
     assert_eq!((totals.listeners[0].connections, totals.listeners[0].lost()), (12, 0));
 }
 
 #[tokio::test]
-async fn a_balancer_that_speaks_for_itself_is_the_peer_and_always_comes_in() {
+async fn a_balancer_that_connects_for_itself_is_the_peer_and_always_admitted() {
     let options = format!("{BALANCER}\nmax_connections_per_address = 1\nallow = [\"192.0.2.0/24\"]");
     let daemon = Daemon::with(&options).await;
     let unix = [b"\r\n\r\n\0\r\nQUIT\n\x21\x31\0\xD8", &[b'/'; 216][..]].concat();
@@ -117,7 +116,7 @@ async fn a_balancer_that_speaks_for_itself_is_the_peer_and_always_comes_in() {
 }
 
 #[tokio::test]
-async fn places_and_permissions_are_those_of_the_addresses_that_are_told() {
+async fn limits_and_permissions_apply_to_the_addresses_in_headers() {
     let options = format!("{BALANCER}\nmax_connections_per_address = 1\nallow = [\"192.0.2.0/24\", \"2001:db8::/32\"]");
     let daemon = Daemon::with(&options).await;
     let come = async |version: u8, source: &str, name: &str| {
@@ -138,7 +137,7 @@ async fn places_and_permissions_are_those_of_the_addresses_that_are_told() {
     daemon.until_named("six").await;
     daemon.until_named("neighbour").await;
     send_all(first, &[]).await;
-    daemon.until_totals("its place is free", |counters| counters.connections_open == 2).await;
+    daemon.until_totals("its slot is free", |counters| counters.connections_open == 2).await;
     let again = come(2, ONE, "again").await;
     daemon.until_named("again").await;
     drop((neighbour, six, again));
@@ -149,7 +148,7 @@ async fn places_and_permissions_are_those_of_the_addresses_that_are_told() {
 }
 
 #[tokio::test]
-async fn nobody_else_is_believed() {
+async fn a_header_from_an_address_outside_proxy_protocol_is_ignored() {
     let daemon = Daemon::with("proxy_protocol = [\"127.0.0.1\", \"10.0.0.0/8\"]\nclose_linger = \"5s\"").await;
     let liar = connect_from(&daemon, [127, 0, 0, 2]).await;
     let address = liar.local_addr().unwrap().to_string();
@@ -161,7 +160,7 @@ async fn nobody_else_is_believed() {
     let Stopped { events, totals } = daemon.stop().await;
     assert_eq!(peer_of(&events, "direct"), own);
     assert_eq!(spans(&events).len(), 1);
-    // To this protocol it is a wrong first byte, with all that follows.
+    // For this protocol the header is an invalid first byte, and all bytes after it are lost.
     let lost = (lie.len() + hello("after a lie").len()) as u64;
     let loss = events.iter().find(|event| event["kind"] == "loss").unwrap();
     assert_eq!((&loss["origin"]["peer"], &loss["loss"]["bytes"]), (&address.into(), &lost.into()));
@@ -178,13 +177,13 @@ async fn without_the_option_a_header_is_ordinary_input() {
 }
 
 #[tokio::test]
-async fn what_is_no_header_is_a_loss_at_its_place_and_the_end_of_that_connection_alone() {
+async fn bytes_that_are_no_header_are_a_loss_and_end_that_connection_only() {
     let daemon = Daemon::with(&format!("{BALANCER}\nspan_idle = \"1h\"")).await;
     let mut other = daemon.connect().await;
     other.write_all(&[header(2, ONE), hello("undisturbed")].concat()).await.unwrap();
     let signature = b"\r\n\r\n\0\r\nQUIT\n";
     let endless = [&b"PROXY TCP4 "[..], &[b'1'; 96]].concat();
-    // The bytes, and where they are wrong.
+    // The bytes, and the offset of the error.
     let cases: [(Vec<u8>, usize); 8] = [
         (hello("no header"), 0),
         (b"PROXY TCP4 192.0.2.7 10.0.0.1 4711 x\r\n".to_vec(), 35),
@@ -193,7 +192,7 @@ async fn what_is_no_header_is_a_loss_at_its_place_and_the_end_of_that_connection
         ([signature, &b"\x11\x11\0\x0C"[..], &[1; 12]].concat(), 12),
         ([signature, &b"\x21\x71\0\x0C"[..], &[1; 12]].concat(), 13),
         ([signature, &b"\x21\x11\0\x0B"[..], &[1; 11]].concat(), 14),
-        // A length that nobody's header has: nothing is waited for, nor allocated.
+        // A length over the limit: nothing is awaited or allocated.
         ([signature, &b"\x21\x11\xFF\xFF"[..]].concat(), 14),
     ];
     let lost: u64 = cases.iter().map(|(bytes, _)| bytes.len() as u64).sum();
@@ -202,7 +201,7 @@ async fn what_is_no_header_is_a_loss_at_its_place_and_the_end_of_that_connection
         stream.write_all(&bytes).await.unwrap();
         assert_is_closed(&mut stream).await;
         let has_it = |events: &[Value]| losses(events).len() > number;
-        let events = daemon.until("the loss is told", has_it).await;
+        let events = daemon.until("the loss is reported", has_it).await;
         let event = events.iter().rfind(|event| event["kind"] == "loss").unwrap();
         let loss = &event["loss"];
         assert_eq!(event["origin"]["peer"], stream.local_addr().unwrap().to_string());
@@ -223,7 +222,7 @@ async fn what_is_no_header_is_a_loss_at_its_place_and_the_end_of_that_connection
 async fn a_header_that_is_cut_or_slow_is_a_loss_and_silence_is_none() {
     let daemon = Daemon::with(&format!("{BALANCER}\nhandshake_timeout = \"300ms\"")).await;
     let whole = header(2, ONE);
-    // What a balancer does that looks whether somebody listens.
+    // A balancer's health check connects and closes.
     send_all(daemon.connect().await, &[]).await;
     let mut silent = daemon.connect().await;
     let cut = [&whole[..1], &whole[..16], &whole[..whole.len() - 1], b"PROXY TCP4 192.0.2.7"];
@@ -252,23 +251,23 @@ async fn a_stop_does_not_wait_for_a_header() {
     let mut silent = daemon.connect().await;
     let mut halting = daemon.connect().await;
     halting.write_all(b"PROXY TCP4").await.unwrap();
-    daemon.until_totals("both are there", |counters| counters.connections_open == 2).await;
+    daemon.until_totals("both connections are open", |counters| counters.connections_open == 2).await;
     let stopped = daemon.stop().await;
     assert_is_closed(&mut silent).await;
     assert_is_closed(&mut halting).await;
-    // If it had been seen.
+    // The header, if it was read.
     assert!([0, 10].contains(&stopped.totals.listeners[0].lost()));
 }
 
 #[tokio::test]
-async fn requests_over_http_come_from_whom_the_header_names() {
+async fn requests_over_http_come_from_the_address_in_the_header() {
     let http = "[listeners.test]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
     let daemon = Daemon::start(&format!("{http}{BALANCER}\n")).await;
     let request = fs::read("tests/data/endless/v3-mixed/request.http").unwrap();
     let mut stream = daemon.connect().await;
     stream.write_all(&[header(2, SIX), request].concat()).await.unwrap();
     let mut status = [0; 15];
-    within("the answer", stream.read_exact(&mut status)).await.unwrap();
+    within("the response", stream.read_exact(&mut status)).await.unwrap();
     assert_eq!(&status, b"HTTP/1.1 200 OK");
     // Without a header no request is read.
     let mut bare = daemon.connect().await;
@@ -282,7 +281,7 @@ async fn requests_over_http_come_from_whom_the_header_names() {
 }
 
 #[tokio::test]
-async fn what_is_recorded_is_what_comes_behind_the_header() {
+async fn a_capture_contains_the_bytes_behind_the_header() {
     let home = tempfile::tempdir().unwrap();
     let capture = format!("capture.dir = {:?}", home.path().display().to_string());
     let daemon = Daemon::with(&format!("{BALANCER}\n{capture}")).await;

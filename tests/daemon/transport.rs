@@ -1,5 +1,7 @@
 //! How connections end and who may open them: time limits, half-closes, resets, limits on their number.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::live::{Daemon, assert_is_closed, losses, reset, send_all, spans, until, wire, within};
@@ -9,11 +11,16 @@ use tokio::net::TcpStream;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tributary::event::{Header, Position, Severity};
-use tributary::pipeline::Sinks;
+use tributary::decode::Offline;
+use tributary::event::{Header, Loss, Origin, Position, Reason, Severity, UnixNanos, semconv};
+use tributary::memory::{Amplification, MemoryBudget};
+use tributary::pipeline::accounting::ListenerCounters;
+use tributary::pipeline::{Sinks, Workers};
+use tributary::protocol::datadog::{self, DatadogSession};
 use tributary::protocol::{Awaiting, End, Flow, Now, Output, Progress, Protocol, Session};
-use tributary::sink::memory::Memory;
+use tributary::sink::memory::{Memory, MemoryLines};
 use tributary::transport::clock::Clock;
+use tributary::transport::options::ListenerOptions;
 use tributary::transport::tcp::Listener;
 
 /// A connection on which the first span, `name`, was sent and has gone out.
@@ -36,7 +43,7 @@ fn assert_lost(events: &[Value], reason: &str, bytes: usize) {
 }
 
 #[tokio::test]
-async fn who_does_not_say_hello_in_time_is_disconnected() {
+async fn a_peer_without_a_first_message_is_disconnected_after_handshake_timeout() {
     let daemon = Daemon::with("handshake_timeout = \"300ms\"").await;
     // Only the first message is subject to that limit.
     let mut other = with_span(&daemon, "before").await;
@@ -50,13 +57,13 @@ async fn who_does_not_say_hello_in_time_is_disconnected() {
 }
 
 #[tokio::test]
-async fn a_message_that_drips_is_given_up_after_message_timeout() {
+async fn a_message_that_arrives_too_slowly_ends_its_connection_after_message_timeout() {
     let daemon = Daemon::with("message_timeout = \"500ms\"\nmin_message_rate = 0").await;
     let mut other = with_span(&daemon, "before").await;
     let mut dripping = with_span(&daemon, "dripping").await;
     let span = wire::span(1);
     dripping.write_all(&span[..10]).await.unwrap();
-    // Bytes keep coming, but the message does not become whole.
+    // Bytes arrive, but the message does not become complete.
     for byte in &span[10..82] {
         sleep(Duration::from_millis(20)).await;
         if dripping.write_all(&[*byte]).await.is_err() {
@@ -91,7 +98,7 @@ async fn a_long_message_has_the_time_that_its_bytes_take_at_the_lowest_rate() {
 }
 
 #[tokio::test]
-async fn a_long_string_that_drips_is_given_up_although_its_bytes_are_read() {
+async fn a_long_string_that_arrives_too_slowly_ends_its_connection_although_its_bytes_are_consumed() {
     let daemon = Daemon::with("message_timeout = \"300ms\"\nmin_message_rate = 0").await;
     let mut stream = daemon.connect().await;
     let begin = [wire::string_head(1, 1 << 20), vec![b'x'; 5_000]].concat();
@@ -106,7 +113,7 @@ async fn a_peer_that_is_silent_between_messages_is_disconnected_after_idle_timeo
     let mut idle = with_span(&daemon, "idle").await;
     let mut busy = with_span(&daemon, "busy").await;
     let mut byte = [0];
-    // The other one says something all the time, and stays.
+    // The other one sends all the time, and stays.
     let closed = async {
         loop {
             tokio::select! {
@@ -134,18 +141,28 @@ async fn a_span_goes_out_after_span_idle_though_nothing_follows() {
 }
 
 #[tokio::test]
-async fn after_much_traffic_span_idle_is_as_long_as_after_little() {
+async fn after_much_traffic_the_last_span_goes_out_after_span_idle_though_nothing_follows() {
     let daemon = Daemon::with("span_idle = \"200ms\"").await;
-    let (mut busy, mut quiet) = (daemon.connect().await, daemon.connect().await);
+    let mut busy = daemon.connect().await;
     let many = wire::named_span(1, "much").repeat(10_000);
-    busy.write_all(&[wire::process(), many, wire::named_span(2, "first")].concat()).await.unwrap();
-    // The last may be, too, when looking at so many took long.
-    daemon.until("all but the last are out", |events| spans(events).len() >= 10_000).await;
-    // The other's time begins later, so it ends later.
-    sleep(Duration::from_millis(100)).await;
-    quiet.write_all(&[wire::process(), wire::named_span(3, "second")].concat()).await.unwrap();
-    let events = daemon.until("both are out", |events| spans(events).len() == 10_002).await;
-    assert_eq!(spans(&events)[10_000..], [("first", true), ("second", true)]);
+    busy.write_all(&[wire::process(), many, wire::named_span(2, "last")].concat()).await.unwrap();
+    let events = daemon.until("all are out", |events| spans(events).len() == 10_001).await;
+    assert_eq!(spans(&events)[10_000], ("last", true));
+}
+
+#[test]
+fn span_idle_is_as_long_after_much_traffic_as_after_little() {
+    let idle = Duration::from_millis(200);
+    let options = datadog::Options { span_idle: idle, ..Default::default() };
+    for count in [1, 10_000] {
+        let session = DatadogSession::new(options.clone(), 16 << 20, false, &MemoryBudget::unlimited());
+        let origin = Arc::new(Origin::new("datadog", "test".into(), "peer".into(), 1));
+        let mut offline = Offline::new(session, origin, ListenerCounters::new("test".into(), Protocol::Datadog));
+        let read_at = Duration::from_secs(7);
+        let bytes = [wire::process(), wire::named_span(1, "span").repeat(count)].concat();
+        offline.feed(&bytes, Now { unix: UnixNanos(0), elapsed: read_at }, &mut |_| ());
+        assert_eq!(offline.due(), Some(read_at + idle), "{count} spans");
+    }
 }
 
 #[tokio::test]
@@ -221,7 +238,7 @@ async fn a_message_exactly_at_the_limit_is_taken_though_its_head_comes_on_top() 
 }
 
 #[tokio::test]
-async fn a_tls_hello_on_a_plain_listener_is_told_as_what_it_is() {
+async fn a_tls_hello_on_a_plain_listener_is_a_loss_that_names_tls() {
     let daemon = Daemon::with("").await;
     let hello = [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xFC, 3, 3][..], &[0xA5; 40]].concat();
     send_all(daemon.connect().await, &hello).await;
@@ -252,7 +269,7 @@ async fn beyond_max_connections_the_next_waits_until_one_leaves() {
 }
 
 #[tokio::test]
-async fn beyond_max_connections_per_address_the_next_is_turned_away() {
+async fn beyond_max_connections_per_address_the_next_is_refused() {
     let daemon = Daemon::with("max_connections_per_address = 1").await;
     let mut first = with_span(&daemon, "first").await;
     assert_is_closed(&mut daemon.connect().await).await;
@@ -297,7 +314,7 @@ async fn many_connections_that_come_and_go_leave_nothing_behind() {
     assert_eq!(spans(&events), vec![("work", true); 160]);
 }
 
-/// Makes an event of all that it gets, and then panics if that was an exclamation.
+/// Makes an event of every input, and then panics if the input ends with an exclamation mark.
 struct Fragile;
 
 impl Session for Fragile {
@@ -321,19 +338,51 @@ impl Session for Fragile {
     }
 }
 
+/// A listener whose sessions are made by a test.
+struct Custom {
+    address: SocketAddr,
+    counters: Arc<ListenerCounters>,
+    lines: Arc<MemoryLines>,
+    workers: Workers,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+impl Custom {
+    fn start<S: Session>(options: ListenerOptions, make: impl Fn() -> S + Send + Sync + 'static) -> Custom {
+        let (memory, lines) = Memory::new();
+        let mut sinks = Sinks::new(CancellationToken::new());
+        crate::live::add(&mut sinks, "memory", memory);
+        let (sender, workers) = sinks.start();
+        let (tasks, stop, abort) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
+        let listener = Listener::bind("test", Protocol::Datadog, ([0, 0, 0, 0], 0).into(), options).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], listener.address().unwrap().port()));
+        let counters = listener.counters.clone();
+        let make = move |_| make();
+        let serving = tokio::spawn(listener.serve(make, sender, Clock::start(), tasks.clone(), stop.clone(), abort));
+        Custom { address, counters, lines, workers, tasks, stop, serving }
+    }
+
+    fn events(&self) -> Vec<Value> {
+        self.lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    async fn stop(mut self) -> Vec<Value> {
+        self.stop.cancel();
+        self.serving.await.unwrap();
+        self.tasks.close();
+        within("the connections end", self.tasks.wait()).await;
+        within("the sink ends", self.workers.drained()).await;
+        self.lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
 #[tokio::test]
-async fn a_session_that_panics_takes_no_other_with_it_and_its_bytes_are_lost_with_the_events_made_of_them() {
-    let (memory, lines) = Memory::new();
-    let mut sinks = Sinks::new(CancellationToken::new());
-    crate::live::add(&mut sinks, "memory", memory);
-    let (sender, mut workers) = sinks.start();
-    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    let listener = Listener::bind("test", Protocol::Datadog, ([127, 0, 0, 1], 0).into(), Default::default()).unwrap();
-    let (address, counters) = (listener.address().unwrap(), listener.counters.clone());
-    let serving =
-        listener.serve(|_| Fragile, sender, Clock::start(), tasks.clone(), stop.clone(), CancellationToken::new());
-    let serving = tokio::spawn(serving);
-    let events = || -> Vec<Value> { lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect() };
+async fn a_session_that_panics_ends_no_other_and_the_bytes_of_its_dropped_events_are_lost() {
+    let daemon = Custom::start(Default::default(), || Fragile);
+    let (address, counters) = (daemon.address, daemon.counters.clone());
+    let events = || daemon.events();
 
     let mut unlucky = TcpStream::connect(address).await.unwrap();
     unlucky.write_all(b"good").await.unwrap();
@@ -343,17 +392,151 @@ async fn a_session_that_panics_takes_no_other_with_it_and_its_bytes_are_lost_wit
     let mut other = TcpStream::connect(address).await.unwrap();
     other.write_all(b"other").await.unwrap();
     until("the other's event", || (events().len() == 3).then_some(())).await;
-    stop.cancel();
-    serving.await.unwrap();
-    tasks.close();
-    within("the connections end", tasks.wait()).await;
-    within("the sink ends", workers.drained()).await;
-
-    let events = events();
+    let events = daemon.stop().await;
     assert_eq!([&events[0]["name"], &events[2]["name"]], ["good", "other"]);
     let (loss, origin) = (&events[1]["loss"], &events[1]["origin"]);
     assert_eq!((&loss["reason"], &loss["bytes"]), (&json!("failed"), &json!(4)));
     assert_eq!((&origin["offset"], &origin["length"]), (&json!(4), &json!(4)));
     let totals = counters.totals();
     assert_eq!((totals.bytes_in, totals.bytes_decoded, totals.lost()), (13, 9, 4));
+}
+
+/// Sends a last reply and closes at its timeout, which is due after the first bytes.
+#[derive(Default)]
+struct Polite {
+    is_due: bool,
+}
+
+impl Session for Polite {
+    fn receive(&mut self, input: &[u8], _now: Now, out: &mut Output) -> Progress {
+        self.is_due |= !input.is_empty();
+        out.decoded_bytes += input.len() as u64;
+        Progress { consumed: input.len(), flow: Flow::Continue }
+    }
+
+    fn finish(&mut self, _rest: &[u8], _end: End, _now: Now, _out: &mut Output) -> Flow {
+        Flow::Close
+    }
+
+    fn awaiting(&self) -> Awaiting {
+        Awaiting::Message
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        self.is_due.then_some(Duration::ZERO)
+    }
+
+    fn handle_timeout(&mut self, _now: Now, out: &mut Output) -> Flow {
+        out.reply.extend_from_slice(b"goodbye");
+        Flow::Close
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_closes_at_a_timeout_lingers_until_the_peer_closes() {
+    let options = ListenerOptions { close_linger: Duration::from_secs(60), ..Default::default() };
+    let daemon = Custom::start(options, Polite::default);
+    let mut stream = TcpStream::connect(daemon.address).await.unwrap();
+    stream.write_all(b"hello").await.unwrap();
+    let mut reply = Vec::new();
+    within("the reply and the end", tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut reply)).await.unwrap();
+    assert_eq!(reply, b"goodbye");
+    // The daemon still reads: it counts these bytes.
+    stream.write_all(b" again").await.unwrap();
+    drop(stream);
+    until("the connection has ended", || (daemon.counters.totals().connections_open == 0).then_some(())).await;
+    assert_eq!(daemon.counters.totals().bytes_in, 11);
+    daemon.stop().await;
+}
+
+/// Reports each byte as a loss of its own.
+struct Lossy;
+
+impl Session for Lossy {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+        for (offset, byte) in input.iter().enumerate() {
+            let position = Position { sequence: None, offset: offset as u64, length: 1 };
+            let loss = Loss {
+                reason: Reason::Malformed,
+                bytes: 1,
+                events: Some(2),
+                detail: "a bad byte",
+                excerpt: std::slice::from_ref(byte),
+            };
+            out.loss(Header::observed_at(semconv::LOSS, now.unix, position), loss);
+        }
+        Progress { consumed: input.len(), flow: Flow::Continue }
+    }
+
+    fn finish(&mut self, _rest: &[u8], _end: End, _now: Now, _out: &mut Output) -> Flow {
+        Flow::Close
+    }
+
+    fn awaiting(&self) -> Awaiting {
+        Awaiting::Message
+    }
+}
+
+#[tokio::test]
+async fn losses_beyond_max_losses_per_second_are_reported_together() {
+    let options = ListenerOptions { max_losses_per_second: 10, ..Default::default() };
+    let daemon = Custom::start(options, || Lossy);
+    let mut stream = TcpStream::connect(daemon.address).await.unwrap();
+    stream.write_all(&[7; 5000]).await.unwrap();
+    // Those of one second are reported when it is over, though the connection stays open and sends nothing.
+    let count = |event: &Value| event["attributes"]["tributary.loss.count"].as_u64().unwrap_or(1);
+    until("every loss", || (daemon.events().iter().map(count).sum::<u64>() == 5000).then_some(())).await;
+    let events = daemon.stop().await;
+    let sum = |key: &str| events.iter().map(|event| event["loss"][key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("bytes"), sum("events")), (5000, 10_000));
+    let together = events.iter().find(|event| count(event) > 1).unwrap();
+    let detail = together["loss"]["detail"].as_str().unwrap();
+    assert!(detail.contains("max_losses_per_second") && detail.ends_with("a bad byte"), "{detail}");
+    assert_eq!(together["loss"]["excerpt"], "07");
+    assert!(events.len() < 500, "{}", events.len());
+}
+
+/// An exclamation mark causes more output than an hour earns.
+struct Costly;
+
+impl Session for Costly {
+    fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+        let limits = Amplification { ratio: 1, burst: 1 << 20, rate: 1 << 10 };
+        out.decoded_bytes += input.len() as u64;
+        if input.contains(&b'!') {
+            out.charge(limits, 1, (1 << 20) + 3600 * (1 << 10), now.elapsed);
+        }
+        Progress { consumed: input.len(), flow: Flow::Continue }
+    }
+
+    fn finish(&mut self, _rest: &[u8], _end: End, _now: Now, _out: &mut Output) -> Flow {
+        Flow::Close
+    }
+
+    fn awaiting(&self) -> Awaiting {
+        Awaiting::Message
+    }
+}
+
+#[tokio::test]
+async fn connections_of_one_address_share_its_allowance_of_output_and_others_are_read() {
+    let daemon = Custom::start(Default::default(), || Costly);
+    let read = |bytes: u64| move |counters: &Arc<ListenerCounters>| counters.totals().bytes_in == bytes;
+    let until_read = async |bytes| until("bytes are read", || read(bytes)(&daemon.counters).then_some(())).await;
+    let mut first = TcpStream::connect(daemon.address).await.unwrap();
+    first.write_all(b"!").await.unwrap();
+    until_read(1).await;
+    // The address is throttled, also on a new connection after the first has ended.
+    drop(first);
+    let mut second = TcpStream::connect(daemon.address).await.unwrap();
+    second.write_all(b"second").await.unwrap();
+    until("the second is accepted", || (daemon.counters.totals().connections == 2).then_some(())).await;
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 2], 0).into()).unwrap();
+    let mut other = socket.connect(daemon.address).await.unwrap();
+    for bytes in 2..20 {
+        other.write_all(b"x").await.unwrap();
+        until_read(bytes).await;
+    }
+    daemon.stop().await;
 }

@@ -164,7 +164,7 @@ async fn requests_over_max_requests_are_a_503() {
     strings.set(crate::live::puppet::Mood::Write);
     assert!(server.stop().await.are_balanced());
     let written = strings.written();
-    assert_eq!(losses(&written)[0]["detail"], "too many requests are on their way (max_requests)");
+    assert_eq!(losses(&written)[0]["detail"], "too many requests are being decoded (max_requests)");
 }
 
 #[tokio::test]

@@ -1,27 +1,35 @@
 //! Requests whose work panics or leaves state: they do not affect the following requests of the connection.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::endless_support::http::ask;
-use crate::live::within;
+use crate::live::{until, within};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tributary::event::{Header, Position, Severity};
+use tributary::event::{Header, Position, Severity, semconv};
 use tributary::memory::MemoryBudget;
-use tributary::pipeline::Sinks;
+use tributary::pipeline::accounting::ListenerCounters;
+use tributary::pipeline::{Sinks, Workers};
 use tributary::protocol::{
     Exchange, Flow, Head, HeadDecision, Now, Output, Protocol, Request, RequestOutcome, Response, Work,
 };
-use tributary::sink::memory::Memory;
+use tributary::sink::memory::{Memory, MemoryLines};
 use tributary::transport::clock::Clock;
-use tributary::transport::options::{HttpOptions, QuarantineOptions};
+use tributary::transport::options::{HttpOptions, ListenerOptions, QuarantineOptions};
 use tributary::transport::tcp::Listener;
 
-/// Does what the body says: `panic`; `hold`, which asks for a pause of an hour although it is done; anything else takes two
-/// steps. Each step is an event with the body's name.
-struct Obedient;
+/// Does what the bodies say: `panic`; `throttle`, which asks for a pause of an hour, though all is done; anything else is
+/// decoded in two steps. Each step is an event with the body's name. The first tick panics, each further one is an event.
+#[derive(Default)]
+struct Obedient {
+    ticks: AtomicU64,
+}
 
 struct Task {
     request: Request,
@@ -38,6 +46,12 @@ impl Exchange for Obedient {
     fn work(&self, request: Request, _now: Now) -> Task {
         Task { request, steps: 0 }
     }
+
+    fn tick(&self, now: Now, out: &mut Output) -> Flow {
+        out.batch.event(Header::observed_at(TICK, now.unix, Position::default())).log(Severity::Info, None);
+        assert_ne!(self.ticks.fetch_add(1, Relaxed), 0, "on purpose");
+        Flow::Continue
+    }
 }
 
 impl Work for Task {
@@ -48,7 +62,7 @@ impl Work for Task {
         out.batch.event(Header::observed_at(name, now.unix, Position::default())).log(Severity::Info, None);
         self.steps += 1;
         match (body, self.steps) {
-            ("hold", _) => out.hold = Some(Duration::from_secs(3600)),
+            ("throttle", _) => out.throttle = Some(Duration::from_secs(3600)),
             (_, 1) => return Flow::Again,
             _ => {}
         }
@@ -69,41 +83,177 @@ impl Work for Task {
     }
 }
 
+/// The name of the events of ticks; any name that there is.
+const TICK: semconv::Name = semconv::SERVICE_NAME;
+
+/// A listener with an exchange of a test.
+struct Custom {
+    address: SocketAddr,
+    counters: Arc<ListenerCounters>,
+    lines: Arc<MemoryLines>,
+    workers: Workers,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+impl Custom {
+    fn start(options: ListenerOptions) -> Custom {
+        let (memory, lines) = Memory::new();
+        let mut sinks = Sinks::new(CancellationToken::new());
+        crate::live::add(&mut sinks, "memory", memory);
+        let (sender, workers) = sinks.start();
+        let (tasks, stop, abort) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
+        let listener = Listener::bind("test", Protocol::Endless, ([127, 0, 0, 1], 0).into(), options).unwrap();
+        let (address, counters) = (listener.address().unwrap(), listener.counters.clone());
+        let http = HttpOptions {
+            quarantine: QuarantineOptions { dir: "".into(), ..Default::default() },
+            ..HttpOptions::default()
+        };
+        let (budget, clock) = (MemoryBudget::new(64 << 20), Clock::start());
+        let exchange = Obedient::default();
+        let serving = listener.serve_http(exchange, http, budget, sender, clock, tasks.clone(), stop.clone(), abort);
+        Custom { address, counters, lines, workers, tasks, stop, serving: tokio::spawn(serving) }
+    }
+
+    fn events(&self) -> Vec<Value> {
+        self.lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Stops it, and returns every event but those of ticks.
+    async fn stop(mut self) -> Vec<Value> {
+        self.stop.cancel();
+        self.serving.await.unwrap();
+        self.tasks.close();
+        within("the connections end", self.tasks.wait()).await;
+        within("the sink ends", self.workers.drained()).await;
+        let events = self.lines.lines();
+        let events = events.iter().map(|line| serde_json::from_str(line).unwrap());
+        events.filter(|event: &Value| event["name"] != TICK.as_str() && !is_of_tick(event)).collect()
+    }
+}
+
+/// Whether it is the loss that a tick reports which panicked.
+fn is_of_tick(event: &Value) -> bool {
+    event["loss"]["detail"].as_str().is_some_and(|detail| detail.starts_with("a bug of ours: events that were due"))
+}
+
 #[tokio::test]
 async fn a_request_that_panics_or_asks_for_a_pause_does_not_affect_the_next() {
-    let (memory, lines) = Memory::new();
-    let mut sinks = Sinks::new(CancellationToken::new());
-    crate::live::add(&mut sinks, "memory", memory);
-    let (sender, mut workers) = sinks.start();
-    let (tasks, stop, abort) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
-    let listener = Listener::bind("test", Protocol::Endless, ([127, 0, 0, 1], 0).into(), Default::default()).unwrap();
-    let (address, counters) = (listener.address().unwrap(), listener.counters.clone());
-    let options = HttpOptions {
-        quarantine: QuarantineOptions { dir: "".into(), ..Default::default() },
-        ..HttpOptions::default()
-    };
-    let budget = MemoryBudget::new(64 << 20);
-    let serving =
-        listener.serve_http(Obedient, options, budget, sender, Clock::start(), tasks.clone(), stop.clone(), abort);
-    let serving = tokio::spawn(serving);
-
+    let daemon = Custom::start(Default::default());
+    let (address, counters) = (daemon.address, daemon.counters.clone());
     let mut stream = TcpStream::connect(address).await.unwrap();
-    for (body, status) in [("hold", 200), ("after", 200), ("panic", 503), ("after", 200)] {
+    for (body, status) in [("throttle", 200), ("after", 200), ("panic", 503), ("after", 200)] {
         let request = format!("PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         let answer = within("the answer", ask(&mut stream, request.as_bytes())).await;
         assert_eq!(answer.status, status, "{body}");
     }
     drop(stream);
-    stop.cancel();
-    serving.await.unwrap();
-    tasks.close();
-    within("the connections end", tasks.wait()).await;
-    within("the sink ends", workers.drained()).await;
-
-    let events: Vec<Value> = lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events = daemon.stop().await;
     let names: Vec<_> = events.iter().map(|event| event["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["hold", "after", "after", "tributary.loss", "after", "after"]);
+    assert_eq!(names, ["throttle", "after", "after", "tributary.loss", "after", "after"]);
     assert_eq!((&events[3]["loss"]["reason"], &events[3]["loss"]["bytes"]), (&json!("failed"), &json!(5)));
     let totals = counters.totals();
-    assert_eq!((totals.bytes_in, totals.bytes_decoded, totals.lost()), (19, 14, 5));
+    assert_eq!((totals.bytes_in, totals.bytes_decoded, totals.lost()), (23, 18, 5));
+}
+
+#[tokio::test]
+async fn a_tick_that_panics_is_reported_and_the_next_is_called() {
+    let daemon = Custom::start(Default::default());
+    let has = |wanted: &dyn Fn(&Value) -> bool| daemon.events().iter().any(wanted).then_some(());
+    until("the next tick's event", || has(&|event| event["name"] == TICK.as_str())).await;
+    let events = daemon.events();
+    assert!(is_of_tick(&events[0]), "{events:?}");
+    assert_eq!((&events[0]["loss"]["reason"], &events[0]["loss"]["bytes"]), (&json!("failed"), &json!(0)));
+    assert_eq!(events.iter().filter(|event| is_of_tick(event)).count(), 1);
+    daemon.stop().await;
+}
+
+/// What it answers to `bytes`, written in pieces of `size`, until it closes; then the totals' bytes in, decoded and lost, and
+/// the losses.
+async fn answer_to(bytes: &[u8], size: usize) -> (String, [u64; 3], Vec<Value>) {
+    let options = ListenerOptions { close_linger: Duration::from_secs(60), ..Default::default() };
+    let daemon = Custom::start(options);
+    let mut stream = TcpStream::connect(daemon.address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    for piece in bytes.chunks(size) {
+        stream.write_all(piece).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    stream.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    within("the answer and the end", stream.read_to_end(&mut answer)).await.unwrap();
+    drop(stream);
+    until("the connection has ended", || (daemon.counters.totals().connections_open == 0).then_some(())).await;
+    let counters = daemon.counters.clone();
+    let events = daemon.stop().await;
+    let totals = counters.totals();
+    let answer = String::from_utf8(answer).unwrap();
+    let status = answer.lines().next().unwrap_or_default().to_owned();
+    (status, [totals.bytes_in, totals.bytes_decoded, totals.lost()], events)
+}
+
+#[tokio::test]
+async fn a_head_that_cannot_be_read_is_answered_and_counted_the_same_whole_or_byte_by_byte() {
+    let long = format!("PUT / HTTP/1.1\r\nhost: h\r\nx: {}\r\n\r\n", "x".repeat(20_000));
+    for (head, status) in [
+        ("nonsense\r\n\r\n and what is behind it", "HTTP/1.1 400 Bad Request"),
+        ("PUT / HTTP/9.9\r\nhost: h\r\n\r\nbody", "HTTP/1.1 400 Bad Request"),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0", "HTTP/1.1 400 Bad Request"),
+        ("PUT / HTTP/1.1\r\nhost : h\r\n\r\nbody", "HTTP/1.1 400 Bad Request"),
+        (&*long, "HTTP/1.1 431 Request Header Fields Too Large"),
+    ] {
+        let shown = &head[..head.len().min(20)];
+        for size in [head.len(), 1] {
+            let (answer, [bytes_in, decoded, lost], losses) = answer_to(head.as_bytes(), size).await;
+            assert_eq!(answer, status, "{shown} in pieces of {size}");
+            assert_eq!((bytes_in, decoded, lost), (head.len() as u64, 0, head.len() as u64), "{shown} {size}");
+            let [loss] = &losses[..] else { panic!("one loss: {losses:?}") };
+            assert_eq!((&loss["loss"]["reason"], &loss["loss"]["bytes"]), (&json!("malformed"), &json!(lost)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_breaks_off_is_a_loss_also_behind_a_request_and_shows_no_secret() {
+    let request = "PUT / HTTP/1.1\r\nhost: h\r\ncontent-length: 5\r\n\r\nafter";
+    let half = "PUT /x?key=s3cret HTTP/1.1\r\nauthorization: s3cret";
+    for size in [1000, 1] {
+        let (answer, totals, losses) = answer_to(half.as_bytes(), size).await;
+        assert_eq!((answer.as_str(), totals), ("", [half.len() as u64, 0, half.len() as u64]), "in pieces of {size}");
+        let [loss] = &losses[..] else { panic!("one loss: {losses:?}") };
+        assert_eq!(loss["loss"]["reason"], "truncated");
+        assert_eq!(loss["loss"]["excerpt"], "505554202f78", "PUT /x");
+        let (answer, totals, _) = answer_to([request, half].concat().as_bytes(), size).await;
+        assert_eq!(answer, "HTTP/1.1 200 OK", "in pieces of {size}");
+        assert_eq!(totals, [half.len() as u64 + 5, 5, half.len() as u64]);
+    }
+    let (answer, totals, losses) = answer_to(b"", 1).await;
+    assert_eq!((answer.as_str(), totals, losses), ("", [0; 3], vec![]));
+}
+
+#[tokio::test]
+async fn host_and_transfer_encoding_are_checked_as_rfc_9112_says() {
+    let chunked = "5\r\nafter\r\n0\r\n\r\n";
+    for (headers, body, status) in [
+        ("HTTP/1.1\r\nhost: h\r\ncontent-length: 5", "after", 200),
+        ("HTTP/1.0\r\ncontent-length: 5", "after", 200),
+        ("HTTP/1.1\r\nhost: h\r\ntransfer-encoding: Chunked", chunked, 200),
+        ("HTTP/1.1\r\ncontent-length: 5", "after", 400),
+        ("HTTP/1.1\r\nhost: h\r\nhost: h\r\ncontent-length: 5", "after", 400),
+        ("HTTP/1.0\r\nhost: h\r\nhost: i\r\ncontent-length: 5", "after", 400),
+        ("HTTP/1.1\r\nhost: h\r\ntransfer-encoding: gzip, chunked", chunked, 400),
+        ("HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked, chunked", chunked, 400),
+        ("HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked", chunked, 400),
+    ] {
+        let request = format!("PUT / {headers}\r\n\r\n{body}");
+        let (answer, totals, losses) = answer_to(request.as_bytes(), request.len()).await;
+        assert!(
+            answer.starts_with(&format!("HTTP/1.{} {status}", if headers.starts_with("HTTP/1.0") { 0 } else { 1 })),
+            "{headers}: {answer}"
+        );
+        let expected = if status == 200 { [5, 5, 0] } else { [5, 0, 5] };
+        assert_eq!(totals, expected, "{headers}");
+        assert_eq!(losses.iter().filter(|event| event["kind"] == "loss").count(), usize::from(status != 200));
+    }
 }

@@ -215,7 +215,7 @@ impl Run {
         let events = queued + reorder_buffer + self.marker_bytes + self.waiting.abandoned_bytes();
         let calls = self.open_calls.as_ref().map_or(0, OpenCalls::memory_bytes);
         let bytes = self.dictionary.memory_bytes() + events + calls + self.sequence.memory_bytes();
-        self.is_short_of_memory = !self.memory.hold(bytes as u64);
+        self.is_short_of_memory = !self.memory.resize(bytes as u64);
     }
 
     /// When [`Run::pump`] must be called though nothing has arrived.

@@ -10,9 +10,8 @@ use bytes::BufMut;
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::event::{Reason, Severity, semconv as names};
 use crate::explain::Explain;
-use crate::memory::Credit;
 use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
+use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
 
 use super::explain::Explainer;
 use super::hq::{Hq, Rejection};
@@ -38,7 +37,6 @@ pub struct BytefrogSession {
     is_in_message: bool,
     /// When events of the run are due though nothing arrives.
     due: Option<Duration>,
-    credit: Credit,
     /// Bytes of the messages that were written as events in this call, of all connections of the run.
     written: u64,
 }
@@ -91,17 +89,7 @@ impl Hq {
 impl BytefrogSession {
     /// A session at the start of a connection.
     fn new(hq: Hq, address: Option<IpAddr>) -> Self {
-        let credit = Credit::new(hq.options().amplification);
-        BytefrogSession {
-            hq,
-            address,
-            state: State::Opening,
-            offset: 0,
-            is_in_message: false,
-            due: None,
-            credit,
-            written: 0,
-        }
+        BytefrogSession { hq, address, state: State::Opening, offset: 0, is_in_message: false, due: None, written: 0 }
     }
 }
 
@@ -149,7 +137,7 @@ impl Session for BytefrogSession {
         self.is_in_message = flow == Flow::Continue && consumed < input.len();
         let expanded = out.batch.total_expanded_bytes() - expanded;
         let written = std::mem::take(&mut self.written);
-        out.hold = self.credit.spend(written.max(consumed as u64), expanded, now.elapsed);
+        out.charge(self.hq.options().amplification, written.max(consumed as u64), expanded, now.elapsed);
         Progress { consumed, flow }
     }
 
@@ -213,7 +201,7 @@ impl Session for BytefrogSession {
                 run.set_origin(member.source, out);
                 let (expanded, written) = (out.batch.total_expanded_bytes() - expanded, run.written_bytes - written);
                 // A peer without credit waits before its next message.
-                self.credit.spend(written, expanded, now.elapsed);
+                out.charge(self.hq.options().amplification, written, expanded, now.elapsed);
                 self.due = next_check(&mut run, now);
                 if is_done { Flow::Continue } else { Flow::Again }
             }
@@ -231,11 +219,11 @@ impl Session for BytefrogSession {
         Poll::Pending
     }
 
-    fn shutdown(&mut self, now: Now, out: &mut Output) -> Flow {
+    fn shutdown(&mut self, now: Now, out: &mut Output) -> Shutdown {
         if let State::Control(member) = &self.state {
             out.reply.put_slice(&lock(&member.run).agent.shutdown_messages(now.elapsed));
         }
-        Flow::Close
+        Shutdown::Close
     }
 
     fn explainer(&self) -> Box<dyn Explain> {

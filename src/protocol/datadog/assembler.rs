@@ -498,7 +498,7 @@ impl Assembler {
         // A refusal is not cached: other sessions may have released memory since.
         if bytes != self.leased || !self.is_leased {
             self.leased = bytes;
-            self.is_leased = self.lease.hold(bytes);
+            self.is_leased = self.lease.resize(bytes);
         }
         self.is_leased
     }

@@ -7,7 +7,7 @@ use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::codec::text::cut_bytes;
 use crate::event::{Loss, Reason, semconv};
 use crate::explain::Explain;
-use crate::memory::{Credit, MemoryBudget};
+use crate::memory::{Amplification, MemoryBudget};
 use crate::protocol::fault::Fault;
 use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
 
@@ -32,7 +32,7 @@ pub struct DatadogSession {
     is_inside_object: bool,
     last_input: Duration,
     assembler: Assembler,
-    credit: Credit,
+    amplification: Amplification,
 }
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ struct LongString {
 impl DatadogSession {
     /// A session for a new connection. `max_string_bytes` is `max_message_bytes` of the listener.
     pub fn new(options: Options, max_string_bytes: u64, emit_definitions: bool, memory: &Arc<MemoryBudget>) -> Self {
-        let credit = Credit::new(options.amplification);
+        let amplification = options.amplification;
         DatadogSession {
             wire: WireLimits {
                 max_string_bytes,
@@ -75,7 +75,7 @@ impl DatadogSession {
             is_inside_object: false,
             last_input: Duration::ZERO,
             assembler: Assembler::new(options, emit_definitions, memory),
-            credit,
+            amplification,
         }
     }
 }
@@ -87,7 +87,7 @@ impl Session for DatadogSession {
         let progress = self.decode(input, now, out);
         self.is_inside_object = progress.flow == Flow::Continue && progress.consumed < input.len();
         let expanded = out.batch.total_expanded_bytes() - expanded_before + self.assembler.take_uncharged_bytes();
-        out.hold = self.credit.spend(progress.consumed as u64, expanded, now.elapsed);
+        out.charge(self.amplification, progress.consumed as u64, expanded, now.elapsed);
         progress
     }
 

@@ -9,7 +9,7 @@ use ring::digest::{self, SHA512};
 use crate::codec::gvariant::{self, Scratch, Skip, Slice};
 use crate::codec::inflate::{Gunzip, InflateError};
 use crate::event::{Header, Loss, Position, Reason, UnixNanos, semconv};
-use crate::memory::{Credit, MemoryLease};
+use crate::memory::MemoryLease;
 use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
 use super::reading::{BundleReader, Progress};
@@ -30,9 +30,8 @@ pub struct EndlessWork {
     /// The decompressed bundle; `None`: the body is the bundle.
     inflated: Option<Vec<u8>>,
     lease: MemoryLease,
-    credit: Credit,
-    /// Transmitted bytes that were not yet charged to `credit`. They are charged as output is written, because the credit's
-    /// bucket is bounded.
+    /// Transmitted bytes that were not yet charged to the allowance. They are charged as output is written, because the
+    /// allowance is bounded.
     unearned: u64,
     /// When the whole request was received.
     received: Option<UnixNanos>,
@@ -64,7 +63,6 @@ impl EndlessWork {
     pub(super) fn new(request: Request, target: Target, encoding: Encoding, shared: Arc<Shared>) -> Self {
         EndlessWork {
             lease: shared.budget.passing(MemoryLease::FLOOR),
-            credit: Credit::new(shared.options.amplification),
             unearned: request.body.len() as u64,
             shared,
             request,
@@ -143,7 +141,7 @@ impl EndlessWork {
 
     fn inflate(&mut self, mut gunzip: Box<Gunzip>, out: &mut Output) {
         match gunzip.step(&self.request.body) {
-            Ok(false) if self.lease.hold(gunzip.memory_bytes() as u64) => self.stage = Stage::Inflating(gunzip),
+            Ok(false) if self.lease.resize(gunzip.memory_bytes() as u64) => self.stage = Stage::Inflating(gunzip),
             Ok(false) => self.refuse_temporarily("the memory for requests is used up (limits.memory_bytes)", out),
             Ok(true) => match gunzip.into_output() {
                 empty if empty.is_empty() => self.refuse(400, Reason::Malformed, "the body inflates to nothing", out),
@@ -211,7 +209,7 @@ impl EndlessWork {
         let expanded = out.batch.total_expanded_bytes() - before;
         let earning = expanded.div_ceil(self.shared.options.amplification.ratio).min(self.unearned);
         self.unearned -= earning;
-        out.hold = self.credit.spend(earning, expanded, now.elapsed);
+        out.charge(self.shared.options.amplification, earning, expanded, now.elapsed);
         match progress {
             Progress::BatchFull => self.stage = Stage::Reading(reading),
             Progress::Done { lost, events, fault } => {

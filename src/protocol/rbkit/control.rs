@@ -10,7 +10,7 @@ use crate::codec::zmtp::{self, Limits, Peer, Socket, Step as Zmtp};
 use crate::event::{Reason, Severity, semconv as names};
 use crate::explain::Explain;
 use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
+use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
 
 use super::agent::{Agent, Change, State};
 use super::command::{Command, Order};
@@ -468,12 +468,15 @@ impl Session for Control {
         if is_ready { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    fn shutdown(&mut self, now: Now, out: &mut Output) -> Flow {
+    fn shutdown(&mut self, now: Now, out: &mut Output) -> Shutdown {
         self.stop_deadline = Some(now.elapsed + self.options.request_timeout);
         self.queue.clear();
         if self.is_idle() {
             self.send_next(now, out);
         }
-        self.flow()
+        match self.flow() {
+            Flow::Continue | Flow::Again => Shutdown::Drain,
+            Flow::Close => Shutdown::Close,
+        }
     }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::codec::zmtp::{Limits, Peer, Socket, Step as Zmtp, subscribe_all};
 use crate::event::Reason;
 use crate::explain::Explain;
-use crate::memory::{Credit, MemoryBudget, MemoryLease};
+use crate::memory::{MemoryBudget, MemoryLease};
 use crate::protocol::fault::Fault;
-use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session};
+use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
 
 use super::agent::{Agent, Drain};
 use super::dump::Dumps;
@@ -44,7 +44,6 @@ pub struct Subscription {
     buffers: Buffers,
     /// The version of the resource that the batch has.
     resource_version: u64,
-    credit: Credit,
     /// Its share of the memory budget: the current snapshot, and the buffers for the parts of an event.
     lease: MemoryLease,
     is_short_of_memory: bool,
@@ -95,7 +94,6 @@ impl Subscription {
             dumps,
             buffers: Buffers::default(),
             resource_version: 0,
-            credit: Credit::new(options.amplification),
             lease: MemoryBudget::unlimited().lease(),
             is_short_of_memory: false,
             drain_check: None,
@@ -114,13 +112,13 @@ impl Subscription {
     /// Reports its memory to the budget. If the budget is exhausted, buffers and caches are freed.
     fn count_memory(&mut self) {
         let bytes = |of: &Self| of.buffers.memory_bytes() + of.message.as_ref().map_or(0, Message::memory_bytes);
-        self.is_short_of_memory = !self.lease.hold(bytes(self) as u64);
+        self.is_short_of_memory = !self.lease.resize(bytes(self) as u64);
         if self.is_short_of_memory {
             self.buffers = Buffers::default();
             if let Some(message) = &mut self.message {
                 message.free_caches();
             }
-            let _ = self.lease.hold(bytes(self) as u64);
+            let _ = self.lease.resize(bytes(self) as u64);
         }
     }
 
@@ -325,7 +323,7 @@ impl Session for Subscription {
         let progress = self.decode(input, now, out);
         self.count_memory();
         let expanded = out.batch.total_expanded_bytes() - expanded;
-        out.hold = self.credit.spend(progress.consumed as u64, expanded, now.elapsed);
+        out.charge(self.options.amplification, progress.consumed as u64, expanded, now.elapsed);
         progress
     }
 
@@ -409,8 +407,11 @@ impl Session for Subscription {
         Flow::Continue
     }
 
-    fn shutdown(&mut self, now: Now, _out: &mut Output) -> Flow {
-        self.drain(now.elapsed)
+    fn shutdown(&mut self, now: Now, _out: &mut Output) -> Shutdown {
+        match self.drain(now.elapsed) {
+            Flow::Continue | Flow::Again => Shutdown::Drain,
+            Flow::Close => Shutdown::Close,
+        }
     }
 
     fn poll_wake(&mut self, context: &mut Context<'_>) -> Poll<()> {

@@ -268,7 +268,7 @@ impl Session {
     pub(super) fn hold(&mut self) -> bool {
         let bytes =
             self.table.memory_bytes() + self.delivered.memory_bytes() + self.parked_bytes() + self.resource_bytes;
-        self.lease.hold(bytes as u64)
+        self.lease.resize(bytes as u64)
     }
 
     fn parked_bytes(&self) -> usize {

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::codec::base64;
 use crate::codec::inflate::InflateError;
 use crate::event::{Header, Kind, Loss, Position, Reason, UnixNanos, semconv};
-use crate::memory::{Credit, MemoryLease};
+use crate::memory::MemoryLease;
 use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
 use super::agents::{Counters, Refusal, Whom};
@@ -35,9 +35,8 @@ pub struct ZicoWork {
     /// The session, once it is known.
     slot: Option<Arc<Slot>>,
     lease: MemoryLease,
-    credit: Credit,
-    /// Transmitted bytes that were not yet charged to `credit`. They are charged as output is written, because the credit's
-    /// bucket is bounded.
+    /// Transmitted bytes that were not yet charged to the allowance. They are charged as output is written, because the
+    /// allowance is bounded.
     unearned: u64,
     /// When the whole request was received.
     received: UnixNanos,
@@ -65,7 +64,6 @@ impl ZicoWork {
     pub(super) fn new(request: Request, route: Route, now: Now, shared: Arc<Shared>) -> Self {
         ZicoWork {
             lease: shared.budget.passing(MemoryLease::FLOOR),
-            credit: Credit::new(shared.options.amplification),
             unearned: request.body.len() as u64,
             counters: Counters { requests: 1, bytes: request.body.len() as u64, ..Counters::default() },
             shared,
@@ -96,7 +94,7 @@ impl Work for ZicoWork {
         let expanded = out.batch.total_expanded_bytes() - before;
         let earning = expanded.div_ceil(self.shared.options.amplification.ratio).min(self.unearned);
         self.unearned -= earning;
-        out.hold = self.credit.spend(earning, expanded, now.elapsed);
+        out.charge(self.shared.options.amplification, earning, expanded, now.elapsed);
         for kind in Kind::ALL {
             let count = if kind == Kind::Loss { &mut self.counters.losses } else { &mut self.counters.events };
             *count += out.batch.count(kind);
@@ -227,7 +225,7 @@ impl ZicoWork {
             // Rule 5.
             Some(0x80..) => self.begin(carries, now, out),
             Some(_) => {
-                if !self.lease.hold(body.len() as u64) {
+                if !self.lease.resize(body.len() as u64) {
                     return self.out_of_memory(out);
                 }
                 match base64::decode(body) {
@@ -241,7 +239,7 @@ impl ZicoWork {
     /// Section 1.4.
     fn form(&mut self, now: Now, out: &mut Output) {
         // Base64 decodes to less, and this is the only copy.
-        if !self.lease.hold(self.request.body.len() as u64) {
+        if !self.lease.resize(self.request.body.len() as u64) {
             return self.out_of_memory(out);
         }
         let submission = match forms::submission(&self.request.body) {
@@ -265,7 +263,7 @@ impl ZicoWork {
 
     fn unpack(&mut self, mut unpacking: Box<Unpacking>, now: Now, out: &mut Output) {
         match unpacking.step() {
-            Ok(false) if self.lease.hold(unpacking.memory_bytes() as u64) => self.stage = Stage::Unpacking(unpacking),
+            Ok(false) if self.lease.resize(unpacking.memory_bytes() as u64) => self.stage = Stage::Unpacking(unpacking),
             Ok(false) => self.out_of_memory(out),
             Ok(true) => self.unpacked(unpacking.into_output(), now, out),
             Err(InflateError::TooLarge { limit }) => {
@@ -377,7 +375,7 @@ impl ZicoWork {
         match reading.read(body, &mut session, host, out) {
             Progress::More => {
                 let held = self.unpacked.as_ref().map_or(0, Vec::capacity) + reading.trace.memory_bytes();
-                if !self.lease.hold(held as u64) && !reading.is_flushing {
+                if !self.lease.resize(held as u64) && !reading.is_flushing {
                     reading.give_up(TraceFault::NoMemory { offset: reading.state.at });
                 }
                 self.stage = Stage::Trace(reading);

@@ -15,11 +15,11 @@ use super::super::rng::Rng;
 use super::super::tcp::{self, Outcome};
 use super::super::{Counts, Sent};
 use super::Options;
-use super::configuration::Configuration;
 use super::control::{Control, ControlEvent};
 use super::data::{self, Senders};
 use super::harm::Harm;
 use super::modes::RunMode;
+use super::observations::Observations;
 use super::program::Program;
 use super::tally::Tally;
 use super::trace::Trace;
@@ -38,22 +38,6 @@ pub(in super::super) struct Agent {
     pub(in super::super) start: Instant,
     /// Ends the program when set.
     pub(in super::super) halt: CancellationToken,
-}
-
-/// Observations of an agent about its collector, beside harm.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Observations {
-    /// The last configuration received.
-    pub configuration: Option<Configuration>,
-    /// The number of reads that it took. More than one aborts the JVM of a version 1 agent. The network may split what
-    /// was written in one piece, so this is not counted as harm.
-    pub configuration_reads: u32,
-    /// Whether the collector stopped it.
-    pub stopped: bool,
-    /// Whether the control connection was lost while the program was traced. The agent still sends everything.
-    pub control_lost: bool,
-    /// Numbered events that were dropped on purpose ([`Options::gaps`]).
-    pub lost_events: u64,
 }
 
 /// Runs a single agent, as [`super::super::run`] does, and returns its observations.

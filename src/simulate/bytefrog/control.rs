@@ -14,10 +14,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::super::{Counts, tcp};
 use super::Options;
-use super::agent::Observations;
 use super::configuration::Configuration;
 use super::harm::Harm;
 use super::modes::{Command, Mode, Modes, RunMode};
+use super::observations::Observations;
 use super::tally::Tally;
 use super::wire::{self, ClassOutcome};
 

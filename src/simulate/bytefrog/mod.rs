@@ -15,6 +15,7 @@ mod data;
 mod harm;
 mod json;
 mod modes;
+mod observations;
 mod program;
 mod shop;
 mod tally;
@@ -25,10 +26,11 @@ mod wire;
 use std::io;
 use std::time::Duration;
 
-pub use agent::{Observations, run_alone};
+pub use agent::run_alone;
 pub use buffers::Buffer;
 pub use configuration::Configuration;
 pub use harm::Harm;
+pub use observations::Observations;
 pub use program::Program;
 
 pub(super) use agent::Agent;

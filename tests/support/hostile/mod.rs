@@ -91,7 +91,7 @@ impl Driven {
             self.calls += 1;
             self.input.advance(progress.consumed);
             self.take();
-            let hold = self.out.hold.take().unwrap_or_default();
+            let hold = self.out.throttle.take().unwrap_or_default();
             self.held += hold;
             self.elapsed += hold;
             self.is_closed |= progress.flow == Flow::Close;

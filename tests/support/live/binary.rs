@@ -90,6 +90,11 @@ impl Binary {
         until(what, || self.stdout.as_ref()?.text().contains(what).then_some(()));
     }
 
+    /// Waits until its stdout has this number of lines.
+    pub fn until_stdout_lines(&self, count: usize) {
+        until("lines on stdout", || (self.stdout.as_ref()?.text().lines().count() >= count).then_some(()));
+    }
+
     /// The address of the listener with this name, from the log.
     pub fn address(&self, name: &str) -> SocketAddr {
         let line = self.until_stderr(&format!("listener {name} ("));

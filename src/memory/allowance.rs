@@ -1,0 +1,135 @@
+//! How much output a peer may cause.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::options::Section;
+
+/// Limits of output bytes by input bytes. A peer that has used its credit up loses nothing; it is read more slowly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Amplification {
+    /// Output bytes that each input byte earns. At least 1.
+    pub ratio: u64,
+    /// The most credit that can be saved up, in output bytes; also the credit at the start. At
+    /// least 64 KiB.
+    pub burst: u64,
+    /// Output bytes earned each second, independent of input. At least 1 KiB.
+    pub rate: u64,
+}
+
+impl Amplification {
+    /// Reads the limits; errors are reported to the section.
+    pub fn read(section: &mut Section<'_>, default: Amplification) -> Self {
+        Amplification {
+            ratio: section.count("ratio", default.ratio, 1..=1_000_000),
+            burst: section.size("burst", default.burst, 64 << 10..=1 << 40),
+            rate: section.size("rate", default.rate, 1 << 10..=1 << 40),
+        }
+    }
+}
+
+/// A token bucket over *output* bytes that *input* bytes fill.
+///
+/// Some protocols let four kilobytes name a text of 64 KiB five hundred times. Ordinary traffic expands a few times and
+/// never reaches this limit; a peer whose traffic is mostly expansion is slowed to `rate`.
+#[derive(Clone, Copy, Debug)]
+pub struct Credit {
+    limits: Amplification,
+    balance: i128,
+    last: Option<Duration>,
+}
+
+impl Credit {
+    /// A full bucket.
+    pub fn new(limits: Amplification) -> Self {
+        Credit { limits, balance: i128::from(limits.burst), last: None }
+    }
+
+    /// Books `received` input bytes and `expanded` output bytes at `elapsed`. `Some`: the credit is used up; wait
+    /// this long before taking more input.
+    pub fn spend(&mut self, received: u64, expanded: u64, elapsed: Duration) -> Option<Duration> {
+        let Amplification { ratio, burst, rate } = self.limits;
+        let last = self.last.unwrap_or(elapsed);
+        let since = elapsed.saturating_sub(last);
+        // Threads that share a bucket may come in another order than their times.
+        self.last = Some(elapsed.max(last));
+        let earned = i128::from(received) * i128::from(ratio)
+            + i128::from(rate) * i128::try_from(since.as_micros()).unwrap_or(i128::MAX >> 64) / 1_000_000;
+        self.balance = (self.balance + earned - i128::from(expanded)).min(i128::from(burst));
+        if self.balance >= 0 {
+            return None;
+        }
+        let micros = -self.balance * 1_000_000 / i128::from(rate.max(1));
+        Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
+    }
+}
+
+/// A [`Credit`] that the connections of one address share. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Allowance(Arc<Mutex<Option<Credit>>>);
+
+impl Allowance {
+    /// Like [`Credit::spend`]. The bucket is full at the first call.
+    pub fn spend(&self, limits: Amplification, received: u64, expanded: u64, elapsed: Duration) -> Option<Duration> {
+        let mut credit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let credit = credit.get_or_insert_with(|| Credit::new(limits));
+        credit.limits = limits;
+        credit.spend(received, expanded, elapsed)
+    }
+
+    /// Books output that a transport wrote by itself, by the limits of the peer's protocol if they are known yet.
+    pub fn spend_more(&self, expanded: u64, elapsed: Duration) -> Option<Duration> {
+        let mut credit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        credit.get_or_insert_with(|| Credit::new(TRANSPORT_LIMITS)).spend(0, expanded, elapsed)
+    }
+
+    /// How long to wait before taking more input, if the credit is used up.
+    pub fn wait(&self, elapsed: Duration) -> Option<Duration> {
+        let mut credit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        credit.as_mut().and_then(|credit| credit.spend(0, 0, elapsed))
+    }
+
+    /// Whether it is as good as a new one at this time.
+    pub fn is_full(&self, elapsed: Duration) -> bool {
+        let mut credit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        credit.as_mut().is_none_or(|credit| {
+            let _ = credit.spend(0, 0, elapsed);
+            credit.balance >= i128::from(credit.limits.burst)
+        })
+    }
+}
+
+/// The limits of an address that has not caused any event yet.
+const TRANSPORT_LIMITS: Amplification = Amplification { ratio: 1, burst: 16 << 20, rate: 4 << 20 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_expansion_is_never_throttled_and_amplification_is_slowed_to_the_rate() {
+        let mut ordinary = Credit::new(Amplification { ratio: 64, burst: 1_000, rate: 100 });
+        for second in 0..100 {
+            assert_eq!(ordinary.spend(1_000, 10_000, Duration::from_secs(second)), None);
+        }
+        let mut hostile = Credit::new(Amplification { ratio: 64, burst: 1_000, rate: 100 });
+        assert_eq!(hostile.spend(0, 1_000, Duration::ZERO), None);
+        assert_eq!(hostile.spend(1, 64 + 500, Duration::ZERO), Some(Duration::from_secs(5)));
+        assert_eq!(hostile.spend(0, 0, Duration::from_secs(5)), None);
+        assert_eq!(hostile.spend(0, 100, Duration::from_secs(5)), Some(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn connections_that_share_an_allowance_have_one_burst() {
+        let limits = Amplification { ratio: 1, burst: 1_000, rate: 100 };
+        let allowance = Allowance::default();
+        assert!(allowance.is_full(Duration::ZERO));
+        let connections = [allowance.clone(), allowance.clone()];
+        assert_eq!(connections[0].spend(limits, 0, 600, Duration::ZERO), None);
+        assert_eq!(connections[1].spend(limits, 0, 600, Duration::ZERO), Some(Duration::from_secs(2)));
+        assert_eq!(allowance.spend_more(100, Duration::ZERO), Some(Duration::from_secs(3)));
+        assert_eq!(allowance.wait(Duration::from_secs(1)), Some(Duration::from_secs(2)));
+        assert!(!allowance.is_full(Duration::from_secs(3)) && allowance.is_full(Duration::from_secs(13)));
+        assert_eq!(Allowance::default().wait(Duration::ZERO), None);
+    }
+}

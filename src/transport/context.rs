@@ -1,0 +1,65 @@
+//! What a connection needs beside its socket and its session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::driver::{SessionDriver, loss_batch};
+use crate::event::{Batch, Loss, Origin};
+use crate::memory::{Allowance, MemoryBudget, MemoryLease};
+use crate::pipeline::Sender;
+use crate::pipeline::accounting::ListenerCounters;
+use crate::protocol::{LossLimit, Session};
+
+use super::capture::{Capture, Recording};
+use super::clock::Clock;
+use super::options::ListenerOptions;
+
+/// What all connections of a listener share, and what one of them was admitted with.
+#[derive(Clone, Debug)]
+pub(super) struct ConnectionContext {
+    pub(super) options: Arc<ListenerOptions>,
+    pub(super) sender: Sender,
+    pub(super) counters: Arc<ListenerCounters>,
+    pub(super) clock: Clock,
+    /// The memory of the listener; of an admitted connection, that of its address.
+    pub(super) memory: Arc<MemoryBudget>,
+    /// How much output the peer's address may cause. Of connections without an address (dialled, or of a proxy itself):
+    /// their own.
+    pub(super) allowance: Allowance,
+    /// The memory with which the connection was admitted; given back when its last task has ended.
+    pub(super) admitted_with: Option<Arc<MemoryLease>>,
+    /// Records what connections receive. None: nothing is recorded.
+    pub(super) capture: Option<Arc<Capture>>,
+    /// Tracks every task that still has events to hand over.
+    pub(super) tasks: TaskTracker,
+    /// Cancelled when the daemon stops.
+    pub(super) stop: CancellationToken,
+    /// Cancelled when the daemon waits no longer for tasks that have not ended by themselves.
+    pub(super) abort: CancellationToken,
+}
+
+impl ConnectionContext {
+    /// The recording of a connection that was opened at `opened`.
+    pub(super) fn recording(&self, origin: &Origin, opened: Duration) -> Option<Recording> {
+        self.capture.as_ref()?.connection(origin, self.clock, opened)
+    }
+
+    /// A driver for a session, with the limits of this connection.
+    pub(super) fn driver<S: Session>(&self, session: S, origin: Arc<Origin>) -> SessionDriver<S> {
+        SessionDriver::new(session, origin, self.counters.clone()).limited(self.allowance.clone(), self.loss_limit())
+    }
+
+    /// The bound on the loss events of one connection.
+    pub(super) fn loss_limit(&self) -> LossLimit {
+        LossLimit::new(self.options.max_losses_per_second as u64)
+    }
+
+    /// Counts bytes that no session sees as lost, and makes the batch that reports them.
+    pub(super) fn loss(&self, origin: &Arc<Origin>, offset: u64, loss: Loss<'_>) -> Batch {
+        self.counters.lost(loss.reason, loss.bytes);
+        loss_batch(&self.counters, origin, self.clock.now().unix, offset, loss)
+    }
+}

@@ -1,0 +1,286 @@
+//! One request: from its head to its response.
+//!
+//! A request is answered when every sink that takes its events has written them. The task of its connection works on it. When
+//! the peer has gone, or was asked to repeat the request because the sinks took too long, a task of its own completes it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::StatusCode;
+use hyper::body::{Body, Incoming};
+use hyper::header::{CONTENT_LENGTH, EXPECT};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::{debug, error};
+
+use crate::event::{Origin, Reason, UnixNanos};
+use crate::memory::MemoryLease;
+use crate::pipeline::DeliveryOutcome;
+use crate::pipeline::tap::TapRequest;
+use crate::protocol::{Exchange, Flow, Head, HeadDecision, LossLimit, Request, RequestOutcome, Response, Work};
+
+use super::body::{ReceivedBody, UndecidedBytes, read_body, refuse_body, too_large};
+use super::context::ConnectionContext;
+use super::decode_buffers::DecodeBuffer;
+use super::http_head;
+use super::http_state::{HttpState, SMALL_BODY_BYTES};
+use super::http_timeouts::HttpTimeouts;
+use super::quarantine::Record;
+
+/// A request that has been decoded for this long yields to the other tasks. Most are finished before.
+const YIELD_AFTER: Duration = Duration::from_micros(500);
+
+/// What all requests of a connection share.
+pub(super) struct HttpConnection<E> {
+    http: Arc<HttpState<E>>,
+    origin: Arc<Origin>,
+    context: ConnectionContext,
+    timeouts: Arc<HttpTimeouts>,
+    requests: AtomicU64,
+    /// None while a request uses it.
+    loss_limit: Mutex<Option<Box<LossLimit>>>,
+}
+
+impl<E: Exchange> HttpConnection<E> {
+    pub(super) fn new(
+        http: Arc<HttpState<E>>,
+        origin: Arc<Origin>,
+        context: ConnectionContext,
+        timeouts: Arc<HttpTimeouts>,
+    ) -> Arc<Self> {
+        let loss_limit = Mutex::new(Some(Box::new(context.loss_limit())));
+        Arc::new(HttpConnection { http, origin, context, timeouts, requests: AtomicU64::new(0), loss_limit })
+    }
+
+    /// The response to one request.
+    pub(super) async fn answer(self: &Arc<Self>, request: hyper::Request<Incoming>) -> hyper::Response<Full<Bytes>> {
+        self.timeouts.request();
+        let response = self.respond(request).await;
+        self.timeouts.answer();
+        debug!(status = response.status, "answered");
+        to_hyper(response)
+    }
+
+    async fn respond(self: &Arc<Self>, request: hyper::Request<Incoming>) -> Response {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        let (parts, incoming) = request.into_parts();
+        let head = http_head::head(&parts);
+        let is_expecting = parts.headers.contains_key(EXPECT);
+        let is_secret = self.http.exchange.is_secret(&head);
+        let undecided = UndecidedBytes::new(self.context.clone(), self.origin.clone(), is_secret);
+        let decision = match http_head::check(&parts) {
+            Some(response) => HeadDecision::Answer(response, Reason::Malformed),
+            None => self.http.exchange.admit(&head, self.context.clock.now()),
+        };
+        let limit = match decision {
+            HeadDecision::Take { max_body_bytes, key } => (max_body_bytes, key),
+            HeadDecision::Answer(response, reason) => {
+                self.show(&head, number, Bytes::new(), is_secret);
+                if !incoming.is_end_stream() {
+                    let why = format!("{} {:.200}, {}", head.method, head.target, response.status);
+                    Box::pin(refuse_body(incoming, is_expecting, reason, &why, undecided)).await;
+                }
+                return response;
+            }
+        };
+        let declared = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        if declared.is_some_and(|declared| declared > limit.0) {
+            let response = too_large(limit.0, limit.1);
+            let why = String::from_utf8_lossy(&response.body).trim_end().to_owned();
+            Box::pin(refuse_body(incoming, is_expecting, Reason::TooLarge, &why, undecided)).await;
+            return response;
+        }
+        match read_body(incoming, limit, self.context.memory.passing(SMALL_BODY_BYTES), undecided).await {
+            Ok(received) => {
+                self.show(&head, number, received.body.clone(), is_secret);
+                self.deliver(head, number, received).await
+            }
+            Err(response) => response,
+        }
+    }
+
+    /// Shows a request on the taps.
+    fn show(&self, head: &Head, number: u64, body: Bytes, is_secret: bool) {
+        let taps = self.context.sender.taps();
+        if taps.wired() > 0 {
+            taps.request(&TapRequest { origin: self.origin.clone(), number, head: head.clone(), body, is_secret });
+        }
+    }
+
+    /// Decodes a complete request, and waits until its events are delivered or `delivery_timeout` has passed.
+    async fn deliver(self: &Arc<Self>, head: Head, number: u64, received: ReceivedBody) -> Response {
+        let ReceivedBody { body, lease, mut undecided } = received;
+        let until = Instant::now() + self.http.options.delivery_timeout;
+        let Ok(Ok(permit)) = timeout_at(until, self.http.permits.clone().acquire_owned()).await else {
+            let why = "too many requests are being decoded (max_requests)";
+            Box::pin(undecided.lose(Reason::Failed, why, &body)).await;
+            return Response::unavailable(why);
+        };
+        let request = Request { head, body, number };
+        let job = Job::new(request, undecided, self.clone(), (lease, permit));
+        let in_flight = InFlightRequest { job: Some(Box::pin(job.run())), context: &self.context };
+        match timeout_at(until, in_flight).await {
+            Ok(Some(response)) => response,
+            // The request panicked, and its loss is reported.
+            Ok(None) => Response::unavailable("the collector cannot decode this request now"),
+            Err(_) => Response::unavailable("the sinks take longer than delivery_timeout; send the events again"),
+        }
+    }
+
+    fn take_loss_limit(&self) -> Option<Box<LossLimit>> {
+        let limit = self.loss_limit.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Another request of this connection may still use it, after its peer was told to repeat it.
+        Some(limit.unwrap_or_else(|| Box::new(self.context.loss_limit())))
+    }
+
+    fn put_loss_limit_back(&self, limit: Option<Box<LossLimit>>) {
+        *self.loss_limit.lock().unwrap_or_else(PoisonError::into_inner) = limit;
+    }
+}
+
+/// A job that the task which waits for its response works on. When that task waits no longer, a task of its own does.
+struct InFlightRequest<'a> {
+    /// `None`: it has ended.
+    job: Option<Pin<Box<dyn Future<Output = Response> + Send>>>,
+    context: &'a ConnectionContext,
+}
+
+impl Future for InFlightRequest<'_> {
+    /// `None`: the job panicked.
+    type Output = Option<Response>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Response>> {
+        let Some(job) = &mut self.job else { return Poll::Ready(None) };
+        // A job that panicked is not polled again.
+        let answer = match catch_unwind(AssertUnwindSafe(|| job.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(response)) => Some(response),
+            Err(_) => None,
+        };
+        self.job = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for InFlightRequest<'_> {
+    fn drop(&mut self) {
+        let Some(job) = self.job.take() else { return };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let abort = self.context.abort.clone();
+            self.context.tasks.spawn_on(async move { abort.run_until_cancelled_owned(job).await }, &runtime);
+        }
+    }
+}
+
+/// A request that is decoded and delivered.
+struct Job<E: Exchange> {
+    work: E::Work,
+    buffer: DecodeBuffer,
+    undecided: UndecidedBytes,
+    connection: Arc<HttpConnection<E>>,
+    /// The memory of the body, and one of `max_requests`.
+    _held: (MemoryLease, OwnedSemaphorePermit),
+}
+
+impl<E: Exchange> Job<E> {
+    /// Boxed here: otherwise every future around it would contain its size.
+    fn new(
+        request: Request,
+        undecided: UndecidedBytes,
+        connection: Arc<HttpConnection<E>>,
+        held: (MemoryLease, OwnedSemaphorePermit),
+    ) -> Box<Self> {
+        let HttpConnection { http, origin, context, .. } = &*connection;
+        let work = http.exchange.work(request, context.clock.now());
+        let buffer = http.decode_buffers.take(origin, &context.allowance, connection.take_loss_limit());
+        Box::new(Job { work, buffer, undecided, connection, _held: held })
+    }
+
+    async fn run(mut self: Box<Self>) -> Response {
+        let connection = self.connection.clone();
+        let context = &connection.context;
+        let DecodeBuffer { out, lease } = &mut self.buffer;
+        let delivery = context.sender.delivery();
+        let received = context.clock.now();
+        let (mut now, mut since_yield) = (received, received.elapsed);
+        loop {
+            context.sender.wait_for_capacity().await;
+            let work = &mut self.work;
+            let step = self.undecided.call(out, now, |out| {
+                let flow = work.step(now, out);
+                if flow != Flow::Again {
+                    out.write_combined_losses();
+                }
+                flow
+            });
+            if let Some(batch) = step.batch {
+                if !lease.try_resize(out.batch.memory_bytes() as u64) {
+                    out.batch.shrink();
+                }
+                delivery.send(batch).await;
+            }
+            if step.flow != Flow::Again {
+                break;
+            }
+            now = context.clock.now();
+            if let Some(wait) = out.throttle.take() {
+                let _ = timeout(wait, context.stop.cancelled()).await;
+            } else if now.elapsed.saturating_sub(since_yield) < YIELD_AFTER {
+                continue;
+            } else {
+                tokio::task::yield_now().await;
+            }
+            now = context.clock.now();
+            since_yield = now.elapsed;
+        }
+        let is_kept = self.quarantine_if_asked(received.unix).await;
+        connection.put_loss_limit_back(self.buffer.out.set_loss_limit(None));
+        connection.http.decode_buffers.put_back(self.buffer);
+        let is_written = delivery.outcome().await == DeliveryOutcome::Written;
+        let outcome = match (is_written, is_kept) {
+            (true, true) => RequestOutcome::Delivered,
+            (true, false) => RequestOutcome::Unkept,
+            (false, _) => RequestOutcome::Failed,
+        };
+        self.work.respond(outcome, context.clock.now())
+    }
+
+    /// Writes the request to the quarantine if its work asks for that. `false`: it could not be written.
+    async fn quarantine_if_asked(&mut self, received: UnixNanos) -> bool {
+        let HttpConnection { http, origin, .. } = &*self.connection;
+        let (Some(reason), Some(quarantine)) = (self.work.quarantine_reason(), &http.quarantine) else { return true };
+        let record = Record {
+            at: received,
+            origin: origin.clone(),
+            reason: reason.to_owned(),
+            request: self.work.request().clone(),
+        };
+        match quarantine.keep(record).await {
+            Ok(()) => true,
+            Err(error) => {
+                if let Some(suppressed) = quarantine.trouble.permit() {
+                    let listener = &*origin.listener;
+                    error!(listener, %error, suppressed, "cannot write an unreadable request to the quarantine");
+                }
+                false
+            }
+        }
+    }
+}
+
+fn to_hyper(response: Response) -> hyper::Response<Full<Bytes>> {
+    let mut answer = hyper::Response::new(Full::new(Bytes::from(response.body.into_owned())));
+    *answer.status_mut() = StatusCode::from_u16(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in response.headers {
+        if let Ok(value) = value.parse() {
+            answer.headers_mut().insert(name, value);
+        }
+    }
+    answer
+}

@@ -1,0 +1,105 @@
+//! Calls an exchange every second, and once when its listener has stopped.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::error;
+
+use crate::driver::{Account, call, loss_batch};
+use crate::event::{BatchBuilder, Loss, Origin, Reason};
+use crate::log_throttle::LogThrottle;
+use crate::pipeline::Sender;
+use crate::pipeline::accounting::ListenerCounters;
+use crate::protocol::{Exchange, Flow, Now, Output};
+
+use super::clock::Clock;
+use super::http_state::HttpState;
+
+/// How often [`Exchange::tick`] is called.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Throttles the log line about calls that panic.
+static PANICKED: LogThrottle = LogThrottle::new();
+
+/// Hands over the events of an exchange that belong to no request.
+pub(super) struct Ticker<E> {
+    http: Arc<HttpState<E>>,
+    out: Output,
+    account: Account,
+    origin: Arc<Origin>,
+    counters: Arc<ListenerCounters>,
+    sender: Sender,
+    clock: Clock,
+}
+
+impl<E: Exchange> Ticker<E> {
+    pub(super) fn new(
+        http: Arc<HttpState<E>>,
+        origin: Origin,
+        counters: Arc<ListenerCounters>,
+        sender: Sender,
+        clock: Clock,
+    ) -> Self {
+        let origin = Arc::new(origin);
+        let out = Output::new(BatchBuilder::new(origin.clone()));
+        Ticker { http, out, account: Account::default(), origin, counters, sender, clock }
+    }
+
+    /// Calls `tick` until the daemon stops, and `finish` when the last connection has ended.
+    pub(super) async fn run(mut self, connections: TaskTracker, stop: CancellationToken, abort: CancellationToken) {
+        let ticking = async {
+            loop {
+                sleep(TICK).await;
+                self.http.decode_buffers.clear();
+                self.drive(E::tick).await;
+            }
+        };
+        let _ = stop.run_until_cancelled(ticking).await;
+        connections.close();
+        connections.wait().await;
+        let _ = abort.run_until_cancelled(self.drive(E::finish)).await;
+    }
+
+    /// Makes one call, again while it has more to write, and hands the events over.
+    async fn drive(&mut self, method: impl Fn(&E, Now, &mut Output) -> Flow) {
+        let mut flow = Flow::Again;
+        while flow == Flow::Again {
+            let now = self.clock.now();
+            let (out, account) = (&mut self.out, &mut self.account);
+            let exchange = &self.http.exchange;
+            let step = catch_unwind(AssertUnwindSafe(|| {
+                call(out, account, &self.counters, now, |out| method(exchange, now, out))
+            }));
+            let batch = match step {
+                Ok(step) => {
+                    flow = step.flow;
+                    step.batch
+                }
+                // The next tick is called all the same: one bad record must not keep all others waiting for ever.
+                Err(_) => {
+                    flow = Flow::Continue;
+                    Some(self.report_panic(now))
+                }
+            };
+            if let Some(batch) = batch {
+                self.sender.send(batch).await;
+            }
+        }
+    }
+
+    /// Drops what the call has left, which may be half made, and reports that events are missing.
+    fn report_panic(&mut self, now: Now) -> crate::event::Batch {
+        self.out = Output::new(BatchBuilder::new(self.origin.clone()));
+        if let Some(suppressed) = PANICKED.permit() {
+            let listener = &*self.origin.listener;
+            error!(listener, suppressed, "a bug of ours: the events of one tick are lost; the next tick is called");
+        }
+        let detail = "a bug of ours: events that were due are lost";
+        let loss = Loss { reason: Reason::Failed, bytes: 0, events: None, detail, excerpt: &[] };
+        loss_batch(&self.counters, &self.origin, now.unix, 0, loss)
+    }
+}
