@@ -486,6 +486,7 @@ async fn losses_beyond_max_losses_per_second_are_reported_together() {
     // Those of one second are reported when it is over, though the connection stays open and sends nothing.
     let count = |event: &Value| event["attributes"]["tributary.loss.count"].as_u64().unwrap_or(1);
     until("every loss", || (daemon.events().iter().map(count).sum::<u64>() == 5000).then_some(())).await;
+    drop(stream);
     let events = daemon.stop().await;
     let sum = |key: &str| events.iter().map(|event| event["loss"][key].as_u64().unwrap()).sum::<u64>();
     assert_eq!((sum("bytes"), sum("events")), (5000, 10_000));
