@@ -1,5 +1,5 @@
-//! CBOR, next to two libraries for it, over bodies of traces of the two generations of agents: the items of traces, all
-//! items one by one, and passing over whole documents. Report: bytes of the body per second.
+//! CBOR, compared with two libraries, over bodies of traces of both generations of agents: the items of traces, all items one
+//! by one, and skipping whole documents. Reports bytes of the body per second.
 
 #![allow(missing_docs)]
 
@@ -32,7 +32,7 @@ fn minicbor_skipped(body: &[u8]) -> usize {
     items
 }
 
-/// One item after the other, as our reader has them.
+/// Reads one item after the other, as our reader does.
 fn minicbor_pulled(body: &[u8]) -> Result<usize, minicbor::decode::Error> {
     let (mut decoder, mut items) = (minicbor::Decoder::new(body), 0);
     while decoder.position() < body.len() {
@@ -51,7 +51,7 @@ fn minicbor_pulled(body: &[u8]) -> Result<usize, minicbor::decode::Error> {
     Ok(items)
 }
 
-/// The same by our reader.
+/// Reads one item after the other with our reader.
 fn pulled(body: &[u8]) -> usize {
     let (mut reader, mut items) = (Reader::new(body), 0);
     while let Ok(item) = reader.item() {
@@ -87,8 +87,8 @@ fn all(criterion: &mut Criterion) {
         group.throughput(Throughput::Bytes(body.len() as u64));
         let body = black_box(body.as_slice());
         group.bench_function(format!("{name}, items of traces"), |b| b.iter(|| entries(body, dialect)));
-        group.bench_function(format!("{name}, passed over"), |b| b.iter(|| skipped(body)));
-        group.bench_function(format!("{name}, minicbor, passed over"), |b| b.iter(|| minicbor_skipped(body)));
+        group.bench_function(format!("{name}, skipped"), |b| b.iter(|| skipped(body)));
+        group.bench_function(format!("{name}, minicbor, skipped"), |b| b.iter(|| minicbor_skipped(body)));
         group.bench_function(format!("{name}, one by one"), |b| b.iter(|| pulled(body)));
         group.bench_function(format!("{name}, minicbor, one by one"), |b| b.iter(|| minicbor_pulled(body).ok()));
         group.bench_function(format!("{name}, ciborium, ignored"), |b| b.iter(|| ciborium_items::<IgnoredAny>(body)));

@@ -1,7 +1,7 @@
-//! Wire bytes → batches, no encoding, no I/O: all of it in the group `decode`, and in the group `read` what reading the
-//! same bytes takes alone. What is between them is normalizing: sessions, names, attributes.
+//! Wire bytes → batches, without encoding and I/O. The group `decode` measures all of it, the group `read` only the parsing of
+//! the same bytes. The difference is normalizing: sessions, names, attributes.
 //!
-//! Report: events and bytes of the wire per second.
+//! Reports events and wire bytes per second.
 
 #![allow(missing_docs)]
 
@@ -33,7 +33,7 @@ fn all(criterion: &mut Criterion) {
     }
 }
 
-/// What options and agents change.
+/// Workloads with other options or another form of upload.
 fn variants() -> [Workload; 3] {
     let in_order = Options { order: Order::Sequence, ..Default::default() };
     let as_spans = Options { calls: Calls::Spans, ..Default::default() };

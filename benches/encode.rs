@@ -1,8 +1,8 @@
-//! Events → lines. In the group `encode` one span, alike in each of 1,000 events, as a JSON line and as a line for eyes; beside
-//! them what serde_json takes for the same line, and what copying the finished line takes: microseconds per iteration
-//! are nanoseconds per event. In the groups `encode …` what each protocol's workload becomes, and serde_json beside it.
+//! Events → lines. The group `encode` encodes 1,000 similar spans as JSON lines and as human-readable lines, and compares them
+//! with serde_json for the same line and with a copy of the finished line: microseconds per iteration are nanoseconds per
+//! event. The groups `encode …` encode the workload of each protocol, with serde_json for comparison.
 //!
-//! Report: bytes of lines per second.
+//! Reports bytes of lines per second.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -61,7 +61,7 @@ fn encode(c: &mut Criterion) {
     group.finish();
 }
 
-/// Every protocol's events. serde_json is given its values finished, numbers as text: all that is left to it is writing.
+/// The events of every protocol. serde_json gets finished values, with numbers as text, so that it only has to write them.
 fn encode_each(c: &mut Criterion) {
     for workload in workloads::all() {
         let batches = workload.batches();
@@ -88,9 +88,9 @@ fn encode_each(c: &mut Criterion) {
         group.throughput(Throughput::ElementsAndBytes { elements: workload.events, bytes: lines.len() as u64 });
         group.bench_function("serde_json: write a finished Value", |b| {
             b.iter(|| {
-                for some in black_box(&trees).chunks(1000) {
+                for chunk in black_box(&trees).chunks(1000) {
                     out.clear();
-                    some.iter().for_each(|tree| write_line(tree, &mut out));
+                    chunk.iter().for_each(|tree| write_line(tree, &mut out));
                     black_box(&out);
                 }
             });
@@ -105,7 +105,7 @@ fn encoded(format: Format, batch: &Batch) -> Vec<u8> {
     out
 }
 
-/// Spans as the Datadog session writes them: service, resource, type, and six tags. Only the URL is new in each.
+/// Spans as the Datadog session writes them: service, resource, type, and six tags. Only the URL differs between spans.
 fn spans() -> Batch {
     let origin = Origin::new("datadog", "apm".into(), "127.0.0.1:40112".into(), 9).with_version("1");
     let mut builder = BatchBuilder::new(Arc::new(origin));
@@ -155,7 +155,7 @@ fn spans() -> Batch {
     builder.take()
 }
 
-/// The same lines as one would write them without an encoder of one's own.
+/// The same lines, built and written with serde_json.
 fn by_serde(batch: &Batch) -> Vec<u8> {
     let mut out = Vec::new();
     batch.events().for_each(|event| write_line(&tree(event), &mut out));

@@ -1,21 +1,21 @@
-//! The whole daemon: `simulate` → `run` → a sink, next to a raw TCP → file copy of as many bytes in the same run, and to
-//! what the generator reaches alone.
+//! The whole daemon: `simulate` → `run` → a sink, compared with a raw TCP → file copy of as many bytes in the same run, and
+//! with the generator alone.
 //!
 //! `cargo bench --bench end_to_end [-- [PROTOCOL...] EVENTS [REPETITIONS]]` prints tables. CPU seconds are user + system
-//! time of the daemon's own process; machines differ, so read the ratio to the raw copy. Nothing is asserted but that
-//! every event arrives.
+//! time of the daemon's own process; machines differ, so compare the ratios to the raw copy. The only assertion is
+//! that every event arrives.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
-#[allow(dead_code, unreachable_pub, reason = "each bench takes what it needs of it")]
+#[allow(dead_code, unreachable_pub, reason = "each bench uses a part of it")]
 mod daemon;
 
 use daemon::loads::{DISCARD, FILE, LOADS, Load};
 use daemon::table::{self, fixed, head, median, rate, row, spread};
 use daemon::{Cost, ceiling, peer, raw};
 
-/// CPU seconds per million events of the best of the other collectors that were measured: Fluent Bit 5.1.1, msgpack by
-/// the forward protocol, packed, to a file of 266 bytes a line. Recorded 2026-11 on a machine like this one, not run here.
+/// CPU seconds per million events of the fastest other collector that was measured: Fluent Bit 5.1.1, msgpack by
+/// the forward protocol, packed, to a file of 266 bytes a line. Recorded 2026-11 on a similar machine; this bench does not run it.
 const FLUENT_BIT: f64 = 3.95;
 
 fn main() {
@@ -29,7 +29,7 @@ fn main() {
         LOADS.iter().filter(named).map(|load| measure(load, load.events(events), repetitions)).collect();
 
     println!(
-        "\nTo a file, and how many times less that is than {FLUENT_BIT}, the recorded figure of Fluent Bit (msgpack by the"
+        "\nTo a file, and how many times less CPU that is than {FLUENT_BIT}, the recorded figure of Fluent Bit (msgpack by the"
     );
     println!("forward protocol, packed, to a file of 266 bytes a line):\n");
     head(&["bytes a line", "CPU", "times less"]);
@@ -37,25 +37,25 @@ fn main() {
         row(name, &[fixed(line_bytes), fixed(cpu), fixed(FLUENT_BIT / cpu)]);
     }
     if words.is_empty() || words.iter().any(|word| word == "rsyslog") {
-        beside_rsyslog((events / 4).max(1), repetitions);
+        compare_rsyslog((events / 4).max(1), repetitions);
     }
 }
 
-/// What a line of a load costs.
+/// The cost of a line of a load.
 struct Line {
     name: &'static str,
     line_bytes: f64,
-    /// Of a million of them, in seconds.
+    /// Seconds per million lines.
     cpu: f64,
 }
 
-/// Prints the rows of a load. Answers what it costs to a file.
+/// Prints the rows of a load. Returns its cost with a file sink.
 fn measure(load: &Load, events: u64, repetitions: u64) -> Line {
     let (mut discarded, mut filed, mut copied, mut alone) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..repetitions {
         discarded.push(Cost::of_load(load, events, "", &[DISCARD], &[]).0);
-        // A virtual machine may have to ask its host for every page that it has not used lately, at several times the
-        // cost of the copy. So each run that writes finds as much memory freshly freed as the other.
+        // A virtual machine may have to request every page that it has not used lately from its host, at several times the
+        // cost of the copy. A raw copy before each run that writes frees the same amount of memory for each of them.
         raw::copy(events * load.bytes_per_event);
         let (to_file, counters) = Cost::of_load(load, events, "", &[FILE], &[]);
         drop(counters);
@@ -91,10 +91,10 @@ fn print_runs(name: &str, runs: &[Cost], ratio: &str) {
     row(name, &[per_second, megabytes_in, megabytes_out, cpu, ratio.to_owned(), peak, runs[0].balance.clone()]);
 }
 
-/// Prints what rsyslog takes to parse and write the lines that the daemon has written.
-fn beside_rsyslog(events: u64, repetitions: u64) {
+/// Prints the cost of rsyslog to parse and write the lines that the daemon wrote.
+fn compare_rsyslog(events: u64, repetitions: u64) {
     let Some(version) = peer::rsyslog_version() else {
-        println!("\nrsyslog is not installed: there is no row of it.");
+        println!("\nrsyslog is not installed: its row is left out.");
         return;
     };
     println!(

@@ -1,12 +1,13 @@
-//! How the daemon's cost grows: with connections, with the size of messages, with what it must remember, with sinks, and
-//! when a sink is slow.
+//! How the daemon's cost grows: with connections, with the size of messages, with the size of dictionaries, with sinks, and
+//! with a slow sink.
 //!
 //! `cargo bench --bench growth [-- [TABLE...] EVENTS [REPETITIONS]]` prints a table each for `connections`, `sizes`,
-//! `dictionaries`, `sinks` and `slow`. The rows of a table are run by turns. Nothing is asserted but that every event arrives.
+//! `dictionaries`, `sinks` and `slow`. The rows of a table are run interleaved. The only assertion is that every event
+//! arrives.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
-#[allow(dead_code, unreachable_pub, reason = "each bench takes what it needs of it")]
+#[allow(dead_code, unreachable_pub, reason = "each bench uses a part of it")]
 mod daemon;
 
 use std::io::Read;
@@ -17,11 +18,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use daemon::loads::{DISCARD, FILE, Load};
 use daemon::table::{self, count, fixed, head, median, rate, row, spread};
-use daemon::wire::{Frog, Http, Wire, datadog};
-use daemon::{Cost, Daemon, Given, Simulation};
+use daemon::wire::{BytefrogAgent, Http, Wire, datadog};
+use daemon::{Cost, Daemon, SentEvents, Simulation};
 use tributary::simulate::endless::{Machine, Version};
 
-/// A row of a table, and how it is run.
+/// A row of a table, with the function that runs it.
 struct Row {
     name: String,
     run: Box<dyn Fn() -> Cost>,
@@ -32,14 +33,14 @@ fn main() {
     let events = numbers.first().copied().unwrap_or(500_000);
     let repetitions = numbers.get(1).copied().unwrap_or(3).max(1);
     let is_wanted = |name: &str| words.is_empty() || words.iter().any(|word| word == name);
-    println!("{repetitions} repetitions by turns; medians (lowest–highest); CPU in seconds per million events");
+    println!("{repetitions} interleaved repetitions; medians (lowest–highest); CPU in seconds per million events");
     if is_wanted("connections") {
         let numbers = [1, 10, 100, 1_000, 5_000];
-        let title = "The same events over more connections, as fast as they come, each opened for it";
+        let title = "The same events over more connections, at full speed, each opened for the run";
         print(title, connections("datadog", events * 2, &numbers, &[]), repetitions);
         let title = "The same events over more connections, 100,000 a second together";
         print(title, connections("datadog", events, &numbers, &["--rate", "100000"]), repetitions);
-        let title = "The same events over more connections by HTTP, as fast as they are answered";
+        let title = "The same events over more HTTP connections, as fast as requests are answered";
         print(title, connections("zico gen2", events, &numbers[..4], &[]), repetitions);
     }
     if is_wanted("sizes") {
@@ -48,8 +49,12 @@ fn main() {
         print("More records in a trace", traces(events), repetitions);
     }
     if is_wanted("dictionaries") {
-        print("Spans that name one of so many strings, all of them told before", strings(events), repetitions);
-        print("Calls of one of so many methods, all of them told before", methods(events * 2), repetitions);
+        print(
+            "Spans that refer to one of a number of strings, all of them defined before",
+            strings(events),
+            repetitions,
+        );
+        print("Calls of one of a number of methods, all of them defined before", methods(events * 2), repetitions);
     }
     if is_wanted("sinks") {
         print("More sinks", sinks(events), repetitions);
@@ -59,7 +64,7 @@ fn main() {
     }
 }
 
-/// Runs the rows by turns and prints them.
+/// Runs the rows interleaved and prints them.
 fn print(title: &str, rows: Vec<Row>, repetitions: u64) {
     let mut costs: Vec<Vec<Cost>> = rows.iter().map(|_| Vec::new()).collect();
     for _ in 0..repetitions {
@@ -86,7 +91,7 @@ fn connections(load: &'static str, events: u64, numbers: &[u64], pace: &'static 
         name: format!("{load} → file, {} connection{}", count(number), if number == 1 { "" } else { "s" }),
         run: Box::new(move || {
             let number = number.to_string();
-            let load = Load { agent: AGENT_ALONE[usize::from(load != "datadog")], ..*Load::named(load) };
+            let load = Load { agent: AGENT[usize::from(load != "datadog")], ..*Load::named(load) };
             let arguments = [pace, &["--connections", &number]].concat();
             Cost::of_load(&load, events, "max_connections = 6000", &[FILE], &arguments).0
         }),
@@ -94,29 +99,29 @@ fn connections(load: &'static str, events: u64, numbers: &[u64], pace: &'static 
     numbers.iter().map(row).collect()
 }
 
-/// Agents without a number of connections.
-const AGENT_ALONE: [&[&str]; 2] = [&["datadog"], &["zico"]];
+/// Agents without the argument `--connections`.
+const AGENT: [&[&str]; 2] = [&["datadog"], &["zico"]];
 
 fn texts(events: u64) -> Vec<Row> {
     let row = |&bytes: &usize| Row {
         name: format!("datadog → file, {} bytes of text", count(bytes as u64)),
         run: Box::new(move || {
-            let give = |daemon: &Daemon, ()| {
+            let send = |daemon: &Daemon, ()| {
                 let events = events.min(400_000_000 / bytes as u64);
-                let mut wire = Wire::to(daemon.address());
-                wire.say(&datadog::process(1024));
-                wire.say(&datadog::string(1, b"page"));
+                let mut wire = Wire::connect(daemon.address());
+                wire.push(&datadog::process(1024));
+                wire.push(&datadog::string(1, b"page"));
                 let mut text = vec![b'x'; bytes];
                 for number in 0..events {
-                    // No two are alike.
+                    // Every text is different.
                     text[..8].copy_from_slice(format!("{number:08}").as_bytes());
-                    wire.say(&datadog::string(number + 2, &text));
-                    wire.say(&datadog::span(number, 1, [1, number + 2]));
+                    wire.push(&datadog::string(number + 2, &text));
+                    wire.push(&datadog::span(number, 1, [1, number + 2]));
                 }
                 wire.close();
-                Given { events: events + 1, before: 0 }
+                SentEvents { events: events + 1, before: 0 }
             };
-            Cost::of(&config("datadog", "", FILE), |_| (), give).0
+            Cost::of(&config("datadog", "", FILE), |_| (), send).0
         }),
     };
     [16, 64, 256, 1_024, 4_096, 16_384].iter().map(row).collect()
@@ -126,7 +131,7 @@ fn bundles(events: u64) -> Vec<Row> {
     let row = |&size: &u64| Row {
         name: format!("endless v3 → file, bundles of {}", count(size)),
         run: Box::new(move || {
-            // Small ones are many requests: fewer events do.
+            // Small bundles mean many requests, so fewer events are enough.
             let uploads = (events / size).clamp(1, 20_000);
             let prepare = |daemon: &Daemon| {
                 let mut machine = Machine::new(1, 0, unix_nanos(), Version::V3);
@@ -138,12 +143,12 @@ fn bundles(events: u64) -> Vec<Row> {
                 });
                 requests.collect::<Vec<_>>()
             };
-            let give = |daemon: &Daemon, requests: Vec<Vec<u8>>| {
-                let mut http = Http::to(daemon.address());
-                requests.iter().for_each(|request| http.ask(request));
-                Given { events: uploads * size, before: 0 }
+            let send = |daemon: &Daemon, requests: Vec<Vec<u8>>| {
+                let mut http = Http::connect(daemon.address());
+                requests.iter().for_each(|request| http.request(request));
+                SentEvents { events: uploads * size, before: 0 }
             };
-            Cost::of(&config("endless", "", FILE), prepare, give).0
+            Cost::of(&config("endless", "", FILE), prepare, send).0
         }),
     };
     [1, 10, 100, 1_000, 10_000].iter().map(row).collect()
@@ -155,15 +160,15 @@ fn traces(events: u64) -> Vec<Row> {
         run: Box::new(move || {
             let traces = (events / size).clamp(1, 20_000);
             let prepare = |daemon: &Daemon| {
-                let mut http = Http::to(daemon.address());
+                let mut http = Http::connect(daemon.address());
                 http.begin_session();
                 http
             };
-            let give = |_: &Daemon, mut http: Http| {
+            let send = |_: &Daemon, mut http: Http| {
                 (0..traces).for_each(|number| http.trace(number + 1, size));
-                Given { events: traces * size, before: 1 }
+                SentEvents { events: traces * size, before: 1 }
             };
-            Cost::of(&config("zico", "", FILE), prepare, give).0
+            Cost::of(&config("zico", "", FILE), prepare, send).0
         }),
     };
     [1, 10, 100, 1_000, 10_000, 100_000].iter().map(row).collect()
@@ -176,26 +181,26 @@ fn strings(events: u64) -> Vec<Row> {
         name: format!("datadog → file, {} strings", count(names)),
         run: Box::new(move || {
             let prepare = |daemon: &Daemon| {
-                let mut wire = Wire::to(daemon.address());
-                wire.say(&datadog::process(names + 10));
-                wire.say(&datadog::string(1, b"page"));
+                let mut wire = Wire::connect(daemon.address());
+                wire.push(&datadog::process(names + 10));
+                wire.push(&datadog::string(1, b"page"));
                 for id in 0..names {
-                    wire.say(&datadog::string(id + 2, format!("GET /shelves/{id:09}").as_bytes()));
+                    wire.push(&datadog::string(id + 2, format!("GET /shelves/{id:09}").as_bytes()));
                 }
-                // What is last on the wire is complete only when another object follows.
-                wire.say(&datadog::span(0, 1, [1, 1]));
+                // The last object on the wire is complete only when another one follows.
+                wire.push(&datadog::span(0, 1, [1, 1]));
                 wire.flush();
                 wire
             };
-            let give = |_: &Daemon, mut wire: Wire| {
+            let send = |_: &Daemon, mut wire: Wire| {
                 for number in 1..=events {
-                    wire.say(&datadog::span(number, scattered(number, names) + 2, [1, 1]));
+                    wire.push(&datadog::span(number, scattered(number, names) + 2, [1, 1]));
                 }
                 wire.close();
-                Given { events, before: 2 }
+                SentEvents { events, before: 2 }
             };
             let cache = "string_cache = { max_entries = 2000000, bytes = \"512MiB\" }";
-            Cost::of(&config("datadog", cache, FILE), prepare, give).0
+            Cost::of(&config("datadog", cache, FILE), prepare, send).0
         }),
     };
     NAMES.iter().map(row).collect()
@@ -206,25 +211,25 @@ fn methods(events: u64) -> Vec<Row> {
         name: format!("bytefrog v4 → file, {} methods", count(names)),
         run: Box::new(move || {
             let prepare = |daemon: &Daemon| {
-                let mut frog = Frog::dial(daemon.address());
-                (0..names as u32).for_each(|id| frog.method(id, &format!("shop.shelf.Shelf{id:09}.take;1;()V")));
-                frog.data.flush();
-                frog
+                let mut agent = BytefrogAgent::connect(daemon.address());
+                (0..names as u32).for_each(|id| agent.method(id, &format!("shop.shelf.Shelf{id:09}.take;1;()V")));
+                agent.data.flush();
+                agent
             };
-            let give = |_: &Daemon, mut frog: Frog| {
+            let send = |_: &Daemon, mut agent: BytefrogAgent| {
                 for number in 0..events {
-                    frog.entry(number as u32, scattered(number, names) as u32);
+                    agent.entry(number as u32, scattered(number, names) as u32);
                 }
-                Given { events: events + frog.end(), before: 0 }
+                SentEvents { events: events + agent.end(), before: 0 }
             };
             let dictionary = "dictionary = { entries = 2000000, bytes = \"512MiB\" }\nheartbeat_interval = \"5s\"\nmax_stall = \"1h\"";
-            Cost::of(&config("bytefrog", dictionary, FILE), prepare, give).0
+            Cost::of(&config("bytefrog", dictionary, FILE), prepare, send).0
         }),
     };
     NAMES.iter().map(row).collect()
 }
 
-/// A number below `bound`, in no order that a processor foresees.
+/// A number below `bound`, in an order that a processor cannot predict.
 fn scattered(number: u64, bound: u64) -> u64 {
     let mixed = (number ^ (number >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) % bound
@@ -248,10 +253,10 @@ fn sinks(events: u64) -> Vec<Row> {
     both.into_iter().map(row).collect()
 }
 
-/// Prints what becomes of agents and of the daemon when standard output is read slowly.
+/// Prints the rows of agents and a daemon whose standard output is read slowly.
 fn slow(events: u64) {
     println!(
-        "\nA reader of standard output that is slow; *waiting* is what it had not seen when the agent had sent everything:\n"
+        "\nA slow reader of standard output; *waiting* is the number of events that it had not read when the agent had sent everything:\n"
     );
     head(&["events/s", "MB/s out", "CPU", "× first row", "waiting", "peak MiB", "sent = written + lost"]);
     let mut first = None;
@@ -261,11 +266,11 @@ fn slow(events: u64) {
     }
 }
 
-/// Prints a row; `first` is the cost of the first one. Answers its own.
+/// Prints a row; `first` is the cost of the first row. Returns the cost of this row.
 fn slow_row(events: u64, limit: Option<u64>, first: Option<f64>) -> f64 {
     let load = Load::named("datadog");
-    let meeting = load.meeting();
-    let (daemon, mut stdout) = Daemon::start_piped(&load.config(meeting, "", &["type = \"stdout\""]));
+    let direction = load.direction();
+    let (daemon, mut stdout) = Daemon::start_piped(&load.config(direction, "", &["type = \"stdout\""]));
     let lines = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&lines);
     let reader = thread::spawn(move || {
@@ -279,16 +284,16 @@ fn slow_row(events: u64, limit: Option<u64>, first: Option<f64>) -> f64 {
             bytes += size as u64;
             let number = buffer[..size].iter().filter(|byte| **byte == b'\n').count() as u64;
             reads.push((Instant::now(), seen.fetch_add(number, Ordering::Release) + number));
-            // Of so many megabytes a second: as many bytes in each microsecond.
+            // `limit` is in megabytes per second, which is bytes per microsecond.
             let due = began + Duration::from_micros(limit.map_or(0, |limit| bytes / limit));
             thread::sleep(due.saturating_duration_since(Instant::now()));
         }
     });
     let (before, began) = (daemon.process.cpu_seconds(), Instant::now());
-    let sent = Simulation::start(&load.arguments(meeting, &daemon, events)).finish();
+    let sent = Simulation::start(&load.arguments(direction, &daemon, events)).finish();
     let sent_all = began + Duration::from_secs_f64(sent.last_byte_seconds);
     while lines.load(Ordering::Acquire) < sent.events {
-        assert!(began.elapsed() < Duration::from_secs(300), "not everything arrives");
+        assert!(began.elapsed() < Duration::from_secs(300), "not all events arrive");
         thread::sleep(Duration::from_millis(1));
     }
     let seconds = began.elapsed().as_secs_f64();
@@ -297,7 +302,7 @@ fn slow_row(events: u64, limit: Option<u64>, first: Option<f64>) -> f64 {
     let balance = daemon.stop().check(sent.events);
     let (bytes, reads) = reader.join().unwrap();
     let seen = reads.iter().take_while(|(at, _)| *at <= sent_all).last().map_or(0, |(_, lines)| *lines);
-    let name = limit.map_or("as fast as it comes".to_owned(), |limit| format!("{limit} MB/s"));
+    let name = limit.map_or("full speed".to_owned(), |limit| format!("{limit} MB/s"));
     let cells = [
         rate(sent.events as f64 / seconds),
         fixed(bytes as f64 / 1e6 / seconds),
@@ -311,7 +316,7 @@ fn slow_row(events: u64, limit: Option<u64>, first: Option<f64>) -> f64 {
     cpu
 }
 
-/// A daemon with one listener and one sink, and more memory than what is told to it here takes.
+/// The configuration of a daemon with one listener and one sink, and with enough memory for the dictionaries here.
 fn config(protocol: &str, options: &str, sink: &str) -> String {
     format!(
         "limits.memory_bytes = \"4GiB\"\n[listeners.bench]\nprotocol = \"{protocol}\"\nlisten = \"127.0.0.1:0\"\n{options}\n\

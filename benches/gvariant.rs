@@ -1,5 +1,5 @@
-//! GVariant, next to two libraries for it, over the recorded upload of 5,000 events: our strict check against their way to
-//! values. Our whole way to batches is in `decode`. Report: bytes of the bundle and events per second.
+//! GVariant, compared with two libraries, over the recorded upload of 5,000 events: our strict check, and their decoding to
+//! values. Our decoding to batches is in the bench `decode`. Reports bytes of the bundle and events per second.
 
 #![allow(missing_docs)]
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use workloads::endless::{EVENTS, bundle, check};
 
-/// A bundle as a library for GVariant has it.
+/// The type of a bundle for a GVariant library.
 type Bundle<'a, V> = (
     i64,
     i64,
@@ -24,7 +24,7 @@ type Bundle<'a, V> = (
 );
 
 fn zvariant_events(bundle: &[u8]) -> usize {
-    #[expect(deprecated, reason = "what replaces it is measured too")]
+    #[expect(deprecated, reason = "the replacement is measured too")]
     let context = zvariant::serialized::Context::new_gvariant(zvariant::LE, 0);
     let data = zvariant::serialized::Data::new(bundle, context);
     data.deserialize::<Bundle<'_, zvariant::Value<'_>>>().map_or(0, |(bundle, _)| bundle.5.len())

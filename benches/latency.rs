@@ -1,18 +1,18 @@
-//! How long an event takes from the daemon's read until it can be read where it was written.
+//! The time from the daemon's read of an event until a reader of the output can read it.
 //!
 //! `cargo bench --bench latency [-- [PROTOCOL...] [SECONDS]]` prints a table. Agents send at a rate that does not depend on
-//! the daemon: what `simulate --rate` could not send in time it sends as soon as it can, and nothing is left out.
+//! the daemon: `simulate --rate` sends late events as soon as possible, and leaves none out.
 //!
-//! Each line tells when the daemon took up its bytes (`observed_time`); this bench reads the lines, from a pipe or from the
-//! file while it grows, and looks at the same clock when it has them. The difference is counted for every line. So a
-//! figure contains: decoding, the queue, encoding, the write, and that this bench is woken up and reads (of a file, that it
-//! looks again after 0.1 ms). It does not contain how long bytes wait in the socket, or behind other batches of the same
-//! read. That is in a column of its own, which holds the moment at which a line was seen against the moment at which the
-//! agent should have made it, were every event due alone.
+//! Each line contains the time at which the daemon received its bytes (`observed_time`). This bench reads the lines, from a
+//! pipe or from the growing file, and reads the same clock after each read. The difference is recorded for every line. So a
+//! figure contains decoding, the sink queue, encoding, the write, and the wake-up of this bench (a pipe) or its next poll
+//! after 0.1 ms (a file). It does not contain the time that bytes wait in the socket, or behind other batches of the same
+//! read. A separate column contains that: it compares the moment at which a line was read with the moment at which the agent
+//! should have made it, had each event been sent alone.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
-#[allow(dead_code, unreachable_pub, reason = "each bench takes what it needs of it")]
+#[allow(dead_code, unreachable_pub, reason = "each bench uses a part of it")]
 mod daemon;
 
 use std::fs::File;
@@ -30,13 +30,13 @@ use hdrhistogram::Histogram;
 
 const RATES: [u64; 4] = [1_000, 10_000, 100_000, 500_000];
 
-/// How long to wait before a file is looked at again.
-const LOOK: Duration = Duration::from_micros(100);
+/// The interval at which a file is read again.
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 const DAY_NANOS: u64 = 86_400_000_000_000;
 const SECOND_NANOS: u64 = 1_000_000_000;
-/// Longer than anything takes here.
-const MOST_NANOS: u64 = 600 * SECOND_NANOS;
+/// The upper bound of the histograms.
+const MAX_NANOS: u64 = 600 * SECOND_NANOS;
 
 fn main() {
     let (numbers, words) = table::arguments();
@@ -69,19 +69,24 @@ fn main() {
 fn measure(load: &Load, sink: &str, per_second: u64, seconds: u64) {
     let over = Arc::new(AtomicBool::new(false));
     let is_over = Arc::clone(&over);
-    let meeting = load.meeting();
+    let direction = load.direction();
     let (daemon, reader) = if sink == "stdout" {
-        let (daemon, stdout) = Daemon::start_piped(&load.config(meeting, "", &["type = \"stdout\""]));
-        (daemon, thread::spawn(move || Seen::default().follow(stdout, || true)))
+        let (daemon, stdout) = Daemon::start_piped(&load.config(direction, "", &["type = \"stdout\""]));
+        (daemon, thread::spawn(move || SeenLines::default().follow(stdout, || true)))
     } else {
-        let daemon = Daemon::start(&load.config(meeting, "", &[FILE]));
+        let daemon = Daemon::start(&load.config(direction, "", &[FILE]));
         let path = daemon.path("out/events.ndjson");
-        (daemon, thread::spawn(move || Seen::default().follow(opened(&path), || is_over.load(Ordering::Acquire))))
+        (
+            daemon,
+            thread::spawn(move || {
+                SeenLines::default().follow(open_when_present(&path), || is_over.load(Ordering::Acquire))
+            }),
+        )
     };
     let process = daemon.process;
     let (cpu, sleeps, began) = (process.cpu_seconds(), process.sleeps(), Instant::now());
     let pace = ["--rate".to_owned(), per_second.to_string()];
-    let arguments = load.arguments(meeting, &daemon, per_second * seconds);
+    let arguments = load.arguments(direction, &daemon, per_second * seconds);
     let sent = Simulation::start(&[&arguments[..], &pace].concat()).finish();
     let wakeups = (process.sleeps() - sleeps) / began.elapsed().as_secs_f64();
     let cpu = daemon.settled_cpu_seconds() - cpu;
@@ -89,7 +94,7 @@ fn measure(load: &Load, sink: &str, per_second: u64, seconds: u64) {
     let balance = counters.check(sent.events);
     over.store(true, Ordering::Release);
     let seen = reader.join().unwrap();
-    assert_eq!(seen.lines, sent.events, "what the daemon wrote was not seen");
+    assert_eq!(seen.lines, sent.events, "not all lines of the daemon were read");
     let percentiles = [50.0, 90.0, 99.0, 99.9, 100.0].map(|percentile| seen.latency.value_at_percentile(percentile));
     let behind = seen.behind(per_second).value_at_percentile(99.0);
     let mut cells = vec![count(per_second), rate(seen.per_second())];
@@ -98,44 +103,44 @@ fn measure(load: &Load, sink: &str, per_second: u64, seconds: u64) {
     row(&format!("{} → {sink}", load.name), &cells);
 }
 
-/// A file, once it is there.
-fn opened(path: &PathBuf) -> File {
+/// Opens a file as soon as it exists.
+fn open_when_present(path: &PathBuf) -> File {
     loop {
         match File::open(path) {
             Ok(file) => return file,
-            Err(_) => thread::sleep(LOOK),
+            Err(_) => thread::sleep(POLL_INTERVAL),
         }
     }
 }
 
-/// Lines, and when they were seen.
-struct Seen {
+/// The lines that were read, with their times.
+struct SeenLines {
     lines: u64,
-    /// From `observed_time`, of every line.
+    /// The time since `observed_time`, for every line.
     latency: Histogram<u64>,
-    /// After each read: when that was, since 1970, and how many lines there had been by then.
+    /// For each read: its time since 1970, and the number of lines so far.
     reads: Vec<(u64, u64)>,
 }
 
-impl Default for Seen {
+impl Default for SeenLines {
     fn default() -> Self {
-        Seen { lines: 0, latency: histogram(), reads: Vec::new() }
+        SeenLines { lines: 0, latency: histogram(), reads: Vec::new() }
     }
 }
 
-impl Seen {
-    /// Reads to the end; that of a file is one only once `is_over`.
-    fn follow(mut self, mut input: impl Read, is_over: impl Fn() -> bool) -> Seen {
+impl SeenLines {
+    /// Reads to the end. The end of a file is final only after `is_over`.
+    fn follow(mut self, mut input: impl Read, is_over: impl Fn() -> bool) -> SeenLines {
         let mut buffer = vec![0; 1 << 20];
         let mut held = 0;
         loop {
-            // TapRequest before the read: what was written before the end is read after it.
+            // Checked before the read, so that the last read returns everything that was written before the end.
             let is_last = is_over();
             let size = input.read(&mut buffer[held..]).unwrap();
             let now = unix_nanos();
             match size {
                 0 if is_last => break,
-                0 => thread::sleep(LOOK),
+                0 => thread::sleep(POLL_INTERVAL),
                 _ => {
                     let rest = self.take(&buffer[..held + size], now);
                     let consumed = held + size - rest;
@@ -148,10 +153,10 @@ impl Seen {
         self
     }
 
-    /// Takes whole lines, all of them seen at `now`; answers how many bytes are left.
+    /// Counts the complete lines, all read at `now`. Returns the number of remaining bytes.
     fn take(&mut self, mut bytes: &[u8], now: u64) -> usize {
         let before = self.lines;
-        // Lines of one read have the same time mostly: told once for all of them.
+        // Most lines of one read have the same time, which is recorded once for all of them.
         let (mut observed, mut alike): (&[u8], u64) = (&[], 0);
         loop {
             let line = bytes;
@@ -176,22 +181,22 @@ impl Seen {
 
     fn record(&mut self, observed: &[u8], lines: u64, now: u64) {
         if lines > 0 {
-            // Midnight may lie between, and clocks may be set.
+            // Midnight may lie between the two times, and clocks may be set.
             let nanos = (now % DAY_NANOS + DAY_NANOS - nanos_of_day(observed)) % DAY_NANOS;
             let nanos = if nanos > DAY_NANOS / 2 { 0 } else { nanos };
             self.latency.record_n(nanos, lines).unwrap();
         }
     }
 
-    /// Lines per second, from the first until all but one in a hundred: agents take their time to end.
+    /// Lines per second, from the first line until 99 % of the lines, because agents end slowly.
     fn per_second(&self) -> f64 {
         let (Some((first, _)), most) = (self.reads.first(), self.lines - self.lines / 100) else { return 0.0 };
         let (at, lines) = self.reads.iter().find(|(_, lines)| *lines >= most).unwrap();
         *lines as f64 / ((at - first).max(1) as f64 / 1e9)
     }
 
-    /// How long after its time each line was seen, when the first of all is due at the start and each next one at its
-    /// distance. The start is not known: it is the latest one at which no line was seen before its time.
+    /// The delay of each line behind its due time. The first line is due at the start, and each next one at a fixed
+    /// interval. The start is not known; the latest start is assumed for which no line was read before its due time.
     fn behind(&self, per_second: u64) -> Histogram<u64> {
         let due = |line: u64| line * SECOND_NANOS / per_second;
         let start = self.reads.iter().map(|(now, lines)| now - due(lines - 1)).min().unwrap_or_default();
@@ -208,21 +213,21 @@ impl Seen {
 }
 
 fn histogram() -> Histogram<u64> {
-    Histogram::new_with_max(MOST_NANOS, 3).unwrap()
+    Histogram::new_with_max(MAX_NANOS, 3).unwrap()
 }
 
 fn unix_nanos() -> u64 {
     u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap()
 }
 
-/// The text of a line's `observed_time`, which is the second of its fields.
+/// The text of a line's `observed_time`, which is its second field.
 fn observed_time(line: &[u8]) -> &[u8] {
     const KEY: &[u8] = b"\"observed_time\":\"";
-    let at = line.windows(KEY.len()).position(|window| window == KEY).expect("every line has it");
+    let at = line.windows(KEY.len()).position(|window| window == KEY).expect("every line has an observed_time");
     &line[at + KEY.len()..][.."2026-11-22T05:00:29.458561477Z".len()]
 }
 
-/// Of `2026-11-22T05:00:29.458561477Z`, what has passed of the day.
+/// The nanoseconds since midnight of a time like `2026-11-22T05:00:29.458561477Z`.
 fn nanos_of_day(time: &[u8]) -> u64 {
     let number =
         |from: usize, to: usize| time[from..to].iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));

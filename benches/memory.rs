@@ -1,11 +1,11 @@
-//! How much memory the daemon takes: at rest, with thousands of connections, at full speed, and for the longest messages.
+//! Memory of the daemon: idle, with thousands of connections, at full speed, and with the longest messages.
 //!
-//! `cargo bench --bench memory [-- [EVENTS]]` prints a table. Resident memory is that of the daemon's process, the program
-//! itself included, when it has come to rest and at its highest. Nothing is asserted but that every event arrives.
+//! `cargo bench --bench memory [-- [EVENTS]]` prints a table. Resident memory is that of the daemon's process,
+//! including the program itself, when it is idle again and at its peak. The only assertion is that every event arrives.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
-#[allow(dead_code, unreachable_pub, reason = "each bench takes what it needs of it")]
+#[allow(dead_code, unreachable_pub, reason = "each bench uses a part of it")]
 mod daemon;
 
 use std::thread;
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use daemon::loads::{FILE, LOADS, Load};
 use daemon::table::{self, count, fixed, head, row};
 use daemon::wire::{Http, Wire, datadog};
-use daemon::{Cost, Daemon, Given};
+use daemon::{Cost, Daemon, SentEvents};
 
 const IDLE_CONNECTIONS: u64 = 5_000;
 /// Objects of a heap dump of 60 MB, and records of a trace of 40 MB.
 const OBJECTS: u64 = 1_120_000;
 const RECORDS: u64 = 1_060_000;
-/// How long a daemon at rest is watched.
-const WATCH: Duration = Duration::from_secs(5);
+/// How long an idle daemon is observed.
+const OBSERVED: Duration = Duration::from_secs(5);
 
 fn main() {
     let (numbers, _) = table::arguments();
@@ -36,7 +36,7 @@ fn main() {
     print(&format!("rbkit, a heap dump of {} objects in one message", count(OBJECTS)), &dump);
     print(&format!("zico gen2, a trace of {} records in one request", count(RECORDS)), &long_trace());
 
-    println!("\nAt rest, watched for {} s:\n", WATCH.as_secs());
+    println!("\nAt rest, observed for {} s:\n", OBSERVED.as_secs());
     head(&["MiB", "KiB per connection", "CPU ms/s", "wake-ups/s", "sent = written + lost"]);
     let alone = at_rest("nothing connected", 0, None);
     at_rest(&format!("{} connections, one span on each", count(IDLE_CONNECTIONS)), IDLE_CONNECTIONS, Some(alone));
@@ -49,17 +49,18 @@ fn print(name: &str, cost: &Cost) {
 }
 
 fn long_trace() -> Cost {
-    let give = |daemon: &Daemon, ()| {
-        let mut http = Http::to(daemon.address());
+    let send = |daemon: &Daemon, ()| {
+        let mut http = Http::connect(daemon.address());
         http.begin_session();
         http.trace(1, RECORDS);
-        Given { events: RECORDS + 1, before: 0 }
+        SentEvents { events: RECORDS + 1, before: 0 }
     };
     let config = format!("[listeners.bench]\nprotocol = \"zico\"\nlisten = \"127.0.0.1:0\"\n[sinks.out]\n{FILE}\n");
-    Cost::of(&config, |_| (), give).0
+    Cost::of(&config, |_| (), send).0
 }
 
-/// Prints a row of a daemon with so many connections that are silent; `alone` is what it takes without. Answers its memory.
+/// Prints a row of a daemon with `connections` silent connections; `alone` is its memory without connections. Returns its
+/// memory.
 fn at_rest(name: &str, connections: u64, alone: Option<f64>) -> f64 {
     let config = format!(
         "[listeners.bench]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\nmax_connections = 6000\n[sinks.out]\n{FILE}\n"
@@ -67,25 +68,25 @@ fn at_rest(name: &str, connections: u64, alone: Option<f64>) -> f64 {
     let daemon = Daemon::start(&config);
     let mut peers = Vec::new();
     for number in 0..connections {
-        let mut wire = Wire::to(daemon.address());
-        wire.say(&datadog::process(1024));
-        wire.say(&datadog::string(1, b"GET /shelves"));
-        wire.say(&datadog::span(number, 1, [1, 1]));
+        let mut wire = Wire::connect(daemon.address());
+        wire.push(&datadog::process(1024));
+        wire.push(&datadog::string(1, b"GET /shelves"));
+        wire.push(&datadog::span(number, 1, [1, 1]));
         wire.flush();
         peers.push(wire);
     }
-    // Each one's span is written when nothing has followed for a second.
+    // The span of each connection is written when no data follows for a second.
     thread::sleep(Duration::from_secs(2));
     daemon.settled_cpu_seconds();
     let (cpu, sleeps, began) = (daemon.process.cpu_seconds(), daemon.process.sleeps(), Instant::now());
-    thread::sleep(WATCH);
+    thread::sleep(OBSERVED);
     let seconds = began.elapsed().as_secs_f64();
     let millis = (daemon.process.cpu_seconds() - cpu) * 1e3 / seconds;
     let wakeups = (daemon.process.sleeps() - sleeps) / seconds;
     let resident = daemon.process.memory().now;
     let each = alone.map_or(String::new(), |alone| fixed((resident - alone) * 1024.0 / connections as f64));
     peers.into_iter().for_each(Wire::close);
-    // The process object of each, and its span.
+    // Each connection has a process object and a span.
     let balance = daemon.stop().check(2 * connections);
     row(name, &[fixed(resident), each, fixed(millis), fixed(wakeups), balance]);
     resident

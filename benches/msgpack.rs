@@ -1,6 +1,6 @@
-//! MessagePack of a heap dump, next to two libraries for it: our pull reader; rmp-serde into structs, and into a value of any
-//! shape, as a decoder without a schema has it; rmpv into values of its own, with texts borrowed and copied. All answer
-//! the same sums.
+//! MessagePack of a heap dump, compared with two libraries: our pull reader; rmp-serde into structs, and into a value of any
+//! shape, as a decoder without a schema needs it; rmpv into its own values, with texts borrowed and copied. All return the
+//! same sums.
 
 #![allow(missing_docs)]
 
@@ -18,7 +18,7 @@ use workloads::rbkit::{OBJECTS, dump};
 /// Objects, sum of ids, references, bytes of text, sum of lines and sizes.
 type Sums = [u64; 5];
 
-/// Our reader: by key, nothing copied.
+/// Our reader: reads by key, copies nothing.
 fn pull(wire: &[u8]) -> Option<Sums> {
     let mut reader = Reader::new(wire, 0);
     let mut sums: Sums = [0; 5];
@@ -46,7 +46,7 @@ fn pull(wire: &[u8]) -> Option<Sums> {
     reader.is_at_end().then_some(sums)
 }
 
-/// Serde knows the fields of a struct by name or by place; an integer for a key is taken for the place.
+/// Serde matches the fields of a struct by name or by index; an integer key is taken as the index.
 #[derive(serde::Deserialize)]
 struct Object<'a> {
     #[serde(rename = "0")]
@@ -149,7 +149,7 @@ fn any(wire: &[u8]) -> Option<Sums> {
     Some(sums)
 }
 
-/// Values of rmpv whose texts stay where they are.
+/// Values of rmpv that borrow their texts.
 fn borrowed(mut wire: &[u8]) -> Option<Sums> {
     let objects = rmpv::decode::read_value_ref(&mut wire).ok()?;
     let rmpv::ValueRef::Array(objects) = objects else { return None };
@@ -170,7 +170,7 @@ fn borrowed(mut wire: &[u8]) -> Option<Sums> {
     Some(sums)
 }
 
-/// Values of rmpv that own what they hold.
+/// Values of rmpv that own their texts.
 fn owned(mut wire: &[u8]) -> Option<Sums> {
     let objects = rmpv::decode::read_value(&mut wire).ok()?;
     let objects = objects.as_array()?;

@@ -1,4 +1,4 @@
-//! The hand-over: finished batches through a queue to a sink that discards them, and through two queues at once.
+//! Finished batches through one sink queue to a sink that discards them, and through two sink queues.
 
 #![allow(missing_docs)]
 
@@ -34,7 +34,7 @@ fn batches() -> Vec<Batch> {
     (0..BATCHES).map(|_| batch()).collect()
 }
 
-/// Sends everything and waits until every sink has it.
+/// Sends all batches and waits until every sink has written them.
 fn hand_over(runtime: &Runtime, sinks: usize, batches: Vec<Batch>) -> Duration {
     runtime.block_on(async {
         let mut queues = Sinks::new(CancellationToken::new());

@@ -1,8 +1,8 @@
-//! What the generator reaches when nobody decodes: the least that agents put up with at the other end.
+//! The rate of the generator alone: a peer that does the minimum that agents need, without decoding.
 //!
-//! Bytes are read and thrown away. `datadog` wants nothing more. To `bytefrog` the same configuration and `start` are said
-//! as a daemon says, and each data connection is greeted; whatever comes over HTTP is answered with the same 200, without a
-//! look at the body; from `rbkit` everything is subscribed to and asked for.
+//! Bytes are read and discarded, which is all that `datadog` needs. An agent of `bytefrog` gets the configuration and `start`
+//! that a daemon sends, and each of its data connections is accepted. Every HTTP request gets the same 200 response, and its
+//! body is not inspected. For `rbkit`, everything is subscribed to and requested.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::loads::{DISCARD, Load, Meeting};
+use super::loads::{DISCARD, Direction, Load};
 use super::{Daemon, Sent, Simulation, connect};
 
-/// Lets agents send so many events to nobody.
+/// Runs the agents of a load, which send `events` events that are discarded.
 pub fn run(load: &Load, events: u64) -> Sent {
-    match load.meeting() {
-        Meeting::Dials { publish, request } => {
+    match load.direction() {
+        Direction::DaemonConnects { publish, request } => {
             let simulation = Simulation::start(&load.arguments_at(publish, request, events));
             let is_dump = load.agent.contains(&"--heap-objects");
             let subscriber = thread::spawn(move || subscribe(publish, request, is_dump));
@@ -24,20 +24,20 @@ pub fn run(load: &Load, events: u64) -> Sent {
             subscriber.join().unwrap();
             sent
         }
-        Meeting::Dialled => {
-            let answers: Arc<[u8]> = if load.agent[0] == "bytefrog" { greeting(load) } else { Vec::new() }.into();
+        Direction::AgentConnects => {
+            let reply: Arc<[u8]> = if load.agent[0] == "bytefrog" { greeting(load) } else { Vec::new() }.into();
             let protocol = load.agent[0];
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let to = listener.local_addr().unwrap();
-            // Waits for further connections for as long as the bench runs.
+            // Accepts connections for as long as the bench runs.
             thread::spawn(move || {
                 for stream in listener.incoming() {
-                    let (stream, answers) = (stream.unwrap(), Arc::clone(&answers));
-                    // An agent that leaves without waiting breaks off a connection, which is nobody's loss here.
+                    let (stream, reply) = (stream.unwrap(), Arc::clone(&reply));
+                    // An agent may close without waiting; the error of its connection is ignored.
                     thread::spawn(move || match protocol {
-                        "bytefrog" => greet(stream, &answers),
+                        "bytefrog" => greet(stream, &reply),
                         "datadog" => discard(stream),
-                        _ => answer(stream),
+                        _ => respond(stream),
                     });
                 }
             });
@@ -52,36 +52,36 @@ fn discard(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// What a daemon says to an agent's hello: the configuration, and that the program may run.
+/// The reply of a daemon to an agent's hello: the configuration, and `start`.
 fn greeting(load: &Load) -> Vec<u8> {
-    let daemon = Daemon::start(&load.config(Meeting::Dialled, "", &[DISCARD]));
+    let daemon = Daemon::start(&load.config(Direction::AgentConnects, "", &[DISCARD]));
     let mut stream = TcpStream::connect(daemon.address()).unwrap();
     stream.write_all(&[0, load.agent[2].parse().unwrap()]).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    let mut said = Vec::new();
-    // Ends with the silence after what it says.
-    let _ = stream.read_to_end(&mut said);
-    assert_eq!(said.last(), Some(&2), "the last word is `start`");
+    let mut reply = Vec::new();
+    // Ends at the read timeout, after the reply.
+    let _ = stream.read_to_end(&mut reply);
+    assert_eq!(reply.last(), Some(&2), "the last message is `start`");
     drop(stream);
     daemon.stop();
-    said
+    reply
 }
 
-/// A control connection, or one of data.
-fn greet(mut stream: TcpStream, answers: &[u8]) -> io::Result<()> {
+/// Accepts a control connection or a data connection.
+fn greet(mut stream: TcpStream, reply: &[u8]) -> io::Result<()> {
     let mut hello = [0; 2];
     stream.read_exact(&mut hello)?;
-    stream.write_all(if hello[0] == 30 { &[31] } else { answers })?;
+    stream.write_all(if hello[0] == 30 { &[31] } else { reply })?;
     discard(stream)
 }
 
-/// Good for every request of every agent: ids for those that register.
-const ANSWER: &str =
+/// The body of every response: it contains ids for agents that register.
+const RESPONSE: &str =
     r#"{"uuid":"5e5e0000-0000-4000-8000-000000000001","authkey":"k","session":"5e5e0000-0000-4000-8000-000000000002"}"#;
 
-/// Answers requests until there are no more.
-fn answer(stream: TcpStream) -> io::Result<()> {
-    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{ANSWER}", ANSWER.len());
+/// Responds to requests until the agent closes.
+fn respond(stream: TcpStream) -> io::Result<()> {
+    let response = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{RESPONSE}", RESPONSE.len());
     let mut reader = BufReader::with_capacity(256 * 1024, stream);
     let (mut line, mut body) = (String::new(), Vec::new());
     while reader.read_line(&mut line)? > 0 {
@@ -91,7 +91,7 @@ fn answer(stream: TcpStream) -> io::Result<()> {
             }
             None if line.trim_end().is_empty() => {
                 reader.read_exact(&mut body)?;
-                reader.get_mut().write_all(answer.as_bytes())?;
+                reader.get_mut().write_all(response.as_bytes())?;
             }
             _ => {}
         }
@@ -100,24 +100,24 @@ fn answer(stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Subscribes to everything, asks for it, and reads until the process has ended.
+/// Subscribes to everything, requests it, and reads until the process has ended.
 fn subscribe(publish: SocketAddr, request: SocketAddr, is_dump: bool) {
     let mut messages = zmtp(publish, "SUB");
     messages.write_all(&[0, 1, 1]).unwrap();
     let mut requests = zmtp(request, "REQ");
-    let wishes: &[&str] =
+    let commands: &[&str] =
         if is_dump { &["objectspace_snapshot"] } else { &["start_memory_profile", "start_cpu_profiling"] };
-    for wish in wishes {
-        let asked = requests.write_all(&[&[1, 0, 0, wish.len() as u8], wish.as_bytes()].concat());
-        // The delimiter and the reply. A short process has ended before it is asked for more.
-        if asked.and_then(|()| frame(&mut requests)).and_then(|()| frame(&mut requests)).is_err() {
+    for command in commands {
+        let sent = requests.write_all(&[&[1, 0, 0, command.len() as u8], command.as_bytes()].concat());
+        // The delimiter and the reply. A short-lived process may end before the next command.
+        if sent.and_then(|()| frame(&mut requests)).and_then(|()| frame(&mut requests)).is_err() {
             break;
         }
     }
     discard(messages).unwrap();
 }
 
-/// A connection that has shaken hands, without security.
+/// A connection after the ZMTP handshake, without security.
 fn zmtp(address: SocketAddr, socket: &str) -> TcpStream {
     let mut stream = connect(address);
     stream.set_nodelay(true).unwrap();
@@ -126,14 +126,14 @@ fn zmtp(address: SocketAddr, socket: &str) -> TcpStream {
     greeting[12..16].copy_from_slice(b"NULL");
     stream.write_all(&greeting).unwrap();
     stream.read_exact(&mut greeting).unwrap();
-    // Its READY comes first.
+    // The process sends its READY first.
     frame(&mut stream).unwrap();
     let ready = [b"\x05READY\x0bSocket-Type\0\0\0\x03", socket.as_bytes()].concat();
     stream.write_all(&[&[4, ready.len() as u8], &ready[..]].concat()).unwrap();
     stream
 }
 
-/// Reads a frame and throws it away.
+/// Reads a frame and discards it.
 fn frame(stream: &mut TcpStream) -> io::Result<()> {
     let mut head = [0; 2];
     stream.read_exact(&mut head)?;

@@ -1,4 +1,4 @@
-//! What agents of each protocol send, and how a daemon is set up for them.
+//! The loads: the agents of each protocol with their arguments, and the daemon's configuration for them.
 
 use std::net::SocketAddr;
 
@@ -7,25 +7,25 @@ use super::{Daemon, free_address};
 /// One file, without rotation and fsync.
 pub const FILE: &str = "type = \"file\"\npath = \"out/events.ndjson\"\nrotate_bytes = \"0\"\nrotate_interval = \"0s\"\n\
                         fsync = \"never\"";
-/// Nothing is written.
+/// Discards all events.
 pub const DISCARD: &str = "type = \"discard\"";
 
-/// Stands for the number of events among an agent's arguments.
+/// Placeholder for the number of events in an agent's arguments.
 const EVENTS: &str = "EVENTS";
 
-/// Agents, and the options of their listener; for `rbkit`, of the process that it dials.
+/// Agents, and the options of their listener; for `rbkit`, the options of the process that the daemon connects to.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub name: &'static str,
     pub agent: &'static [&'static str],
     pub options: &'static str,
-    /// About as many bytes as an event takes in a file.
+    /// Approximate bytes of an event in a file.
     pub bytes_per_event: u64,
-    /// Events in a run, of each hundred that are asked for: so that all runs take about as long.
+    /// Events of a run in percent of the requested number, so that all runs take about as long.
     pub percent: u64,
 }
 
-/// All that are measured.
+/// All loads that are measured.
 pub const LOADS: [Load; 9] = [
     Load { name: "datadog", agent: &["datadog"], options: "", bytes_per_event: 900, percent: 100 },
     Load {
@@ -42,7 +42,7 @@ pub const LOADS: [Load; 9] = [
         bytes_per_event: 600,
         percent: 400,
     },
-    // Requests wait for their answers, so that several connections are needed to keep the daemon busy; 500 events each.
+    // An agent waits for each response, so several connections are needed to keep the daemon busy; 500 events per request.
     Load {
         name: "endless v2",
         agent: &["endless", "--protocol-version", "2", "--connections", "4"],
@@ -57,7 +57,7 @@ pub const LOADS: [Load; 9] = [
         bytes_per_event: 1000,
         percent: 40,
     },
-    // A trace of some forty records with each request.
+    // A trace of about forty records per request.
     Load {
         name: "zico gen1",
         agent: &["zico", "--dialect", "gen1", "--connections", "4"],
@@ -80,7 +80,7 @@ pub const LOADS: [Load; 9] = [
         bytes_per_event: 900,
         percent: 100,
     },
-    // One heap dump, in one message. It is asked for after a second.
+    // One heap dump, in one message. The daemon requests it after a second.
     Load {
         name: "rbkit dump",
         agent: &["rbkit", "--heap-objects", EVENTS],
@@ -90,17 +90,18 @@ pub const LOADS: [Load; 9] = [
     },
 ];
 
-/// A Java agent takes one of these intervals to exit. Were it much shorter, heartbeats would be missed on a busy machine,
-/// and the daemon would say so in events that nobody sent. And it waits for the disk, however long, rather than shed.
+/// A Java agent takes one heartbeat interval to exit. With a much shorter interval, heartbeats would be missed on a busy
+/// machine, and the daemon would report that in additional events. `max_stall` makes the agent wait for a slow disk; nothing
+/// is shed.
 const BRIEF_EXIT: &str = "heartbeat_interval = \"500ms\"\nmax_stall = \"1h\"";
 
-/// Where agents of a load and their daemon meet. Processes of Ruby are dialled, all others dial.
+/// Which side connects. The daemon connects to Ruby processes; all other agents connect to the daemon.
 #[derive(Clone, Copy, Debug)]
-pub enum Meeting {
-    /// The daemon listens where it likes.
-    Dialled,
-    /// The agent's sockets.
-    Dials { publish: SocketAddr, request: SocketAddr },
+pub enum Direction {
+    /// The daemon listens on a free port.
+    AgentConnects,
+    /// The daemon connects to these sockets of the agent.
+    DaemonConnects { publish: SocketAddr, request: SocketAddr },
 }
 
 impl Load {
@@ -109,28 +110,28 @@ impl Load {
         LOADS.iter().find(|load| load.name == name).expect("a load")
     }
 
-    /// How many events a run has when so many are asked for.
-    pub fn events(&self, asked: u64) -> u64 {
-        asked * self.percent / 100
+    /// The number of events of a run when `requested` events are requested.
+    pub fn events(&self, requested: u64) -> u64 {
+        requested * self.percent / 100
     }
 
-    /// Before anything is started.
-    pub fn meeting(&self) -> Meeting {
+    /// The direction, with free addresses for an agent that listens. Called before anything starts.
+    pub fn direction(&self) -> Direction {
         match self.agent[0] {
-            "rbkit" => Meeting::Dials { publish: free_address(), request: free_address() },
-            _ => Meeting::Dialled,
+            "rbkit" => Direction::DaemonConnects { publish: free_address(), request: free_address() },
+            _ => Direction::AgentConnects,
         }
     }
 
-    /// A daemon for this load: `more` are further options of the listener, `sinks` a table for each sink.
-    pub fn config(&self, meeting: Meeting, more: &str, sinks: &[&str]) -> String {
+    /// The configuration of a daemon for this load: `more` are further options of the listener, `sinks` has one table per sink.
+    pub fn config(&self, direction: Direction, more: &str, sinks: &[&str]) -> String {
         let options = self.options;
-        let mut config = match meeting {
-            Meeting::Dialled => {
+        let mut config = match direction {
+            Direction::AgentConnects => {
                 let protocol = self.agent[0];
                 format!("[listeners.bench]\nprotocol = \"{protocol}\"\nlisten = \"127.0.0.1:0\"\n{options}\n{more}\n")
             }
-            Meeting::Dials { publish, request } => format!(
+            Direction::DaemonConnects { publish, request } => format!(
                 "[listeners.bench]\nprotocol = \"rbkit\"\nreconnect = {{ min = \"10ms\", max = \"50ms\" }}\nmax_stall = \"1h\"\n{more}\n\
                  agents = [{{ publish = \"{publish}\", request = \"{request}\", {options} }}]\n"
             ),
@@ -141,20 +142,20 @@ impl Load {
         config
     }
 
-    /// The arguments of `simulate`, for so many events to this daemon.
-    pub fn arguments(&self, meeting: Meeting, daemon: &Daemon, events: u64) -> Vec<String> {
-        match meeting {
-            Meeting::Dialled => self.arguments_to(daemon.address(), events),
-            Meeting::Dials { publish, request } => self.arguments_at(publish, request, events),
+    /// The arguments of `simulate` that send `events` events to this daemon.
+    pub fn arguments(&self, direction: Direction, daemon: &Daemon, events: u64) -> Vec<String> {
+        match direction {
+            Direction::AgentConnects => self.arguments_to(daemon.address(), events),
+            Direction::DaemonConnects { publish, request } => self.arguments_at(publish, request, events),
         }
     }
 
-    /// Those of agents that dial.
+    /// The arguments of agents that connect to the daemon.
     pub fn arguments_to(&self, to: SocketAddr, events: u64) -> Vec<String> {
         [self.agent_arguments(events), vec!["--to".to_owned(), to.to_string()]].concat()
     }
 
-    /// Those of agents that are dialled.
+    /// The arguments of agents that the daemon connects to.
     pub fn arguments_at(&self, publish: SocketAddr, request: SocketAddr, events: u64) -> Vec<String> {
         let to = ["--publish".to_owned(), publish.to_string(), "--request".to_owned(), request.to_string()];
         [self.agent_arguments(events), to.to_vec()].concat()

@@ -1,7 +1,7 @@
-//! A daemon in a process of its own, `tributary simulate` in another, and what the one made of what the other sent.
+//! A daemon in one process, `tributary simulate` in another, and a comparison of what was sent with what was written.
 //!
-//! Shared by the benches of whole daemons. Everything here panics when something goes wrong: a figure of a run that
-//! failed is no figure.
+//! Shared by the benches of whole daemons. Everything here panics on an error, because the figures of a failed run are
+//! meaningless.
 
 pub mod ceiling;
 pub mod loads;
@@ -26,27 +26,27 @@ use tempfile::TempDir;
 
 const TRIBUTARY: &str = env!("CARGO_BIN_EXE_tributary");
 
-/// How long anything may take that has no length of its own.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time limit of operations without a limit of their own.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A daemon that runs.
+/// A running daemon.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
     pub process: Process,
     directory: TempDir,
-    /// Where its first listener listens, unless it dials.
+    /// The address of its first listener; `None` if the daemon only connects.
     address: Option<SocketAddr>,
     log: JoinHandle<String>,
 }
 
 impl Daemon {
-    /// Starts a daemon, and waits until it serves.
+    /// Starts a daemon, and waits until it is ready.
     pub fn start(config: &str) -> Daemon {
         Daemon::start_to(config, Stdio::null())
     }
 
-    /// The same, with its standard output in a pipe.
+    /// Like [`Daemon::start`], with its standard output in a pipe.
     pub fn start_piped(config: &str) -> (Daemon, ChildStdout) {
         let mut daemon = Daemon::start_to(config, Stdio::piped());
         let stdout = daemon.child.stdout.take().unwrap();
@@ -59,7 +59,7 @@ impl Daemon {
         let mut command = Command::new(TRIBUTARY);
         command.arg("run").current_dir(&directory).stdout(stdout).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let (lines, heard) = channel();
+        let (lines, received) = channel();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let log = thread::spawn(move || {
             let mut text = String::new();
@@ -67,59 +67,59 @@ impl Daemon {
                 let line = line.unwrap();
                 text.push_str(&line);
                 text.push('\n');
-                // Nobody listens any more once it has started.
+                // The receiver is dropped after the start.
                 let _ = lines.send(line);
             }
             text
         });
-        let address = started(&heard);
+        let address = wait_for_start(&received);
         let process = Process { id: child.id() };
         Daemon { child, process, directory, address, log }
     }
 
-    /// Where its listener listens.
+    /// The address of its listener.
     pub fn address(&self) -> SocketAddr {
-        self.address.expect("it listens")
+        self.address.expect("a listener")
     }
 
-    /// Where a file is that it writes.
+    /// The path of a file that it writes.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Waits until it has nothing to do any more, and answers its CPU time so far in seconds.
+    /// Waits until the daemon is idle, and returns its CPU time so far in seconds.
     pub fn settled_cpu_seconds(&self) -> f64 {
         let began = Instant::now();
         let (mut before, mut quiet) = (self.process.cpu_seconds(), 0);
-        // Twice: on a busy machine it may not have had its turn.
+        // Twice, because on a busy machine it may not have been scheduled.
         while quiet < 2 {
             thread::sleep(Duration::from_millis(100));
             let now = self.process.cpu_seconds();
-            // What an idle one takes to look at its clocks is less than 1 %.
+            // The timers of an idle daemon take less than 1 %.
             quiet = if now - before < 0.001 { quiet + 1 } else { 0 };
-            assert!(began.elapsed() < PATIENCE, "it does not come to rest");
+            assert!(began.elapsed() < TIMEOUT, "the daemon does not become idle");
             before = now;
         }
         before
     }
 
-    /// Stops it; its counters.
-    pub fn stop(mut self) -> Books {
+    /// Stops the daemon, and returns its final counters.
+    pub fn stop(mut self) -> FinalCounters {
         Command::new("kill").args(["-TERM", &self.process.id.to_string()]).status().unwrap();
         let status = self.child.wait().unwrap();
         let text = self.log.join().unwrap();
         assert!(status.success(), "{text}");
-        Books { text, directory: self.directory }
+        FinalCounters { text, directory: self.directory }
     }
 }
 
-/// Waits for the lines that a daemon says when it serves: its listeners, and its sinks last.
-fn started(heard: &Receiver<String>) -> Option<SocketAddr> {
-    let (mut address, mut said) = (None, String::new());
+/// Waits for the log lines of a ready daemon: its listeners, and then its sinks.
+fn wait_for_start(received: &Receiver<String>) -> Option<SocketAddr> {
+    let (mut address, mut log) = (None, String::new());
     loop {
-        let line = heard.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("it does not start:\n{said}"));
-        said.push_str(&line);
-        said.push('\n');
+        let line = received.recv_timeout(TIMEOUT).unwrap_or_else(|_| panic!("the daemon does not start:\n{log}"));
+        log.push_str(&line);
+        log.push('\n');
         if line.contains(" listener ") && address.is_none() {
             address = line.split(" on ").nth(1).and_then(|address| address.trim().parse().ok());
         }
@@ -129,45 +129,45 @@ fn started(heard: &Receiver<String>) -> Option<SocketAddr> {
     }
 }
 
-/// What a daemon left behind.
+/// The log of a stopped daemon with its final counters, and its files.
 #[derive(Debug)]
-pub struct Books {
-    /// What it said.
+pub struct FinalCounters {
+    /// The log.
     text: String,
-    /// Where its files are, until this is dropped.
+    /// Contains its files; removed when this is dropped.
     pub directory: TempDir,
 }
 
-impl Books {
-    /// Bytes of the files that it has written.
+impl FinalCounters {
+    /// Bytes of the files that the daemon wrote.
     pub fn bytes_written(&self) -> u64 {
         let Ok(files) = fs::read_dir(self.directory.path().join("out")) else { return 0 };
         files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
     }
 
-    /// Bytes that it has read from agents.
+    /// Bytes that the daemon read from agents.
     pub fn bytes_read(&self) -> u64 {
         let before = self.text.split(" bytes in = ").next().unwrap();
         before.split_whitespace().last().unwrap().parse().expect(&self.text)
     }
 
-    /// Holds them against what was sent, for every sink: `sent = written + lost`, and nothing lost.
+    /// Asserts for every sink that `sent` events were written and nothing was lost. Returns `sent = written + lost`.
     pub fn check(&self, sent: u64) -> String {
-        let Books { text, .. } = self;
+        let FinalCounters { text, .. } = self;
         assert!(text.contains("decoded + 0 lost;"), "bytes were lost:\n{text}");
         let expected = format!("{sent} events = {sent} written + 0 shed + 0 failed");
         let mut sinks = text.lines().filter(|line| line.contains(" shed + ")).peekable();
         assert!(sinks.peek().is_some(), "no counters:\n{text}");
-        assert!(sinks.all(|line| line.ends_with(&expected)), "sent were {sent} events, not all are written:\n{text}");
+        assert!(sinks.all(|line| line.ends_with(&expected)), "{sent} events were sent, not all are written:\n{text}");
         format!("{0} = {0} + 0", table::count(sent))
     }
 }
 
-/// What a daemon took for what it was given.
+/// The cost of a run.
 #[derive(Debug)]
 pub struct Cost {
     pub events: u64,
-    /// From the first byte until everything was read.
+    /// From the first byte until the daemon has read everything.
     pub seconds: f64,
     pub cpu_seconds: f64,
     pub memory: Memory,
@@ -177,47 +177,47 @@ pub struct Cost {
     pub balance: String,
 }
 
-/// What agents did.
+/// What the agents of a run sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Given {
-    /// Events of what is measured.
+pub struct SentEvents {
+    /// Events of the measured part.
     pub events: u64,
-    /// Those from before, in `prepare`.
+    /// Events that `prepare` sent before the measurement.
     pub before: u64,
 }
 
 impl Cost {
-    /// Starts a daemon, lets `prepare` and then `give` send it something, and stops it. Only the second is measured. Its
-    /// files are there as long as its counters.
+    /// Starts a daemon, calls `prepare` and then `send`, and stops the daemon. Only `send` is measured. The daemon's files
+    /// exist until the returned counters are dropped.
     pub fn of<T>(
         config: &str,
         prepare: impl FnOnce(&Daemon) -> T,
-        give: impl FnOnce(&Daemon, T) -> Given,
-    ) -> (Cost, Books) {
+        send: impl FnOnce(&Daemon, T) -> SentEvents,
+    ) -> (Cost, FinalCounters) {
         let daemon = Daemon::start(config);
         let prepared = prepare(&daemon);
         let before = daemon.settled_cpu_seconds();
         let began = Instant::now();
-        let given = give(&daemon, prepared);
-        // Agents wait until the daemon has read to the end and closed; what queues still hold is soon written.
+        let sent = send(&daemon, prepared);
+        // Agents wait until the daemon has read everything and closed; the sinks write the rest of their queues afterwards.
         let seconds = began.elapsed().as_secs_f64();
         let cpu_seconds = daemon.settled_cpu_seconds() - before;
         let memory = daemon.process.memory();
         let counters = daemon.stop();
-        let balance = counters.check(given.before + given.events);
+        let balance = counters.check(sent.before + sent.events);
         let (bytes_in, bytes_out) = (counters.bytes_read(), counters.bytes_written());
-        (Cost { events: given.events, seconds, cpu_seconds, memory, bytes_in, bytes_out, balance }, counters)
+        (Cost { events: sent.events, seconds, cpu_seconds, memory, bytes_in, bytes_out, balance }, counters)
     }
 
-    /// The same for simulated agents.
-    pub fn of_load(load: &Load, events: u64, more: &str, sinks: &[&str], arguments: &[&str]) -> (Cost, Books) {
-        let meeting = load.meeting();
-        let give = |daemon: &Daemon, ()| {
-            let mut all = load.arguments(meeting, daemon, events);
+    /// Like [`Cost::of`], for simulated agents.
+    pub fn of_load(load: &Load, events: u64, more: &str, sinks: &[&str], arguments: &[&str]) -> (Cost, FinalCounters) {
+        let direction = load.direction();
+        let send = |daemon: &Daemon, ()| {
+            let mut all = load.arguments(direction, daemon, events);
             all.extend(arguments.iter().map(|&argument| argument.to_owned()));
-            Given { events: Simulation::start(&all).finish().events, before: 0 }
+            SentEvents { events: Simulation::start(&all).finish().events, before: 0 }
         };
-        Cost::of(&load.config(meeting, more, sinks), |_| (), give)
+        Cost::of(&load.config(direction, more, sinks), |_| (), send)
     }
 
     /// CPU seconds per million events.
@@ -231,14 +231,14 @@ impl Cost {
     }
 }
 
-/// What simulated agents say that they have sent.
+/// What simulated agents report to have sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
     pub events: u64,
     pub bytes: u64,
-    /// From the start of the process until it ended: then the daemon has read everything, for agents wait for that.
+    /// From the start of the process to its end. The daemon has read everything by then, because agents wait for that.
     pub seconds: f64,
-    /// From the start until the system had taken the last byte.
+    /// From the start until the last byte was written to the socket.
     pub last_byte_seconds: f64,
 }
 
@@ -250,38 +250,38 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// `tributary simulate` with these arguments.
+    /// Starts `tributary simulate` with these arguments.
     pub fn start(arguments: &[String]) -> Simulation {
         let mut command = Command::new(TRIBUTARY);
         command.arg("simulate").args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
         Simulation { began: Instant::now(), child: command.spawn().unwrap() }
     }
 
-    /// Waits until all is sent.
+    /// Waits until everything is sent.
     pub fn finish(self) -> Sent {
         let output = self.child.wait_with_output().unwrap();
         let seconds = self.began.elapsed().as_secs_f64();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{said}");
-        let report: serde_json::Value = serde_json::from_str(said.lines().last().unwrap_or_default()).expect(&said);
-        let number = |key: &str| report[key].as_u64().expect(&said);
-        let last_byte_seconds = report["seconds"].as_f64().expect(&said);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{text}");
+        let report: serde_json::Value = serde_json::from_str(text.lines().last().unwrap_or_default()).expect(&text);
+        let number = |key: &str| report[key].as_u64().expect(&text);
+        let last_byte_seconds = report["seconds"].as_f64().expect(&text);
         Sent { events: number("events"), bytes: number("bytes"), seconds, last_byte_seconds }
     }
 }
 
-/// An address of this machine that nobody listens on just now.
+/// A free address of this machine.
 pub fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// A connection to somebody who may have to begin listening first.
+/// Connects, and retries until the other side listens.
 pub fn connect(address: SocketAddr) -> TcpStream {
     let began = Instant::now();
     loop {
         match TcpStream::connect(address) {
             Ok(stream) => return stream,
-            Err(error) => assert!(began.elapsed() < PATIENCE, "{address}: {error}"),
+            Err(error) => assert!(began.elapsed() < TIMEOUT, "{address}: {error}"),
         }
         thread::sleep(Duration::from_millis(1));
     }

@@ -1,17 +1,17 @@
-//! What a process costs, as /proc tells it.
+//! CPU time and memory of a process, read from /proc.
 
 use std::fs;
 
-/// Clock ticks of /proc/PID/stat per second, on every Linux that this is likely to run on.
+/// Clock ticks of /proc/PID/stat per second, on all common Linux systems.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// A process that runs.
+/// A running process.
 #[derive(Clone, Copy, Debug)]
 pub struct Process {
     pub id: u32,
 }
 
-/// Memory that is its own or shared and in RAM, in MiB.
+/// Resident memory, own and shared, in MiB.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
     pub now: f64,
@@ -21,9 +21,9 @@ pub struct Memory {
 impl Process {
     /// User and system time so far, in seconds.
     ///
-    /// The kernel keeps two totals. That of `schedstat` is exact to the nanosecond, but a thread that ends takes its part
-    /// away; `stat` keeps those, and cuts user and system time to 10 ms each. Both are never too large, so the larger one
-    /// is the nearer.
+    /// The kernel has two totals. `schedstat` counts nanoseconds, but does not include threads that have ended. `stat`
+    /// includes them, and rounds user and system time down to 10 ms each. Neither is ever too large, so the larger one is the
+    /// more accurate one.
     pub fn cpu_seconds(self) -> f64 {
         let stat = self.read("stat");
         // After the name in parentheses: user and system time are the 12th and 13th fields.
@@ -40,7 +40,7 @@ impl Process {
         Memory { now: mib("VmRSS:"), peak: mib("VmHWM:") }
     }
 
-    /// How often its threads went to sleep of their own accord: so often they were woken up.
+    /// How often its threads went to sleep voluntarily, which is how often they were woken up.
     pub fn sleeps(self) -> f64 {
         self.of_threads("status").iter().map(|status| number_after(status, "voluntary_ctxt_switches:")).sum()
     }
@@ -49,7 +49,7 @@ impl Process {
         fs::read_to_string(format!("/proc/{}/{file}", self.id)).unwrap()
     }
 
-    /// A file of each thread that is still there.
+    /// The content of this file of each running thread.
     fn of_threads(self, file: &str) -> Vec<String> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.id)).unwrap();
         threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join(file)).ok()).collect()

@@ -1,4 +1,4 @@
-//! What no collector can do without: receive bytes on loopback and write them to a file.
+//! The minimum work of any collector: receive bytes on loopback and write them to a file.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -8,14 +8,14 @@ use std::time::Instant;
 
 use super::process::thread_cpu_seconds;
 
-/// What a copy cost: the side that reads and writes, without the one that sends.
+/// The cost of a copy: the thread that reads and writes, without the sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Copied {
     pub seconds: f64,
     pub cpu_seconds: f64,
 }
 
-/// Copies so many bytes from a connection to a file.
+/// Copies `bytes` bytes from a connection to a file.
 pub fn copy(bytes: u64) -> Copied {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Tables that can be pasted into docs/performance.md, and the numbers in them.
+//! Markdown tables for docs/performance.md, and the format of their numbers.
 
 /// Prints the head of a table; the first column has no name.
 pub fn head(columns: &[&str]) {
@@ -11,7 +11,7 @@ pub fn row(name: &str, cells: &[String]) {
     println!("| {name} | {} |", cells.join(" | "));
 }
 
-/// The numbers among the arguments, and the words: those that begin with a dash are cargo's.
+/// The numbers and the words among the arguments. Arguments that begin with a dash are cargo's and are ignored.
 pub fn arguments() -> (Vec<u64>, Vec<String>) {
     let all: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let numbers = all.iter().filter_map(|argument| argument.parse().ok()).collect();
@@ -19,14 +19,14 @@ pub fn arguments() -> (Vec<u64>, Vec<String>) {
     (numbers, words)
 }
 
-/// The one in the middle; of two, the larger.
+/// The median; of an even number of values, the larger middle one.
 pub fn median<T>(runs: &[T], figure: impl Fn(&T) -> f64) -> f64 {
     let mut figures: Vec<f64> = runs.iter().map(figure).collect();
     figures.sort_by(f64::total_cmp);
     figures[figures.len() / 2]
 }
 
-/// The median with the lowest and the highest.
+/// The median with the lowest and the highest value.
 pub fn spread<T>(runs: &[T], figure: impl Fn(&T) -> f64) -> String {
     let low = runs.iter().map(&figure).fold(f64::INFINITY, f64::min);
     let high = runs.iter().map(&figure).fold(0.0, f64::max);
@@ -34,7 +34,7 @@ pub fn spread<T>(runs: &[T], figure: impl Fn(&T) -> f64) -> String {
     if runs.len() == 1 { fixed(middle) } else { format!("{} ({}–{})", fixed(middle), fixed(low), fixed(high)) }
 }
 
-/// Three digits or two that count.
+/// Two or three significant digits.
 pub fn fixed(figure: f64) -> String {
     match figure {
         100.0.. => format!("{figure:.0}"),
@@ -44,7 +44,7 @@ pub fn fixed(figure: f64) -> String {
     }
 }
 
-/// A count with commas.
+/// A number with commas between thousands.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -57,7 +57,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// So many per second, in millions or thousands.
+/// A rate per second, in millions or thousands.
 pub fn rate(per_second: f64) -> String {
     if per_second >= 1e6 {
         format!("{:.2} M", per_second / 1e6)

@@ -1,4 +1,4 @@
-//! What was counted at a time, and in which circumstances: read, written, and set against another.
+//! Instruction counts with the environment in which they were counted: reading, writing and comparing them.
 
 use std::collections::BTreeMap;
 use std::env::consts::{ARCH, OS};
@@ -6,10 +6,11 @@ use std::process::Command;
 
 use super::{BASELINE, COMMAND};
 
-/// How far above its baseline a count fails, and how far below it a baseline is out of date.
+/// A count fails if it exceeds its baseline by more than this fraction. A baseline is out of date if its count is below it by
+/// more than this fraction.
 pub const TOLERANCE: f64 = 0.05;
 
-/// By workload, in the order in which they are counted.
+/// Counts by workload, in the order of counting.
 pub type Counts = Vec<(String, Count)>;
 
 /// Instructions per event.
@@ -27,51 +28,51 @@ impl Count {
 
 #[derive(Default)]
 pub struct Baseline {
-    /// What decides about counts besides our code.
-    pub circumstances: BTreeMap<String, String>,
+    /// Everything besides our code that changes counts.
+    pub environment: BTreeMap<String, String>,
     pub counts: Counts,
 }
 
-/// Those of this moment.
-pub fn circumstances() -> BTreeMap<String, String> {
-    let said = |program: &str, argument: &str| {
+/// The current environment.
+pub fn environment() -> BTreeMap<String, String> {
+    let output_of = |program: &str, argument: &str| {
         let ran = Command::new(program).arg(argument).output().ok().filter(|ran| ran.status.success());
         ran.map_or_else(|| "unknown".to_owned(), |ran| String::from_utf8_lossy(&ran.stdout).trim().to_owned())
     };
     let pairs = [
         ("machine", format!("{ARCH}-{OS}")),
-        ("rustc", said("rustc", "--version")),
-        ("libc", said("getconf", "GNU_LIBC_VERSION")),
-        ("valgrind", said("valgrind", "--version")),
+        ("rustc", output_of("rustc", "--version")),
+        ("libc", output_of("getconf", "GNU_LIBC_VERSION")),
+        ("valgrind", output_of("valgrind", "--version")),
     ];
     pairs.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
 impl Baseline {
-    /// Counts of one architecture say nothing about those of another.
+    /// The architecture. Counts of different architectures are not comparable.
     pub fn machine(&self) -> &str {
-        self.circumstances.get("machine").map_or("nothing", String::as_str)
+        self.environment.get("machine").map_or("nothing", String::as_str)
     }
 
     pub fn read(text: &str) -> Result<Self, String> {
         let mut baseline = Baseline::default();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             match *line.split('\t').collect::<Vec<_>>() {
-                [key, value] => drop(baseline.circumstances.insert(key.to_owned(), value.to_owned())),
+                [key, value] => drop(baseline.environment.insert(key.to_owned(), value.to_owned())),
                 [name, decode, encode] => {
                     let number = |text: &str| text.parse().map_err(|error| format!("{BASELINE}: {line}: {error}"));
                     let count = Count { decode: number(decode)?, encode: number(encode)? };
                     baseline.counts.push((name.to_owned(), count));
                 }
-                _ => return Err(format!("{BASELINE}: {line}: neither a circumstance nor a count")),
+                _ => return Err(format!("{BASELINE}: {line}: neither a line of the environment nor a count")),
             }
         }
         Ok(baseline)
     }
 
-    pub fn written(&self) -> String {
+    pub fn to_tsv(&self) -> String {
         let mut text = format!("# Instructions per event: decode, encode. Written by: {COMMAND} -- --renew\n");
-        for (key, value) in &self.circumstances {
+        for (key, value) in &self.environment {
             text += &format!("{key}\t{value}\n");
         }
         for (name, count) in &self.counts {
@@ -84,25 +85,25 @@ impl Baseline {
         self.counts.iter().find(|(other, _)| other == name).map(|(_, count)| *count)
     }
 
-    pub fn print_beside(&self, then: &Baseline) {
+    pub fn print_comparison(&self, then: &Baseline) {
         println!("instructions per event; in brackets the baseline and the change\n");
         println!("{:<18} {:>27} {:>27} {:>27}", "", "decode", "encode", "total");
         for (name, now) in &self.counts {
             let then = then.of(name);
             let cell = |part: fn(Count) -> f64| {
-                let beside = then.map(part).map(|then| format!(" ({then:.0}, {:+.1} %)", change(part(*now), then)));
-                format!("{:.0}{}", part(*now), beside.unwrap_or_default())
+                let comparison = then.map(part).map(|then| format!(" ({then:.0}, {:+.1} %)", change(part(*now), then)));
+                format!("{:.0}{}", part(*now), comparison.unwrap_or_default())
             };
             let [decode, encode, total] = [cell(|count| count.decode), cell(|count| count.encode), cell(Count::total)];
             println!("{name:<18} {decode:>27} {encode:>27} {total:>27}");
         }
     }
 
-    /// Whether the counts are what they were `then`, or fewer.
+    /// Checks that no count is higher than `then`.
     ///
     /// # Errors
-    /// One is over its baseline by more than the tolerance, or has none.
-    pub fn verdict(&self, then: &Baseline) -> Result<(), String> {
+    /// A count exceeds its baseline by more than the tolerance, or has no baseline.
+    pub fn check_against(&self, then: &Baseline) -> Result<(), String> {
         let (mut worse, mut better) = (Vec::new(), Vec::new());
         for (name, now) in &self.counts {
             let Some(then) = then.of(name) else {
@@ -120,25 +121,25 @@ impl Baseline {
         let percent = TOLERANCE * 100.0;
         if !better.is_empty() {
             println!("\nfewer by more than {percent} %: {}", better.join(", "));
-            println!("so that this stays, renew the baseline: {COMMAND} -- --renew");
+            println!("renew the baseline to keep the improvement: {COMMAND} -- --renew");
         }
         if worse.is_empty() {
             return Ok(());
         }
-        let others = self.circumstances.iter().filter(|(key, value)| then.circumstances.get(*key) != Some(*value));
+        let others = self.environment.iter().filter(|(key, value)| then.environment.get(*key) != Some(*value));
         let others = others.map(|(key, value)| {
-            let before = then.circumstances.get(key).map_or("unknown", String::as_str);
-            format!("\nit may not be the code: {key} is {value}, the baseline's was {before}")
+            let before = then.environment.get(key).map_or("unknown", String::as_str);
+            format!("\nthe environment may be the cause: {key} is {value}, the baseline's was {before}")
         });
         Err(format!(
-            "more instructions than the baseline has, by more than {percent} %: {}{}\nif it is worth it, or not the code: {COMMAND} -- --renew",
+            "more instructions than the baseline, by more than {percent} %: {}{}\nif this is intended, or caused by the environment: {COMMAND} -- --renew",
             worse.join(", "),
             others.collect::<String>()
         ))
     }
 }
 
-/// In percent.
+/// The change in percent.
 fn change(now: f64, then: f64) -> f64 {
     (now / then - 1.0) * 100.0
 }

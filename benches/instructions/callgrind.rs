@@ -1,5 +1,5 @@
-//! This program below callgrind, which collects while [`counted_work`] runs, and writes what it has collected into a file
-//! of its own each time that function returns. Nothing else is counted: neither the making of the bytes nor the start.
+//! Runs this program under callgrind, which counts while [`counted_work`] runs and writes a new file each time that function
+//! returns. Nothing else is counted, neither the preparation of the bytes nor the start.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -9,17 +9,17 @@ use std::{env, fs};
 use super::BELOW_VALGRIND;
 use super::baseline::{Count, Counts};
 
-/// As callgrind knows the function below.
+/// The name of the function below in callgrind.
 const NAME: &str = concat!(module_path!(), "::counted_work");
 
 #[inline(never)]
 pub fn counted_work(part: &mut dyn FnMut()) {
     part();
-    // So that the call above is not made the last jump of this function, which would then never return.
+    // Prevents a tail call above, after which callgrind would not see this function return.
     black_box(());
 }
 
-/// Runs this program below callgrind.
+/// Runs this program under callgrind.
 pub fn count() -> Result<Counts, String> {
     let folder = env::temp_dir().join(format!("tributary-instructions-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -35,12 +35,12 @@ fn run(folder: &Path) -> Result<Counts, String> {
         .arg(format!("--callgrind-out-file={}", dumps.display()))
         .arg(env::current_exe().unwrap())
         .arg(BELOW_VALGRIND)
-        // Long copies would be `rep movsb`, which counts as one instruction for each byte.
+        // Otherwise long copies would use `rep movsb`, which counts as one instruction for each byte.
         .env("GLIBC_TUNABLES", "glibc.cpu.x86_rep_movsb_threshold=0x10000000")
         .output()
-        .map_err(|error| format!("valgrind, which counts, does not run: {error}"))?;
-    let said = String::from_utf8_lossy(&ran.stdout);
-    let lines: Vec<_> = said.lines().filter_map(|line| line.split_once('\t')).collect();
+        .map_err(|error| format!("cannot run valgrind, which counts instructions: {error}"))?;
+    let output = String::from_utf8_lossy(&ran.stdout);
+    let lines: Vec<_> = output.lines().filter_map(|line| line.split_once('\t')).collect();
     if !ran.status.success() || lines.is_empty() {
         return Err(format!("{}: {}", ran.status, String::from_utf8_lossy(&ran.stderr)));
     }
@@ -49,10 +49,10 @@ fn run(folder: &Path) -> Result<Counts, String> {
         let [decode, encode] = [sum(&dumps, 2 * line + 1)? / events, sum(&dumps, 2 * line + 2)? / events];
         Ok(((*name).to_owned(), Count { decode, encode }))
     };
-    lines.iter().enumerate().map(|(line, told)| counted(line, told)).collect()
+    lines.iter().enumerate().map(|(line, fields)| counted(line, fields)).collect()
 }
 
-/// What callgrind collected until it wrote for the `number`th time.
+/// The count in the `number`th file of callgrind.
 fn sum(dumps: &Path, number: usize) -> Result<f64, String> {
     let path = format!("{}.{number}", dumps.display());
     let dump = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;

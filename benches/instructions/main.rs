@@ -1,5 +1,5 @@
-//! Instructions per event, counted by valgrind and compared with `baseline.tsv` beside this file. Work of others on the
-//! machine does not move a count as it moves a time, so that a regression of a few percent is seen anywhere.
+//! Instructions per event, counted by valgrind and compared with `baseline.tsv` in this folder. Other load on the machine
+//! changes times but not counts, so a regression of a few percent is visible on any machine.
 //!
 //! `cargo bench --profile instructions --bench instructions` prints a table, and fails when a count is over its baseline by
 //! more than [`baseline::TOLERANCE`]. With `-- --renew` it writes the baseline instead.
@@ -20,23 +20,23 @@ use tributary::sink::encode::{Encoder, Format};
 
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions/baseline.tsv");
 const COMMAND: &str = "cargo bench --profile instructions --bench instructions";
-/// The profile in [`COMMAND`], which names the folder above the one that the program lies in.
+/// The profile in [`COMMAND`]. The parent of the program's folder has this name.
 const PROFILE: &str = "instructions";
-/// What this program is told when it runs itself below valgrind.
+/// The argument with which this program starts itself under valgrind.
 const BELOW_VALGRIND: &str = "--below-valgrind";
 
 fn main() -> ExitCode {
-    let is_told = |word: &str| env::args().any(|argument| argument == word);
-    if is_told(BELOW_VALGRIND) {
+    let has_argument = |word: &str| env::args().any(|argument| argument == word);
+    if has_argument(BELOW_VALGRIND) {
         work();
-    } else if let Err(error) = compare(is_told("--renew")) {
+    } else if let Err(error) = compare(has_argument("--renew")) {
         eprintln!("error: {error}");
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
 }
 
-/// What is counted, in this order: decoding, then encoding, of one workload after the other. Says how many events each has.
+/// The counted work: for each workload decoding, then encoding. Prints the number of events of each workload.
 fn work() {
     for workload in workloads::all() {
         callgrind::counted_work(&mut || workload.decode(&mut |batch| drop(black_box(batch))));
@@ -56,25 +56,25 @@ fn compare(renew: bool) -> Result<(), String> {
     let program = env::current_exe().unwrap();
     let is_of_profile = program.ancestors().nth(2).is_some_and(|folder| folder.ends_with(PROFILE));
     if renew && !is_of_profile {
-        return Err(format!("the baseline is one of the profile `{PROFILE}`: {COMMAND} -- --renew"));
+        return Err(format!("the baseline needs the profile `{PROFILE}`: {COMMAND} -- --renew"));
     }
-    let now = Baseline { circumstances: baseline::circumstances(), counts: callgrind::count()? };
+    let now = Baseline { environment: baseline::environment(), counts: callgrind::count()? };
     let then = match fs::read_to_string(BASELINE) {
         Ok(text) => Baseline::read(&text)?,
         Err(_) if renew => Baseline::default(),
         Err(error) => return Err(format!("{BASELINE}: {error}")),
     };
     if renew {
-        now.print_beside(&then);
-        fs::write(BASELINE, now.written()).map_err(|error| format!("{BASELINE}: {error}"))?;
+        now.print_comparison(&then);
+        fs::write(BASELINE, now.to_tsv()).map_err(|error| format!("{BASELINE}: {error}"))?;
         println!("\nrenewed: {BASELINE}");
         return Ok(());
     }
     if !is_of_profile || now.machine() != then.machine() {
-        now.print_beside(&Baseline::default());
-        println!("\nNOT compared: the baseline is one of the profile `{PROFILE}` on {}", then.machine());
+        now.print_comparison(&Baseline::default());
+        println!("\nNOT compared: the baseline is for the profile `{PROFILE}` on {}", then.machine());
         return Ok(());
     }
-    now.print_beside(&then);
-    now.verdict(&then)
+    now.print_comparison(&then);
+    now.check_against(&then)
 }

@@ -11,11 +11,11 @@ use super::{EVENTS, NOW, Workload, budget, connection};
 
 pub fn spans() -> Workload {
     let wire: Rc<[u8]> = wire().into();
-    let again = Rc::clone(&wire);
+    let same_wire = Rc::clone(&wire);
     Workload::new("datadog", wire.len(), move |counters, take| {
         connection(DatadogSession::new(Options::default(), 16 << 20, false, &budget()), counters, &wire, take);
     })
-    .read_by(move || objects(&again))
+    .read_by(move || objects(&same_wire))
 }
 
 fn objects(wire: &[u8]) -> usize {

@@ -1,4 +1,4 @@
-//! The recorded upload of 5,000 events, as it was on the wire: in gzip, its hash in its path.
+//! The recorded upload of 5,000 events with its original wire bytes: in gzip, with its hash in the path.
 
 use tributary::codec::gvariant::{Scratch, Skip, Slice, walk_type};
 use tributary::codec::inflate::Gunzip;
@@ -24,13 +24,13 @@ pub fn plain_upload() -> Workload {
     put("endless v3, plain", Request { head, body: bundle.clone().into(), number: 1 }).read_by(move || check(&bundle))
 }
 
-/// That all of the bundle is as its type says.
+/// Checks that the whole bundle is valid for its type.
 pub fn check(bundle: &[u8]) -> usize {
     walk_type(BUNDLE_TYPE, Slice::new(bundle), 0, &mut Scratch::default(), &mut Skip).unwrap();
     1
 }
 
-/// To an exchange that has seen nothing yet, and remembers everything.
+/// Puts the request to a new exchange that detects duplicates.
 fn put(name: &'static str, request: Request) -> Workload {
     Workload::new(name, request.body.len(), move |counters, take| {
         let exchange = EndlessExchange::new(Options::default(), &budget());
@@ -44,7 +44,7 @@ fn upload() -> Request {
     decode::requests(RECORDED).unwrap().remove(0)
 }
 
-/// What is in the gzip.
+/// The uncompressed bundle.
 pub fn bundle() -> Vec<u8> {
     let body = upload().body;
     let mut gunzip = Gunzip::new(1 << 20);

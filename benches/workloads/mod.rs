@@ -1,6 +1,6 @@
-//! What the benches decode and encode: of each protocol the bytes of a wire, and the session or exchange that reads them.
+//! The workloads of the benches: wire bytes of each protocol, and the session or exchange that decodes them.
 //!
-//! A fixed amount of work, the same in every process: nothing here is random, and no clock is read.
+//! The work is the same in every process: nothing is random, and no clock is read.
 #![allow(missing_docs, unreachable_pub, dead_code, clippy::unwrap_used, reason = "each bench uses a part of it")]
 
 pub mod bytefrog;
@@ -19,21 +19,21 @@ use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::zico::wire::Dialect;
 use tributary::protocol::{End, Now, Protocol, Session};
 
-/// Events of a workload that is not recorded.
+/// Events of a generated workload.
 pub const EVENTS: u64 = 20_000;
-/// Pieces as a busy socket gives them.
+/// The size of reads from a busy socket.
 const PIECE_BYTES: usize = 256 * 1024;
 pub const NOW: Now = Now { unix: UnixNanos(1_795_176_900_000_000_000), elapsed: Duration::ZERO };
 
-/// Bytes that a peer sends, and what becomes of them.
+/// Bytes that a peer sends, and how they are decoded.
 pub struct Workload {
     pub name: &'static str,
     pub wire_bytes: u64,
-    /// What the daemon makes of the bytes.
+    /// Events that the daemon decodes from the bytes.
     pub events: u64,
     decode: Box<Decode>,
-    /// Passes over the bytes as the decoder reads them and makes nothing of them; says how many items it met. Of
-    /// `bytefrog`, reading cannot be told apart.
+    /// Parses the bytes as the decoder does, without making events, and returns the number of items. `None` for `bytefrog`,
+    /// whose parsing cannot be separated.
     pub read: Option<Box<dyn Fn() -> usize>>,
 }
 
@@ -56,7 +56,7 @@ impl Workload {
         Workload { read: Some(Box::new(read)), ..self }
     }
 
-    /// Decodes and normalizes all of it, as a peer that has just connected.
+    /// Decodes and normalizes all bytes, as from a new connection.
     pub fn decode(&self, take: &mut dyn FnMut(Batch)) {
         (self.decode)(&counters(self.name), take);
     }
@@ -68,7 +68,7 @@ impl Workload {
     }
 }
 
-/// One for each protocol and each form that costs something else, all with the default options.
+/// One workload for each protocol, and for each form with a different cost, all with the default options.
 pub fn all() -> Vec<Workload> {
     vec![
         datadog::spans(),
@@ -82,7 +82,7 @@ pub fn all() -> Vec<Workload> {
     ]
 }
 
-/// Everything of one connection.
+/// Decodes all bytes of one connection.
 fn connection(session: impl Session, counters: &Arc<ListenerCounters>, wire: &[u8], take: &mut dyn FnMut(Batch)) {
     let mut offline = Offline::new(session, origin(counters.protocol()), Arc::clone(counters));
     for piece in wire.chunks(PIECE_BYTES) {

@@ -1,4 +1,4 @@
-//! What a subscription receives: messages of objects and stacks as a real process published them, and a heap dump.
+//! Input of a subscription: messages with objects and stacks that a real process published, and a heap dump.
 
 use std::fs;
 use std::hint::black_box;
@@ -12,7 +12,7 @@ use super::{Workload, connection};
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/rbkit/sessions/master-2.1-memory-then-cpu");
 pub const OBJECTS: u64 = 20_000;
 
-/// The mixture: objects and stacks. The process has introduced itself, so that events say whose they are.
+/// Objects and stacks mixed. A handshake comes first, so that events name their process.
 pub fn events() -> Workload {
     let mut files: Vec<_> = fs::read_dir(RECORDED).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
@@ -56,7 +56,7 @@ fn items(body: &[u8]) -> usize {
     items
 }
 
-/// What a publishing socket says of itself.
+/// Greeting and READY of a publishing socket.
 fn greeting() -> Vec<u8> {
     let mut wire = vec![0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0x7F, 3, 1];
     wire.extend_from_slice(b"NULL");
@@ -72,7 +72,7 @@ fn message(body: &[u8], wire: &mut Vec<u8>) {
     wire.extend_from_slice(body);
 }
 
-/// Objects as agents dump them: three of a hundred have a place, one in seven has no reference.
+/// Objects as agents dump them: three of a hundred have a file and line, one in seven has no reference.
 pub fn dump() -> Vec<u8> {
     let mut wire = vec![0xdd];
     wire.extend_from_slice(&(OBJECTS as u32).to_be_bytes());

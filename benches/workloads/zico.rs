@@ -1,4 +1,4 @@
-//! A body of definitions, and one with records in traces: calls to a depth of 20, some with attributes.
+//! A body of definitions, and a body of traces: calls to a depth of 20, some with attributes.
 
 use std::hint::black_box;
 
@@ -11,8 +11,8 @@ use tributary::protocol::{Head, Request};
 
 use super::{EVENTS, NOW, Workload, budget, origin};
 
-/// Records of a trace: each calls the next. Libraries that read documents have a trace for one deeply nested item, and the
-/// default of ciborium ends at 127.
+/// Records of a trace; each calls the next. For libraries that read documents a trace is one deeply nested item, and
+/// ciborium's default limit is 127.
 pub const DEPTH: u64 = 20;
 
 pub fn trace(dialect: Dialect) -> Workload {
@@ -38,7 +38,7 @@ pub fn trace(dialect: Dialect) -> Workload {
     .read_by(move || entries(&records, dialect))
 }
 
-/// Items as the decoder of traces has them.
+/// Reads the items of traces as the decoder does.
 pub fn entries(body: &[u8], dialect: Dialect) -> usize {
     let (mut reader, mut order, mut entries) = (Reader::new(body), Order::Little, 0);
     while !reader.is_at_end() {

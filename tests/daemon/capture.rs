@@ -75,7 +75,7 @@ fn decode(protocol: &str, files: &[PathBuf], options: &[&str]) -> Vec<Value> {
     decoded.events()
 }
 
-/// Sends captures again.
+/// Replays captures.
 async fn replay(files: Vec<PathBuf>, to: SocketAddr, speed: &'static str) -> Value {
     let to = to.to_string();
     let replaying = tokio::task::spawn_blocking(move || command(&["replay"], &files, &["--to", &to, "--speed", speed]));
@@ -108,7 +108,7 @@ fn sorted(events: &[Value]) -> Vec<String> {
     events
 }
 
-/// The same without the connection.
+/// Like [`sorted`], without the connection.
 fn replayed(events: &[Value]) -> Vec<String> {
     let mut events: Vec<_> = events.iter().map(|event| timeless(event).to_string()).collect();
     events.sort();
@@ -140,7 +140,7 @@ async fn simulated(agent: Agent, connections: usize, events: u64, config: &str) 
 }
 
 /// The events that a second daemon decodes from replayed captures.
-async fn played_again(files: Vec<PathBuf>, config: &str, speed: &'static str) -> (Stopped, Value) {
+async fn decode_replay(files: Vec<PathBuf>, config: &str, speed: &'static str) -> (Stopped, Value) {
     let daemon = Daemon::start(config).await;
     let sent = replay(files, daemon.server.address().unwrap(), speed).await;
     daemon.until_all_closed().await;
@@ -173,11 +173,11 @@ async fn assert_round_trip(agent: Agent, connections: usize, options: &[&str]) {
     let options: Vec<_> = options.iter().map(String::as_str).collect();
     assert_same(&sorted(&decode(protocol, &files, &options)), &expected);
 
-    // The connections of a traced program need one another: at full speed the first may be over before the next is seen.
+    // The connections of a traced program depend on one another: at full speed the first may end before the next is accepted.
     let speed = if protocol == "bytefrog" { "1" } else { "max" };
-    let (again, said) = played_again(files, &plain(protocol, &lines), speed).await;
-    assert_eq!((&said["protocol"], said["bytes"].as_u64()), (&Value::from(protocol), Some(bytes)));
-    assert_eq!(said["connections"].as_u64(), Some(totals.connections));
+    let (again, sent_again) = decode_replay(files, &plain(protocol, &lines), speed).await;
+    assert_eq!((&sent_again["protocol"], sent_again["bytes"].as_u64()), (&Value::from(protocol), Some(bytes)));
+    assert_eq!(sent_again["connections"].as_u64(), Some(totals.connections));
     assert_same(&replayed(&again.events), &replayed(&live.events));
     assert_eq!(again.totals.listeners[0].bytes_in, totals.bytes_in);
 }
@@ -216,7 +216,7 @@ async fn captures_of_zico_are_decoded_to_the_events_of_the_daemon() {
 }
 
 #[tokio::test]
-async fn captures_of_dialled_ruby_processes_are_decoded_to_the_events_of_the_daemon() {
+async fn captures_of_ruby_processes_that_the_daemon_connects_to_are_decoded_to_the_events_of_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
     let any = "127.0.0.1:0".parse().unwrap();
     let options = rbkit::Options { publish: any, request: any, heap_objects: 100, ..Default::default() };
@@ -240,7 +240,7 @@ async fn captures_of_dialled_ruby_processes_are_decoded_to_the_events_of_the_dae
     };
     assert_same(&published(decode("rbkit", &files, &[])), &published(stopped.events.clone()));
 
-    // Where processes connect to us, what they published can be replayed.
+    // Published bytes can be replayed to a listener that processes connect to.
     let taken = "listen_publish = \"127.0.0.1:0\"";
     let daemon = Daemon::start(&plain("rbkit", taken).replace("listen = \"127.0.0.1:0\"\n", "")).await;
     let published = files.iter().find(|file| received(file).windows(3).any(|name| name == b"PUB")).unwrap().clone();
@@ -292,7 +292,7 @@ async fn timeouts_of_the_live_connection_apply_when_decoding() {
     let span = [wire::process(), wire::string(2, "load"), wire::named_span(1, "one")].concat();
     tokio::io::AsyncWriteExt::write_all(&mut peer, &span).await.unwrap();
     daemon.until_named("one").await;
-    // The span has gone, so its metric comes too late and becomes an event of its own.
+    // The span is already written, so its metric is too late and becomes an event of its own.
     tokio::io::AsyncWriteExt::write_all(&mut peer, &wire::metric(2, 0.5)).await.unwrap();
     drop(peer);
     daemon.until_all_closed().await;
@@ -300,7 +300,11 @@ async fn timeouts_of_the_live_connection_apply_when_decoding() {
     assert_eq!(stopped.events.len(), 3);
     let files = captures(dir.path());
     assert_same(&sorted(&decode("datadog", &files, &["span_idle=10ms"])), &sorted(&stopped.events));
-    assert_eq!(decode("datadog", &files, &["span_idle=1h"]).len(), 2, "without waiting, the two are one");
+    assert_eq!(
+        decode("datadog", &files, &["span_idle=1h"]).len(),
+        2,
+        "without the timeout, the span contains the metric"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -324,8 +328,8 @@ async fn a_replay_at_the_original_speed_gives_the_same_events() {
     })
     .await;
     let replaying = tokio::task::spawn_blocking(move || command(&["replay"], &files, &["--to", &to]));
-    let said = within("the replay", replaying).await.unwrap().sent();
-    assert_eq!((said["connections"].as_u64(), said["records"].as_u64()), (Some(1), Some(4)));
+    let sent = within("the replay", replaying).await.unwrap().sent();
+    assert_eq!((sent["connections"].as_u64(), sent["records"].as_u64()), (Some(1), Some(4)));
     daemon.until_all_closed().await;
     let events = daemon.stop().await.events;
     assert_same(&replayed(&events[before.len()..]), &replayed(&before));
@@ -375,7 +379,9 @@ async fn the_oldest_captures_are_removed_and_a_capture_that_is_too_large_ends() 
     for number in 1..=6 {
         send_all(daemon.connect().await, &bytes).await;
         daemon
-            .until_totals("it is over", |counters| counters.connections == number && counters.connections_open == 0)
+            .until_totals("the connection is closed", |counters| {
+                counters.connections == number && counters.connections_open == 0
+            })
             .await;
         first = first.or_else(|| captures(dir.path()).first().cloned());
     }
@@ -398,7 +404,7 @@ async fn the_oldest_captures_are_removed_and_a_capture_that_is_too_large_ends() 
     assert_eq!(decoded.code, Some(0));
     assert!(decoded.stderr.contains("capture.max_bytes"), "{}", decoded.stderr);
 
-    // What an earlier run has left counts, too.
+    // Captures of an earlier run count, too.
     let daemon = Daemon::start(&config).await;
     send_all(daemon.connect().await, &bytes).await;
     daemon.stop().await;
@@ -411,13 +417,13 @@ async fn the_oldest_captures_are_removed_and_a_capture_that_is_too_large_ends() 
 #[tokio::test]
 async fn without_a_writable_directory_everything_else_works_and_captures_count_what_is_missing() {
     let directory = tempfile::tempdir().unwrap();
-    // A file has the name of the directory.
+    // A file blocks the name of the directory.
     let dir = directory.path().join("captures");
     fs::write(&dir, "in the way").unwrap();
     let daemon = Daemon::start(&recorded("datadog", &dir, "")).await;
     let (bytes, events) = wire::work(1_000);
     send_all(daemon.connect().await, &bytes).await;
-    // It is removed in the middle of a connection.
+    // The file is removed while a connection is open.
     let mut peer = daemon.connect().await;
     tokio::io::AsyncWriteExt::write_all(&mut peer, &wire::process()).await.unwrap();
     let before = bytes.len() as u64;
@@ -431,15 +437,15 @@ async fn without_a_writable_directory_everything_else_works_and_captures_count_w
     let stopped = daemon.stop().await;
     assert_eq!(stopped.events.len() as u64, events + 2);
     let files = captures(&dir);
-    let said: Vec<_> = files.iter().map(|file| records(file).0).collect();
+    let all_records: Vec<_> = files.iter().map(|file| records(file).0).collect();
     let missing = |records: &Vec<What>| match records[..] {
         [What::Missing(missing), ..] => missing,
         _ => 0,
     };
     let found: u64 = files.iter().map(|file| received(file).len() as u64).sum();
-    let all: u64 = said.iter().map(missing).sum::<u64>() + found;
+    let all: u64 = all_records.iter().map(missing).sum::<u64>() + found;
     let peer = (wire::process().len() + rest.len()) as u64;
-    assert!(all >= peer && found >= rest.len() as u64, "{said:?}");
+    assert!(all >= peer && found >= rest.len() as u64, "{all_records:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -462,7 +468,7 @@ async fn a_full_disk_leaves_gaps_in_captures_only() {
     daemon.until_stderr("cannot record in");
     fs::remove_file(&filler).unwrap();
     drop(peer);
-    // All events are out when the connection has been read to its end.
+    // All events are written when the connection has been read to its end.
     daemon.until_stdout_lines(events as usize);
     daemon.signal("TERM");
     let stopped = daemon.end();
@@ -476,7 +482,7 @@ async fn a_full_disk_leaves_gaps_in_captures_only() {
     assert_eq!(received(&files[0]).len() as u64 + missing, all);
 }
 
-/// A file system of its own, gone when dropped.
+/// A small file system, unmounted when dropped.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
@@ -496,13 +502,13 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn what_a_killed_daemon_has_recorded_is_decoded() {
+fn the_capture_of_a_killed_daemon_is_decoded() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("t.toml");
     fs::write(&config, recorded("datadog", dir.path(), "")).unwrap();
     let daemon = Binary::start(tributary(&["run", "--config", config.to_str().unwrap()]));
     let mut peer = std::net::TcpStream::connect(daemon.address("test")).unwrap();
-    // The message behind a span completes it.
+    // The message after a span completes it.
     let bytes = [wire::process(), wire::named_span(1, "one"), wire::named_span(2, "two"), wire::trace()].concat();
     peer.write_all(&bytes).unwrap();
     daemon.until_stdout("\"two\"");
@@ -519,7 +525,7 @@ fn what_a_killed_daemon_has_recorded_is_decoded() {
 }
 
 #[tokio::test]
-async fn names_and_permissions_of_captures_come_from_the_daemon_only() {
+async fn peers_cannot_influence_names_and_permissions_of_captures() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&recorded("datadog", dir.path(), "")).await;

@@ -107,7 +107,7 @@ impl Daemon {
         thread::spawn(move || {
             let mut knows_work = false;
             for line in stdout.lines().map(Result::unwrap) {
-                // One of very many is enough.
+                // One event per flood is enough.
                 if !line.contains(r#""name":"work""#) || !std::mem::replace(&mut knows_work, true) {
                     events.lock().unwrap().push(serde_json::from_str(&line).unwrap());
                 }
@@ -133,19 +133,19 @@ fn memory(binary: &Binary, figure: &str) -> u64 {
 
 /// Connects and sends; stops when it is not read. Returns the connection, and whether everything was sent.
 async fn send(address: SocketAddr, bytes: &[u8]) -> (TcpStream, bool) {
-    let mut stream = within("the system takes a connection", TcpStream::connect(address)).await.unwrap();
+    let mut stream = within("the connection is established", TcpStream::connect(address)).await.unwrap();
     let is_sent = matches!(timeout(PUSHED_BACK, stream.write_all(bytes)).await, Ok(Ok(())));
     (stream, is_sent)
 }
 
-/// `peers` connections at the same time, each of which sends `bytes` of its number.
+/// Opens `peers` connections at the same time; each sends `bytes` of its number.
 async fn flood(address: SocketAddr, peers: u64, bytes: impl Fn(u64) -> Vec<u8>) -> Vec<(TcpStream, bool)> {
     let mut sending = tokio::task::JoinSet::new();
     for number in 0..peers {
         let bytes = bytes(number);
         sending.spawn(async move { send(address, &bytes).await });
     }
-    within("every peer has sent what is taken", sending.join_all()).await
+    within("every peer has sent what the daemon accepts", sending.join_all()).await
 }
 
 fn request(head: &str, length: u64, body: &[u8]) -> Vec<u8> {
@@ -161,7 +161,7 @@ fn dictionary(texts: u64) -> Vec<u8> {
 /// The status line of a response; empty if the connection ends before.
 async fn answer(stream: &mut TcpStream) -> String {
     let mut answer = vec![0; 12];
-    match within("an answer", stream.read_exact(&mut answer)).await {
+    match within("a response", stream.read_exact(&mut answer)).await {
         Ok(_) => String::from_utf8_lossy(&answer).into_owned(),
         Err(_) => String::new(),
     }
@@ -180,10 +180,10 @@ async fn floods_of_all_protocols_at_a_stalled_sink_fit_into_memory_bytes() {
     // The sink takes nothing: decoded batches wait in its queue, then before it; then no connection is read.
     let work = wire::work(100_000).0;
     let workers = flood(spans, 20, |_| work.clone()).await;
-    assert!(workers.iter().any(|(_, is_sent)| !is_sent), "somebody is pushed back");
+    assert!(workers.iter().any(|(_, is_sent)| !is_sent), "no peer is under backpressure");
     daemon.assert_within_its_memory("20 peers at a sink that stands still");
 
-    // Bodies that arrive and cannot go out, and bodies of which half arrives.
+    // Complete bodies whose events cannot be written, and incomplete bodies.
     let body = vec![b'x'; 4 * MIB as usize - 1];
     let hash = "0".repeat(128);
     let uploads = flood(desktops, 60, |number| {
@@ -196,15 +196,15 @@ async fn floods_of_all_protocols_at_a_stalled_sink_fit_into_memory_bytes() {
     // The reader returns, and all other connections are reset, with the bytes that were not read.
     daemon.read();
     workers.into_iter().chain(uploads).for_each(|(stream, _)| crate::live::reset(stream));
-    daemon.until_event("work goes on", |event| event["name"] == "work").await;
+    daemon.until_event("decoding of spans continues", |event| event["name"] == "work").await;
 
-    // Dictionaries, and many small pieces of half messages.
+    // Dictionaries, and many incomplete messages.
     let words = dictionary(4000);
     let hoarders = flood(spans, 20, |_| words.clone()).await;
     daemon.assert_within_its_memory("dictionaries");
     let half = [wire::process(), wire::string_head(1, 1_000_000), vec![b'x'; 900_000]].concat();
     let halves = flood(spans, 200, |_| half.clone()).await;
-    daemon.assert_within_its_memory("half strings");
+    daemon.assert_within_its_memory("incomplete strings");
     drop(halves);
 
     // Symbols of many sessions.
@@ -224,16 +224,16 @@ async fn floods_of_all_protocols_at_a_stalled_sink_fit_into_memory_bytes() {
     daemon.assert_within_its_memory("symbols");
     drop(sessions);
 
-    // Half messages that must be held at once: a frame that is one long text.
+    // Incomplete messages that are buffered at the same time: a frame with one long text.
     let mut event = vec![0x83, 0, 6, 9, 0, 2, 0x91, 0x82, 0, 9, 2, 0x91, 0x81, 12, 0xDB];
     event.extend_from_slice(&4_000_000_u32.to_be_bytes());
     event.resize(event.len() + 4_000_000, b'x');
     let frame = frame(0, &event);
     let half = [hello("PUB"), frame[..3_500_000].to_vec()].concat();
     let stuck = flood(ruby, 40, |_| half.clone()).await;
-    daemon.assert_within_its_memory("half messages");
+    daemon.assert_within_its_memory("incomplete messages");
     daemon
-        .until_event("half messages for which there is no memory end, and say so", |event| {
+        .until_event("incomplete messages that exceed the memory limit are reported as lost", |event| {
             event["loss"]["detail"].as_str().is_some_and(|detail| detail.contains("limits.memory_bytes"))
                 && event["origin"]["protocol"] == "rbkit"
         })
@@ -245,10 +245,10 @@ async fn floods_of_all_protocols_at_a_stalled_sink_fit_into_memory_bytes() {
 
     // The connection from before is served while the others keep their memory.
     quiet.write_all(&[wire::named_span(1, "quiet"), wire::trace()].concat()).await.unwrap();
-    daemon.until_event("the quiet one is heard", |event| event["name"] == "quiet").await;
-    // So is a new one.
+    daemon.until_event("the span of the quiet connection", |event| event["name"] == "quiet").await;
+    // A new connection is served, too.
     let (_new, _) = send(spans, &[wire::process(), wire::named_span(1, "new"), wire::trace()].concat()).await;
-    daemon.until_event("a new one is heard", |event| event["name"] == "new").await;
+    daemon.until_event("the span of the new connection", |event| event["name"] == "new").await;
 
     drop((hoarders, stuck, silent, quiet));
     daemon.binary.signal("TERM");
@@ -267,7 +267,7 @@ async fn floods_of_all_protocols_at_a_stalled_sink_fit_into_memory_bytes() {
     assert_eq!(number_before(line, " events ="), number_before(line, " written"), "{line}");
 }
 
-/// The number in front of these words.
+/// The number before these words.
 fn number_before(line: &str, words: &str) -> i128 {
     let before = &line[..line.find(words).unwrap_or_else(|| panic!("no {words:?} in {line}"))];
     before.rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("{line}"))

@@ -33,7 +33,7 @@ fn header(version: u8, source: &str) -> Vec<u8> {
     bytes
 }
 
-/// A header of version 2 of a balancer's own connection.
+/// A header of version 2 for the balancer's own connection.
 fn local() -> Vec<u8> {
     let mut bytes = Vec::new();
     ProxyHeader::with_local().encode_v2(&mut bytes).unwrap();
@@ -91,7 +91,7 @@ async fn the_address_in_the_header_is_the_peer_and_the_bytes_behind_it_are_decod
             assert_eq!(event["origin"]["peer"], peer, "{name}");
         }
     }
-    // Headers are in no counters.
+    // Headers are not counted.
     assert_eq!(totals.listeners[0].bytes_in, bytes);
     assert_eq!((totals.listeners[0].connections, totals.listeners[0].lost()), (12, 0));
 }
@@ -137,7 +137,7 @@ async fn limits_and_permissions_apply_to_the_addresses_in_headers() {
     daemon.until_named("six").await;
     daemon.until_named("neighbour").await;
     send_all(first, &[]).await;
-    daemon.until_totals("its place is free", |counters| counters.connections_open == 2).await;
+    daemon.until_totals("its slot is free", |counters| counters.connections_open == 2).await;
     let again = come(2, ONE, "again").await;
     daemon.until_named("again").await;
     drop((neighbour, six, again));
@@ -148,7 +148,7 @@ async fn limits_and_permissions_apply_to_the_addresses_in_headers() {
 }
 
 #[tokio::test]
-async fn a_header_from_another_address_is_not_believed() {
+async fn a_header_from_an_address_outside_proxy_protocol_is_ignored() {
     let daemon = Daemon::with("proxy_protocol = [\"127.0.0.1\", \"10.0.0.0/8\"]\nclose_linger = \"5s\"").await;
     let liar = connect_from(&daemon, [127, 0, 0, 2]).await;
     let address = liar.local_addr().unwrap().to_string();
@@ -160,7 +160,7 @@ async fn a_header_from_another_address_is_not_believed() {
     let Stopped { events, totals } = daemon.stop().await;
     assert_eq!(peer_of(&events, "direct"), own);
     assert_eq!(spans(&events).len(), 1);
-    // To this protocol it is a wrong first byte, with all that follows.
+    // For this protocol the header is an invalid first byte, and all bytes after it are lost.
     let lost = (lie.len() + hello("after a lie").len()) as u64;
     let loss = events.iter().find(|event| event["kind"] == "loss").unwrap();
     assert_eq!((&loss["origin"]["peer"], &loss["loss"]["bytes"]), (&address.into(), &lost.into()));
@@ -183,7 +183,7 @@ async fn bytes_that_are_no_header_are_a_loss_and_end_that_connection_only() {
     other.write_all(&[header(2, ONE), hello("undisturbed")].concat()).await.unwrap();
     let signature = b"\r\n\r\n\0\r\nQUIT\n";
     let endless = [&b"PROXY TCP4 "[..], &[b'1'; 96]].concat();
-    // The bytes, and where they are wrong.
+    // The bytes, and the offset of the error.
     let cases: [(Vec<u8>, usize); 8] = [
         (hello("no header"), 0),
         (b"PROXY TCP4 192.0.2.7 10.0.0.1 4711 x\r\n".to_vec(), 35),
@@ -201,7 +201,7 @@ async fn bytes_that_are_no_header_are_a_loss_and_end_that_connection_only() {
         stream.write_all(&bytes).await.unwrap();
         assert_is_closed(&mut stream).await;
         let has_it = |events: &[Value]| losses(events).len() > number;
-        let events = daemon.until("the loss is told", has_it).await;
+        let events = daemon.until("the loss is reported", has_it).await;
         let event = events.iter().rfind(|event| event["kind"] == "loss").unwrap();
         let loss = &event["loss"];
         assert_eq!(event["origin"]["peer"], stream.local_addr().unwrap().to_string());
@@ -251,7 +251,7 @@ async fn a_stop_does_not_wait_for_a_header() {
     let mut silent = daemon.connect().await;
     let mut halting = daemon.connect().await;
     halting.write_all(b"PROXY TCP4").await.unwrap();
-    daemon.until_totals("both are there", |counters| counters.connections_open == 2).await;
+    daemon.until_totals("both connections are open", |counters| counters.connections_open == 2).await;
     let stopped = daemon.stop().await;
     assert_is_closed(&mut silent).await;
     assert_is_closed(&mut halting).await;
@@ -267,7 +267,7 @@ async fn requests_over_http_come_from_the_address_in_the_header() {
     let mut stream = daemon.connect().await;
     stream.write_all(&[header(2, SIX), request].concat()).await.unwrap();
     let mut status = [0; 15];
-    within("the answer", stream.read_exact(&mut status)).await.unwrap();
+    within("the response", stream.read_exact(&mut status)).await.unwrap();
     assert_eq!(&status, b"HTTP/1.1 200 OK");
     // Without a header no request is read.
     let mut bare = daemon.connect().await;

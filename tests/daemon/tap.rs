@@ -44,7 +44,7 @@ async fn ask(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await.unwrap();
     let mut text = String::new();
-    within("an answer", stream.read_to_string(&mut text)).await.unwrap();
+    within("a response", stream.read_to_string(&mut text)).await.unwrap();
     text
 }
 
@@ -54,7 +54,7 @@ async fn end(tap: Binary) -> crate::live::binary::Ended {
     ended
 }
 
-/// The lines of a sheet with single spaces.
+/// The lines of the annotated bytes, with single spaces.
 fn lines_of(sheet: &str) -> Vec<String> {
     sheet.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
@@ -77,7 +77,7 @@ async fn a_tap_shows_all_events_that_the_sinks_get() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_wire_is_shown_from_the_next_message_on_with_its_losses() {
+async fn annotated_bytes_begin_at_the_next_message_and_contain_losses() {
     let daemon = daemon("").await;
     let mut stream = daemon.connect().await;
     stream.write_all(&[wire::process(), wire::named_span(7, "before")].concat()).await.unwrap();
@@ -87,7 +87,7 @@ async fn the_wire_is_shown_from_the_next_message_on_with_its_losses() {
     // In two pieces, of which the first is an incomplete message.
     let message = wire::named_span(8, "after");
     stream.write_all(&message[..5]).await.unwrap();
-    daemon.until_totals("a piece is here", |counters| counters.bytes_in == at + 5).await;
+    daemon.until_totals("the first piece is received", |counters| counters.bytes_in == at + 5).await;
     stream.write_all(&message[5..]).await.unwrap();
     stream.write_all(&[0xDD, 0x77, 1, 2, 3]).await.unwrap();
     daemon.until_all_closed().await;
@@ -99,7 +99,7 @@ async fn the_wire_is_shown_from_the_next_message_on_with_its_losses() {
     let first = lines.iter().find(|line| line.contains(" dd 06 ")).unwrap();
     assert!(first.starts_with(&format!("{at:08x} ")), "{sheet}");
     let fault = at + message.len() as u64;
-    // The bytes are before the line of their loss.
+    // The bytes come before the line of their loss.
     assert!(lines.iter().any(|line| line.starts_with(&format!("{fault:08x} dd 77 01 02 03 "))), "{sheet}");
     let fault = lines.iter().find(|line| line.starts_with(&format!("{fault:08x} !!"))).unwrap();
     assert!(fault.contains("object_type"), "{sheet}");
@@ -150,7 +150,7 @@ async fn requests_are_shown_with_explained_bodies_and_without_keys() {
     let mut stream = TcpStream::connect(zorka).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
-    within("an answer", stream.read_to_end(&mut answer)).await.unwrap();
+    within("a response", stream.read_to_end(&mut answer)).await.unwrap();
     daemon.stop().await;
     let sheet = end(tap).await.stdout;
     assert!(sheet.contains("request 1: PUT /3/"), "{sheet}");
@@ -180,7 +180,7 @@ async fn a_tap_that_is_not_read_delays_no_connection_and_reports_what_it_dropped
     daemon.until_all_closed().await;
     let written = || daemon.server.accounting().totals().sinks[0].written;
     until("it is written", || (written() >= EVENTS).then_some(())).await;
-    // Now it is read, and more events follow.
+    // Now the tap is read, and more events follow.
     let reading = tokio::spawn(async move {
         let mut all = Vec::new();
         idle.read_to_end(&mut all).await.unwrap();
@@ -190,7 +190,7 @@ async fn a_tap_that_is_not_read_delays_no_connection_and_reports_what_it_dropped
     daemon.until_all_closed().await;
     let stopped = daemon.stop().await;
     let shown = String::from_utf8(within("it is read to its end", reading).await.unwrap()).unwrap();
-    // Each chunk has whole lines.
+    // Each chunk contains complete lines.
     let lines: Vec<Value> =
         shown.lines().filter(|line| line.starts_with("{\"")).map(|line| serde_json::from_str(line).unwrap()).collect();
     let is_reported = |line: &&Value| line["loss"]["reason"] == "shed";
@@ -215,7 +215,7 @@ async fn the_number_of_taps_is_limited_and_a_closed_tap_makes_room() {
     drop(open.pop());
     within("a tap can be opened again", async {
         while taps(&daemon).await > 3 {
-            // The end of a reader is noticed when there is something to write.
+            // The daemon detects a closed tap only when it writes to it.
             crate::live::send_all(connect(&daemon.server).await, &wire::process()).await;
         }
     })
@@ -224,12 +224,12 @@ async fn the_number_of_taps_is_limited_and_a_closed_tap_makes_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn invalid_filters_have_clear_errors() {
+async fn invalid_filters_are_rejected_with_the_reason() {
     let daemon = daemon("").await;
     let address = daemon.server.admin_address().unwrap();
     for (query, status, words) in [
         ("kind=spam", 400, "there is no kind spam"),
-        ("listener=nobody", 404, "there is no listener nobody"),
+        ("listener=unknown", 404, "there is no listener unknown"),
         ("colour=red", 400, "unknown parameter colour=red"),
     ] {
         let answer = ask(address, &format!("/tap?{query}")).await;
@@ -237,12 +237,12 @@ async fn invalid_filters_have_clear_errors() {
     }
     let admin = address.to_string();
     let (ended, unreachable) = spawn_blocking(move || {
-        (run(&["tap", "--admin", &admin, "--listener", "nobody"]), run(&["tap", "--admin", "127.0.0.1:1"]))
+        (run(&["tap", "--admin", &admin, "--listener", "unknown"]), run(&["tap", "--admin", "127.0.0.1:1"]))
     })
     .await
     .unwrap();
     assert_eq!(ended.code, Some(1));
-    assert!(ended.last_words().contains("404 Not Found: there is no listener nobody"), "{}", ended.stderr);
+    assert!(ended.last_words().contains("404 Not Found: there is no listener unknown"), "{}", ended.stderr);
     assert_eq!(unreachable.code, Some(1));
     assert!(unreachable.last_words().contains("the admin endpoint on 127.0.0.1:1"), "{}", unreachable.stderr);
     daemon.stop().await;

@@ -1,4 +1,4 @@
-//! TLS listeners, with certificates made here and a client that shares no code with the daemon's side but rustls.
+//! TLS listeners, with generated certificates and a client that shares only rustls with the daemon.
 
 use std::fs;
 
@@ -65,7 +65,7 @@ async fn only_clients_with_a_certificate_of_client_ca_are_accepted() {
         // In TLS 1.3 the client has finished before it learns that it is refused.
         if let Ok(mut stream) = world.connect(&daemon, identity).await {
             let _ = stream.write_all(&hello("unwelcome")).await;
-            assert!(within("it is told", stream.read_u8()).await.is_err());
+            assert!(within("the refusal", stream.read_u8()).await.is_err());
         }
     }
     daemon.until_all_closed().await;
@@ -90,7 +90,7 @@ async fn plain_bytes_on_a_tls_listener_are_a_loss_and_affect_no_other_connection
     let mut plain = daemon.connect().await;
     plain.write_all(&hello("plain")).await.unwrap();
     assert_is_closed(&mut plain).await;
-    daemon.until("the loss is told", |events| !losses(events).is_empty()).await;
+    daemon.until("the loss is reported", |events| !losses(events).is_empty()).await;
     send_secretly(other, &wire::metric(1, 0.5), 100).await;
     let crate::live::Stopped { events, totals } = daemon.stop().await;
     assert_eq!(spans(&events), [("secret", true)]);
@@ -102,7 +102,7 @@ async fn plain_bytes_on_a_tls_listener_are_a_loss_and_affect_no_other_connection
 }
 
 #[tokio::test]
-async fn with_allow_plain_tls_and_plain_connections_are_recognised_by_their_first_byte() {
+async fn with_allow_plain_tls_and_plain_connections_are_recognized_by_their_first_byte() {
     let world = World::new();
     let daemon = Daemon::with(&world.tls("tls.allow_plain = true")).await;
     send_all(daemon.connect().await, &hello("plain")).await;
@@ -126,7 +126,7 @@ async fn a_proxy_header_comes_before_tls_and_before_plain_bytes_too() {
         send_secretly(stream, &hello(name), 100).await;
         daemon.until_all_closed().await;
     }
-    // Behind the header only TLS is accepted.
+    // After the header only TLS is accepted.
     let mut plain = daemon.connect().await;
     plain.write_all(&[version_1, hello("plain")].concat()).await.unwrap();
     assert_is_closed(&mut plain).await;
@@ -176,7 +176,7 @@ async fn a_stop_during_a_handshake_does_not_wait_for_it() {
     let mut silent = daemon.connect().await;
     let mut halting = daemon.connect().await;
     halting.write_all(&[0x16, 3, 1, 2, 0, 1]).await.unwrap();
-    daemon.until_totals("both are there", |counters| counters.connections_open == 2).await;
+    daemon.until_totals("both connections are open", |counters| counters.connections_open == 2).await;
     assert!(daemon.stop().await.events.is_empty());
     assert_is_closed(&mut silent).await;
     assert_is_closed(&mut halting).await;
@@ -190,7 +190,7 @@ async fn a_missing_certificate_is_named_at_the_start() {
 }
 
 #[tokio::test]
-async fn an_http_listener_speaks_tls_too() {
+async fn an_http_listener_supports_tls() {
     let world = World::new();
     let toml = "[listeners.test]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
     let daemon = Daemon::start(&format!("{toml}{}", world.tls("tls.client_ca = \"CA\""))).await;
@@ -199,7 +199,7 @@ async fn an_http_listener_speaks_tls_too() {
     for _ in 0..2 {
         stream.write_all(&request).await.unwrap();
         let mut status = [0; 15];
-        within("the answer", stream.read_exact(&mut status)).await.unwrap();
+        within("the response", stream.read_exact(&mut status)).await.unwrap();
         assert_eq!(&status, b"HTTP/1.1 200 OK");
         let mut rest = Vec::new();
         while !rest.ends_with(b"\r\n\r\n") {

@@ -43,7 +43,7 @@ async fn new_connections_see_the_new_certificate_and_open_ones_stay() {
     let mut found = spans(&stopped.events);
     found.sort_unstable();
     assert_eq!(found, [("new", true), ("old", true)]);
-    // It is one listener all the time, and it has ended no connection.
+    // The listener is the same, and it closed no connection.
     assert_eq!(stopped.totals.listeners.len(), 1);
     assert!(losses(&stopped.events).is_empty());
 }
@@ -56,7 +56,7 @@ async fn clients_of_removed_authorities_are_refused() {
     let mut old = world.connect(&daemon, Some(&world.client)).await.unwrap();
     old.write_all(&wire::process()).await.unwrap();
     old.flush().await.unwrap();
-    // The handshake is over when something of it has been read.
+    // The handshake is complete when the daemon has read application data.
     daemon.until_totals("it is read", |counters| counters.bytes_in > 0).await;
 
     fs::write(world.path("ca.pem"), other.authority()).unwrap();
@@ -65,7 +65,7 @@ async fn clients_of_removed_authorities_are_refused() {
     // In TLS 1.3 the client has finished before it learns that it is refused.
     if let Ok(mut stream) = world.connect(&daemon, Some(&world.client)).await {
         let _ = stream.write_all(&hello("unwelcome")).await;
-        assert!(within("it is told", stream.read_u8()).await.is_err());
+        assert!(within("the refusal", stream.read_u8()).await.is_err());
     }
     send_secretly(world.connect(&daemon, Some(&other.client)).await.unwrap(), &hello("welcome"), 100).await;
     send_secretly(old, &wire::named_span(1, "still here"), 100).await;
@@ -120,7 +120,7 @@ async fn unusable_files_leave_the_old_ones_in_use_and_the_rest_of_the_reload_app
 }
 
 #[tokio::test]
-async fn the_admin_endpoint_takes_new_certificates_too() {
+async fn the_admin_endpoint_loads_new_certificates() {
     let world = World::new();
     let toml = format!("[admin]\nlisten = \"127.0.0.1:0\"\n{}\n{}", world.tls(""), crate::live::listener(""));
     let mut server = Server::start(&config(&toml)).await.unwrap();
@@ -134,7 +134,7 @@ async fn the_admin_endpoint_takes_new_certificates_too() {
     assert_eq!(shown(&stream), new.der());
     stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut status = [0; 15];
-    within("the answer", stream.read_exact(&mut status)).await.unwrap();
+    within("the response", stream.read_exact(&mut status)).await.unwrap();
     assert_eq!(&status, b"HTTP/1.1 200 OK");
     fs::write(world.path("cert.pem"), "").unwrap();
     let stale = server.reload(&config(&toml)).await.unwrap().stale;
@@ -142,7 +142,7 @@ async fn the_admin_endpoint_takes_new_certificates_too() {
     server.stop().await;
 }
 
-/// The real daemon with a TLS listener called `a`; `reload` is what `[reload]` holds.
+/// The binary with a TLS listener called `a`; `reload` is the content of `[reload]`.
 fn daemon(world: &World, reload: &str) -> Binary {
     let path = world.path("t.toml");
     let listener = format!("[listeners.a]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n{}", world.tls(""));
@@ -152,7 +152,7 @@ fn daemon(world: &World, reload: &str) -> Binary {
 }
 
 #[tokio::test]
-async fn a_hang_up_is_enough() {
+async fn sighup_reloads_certificates() {
     let world = World::new();
     let daemon = daemon(&world, "");
     let address = daemon.address("a");
@@ -173,11 +173,11 @@ async fn a_hang_up_is_enough() {
 }
 
 #[tokio::test]
-async fn certificates_are_watched_as_the_configuration_is() {
+async fn with_watch_a_changed_certificate_is_loaded() {
     let world = World::new();
     let daemon = daemon(&world, "watch = true");
     let address = daemon.address("a");
-    // A new file in the place of the old one, as renewers put it there.
+    // The new file is renamed over the old one, as certificate renewal tools do.
     let new = world.server();
     for (name, content) in [("cert.pem", &new.cert), ("key.pem", &new.key)] {
         fs::write(world.path("renewed"), content).unwrap();

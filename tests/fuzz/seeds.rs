@@ -1,8 +1,8 @@
-//! Lays the recordings of the project out as inputs of the targets:
+//! Writes the recordings of the project as inputs of the targets:
 //!
 //!     cargo run --manifest-path tests/fuzz/Cargo.toml --example seeds
 //!
-//! writes tests/fuzz/corpus/<target>/. The corpus is no part of the project: fuzzers make it grow.
+//! writes tests/fuzz/corpus/<target>/. The corpus is not part of the project: fuzzers add to it.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tributary_fuzz::{MARK, Setting};
 
-/// Longer inputs are slow and show no more.
+/// Longer inputs are slow and find nothing more.
 const MOST_BYTES: usize = 16 * 1024;
 
 fn main() -> io::Result<()> {
@@ -43,7 +43,7 @@ impl Seeds {
         Ok(())
     }
 
-    /// Of each run the control connection, then its data: once as the run that its hello says, once as it was.
+    /// The control connection of each run, then its data: once with the run of its hello, once unchanged.
     fn bytefrog(&self) -> io::Result<()> {
         for case in self.folders("bytefrog")? {
             let streams = ["control", "data-0", "data-1", "data-2"];
@@ -128,7 +128,7 @@ impl Seeds {
             let mut parts: Vec<_> = requests(&case)?.into_iter().map(|request| (0, request)).collect();
             self.put("zico", &[], &joined(&parts))?;
             self.put("zico", &[(0, 1)], &joined(&parts))?;
-            // Whole conversations may be too long; their first requests are not.
+            // A whole conversation may be too long; its first requests are not.
             let mut size = 0;
             parts.retain(|(_, bytes)| {
                 size += bytes.len() + 4;
@@ -139,7 +139,7 @@ impl Seeds {
         Ok(())
     }
 
-    /// What the recordings hold of each codec, behind the bytes that its target wants first.
+    /// The input of each codec in the recordings, after the bytes that its target expects first.
     fn codecs(&self) -> io::Result<()> {
         for case in self.folders("zico")? {
             let is_form = case.file_name().is_some_and(|name| name.to_string_lossy().starts_with("form"));
@@ -147,7 +147,7 @@ impl Seeds {
                 let body = fs::read(&file)?;
                 self.put_bare("values", &[&[0], &body[..]].concat())?;
                 if is_form {
-                    // As base64, and as notation.
+                    // As base64, and as EDN.
                     self.put_bare("codecs", &[&[0, 0, 0], &body[..]].concat())?;
                     self.put_bare("codecs", &[&[0, 2, 0], &body[..]].concat())?;
                 }
@@ -175,12 +175,12 @@ impl Seeds {
         }
         for case in self.folders("endless")? {
             if let Ok(body) = fs::read(case.join("body.bin")) {
-                // Packed in every way, whole and damaged.
+                // Packed in every format, complete and damaged.
                 for how in 0x10..0x17 {
                     self.put_bare("unpack", &[&[how, 0, 0, 0], &body[..]].concat())?;
                     self.put_bare("unpack", &[&[how, 40, 8, 99], &body[..]].concat())?;
                 }
-                // Not the type of a bundle, and all the same what agents write.
+                // Not the type of a bundle, but also written by agents.
                 self.put_bare("gvariant", &[&[0], &body[..]].concat())?;
                 self.put_bare("gvariant", &[&[1], &body[..]].concat())?;
                 self.put_bare("codecs", &[&[1, 3, 40], &body[..]].concat())?;
@@ -189,7 +189,7 @@ impl Seeds {
         Ok(())
     }
 
-    /// What connections received, behind the number of what explains it, and how it is cut.
+    /// Received bytes, after the number of the protocol that explains them and the cut.
     fn explain(&self) -> io::Result<()> {
         for case in self.folders("datadog")? {
             let is_padded = u8::from(case.ends_with("js-reference-padded-lists"));
@@ -255,7 +255,7 @@ impl Seeds {
     }
 }
 
-/// The requests of a conversation of zico, as bytes. Without a length, a body is all that is there.
+/// The requests of a zico conversation, as bytes. Without a length, the body is the rest.
 fn requests(case: &Path) -> io::Result<Vec<Vec<u8>>> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut requests = Vec::new();

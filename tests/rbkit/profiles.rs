@@ -627,12 +627,12 @@ fn flags_that_cannot_be_combined_are_misuse() {
     let here = here.to_str().unwrap();
     for (arguments, words) in [
         (&["datadog", "--as", "heap"][..], "only rbkit has profiles"),
-        (&["rbkit", "--sample", "cpu"], "--sample goes with"),
-        (&["rbkit", "--as", "heap", "--sample", "cpu"], "--sample goes with"),
-        (&["rbkit", "--as", "folded", "--dump", "1"], "--dump goes with"),
+        (&["rbkit", "--sample", "cpu"], "--sample needs"),
+        (&["rbkit", "--as", "heap", "--sample", "cpu"], "--sample needs"),
+        (&["rbkit", "--as", "folded", "--dump", "1"], "--dump needs"),
         (&["rbkit", "--as", "heap", "--compare", "1", "2"], "cannot be used with"),
         (&["rbkit", "--compare", "1", "two", here], "numbers of dumps"),
-        (&["rbkit", "--compare", "1", "2", "-"], "stdin can be read once"),
+        (&["rbkit", "--compare", "1", "2", "-"], "stdin cannot be read twice"),
     ] {
         let ended = run(&[&["decode"], arguments].concat());
         assert_eq!((ended.code, &*ended.stdout), (Some(2), ""), "{arguments:?}");

@@ -304,8 +304,9 @@ async fn the_log_names_a_process_that_is_connected_and_a_profile_that_is_left_on
     agent.set_manners(Manners::Mute);
     binary.signal("TERM");
     let ended = tokio::task::spawn_blocking(|| binary.end()).await.unwrap();
-    let connected = ended.line("connected");
-    assert!(connected.contains("INFO") && connected.contains(&agent.publish.to_string()), "{connected}");
+    let publish = agent.publish.to_string();
+    let is_connected = |line: &str| line.contains("INFO connected") && line.contains(&publish);
+    assert!(ended.stderr.lines().any(is_connected), "{}", ended.stderr);
     let left_on = ended.line("left on");
     assert!(left_on.contains("WARN") && left_on.contains("stop_memory_profile"), "{left_on}");
     assert!(left_on.contains(&agent.request.to_string()), "{left_on}");

@@ -61,7 +61,7 @@ fn agents_are_listed_and_forgotten_while_the_store_is_open() {
     let asked = Opening { agent: second.agent.uuid.clone(), authkey: second.authkey.clone() };
     assert!(matches!(store.open(&asked, NOW), Err(Refusal::Denied(_))));
     let unknown = run(&["agents", "forget", "--state-dir", state, "web-2", "nobody"]);
-    assert_eq!((unknown.code, unknown.last_words()), (Some(1), "tributary: nobody is known as web-2, nobody"));
+    assert_eq!((unknown.code, unknown.last_words()), (Some(1), "tributary: no such agent: web-2, nobody"));
 }
 
 #[test]

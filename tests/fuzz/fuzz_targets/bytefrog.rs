@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tributary::decode::Offline;
-use tributary::pipeline::accounting::ListenerCounters;
-use tributary::protocol::bytefrog::{BytefrogSession, Calls, Command, Hq, Options, Order, Start};
 use tributary::memory::MemoryBudget;
+use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::Protocol;
+use tributary::protocol::bytefrog::{BytefrogSession, Calls, Command, Hq, Options, Order, Start};
 use tributary_fuzz::bytefrog::Finished;
 use tributary_fuzz::bytefrog::law::{check_run, walk};
-use tributary_fuzz::{Part, Setting, Told, counters, now, origin, parts};
+use tributary_fuzz::{Output, Part, Setting, counters, now, origin, parts};
 
 tributary_fuzz::target!(property);
 
@@ -27,7 +27,7 @@ fn property(input: &[u8]) {
     }
 }
 
-/// Bytes of the setting.
+/// Indices of bytes in the setting.
 const FLAGS: usize = 0;
 const VERSION: usize = 1;
 const MODE: usize = 2;
@@ -36,8 +36,8 @@ const LIMITS: usize = 4;
 const MEMORY: usize = 5;
 const END: usize = 6;
 
-/// Of the order of a part: its connection, how long to wait after it, whether the connection ends then, and what the
-/// agent is told.
+/// Selected by the order of a part: its connection, the pause after it, whether the connection ends then, and the command
+/// for the agent.
 const CONNECTIONS: u8 = 4;
 const PAUSES: [u64; 4] = [0, 150, 3_000, 12_000];
 const ENDS: u8 = 0x10;
@@ -52,7 +52,7 @@ const COMMANDS: [Option<Command>; 8] = [
     None,
 ];
 
-/// Connections of one address, by number, on a clock of their own.
+/// Connections of one address, by number, with a simulated clock.
 struct Run {
     setting: Setting,
     hq: Hq,
@@ -60,11 +60,11 @@ struct Run {
     calls: Calls,
     connections: Vec<Connection>,
     elapsed: Duration,
-    told: Told,
+    output: Output,
 }
 
 struct Connection {
-    /// The number by which parts name it, while it is open.
+    /// The number that parts use for it while it is open.
     name: u8,
     session: Option<Offline<BytefrogSession>>,
     counters: Arc<ListenerCounters>,
@@ -105,22 +105,22 @@ impl Run {
             true => Hq::new(options, definitions, memory.clone()),
             false => Hq::offline(options, definitions, memory.clone(), Some(setting.pick(VERSION, &[1, 2, 3, 4]))),
         };
-        let (connections, told) = (Vec::new(), Told::keeping_text());
-        Run { setting: *setting, hq, memory, calls, connections, elapsed: Duration::ZERO, told }
+        let (connections, output) = (Vec::new(), Output::with_text());
+        Run { setting: *setting, hq, memory, calls, connections, elapsed: Duration::ZERO, output }
     }
 
-    /// Connections that come and go and say anything.
+    /// Connections that open and close and send any bytes.
     fn any(&mut self, input: &[u8]) {
         for part in parts(input) {
             let name = part.order % CONNECTIONS;
             let open = self.connections.iter().position(|open| open.session.is_some() && open.name == name);
             let connection = open.unwrap_or_else(|| self.connect(name));
-            self.hear(connection, part);
+            self.receive(connection, part);
         }
         self.finish();
     }
 
-    /// One run, each of whose connections says hello.
+    /// One run; each of its connections sends a hello.
     fn one_run(&mut self, input: &[u8]) {
         let version = self.setting.pick(VERSION, &[1, 2, 3, 4]);
         for name in 0..CONNECTIONS {
@@ -130,7 +130,7 @@ impl Run {
         for part in parts(input) {
             let connection = usize::from(part.order % CONNECTIONS);
             if self.connections[connection].session.is_some() {
-                self.hear(connection, part);
+                self.receive(connection, part);
             }
         }
         let done = self.finish();
@@ -149,8 +149,8 @@ impl Run {
         number
     }
 
-    /// A part, and what it says is to happen then.
-    fn hear(&mut self, connection: usize, part: Part<'_>) {
+    /// Receives a part, and applies its order.
+    fn receive(&mut self, connection: usize, part: Part<'_>) {
         self.feed(connection, part.bytes);
         if let Some(command) = COMMANDS[usize::from(part.order >> 5)] {
             let _ = self.hq.command(0, command, self.elapsed);
@@ -158,7 +158,7 @@ impl Run {
         self.elapsed += Duration::from_millis(PAUSES[usize::from(part.order >> 2 & 3)]);
         let now = now(self.elapsed);
         for session in self.connections.iter_mut().filter_map(|open| open.session.as_mut()) {
-            session.pass_time(now, &mut |batch| self.told.take(&batch));
+            session.pass_time(now, &mut |batch| self.output.take(&batch));
         }
         if part.order & ENDS != 0 {
             self.end(connection);
@@ -169,25 +169,25 @@ impl Run {
         let open = &mut self.connections[connection];
         open.received.extend_from_slice(bytes);
         if let Some(session) = &mut open.session {
-            session.feed(bytes, now(self.elapsed), &mut |batch| self.told.take(&batch));
+            session.feed(bytes, now(self.elapsed), &mut |batch| self.output.take(&batch));
         }
     }
 
     fn end(&mut self, connection: usize) {
         let open = &mut self.connections[connection];
         if let Some(session) = open.session.take() {
-            session.finish(self.setting.end(END), now(self.elapsed), &mut |batch| self.told.take(&batch));
+            session.finish(self.setting.end(END), now(self.elapsed), &mut |batch| self.output.take(&batch));
             assert_eq!(open.counters.totals().buffered(), 0, "decoded + lost = received");
         }
     }
 
     fn finish(&mut self) -> Finished {
         (0..self.connections.len()).for_each(|connection| self.end(connection));
-        assert_eq!(self.hq.agents(), [], "every run is over");
-        assert_eq!(self.memory.used(), 0, "their memory is given back");
+        assert_eq!(self.hq.agents(), [], "every run has ended");
+        assert_eq!(self.memory.used(), 0, "all memory is released");
         let totals: Vec<_> = self.connections.iter().map(|open| open.counters.totals()).collect();
-        self.told.check_books(&totals);
-        self.told.check_places(|connection| self.connections[connection as usize].received.len() as u64);
-        Finished { text: self.told.text.take().unwrap_or_default(), totals }
+        self.output.check_totals(&totals);
+        self.output.check_offsets(|connection| self.connections[connection as usize].received.len() as u64);
+        Finished { text: self.output.text.take().unwrap_or_default(), totals }
     }
 }

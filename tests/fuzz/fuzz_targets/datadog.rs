@@ -1,29 +1,29 @@
-//! A Datadog connection: every byte is decoded or lost, every owner object becomes one event, and no cut changes an event.
+//! A Datadog connection: every byte is decoded or lost, every owner object becomes one event, and cuts change no event.
 #![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::time::Duration;
 
 use tributary::decode::Offline;
 use tributary::event::Reason;
-use tributary::protocol::datadog::{DatadogSession, ListLayout, Options};
 use tributary::memory::MemoryBudget;
 use tributary::protocol::Protocol;
+use tributary::protocol::datadog::{DatadogSession, ListLayout, Options};
 use tributary_fuzz::hostile_support::wire::walk;
-use tributary_fuzz::{Setting, Told, counters, now, origin, pieces};
+use tributary_fuzz::{Output, Setting, counters, now, origin, pieces};
 
 tributary_fuzz::target!(property);
 
 fn property(input: &[u8]) {
     let Some((setting, stream)) = Setting::take(input) else { return };
-    let whole = hear(&setting, stream, 0);
+    let whole = receive(&setting, stream, 0);
     if setting.byte(PAUSE) == 0 {
         for cut in [1, setting.byte(CUT)].iter().filter(|cut| **cut > 1 || stream.len() < 2000) {
-            whole.check_same(&hear(&setting, stream, *cut), "in pieces");
+            whole.check_same(&receive(&setting, stream, *cut), "in pieces");
         }
     }
 }
 
-/// Bytes of the setting.
+/// Indices of bytes in the setting.
 const CUT: usize = 0;
 const PAUSE: usize = 1;
 const END: usize = 2;
@@ -58,7 +58,7 @@ fn options(setting: &Setting) -> Options {
     options
 }
 
-fn hear(setting: &Setting, stream: &[u8], cut: u8) -> Told {
+fn receive(setting: &Setting, stream: &[u8], cut: u8) -> Output {
     let options = options(setting);
     let cut = if setting.byte(PAUSE) == 0 { cut } else { setting.byte(CUT) };
     let is_padded = options.list_layout == ListLayout::Padded32;
@@ -67,36 +67,36 @@ fn hear(setting: &Setting, stream: &[u8], cut: u8) -> Told {
     let definitions = setting.flag(FLAGS, 1);
     let session = DatadogSession::new(options, max_message, definitions, &memory);
     let counters = counters(Protocol::Datadog);
-    let mut told = Told::new();
+    let mut output = Output::new();
     let mut elapsed = Duration::ZERO;
     let mut offline = Offline::new(session, origin(Protocol::Datadog, 1), counters.clone());
     for (number, piece) in pieces(stream, cut).enumerate() {
-        offline.feed(piece, now(elapsed), &mut |batch| told.take(&batch));
+        offline.feed(piece, now(elapsed), &mut |batch| output.take(&batch));
         let paused = setting.pause(PAUSE, number);
         if !paused.is_zero() {
             elapsed += paused;
-            offline.pass_time(now(elapsed), &mut |batch| told.take(&batch));
+            offline.pass_time(now(elapsed), &mut |batch| output.take(&batch));
         }
         assert!(counters.totals().buffered() >= 0, "more is accounted for than has come");
     }
-    offline.finish(setting.end(END), now(elapsed), &mut |batch| told.take(&batch));
+    offline.finish(setting.end(END), now(elapsed), &mut |batch| output.take(&batch));
     let totals = counters.totals();
-    told.check_books([&totals]);
-    told.check_places(|_| stream.len() as u64);
+    output.check_totals([&totals]);
+    output.check_offsets(|_| stream.len() as u64);
     assert_eq!(memory.used(), 0, "its memory is given back");
 
     let walk = walk(stream, max_message, is_padded);
     let is_cut_record = |reason| reason == Reason::TooLarge.index();
-    let cut_bytes: u64 = told
+    let cut_bytes: u64 = output
         .losses()
         .filter(|(_, loss)| loss.events.is_some() && is_cut_record(loss.reason))
         .map(|(_, loss)| loss.bytes)
         .sum();
     assert_eq!(totals.bytes_decoded + cut_bytes, walk.good as u64, "what can be decoded is");
     let (defined, records): (Vec<_>, Vec<_>) =
-        told.lines.iter().filter(|line| line.loss.is_none()).partition(|line| line.is_debug);
+        output.lines.iter().filter(|line| line.loss.is_none()).partition(|line| line.is_debug);
     let late = totals.warnings.get("late_list").copied().unwrap_or(0);
     assert_eq!(records.len() as u64, walk.owners + late, "one event for each owner");
     assert_eq!(defined.len() as u64, if definitions { walk.strings } else { 0 }, "one event for each definition");
-    told
+    output
 }

@@ -1,4 +1,4 @@
-//! Uploads of Endless OS bundles to one listener: each is answered as the protocol has it, and its bytes add up.
+//! Uploads of Endless OS bundles to one listener: each response follows the protocol, and every byte is decoded or lost.
 #![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::io::Write;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use tributary::decode;
-use tributary::protocol::endless::{Dedup, EndlessExchange, Options};
 use tributary::memory::MemoryBudget;
+use tributary::protocol::endless::{Dedup, EndlessExchange, Options};
 use tributary::protocol::{Head, Protocol, Request};
-use tributary_fuzz::{Part, Setting, Told, counters, now, origin, parts};
+use tributary_fuzz::{Output, Part, Setting, counters, now, origin, parts};
 
 tributary_fuzz::target!(property);
 
@@ -19,7 +19,7 @@ fn property(input: &[u8]) {
     let memory = MemoryBudget::new(setting.pick(MEMORY, &[256 << 20, 0, 100_000]));
     let exchange = EndlessExchange::new(options(&setting), &memory);
     let counters = counters(Protocol::Endless);
-    let mut told = Told::new();
+    let mut output = Output::new();
     let mut elapsed = Duration::from_secs(1);
     for (number, part) in (1..).zip(parts(rest)) {
         let (request, is_plain) = upload(part, number);
@@ -27,41 +27,41 @@ fn property(input: &[u8]) {
         let before = counters.totals().bytes_in;
         let origin = origin(Protocol::Endless, 1);
         let (answer, _) =
-            decode::answer(&exchange, request, origin, &counters, now(elapsed), &mut |batch| told.take(&batch));
-        told.check_books([&counters.totals()]);
+            decode::answer(&exchange, request, origin, &counters, now(elapsed), &mut |batch| output.take(&batch));
+        output.check_totals([&counters.totals()]);
         assert!([200, 400, 413, 503].contains(&answer.status), "{}", answer.status);
         if is_plain && size > 0 {
             assert_eq!(counters.totals().bytes_in - before, size);
-            // Agents that have done nothing wrong are told so (rule 5).
-            assert!(answer.status == 200 || size > MOST_BODY || setting.byte(MEMORY) != 0, "{}", answer.status);
+            // A valid upload gets a 200 response (rule 5).
+            assert!(answer.status == 200 || size > MAX_BODY || setting.byte(MEMORY) != 0, "{}", answer.status);
         }
         elapsed += setting.pause(PAUSE, number as usize);
     }
     drop(exchange);
-    assert_eq!(memory.used(), 0, "the memory is given back");
+    assert_eq!(memory.used(), 0, "all memory is released");
 }
 
-/// Bytes of the setting.
+/// Indices of bytes in the setting.
 const PAUSE: usize = 0;
 const MEMORY: usize = 1;
 const SIZES: usize = 2;
 const DEDUP: usize = 3;
 
-/// Of the order of a part: its version, and what is done to the bundle before it is sent.
+/// Selected by the order of a part: its version, and changes of the bundle before it is sent.
 const VERSIONS: [u8; 4] = [3, 2, 1, 0];
 const COMPRESSED: u8 = 4;
 const CLAIMED_COMPRESSED: u8 = 8;
 const WRONG_HASH: u8 = 0x10;
 
-/// What limits of one byte more or less would change is not what is looked for here.
-const MOST_BODY: u64 = 8_192;
+/// One limit for all inputs: this target does not search for differences of one byte around a limit.
+const MAX_BODY: u64 = 8_192;
 
 fn options(setting: &Setting) -> Options {
     let sizes = [(16 << 20, 256 << 10, 64 << 10), (4096, 1024, 1024), (65_536, 1500, 20)];
     let (inflated, payload, channel) = setting.pick(SIZES, &sizes);
     let (entries, seconds) = setting.pick(DEDUP, &[(100_000, 48 * 3600), (0, 48 * 3600), (2, 48 * 3600), (100, 2)]);
     Options {
-        max_body_bytes: MOST_BODY,
+        max_body_bytes: MAX_BODY,
         max_inflated_bytes: inflated,
         max_payload_bytes: payload,
         max_channel_bytes: channel,
@@ -70,7 +70,7 @@ fn options(setting: &Setting) -> Options {
     }
 }
 
-/// A request as an agent makes it of a bundle, and whether the bundle is what it carries, named by its own hash.
+/// An agent's request with a bundle, and whether it carries the plain bundle under its own hash.
 fn upload(part: Part<'_>, number: u64) -> (Request, bool) {
     let has = |flag| part.order & flag != 0;
     let hash = ring::digest::digest(&ring::digest::SHA512, part.bytes);

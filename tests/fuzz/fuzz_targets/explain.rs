@@ -1,5 +1,5 @@
-//! Annotated wire bytes, of every protocol: every byte is shown once and in order, however the bytes are cut, and nothing that
-//! a terminal obeys is written.
+//! Annotated wire bytes of every protocol: every byte is shown once and in order, for any cuts, and no terminal control
+//! character is written.
 #![cfg_attr(feature = "fuzzer", no_main)]
 
 #[path = "../../cli/explain/shown.rs"]
@@ -12,10 +12,10 @@ use std::time::Duration;
 use tributary::event::BatchBuilder;
 use tributary::explain::http::{Body, Requests};
 use tributary::explain::{Explain, Sheet};
+use tributary::memory::MemoryBudget;
 use tributary::protocol::bytefrog::Hq;
 use tributary::protocol::datadog::{DatadogSession, ListLayout};
 use tributary::protocol::rbkit::{Agent, AgentOptions, Channel, Player};
-use tributary::memory::MemoryBudget;
 use tributary::protocol::{Flow, Output, Protocol, Session, bytefrog, datadog, endless, rbkit, zico};
 use tributary_fuzz::{now, origin, pieces};
 
@@ -39,7 +39,7 @@ fn property(input: &[u8]) {
         }
         channel @ 6..10 => {
             let channel = [None, Some(Channel::Pub), Some(Channel::Rep), None][usize::from(channel - 6)];
-            // A first byte of 0xFF tells the player that this is a stream, and no body.
+            // A first byte of 0xFF marks a stream, not a body, for the player.
             let options = Arc::new(rbkit::Options::default());
             let agent = || Agent::new(AgentOptions::default());
             let player = || Player::new(agent(), options.clone(), 16 << 20, bytes, channel, true);
@@ -71,7 +71,7 @@ fn replied(player: Player) -> rbkit::Control {
     *session
 }
 
-/// What is received from the first byte on, and whatever is left when somebody begins to look in the middle of it.
+/// A stream from its first byte, and the rest of it for a tap that opens in the middle.
 fn session<S: Session>(make: impl Fn() -> S, protocol: Protocol, bytes: &[u8], cut: u8) {
     let whole = name(make().explainer(), bytes, 0);
     assert_eq!(whole, name(make().explainer(), bytes, cut), "in pieces");
@@ -95,7 +95,7 @@ fn session<S: Session>(make: impl Fn() -> S, protocol: Protocol, bytes: &[u8], c
 
 const MOST_LOOKS: usize = 30;
 
-/// Names bytes, and checks that these and no others are shown.
+/// Explains bytes, and checks that exactly these are shown.
 fn name(mut explainer: Box<dyn Explain>, bytes: &[u8], cut: u8) -> String {
     let mut sheet = Sheet::new(0, []);
     let (mut input, mut text) = (Vec::new(), String::new());

@@ -1,5 +1,5 @@
-//! GVariant, next to a writer that is here: whatever is taken for normal form is, to the byte, what the writer makes of what
-//! was told; and whatever the writer makes is taken, and told as it was.
+//! GVariant, compared with a writer in this file: bytes that are accepted as normal form equal what the writer makes of the
+//! visited values, and what the writer makes is accepted and visited unchanged.
 #![cfg_attr(feature = "fuzzer", no_main)]
 
 use tributary::codec::gvariant::{Container, Scratch, Slice, Visitor, walk_type};
@@ -13,40 +13,40 @@ fn property(input: &[u8]) {
     let name = name(&kind);
     if mode & 1 == 0 {
         // Any bytes.
-        if let Some(told) = read(&name, source.0) {
-            let mut told = told.as_slice();
-            let value = gather(&kind, &mut told);
-            assert!(told.is_empty(), "{name}: {told:?} is left");
+        if let Some(events) = read(&name, source.0) {
+            let mut events = events.as_slice();
+            let value = gather(&kind, &mut events);
+            assert!(events.is_empty(), "{name}: {events:?} is left");
             assert_eq!(write(&kind, &value), source.0, "{name}: {value:?}");
         }
     } else {
         let value = value(&kind, &mut source);
         let bytes = write(&kind, &value);
-        let told = read(&name, &bytes).unwrap_or_else(|| panic!("{name}: {value:?} is refused: {bytes:?}"));
-        assert_eq!(gather(&kind, &mut told.as_slice()), value, "{name}");
+        let events = read(&name, &bytes).unwrap_or_else(|| panic!("{name}: {value:?} is refused: {bytes:?}"));
+        assert_eq!(gather(&kind, &mut events.as_slice()), value, "{name}");
     }
 }
 
-/// A type. There is no variant, for of those only the content is told, and no maybe in a maybe, where nothing and just
-/// nothing are told alike.
+/// A type. There is no variant, because a visitor gets only its content, and no maybe in a maybe, where a visitor cannot
+/// distinguish nothing from just nothing.
 #[derive(Clone, Debug)]
 enum Kind {
     Byte,
     Bool,
-    /// `n q i u x t d`: the code, and its size.
+    /// `n q i u x t d`: the code and its size.
     Number(u8, usize),
     Text,
     Path,
     Maybe(Box<Kind>),
     Array(Box<Kind>),
     Tuple(Vec<Kind>),
-    /// An array of entries.
+    /// An array of dictionary entries.
     Dict(Box<Kind>, Box<Kind>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Data {
-    /// The bits of it, as far as the type has them.
+    /// The bits of the number, within the size of its type.
     Number(u64),
     Text(String),
     Bytes(Vec<u8>),
@@ -55,7 +55,7 @@ enum Data {
     Many(Vec<Data>),
 }
 
-/// Bytes that choose; zeros when they are used up.
+/// The bytes that select types and values; zeros at the end.
 struct Source<'a>(&'a [u8]);
 
 impl Source<'_> {
@@ -105,7 +105,7 @@ fn name(kind: &Kind) -> String {
     }
 }
 
-/// What a visitor is told.
+/// A call of a visitor.
 #[derive(Clone, Debug, PartialEq)]
 enum Event {
     Number(u64),
@@ -148,52 +148,54 @@ impl Visitor<'_> for Ears {
     }
 }
 
-/// `None`: it is not in normal form.
+/// `None`: the bytes are not in normal form.
 fn read(name: &str, bytes: &[u8]) -> Option<Vec<Event>> {
     let mut ears = Ears(Vec::new());
     walk_type(name, Slice::new(bytes), 0, &mut Scratch::default(), &mut ears).ok()?;
     Some(ears.0)
 }
 
-/// The value of a type, of what was told.
-fn gather(kind: &Kind, told: &mut &[Event]) -> Data {
-    if let (Kind::Maybe(inner), Some(first)) = (kind, told.first()) {
+/// Builds the value of a type from visited events.
+fn gather(kind: &Kind, events: &mut &[Event]) -> Data {
+    if let (Kind::Maybe(inner), Some(first)) = (kind, events.first()) {
         if *first != Event::Nothing {
-            return Data::Just(gather(inner, told).into());
+            return Data::Just(gather(inner, events).into());
         }
-        *told = &told[1..];
+        *events = &events[1..];
         return Data::Nothing;
     }
-    let (first, rest) = told.split_first().expect("more is told");
-    *told = rest;
+    let (first, rest) = events.split_first().expect("more events are visited");
+    *events = rest;
     match (kind, first) {
         (Kind::Byte | Kind::Bool | Kind::Number(..), Event::Number(bits)) => Data::Number(*bits),
         (Kind::Text | Kind::Path, Event::Text(text)) => Data::Text(text.clone()),
         (Kind::Array(inner), Event::Bytes(bytes)) if matches!(**inner, Kind::Byte) => Data::Bytes(bytes.clone()),
-        (Kind::Array(inner), Event::Open(open @ Container::Array)) => many(*open, told, |told| gather(inner, told)),
+        (Kind::Array(inner), Event::Open(open @ Container::Array)) => {
+            many(*open, events, |events| gather(inner, events))
+        }
         (Kind::Dict(key, value), Event::Open(open @ Container::Dict { has_text_keys })) => {
             assert_eq!(*has_text_keys, matches!(**key, Kind::Text | Kind::Path));
-            many(*open, told, |told| {
-                assert_eq!(split_first(told), Some(&Event::Open(Container::Entry)));
-                let entry = vec![gather(key, told), gather(value, told)];
-                assert_eq!(split_first(told), Some(&Event::Close(Container::Entry)));
+            many(*open, events, |events| {
+                assert_eq!(split_first(events), Some(&Event::Open(Container::Entry)));
+                let entry = vec![gather(key, events), gather(value, events)];
+                assert_eq!(split_first(events), Some(&Event::Close(Container::Entry)));
                 Data::Many(entry)
             })
         }
         (Kind::Tuple(members), Event::Open(open @ Container::Tuple)) => {
             let mut members = members.iter();
-            many(*open, told, |told| gather(members.next().expect("a member"), told))
+            many(*open, events, |events| gather(members.next().expect("a member"), events))
         }
         _ => panic!("{first:?} for {}", name(kind)),
     }
 }
 
-fn many(open: Container, told: &mut &[Event], mut one: impl FnMut(&mut &[Event]) -> Data) -> Data {
+fn many(open: Container, events: &mut &[Event], mut one: impl FnMut(&mut &[Event]) -> Data) -> Data {
     let mut all = Vec::new();
-    while told.first() != Some(&Event::Close(open)) {
-        all.push(one(told));
+    while events.first() != Some(&Event::Close(open)) {
+        all.push(one(events));
     }
-    *told = &told[1..];
+    *events = &events[1..];
     Data::Many(all)
 }
 
@@ -234,12 +236,12 @@ fn value(kind: &Kind, source: &mut Source<'_>) -> Data {
     }
 }
 
-/// As many as there may be bytes for, and so that nothing grows without bound.
+/// A length that the remaining bytes allow, so that values are bounded.
 fn count(source: &mut Source<'_>) -> usize {
     usize::from(source.byte() % 40).min(source.0.len())
 }
 
-/// Size, where it is fixed, and alignment.
+/// The size, if it is fixed, and the alignment.
 fn layout(kind: &Kind) -> (Option<usize>, usize) {
     match kind {
         Kind::Byte | Kind::Bool => (Some(1), 1),
@@ -322,7 +324,7 @@ fn tuple(members: &[&Kind], value: &Data) -> Vec<u8> {
     }
 }
 
-/// The same with its table of offsets, in the narrowest width that reaches over the whole.
+/// Appends the table of offsets, in the smallest width that fits the whole size.
 fn framed(mut bytes: Vec<u8>, ends: &[usize]) -> Vec<u8> {
     let fits = |width: &usize| ((bytes.len() + ends.len() * width) as u128) < 1 << (8 * width);
     let width = [1, 2, 4, 8].into_iter().find(fits).expect("8 bytes reach over everything");
@@ -330,8 +332,8 @@ fn framed(mut bytes: Vec<u8>, ends: &[usize]) -> Vec<u8> {
     bytes
 }
 
-fn split_first<'a>(told: &mut &'a [Event]) -> Option<&'a Event> {
-    let (first, rest) = told.split_first()?;
-    *told = rest;
+fn split_first<'a>(events: &mut &'a [Event]) -> Option<&'a Event> {
+    let (first, rest) = events.split_first()?;
+    *events = rest;
     Some(first)
 }

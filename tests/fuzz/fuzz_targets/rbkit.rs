@@ -1,5 +1,5 @@
-//! What a Ruby process publishes and replies: every byte is decoded or lost. What one connection says alone comes to the
-//! same events however it is cut; with both, time and commands, the counters balance all the same.
+//! Published events and replies of a Ruby process: every byte is decoded or lost. A single connection gives the same events
+//! for any cuts. With both connections, pauses and commands, every byte is still decoded or lost.
 #![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tributary::protocol::rbkit::{
     Agent, AgentOptions, Channel, Command, Control, Options, Player, Profile, Subscription,
 };
 use tributary::protocol::{Protocol, Session};
-use tributary_fuzz::{Part, Setting, Told, counters, now, origin, parts, pieces};
+use tributary_fuzz::{Output, Part, Setting, counters, now, origin, parts, pieces};
 
 tributary_fuzz::target!(property);
 
@@ -23,7 +23,7 @@ fn property(input: &[u8]) {
     }
 }
 
-/// Bytes of the setting.
+/// Indices of bytes in the setting.
 const MODE: usize = 0;
 const CUT: usize = 1;
 const END: usize = 2;
@@ -32,16 +32,16 @@ const FLAGS: usize = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// A stream of what is published, or of replies.
+    /// A stream of published events, or of replies.
     Published,
     Replied,
-    /// The body of one message, on a channel that its form tells.
+    /// The body of one message; its form selects the channel.
     Body,
     /// A subscription and a control connection of one process.
     Both,
 }
 
-/// Of the order of a part in a stream: the flags of a frame around its bytes, or none.
+/// Selected by the order of a part in a stream: the flags of a frame around its bytes, or no frame.
 const FRAMED: u8 = 4;
 const FRAME_FLAGS: u8 = 3;
 
@@ -52,7 +52,7 @@ fn options(setting: &Setting) -> (Arc<Options>, u64) {
     (Arc::new(options), max_message_bytes)
 }
 
-/// A connection by itself, which is cut in three ways.
+/// A single connection, cut in three ways.
 fn alone(setting: &Setting, mode: Mode, rest: &[u8]) {
     let mut stream = match mode {
         Mode::Published => hello("PUB"),
@@ -69,20 +69,20 @@ fn alone(setting: &Setting, mode: Mode, rest: &[u8]) {
             _ => stream.extend(frame(part.order & FRAME_FLAGS, part.bytes)),
         }
     }
-    let whole = hear(setting, mode, &stream, 0);
+    let whole = receive(setting, mode, &stream, 0);
     for cut in [1, setting.byte(CUT)].iter().filter(|cut| **cut > 1 || stream.len() < 2000) {
-        whole.check_same(&hear(setting, mode, &stream, *cut), "in pieces");
+        whole.check_same(&receive(setting, mode, &stream, *cut), "in pieces");
     }
 }
 
-fn hear(setting: &Setting, mode: Mode, stream: &[u8], cut: u8) -> Told {
+fn receive(setting: &Setting, mode: Mode, stream: &[u8], cut: u8) -> Output {
     let agent = Agent::new(AgentOptions::default());
     let (options, max_message_bytes) = options(setting);
     let player = match mode {
         Mode::Published => {
             return drive(setting, Subscription::new(agent, options, max_message_bytes), stream, cut);
         }
-        // A first byte that tells the player that this is a stream.
+        // This first byte marks a stream for the player.
         Mode::Replied => Player::new(agent, options, max_message_bytes, &[0xFF], Some(Channel::Rep), true),
         _ => Player::new(agent, options, max_message_bytes, stream, None, true),
     };
@@ -92,13 +92,13 @@ fn hear(setting: &Setting, mode: Mode, stream: &[u8], cut: u8) -> Told {
     }
 }
 
-fn drive(setting: &Setting, session: impl Session, stream: &[u8], cut: u8) -> Told {
+fn drive(setting: &Setting, session: impl Session, stream: &[u8], cut: u8) -> Output {
     let mut driven = Driven::new(session);
     pieces(stream, cut).for_each(|piece| driven.feed(piece, Duration::ZERO));
     driven.finish(setting, Duration::ZERO)
 }
 
-/// Of the order of a part in a conversation: who says it and how, what the process is commanded, and how long passes.
+/// Selected by the order of a part in a conversation: its connection and framing, a command for the process, and the pause.
 const REPLIES: u8 = 8;
 const PAUSES: [u64; 4] = [0, 300, 6_000, 70_000];
 
@@ -144,38 +144,38 @@ fn converse(setting: &Setting, rest: &[u8]) {
 struct Driven<S> {
     offline: Offline<S>,
     counters: Arc<ListenerCounters>,
-    told: Told,
+    output: Output,
 }
 
 impl<S: Session> Driven<S> {
     fn new(session: S) -> Self {
         let counters = counters(Protocol::Rbkit);
         let offline = Offline::new(session, origin(Protocol::Rbkit, 1), counters.clone());
-        Driven { offline, counters, told: Told::new() }
+        Driven { offline, counters, output: Output::new() }
     }
 
     fn feed(&mut self, bytes: &[u8], elapsed: Duration) {
-        self.offline.feed(bytes, now(elapsed), &mut |batch| self.told.take(&batch));
+        self.offline.feed(bytes, now(elapsed), &mut |batch| self.output.take(&batch));
     }
 
     fn pass_time(&mut self, elapsed: Duration) {
-        self.offline.pass_time(now(elapsed), &mut |batch| self.told.take(&batch));
+        self.offline.pass_time(now(elapsed), &mut |batch| self.output.take(&batch));
     }
 
-    fn finish(self, setting: &Setting, elapsed: Duration) -> Told {
-        let Driven { offline, counters, mut told } = self;
-        offline.finish(setting.end(END), now(elapsed), &mut |batch| told.take(&batch));
+    fn finish(self, setting: &Setting, elapsed: Duration) -> Output {
+        let Driven { offline, counters, mut output } = self;
+        offline.finish(setting.end(END), now(elapsed), &mut |batch| output.take(&batch));
         let totals = counters.totals();
-        told.check_books([&totals]);
-        for line in &told.lines {
+        output.check_totals([&totals]);
+        for line in &output.lines {
             let length = line.loss.as_ref().map_or(line.length, |loss| loss.bytes);
             assert!(line.offset + length <= totals.bytes_in, "outside of {} bytes: {line:?}", totals.bytes_in);
         }
-        told
+        output
     }
 }
 
-/// Greeting and READY of a process's socket.
+/// Greeting and READY of a socket of the process.
 fn hello(socket: &str) -> Vec<u8> {
     let mut bytes = vec![0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0x7F, 3, 1];
     bytes.extend_from_slice(b"NULL");

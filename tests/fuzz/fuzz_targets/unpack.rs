@@ -1,5 +1,5 @@
-//! gzip, zlib, deflate and LZ4: what others pack is unpacked whole or refused for its size, and what is unpacked of any bytes
-//! is what others make of them.
+//! gzip, zlib, deflate and LZ4: data packed by other libraries is unpacked completely or rejected for its size, and any bytes
+//! unpack to the same data as with other libraries.
 #![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ fn property(input: &[u8]) {
     let limit = if limit == 0 { 1 << 20 } else { usize::from(limit) * usize::from(limit) };
     let packed = match how >> 4 {
         0 => None,
-        // Text that repeats itself, so that there is something to find.
+        // Repeated text, which compresses.
         often => Some(content.repeat(usize::from(often))),
     };
     let packed = packed.map(|content| (pack(how, &content), content));
@@ -34,12 +34,12 @@ fn property(input: &[u8]) {
                 bytes[at] ^= damage;
             }
             let unpacked = unpack(how, &bytes, limit);
-            // A bare block may be taken for one with a size, and nothing tells them apart.
+            // A block without a size may look like a block with a size.
             if !is_damaged && how % KINDS != BLOCK && (!content.is_empty() || how % KINDS < SIZED) {
                 match unpacked {
                     Ok(unpacked) => assert!(unpacked == content && content.len() <= limit),
                     Err(InflateError::TooLarge { .. }) => assert!(content.len() > limit),
-                    // A size over the limit is no size.
+                    // A size over the limit is not taken as a size.
                     Err(error) => assert!(how % KINDS >= SIZED && content.len() > limit, "{error}"),
                 }
             }
@@ -71,7 +71,7 @@ fn pack(how: u8, content: &[u8]) -> Vec<u8> {
     };
     match how % KINDS {
         GZIP => {
-            // Two members are one stream.
+            // Two members make one stream.
             let (one, other) = content.split_at(content.len() / 2);
             let member = |part: &[u8]| {
                 let mut encoder = GzEncoder::new(Vec::new(), level);
@@ -97,14 +97,14 @@ fn pack(how: u8, content: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Unpacks bytes, and has others do it where it works.
+/// Unpacks bytes, and compares with another library if unpacking succeeds.
 fn unpack(how: u8, bytes: &[u8], limit: usize) -> Result<Vec<u8>, InflateError> {
     match how % KINDS {
         GZIP => {
             let mut gunzip = Gunzip::new(limit);
             let ours = steps(limit, || Ok((gunzip.step(bytes)?, gunzip.memory_bytes())));
             let ours = ours.map(|()| gunzip.into_output());
-            // Padding is taken by us alone.
+            // Only our reader accepts padding.
             let padding = bytes.iter().rev().take_while(|byte| **byte == 0).count();
             let theirs = |end: usize| read(MultiGzDecoder::new(&bytes[..end]), limit);
             agree(&ours, || (0..=padding).find_map(|padding| theirs(bytes.len() - padding)));
@@ -146,7 +146,7 @@ fn unpack(how: u8, bytes: &[u8], limit: usize) -> Result<Vec<u8>, InflateError> 
     }
 }
 
-/// Goes on to the end, in bounded steps and memory.
+/// Unpacks to the end, in bounded steps and memory.
 fn steps(limit: usize, mut step: impl FnMut() -> Result<(bool, usize), InflateError>) -> Result<(), InflateError> {
     for _ in 0..100_000 {
         let (is_done, memory_bytes) = step()?;
@@ -158,7 +158,7 @@ fn steps(limit: usize, mut step: impl FnMut() -> Result<(bool, usize), InflateEr
     panic!("it does not end");
 }
 
-/// What others read, if it is whole and within the limit.
+/// The result of another library, if the data is complete and within the limit.
 fn read(from: impl Read, limit: usize) -> Option<Vec<u8>> {
     let mut output = Vec::new();
     from.take(limit as u64 + 1).read_to_end(&mut output).ok().filter(|_| output.len() <= limit)?;

@@ -1,13 +1,13 @@
-//! Requests of Zorka agents to one listener, as bytes with heads: the bytes of every body add up.
+//! Requests of Zorka agents to one listener, as bytes with heads: the bytes of every body are decoded or lost.
 #![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::time::Duration;
 
 use tributary::decode;
-use tributary::protocol::zico::{Options, ZicoExchange};
 use tributary::memory::MemoryBudget;
 use tributary::protocol::Protocol;
-use tributary_fuzz::{Setting, Told, counters, now, origin, parts};
+use tributary::protocol::zico::{Options, ZicoExchange};
+use tributary_fuzz::{Output, Setting, counters, now, origin, parts};
 
 tributary_fuzz::target!(property);
 
@@ -16,40 +16,40 @@ fn property(input: &[u8]) {
     let memory = MemoryBudget::new(setting.pick(MEMORY, &[256 << 20, 0, 100_000]));
     let exchange = ZicoExchange::recorded(options(&setting), setting.flag(FLAGS, 0), &memory);
     let counters = counters(Protocol::Zico);
-    let mut told = Told::new();
+    let mut output = Output::new();
     let mut elapsed = Duration::from_secs(1);
     for (number, part) in (1..).zip(parts(rest)) {
         let origin = origin(Protocol::Zico, number);
         match decode::requests(part.bytes) {
-            None => decode::cut(part.bytes, origin.clone(), &counters, now(elapsed), &mut |batch| told.take(&batch)),
+            None => decode::cut(part.bytes, origin.clone(), &counters, now(elapsed), &mut |batch| output.take(&batch)),
             Some(requests) => {
                 for request in requests {
-                    let take = &mut |batch| told.take(&batch);
+                    let take = &mut |batch| output.take(&batch);
                     let (answer, aside) =
                         decode::answer(&exchange, request, origin.clone(), &counters, now(elapsed), take);
                     assert!((200..=599).contains(&answer.status), "{}", answer.status);
-                    assert!(aside.is_none() || told.losses().next().is_some(), "kept aside, and no loss says why");
-                    told.check_books([&counters.totals()]);
+                    assert!(aside.is_none() || output.losses().next().is_some(), "quarantined without a loss");
+                    output.check_totals([&counters.totals()]);
                 }
             }
         }
         elapsed += Duration::from_secs(PAUSES[usize::from(part.order & 3)]);
-        decode::tick(&exchange, origin, &counters, now(elapsed), &mut |batch| told.take(&batch));
+        decode::tick(&exchange, origin, &counters, now(elapsed), &mut |batch| output.take(&batch));
     }
     let origin = origin(Protocol::Zico, 0);
-    decode::finish(&exchange, origin, &counters, now(elapsed), &mut |batch| told.take(&batch));
-    told.check_books([&counters.totals()]);
+    decode::finish(&exchange, origin, &counters, now(elapsed), &mut |batch| output.take(&batch));
+    output.check_totals([&counters.totals()]);
     drop(exchange);
-    assert_eq!(memory.used(), 0, "the memory is given back");
+    assert_eq!(memory.used(), 0, "all memory is released");
 }
 
-/// Bytes of the setting.
+/// Indices of bytes in the setting.
 const FLAGS: usize = 0;
 const MEMORY: usize = 1;
 const SIZES: usize = 2;
 const SYMBOLS: usize = 3;
 
-/// Of the order of a part: seconds that pass after it.
+/// Selected by the order of a part: seconds that pass after it.
 const PAUSES: [u64; 4] = [0, 2, 400, 200_000];
 
 fn options(setting: &Setting) -> Options {

@@ -1,11 +1,11 @@
-//! The law of Bytefrog runs, as the tests have it, and what it reads.
+//! The checks of Bytefrog runs, shared with the tests, and their input.
 
 #[path = "../../support/bytefrog_law/law.rs"]
 pub mod law;
 
 use tributary::pipeline::accounting::ListenerTotals;
 
-/// What is left of a run: its lines, and the counters of each connection.
+/// A finished run: its lines, and the counters of each connection.
 #[derive(Debug)]
 pub struct Finished {
     pub text: String,

@@ -1,4 +1,4 @@
-//! Readers of wire and output that the tests have too, under their name there. They share nothing with the code under test.
+//! Readers of wire and output, shared with the tests under the same name. They share no code with the code under test.
 
 #[path = "../../support/hostile/raw.rs"]
 pub mod raw;

@@ -1,20 +1,20 @@
-//! Inputs: a setting, then bytes that are cut, or parts that say what they are.
+//! Inputs: a setting, followed by a stream that is cut, or by parts with an order each.
 
 use std::time::Duration;
 
 use tributary::protocol::End;
 
-/// Stands between the parts of an input. Parts survive what a fuzzer does to their neighbours, as lengths would not.
+/// The separator of the parts of an input. Unlike lengths, it keeps a part valid when a fuzzer changes its neighbors.
 pub const MARK: [u8; 3] = [0xFA, 0xCE, 0x5E];
 
-/// The first bytes of an input, which choose limits and how time passes. Zeros choose what is usual.
+/// The first bytes of an input, which select limits and pauses. Zeros select the usual values.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting([u8; Setting::BYTES]);
 
 impl Setting {
     pub const BYTES: usize = 16;
 
-    /// Takes the setting off an input; `None` where it is too short to have one.
+    /// Splits the setting from an input; `None` if the input is too short.
     pub fn take(input: &[u8]) -> Option<(Setting, &[u8])> {
         let (setting, rest) = input.split_first_chunk()?;
         Some((Setting(*setting), rest))
@@ -24,12 +24,12 @@ impl Setting {
         self.0[at]
     }
 
-    /// One of these, the first of them being usual.
+    /// One of the choices; the first is the usual one.
     pub fn pick<T: Copy>(&self, at: usize, choices: &[T]) -> T {
         choices[usize::from(self.0[at]) % choices.len()]
     }
 
-    /// A bit of a byte, from 0 on.
+    /// A bit of a byte; bit 0 is the lowest.
     pub fn flag(&self, at: usize, bit: u32) -> bool {
         self.0[at] >> bit & 1 == 1
     }
@@ -39,7 +39,7 @@ impl Setting {
         self.pick(at, &ENDS)
     }
 
-    /// How long to wait after a piece; never, if the byte is zero.
+    /// The pause after a piece; none if the byte is zero.
     pub fn pause(&self, at: usize, piece: usize) -> Duration {
         let byte = u64::from(self.0[at]);
         let often = byte & 3;
@@ -52,7 +52,7 @@ impl Setting {
 
 const ENDS: [End; 5] = [End::Closed, End::Reset, End::TimedOut, End::TooLarge, End::Stopped];
 
-/// Cuts a stream: 0 not at all, 1 into single bytes, anything else into pieces of lengths that it determines.
+/// Cuts a stream: 0 does not cut, 1 cuts into single bytes, other values are the seed of random lengths.
 pub fn pieces(mut bytes: &[u8], cut: u8) -> impl Iterator<Item = &[u8]> {
     let mut state = u64::from(cut) | 1 << 40;
     std::iter::from_fn(move || {
@@ -77,12 +77,12 @@ pub fn pieces(mut bytes: &[u8], cut: u8) -> impl Iterator<Item = &[u8]> {
 /// A part of an input.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// Says what to do with the part.
+    /// Selects what happens with the part.
     pub order: u8,
     pub bytes: &'a [u8],
 }
 
-/// The parts of an input, each of which begins with its order.
+/// The parts of an input; each begins with its order.
 pub fn parts(input: &[u8]) -> impl Iterator<Item = Part<'_>> {
     let mut rest = Some(input);
     let parts = std::iter::from_fn(move || {
@@ -91,7 +91,7 @@ pub fn parts(input: &[u8]) -> impl Iterator<Item = Part<'_>> {
         rest = mark.map(|at| &input[at + MARK.len()..]);
         Some(&input[..mark.unwrap_or(input.len())])
     });
-    parts.filter_map(|part| part.split_first().map(|(&order, bytes)| Part { order, bytes })).take(MOST_PARTS)
+    parts.filter_map(|part| part.split_first().map(|(&order, bytes)| Part { order, bytes })).take(MAX_PARTS)
 }
 
-const MOST_PARTS: usize = 64;
+const MAX_PARTS: usize = 64;

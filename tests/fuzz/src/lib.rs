@@ -1,20 +1,20 @@
-//! What the fuzz targets share: how an input is read, and the law that holds of whatever comes out.
+//! Shared by the fuzz targets: reading of inputs, and checks of the output.
 //!
-//! Every target of a session reads its input as a [`Setting`] of a few bytes and then what peers send. A setting of zeros
-//! is the usual case (default limits, no cuts, no time passing), so that a recorded stream behind zeros is a seed.
+//! Every session target reads its input as a [`Setting`] of a few bytes, followed by the bytes that peers send. A setting of
+//! zeros is the usual case (default limits, no cuts, no pauses), so that a recorded stream after zeros is a seed.
 
 pub mod bytefrog;
 pub mod hostile_support;
 mod input;
-mod told;
+mod output;
 
 use std::fs;
 use std::io;
 
 pub use input::{MARK, Part, Setting, parts, pieces};
-pub use told::{Line, Told, counters, now, origin};
+pub use output::{Line, Output, counters, now, origin};
 
-/// Makes a program of a property: a target of libFuzzer.
+/// Defines the program of a property: a target of libFuzzer.
 #[cfg(feature = "fuzzer")]
 #[macro_export]
 macro_rules! target {
@@ -23,7 +23,7 @@ macro_rules! target {
     };
 }
 
-/// Makes a program of a property: one that any toolchain builds, and that tries the files that it is given.
+/// Defines the program of a property: it builds with any toolchain and checks the files in its arguments.
 #[cfg(not(feature = "fuzzer"))]
 #[macro_export]
 macro_rules! target {
@@ -34,10 +34,10 @@ macro_rules! target {
     };
 }
 
-/// Tries a property on the files that the command line names.
+/// Checks a property with the files in the arguments.
 ///
 /// # Errors
-/// Those of reading them.
+/// A file cannot be read.
 pub fn try_files(property: fn(&[u8])) -> io::Result<()> {
     std::env::args_os().skip(1).try_for_each(|path| {
         property(&fs::read(path)?);

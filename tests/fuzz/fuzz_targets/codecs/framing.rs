@@ -1,5 +1,5 @@
-//! What stands around messages: ZMTP, heads of HTTP, PROXY headers, and capture files. Each comes to the same however its bytes arrive, and
-//! says no more than is there.
+//! Framing: ZMTP, HTTP heads, PROXY headers, and capture files. Each gives the same result for any cuts of its bytes, and no
+//! length exceeds the input.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub fn property(input: &[u8]) {
     }
 }
 
-/// The steps of a stream do not depend on how much of it is there.
+/// The steps of a stream do not depend on how much of it has arrived.
 fn zmtp(bytes: &[u8], setting: u8) {
     let ours = if setting & 1 == 0 { Socket::Sub } else { Socket::Req };
     let (max_message_bytes, max_frames) = [(1 << 30, 16), (100, 2), (0, 1)][usize::from(setting >> 1) % 3];
@@ -49,7 +49,7 @@ fn zmtp(bytes: &[u8], setting: u8) {
                         Step::Taken { bytes } => bytes,
                         Step::Frame { head, length, .. } => {
                             assert!(length <= max_message_bytes);
-                            // The body may not be here.
+                            // The body may be incomplete.
                             head + usize::try_from(length).unwrap_or(usize::MAX).min(bytes.len() - at - head)
                         }
                         Step::More => 0,
@@ -62,7 +62,7 @@ fn zmtp(bytes: &[u8], setting: u8) {
     assert_eq!(run(false), run(true));
 }
 
-/// A request is whole with its last byte, no earlier and no later.
+/// A request is complete exactly at its last byte.
 fn request(bytes: &[u8], cut: u8) {
     match whole_request(bytes, 1) {
         Some((request, size)) => {
@@ -79,7 +79,7 @@ fn request(bytes: &[u8], cut: u8) {
     }
 }
 
-/// A PROXY header: what another library reads too, and the same while it is arriving.
+/// A PROXY header: the same result as with another library, and while it is incomplete.
 fn proxied(bytes: &[u8], how: u8) {
     let begin = [&b""[..], b"PROXY TCP", b"\r\n\r\n\0\r\nQUIT\n\x21"][usize::from(how) % 3];
     let input = [begin, bytes].concat();
@@ -98,13 +98,13 @@ fn proxied(bytes: &[u8], how: u8) {
                 let source = theirs.proxied_address().filter(is_stream).map(|address| address.source);
                 assert_eq!((ours.length, ours.source), (length, source));
             }
-            // It refuses more families than the specification does.
+            // The other library rejects more address families than the specification.
             Err(_) => assert_eq!(ours.source, None),
         }
     }
 }
 
-/// Any bytes as the rest of a capture file: what is read of them, written again, is read again.
+/// Any bytes as the rest of a capture file: the records are the same after writing and reading them again.
 fn capture_file(bytes: &[u8]) {
     drop(Reader::new(bytes));
     let head = head("fuzz", 1).to_bytes();
@@ -113,7 +113,7 @@ fn capture_file(bytes: &[u8]) {
         let mut reader = Reader::new(&file[..]).expect("our own head");
         let mut records = Vec::new();
         while let Ok(Some(record)) = reader.record() {
-            // Nothing is written of an empty piece.
+            // An empty piece is not written.
             if record.what != What::Bytes(Vec::new()) {
                 records.push(record);
             }
@@ -127,7 +127,7 @@ fn capture_file(bytes: &[u8]) {
     assert_eq!(read(&written), records);
 }
 
-/// Records are read as they were written, wherever the file is torn.
+/// Records are read as they were written, wherever the file is cut.
 fn recorded(bytes: &[u8], cut: u8) {
     let name = String::from_utf8_lossy(&bytes[..bytes.len().min(100)]);
     let head = head(&name, bytes.len() as u64);

@@ -1,4 +1,4 @@
-//! The smaller codecs: text, and what stands around messages.
+//! The smaller codecs: text and framing.
 #![cfg_attr(feature = "fuzzer", no_main)]
 
 mod framing;

@@ -1,4 +1,4 @@
-//! Base64, modified UTF-8 and EDN, next to others that read the same.
+//! Base64, modified UTF-8 and EDN, compared with other implementations.
 
 use base64::Engine;
 use base64::alphabet::STANDARD;
@@ -47,7 +47,7 @@ fn modified_utf8(bytes: &[u8]) {
     assert_eq!((again, repair), (text, Repair::None));
 }
 
-/// The UTF-16 of modified UTF-8 in its strict form; plain U+0000 is let pass.
+/// The UTF-16 of strict modified UTF-8; a plain U+0000 is accepted.
 fn units(mut bytes: &[u8]) -> Option<Vec<u16>> {
     let more = |byte: u8| (byte & 0xC0 == 0x80).then_some(u16::from(byte & 0x3F));
     let mut units = Vec::new();
@@ -72,7 +72,7 @@ fn has_surrogates_or_nul(bytes: &[u8]) -> bool {
     bytes.windows(2).any(|pair| matches!(pair, [0xED, 0xA0..=0xBF] | [0xC0, 0x80]))
 }
 
-/// What is JSON is written as EDN and read again. Any text is read without harm.
+/// JSON is written as EDN and read back. Any text is read without a panic.
 fn notation(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     if let Err(error) = edn::read(text) {
@@ -88,7 +88,7 @@ fn notation(bytes: &[u8]) {
     }
 }
 
-/// Answers whether it nests no deeper than is read for certain.
+/// Whether the nesting is within the depth that every reader accepts.
 fn write(value: &Value, out: &mut String, depth: usize) -> bool {
     match value {
         Value::Null => out.push_str("nil"),

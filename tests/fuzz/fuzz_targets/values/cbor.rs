@@ -1,5 +1,5 @@
-//! CBOR, next to ciborium: item by item the same, and whatever ciborium takes for a whole value is passed over in one piece
-//! that ends at the same byte.
+//! CBOR, compared with ciborium: every item is the same, and a value that ciborium accepts is skipped as one value that ends
+//! at the same byte.
 
 use ciborium_ll::{Decoder, Header, simple};
 use tributary::codec::cbor::{Fault, Item, MOST_DEPTH, Reader};
@@ -36,7 +36,7 @@ fn items(input: &[u8]) {
     }
 }
 
-/// The next item as ciborium has it, past the content of a string, whose length comes too.
+/// The next item as ciborium reads it, after the content of a string, with the string's length.
 fn foreign(decoder: &mut Decoder<&[u8]>) -> Option<(Header, usize)> {
     use ciborium_io::Read;
     let header = decoder.pull().ok()?;
@@ -83,8 +83,8 @@ fn values(input: &[u8]) {
     match (foreign, skipped) {
         (Ok(_), Ok(())) => assert_eq!(reader.rest().len(), rest.len(), "a value's end"),
         (Ok(value), Err(error)) => {
-            // Ciborium has no limit as low, takes simple values in a form that is not theirs, and strings in pieces as
-            // pieces of strings.
+            // Ciborium has a higher depth limit, and accepts invalid forms of simple values and strings in pieces as pieces
+            // of strings.
             let is_stricter = match error.fault {
                 Fault::TooDeep(_) | Fault::Reserved(0xF8) => true,
                 Fault::Expected(what) => what == "a piece of the string",
@@ -92,7 +92,7 @@ fn values(input: &[u8]) {
             };
             assert!(is_stricter, "{error}: {value:?}");
         }
-        // Ciborium wants texts to be UTF-8, and takes no simple values.
+        // Ciborium requires texts to be UTF-8, and accepts no simple values.
         (Err(_), Ok(())) => {}
         (Err(_), Err(_)) => assert_eq!(reader.offset(), 0, "it stays where it was"),
     }

@@ -1,4 +1,4 @@
-//! Bytes that describe themselves, next to others that read the same.
+//! Self-describing formats, compared with other libraries.
 #![cfg_attr(feature = "fuzzer", no_main)]
 
 mod cbor;

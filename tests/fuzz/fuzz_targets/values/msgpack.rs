@@ -1,5 +1,5 @@
-//! MessagePack, next to rmpv: the same values, ending at the same byte; and a message that is still arriving is waited for,
-//! never judged otherwise than when it is whole.
+//! MessagePack, compared with rmpv: the same values, ending at the same byte. An incomplete message is waited for, and its
+//! result does not differ from that of the complete message.
 
 use rmpv::Value as Foreign;
 use tributary::codec::msgpack::{Reader, Value};
@@ -18,7 +18,7 @@ pub fn property(input: &[u8]) {
         }
         (Ok(()), Err(error)) => panic!("a value that rmpv does not read: {error}"),
         (Err(error), Ok(foreign)) => {
-            // Rmpv takes the byte that begins no value for nil, and follows values deeper.
+            // Rmpv reads the reserved byte as nil, and allows a greater depth.
             let is_stricter = match error.kind {
                 DecodeErrorKind::Invalid { found, .. } => found == 0xC1,
                 DecodeErrorKind::TooLarge { .. } => true,
@@ -29,7 +29,7 @@ pub fn property(input: &[u8]) {
         (Err(_), Err(_)) => assert_eq!(reader.offset(), 0, "it stays where it was"),
     }
 
-    // The same bytes while some of them are missing.
+    // The same bytes, incomplete.
     let here = usize::from(cut) % (input.len() + 1);
     let mut arriving = Reader::new(&input[..here], (input.len() - here) as u64);
     match arriving.skip("value") {
@@ -39,7 +39,7 @@ pub fn property(input: &[u8]) {
     }
 }
 
-/// Reads a value and all that is in it.
+/// Reads a value with its content.
 fn compare(reader: &mut Reader<'_>, foreign: &Foreign) {
     let start = *reader;
     let (mut as_number, mut as_text) = (start, start);

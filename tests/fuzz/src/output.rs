@@ -1,4 +1,4 @@
-//! What went out, as a sink would have written it, and what must hold of it whatever came in.
+//! The output of a session as a sink writes it, and the properties that hold for any input.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tributary::event::{Batch, Origin, Reason, UnixNanos};
-use tributary::pipeline::accounting::{ListenerTotals, ListenerCounters};
+use tributary::pipeline::accounting::{ListenerCounters, ListenerTotals};
 use tributary::protocol::{Now, Protocol};
 use tributary::sink::encode::{Encoder, Format};
 
 use crate::hostile_support::raw;
 
-/// So long after 2026-11-20T12:15:00Z, when every input begins.
+/// The time `elapsed` after 2026-11-20T12:15:00Z, the start of every input.
 pub fn now(elapsed: Duration) -> Now {
     Now { unix: UnixNanos(1_795_176_900_000_000_000 + elapsed.as_nanos() as u64), elapsed }
 }
@@ -25,18 +25,18 @@ pub fn counters(protocol: Protocol) -> Arc<ListenerCounters> {
     ListenerCounters::new("fuzz".into(), protocol)
 }
 
-/// Every line that went out. Their texts are not kept unless it is said, for a few bytes may make many.
-pub struct Told {
+/// All output lines. Their texts are kept only on request, because a few input bytes may make many lines.
+pub struct Output {
     pub lines: Vec<Line>,
     pub text: Option<String>,
     encoder: Encoder,
     buffer: Vec<u8>,
 }
 
-/// What is remembered of a line.
+/// The checked properties of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Of the whole line.
+    /// The hash of the whole line.
     pub hash: u64,
     pub connection: u64,
     pub offset: u64,
@@ -45,7 +45,7 @@ pub struct Line {
     pub is_debug: bool,
 }
 
-/// What a loss says.
+/// The content of a loss event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     pub reason: usize,
@@ -53,29 +53,29 @@ pub struct Lost {
     pub events: Option<u64>,
 }
 
-/// No batch is larger than this, whatever is in it.
-const MOST_BATCH_BYTES: usize = 64 << 20;
+/// The maximum size of a batch.
+const MAX_BATCH_BYTES: usize = 64 << 20;
 
-impl Told {
-    pub fn new() -> Told {
-        Told { lines: Vec::new(), text: None, encoder: Encoder::new(Format::Json), buffer: Vec::new() }
+impl Output {
+    pub fn new() -> Output {
+        Output { lines: Vec::new(), text: None, encoder: Encoder::new(Format::Json), buffer: Vec::new() }
     }
 
-    /// The same, with the texts.
-    pub fn keeping_text() -> Told {
-        Told { text: Some(String::new()), ..Told::new() }
+    /// An output that also keeps the texts.
+    pub fn with_text() -> Output {
+        Output { text: Some(String::new()), ..Output::new() }
     }
 
-    /// Writes the events of a batch: each must be one line that is JSON and repeats no key.
+    /// Encodes the events of a batch: each must be one line of JSON without repeated keys.
     pub fn take(&mut self, batch: &Batch) {
-        assert!(batch.memory_bytes() <= MOST_BATCH_BYTES, "a batch of {} bytes", batch.memory_bytes());
+        assert!(batch.memory_bytes() <= MAX_BATCH_BYTES, "a batch of {} bytes", batch.memory_bytes());
         for event in batch.events() {
             self.buffer.clear();
             self.encoder.encode(event, &mut self.buffer);
             let text = std::str::from_utf8(&self.buffer).expect("a line is UTF-8");
             let line = text.strip_suffix('\n').filter(|line| !line.contains('\n')).expect("an event is one line");
             let read: Event<'_> =
-                serde_json::from_str(line).unwrap_or_else(|error| panic!("no JSON: {error}: {line:.2000}"));
+                serde_json::from_str(line).unwrap_or_else(|error| panic!("invalid JSON: {error}: {line:.2000}"));
             assert_eq!(raw::repeated_keys(line), [""; 0], "{line:.2000}");
             if let Some(all) = &mut self.text {
                 all.push_str(text);
@@ -99,28 +99,28 @@ impl Told {
         }
     }
 
-    /// decoded + lost = received with nothing left over, and the losses that were told are those that were booked.
-    pub fn check_books<'a>(&self, totals: impl IntoIterator<Item = &'a ListenerTotals>) {
-        let mut booked = [0; Reason::ALL.len()];
+    /// Checks that decoded + lost = received, with nothing buffered, and that the loss events have the counted bytes.
+    pub fn check_totals<'a>(&self, totals: impl IntoIterator<Item = &'a ListenerTotals>) {
+        let mut counted = [0; Reason::ALL.len()];
         for totals in totals {
             assert_eq!(totals.buffered(), 0, "decoded + lost = received: {totals:?}");
-            booked.iter_mut().zip(totals.bytes_lost).for_each(|(sum, bytes)| *sum += bytes);
+            counted.iter_mut().zip(totals.bytes_lost).for_each(|(sum, bytes)| *sum += bytes);
         }
-        let mut told = [0; Reason::ALL.len()];
-        self.losses().for_each(|(_, loss)| told[loss.reason] += loss.bytes);
-        assert_eq!(told, booked, "the losses told are the losses booked");
+        let mut reported = [0; Reason::ALL.len()];
+        self.losses().for_each(|(_, loss)| reported[loss.reason] += loss.bytes);
+        assert_eq!(reported, counted, "the bytes of loss events are the counted bytes");
     }
 
-    /// No event stands outside what its connection received.
-    pub fn check_places(&self, received: impl Fn(u64) -> u64) {
+    /// Checks that no event lies outside the bytes that its connection received.
+    pub fn check_offsets(&self, received: impl Fn(u64) -> u64) {
         for line in &self.lines {
             let end = line.offset.checked_add(line.length).expect("an end below 2^64");
             assert!(end <= received(line.connection), "outside of {} bytes: {line:?}", received(line.connection));
         }
     }
 
-    /// The same went out as another time.
-    pub fn check_same(&self, other: &Told, how: &str) {
+    /// Checks that `other` has the same lines.
+    pub fn check_same(&self, other: &Output, how: &str) {
         if let Some(at) = self.lines.iter().zip(&other.lines).position(|(one, other)| one != other) {
             panic!("{how}, event {at} is {:?}, not {:?}", other.lines[at], self.lines[at]);
         }
@@ -132,25 +132,25 @@ impl Told {
     }
 }
 
-impl Default for Told {
+impl Default for Output {
     fn default() -> Self {
-        Told::new()
+        Output::new()
     }
 }
 
-/// Of a line, what is looked at. The rest must be JSON.
+/// The fields of a line that are checked. The rest must be JSON.
 #[derive(Deserialize)]
 struct Event<'a> {
     kind: &'a str,
     severity: Option<&'a str>,
-    origin: Place,
+    origin: Position,
     #[serde(borrow)]
     loss: Option<Loss<'a>>,
 }
 
-/// Whatever else is not there says nothing.
+/// Missing fields are zero.
 #[derive(Deserialize)]
-struct Place {
+struct Position {
     #[serde(default)]
     connection: u64,
     #[serde(default)]
