@@ -22,7 +22,16 @@ pub(super) struct Admission {
     proxies: Vec<IpNet>,
     per_address: Option<usize>,
     clock: Clock,
-    addresses: Mutex<HashMap<IpAddr, Address>>,
+    addresses: Mutex<Addresses>,
+}
+
+/// The addresses with connections, and those whose allowance is not full yet.
+#[derive(Debug, Default)]
+struct Addresses {
+    known: HashMap<IpAddr, Address>,
+    /// Addresses are forgotten when so many are known: twice what was left the last time, so that each costs constant
+    /// time on average.
+    forget_at: usize,
 }
 
 /// What the connections of one address (of one IPv6 /64) share.
@@ -61,10 +70,10 @@ impl Admission {
         };
         let group = address_group(address);
         let mut addresses = self.addresses();
-        if addresses.len() == addresses.capacity() {
+        if addresses.known.len() >= addresses.forget_at {
             self.forget(&mut addresses);
         }
-        let known = addresses.entry(group).or_default();
+        let known = addresses.known.entry(group).or_default();
         if known.connections >= limit {
             return Err("too many connections from its address (max_connections_per_address)");
         }
@@ -73,10 +82,10 @@ impl Admission {
     }
 
     /// Removes addresses without connections: those with a full allowance, and those beyond [`MAX_REMEMBERED_ADDRESSES`].
-    fn forget(&self, addresses: &mut HashMap<IpAddr, Address>) {
+    fn forget(&self, addresses: &mut Addresses) {
         let elapsed = self.clock.now().elapsed;
         let mut remembered = 0;
-        addresses.retain(|_, address| {
+        addresses.known.retain(|_, address| {
             if address.connections > 0 {
                 return true;
             }
@@ -84,9 +93,10 @@ impl Admission {
             remembered += usize::from(is_kept);
             is_kept
         });
+        addresses.forget_at = 2 * addresses.known.len().max(MAX_REMEMBERED_ADDRESSES);
     }
 
-    fn addresses(&self) -> MutexGuard<'_, HashMap<IpAddr, Address>> {
+    fn addresses(&self) -> MutexGuard<'_, Addresses> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -104,10 +114,10 @@ impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let elapsed = self.admission.clock.now().elapsed;
         let mut addresses = self.admission.addresses();
-        if let Some(address) = addresses.get_mut(&self.group) {
+        if let Some(address) = addresses.known.get_mut(&self.group) {
             address.connections -= 1;
             if address.connections == 0 && address.allowance.is_full(elapsed) {
-                addresses.remove(&self.group);
+                addresses.known.remove(&self.group);
             }
         }
     }
@@ -155,7 +165,7 @@ mod tests {
         slots.pop();
         slots.push(admission.admit(address).unwrap());
         slots.clear();
-        assert!(admission.addresses().is_empty());
+        assert!(admission.addresses().known.is_empty());
     }
 
     #[test]
@@ -192,7 +202,7 @@ mod tests {
         for number in 0..3 * MAX_REMEMBERED_ADDRESSES as u32 {
             drop(admission.admit(IpAddr::V4(number.into())).unwrap());
         }
-        assert!(admission.addresses().len() <= 2, "addresses with a full allowance are removed");
+        assert!(admission.addresses().known.len() <= 2, "addresses with a full allowance are removed");
         assert!(spend(&admission.admit(address).unwrap()).is_some());
     }
 
@@ -204,6 +214,10 @@ mod tests {
             let slot = admission.admit(IpAddr::V4(number.into())).unwrap();
             let _ = slot.allowance.spend(limits, 0, 1 << 30, Duration::ZERO);
         }
-        assert!(admission.addresses().len() <= 2 * MAX_REMEMBERED_ADDRESSES, "{}", admission.addresses().len());
+        assert!(
+            admission.addresses().known.len() <= 2 * MAX_REMEMBERED_ADDRESSES,
+            "{}",
+            admission.addresses().known.len()
+        );
     }
 }

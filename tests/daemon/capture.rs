@@ -564,6 +564,6 @@ async fn captures_of_another_protocol_and_other_files_are_refused_with_the_reaso
     assert!(refused.last_words().contains("is not a capture"), "{}", refused.stderr);
     let refused = command(&["replay"], &files, &["--to", &to, "--speed", "2.5"]);
     assert_eq!(refused.code, Some(1));
-    assert!(refused.last_words().contains("1 connection not sent"), "{}", refused.stderr);
+    assert!(refused.last_words().contains("1 connection could not be replayed completely"), "{}", refused.stderr);
     assert!(TcpStream::connect(&to).await.is_err());
 }
