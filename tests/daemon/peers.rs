@@ -115,28 +115,27 @@ async fn until_attacked(daemon: &Daemon, bytes: u64) {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_bodies_of_one_address_stop_no_connection_and_no_request_of_others() {
+/// In each round 64 uploads of this many addresses stall, until so many bytes of them are held; then honest agents are
+/// served.
+async fn serve_beside_stalled_uploads(addresses: u8, held_bytes: u64) {
     let directory = tempfile::tempdir().unwrap();
     let daemon = daemon(32 * MIB, directory.path()).await;
     for round in 0..ROUNDS {
-        let (_uploads, _) = stalled_uploads(&daemon, 64, 1).await;
-        until_attacked(&daemon, (round + 1) * 16 * MIB).await;
+        let (_uploads, _) = stalled_uploads(&daemon, 64, addresses).await;
+        until_attacked(&daemon, (round + 1) * held_bytes).await;
         serve_honest_agents(&daemon, round).await;
     }
     daemon.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_bodies_of_one_address_stop_no_connection_and_no_request_of_others() {
+    serve_beside_stalled_uploads(1, 16 * MIB).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_bodies_of_many_addresses_stop_no_connection_and_no_small_request_of_others() {
-    let directory = tempfile::tempdir().unwrap();
-    let daemon = daemon(32 * MIB, directory.path()).await;
-    for round in 0..ROUNDS {
-        let (_uploads, _) = stalled_uploads(&daemon, 64, 8).await;
-        until_attacked(&daemon, (round + 1) * 28 * MIB).await;
-        serve_honest_agents(&daemon, round).await;
-    }
-    daemon.stop().await;
+    serve_beside_stalled_uploads(8, 28 * MIB).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -239,7 +239,7 @@ proptest! {
         let behind = outcome.events().into_iter().filter(|event| event["origin"]["offset"].as_u64().unwrap() as usize > start);
         let sound = behind.filter(|event| event["name"] != "rbkit.agent.restarted" && event["loss"]["reason"] != "gap");
         let count: u64 = written.names.values().sum();
-        // The invalid message may have begun a dump that ends now, or may have completed a dump with the same id.
+        // The invalid message may have started a dump that ends now, or may have completed a dump with the same id.
         let count_of_dumps = written.names.get("rbkit.heap.dump").copied().unwrap_or(0);
         let found = sound.count() as u64;
         prop_assert!((count - count_of_dumps..=count).contains(&found), "{} of {}", found, count);
