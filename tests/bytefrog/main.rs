@@ -27,6 +27,7 @@ mod order;
 mod recordings;
 mod replay;
 mod run_ids;
+mod shutdown;
 mod simulated;
 mod simulated_agent;
 mod times;

@@ -100,6 +100,16 @@ impl Collector {
         panic!("no heartbeat in mode {}", char::from(mode));
     }
 
+    /// Waits until the agent has loaded a class: it is settled.
+    pub(crate) async fn settled(&mut self) {
+        while let Some(message) = self.next().await {
+            if (40..=42).contains(&message.kind) {
+                return;
+            }
+        }
+        panic!("no class was loaded");
+    }
+
     /// Accepts one data connection and answers its hello with these bytes.
     pub(crate) async fn accept(&mut self, answer: &[u8]) -> TcpStream {
         let (mut stream, _) = self.listener.accept().await.unwrap();

@@ -41,7 +41,7 @@ impl Connection {
         Connection::of(socket.connect(server.address().unwrap()).await.unwrap())
     }
 
-    fn of(stream: TcpStream) -> Connection {
+    pub fn of(stream: TcpStream) -> Connection {
         stream.set_nodelay(true).unwrap();
         let local = stream.local_addr().unwrap();
         let (mut reader, writer) = stream.into_split();
