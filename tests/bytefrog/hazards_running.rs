@@ -259,7 +259,7 @@ async fn a_program_that_waits_for_its_start_is_started_when_it_can_no_longer_be_
     broken.control.send(&[wire::heartbeat(b'I'), vec![24]].concat()).await;
     broken.control.until_closed().await;
     assert!(
-        matches!(broken.messages_received()[..], [CollectorMessage::Configuration(_), CollectorMessage::Start]),
+        matches!(broken.messages_received()[..], [.., CollectorMessage::Configuration(_), CollectorMessage::Start]),
         "{:?}",
         broken.messages_received()
     );

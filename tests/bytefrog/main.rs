@@ -15,6 +15,7 @@ mod live;
 mod calls;
 mod commands;
 mod decode;
+mod disorder;
 mod growth;
 mod hazards;
 mod hazards_running;

@@ -176,7 +176,8 @@ async fn an_agent_that_connects_while_the_daemon_stops_runs_untraced() {
     for options in agents() {
         let daemon = daemon(&format!("{PATIENT}\ndata_connections = 2")).await;
         let to = daemon.server.address().unwrap();
-        let (agent, data) = Puppet::trace(&daemon.server, options.version).await;
+        let (mut agent, data) = Puppet::trace(&daemon.server, options.version).await;
+        agent.control.send(&wire::class_ignored("demo/Main")).await;
         let stopping = tokio::spawn(daemon.stop());
         agent.until_message(&CollectorMessage::Stop).await;
         let late = traced(to, options);
@@ -261,7 +262,8 @@ async fn a_grace_that_is_too_short_for_an_agent_is_logged_with_what_happens_to_i
     let stopped = daemon.stop().await;
     assert_eq!(outcomes(&stopped.events), ["without_shutdown"]);
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    let warnings: Vec<_> = text.lines().filter(|line| line.contains("WARN") && line.contains("shutdown_grace")).collect();
+    let warnings: Vec<_> =
+        text.lines().filter(|line| line.contains("WARN") && line.contains("shutdown_grace")).collect();
     assert_eq!(warnings.len(), 1, "{text}");
     for part in ["listener=\"test\"", &format!("agent={}", peer.ip()), "run=0", "may not exit"] {
         assert!(warnings[0].contains(part), "{part}: {}", warnings[0]);

@@ -40,7 +40,10 @@ pub(super) fn control(
             fault.tell(now, out);
             return Ok(Some(size));
         }
-        Control::Class { outcome, name } => normalize::class(out, outcome, name, position),
+        Control::Class { outcome, name } => {
+            run.agent.settle();
+            normalize::class(out, outcome, name, position);
+        }
         Control::Error { text } => {
             run.agent.failed();
             normalize::error(out, text, position);

@@ -102,12 +102,10 @@ impl Collector {
 
     /// Waits until the agent has loaded a class: it is settled.
     pub(crate) async fn settled(&mut self) {
-        while let Some(message) = self.next().await {
-            if (40..=42).contains(&message.kind) {
-                return;
-            }
+        let is_class = |message: &Message| (40..=42).contains(&message.kind);
+        while !self.messages_received.iter().any(is_class) {
+            assert!(self.next().await.is_some(), "no class was loaded");
         }
-        panic!("no class was loaded");
     }
 
     /// Accepts one data connection and answers its hello with these bytes.

@@ -191,7 +191,10 @@ async fn a_data_connection_that_is_closed_while_there_are_events_hangs_the_progr
         let error = abandoned(options(version)).await;
         assert_says(&error, "the program would have hung: a data connection broke before all buffers were sent");
         let kills = Options { error_handling_fails: false, ..options(version) };
-        assert_says(&abandoned(kills).await, "the trace would have died: a data connection broke, and buffers are lost");
+        assert_says(
+            &abandoned(kills).await,
+            "the trace would have died: a data connection broke, and buffers are lost",
+        );
     }
 }
 
