@@ -2,15 +2,16 @@
 //! thousands of events meanwhile. Nothing of it is a gap, and calls are paired as the program made them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bytefrog_law_support::Run;
 use crate::bytefrog_support::{daemon, wire};
 use crate::live::{losses, within};
-use tributary::event::{Kind, Reason};
+use tributary::event::{BatchBuilder, Origin, Reason, UnixNanos};
 use tributary::memory::MemoryBudget;
-use tributary::protocol::End;
-use tributary::protocol::bytefrog::{Calls, Hq, Options, Order};
+use tributary::protocol::bytefrog::{BytefrogSession, Calls, Hq, Options, Order};
+use tributary::protocol::{End, Now, Output, Session};
 use tributary::simulate::bytefrog::{Options as AgentOptions, Program};
 use tributary::simulate::{Agent, Amount, Plan, run};
 
@@ -84,7 +85,7 @@ fn events_that_hundreds_of_thousands_overtake_are_no_gap_with_the_default_option
         let run = decoded(version, Options::default(), &buffers);
         let totals = run.totals(1);
         assert_eq!((totals.losses, totals.warnings.len()), ([0; Reason::ALL.len()], 0), "version {version}");
-        assert!(totals.events[Kind::Log.index()] >= EVENTS, "version {version}");
+        assert!(run.count() >= EVENTS, "version {version}");
     }
 }
 
@@ -126,32 +127,81 @@ fn calls_of_many_busy_threads_become_their_spans_with_the_default_options() {
     }
 }
 
+/// A session whose output is handed over when the test says so.
+struct Peer {
+    session: BytefrogSession,
+    out: Output,
+}
+
+impl Peer {
+    fn open(hq: &Hq, hello: &[u8]) -> Peer {
+        let origin = Arc::new(Origin::new("bytefrog", "test".into(), "test".into(), 0));
+        let mut peer = Peer { session: hq.session(None), out: Output::new(BatchBuilder::new(origin)) };
+        peer.receive(hello);
+        peer.hand_over();
+        peer
+    }
+
+    fn receive(&mut self, bytes: &[u8]) -> usize {
+        self.session.receive(bytes, NOW, &mut self.out).consumed
+    }
+
+    /// The numbers of the events that are handed over.
+    fn hand_over(&mut self) -> Vec<u64> {
+        let batch = self.out.batch.take();
+        batch.events().filter_map(|event| event.position().sequence).collect()
+    }
+
+    /// What the driver does when it has handed over a batch and the session is due.
+    fn continue_if_due(&mut self) -> Vec<u64> {
+        if self.session.poll_timeout().is_some_and(|due| due <= NOW.elapsed) {
+            let _ = self.session.handle_timeout(NOW, &mut self.out);
+        }
+        self.hand_over()
+    }
+}
+
+const NOW: Now = Now { unix: UnixNanos(1_795_176_900_000_000_000), elapsed: Duration::ZERO };
+
 /// While the batch of one connection is not handed over, another one of the run writes none.
 #[test]
 fn numbers_do_not_go_back_when_connections_hand_over_their_batches_at_different_times() {
-    let options = Options { order: Order::Sequence, data_connections: 2, ..Options::default() };
-    let mut run = Run::new(Hq::new(options, false, MemoryBudget::new(1 << 30)));
-    run.open(&wire::hello(4));
-    let connections = [run.open(&wire::data_hello(0)), run.open(&wire::data_hello(0))];
-    run.feed(connections[0], &wire::method(1, "demo/A.f;1;()V"));
-    let numbers = |run: &Run| -> Vec<u64> {
-        let entries = run.named("bytefrog.method.entry");
-        entries.iter().map(|entry| entry["origin"]["sequence"].as_u64().unwrap()).collect()
-    };
-    run.feed(connections[0], &wire::entry(0, 0, 1, 0));
-    assert_eq!(numbers(&run), [0]);
-    // The driver calls the first session again when it has handed over its batch, and not before.
-    run.feed(connections[1], &wire::entry(0, 1, 1, 0));
-    run.feed(connections[1], &wire::entry(0, 2, 1, 0));
-    assert_eq!(numbers(&run), [0], "1 and 2 wait until the batch with 0 is handed over");
-    run.pass(Duration::ZERO);
-    assert_eq!(numbers(&run), [0, 1, 2]);
+    let options = Options { order: Order::Sequence, data_connections: 2, max_waiting: 1024, ..Options::default() };
+    let hq = Hq::new(options, false, MemoryBudget::new(1 << 30));
+    let _control = Peer::open(&hq, &wire::hello(4));
+    let [mut first, mut second] = [(); 2].map(|()| Peer::open(&hq, &wire::data_hello(0)));
+    first.receive(&[wire::method(1, "demo/A.f;1;()V"), wire::entry(0, 0, 1, 0)].concat());
+    second.receive(&[wire::entry(0, 1, 1, 0), wire::entry(0, 2, 1, 0)].concat());
+    assert_eq!(second.hand_over(), [0; 0], "1 and 2 wait until the batch with 0 is handed over");
+    assert_eq!(first.hand_over(), [0]);
+    assert_eq!(first.continue_if_due(), [1, 2]);
+    assert_eq!(first.continue_if_due(), [0; 0]);
     // A connection that ends does not hold up the other.
-    run.feed(connections[0], &wire::entry(0, 3, 1, 0));
-    run.finish(connections[0], End::Closed);
-    run.feed(connections[1], &wire::entry(0, 4, 1, 0));
-    run.pass(Duration::ZERO);
-    assert_eq!(numbers(&run), [0, 1, 2, 3, 4]);
+    first.receive(&wire::entry(0, 3, 1, 0));
+    assert_eq!(first.hand_over(), [3]);
+    let _ = first.session.finish(&[], End::Closed, NOW, &mut first.out);
+    second.receive(&wire::entry(0, 4, 1, 0));
+    assert_eq!(second.hand_over(), [4]);
+}
+
+/// Memory stays bounded while another connection waits for a full sink, and that does not last for ever.
+#[test]
+fn a_connection_waits_when_its_run_holds_too_many_events_for_another_to_hand_over() {
+    let options = Options { order: Order::Sequence, data_connections: 2, max_waiting: 1024, ..Options::default() };
+    let hq = Hq::new(options, false, MemoryBudget::new(1 << 30));
+    let _control = Peer::open(&hq, &wire::hello(4));
+    let [mut first, mut second] = [(); 2].map(|()| Peer::open(&hq, &wire::data_hello(0)));
+    first.receive(&[wire::method(1, "demo/A.f;1;()V"), wire::entry(0, 0, 1, 0)].concat());
+    let rest: Vec<u8> = (1..2000).flat_map(|number| wire::entry(0, number, 1, 0)).collect();
+    let consumed = second.receive(&rest);
+    assert!((1024 * 15..1100 * 15).contains(&consumed), "{consumed}");
+    assert!(second.out.throttle.take().is_some());
+    assert_eq!(second.receive(&rest[consumed..]), 0);
+    assert_eq!(first.hand_over(), [0]);
+    let mut numbers = first.continue_if_due();
+    second.receive(&rest[consumed..]);
+    numbers.extend(second.hand_over());
+    assert!(numbers.is_sorted() && numbers.len() > 1024, "{numbers:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -165,7 +215,8 @@ async fn numbers_do_not_go_back_with_several_data_connections() {
         daemon.until_all_closed().await;
         let stopped = daemon.stop().await;
         assert!(losses(&stopped.events).is_empty(), "{:?}", losses(&stopped.events));
-        let numbered = stopped.events.iter().filter(|event| !event["attributes"]["bytefrog.time.relative_ms"].is_null());
+        let numbered =
+            stopped.events.iter().filter(|event| !event["attributes"]["bytefrog.time.relative_ms"].is_null());
         let numbers: Vec<_> = numbered.map(|event| event["origin"]["sequence"].as_u64().unwrap()).collect();
         assert_eq!(numbers.len(), 20_000);
         let back = numbers.windows(2).position(|pair| pair[0] >= pair[1]);

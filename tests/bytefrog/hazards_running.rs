@@ -228,6 +228,8 @@ async fn a_stopping_daemon_keeps_what_has_arrived_and_ends_the_run() {
     data[0].send(&[wire::marker(2, 0, "last", ""), wire::entry(1, 1, 5, 0)].concat()).await;
     until_seen(&daemon, "bytefrog.marker", "bytefrog.marker.key", "last").await;
     let stopping = tokio::spawn(daemon.stop());
+    agent.until_message(&CollectorMessage::Suspend).await;
+    agent.control.send(&wire::heartbeat(b'S').repeat(3)).await;
     agent.until_message(&CollectorMessage::Stop).await;
     agent.control.send(&wire::heartbeat(b'X')).await;
     data[0].send(&wire::marker(3, 2, "after the stop", "")).await;
@@ -244,7 +246,12 @@ async fn a_stopping_daemon_keeps_what_has_arrived_and_ends_the_run() {
     assert!(
         matches!(
             agent.messages_received()[..],
-            [CollectorMessage::Configuration(_), CollectorMessage::Start, CollectorMessage::Stop]
+            [
+                CollectorMessage::Configuration(_),
+                CollectorMessage::Start,
+                CollectorMessage::Suspend,
+                CollectorMessage::Stop
+            ]
         ),
         "{:?}",
         agent.messages_received()

@@ -179,7 +179,7 @@ async fn an_agent_that_connects_while_the_daemon_stops_runs_untraced() {
         let (mut agent, data) = Puppet::trace(&daemon.server, options.version).await;
         agent.control.send(&wire::class_ignored("demo/Main")).await;
         let stopping = tokio::spawn(daemon.stop());
-        agent.until_message(&CollectorMessage::Stop).await;
+        agent.until_message(&CollectorMessage::Suspend).await;
         let late = traced(to, options);
         let sent = within("the late agent ends", late).await.unwrap();
         sent.unwrap_or_else(|error| panic!("{options:?}: {error}"));
@@ -225,12 +225,16 @@ async fn a_stopping_daemon_ends_a_pause_before_it_stops_the_agent() {
     let pause = tributary::protocol::bytefrog::Command::Pause;
     crate::live::until("pause", || agents.command(agent.configuration.run, pause).ok()).await;
     let stopping = tokio::spawn(daemon.stop());
+    agent.until_message(&CollectorMessage::Suspend).await;
+    agent.control.send(&[wire::data_break(0), wire::heartbeat(b'S').repeat(3)].concat()).await;
     agent.until_message(&CollectorMessage::Stop).await;
     let messages = agent.messages_received();
-    let [.., unpause, stop] = &messages[..] else { panic!("{messages:?}") };
-    assert_eq!((unpause, stop), (&CollectorMessage::Unpause, &CollectorMessage::Stop));
+    let [.., unpause, suspend, stop] = &messages[..] else { panic!("{messages:?}") };
+    let expected = (&CollectorMessage::Unpause, &CollectorMessage::Suspend, &CollectorMessage::Stop);
+    assert_eq!((unpause, suspend, stop), expected);
     end(agent, data).await;
-    assert_eq!(outcomes(&within("stopping", stopping).await.unwrap().events), ["complete"]);
+    let stopped = within("stopping", stopping).await.unwrap();
+    assert_eq!((outcomes(&stopped.events), losses(&stopped.events)), (vec!["complete"], vec![]));
 }
 
 /// The lines of the log of this thread.

@@ -2,6 +2,7 @@
 //! commands to agents.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ struct State {
     memory: Arc<MemoryBudget>,
     /// Set while captures are decoded: there is no agent, and no arrival time.
     offline: Option<Offline>,
+    /// The collector stops: new agents are configured to trace nothing.
+    is_stopping: AtomicBool,
     /// Locked before a run, never after it. Shared with the listener that takes over the socket.
     runs: Arc<Mutex<RunTable>>,
 }
@@ -106,7 +109,7 @@ impl Hq {
 
     fn with(options: Options, emit_definitions: bool, memory: Arc<MemoryBudget>, offline: Option<Offline>) -> Self {
         let (options, runs) = (Arc::new(options), Arc::new(Mutex::new(RunTable::new())));
-        Hq(Arc::new(State { options, emit_definitions, memory, offline, runs }))
+        Hq(Arc::new(State { options, emit_definitions, memory, offline, is_stopping: AtomicBool::new(false), runs }))
     }
 
     /// The same for a listener that takes over the socket of another: the agents of `former` open their data connections
@@ -115,7 +118,14 @@ impl Hq {
     pub fn continuing(self, former: &Hq) -> Self {
         let State { options, emit_definitions, memory, offline, .. } = &*self.0;
         let (options, memory, runs) = (options.clone(), memory.clone(), former.0.runs.clone());
-        Hq(Arc::new(State { options, emit_definitions: *emit_definitions, memory, offline: *offline, runs }))
+        Hq(Arc::new(State {
+            options,
+            emit_definitions: *emit_definitions,
+            memory,
+            offline: *offline,
+            is_stopping: AtomicBool::new(false),
+            runs,
+        }))
     }
 
     /// The agents of all runs that have a run id of their own, by run id.
@@ -149,6 +159,11 @@ impl Hq {
         self.0.emit_definitions
     }
 
+    /// The collector stops.
+    pub(super) fn stop(&self) {
+        self.0.is_stopping.store(true, Ordering::Relaxed);
+    }
+
     pub(super) fn is_live(&self) -> bool {
         self.0.offline.is_none()
     }
@@ -157,9 +172,7 @@ impl Hq {
     /// `start` unless an operator sends that. Each message is whole in `reply`, to be written in one piece (rule 3).
     ///
     /// An agent for which there is no run id is not refused, because that would abort its program (rule 2): it is
-    /// configured to trace nothing, started, and stopped once that is harmless. The same is done when the collector stops
-    /// (`is_stopping`).
-    #[expect(clippy::too_many_arguments, reason = "all that is known of a hello")]
+    /// configured to trace nothing, started, and stopped once that is harmless. The same is done when the collector stops.
     pub(super) fn open(
         &self,
         version: Version,
@@ -167,7 +180,6 @@ impl Hq {
         address: Option<IpAddr>,
         listener: &str,
         now: Now,
-        is_stopping: bool,
         reply: &mut BytesMut,
     ) -> OpenedRun {
         let State { options, memory, .. } = &*self.0;
@@ -176,7 +188,9 @@ impl Hq {
         let id = assignment.id;
         let untraced = match id {
             UNTRACED_ID => Some("no run id is free: the agent was configured to trace nothing"),
-            _ if is_stopping => Some("the collector is stopping: the agent was configured to trace nothing"),
+            _ if self.0.is_stopping.load(Ordering::Relaxed) => {
+                Some("the collector is stopping: the agent was configured to trace nothing")
+            }
             _ => None,
         };
         let is_live = self.is_live();
@@ -188,6 +202,7 @@ impl Hq {
         runs.insert(&run, address, assignment);
         let mut open = lock(&run);
         open.configure(untraced.is_none(), reply);
+        open.agent.is_untraced = untraced.is_some();
         open.admit();
         open.agent.pending = match options.start {
             _ if untraced.is_some() => Some(Command::Stop),
@@ -273,7 +288,7 @@ impl Hq {
             return Ok(run);
         }
         let version = offline.version.ok_or(Rejection::UnknownVersion)?;
-        Ok(self.open(version, None, None, listener, now, false, &mut BytesMut::new()).run)
+        Ok(self.open(version, None, None, listener, now, &mut BytesMut::new()).run)
     }
 
     /// The run has ended: its id is free.

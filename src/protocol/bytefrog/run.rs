@@ -190,6 +190,7 @@ impl Run {
         }
         if self.agent.has_control() && !self.agent.is_started() {
             self.configure(false, reply);
+            self.agent.is_untraced = true;
         }
         reply.extend(self.agent.drain(elapsed));
     }
@@ -282,9 +283,12 @@ impl Run {
 
     /// A method was called: a command that waits for that is sent.
     fn settle(&mut self) {
-        if self.agent.settle() && self.agent.pending.is_some() {
+        if self.agent.settle() {
             self.outbox.extend(self.agent.take_pending(self.clock.elapsed));
-            self.wake_control();
+            self.outbox.extend(self.agent.poll_drain(self.clock.elapsed));
+            if !self.outbox.is_empty() {
+                self.wake_control();
+            }
         }
     }
 
@@ -440,7 +444,13 @@ impl Run {
             return true;
         }
         let must_give_up = self.sequence.has_jumped() || (is_over && (is_closing || self.reorder_buffer.is_some()));
-        let gap = if must_give_up { self.sequence.give_up() } else { self.sequence.expire(now.elapsed) };
+        // An agent that shuts down sends all that it has, and slowly when its machine is busy.
+        let may_expire = !self.agent.is_draining();
+        let gap = match must_give_up {
+            true => self.sequence.give_up(),
+            false if may_expire => self.sequence.expire(now.elapsed),
+            false => None,
+        };
         if let Some(gap) = gap {
             self.report_gap(gap, now, out);
             return true;

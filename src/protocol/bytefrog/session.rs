@@ -250,6 +250,7 @@ impl Session for BytefrogSession {
     }
 
     fn shutdown(&mut self, now: Now, out: &mut Output) -> Shutdown {
+        self.hq.stop();
         self.is_stopping = true;
         self.hello_due = now.elapsed + HELLO_WAIT;
         match &self.state {
@@ -308,7 +309,7 @@ impl BytefrogSession {
             Opening::Hello { version, project } => {
                 let listener = out.batch.origin().listener.clone();
                 let reply = &mut out.reply;
-                let opened = self.hq.open(version, project, self.address, &listener, now, self.is_stopping, reply);
+                let opened = self.hq.open(version, project, self.address, &listener, now, reply);
                 if self.is_stopping {
                     lock(&opened.run).drain(now.elapsed, &mut out.reply);
                 }
@@ -511,6 +512,7 @@ impl Membership {
     fn service_control(&self, run: &mut Run, offset: u64, now: Now, out: &mut Output) {
         out.reply.put_slice(&std::mem::take(&mut run.outbox));
         out.reply.put_slice(run.agent.take_pending(now.elapsed).as_slice());
+        out.reply.put_slice(&run.agent.poll_drain(now.elapsed));
         if run.agent.check_health(now.elapsed) {
             let position = MessagePosition { offset, length: 0, now };
             run.set_origin(self.source, out);
