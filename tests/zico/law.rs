@@ -116,7 +116,7 @@ fn flipped_bits_are_accounted_for() {
         let body = prepared.last.body.clone();
         // An odd step, so that each bit of a byte has its turn.
         let bits = body.len() * 8;
-        for bit in (0..bits).step_by(bits / 2_000 | 1) {
+        for bit in (0..bits).step_by((bits / 2_000) | 1) {
             let mut damaged = body.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             prepared.ask(&damaged, bit);

@@ -64,7 +64,14 @@ pub(super) enum TraceFault {
 }
 
 impl BodyState {
-    pub(super) fn new(context: Context, limits: OpenLimits, body_bytes: usize, known_trace: bool) -> Self {
+    /// The state before a body of `body_bytes`. At most `max_remembered` of its traces are remembered.
+    pub(super) fn new(
+        context: Context,
+        limits: OpenLimits,
+        body_bytes: usize,
+        known_trace: bool,
+        max_remembered: usize,
+    ) -> Self {
         BodyState {
             context,
             limits,
@@ -72,7 +79,7 @@ impl BodyState {
             at: 0,
             lost: 0,
             unresolved: 0,
-            changes: Changes::default(),
+            changes: Changes::new(max_remembered),
             known_trace,
             orphans: None,
             surplus: None,

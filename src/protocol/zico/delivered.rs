@@ -33,12 +33,31 @@ pub(super) struct Fresh {
 /// What the delivery of a body changes.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// The body has them.
-    pub(super) fresh: Vec<Fresh>,
+    /// The most traces that are remembered.
+    limit: usize,
+    /// Traces of the body: the last ones, at least `limit` of them.
+    fresh: Vec<Fresh>,
     /// The body has the one copy of each of these, in the nearest enclosing trace (gen1).
     pub(super) copied: Vec<(Fingerprint, u64)>,
     /// The numbers of those, and of traces that the body already links to.
     pub(super) linked: HashSet<u64, RandomState>,
+}
+
+impl Changes {
+    /// No changes. At most `limit` traces are remembered.
+    pub(super) fn new(limit: usize) -> Self {
+        Changes { limit, ..Changes::default() }
+    }
+
+    /// Remembers a trace. A body may have far more of them than are remembered.
+    pub(super) fn remember(&mut self, fresh: Fresh) {
+        if self.fresh.len() >= 2 * self.limit {
+            self.fresh.drain(..self.limit);
+        }
+        if self.limit > 0 {
+            self.fresh.push(fresh);
+        }
+    }
 }
 
 /// The memory of one session.
@@ -168,7 +187,9 @@ mod tests {
     }
 
     fn learn(delivered: &mut Delivered, fresh: &[Fresh]) {
-        delivered.apply(&Changes { fresh: fresh.to_vec(), ..Changes::default() });
+        let mut changes = Changes::new(delivered.limit);
+        fresh.iter().for_each(|fresh| changes.remember(*fresh));
+        delivered.apply(&changes);
     }
 
     #[test]
@@ -203,6 +224,19 @@ mod tests {
         delivered.apply(&changes);
         assert!(delivered.is_empty());
         assert_eq!(delivered.by_age.len(), 3);
+    }
+
+    #[test]
+    fn a_body_with_many_traces_takes_memory_for_those_that_are_remembered() {
+        let (mut delivered, mut changes) = (Delivered::new(100), Changes::new(100));
+        let keys: Vec<_> = (0..1_000).map(|start| delivered.moment(1, start)).collect();
+        for key in &keys {
+            changes.remember(fresh(*key, 0));
+            assert!(changes.fresh.len() <= 200);
+        }
+        delivered.apply(&changes);
+        assert!(keys[900..].iter().all(|key| delivered.knows(*key)));
+        assert!(!keys[..900].iter().any(|key| delivered.knows(*key)));
     }
 
     #[test]

@@ -378,10 +378,8 @@ impl Trace {
         {
             return self.skip(place, known, state);
         }
-        let fresh = |fingerprint| Fresh { fingerprint, ticks: 0, link };
-        state.changes.fresh.extend(own.map(fresh));
-        if place == 0 {
-            state.changes.fresh.extend(moment.map(fresh));
+        for fingerprint in own.into_iter().chain(moment.filter(|_| place == 0)) {
+            state.changes.remember(Fresh { fingerprint, ticks: 0, link });
         }
     }
 
@@ -522,7 +520,7 @@ impl Trace {
             {
                 let link = Link { trace_id: self.id, span_id: record.id };
                 let ticks = clock::ticks(prolog.start, epilog.stop);
-                state.changes.fresh.push(Fresh { fingerprint: call, ticks, link });
+                state.changes.remember(Fresh { fingerprint: call, ticks, link });
             }
         }
         if record.attributes.capacity() > 0 && self.spare.len() < MAX_SPARE {

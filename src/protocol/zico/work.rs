@@ -346,7 +346,13 @@ impl ZicoWork {
         };
         TraceReader {
             trace: resumed.unwrap_or_else(|| Trace::new(id, dialect)),
-            state: BodyState::new(context, self.shared.open_limits(), self.body().len(), known.is_some()),
+            state: BodyState::new(
+                context,
+                self.shared.open_limits(),
+                self.body().len(),
+                known.is_some(),
+                self.shared.options.max_remembered,
+            ),
             host: None,
             is_flushing: false,
             fault: None,

@@ -86,15 +86,16 @@ impl JsonEncoder {
         push(
             out,
             match span.status {
-                Status::Unset => b",\"status\":\"unset\"",
-                Status::Ok => b",\"status\":\"ok\"",
-                Status::Error => b",\"status\":\"error\"",
+                Status::Unset => b",\"status\":\"unset\"}",
+                Status::Ok => b",\"status\":\"ok\"}",
+                Status::Error => b",\"status\":\"error\"}",
             },
         );
         if links.len() > 0 {
+            out.pop();
             push_links(out, links);
+            push(out, b"}");
         }
-        push(out, b"}");
     }
 
     fn push_metric(&mut self, out: &mut Vec<u8>, metric: &MetricData) {
