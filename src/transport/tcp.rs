@@ -428,12 +428,14 @@ async fn secure(
         handshake = timeout_at(deadline, acceptor.accept(stream)) => handshake,
         () = context.stop_handshakes.cancelled() => return None,
     };
-    let detail = match handshake {
+    let (reason, detail) = match handshake {
         Ok(Ok(stream)) => return Some(Stream::tls(stream)),
-        Ok(Err(error)) => format!("the TLS handshake failed: {error}"),
-        Err(_) => "the TLS handshake took longer than handshake_timeout".to_owned(),
+        Ok(Err(error)) => (Reason::Malformed, format!("the TLS handshake failed: {error}")),
+        Err(_) => {
+            (Reason::Truncated, "a time limit passed: the TLS handshake took longer than handshake_timeout".to_owned())
+        }
     };
-    refuse(origin, context, Reason::Malformed, &[], &detail).await;
+    refuse(origin, context, reason, &[], &detail).await;
     None
 }
 
