@@ -35,6 +35,9 @@ use crate::zico_store::Store;
 
 use super::{Bound, StartError};
 
+/// How long agents of a listener that has been changed or removed may take to shut down, while the daemon continues.
+const PROGRAM_GRACE: Duration = Duration::from_secs(300);
+
 /// What all listeners share.
 #[derive(Debug)]
 pub(super) struct Runtime {
@@ -181,8 +184,8 @@ impl ListenerHandle {
         }
     }
 
-    /// Stops it while the daemon continues. Traced programs have as long as `grace` to shut down, which this does not wait
-    /// for.
+    /// Stops it while the daemon continues. Traced programs have [`PROGRAM_GRACE`], or `grace` if that is longer, to shut
+    /// down, which this does not wait for.
     pub(super) async fn stopped_in_background(self, is_last: bool, grace: Duration, tasks: &TaskTracker) {
         let Some((_, draining)) = self.traced.clone() else { return self.stopped(is_last).await };
         let abort = self.abort.clone();
@@ -195,7 +198,7 @@ impl ListenerHandle {
                 draining.ended().await;
                 self.stopped(is_last).await;
             };
-            if timeout(grace, ended).await.is_err() {
+            if timeout(grace.max(PROGRAM_GRACE), ended).await.is_err() {
                 abort.cancel();
             }
         };

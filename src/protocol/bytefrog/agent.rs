@@ -13,7 +13,7 @@ const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Commands that wait until the agent has confirmed the one before them.
 const MAX_QUEUED: usize = 8;
 /// An agent that has opened its last data connection lets its buffers follow commands within this time.
-const SETTLING_TIME: Duration = Duration::from_millis(200);
+const SETTLING_TIME: Duration = Duration::from_secs(3);
 /// An agent that shuts down is suspended until it has reported so often that it has nothing to send …
 const QUIET_HEARTBEATS: u32 = 3;
 /// … and for this long at most.

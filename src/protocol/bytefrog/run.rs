@@ -143,7 +143,7 @@ impl Run {
             breaks: Breaks::default(),
             awaiting_rename: VecDeque::new(),
             waiting: UnresolvedEvents::default(),
-            reorder_buffer: options.is_ordered().then(|| ReorderBuffer::new()),
+            reorder_buffer: options.is_ordered().then(ReorderBuffer::new),
             open_calls: (options.calls != Calls::Events).then(|| OpenCalls::new(key, options.max_open_calls)),
             ready: VecDeque::new(),
             writer: EventWriter::new(version.names_threads()),
