@@ -30,6 +30,7 @@ mod peers;
 mod proxy;
 mod reload;
 mod service;
+mod shed;
 mod tap;
 mod tls;
 mod tls_reload;
