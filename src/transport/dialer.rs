@@ -70,6 +70,7 @@ impl Dialer {
             tasks,
             stop,
             abort,
+            last_writes: Arc::default(),
         };
         Dialer { name: name.into(), protocol, reconnect, context }
     }

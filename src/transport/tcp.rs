@@ -182,6 +182,7 @@ impl Listener {
             tasks: tasks.clone(),
             stop: stop.clone(),
             abort: abort.clone(),
+            last_writes: Arc::default(),
         };
         let serve = Arc::new(serve);
         let admission = Arc::new(Admission::new(&options, clock));
