@@ -72,7 +72,7 @@ fn traces_of_any_size_and_shape_take_bounded_memory() {
     drop(trace);
 
     // As many open records as a body can have: the excess is a loss, and the others are emitted.
-    let deep = gen2::open(1, 1).repeat(16 << 20 >> 2);
+    let deep = gen2::open(1, 1).repeat(4 << 20 >> 2);
     peak("open records", 160 * MIB, || {
         let (status, out) = submit(&mut offline, "/agent/submit/trc", &[OWN], &deep);
         assert_eq!((status, out.losses), (202, 1));
@@ -82,10 +82,10 @@ fn traces_of_any_size_and_shape_take_bounded_memory() {
 
     // Very many attributes of one record, in one item and in many.
     for (what, items) in [
-        ("attributes", gen2::attribute(10, int(1)).repeat(8 << 20 >> 2)),
+        ("attributes", gen2::attribute(10, int(1)).repeat(4 << 20 >> 2)),
         (
             "a long map",
-            gen2::attribute(10, [vec![0xBF], [int(1), int(1)].concat().repeat(8 << 20), vec![0xFF]].concat()),
+            gen2::attribute(10, [vec![0xBF], [int(1), int(1)].concat().repeat(2 << 20), vec![0xFF]].concat()),
         ),
         ("a long list", gen2::attribute(10, [vec![0x9F], vec![0; 16 << 20], vec![0xFF]].concat())),
     ] {
