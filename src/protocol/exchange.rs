@@ -23,6 +23,12 @@ pub trait Exchange: Send + Sync + 'static {
         false
     }
 
+    /// Recognises the first bytes of a connection that are no HTTP as another protocol that senders of this one may speak.
+    /// `None`: they are unknown. The detail of the loss then says so, and what to set.
+    fn recognise(&self, _first: &[u8]) -> Option<Foreign> {
+        None
+    }
+
     /// A head was received, and nothing of its body.
     fn admit(&self, head: &Head, now: Now) -> HeadDecision;
 
@@ -56,6 +62,15 @@ pub trait Work: Send + 'static {
 
     /// The response, when the outcome of the events is known.
     fn respond(self, outcome: RequestOutcome, now: Now) -> Response;
+}
+
+/// Another protocol than HTTP, by its first bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Foreign {
+    /// Which one it is, and what to do.
+    pub detail: &'static str,
+    /// So many bytes at the front contain no secret.
+    pub shown_bytes: usize,
 }
 
 /// What became of the events of a request.

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{sleep, sleep_until, timeout};
 use tracing::{debug, error};
 
 use crate::driver::{SessionDriver, Step};
@@ -24,6 +24,8 @@ const YIELD_BYTES: u64 = 512 * 1024;
 const QUIET: Duration = Duration::from_secs(1);
 /// How long a stopping daemon waits for the system to report further bytes.
 const LAST_READ_WAIT: Duration = Duration::from_millis(10);
+/// The longest wait of a peer that causes too much output while the daemon stops.
+const MAX_DRAIN_WAIT: Duration = Duration::from_millis(10);
 /// The most that is read after the session has closed.
 const MAX_LINGER_BYTES: u64 = 4 * 1024 * 1024;
 
@@ -45,6 +47,10 @@ pub(super) struct Connection<S: Session> {
     partial_message: Option<(u64, Duration)>,
     /// The session returned [`Flow::Close`].
     has_closed: bool,
+    /// The daemon or the listener stops, and the session still converses with its peer ([`Shutdown::Drain`]).
+    ///
+    /// [`Shutdown::Drain`]: crate::protocol::Shutdown::Drain
+    is_draining: bool,
 }
 
 /// Why a time limit passed.
@@ -74,6 +80,7 @@ impl<S: Session> Connection<S> {
             last_read: opened,
             partial_message: None,
             has_closed: false,
+            is_draining: false,
         }
     }
 
@@ -104,8 +111,10 @@ impl<S: Session> Connection<S> {
         self.throttle(wait).await;
         let mut bytes_since_yield = 0;
         loop {
-            if self.context.stop.is_cancelled() {
-                return self.drain_remaining().await;
+            if self.must_stop()
+                && let Some(end) = self.stop_session().await
+            {
+                return end;
             }
             match self.read().await {
                 None => {
@@ -265,7 +274,7 @@ impl<S: Session> Connection<S> {
             let (stream, driver) = (&self.stream, &mut self.driver);
             tokio::select! {
                 biased;
-                () = self.context.stop.cancelled() => return None,
+                () = self.context.stop.cancelled(), if !self.is_draining => return None,
                 () = poll_fn(|cx| driver.poll_wake(cx)) => return self.time_is_up(Due::Session { is_woken: true }).await,
                 _ = stream.readable(), if !is_stuck => return None,
                 () = sleep_until(until.unwrap_or_else(tokio::time::Instant::now)), if until.is_some() => {}
@@ -332,27 +341,36 @@ impl<S: Session> Connection<S> {
         self.input.is_stuck() || self.input.is_large() && self.context.memory.is_short(self.now().elapsed)
     }
 
-    /// Waits until the peer's address has earned its output. A stopping daemon does not wait.
+    /// Waits until the peer's address has earned its output. A stopping daemon hardly waits.
     async fn throttle(&mut self, wait: Option<Duration>) {
         let Some(wait) = wait else { return };
         debug!(?wait, "the peer causes too much output (amplification); reading on later");
         let since = self.now().elapsed;
-        let _ = timeout(wait, self.context.stop.cancelled()).await;
+        match self.is_draining {
+            true => sleep(wait.min(MAX_DRAIN_WAIT)).await,
+            false => drop(timeout(wait, self.context.stop.cancelled()).await),
+        }
         self.excuse(since);
     }
 
-    /// The daemon stops: reads what has already arrived, for a limited time, and shuts the session down.
-    async fn drain_remaining(&mut self) -> End {
+    /// The daemon or the listener stops, and the session does not know it yet.
+    fn must_stop(&self) -> bool {
+        self.context.stop.is_cancelled() && !self.is_draining
+    }
+
+    /// The daemon stops: reads what has already arrived, for a limited time, and shuts the session down. `None`: the
+    /// session still converses with its peer.
+    async fn stop_session(&mut self) -> Option<End> {
         let until = self.now().elapsed + self.context.options.close_linger;
         while self.now().elapsed < until {
             match self.read().await {
-                Some(Ok(0)) => return End::Closed,
+                Some(Ok(0)) => return Some(End::Closed),
                 Some(Ok(_)) => {
                     if let Some(end) = self.feed().await {
-                        return end;
+                        return Some(end);
                     }
                 }
-                Some(Err(_)) => return End::Reset,
+                Some(Err(_)) => return Some(End::Reset),
                 None if self.input.is_stuck() => break,
                 // Bytes that the system has and has not reported yet are reported within this time.
                 None => match timeout(LAST_READ_WAIT, self.stream.readable()).await {
@@ -361,10 +379,16 @@ impl<S: Session> Connection<S> {
                 },
             }
         }
-        match self.shut_down_session().await {
-            End::Stopped => self.read_until_closed().await,
-            end => end,
+        let Step { flow, batch, .. } = self.driver.shutdown(self.now());
+        self.hand_over(batch).await;
+        if !self.reply().await {
+            return Some(End::Reset);
         }
+        if flow == Flow::Close {
+            return Some(self.read_until_closed().await);
+        }
+        self.is_draining = true;
+        None
     }
 
     /// Ends our side of the connection and reads what the peer still sends. While the daemon stops, only what is there
@@ -395,38 +419,13 @@ impl<S: Session> Connection<S> {
         End::Stopped
     }
 
-    /// Sends the session's shutdown message, and lets it wait for the answer.
-    async fn shut_down_session(&mut self) -> End {
-        let Step { mut flow, batch, .. } = self.driver.shutdown(self.now());
-        self.hand_over(batch).await;
-        while self.reply().await && flow == Flow::Continue {
-            let until = self.driver.poll_timeout().map(|at| self.context.clock.instant(at));
-            tokio::select! {
-                biased;
-                _ = self.stream.readable() => match self.read().await {
-                    Some(Ok(0)) => return End::Closed,
-                    Some(Err(_)) => return End::Reset,
-                    Some(Ok(_)) => flow = self.receive().await,
-                    None if self.input.is_stuck() => return End::Stopped,
-                    None => {}
-                },
-                () = sleep_until(until.unwrap_or_else(tokio::time::Instant::now)) => {
-                    let step = self.driver.handle_timeout(self.now(), until.is_none());
-                    flow = step.flow;
-                    self.hand_over(step.batch).await;
-                }
-            }
-            while flow == Flow::Again {
-                flow = self.receive().await;
-            }
-        }
-        End::Stopped
-    }
-
     /// The session has closed: ends our side, and for a limited time reads what the peer still sends. So those bytes are
     /// counted, and the peer receives the last reply rather than a reset.
     async fn close(&mut self) -> End {
         self.has_closed = true;
+        if self.is_draining {
+            return self.read_until_closed().await;
+        }
         if self.stream.shut_down().await.is_err() {
             return End::Closed;
         }

@@ -68,6 +68,7 @@ impl Dialer {
             admitted_with: None,
             capture: None,
             tasks,
+            stop_handshakes: stop.clone(),
             stop,
             abort,
         };

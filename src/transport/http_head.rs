@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{timeout, timeout_at};
 
 use crate::event::{Loss, Origin, Reason};
-use crate::protocol::{Head, Response};
+use crate::protocol::{Foreign, Head, Response};
 
 use super::body::MAX_DRAINED_BYTES;
 use super::context::ConnectionContext;
@@ -63,10 +63,12 @@ pub(super) enum BadHead {
     Incomplete(&'static str),
 }
 
-/// Reports bytes that are no head, and everything behind them, as lost. `unread` is what hyper had received of them.
+/// Reports bytes that are no head, and everything behind them, as lost. `unread` is what hyper had received of them;
+/// `recognise` knows other protocols by their first bytes.
 pub(super) async fn report_bad_head(
     bad: BadHead,
     unread: &[u8],
+    recognise: impl FnOnce(&[u8]) -> Option<Foreign>,
     mut stream: Stream,
     origin: &Arc<Origin>,
     context: &ConnectionContext,
@@ -80,6 +82,19 @@ pub(super) async fn report_bad_head(
                 let _ = timeout(RESPONSE_TIMEOUT, stream.write_all(BAD_REQUEST)).await;
             }
             bytes += read_rest(&mut stream, &mut excerpt, context).await;
+            if let Some(foreign) = recognise(&excerpt) {
+                excerpt.truncate(foreign.shown_bytes);
+                context.counters.received(bytes);
+                let loss = Loss {
+                    reason: Reason::Unsupported,
+                    bytes,
+                    events: None,
+                    detail: foreign.detail,
+                    excerpt: &excerpt,
+                };
+                context.sender.send(context.loss(origin, 0, loss)).await;
+                return;
+            }
             (Reason::Malformed, format!("the peer does not send valid HTTP/1.1: {error}"))
         }
     };

@@ -13,6 +13,7 @@ use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work
 use super::agents::{Counters, Refusal, Whom};
 use super::body::{BodyState, TraceFault};
 use super::definitions::{self, Definitions};
+use super::delivered::Changes;
 use super::forms::{self, Unpacking};
 use super::ids;
 use super::normalize::{self, Context};
@@ -42,8 +43,8 @@ pub struct ZicoWork {
     received: UnixNanos,
     /// The sender's address.
     peer: Arc<str>,
-    /// Fingerprints of traces to remember once they are delivered.
-    fresh: Vec<super::delivered::Fingerprint>,
+    /// What is remembered of its traces once they are delivered.
+    changes: Changes,
     counters: Counters,
     /// Why the request goes to the quarantine.
     quarantine_reason: Option<String>,
@@ -74,7 +75,7 @@ impl ZicoWork {
             slot: None,
             received: now.unix,
             peer: "".into(),
-            fresh: Vec::new(),
+            changes: Changes::default(),
             quarantine_reason: None,
             answer: Response::empty(202),
         }
@@ -114,7 +115,7 @@ impl Work for ZicoWork {
         if let Some(slot) = &self.slot {
             let mut session = slot.lock();
             if outcome != RequestOutcome::Failed {
-                session.delivered.learn(&self.fresh);
+                session.delivered.apply(&self.changes);
             }
             let (agent, digest) = (session.agent.clone(), session.digest.clone());
             drop(session);
@@ -345,7 +346,13 @@ impl ZicoWork {
         };
         TraceReader {
             trace: resumed.unwrap_or_else(|| Trace::new(id, dialect)),
-            state: BodyState::new(context, self.shared.open_limits(), self.body().len(), known.is_some()),
+            state: BodyState::new(
+                context,
+                self.shared.open_limits(),
+                self.body().len(),
+                known.is_some(),
+                self.shared.options.max_remembered,
+            ),
             host: None,
             is_flushing: false,
             fault: None,
@@ -422,7 +429,7 @@ impl ZicoWork {
             }
         }
         out.decoded_bytes += (body.len() as u64).saturating_sub(state.lost);
-        self.fresh = state.fresh;
+        self.changes = state.changes;
     }
 
     /// Refuses the request.
