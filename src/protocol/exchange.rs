@@ -5,11 +5,13 @@
 //! failed. Nothing here waits or knows a socket.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::codec::http::Head;
 use crate::event::Reason;
+use crate::memory::MemoryBudget;
 
 use super::{Flow, Now, Output};
 
@@ -32,8 +34,9 @@ pub trait Exchange: Send + Sync + 'static {
     /// A head was received, and nothing of its body.
     fn admit(&self, head: &Head, now: Now) -> HeadDecision;
 
-    /// An admitted request was received completely.
-    fn work(&self, request: Request, now: Now) -> Self::Work;
+    /// An admitted request was received completely. What it needs beside its body it takes of `memory`, that of the peer's
+    /// address. None: of the memory of the exchange.
+    fn work(&self, request: Request, memory: Option<&Arc<MemoryBudget>>, now: Now) -> Self::Work;
 
     /// Called about once a second: writes what is due. [`Flow::Again`]: take the events and call again.
     fn tick(&self, _now: Now, _out: &mut Output) -> Flow {

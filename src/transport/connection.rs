@@ -8,10 +8,11 @@ use std::time::Duration;
 use tokio::time::{sleep, sleep_until, timeout};
 use tracing::{debug, error};
 
-use crate::driver::{SessionDriver, Step};
+use crate::driver::{Abandoned, SessionDriver, Step};
 use crate::event::{Batch, Loss, Origin, Reason};
 use crate::explain::Explain;
 use crate::log_throttle::LogThrottle;
+use crate::memory::MemoryLease;
 use crate::protocol::{Awaiting, End, Flow, Now, Session};
 
 use super::context::ConnectionContext;
@@ -28,6 +29,12 @@ const LAST_READ_WAIT: Duration = Duration::from_millis(10);
 const MAX_DRAIN_WAIT: Duration = Duration::from_millis(10);
 /// The most that is read after the session has closed.
 const MAX_LINGER_BYTES: u64 = 4 * 1024 * 1024;
+
+/// After the time in which the connections that are given up write what they hold, those that are still to come have so much
+/// time together to write one batch each.
+const FIRST_CALL_TIME: Duration = Duration::from_millis(250);
+/// Memory for the next batch of a connection that is given up.
+const LAST_BATCH_BYTES: usize = 256 << 10;
 
 /// Throttles the log line about aborted connections.
 static ABORTED: LogThrottle = LogThrottle::new();
@@ -405,7 +412,9 @@ impl<S: Session> Connection<S> {
                 Some(Ok(0)) => return End::Closed,
                 Some(Err(_)) => return End::Reset,
                 Some(Ok(_)) => while self.receive().await == Flow::Again {},
-                None if self.input.is_stuck() || self.context.sender.is_stopping() => return End::Stopped,
+                // There is no memory for what has arrived.
+                None if self.input.is_stuck() => break,
+                None if self.context.sender.is_stopping() => return End::Stopped,
                 None => tokio::select! {
                     () = sleep_until(until) => break,
                     _ = self.stream.readable() => {}
@@ -453,12 +462,13 @@ impl<S: Session> Connection<S> {
     }
 
     /// Hands batches over after the connection's task has ended.
-    fn send_detached(&self, batches: Vec<Batch>) {
+    fn send_detached(&self, batches: Vec<Batch>, lease: MemoryLease) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         // The task keeps the context, and so the lease with which the connection was admitted: there are never more such
         // tasks than connections.
         let context = self.context.clone();
         let send = async move {
+            let _held = lease;
             for batch in batches {
                 context.sender.send(batch).await;
             }
@@ -477,14 +487,31 @@ impl<S: Session> Drop for Connection<S> {
         let has_panicked = std::thread::panicking();
         let cause = if has_panicked { "a bug of ours" } else { "no time was left" };
         let detail = format!("the connection was aborted: {cause}");
-        let (batches, lost) = self.driver.abandon(self.now(), has_panicked, &detail);
-        if lost > 0
+        let now = self.now();
+        let mut lease = self.context.memory.passing(0);
+        let until = self.context.last_writes.until(now.elapsed);
+        let clock = self.context.clock;
+        let may_continue = |bytes: usize| {
+            // Most connections hold little: one call for each, even if others have taken all the time.
+            let until = if bytes == 0 { until + FIRST_CALL_TIME } else { until };
+            clock.now().elapsed < until && lease.try_resize((bytes + LAST_BATCH_BYTES) as u64)
+        };
+        let Abandoned { batches, lost_bytes, is_cut } = self.driver.abandon(now, has_panicked, &detail, may_continue);
+        if (lost_bytes > 0 || is_cut)
             && let Some(suppressed) = ABORTED.permit()
         {
-            error!(bytes = lost, cause, suppressed, "a connection was aborted; its bytes are lost");
+            let listener = &*self.driver.origin().listener;
+            error!(
+                listener,
+                bytes = lost_bytes,
+                is_cut,
+                cause,
+                suppressed,
+                "a connection was aborted; its bytes, and with is_cut further events that it held, are lost"
+            );
         }
         if !batches.is_empty() {
-            self.send_detached(batches);
+            self.send_detached(batches, lease);
         }
     }
 }

@@ -71,6 +71,7 @@ impl Dialer {
             stop_handshakes: stop.clone(),
             stop,
             abort,
+            last_writes: Arc::default(),
         };
         Dialer { name: name.into(), protocol, reconnect, context }
     }

@@ -206,6 +206,7 @@ impl Listener {
             stop: stop.clone(),
             stop_handshakes: if draining.is_some() { abort.clone() } else { stop.clone() },
             abort: abort.clone(),
+            last_writes: Arc::default(),
         };
         let serve = Arc::new(serve);
         let admission = Arc::new(Admission::new(&options, clock));

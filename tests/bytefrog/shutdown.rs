@@ -68,7 +68,12 @@ fn assert_unharmed(sent: io::Result<Sent>, stopped: &Stopped, what: &str) {
     let Stopped { events, totals } = stopped;
     assert!(losses(events).is_empty(), "{what}: {:?}", losses(events));
     assert_eq!(outcomes(events), ["complete"], "{what}");
-    assert_eq!(events.len() as u64, sent.events, "{what}: {totals}");
+    // On a busy machine heartbeats may be late.
+    let is_health = |event: &&Value| {
+        ["bytefrog.agent.unhealthy", "bytefrog.agent.recovered"].iter().any(|name| event["name"] == *name)
+    };
+    let of_agent = events.iter().filter(|event| !is_health(event)).count();
+    assert_eq!(of_agent as u64, sent.events, "{what}: {totals}");
     assert_eq!(totals.listeners[0].bytes_in, sent.bytes, "{what}: {totals}");
 }
 

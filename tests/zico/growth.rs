@@ -1,5 +1,6 @@
 //! Work grows with the bytes received, whatever they are: adversarial bodies of size n and 2n.
 
+use crate::agent_store::limits::registrations;
 use crate::growth_support::{Case, assert_linear, requests};
 use crate::zico_support::cbor::{array, gen1, gen2, int, map, null, reference, tag, text};
 use tributary::memory::MemoryBudget;
@@ -103,6 +104,8 @@ fn twice_the_bodies_are_at_most_two_and_a_half_times_the_work() {
             let outer = [gen1::open(0, 9), gen1::begin(5, 2), copies, gen1::close(9000, 1)].concat();
             (0..n).map(|_| ("trc", call(0, 3))).chain([("trc", outer)]).collect()
         }),
+        // A scan of the table with each registration would make it quadratic.
+        Case::new("registrations beside more and more agents", 12, registrations),
         case("strings and methods defined again and again, and used", 300, GEN2, |n| {
             let strings = repeat(n, |at| gen2::string(at % 3 + 1, &at.to_string()));
             let methods = repeat(n, |at| gen2::method(at + 1, [1, 2, 3]));

@@ -6,7 +6,7 @@ use crate::live::{Daemon, within};
 use crate::zico_support::client::{Reply, ask, converse, listener, post, quarantined, reply};
 use crate::zico_support::compare::compare;
 use crate::zico_support::offline::Offline;
-use crate::zico_support::{Case, case, cases};
+use crate::zico_support::{Case, DEEPEST, case, cases};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -29,7 +29,8 @@ fn minimal() -> (Vec<u8>, Vec<u8>) {
 
 #[tokio::test]
 async fn every_recorded_conversation_gets_its_answers_and_gives_the_expected_spans() {
-    for case in cases() {
+    // The deepest one is decoded without a socket, and 20,000 nested calls with one.
+    for case in cases().into_iter().filter(|case| case.name != DEEPEST) {
         let directory = tempfile::tempdir().unwrap();
         let (answers, rest) = converse(&case, &listener(directory.path(), ""), directory.path()).await;
         compare(&case, &answers, &rest);

@@ -437,7 +437,7 @@ mod tests {
         continuing.handle_command(Command::Unpause, SECOND).unwrap();
         assert_eq!(continuing.drain(SECOND), [6]);
         let mut suspended = settled(Mode::Suspended);
-        assert_eq!(suspended.drain(SECOND), []);
+        assert_eq!(suspended.drain(SECOND), b"");
         assert_eq!(suspended.poll_drain(SECOND + MAX_SUSPENSION), STOP);
         assert!(settled(Mode::ShuttingDown).drain(SECOND).is_empty());
         let mut untraced = settled(Mode::Tracing);
@@ -452,11 +452,11 @@ mod tests {
         for buffers in [0, 5, 0, 0] {
             agent.count_buffers(buffers);
             agent.heartbeat(Mode::Suspended, SECOND);
-            assert_eq!(agent.poll_drain(SECOND), []);
+            assert_eq!(agent.poll_drain(SECOND), b"");
         }
         agent.count_buffers(0);
         assert_eq!(agent.poll_drain(SECOND), [3]);
-        assert_eq!(agent.poll_drain(9 * SECOND), []);
+        assert_eq!(agent.poll_drain(9 * SECOND), b"");
     }
 
     #[test]
@@ -467,7 +467,7 @@ mod tests {
         assert!(agent.data_hello());
         agent.data_arrived(SECOND);
         agent.heartbeat(Mode::Tracing, SECOND + SETTLING_TIME / 2);
-        assert_eq!(agent.poll_drain(SECOND), []);
+        assert_eq!(agent.poll_drain(SECOND), b"");
         agent.heartbeat(Mode::Tracing, SECOND + SETTLING_TIME);
         assert_eq!(agent.poll_drain(2 * SECOND), [6]);
         assert_eq!(agent.poll_drain(2 * SECOND + MAX_SUSPENSION), [3]);

@@ -119,6 +119,10 @@ impl BytefrogSession {
 
 impl Session for BytefrogSession {
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+        if let State::Control(member) | State::Data(member) = &self.state {
+            // The driver has handed over what the last call wrote.
+            lock(&member.run).handed_over(member.source);
+        }
         let expanded = out.batch.total_expanded_bytes();
         let mut consumed = 0;
         let flow = loop {
@@ -366,7 +370,6 @@ impl BytefrogSession {
         let emit_definitions = self.hq.emit_definitions();
         let mut run = lock(&member.run);
         run.set_now(now);
-        run.handed_over(member.source);
         let written = run.written_bytes;
         let mut at = 0;
         let mut waits_for_writer = 0;

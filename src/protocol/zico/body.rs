@@ -178,7 +178,9 @@ impl TraceFault {
                 (Reason::TooLarge, *offset, detail)
             }
             TraceFault::NoMemory { offset } => {
-                let detail = format!("at {offset}: the memory for requests is used up (limits.memory_bytes)");
+                let detail = format!(
+                    "at {offset}: the memory for requests is used up (limits.memory_bytes, limits.memory_per_address)"
+                );
                 (Reason::Failed, *offset, detail)
             }
         }

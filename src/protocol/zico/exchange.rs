@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::event::Reason;
-use crate::memory::MemoryBudget;
+use crate::memory::{MemoryBudget, MemoryLease};
 use crate::protocol::{Exchange, Flow, Foreign, Head, HeadDecision, Now, Output, Request, Response};
 
 use super::agents::{Agents, Recorded};
@@ -121,10 +121,11 @@ impl Exchange for ZicoExchange {
         }
     }
 
-    fn work(&self, request: Request, now: Now) -> ZicoWork {
+    fn work(&self, request: Request, memory: Option<&Arc<MemoryBudget>>, now: Now) -> ZicoWork {
         // Only admitted requests get here, and they have a route.
         let route = Route::read(request.head.path()).unwrap_or(Route::Form);
-        ZicoWork::new(request, route, now, self.shared.clone())
+        let lease = memory.unwrap_or(&self.shared.budget).passing(MemoryLease::FLOOR);
+        ZicoWork::new(request, route, now, lease, self.shared.clone())
     }
 
     fn tick(&self, now: Now, out: &mut Output) -> Flow {

@@ -62,9 +62,9 @@ enum Stage {
 }
 
 impl ZicoWork {
-    pub(super) fn new(request: Request, route: Route, now: Now, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(request: Request, route: Route, now: Now, lease: MemoryLease, shared: Arc<Shared>) -> Self {
         ZicoWork {
-            lease: shared.budget.passing(MemoryLease::FLOOR),
+            lease,
             unearned: request.body.len() as u64,
             counters: Counters { requests: 1, bytes: request.body.len() as u64, ..Counters::default() },
             shared,
@@ -423,7 +423,9 @@ impl ZicoWork {
             let (reason, offset, detail) = fault.loss();
             state.lose(reason, (offset, body.len()), None, &detail, body, out);
             if let TraceFault::NoMemory { .. } = fault {
-                self.answer = Response::unavailable("the memory for requests is used up (limits.memory_bytes)");
+                self.answer = Response::unavailable(
+                    "the memory for requests is used up (limits.memory_bytes, limits.memory_per_address)",
+                );
             } else {
                 self.quarantine_reason = Some(detail);
             }
@@ -445,7 +447,7 @@ impl ZicoWork {
     }
 
     fn out_of_memory(&mut self, out: &mut Output) {
-        let detail = "the memory for requests is used up (limits.memory_bytes)";
+        let detail = "the memory for requests is used up (limits.memory_bytes, limits.memory_per_address)";
         self.answer = Response::unavailable(detail);
         self.lose_whole(Reason::Failed, detail, out);
     }

@@ -92,7 +92,7 @@ impl Offline {
     pub fn ask_undelivered(&mut self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> u16 {
         let now = self.now();
         let request = self.request(path, headers, body);
-        let mut work = self.exchange.work(request, now);
+        let mut work = self.exchange.work(request, None, now);
         let mut out = tributary::protocol::Output::new(tributary::event::BatchBuilder::new(self.origin()));
         while work.step(now, &mut out) == tributary::protocol::Flow::Again {
             out.batch.take();

@@ -8,7 +8,6 @@ use tributary::protocol::zico::agents::{Agents, Counters, Refusal, Registered, R
 use tributary::zico_store::{Store, StoreOptions, forget, list, path};
 
 use super::{ADDRESS, at, in_dir, named, open, register, session};
-use crate::growth_support::{Case, assert_linear};
 
 #[test]
 fn a_key_too_many_replaces_one_without_a_session_and_then_the_oldest() {
@@ -259,7 +258,7 @@ fn a_new_name_replaces_the_agent_of_its_own_address_that_was_unused_for_longest(
 }
 
 /// Registers agents in a file that has a hundred times as many already, of many networks.
-fn registrations(size: u64) -> impl FnOnce() {
+pub(crate) fn registrations(size: u64) -> impl FnOnce() {
     let dir = tempfile::tempdir().unwrap();
     let options = StoreOptions { max_agents: 1_000_000, max_agents_per_address: 1_000_000, ..in_dir(dir.path()) };
     drop(open(&options));
@@ -279,10 +278,4 @@ fn registrations(size: u64) -> impl FnOnce() {
         assert_eq!(flood(&store, ADDRESS, size as usize, at(1)), size as usize);
         drop((store, dir));
     }
-}
-
-#[test]
-fn a_registration_does_not_cost_more_when_more_agents_are_registered() {
-    let cases = [Case::new("registrations beside more and more agents", 12, registrations)];
-    assert_linear(a_registration_does_not_cost_more_when_more_agents_are_registered, &cases);
 }

@@ -1,7 +1,7 @@
 //! Registered agents in their file: recognised agents, valid keys, restarts.
 
 mod file;
-mod limits;
+pub(crate) mod limits;
 
 use std::fs;
 use std::path::Path;
