@@ -6,7 +6,8 @@
 //!   7  cli                                   commands, arguments, exit codes
 //!   6  server  admin  config                 start, reload and stop; the admin endpoint; which components there are
 //!   5  transport  driver  decode             sockets, tasks and clocks; sessions driven with and without sockets
-//!   4  pipeline  sink  zico_store            queues and accounting; encoders, files, streams; registered agents
+//!   4  pipeline  sink                        queues and accounting; encoders, files, streams
+//!      zico_store  rbkit_store               registered agents; profiles that were switched on
 //!   3  protocol                              sessions: bytes and time in, events and replies out; no I/O
 //!   2  explain  profile                      annotated bytes; flame graphs and heap tables
 //!   1  codec  memory  options                bounded readers; the memory budget; the checked option reader
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+mod blocking;
 pub mod capture;
 pub mod cli;
 pub mod codec;
@@ -33,6 +35,7 @@ pub mod options;
 pub mod pipeline;
 pub mod profile;
 pub mod protocol;
+pub mod rbkit_store;
 pub mod server;
 pub mod simulate;
 pub mod sink;

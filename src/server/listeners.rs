@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::commands::{BytefrogAgents, Directory, Processes};
 use crate::config::{ListenerConfig, ProtocolOptions};
@@ -22,10 +23,11 @@ use crate::pipeline::accounting::{Accounting, ListenerCounters};
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
-use crate::protocol::rbkit::{Agent, AgentOptions, Control, Subscription};
+use crate::protocol::rbkit::{Agent, AgentOptions, Command, Control, PendingUndo, Subscription, UndoStore};
 use crate::protocol::zico::ZicoExchange;
 use crate::protocol::zico::agents::{Agents, Recorded};
 use crate::protocol::{Protocol, rbkit};
+use crate::rbkit_store::ProfileStore;
 use crate::transport::capture::Capture;
 use crate::transport::clock::Clock;
 use crate::transport::dialer::{Dialer, Finish, NothingToFinish};
@@ -62,6 +64,9 @@ pub(super) struct BoundListener {
     socket: Option<Socket>,
     /// The registered agents, for protocols whose agents register.
     agents: Option<Arc<dyn Agents>>,
+    /// The processes that it connects to, and the store of what is switched on in them.
+    processes: Vec<Agent>,
+    profiles: Option<Arc<ProfileStore>>,
     /// The traced programs of the listener whose socket it takes over.
     runs: Option<Hq>,
     counters: Arc<ListenerCounters>,
@@ -75,6 +80,8 @@ pub(super) struct ListenerHandle {
     /// its queue.
     socket: Option<Socket>,
     agents: Option<Arc<dyn Agents>>,
+    /// The processes that it connects to.
+    processes: Vec<Agent>,
     tls: Option<Tls>,
     counters: Arc<ListenerCounters>,
     stop: CancellationToken,
@@ -97,8 +104,10 @@ impl BoundListener {
         let _entered = decoding.enter();
         let ListenerConfig { name, listen, options, protocol } = config;
         let counters = accounting.listener(name, protocol.protocol());
+        let (processes, profiles) = open_processes(name, protocol)?;
         let Some(listen) = listen else {
-            return Ok(BoundListener { listener: None, socket: None, agents: None, runs: None, counters });
+            let (socket, agents, runs) = (None, None, None);
+            return Ok(BoundListener { listener: None, socket, agents, processes, profiles, runs, counters });
         };
         let open = || {
             let socket = socket.map_or_else(|| tcp::bind(*listen), Ok)?;
@@ -108,7 +117,13 @@ impl BoundListener {
         };
         let (listener, second) =
             open().map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })?;
-        Ok(BoundListener { listener: Some(listener), socket: Some(second), agents: None, runs: None, counters })
+        let (listener, socket, agents, runs) = (Some(listener), Some(second), None, None);
+        Ok(BoundListener { listener, socket, agents, processes, profiles, runs, counters })
+    }
+
+    /// The processes that it connects to.
+    pub(super) fn processes(&self) -> &[Agent] {
+        &self.processes
     }
 
     /// Takes over the socket of `running`: its traced programs open their data connections here.
@@ -138,6 +153,22 @@ impl BoundListener {
         self.agents = Some(known.map_or_else(open, Ok)?);
         Ok(())
     }
+}
+
+/// The processes of an `rbkit` listener, and the store of what is switched on in them.
+fn open_processes(
+    name: &str,
+    protocol: &ProtocolOptions,
+) -> Result<(Vec<Agent>, Option<Arc<ProfileStore>>), StartError> {
+    let ProtocolOptions::Rbkit(options) = protocol else { return Ok((Vec::new(), None)) };
+    let open = |state_dir: &PathBuf| {
+        ProfileStore::open(state_dir, name)
+            .map_err(|source| StartError { part: format!("the state_dir of listener {name}"), source })
+    };
+    let profiles = options.state_dir.as_ref().map(open).transpose()?;
+    let store = || profiles.clone().map(|store| store as Arc<dyn UndoStore>);
+    let processes = options.agents.iter().map(|agent| Agent::with_store(agent.clone(), store())).collect();
+    Ok((processes, profiles))
 }
 
 impl fmt::Debug for ListenerHandle {
@@ -181,6 +212,23 @@ impl ListenerHandle {
                 self.config.name == config.name && old.state_dir == new.state_dir
             }
             _ => false,
+        }
+    }
+
+    /// The processes that it connects to.
+    pub(super) fn processes(&self) -> &[Agent] {
+        &self.processes
+    }
+
+    /// Lets other listeners that connect to the same processes undo what it has switched on. Call it before it stops.
+    pub(super) fn hand_over<'a>(&self, successors: impl Iterator<Item = &'a Agent> + Clone) {
+        for agent in &self.processes {
+            let is_same = |other: &&Agent| other.options().request == agent.options().request;
+            // Of several, the one that keeps most of it switched on.
+            let successor = successors.clone().filter(is_same).max_by_key(|other| other.options().enable.len());
+            if let Some(successor) = successor {
+                agent.hand_over(successor);
+            }
         }
     }
 
@@ -230,12 +278,13 @@ impl Runtime {
     /// Lets a listener serve.
     pub(super) fn serve(&self, bound_listener: BoundListener, config: &ListenerConfig) -> ListenerHandle {
         let _entered = self.decoding.enter();
-        let BoundListener { listener, socket, agents, runs, counters } = bound_listener;
+        let BoundListener { listener, socket, agents, processes, profiles, runs, counters } = bound_listener;
         let mut running = ListenerHandle {
             config: config.clone(),
             address: listener.as_ref().and_then(|listener| listener.address().ok()),
             socket,
             agents: agents.clone(),
+            processes,
             tls: listener.as_ref().and_then(Listener::tls),
             counters: counters.clone(),
             stop: self.stop.child_token(),
@@ -288,6 +337,7 @@ impl Runtime {
             (ProtocolOptions::Rbkit(options), listener) => {
                 let sender = sender.with_max_wait(options.max_stall);
                 let options = Arc::new(options);
+                log_profiles(&config.name, &options, profiles.as_deref());
                 self.dial(&mut running, &options, counters, sender.clone(), capture, &memory);
                 let Some(listener) = listener else { return running };
                 // A peer that connects to this listener publishes, and cannot be asked for its name.
@@ -322,13 +372,14 @@ impl Runtime {
         let dialer = Dialer::new(&config.name, Protocol::Rbkit, reconnect, own, counters, hand_over, tasks, tokens)
             .recorded(capture)
             .within(memory.clone());
-        let agents: Vec<_> = options.agents.iter().cloned().map(Agent::new).collect();
+        let agents = running.processes.clone();
         let max_message_bytes = config.options.max_message_bytes;
+        let has_store = options.state_dir.is_some();
         for agent in &agents {
             if let Some(address) = agent.options().request.clone() {
                 let (undone, agent, options) = (agent.clone(), agent.clone(), options.clone());
                 let make = move || Control::new(agent.clone(), options.clone());
-                let undo = UndoProfiles { listener: config.name.clone(), agent: undone };
+                let undo = UndoProfiles { listener: config.name.clone(), agent: undone, has_store };
                 running.tasks.push(tokio::spawn(dialer.clone().keep(address, make, undo)));
             }
             if let Some(address) = agent.options().publish.clone() {
@@ -341,32 +392,81 @@ impl Runtime {
     }
 }
 
+/// Logs what a kill of the daemon does to profiles, and what the store has of processes that are not in the configuration.
+fn log_profiles(listener: &str, options: &rbkit::Options, store: Option<&ProfileStore>) {
+    let has_request = |agent: &AgentOptions| agent.request.is_some();
+    let Some(store) = store else {
+        if options.agents.iter().any(has_request) {
+            info!(
+                listener,
+                "no state_dir: after a kill or a crash of the daemon, profiles that it has switched on stay on"
+            );
+        }
+        return;
+    };
+    let is_configured = |pending: &PendingUndo| {
+        options.agents.iter().any(|agent| agent.request.as_deref() == Some(pending.request.as_str()))
+    };
+    for pending in store.all().iter().filter(|pending| !is_configured(pending)).take(MAX_UNDO_WARNINGS) {
+        let (peer, pid, commands) = (&pending.request, pending.process.pid, listed(&pending.commands));
+        warn!(
+            listener,
+            peer,
+            pid,
+            commands,
+            "a profile may be on in a process that this listener does not connect to any more; send it these commands"
+        );
+    }
+}
+
+/// The most log lines about processes that are not in the configuration.
+const MAX_UNDO_WARNINGS: usize = 20;
+
 /// Undoes what a listener has switched on in a process, when the daemon stops.
 struct UndoProfiles {
     listener: String,
     agent: Agent,
+    /// Another daemon can do what is left.
+    has_store: bool,
 }
 
 impl Finish for UndoProfiles {
     fn is_done(&self) -> bool {
-        self.agent.undo_commands().is_empty()
+        self.agent.undo_commands().0.is_empty()
     }
 
     fn end(self, is_late: bool) {
         self.agent.abandon_undo();
-        let commands = self.agent.undo_commands();
+        let (commands, unanswered) = self.agent.undo_commands();
         if commands.is_empty() || !is_late {
             return;
         }
-        let commands = commands.iter().map(|command| command.as_str()).collect::<Vec<_>>().join(", ");
         let status = self.agent.status();
-        let (peer, pid) = (status.request.unwrap_or_default(), status.pid);
-        warn!(
-            listener = self.listener,
-            peer,
-            pid,
-            commands,
-            "a profile is left on: the process did not answer within the grace period; send it these commands"
-        );
+        let (listener, peer, pid) = (self.listener, status.request.unwrap_or_default(), status.pid);
+        let (commands, unanswered) = (listed(&commands), listed(&unanswered));
+        if self.has_store {
+            warn!(
+                listener,
+                peer,
+                pid,
+                commands,
+                unanswered,
+                "a profile is left on: the process did not answer within the grace period; the next daemon with this \
+                 state_dir sends these commands"
+            );
+        } else {
+            warn!(
+                listener,
+                peer,
+                pid,
+                commands,
+                unanswered,
+                "a profile is left on: the process did not answer within the grace period; send it these commands"
+            );
+        }
     }
+}
+
+fn listed(commands: &[Command]) -> String {
+    commands.iter().map(|command| command.as_str()).collect::<Vec<_>>().join(", ")
 }

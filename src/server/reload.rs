@@ -97,6 +97,15 @@ impl Server {
         }
         self.reload_sinks(&old, &mut reloaded).await;
 
+        // Before one listener stops what another one sees as switched on.
+        let is_kept = |running: &&ListenerHandle| config.listeners.contains(&running.config);
+        let kept_processes = self.listeners.iter().filter(is_kept).flat_map(ListenerHandle::processes);
+        let new_processes = bound_listeners.iter().flat_map(|(bound_listener, ..)| bound_listener.processes());
+        let successors = kept_processes.chain(new_processes);
+        for ended in self.listeners.iter().filter(|running| !is_kept(running)) {
+            ended.hand_over(successors.clone());
+        }
+
         let mut kept = Vec::new();
         let mut stores = Vec::new();
         for running in std::mem::take(&mut self.listeners) {

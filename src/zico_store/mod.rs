@@ -25,6 +25,7 @@ use std::thread::{self, JoinHandle};
 
 use tracing::warn;
 
+use crate::blocking;
 use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
 use crate::protocol::zico::agents::{
@@ -75,10 +76,10 @@ impl Drop for Store {
 impl Agents for Store {
     fn register(&self, asked: &Registration, address: &str, now: UnixNanos) -> Result<Registered, Refusal> {
         let shared = &*self.shared;
-        if shared.admitted.as_ref().is_some_and(|keys| !blocking(|| keys.admit(&asked.rkey))) {
+        if shared.admitted.as_ref().is_some_and(|keys| !blocking::run(|| keys.admit(&asked.rkey))) {
             return Err(Refusal::Denied("the registration key is not accepted here"));
         }
-        blocking(|| {
+        blocking::run(|| {
             let rkey = shared.digests.digest(&asked.rkey);
             let registered = shared.register(asked, &rkey, address, millis(now))?;
             // The agent may have changed its name, and others may have been removed.
@@ -89,7 +90,7 @@ impl Agents for Store {
 
     fn open(&self, asked: &Opening, now: UnixNanos) -> Result<Opened, Refusal> {
         let shared = &*self.shared;
-        let opened = blocking(|| shared.open_session(asked, millis(now)))?;
+        let opened = blocking::run(|| shared.open_session(asked, millis(now)))?;
         shared.marks.use_session(&opened.session, None, millis(now));
         Ok(opened)
     }
@@ -135,13 +136,4 @@ fn spawn_writer(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
             }
         }
     })
-}
-
-/// Runs work that waits for a disk, so that other tasks of this thread continue on another thread.
-fn blocking<T>(work: impl FnOnce() -> T) -> T {
-    use tokio::runtime::{Handle, RuntimeFlavor};
-    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-        _ => work(),
-    }
 }

@@ -13,7 +13,7 @@ const LAYERS: &[(u32, &[&str])] = &[
     (7, &["cli", "main", "lib"]),
     (6, &["server", "admin", "config", "health", "commands"]),
     (5, &["transport", "driver", "decode", "capture"]),
-    (4, &["pipeline", "sink", "zico_store"]),
+    (4, &["pipeline", "sink", "zico_store", "rbkit_store", "blocking"]),
     (3, &["protocol", "simulate"]),
     (2, &["explain", "profile"]),
     (1, &["codec", "memory", "options"]),
@@ -33,6 +33,8 @@ const SIBLINGS: &[(&str, &str, &str)] = &[
     ("transport", "capture", "the transport writes the format that `decode` and `replay` read"),
     ("decode", "driver", "sessions without sockets are driven by the same code"),
     ("pipeline", "sink", "the pipeline drives sinks"),
+    ("rbkit_store", "blocking", "stores wait for a disk"),
+    ("zico_store", "blocking", "stores wait for a disk"),
     ("simulate", "protocol", "names of protocols; simulated agents share no code with decoders"),
     ("memory", "options", "limits are read from the configuration"),
 ];

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::endless_support::http::{ask, listener, plain, put, quarantined, reply, send, sha512};
 use crate::endless_support::{Case, assert_events, cases, comparable, expected_events, gunzip, http_cases, unix_nanos};
+use crate::live::binary::run;
 use crate::live::{Daemon, within};
 use serde_json::Value;
 use tokio::io::AsyncReadExt;
@@ -173,6 +174,37 @@ async fn uploads_may_have_a_path_prefix() {
     let refused = stopped.events.iter().filter(|event| is_loss(event)).collect::<Vec<_>>();
     assert_eq!(refused.len(), 2, "bytes that came with a refused request are told");
     assert!(refused.iter().all(|loss| loss["loss"]["reason"] == "unsupported"));
+}
+
+/// Without the option, `decode` names it; with what it names, it reads the file.
+#[tokio::test]
+async fn a_quarantined_request_with_a_path_prefix_is_decoded_with_the_option_that_decode_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&listener(directory.path(), "path_prefix = \"/eos/prod\"")).await;
+    let unreadable = String::from_utf8(plain(3, b"no bundle")).unwrap().replace("PUT /", "PUT /eos/prod/");
+    let mut stream = daemon.connect().await;
+    assert_eq!(within("the answer", ask(&mut stream, unreadable.as_bytes())).await.status, 200);
+    let live = daemon.stop().await.events;
+    let files = std::fs::read_dir(directory.path().join("test")).unwrap();
+    let file = files.map(|file| file.unwrap().path().display().to_string()).next().unwrap();
+    let named = decode(&[&file]);
+    let detail = named[0]["loss"]["detail"].as_str().unwrap();
+    let (_, option) = detail.rsplit_once("decode with ").unwrap_or_else(|| panic!("{detail}"));
+    let arguments: Vec<&str> = option.split(' ').chain([&*file]).collect();
+    assert_eq!(arguments[..2], ["-o", "path_prefix=/eos/prod"]);
+    let events = decode(&arguments);
+    assert_eq!(events.len(), live.len());
+    assert_eq!(events[0]["loss"], live[0]["loss"]);
+    // The other way round: the option is set, and the request has no prefix.
+    let other = directory.path().join("other.http");
+    std::fs::write(&other, plain(3, b"no bundle")).unwrap();
+    let named = decode(&["-o", "path_prefix=/eos/prod", other.to_str().unwrap()]);
+    assert!(named[0]["loss"]["detail"].as_str().unwrap().ends_with("decode with -o path_prefix="), "{named:?}");
+}
+
+/// The events that `tributary decode endless` writes with these arguments.
+fn decode(arguments: &[&str]) -> Vec<Value> {
+    run(&[&["decode", "endless"], arguments].concat()).events()
 }
 
 #[tokio::test]

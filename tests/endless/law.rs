@@ -70,16 +70,16 @@ fn every_truncation_of_every_bundle_is_accounted_for() {
     }
 }
 
+/// Every bit of the smallest bundle, and two of each byte of the others, all bits in turn.
 #[test]
-fn every_flipped_bit_of_some_bundles_is_a_loss_or_changes_a_value() {
+fn flipped_bits_of_some_bundles_are_a_loss_or_change_a_value() {
     let exchange = exchange();
-    for case in
-        CASES.iter().filter(|case| ["v3-base", "v2-mixed", "v0-mixed", "v3-mixed"].contains(&case.name.as_str()))
-    {
-        for bit in 0..case.body.len() * 8 {
+    for (name, bits) in [("v3-base", 8), ("v2-mixed", 2), ("v0-mixed", 2), ("v3-mixed", 2)] {
+        let case = CASES.iter().find(|case| case.name == name).unwrap();
+        for (byte, bit) in (0..case.body.len()).flat_map(|byte| (0..bits).map(move |bit| (byte, bit))) {
             let mut body = case.body.clone();
-            body[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(plain(&exchange, case.version(), &body).0, 200, "{} {bit}", case.name);
+            body[byte] ^= 1 << ((byte + bit * 8 / bits) % 8);
+            assert_eq!(plain(&exchange, case.version(), &body).0, 200, "{name}: byte {byte}, bit {bit}");
         }
     }
 }

@@ -152,12 +152,12 @@ async fn a_changed_process_id_is_a_restart() {
     assert_eq!(named(&stopped.events, "rbkit.handshake").len(), 2);
 }
 
-/// No reply within 5 s: a new connection is opened, so that a late reply is not taken for that of the next request.
+/// No reply in time: a new connection is opened, so that a late reply is not taken for that of the next request.
 #[tokio::test]
 async fn a_request_without_a_reply_is_sent_again_on_a_new_connection() {
     let agent = Agent::bind().await;
     agent.set_manners(Manners::Mute);
-    let daemon = daemon_for(&agent, "").await;
+    let daemon = daemon_for(&agent, "request_timeout = \"300ms\"").await;
     until("it is tried again", || (agent.rep_connections() >= 2).then_some(())).await;
     agent.set_manners(Manners::Answer);
     let handshake = daemon.until_named("rbkit.handshake").await;
@@ -173,7 +173,7 @@ async fn a_request_without_a_reply_is_sent_again_on_a_new_connection() {
 async fn messages_of_an_agent_that_does_not_answer_are_received() {
     let agent = Agent::bind().await;
     agent.set_manners(Manners::Mute);
-    let daemon = daemon_for(&agent, "").await;
+    let daemon = daemon_for(&agent, "request_timeout = \"300ms\"").await;
     agent.until_subscribed().await;
     agent.publish(&message(0)).await;
     until_message(&daemon, 0).await;
@@ -241,7 +241,7 @@ async fn a_profile_that_was_on_before_stays_on() {
 #[tokio::test]
 async fn an_agent_that_does_not_answer_does_not_block_the_shutdown() {
     let agent = Agent::bind().await;
-    let daemon = daemon_for(&agent, "").await;
+    let daemon = daemon_for(&agent, "[limits]\nshutdown_grace = \"1s\"").await;
     agent.until_started(MEMORY).await;
     agent.publish(&message(0)).await;
     until_message(&daemon, 0).await;
@@ -274,7 +274,7 @@ async fn a_profile_is_switched_off_although_a_request_is_outstanding_when_the_da
 #[tokio::test]
 async fn events_that_are_sent_after_the_stop_command_are_received() {
     let agent = Agent::bind().await;
-    let daemon = daemon_for(&agent, "").await;
+    let daemon = daemon_for(&agent, "flush_wait = \"1200ms\"").await;
     agent.until_started(MEMORY).await;
     agent.publish(&message(0)).await;
     until_message(&daemon, 0).await;
@@ -295,7 +295,7 @@ async fn the_log_names_a_process_that_is_connected_and_a_profile_that_is_left_on
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tributary.toml");
     let agents = [dialled(&agent, ", enable = [\"memory_profile\"]")];
-    let options = "request_timeout = \"200ms\"";
+    let options = "request_timeout = \"200ms\"\nhandshake_interval = \"100ms\"";
     let rest = "[limits]\nshutdown_grace = \"1s\"\n[admin]\nlisten = \"\"\n[sinks.none]\ntype = \"discard\"\n";
     std::fs::write(&path, listener(&agents, options) + rest).unwrap();
     let binary = Binary::start(tributary(&["run", "--config", path.to_str().unwrap()]));

@@ -9,6 +9,7 @@ use crate::rbkit_support::recording::{self, Case, Session};
 use crate::rbkit_support::serve::{serve, until_received};
 use crate::rbkit_support::{daemon_for, listener, wire};
 use serde_json::Value;
+use tokio::task::JoinSet;
 
 /// A handshake interval so short that no reply of a recording is missed.
 const CURIOUS: &str = "handshake_interval = \"100ms\"";
@@ -144,17 +145,23 @@ fn check_case(problems: &mut Problems, case: &Case, events: &[Value], good: u64)
 async fn single_messages_give_their_events_and_the_next_one_too() {
     let mut problems = Problems::default();
     let sessions = recording::sessions();
+    let mut served = JoinSet::new();
     for case in recording::messages() {
+        let handshake = handshake_of(&sessions, &case.dialect);
+        served.spawn(async move {
+            let agent = Agent::bind().await;
+            agent.set_handshake(&handshake);
+            let daemon = daemon_for(&agent, "").await;
+            agent.until_subscribed().await;
+            let next = case.message.counter().map_or(1_000_000, |counter| counter + 1);
+            agent.publish(&case.message.body).await;
+            agent.publish(&good(&case.dialect, next)).await;
+            until_received(&daemon, &agent).await;
+            (case, next, agent, daemon.stop().await)
+        });
+    }
+    for (case, next, agent, stopped) in served.join_all().await {
         problems.with(&case.name);
-        let agent = Agent::bind().await;
-        agent.set_handshake(&handshake_of(&sessions, &case.dialect));
-        let daemon = daemon_for(&agent, "").await;
-        agent.until_subscribed().await;
-        let next = case.message.counter().map_or(1_000_000, |counter| counter + 1);
-        agent.publish(&case.message.body).await;
-        agent.publish(&good(&case.dialect, next)).await;
-        until_received(&daemon, &agent).await;
-        let stopped = daemon.stop().await;
         check_case(&mut problems, &case, &stopped.events, next);
         problems.check(agent.pub_connections() == 1, || "the connection was not kept".to_owned());
         let restarted = named(&stopped.events, "rbkit.agent.restarted");

@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 use crate::live::binary::{Binary, run, tributary};
 use crate::live::{Daemon, Stopped, until, within};
 use crate::rbkit_support::compare::named;
+use crate::rbkit_support::process::Running;
 use crate::rbkit_support::{listener, wire};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 use tributary::protocol::rbkit::{AgentStatus, Command};
 use tributary::simulate::Amount;
 use tributary::simulate::rbkit::{Dialect, Options, Plan, Process, Received, Report};
@@ -83,8 +84,11 @@ async fn all_dialects_add_up_with_every_profile() {
 
 #[tokio::test]
 async fn heap_dumps_have_all_their_objects_in_all_dialects() {
+    let mut observations = JoinSet::new();
     for dialect in Dialect::ALL {
-        let (report, stopped) = observed(dialect, ", snapshot_interval = \"1s\"", 2_501).await;
+        observations.spawn(observed(dialect, ", snapshot_interval = \"1s\"", 2_501));
+    }
+    for (report, stopped) in observations.join_all().await {
         assert_adds_up(&report, &stopped);
         let objects = named(&stopped.events, "rbkit.heap.object");
         assert_eq!(objects.len(), 2_500);
@@ -98,16 +102,12 @@ async fn heap_dumps_have_all_their_objects_in_all_dialects() {
 /// At a low rate each second brings a message.
 #[tokio::test]
 async fn a_stopping_daemon_switches_off_its_profiles() {
-    let process = process(Dialect::Master21, 10).await;
+    let process = Running::start(Running::any()).await;
     let keys = ", enable = [\"memory_profile\", \"cpu_profile\"]";
-    let daemon = Daemon::start(&listener(&[dialled(&process, keys)], "")).await;
-    let (end, ended) = oneshot::channel::<()>();
-    let plan = Plan { rate: Some(2_000), ..plan(u64::MAX) };
-    let running = tokio::spawn(process.run(plan, async { drop(ended.await) }));
+    let daemon = Daemon::start(&listener(&[process.dialled(keys)], "")).await;
     daemon.until_named("rbkit.cpu").await;
     daemon.stop().await;
-    drop(end);
-    let Report { received, .. } = within("the process ends", running).await.unwrap().unwrap();
+    let received = process.end().await;
     assert_eq!(received.faults(), 0, "{received:?}");
     for (start, stop) in
         [("start_memory_profile", "stop_memory_profile"), ("start_cpu_profiling", "stop_cpu_profiling")]
@@ -148,14 +148,10 @@ async fn restarted_in_container(is_profiling: bool) -> Received {
     let keys = ", enable = [\"memory_profile\"]";
     let daemon = Daemon::start(&listener(&[dialled(&first, keys)], "")).await;
     within("the first process ends", first.run(plan(1_000), pending())).await.unwrap();
-    let second = Process::bind(restarted).await.unwrap();
-    let (end, ended) = oneshot::channel::<()>();
-    let plan = Plan { rate: Some(2_000), ..plan(u64::MAX) };
-    let running = tokio::spawn(second.run(plan, async { drop(ended.await) }));
+    let second = Running::start(restarted).await;
     daemon.until_named("rbkit.agent.restarted").await;
     daemon.stop().await;
-    drop(end);
-    let received = within("the second process ends", running).await.unwrap().unwrap().received;
+    let received = second.end().await;
     assert_eq!(received.faults(), 0, "{received:?}");
     received
 }
@@ -183,12 +179,9 @@ async fn until_profiles(daemon: &Daemon, memory: bool, cpu: bool) {
 
 #[tokio::test]
 async fn the_status_of_a_process_follows_our_commands_without_waiting_for_the_next_handshake() {
-    let process = process(Dialect::Master21, 10).await;
+    let process = Running::start(Running::any()).await;
     let keys = ", enable = [\"memory_profile\", \"cpu_profile\"]";
-    let daemon = Daemon::start(&listener(&[dialled(&process, keys)], "handshake_interval = \"1h\"")).await;
-    let (end, ended) = oneshot::channel::<()>();
-    let plan = Plan { rate: Some(2_000), ..plan(u64::MAX) };
-    let running = tokio::spawn(process.run(plan, async { drop(ended.await) }));
+    let daemon = Daemon::start(&listener(&[process.dialled(keys)], "handshake_interval = \"1h\"")).await;
     until_profiles(&daemon, true, true).await;
     // When a command has been answered, the status shows its effect.
     let processes = daemon.server.rbkit("test").unwrap();
@@ -197,18 +190,14 @@ async fn the_status_of_a_process_follows_our_commands_without_waiting_for_the_ne
     processes.command(0, Command::StartCpuProfiling).await.unwrap();
     assert_eq!(processes.agents()[0].cpu_profile, Some(true));
     daemon.stop().await;
-    drop(end);
-    let received = within("the process ends", running).await.unwrap().unwrap().received;
+    let received = process.end().await;
     assert_eq!(received.faults(), 0, "{received:?}");
 }
 
 /// What the process counts when a collector sends these bytes and reads this many replies.
 async fn faults_of(bytes: &[u8], answers: usize) -> Received {
-    let process = process(Dialect::Master21, 10).await;
-    let request = process.options().request;
-    let (end, ended) = oneshot::channel::<()>();
-    let running = tokio::spawn(process.run(plan(10), async { drop(ended.await) }));
-    let mut stream = TcpStream::connect(request).await.unwrap();
+    let process = Running::start(Running::any()).await;
+    let mut stream = TcpStream::connect(process.options().request).await.unwrap();
     stream.write_all(&wire::greeting(0)).await.unwrap();
     let mut greeting = [0; 64];
     within("the greeting", stream.read_exact(&mut greeting)).await.unwrap();
@@ -227,8 +216,7 @@ async fn faults_of(bytes: &[u8], answers: usize) -> Received {
     stream.shutdown().await.unwrap();
     within("the process closes", stream.read_to_end(&mut input)).await.unwrap();
     assert_eq!(input, [0; 0]);
-    drop(end);
-    within("the process ends", running).await.unwrap().unwrap().received
+    process.end().await
 }
 
 #[tokio::test]

@@ -17,14 +17,41 @@ impl Target {
     ///
     /// # Errors
     /// The path is not an upload's; the text says why.
-    pub(super) fn read(path: &str, prefix: &str) -> Result<Target, &'static str> {
-        const FORM: &str = "uploads go to PUT /<version>/<SHA-512 of the bundle>";
-        let rest = path.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/')).ok_or(FORM)?;
-        let (version, hash) = rest.split_once('/').ok_or(FORM)?;
-        let version = Version::by_name(version).ok_or("the protocol versions are 0, 1, 2 and 3")?;
+    pub(super) fn read(path: &str, prefix: &str) -> Result<Target, String> {
+        let rest = path.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
+        let (version, hash) = rest.and_then(|rest| rest.split_once('/')).ok_or_else(|| form(path, prefix))?;
+        let version = Version::by_name(version);
+        if version.is_none() && upload_prefix(path).is_some() {
+            return Err(form(path, prefix));
+        }
+        let version = version.ok_or("the protocol versions are 0, 1, 2 and 3")?;
         Ok(Target { version, hash: hash_from_hex(hash) })
     }
 }
+
+/// The form of an upload's path, and the option for `path` if that has another prefix.
+fn form(path: &str, prefix: &str) -> String {
+    let form = format!("uploads go to PUT {prefix}/<version>/<SHA-512 of the bundle>");
+    match upload_prefix(path) {
+        Some(found) if found != prefix => format!(
+            "{form}; for this path configure path_prefix = \"{found}\" in the listener, or decode with \
+             -o path_prefix={found}"
+        ),
+        _ => form,
+    }
+}
+
+/// What stands before `/<version>/<hash>`, if that can be written as an option without quotes.
+fn upload_prefix(path: &str) -> Option<&str> {
+    let (rest, hash) = path.rsplit_once('/')?;
+    let (prefix, version) = rest.rsplit_once('/')?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
+    let is_upload = hash_from_hex(hash).is_some() && Version::by_name(version).is_some();
+    (is_upload && prefix.bytes().all(is_plain) && prefix.len() <= MAX_SHOWN_PREFIX).then_some(prefix)
+}
+
+/// A longer prefix is not shown in a message, in bytes.
+const MAX_SHOWN_PREFIX: usize = 256;
 
 /// 128 hexadecimal digits in upper or lower case (rule 1).
 fn hash_from_hex(text: &str) -> Option<[u8; 64]> {

@@ -1,13 +1,12 @@
 //! The state of one process, shared by its two connections.
 //!
 //! The request connection ([`super::control`]) and the subscription ([`super::subscription`]) are two sessions. They share,
-//! behind one lock that is held briefly: the last handshake, the message counter, the profiles that we switched on, and what
-//! one session needs from the other.
+//! behind one lock that is held briefly: the last handshake, the message counter, the profiles that we switched on
+//! ([`super::undo`]), and what one session needs from the other.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
-use std::time::Duration;
 
 use crate::event::{Resource, Severity, semconv as names};
 use crate::protocol::Output;
@@ -17,6 +16,7 @@ use super::dump::Dumps;
 use super::handshake::Handshake;
 use super::normalize::{self, Place};
 use super::options::{AgentOptions, Clock, Profile};
+use super::undo::{Link, PendingUndo, ProcessId, UndoList, UndoStore};
 use super::wire::Family;
 
 /// Commands of operators that may wait for one process.
@@ -30,6 +30,8 @@ pub struct Agent(Arc<Shared>);
 struct Shared {
     options: AgentOptions,
     state: Mutex<State>,
+    /// Keeps what must be undone. None: it is not kept.
+    store: Option<Arc<dyn UndoStore>>,
 }
 
 /// What is known about a process, and what is to be done with it.
@@ -52,43 +54,21 @@ pub(super) struct State {
     /// The start commands must be sent (again).
     pub(super) is_start_due: bool,
     /// The commands that undo ours, to be sent when the daemon stops.
-    undo: Vec<Undo>,
+    pub(super) undo: UndoList,
     /// The process was restarted: which of `undo` concern the new process is known when this handshake has been answered.
     restart_handshake: Option<u64>,
-    /// When the last of `undo` was answered while the daemon stops.
-    undone_at: Option<Duration>,
-    /// No further attempt is made to send what is left of `undo`.
-    is_undo_abandoned: bool,
     /// The process does not answer.
     pub(super) is_unhealthy: bool,
     /// There is a request connection.
     pub(super) is_reachable: bool,
-    /// Request connections so far.
+    /// Request connections and subscriptions so far.
     connections: u64,
+    subscriptions: u64,
     pub(super) commands: VecDeque<Order>,
     /// The dumps of the last subscription, while there is none.
     pub(super) dumps: Dumps,
     pub(super) control: Option<Waker>,
     subscription: Option<Waker>,
-}
-
-/// A command that undoes one of ours.
-#[derive(Clone, Copy, Debug)]
-struct Undo {
-    command: Command,
-    /// The number of the request connection that our command was sent on. A connection never outlives its process.
-    connection: u64,
-}
-
-/// What a subscription waits for while the daemon stops.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Drain {
-    /// Our commands are being undone.
-    Undo,
-    /// They were undone at this time. The process sends its last events after that.
-    Flush(Duration),
-    /// Nothing.
-    Nothing,
 }
 
 /// The state of a process, for operators.
@@ -126,7 +106,14 @@ pub(super) struct Change {
 impl Agent {
     /// A process about which nothing is known.
     pub fn new(options: AgentOptions) -> Self {
-        Agent(Arc::new(Shared { options, state: Mutex::default() }))
+        Agent::with_store(options, None)
+    }
+
+    /// The same with a store, which may have commands that undo those of another daemon.
+    pub fn with_store(options: AgentOptions, store: Option<Arc<dyn UndoStore>>) -> Self {
+        let known = store.as_ref().zip(options.request.as_ref()).and_then(|(store, request)| store.pending(request));
+        let state = State { undo: UndoList::new(known), ..State::default() };
+        Agent(Arc::new(Shared { options, state: Mutex::new(state), store }))
     }
 
     /// Its options.
@@ -172,14 +159,58 @@ impl Agent {
         }
     }
 
-    /// The commands that undo ours and have not been answered.
-    pub fn undo_commands(&self) -> Vec<Command> {
-        self.state().undo.iter().map(|undo| undo.command).collect()
+    /// The commands that undo ours and have not been answered; of them, those that were sent.
+    pub fn undo_commands(&self) -> (Vec<Command>, Vec<Command>) {
+        let state = self.state();
+        (state.undo.commands(), state.undo.unanswered())
     }
 
     /// No further attempt is made to undo our commands: the daemon has no time left, or the process has ended.
     pub fn abandon_undo(&self) {
-        self.state().is_undo_abandoned = true;
+        self.state().undo.abandon();
+    }
+
+    /// Lets `successor`, the same process at another listener, undo our commands. Call it before this listener stops.
+    pub fn hand_over(&self, successor: &Agent) {
+        let Some(request) = self.0.options.request.clone() else { return };
+        let mut state = self.state();
+        let process = ProcessId::of(&state.handshake);
+        let (process, commands) = state.undo.hand_over(process);
+        drop(state);
+        if commands.is_empty() {
+            return;
+        }
+        successor.inherit(PendingUndo { request: request.clone(), process: process.clone(), commands });
+        let is_same = |own: &&Arc<dyn UndoStore>| {
+            successor.0.store.as_ref().is_some_and(|store| Arc::as_ptr(store).addr() == Arc::as_ptr(own).addr())
+        };
+        if let Some(store) = self.0.store.as_ref().filter(|own| !is_same(own)) {
+            store.store(PendingUndo { request, process, commands: Vec::new() });
+        }
+    }
+
+    fn inherit(&self, pending: PendingUndo) {
+        if let Some(store) = &self.0.store {
+            let mut commands = self.state().undo.commands();
+            commands.retain(|command| !pending.commands.contains(command));
+            commands.extend(&pending.commands);
+            store.store(PendingUndo { commands, ..pending.clone() });
+        }
+        let mut state = self.state();
+        state.undo.inherit(pending);
+        state.want_handshake();
+    }
+
+    /// Stores what must be undone, now that a handshake has identified the process.
+    pub(super) fn store_undo(&self) {
+        let (Some(store), Some(request)) = (&self.0.store, &self.0.options.request) else { return };
+        let state = self.state();
+        if state.undo.is_handed_over() || state.undo.is_handshake_needed() {
+            return;
+        }
+        let (process, commands) = (ProcessId::of(&state.handshake), state.undo.commands());
+        drop(state);
+        store.store(PendingUndo { request: request.clone(), process, commands });
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -259,6 +290,7 @@ impl Agent {
     pub(super) fn set_subscribed(&self) {
         let mut state = self.state();
         state.is_subscribed = true;
+        state.subscriptions += 1;
         state.is_first_message = true;
         state.is_start_due = true;
         state.wake_control();
@@ -292,7 +324,7 @@ impl Agent {
             _ => false,
         };
         if is_restart {
-            state.undo.retain(|undo| undo.connection == connection);
+            state.undo.restarted(connection);
             state.last_counter = None;
             state.is_start_due = true;
         }
@@ -302,6 +334,8 @@ impl Agent {
             state.resource = Some(handshake.resource());
             state.resource_version += 1;
         }
+        let link = state.link(connection);
+        state.undo.shown(handshake, &self.0.options, link);
         Change { is_new, is_restart }
     }
 }
@@ -312,6 +346,16 @@ impl State {
         self.is_reachable = true;
         self.connections += 1;
         self.connections
+    }
+
+    /// The open subscription, by number. None: there is none, or it does not show any more which process this is.
+    pub(super) fn subscription(&self) -> Option<u64> {
+        (self.is_subscribed && !self.is_restart_open()).then_some(self.subscriptions)
+    }
+
+    /// The connections to the process, of which `connection` is the request connection.
+    pub(super) fn link(&self, connection: u64) -> Link {
+        Link { connection, subscription: self.subscription() }
     }
 
     fn want_handshake(&mut self) {
@@ -329,46 +373,10 @@ impl State {
         self.handshakes_settled = self.handshakes_settled.max(number);
         if self.restart_handshake.is_some_and(|restart| restart <= number) {
             self.restart_handshake = None;
-            self.undo.retain(|undo| undo.connection == connection);
+            self.undo.restarted(connection);
         }
         if let Some(waker) = self.subscription.take() {
             waker.wake();
-        }
-    }
-
-    /// A command was sent on the request connection `connection`. It may take effect even if its reply never comes, so the
-    /// command that undoes it is remembered from now on. `is_configured`: it was not sent by an operator.
-    pub(super) fn command_sent(&mut self, command: Command, connection: u64, is_configured: bool) {
-        let undo = match (command, self.handshake.clock.as_deref()) {
-            (Command::StartMemoryProfile, _) => Command::StopMemoryProfile,
-            (Command::StartCpuProfiling, _) => Command::StopCpuProfiling,
-            (Command::UseWallTime, Some("cpu")) if is_configured => Command::UseCpuTime,
-            (Command::UseCpuTime, Some("wall")) if is_configured => Command::UseWallTime,
-            _ => return,
-        };
-        self.undo.retain(|known| known.command != undo);
-        self.undo.push(Undo { command: undo, connection });
-    }
-
-    /// A command was answered. `is_stopping`: the daemon stops.
-    pub(super) fn command_answered(&mut self, command: Command, is_stopping: bool, elapsed: Duration) {
-        self.undo.retain(|undo| undo.command != command);
-        if is_stopping && self.undo.is_empty() {
-            self.undone_at.get_or_insert(elapsed);
-        }
-    }
-
-    /// The next command that undoes one of ours: the last command is undone first.
-    pub(super) fn undo_command(&self) -> Option<Command> {
-        self.undo.last().map(|undo| undo.command)
-    }
-
-    /// What a subscription waits for while the daemon stops.
-    pub(super) fn drain(&self) -> Drain {
-        match self.undone_at {
-            Some(elapsed) => Drain::Flush(elapsed),
-            None if self.undo.is_empty() || self.is_undo_abandoned => Drain::Nothing,
-            None => Drain::Undo,
         }
     }
 

@@ -46,6 +46,12 @@ impl Command {
         }
     }
 
+    /// Whether it can undo another command.
+    pub fn is_undo(self) -> bool {
+        use Command::{StopCpuProfiling, StopMemoryProfile, UseCpuTime, UseWallTime};
+        matches!(self, StopMemoryProfile | StopCpuProfiling | UseCpuTime | UseWallTime)
+    }
+
     /// Whether the process answers only when the work is done.
     pub(super) fn is_slow(self) -> bool {
         matches!(self, Command::TriggerGc | Command::ObjectspaceSnapshot)

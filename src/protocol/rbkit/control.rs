@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::codec::zmtp::{self, Limits, Peer, Socket, Step as Zmtp};
+use crate::codec::zmtp::{self, Peer, Socket};
 use crate::event::{Reason, Severity, semconv as names};
 use crate::explain::Explain;
 use crate::protocol::fault::Fault;
@@ -16,9 +16,10 @@ use super::agent::{Agent, Change, State};
 use super::command::{Command, Order};
 use super::explain::Explainer;
 use super::handshake::Handshake;
+use super::link::{self, Part};
 use super::normalize::{self, Place};
 use super::options::Options;
-use super::wire::{Channel, MAX_COMMAND_BYTES, MAX_MESSAGE_FRAMES};
+use super::wire::Channel;
 
 /// The session of a request connection.
 #[derive(Debug)]
@@ -53,6 +54,8 @@ pub struct Control {
     next_gc: Option<Duration>,
     /// The daemon stops: our commands are undone. If the peer is not ready at this time, the connection is closed.
     stop_deadline: Option<Duration>,
+    /// The daemon stopped before a handshake was answered on this connection.
+    is_opened_to_undo: bool,
     fault: Option<Fault>,
 }
 
@@ -78,16 +81,10 @@ struct Request {
 impl Control {
     /// A connection to `agent`, from its start.
     pub fn new(agent: Agent, options: Arc<Options>) -> Self {
-        let limits = Limits {
-            max_message_bytes: options.max_reply_bytes,
-            message_key: "max_reply_bytes",
-            max_frames: MAX_MESSAGE_FRAMES,
-            max_command_bytes: MAX_COMMAND_BYTES,
-        };
         Control {
             agent,
+            peer: link::peer(Socket::Req, options.max_reply_bytes, "max_reply_bytes"),
             options,
-            peer: Peer::new(Socket::Req, limits),
             is_offline: false,
             offset: 0,
             frame: None,
@@ -103,6 +100,7 @@ impl Control {
             next_snapshot: None,
             next_gc: None,
             stop_deadline: None,
+            is_opened_to_undo: false,
             fault: None,
         }
     }
@@ -143,18 +141,13 @@ impl Control {
 
     /// `Close` once the daemon stops and nothing more is to be sent.
     fn flow(&self) -> Flow {
-        let is_waiting = self.request.is_some() || !self.peer.is_ready() && self.agent.state().undo_command().is_some();
+        let is_waiting = self.request.is_some() || !self.peer.is_ready() && !self.agent.state().undo.is_empty();
         if self.stop_deadline.is_none() || is_waiting { Flow::Continue } else { Flow::Close }
     }
 
     fn read_head(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
-        if rest.is_empty() {
-            return None;
-        }
-        match self.peer.next(rest, &mut out.reply) {
-            Ok(Zmtp::More) => None,
-            Ok(Zmtp::Taken { bytes }) => {
-                out.decoded_bytes += bytes as u64;
+        match link::next_part(&mut self.peer, rest, self.offset, out)? {
+            Ok(Part::Processed(bytes)) => {
                 if self.peer.is_ready() && !self.is_offline && self.request.is_none() {
                     if self.connection == 0 {
                         self.connection = self.agent.state().connected();
@@ -163,7 +156,7 @@ impl Control {
                 }
                 Some(bytes)
             }
-            Ok(Zmtp::Frame { head, length, more, first }) => {
+            Ok(Part::Frame { head, length, more, first }) => {
                 out.decoded_bytes += head as u64;
                 // The limit of a reply has been checked.
                 let length = usize::try_from(length).unwrap_or(usize::MAX);
@@ -171,7 +164,7 @@ impl Control {
                 Some(head)
             }
             Err(fault) => {
-                self.fault = Some(Fault::new(fault.reason, self.offset, fault.detail));
+                self.fault = Some(fault);
                 Some(0)
             }
         }
@@ -219,7 +212,11 @@ impl Control {
                 self.fault = Some(Fault::new(Reason::Malformed, self.offset + body.len() as u64, NO_AGENT.to_owned()));
                 return;
             }
-            self.agent.state().settle(request.settles, self.connection);
+            let mut state = self.agent.state();
+            state.settle(request.settles, self.connection);
+            state.undo.note_end(self.stop_deadline.is_some(), now.elapsed);
+            drop(state);
+            self.agent.store_undo();
             self.handshake_done(place, out);
             self.confirm_orders();
             if let Some(order) = request.order {
@@ -229,7 +226,8 @@ impl Control {
             // It proves that the request was received, and no more (rule 4).
             out.decoded_bytes += body.len() as u64;
             let is_stopping = self.stop_deadline.is_some();
-            self.agent.state().command_answered(request.command, is_stopping, now.elapsed);
+            self.agent.state().undo.answered(request.command, is_stopping, now.elapsed);
+            self.agent.store_undo();
             let changes = request.command.changes_handshake();
             self.is_status_stale |= changes;
             match request.order {
@@ -312,11 +310,43 @@ impl Control {
         if command == Command::Handshake {
             self.is_status_stale = false;
         }
-        state.command_sent(command, self.connection, order.is_none());
-        let limit = if command.is_slow() { self.options.slow_request_timeout } else { self.options.request_timeout };
+        let clock = state.handshake.clock.clone();
+        let link = state.link(self.connection);
+        state.undo.sent(command, clock.as_deref(), link, order.is_none());
+        let settles = state.handshakes_wanted;
+        drop(state);
+        if command != Command::Handshake {
+            // Before the process can receive it: the daemon may be killed after that.
+            agent.store_undo();
+        }
         zmtp::request(command.as_str(), &mut out.reply);
-        self.request =
-            Some(Request { command, order, deadline: now.elapsed + limit, settles: state.handshakes_wanted });
+        self.request = Some(Request { command, order, deadline: now.elapsed + self.time_limit(command), settles });
+    }
+
+    /// The time limit for the reply to a command. A connection that was opened to undo our commands has nothing better to do
+    /// than to wait: a process with many busy threads answers late, and on another connection later still.
+    fn time_limit(&self, command: Command) -> Duration {
+        let Options { request_timeout, slow_request_timeout, .. } = *self.options;
+        match command.is_slow() || self.is_opened_to_undo {
+            true => slow_request_timeout.max(request_timeout),
+            false => request_timeout,
+        }
+    }
+
+    /// The process does not answer in time while the daemon stops: sends the commands that are left without waiting. It
+    /// carries them out when it reads them, also after the end of the connection.
+    fn send_remaining(&mut self, out: &mut Output) {
+        let mut state = self.agent.state();
+        let (is_identified, subscription) = (self.is_identified(&state), state.subscription());
+        for command in state.undo.take_unsent(is_identified, subscription) {
+            zmtp::request(command.as_str(), &mut out.reply);
+        }
+    }
+
+    /// Whether a handshake on this connection has shown which process this is: in another one, a profile that is on may be that
+    /// of another client.
+    fn is_identified(&self, state: &State) -> bool {
+        self.is_introduced && !state.is_restart_open() && !state.undo.is_handshake_needed()
     }
 
     fn next_command(
@@ -326,16 +356,23 @@ impl Control {
         out: &mut Output,
     ) -> Option<(Command, Option<Order>)> {
         if self.stop_deadline.is_some() {
-            let undo = state.undo_command()?;
-            // In a new process, a profile that is on may be that of another client.
-            let is_certain = self.is_introduced && !state.is_restart_open();
-            return Some((if is_certain { undo } else { Command::Handshake }, None));
+            if state.undo.is_empty() {
+                return None;
+            }
+            let undo = state.undo.next(self.is_identified(state), state.subscription());
+            return Some((undo.unwrap_or(Command::Handshake), None));
         }
         let is_past = |at: Option<Duration>| at.is_some_and(|at| at <= elapsed);
         if !self.is_introduced || state.is_handshake_due() || is_past(self.next_handshake) {
             return Some((Command::Handshake, None));
         }
-        if state.is_start_due && state.is_subscribed {
+        if let Some(unwanted) = state.undo.unwanted() {
+            return Some((unwanted, None));
+        }
+        if self.is_status_stale && self.queue.is_empty() {
+            return Some((Command::Handshake, None));
+        }
+        if state.is_start_due && state.is_subscribed && !state.undo.is_handed_over() {
             state.is_start_due = false;
             let mut lacks_cpu_profile = false;
             self.queue = state.start_commands(self.agent.options(), &mut lacks_cpu_profile).into();
@@ -345,9 +382,6 @@ impl Control {
         }
         if let Some(command) = self.queue.pop_front() {
             return Some((command, None));
-        }
-        if self.is_status_stale {
-            return Some((Command::Handshake, None));
         }
         if let Some(order) = state.commands.pop_front() {
             return Some((order.command, Some(order)));
@@ -449,6 +483,9 @@ impl Session for Control {
             }
             // A late reply would be taken for the next one's, so the next request goes over a new connection (rule 22).
             self.request = None;
+            if self.stop_deadline.is_some() {
+                self.send_remaining(out);
+            }
             self.set_health(false, Place { sequence: None, offset: self.offset, length: 0, now }, out);
             return Flow::Close;
         }
@@ -469,8 +506,13 @@ impl Session for Control {
     }
 
     fn shutdown(&mut self, now: Now, out: &mut Output) -> Shutdown {
-        self.stop_deadline = Some(now.elapsed + self.options.request_timeout);
+        let deadline = now.elapsed + self.options.request_timeout;
+        self.stop_deadline = Some(deadline);
+        self.is_opened_to_undo = !self.is_introduced;
         self.queue.clear();
+        if let Some(request) = &mut self.request {
+            request.deadline = request.deadline.min(deadline);
+        }
         if self.is_idle() {
             self.send_next(now, out);
         }

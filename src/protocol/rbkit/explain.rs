@@ -6,7 +6,8 @@ use crate::codec::zmtp::GREETING_BYTES;
 use crate::explain::value::text;
 use crate::explain::{Explain, Raw, Sheet};
 
-use super::wire::{Channel, MAX_COMMAND_BYTES};
+use super::link::MAX_COMMAND_BYTES;
+use super::wire::Channel;
 use message::{Message, Step};
 
 /// Flags of a frame.

@@ -1,6 +1,7 @@
 //! The options of an `rbkit` listener: the processes that it connects to, what they are asked to do, and limits.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::memory::Amplification;
@@ -30,6 +31,9 @@ pub struct Options {
     /// The time limit for the reply to `trigger_gc` and `objectspace_snapshot`, which comes when the work is done. 60 s. At
     /// least 10 ms.
     pub slow_request_timeout: Duration,
+    /// How long the subscription stays open when the daemon stops, after the profiles of the process were switched off: an
+    /// agent sends its last events up to 1.05 s after that. 1.2 s. Zero: the last events are not awaited.
+    pub flush_wait: Duration,
     /// The waits before connecting again.
     pub reconnect: Reconnect,
     /// How long reading may wait for full sinks. After that, events are shed and reported as losses until there is room: a
@@ -38,6 +42,10 @@ pub struct Options {
     pub max_stall: Duration,
     /// How much output a peer may cause for each byte that it sends.
     pub amplification: Amplification,
+    /// The directory of the file `<listener>.profiles.json`, created if missing: it keeps which profiles the daemon has
+    /// switched on in which process, so that after a kill or a crash the next daemon switches them off when it stops. A
+    /// relative path is relative to the working directory. None, the default: after a kill or a crash profiles stay on.
+    pub state_dir: Option<PathBuf>,
 }
 
 /// A process that the daemon connects to.
@@ -120,10 +128,12 @@ impl Options {
                 default.slow_request_timeout,
                 moment..=LONGEST,
             ),
+            flush_wait: section.duration("flush_wait", default.flush_wait, Duration::ZERO..=LONGEST),
             reconnect: section.section("reconnect", Reconnect::read),
             max_stall: section.duration("max_stall", default.max_stall, Duration::ZERO..=LONGEST),
             amplification: section
                 .section("amplification", |section| Amplification::read(section, default.amplification)),
+            state_dir: section.optional_path("state_dir"),
         }
     }
 }
@@ -194,9 +204,11 @@ impl Default for Options {
             handshake_interval: Duration::from_secs(10),
             request_timeout: Duration::from_secs(5),
             slow_request_timeout: Duration::from_secs(60),
+            flush_wait: Duration::from_millis(1_200),
             reconnect: Reconnect::default(),
             max_stall: Duration::from_secs(1),
             amplification: Amplification { ratio: 256, burst: 16 << 20, rate: 4 << 20 },
+            state_dir: None,
         }
     }
 }

@@ -4,20 +4,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::codec::zmtp::{Limits, Peer, Socket, Step as Zmtp, subscribe_all};
+use crate::codec::zmtp::{Peer, Socket, subscribe_all};
 use crate::event::Reason;
 use crate::explain::Explain;
 use crate::memory::{MemoryBudget, MemoryLease};
 use crate::protocol::fault::Fault;
 use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutdown};
 
-use super::agent::{Agent, Drain};
+use super::agent::Agent;
 use super::dump::Dumps;
 use super::explain::Explainer;
+use super::link::{self, Part};
 use super::message::{Buffers, Context as MessageContext, Message, Step};
 use super::normalize::Place;
 use super::options::Options;
-use super::wire::{Channel, MAX_COMMAND_BYTES, MAX_MESSAGE_FRAMES};
+use super::undo::Drain;
+use super::wire::Channel;
 
 /// The session of a subscription connection.
 #[derive(Debug)]
@@ -51,8 +53,6 @@ pub struct Subscription {
     drain_check: Option<Duration>,
 }
 
-/// An agent sends its queue every second, up to 1.05 s after the events.
-const FLUSH_WAIT: Duration = Duration::from_millis(1_200);
 /// The interval of checks whether our commands have been undone.
 const UNDO_CHECK: Duration = Duration::from_millis(50);
 
@@ -75,15 +75,9 @@ impl Subscription {
     pub fn new(agent: Agent, options: Arc<Options>, max_message_bytes: u64) -> Self {
         let max_frame_bytes = agent.options().max_frame_bytes.unwrap_or(options.max_frame_bytes);
         let dumps = std::mem::take(&mut agent.state().dumps);
-        let limits = Limits {
-            max_message_bytes: max_frame_bytes,
-            message_key: "max_frame_bytes",
-            max_frames: MAX_MESSAGE_FRAMES,
-            max_command_bytes: MAX_COMMAND_BYTES,
-        };
         Subscription {
             max_message_bytes,
-            peer: Peer::new(Socket::Sub, limits),
+            peer: link::peer(Socket::Sub, max_frame_bytes, "max_frame_bytes"),
             stage: Stage::Greeting,
             offset: 0,
             message: None,
@@ -202,19 +196,14 @@ impl Subscription {
 
     /// Reads a greeting, a command, or the head of a frame. None: more input is needed.
     fn read_frame(&mut self, rest: &[u8], now: Now, out: &mut Output) -> Option<usize> {
-        if rest.is_empty() {
-            return None;
-        }
-        match self.peer.next(rest, &mut out.reply) {
-            Ok(Zmtp::More) => None,
-            Ok(Zmtp::Taken { bytes }) => {
-                out.decoded_bytes += bytes as u64;
+        match link::next_part(&mut self.peer, rest, self.offset, out)? {
+            Ok(Part::Processed(bytes)) => {
                 if self.stage == Stage::Greeting && self.peer.is_ready() {
                     self.introduce(now, out);
                 }
                 Some(bytes)
             }
-            Ok(Zmtp::Frame { head, length, more, first }) => {
+            Ok(Part::Frame { head, length, more, first }) => {
                 if first && !more {
                     out.decoded_bytes += head as u64;
                     self.message = Some(Message::new(self.offset + head as u64, length));
@@ -227,7 +216,7 @@ impl Subscription {
                 Some(head)
             }
             Err(fault) => {
-                self.fault = Some(Fault::new(fault.reason, self.offset, fault.detail));
+                self.fault = Some(fault);
                 Some(0)
             }
         }
@@ -250,16 +239,9 @@ impl Subscription {
             fault.tell(now, out);
             return Some(0);
         }
-        if rest.is_empty() {
-            return None;
-        }
-        match self.peer.next(rest, &mut out.reply) {
-            Ok(Zmtp::More) => None,
-            Ok(Zmtp::Taken { bytes }) => {
-                out.decoded_bytes += bytes as u64;
-                Some(bytes)
-            }
-            Ok(Zmtp::Frame { head, length, .. }) => {
+        match link::next_part(&mut self.peer, rest, self.offset, out)? {
+            Ok(Part::Processed(bytes)) => Some(bytes),
+            Ok(Part::Frame { head, length, .. }) => {
                 fault.count(&rest[..head]);
                 *left = length;
                 Some(head)
@@ -292,10 +274,10 @@ impl Subscription {
 
     /// Whether the last events of the process are still awaited while the daemon stops.
     fn drain(&mut self, elapsed: Duration) -> Flow {
-        let next = match self.agent.state().drain() {
+        let next = match self.agent.state().undo.drain() {
             _ if self.stage != Stage::Subscribed => None,
             Drain::Undo => Some(elapsed + UNDO_CHECK),
-            Drain::Flush(undone_at) => Some(undone_at + FLUSH_WAIT).filter(|until| *until > elapsed),
+            Drain::Flush(undone_at) => Some(undone_at + self.options.flush_wait).filter(|until| *until > elapsed),
             Drain::Nothing => None,
         };
         self.drain_check = next;

@@ -5,11 +5,6 @@ use crate::codec::msgpack::{Reader, Value};
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::event;
 
-/// Frames of one message. No agent needs more (field notes, section 5).
-pub(super) const MAX_MESSAGE_FRAMES: u32 = 16;
-/// Bytes of one ZMTP command. No agent needs more.
-pub(super) const MAX_COMMAND_BYTES: u64 = 4096;
-
 /// A socket of an agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Channel {

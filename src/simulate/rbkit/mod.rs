@@ -63,6 +63,9 @@ pub struct Options {
     pub pid: Option<u64>,
     /// A profile is on from the start, because the program itself has switched it on.
     pub is_profiling: bool,
+    /// How long the thread that answers requests waits for Ruby's lock before each of them: about 100 ms for each other
+    /// thread that computes. It answers all connections, one request after another, also those that have ended meanwhile.
+    pub lock_wait: Duration,
 }
 
 impl Default for Options {
@@ -75,6 +78,7 @@ impl Default for Options {
             heap_objects: 2_000,
             pid: None,
             is_profiling: false,
+            lock_wait: Duration::ZERO,
         }
     }
 }
@@ -139,7 +143,9 @@ impl Process {
         let pid = options.pid.unwrap_or_else(random_pid);
         let mut sockets = JoinSet::new();
         sockets.spawn(subscriptions(publish, shared.clone(), send, halt.clone()));
-        sockets.spawn(requests(request, pid, shared.clone(), halt.clone()));
+        let (received, received_requests) = mpsc::unbounded_channel();
+        sockets.spawn(requests(request, received, shared.clone(), halt.clone()));
+        sockets.spawn(replies::answer(received_requests, pid, options.lock_wait, shared.clone(), halt.clone()));
 
         let main = Main { plan, options, shared: shared.clone(), new, halt: halt.clone() };
         let mut main = pin!(main.run());
@@ -265,13 +271,18 @@ async fn subscriptions(
     }
 }
 
-/// Serves request connections until `halt`, and waits for the last of them.
-async fn requests(listener: TcpListener, pid: u64, shared: Arc<Shared>, halt: CancellationToken) {
+/// Receives the requests of all connections until `halt`, and waits for the last connection.
+async fn requests(
+    listener: TcpListener,
+    received: mpsc::UnboundedSender<replies::Request>,
+    shared: Arc<Shared>,
+    halt: CancellationToken,
+) {
     let mut served = JoinSet::new();
-    for number in 0.. {
+    loop {
         tokio::select! {
             accepted = listener.accept() => if let Ok((stream, _)) = accepted {
-                served.spawn(replies::serve(stream, number, pid, shared.clone(), halt.clone()));
+                served.spawn(replies::receive(stream, shared.clone(), received.clone(), halt.clone()));
             },
             Some(_) = served.join_next() => {}
             () = halt.cancelled() => break,

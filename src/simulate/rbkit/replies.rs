@@ -1,11 +1,15 @@
-//! The REP socket: one request connection of a collector. Section 1 of the protocol notes.
+//! The REP socket: it receives the requests of all collectors, and one thread of the program answers them one after another.
+//! Section 1 of the protocol notes.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -20,46 +24,63 @@ use super::zmtp::{Reader, Socket, greet, head, write};
 /// The longest time until the loop of the gem reads a request.
 const MAX_LOOP_MILLIS: u64 = 50;
 
-/// Serves one connection until it ends or `halt`.
-pub(super) async fn serve(stream: TcpStream, number: u64, pid: u64, shared: Arc<Shared>, halt: CancellationToken) {
+/// A request that libzmq has received. It is answered also when its connection has ended meanwhile, without a reply then.
+#[derive(Debug)]
+pub(super) struct Request {
+    body: Vec<u8>,
+    connection: Arc<Connection>,
+}
+
+/// A connection, as its requests see it.
+#[derive(Debug)]
+struct Connection {
+    writer: Mutex<OwnedWriteHalf>,
+    unanswered: AtomicU64,
+    /// The payload of the last handshake reply on it.
+    last_handshake: StdMutex<Option<Vec<u8>>>,
+}
+
+/// Receives the requests of one connection until it ends or `halt`.
+pub(super) async fn receive(
+    stream: TcpStream,
+    shared: Arc<Shared>,
+    requests: mpsc::UnboundedSender<Request>,
+    halt: CancellationToken,
+) {
     let Ok((reader, writer)) = greet(stream, Socket::Rep, &shared).await else { return };
-    let rng = Rng::new(pid, number);
-    let mut connection = Connection { reader, writer, shared, pid, rng, last_handshake: None };
-    let ended = tokio::select! {
-        ended = connection.serve() => ended,
-        () = halt.cancelled() => Ok(()),
+    let (writer, last_handshake) = (Mutex::new(writer), StdMutex::default());
+    let connection = Arc::new(Connection { writer, unanswered: AtomicU64::new(0), last_handshake });
+    let mut receiver = Receiver { reader, shared, connection: connection.clone() };
+    let has_halted = tokio::select! {
+        _ = receiver.receive(&requests) => false,
+        () = halt.cancelled() => true,
     };
-    if ended.is_ok() {
-        connection.end().await;
+    // The collector may have gone already.
+    let _ = connection.writer.lock().await.shutdown().await;
+    if has_halted {
+        receiver.drain().await;
     }
 }
 
-struct Connection {
+struct Receiver {
     reader: Reader,
-    writer: OwnedWriteHalf,
     shared: Arc<Shared>,
-    pid: u64,
-    rng: Rng,
-    /// The payload of the last handshake reply on it.
-    last_handshake: Option<Vec<u8>>,
+    connection: Arc<Connection>,
 }
 
-impl Connection {
-    async fn serve(&mut self) -> io::Result<()> {
+impl Receiver {
+    async fn receive(&mut self, requests: &mpsc::UnboundedSender<Request>) -> io::Result<()> {
         loop {
-            let Some(request) = self.request().await? else { continue };
-            if request.is_empty() {
-                self.shared.count_received(|received| received.empty_requests += 1);
-            }
-            // No request of any client is answered until the process is restarted.
-            if self.shared.received().is_stuck(self.shared.dialect) {
-                continue;
-            }
-            self.wait_for_loop().await?;
-            let reply = self.handle(&request)?;
-            let frames = [head(true, 0), head(false, reply.len() as u64), reply].concat();
-            write(&mut self.writer, &frames, &self.shared).await?;
-            self.shared.count(Counts { messages: 1, events: 0 });
+            let Some(body) = self.request().await? else { continue };
+            let is_second = self.connection.unanswered.fetch_add(1, Ordering::Relaxed) > 0;
+            // No request of any client is answered any more, so each is the second one.
+            let is_stuck = self.shared.received().is_stuck(self.shared.dialect);
+            self.shared.count_received(|received| {
+                received.second_requests += u64::from(is_second && !is_stuck);
+                received.empty_requests += u64::from(body.is_empty());
+            });
+            // The thread that answers may have ended.
+            let _ = requests.send(Request { body, connection: self.connection.clone() });
         }
     }
 
@@ -85,27 +106,61 @@ impl Connection {
         Ok(Some(frames.swap_remove(1)))
     }
 
-    /// Waits as long as the loop of the gem may take. Input that arrives meanwhile is a second request before the reply to the
-    /// first.
-    async fn wait_for_loop(&mut self) -> io::Result<()> {
-        let wait = sleep(Duration::from_millis(self.rng.below(MAX_LOOP_MILLIS)));
-        tokio::pin!(wait);
-        loop {
-            tokio::select! {
-                () = &mut wait => break,
-                read = self.reader.fill() => if read? == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                },
+    /// Waits until the collector closes the connection.
+    async fn drain(mut self) {
+        let rest = async {
+            while self.reader.fill().await.is_ok_and(|read| read > 0) {
+                self.reader.input.clear();
             }
+        };
+        let _ = timeout(LAST_CLOSE, rest).await;
+    }
+}
+
+/// The thread that answers requests, one after another, until `halt`. Before each it waits for Ruby's lock for `lock_wait`.
+pub(super) async fn answer(
+    mut requests: mpsc::UnboundedReceiver<Request>,
+    pid: u64,
+    lock_wait: Duration,
+    shared: Arc<Shared>,
+    halt: CancellationToken,
+) {
+    let mut responder = Responder { shared, pid };
+    let mut rng = Rng::new(pid, 0);
+    let serve = async {
+        while let Some(request) = requests.recv().await {
+            sleep(lock_wait + Duration::from_millis(rng.below(MAX_LOOP_MILLIS))).await;
+            if responder.shared.received().is_stuck(responder.shared.dialect) {
+                continue;
+            }
+            // A reply that cannot be written is dropped.
+            let _ = responder.answer(&request).await;
         }
-        if !self.reader.input.is_empty() {
-            self.shared.count_received(|received| received.second_requests += 1);
-        }
+    };
+    tokio::select! {
+        () = serve => {}
+        () = halt.cancelled() => {}
+    }
+}
+
+struct Responder {
+    shared: Arc<Shared>,
+    pid: u64,
+}
+
+impl Responder {
+    async fn answer(&mut self, request: &Request) -> io::Result<()> {
+        let Request { body, connection } = request;
+        let reply = self.handle(body, connection)?;
+        let frames = [head(true, 0), head(false, reply.len() as u64), reply].concat();
+        connection.unanswered.fetch_sub(1, Ordering::Relaxed);
+        write(&mut *connection.writer.lock().await, &frames, &self.shared).await?;
+        self.shared.count(Counts { messages: 1, events: 0 });
         Ok(())
     }
 
     /// Carries out a request. Returns the reply.
-    fn handle(&mut self, request: &[u8]) -> io::Result<Vec<u8>> {
+    fn handle(&self, request: &[u8], connection: &Connection) -> io::Result<Vec<u8>> {
         let name = String::from_utf8_lossy(request).into_owned();
         // The gem compares C strings.
         let word = request.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -114,7 +169,7 @@ impl Connection {
         match word {
             b"handshake" => {
                 self.shared.count_received(|received| received.count_request(name));
-                return self.handshake();
+                return self.handshake(connection);
             }
             b"start_memory_profile" => self.shared.request(|requested| requested.memory = true),
             b"stop_memory_profile" => {
@@ -138,7 +193,7 @@ impl Connection {
         Ok(b"ok".to_vec())
     }
 
-    fn handshake(&mut self) -> io::Result<Vec<u8>> {
+    fn handshake(&self, connection: &Connection) -> io::Result<Vec<u8>> {
         let dialect = self.shared.dialect;
         let Requested { memory, cpu, wall_clock, .. } = self.shared.requested();
         let is_release = dialect == Dialect::V0110;
@@ -159,25 +214,14 @@ impl Connection {
         let payload = Value::Map(pairs);
         let mut packed = Vec::new();
         pack(dialect, &payload, &mut packed)?;
-        if self.last_handshake.as_ref() != Some(&packed) {
+        let mut last = connection.last_handshake.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref() != Some(&packed) {
             self.shared.count(Counts { messages: 0, events: 1 });
-            self.last_handshake = Some(packed);
+            *last = Some(packed);
         }
+        drop(last);
         let mut reply = Vec::new();
         pack(dialect, &event(dialect, Kind::Handshake, unix_nanos() / 1_000_000, Some(payload)), &mut reply)?;
         Ok(reply)
-    }
-
-    /// Closes the sending side, and waits until the collector closes the connection.
-    async fn end(mut self) {
-        use tokio::io::AsyncWriteExt;
-        // The collector may have gone already.
-        let _ = self.writer.shutdown().await;
-        let rest = async {
-            while self.reader.fill().await.is_ok_and(|read| read > 0) {
-                self.reader.input.clear();
-            }
-        };
-        let _ = timeout(LAST_CLOSE, rest).await;
     }
 }

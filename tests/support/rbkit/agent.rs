@@ -132,6 +132,10 @@ impl Agent {
         self.state.lock().unwrap().rep_connections
     }
 
+    pub fn rep_open(&self) -> u64 {
+        self.state.lock().unwrap().rep_open
+    }
+
     pub fn pub_connections(&self) -> u64 {
         self.state.lock().unwrap().pub_connections
     }

@@ -5,6 +5,8 @@
 pub mod agent;
 pub mod compare;
 pub mod contract;
+pub mod process;
+pub mod profiles;
 pub mod raw;
 pub mod recording;
 pub mod serve;
@@ -16,9 +18,12 @@ use agent::Agent;
 /// A handshake interval that no test reaches.
 const PATIENT: &str = "handshake_interval = \"5m\"";
 
-/// The configuration of one rbkit listener called `test`: these agents, in TOML, and further lines.
+/// The configuration of one rbkit listener called `test`: these agents, in TOML, and further lines. The last events of agents
+/// are not awaited, unless these lines say so.
 pub fn listener(agents: &[String], options: &str) -> String {
-    format!("[listeners.test]\nprotocol = \"rbkit\"\nagents = [{}]\n{options}\n", agents.join(", "))
+    let flush_wait = if options.contains("flush_wait") { "" } else { "flush_wait = \"0s\"\n" };
+    let agents = agents.join(", ");
+    format!("[listeners.test]\nprotocol = \"rbkit\"\nagents = [{agents}]\n{flush_wait}{options}\n")
 }
 
 /// An agent in TOML, with further keys, each after a comma.
