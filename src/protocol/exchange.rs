@@ -5,11 +5,13 @@
 //! failed. Nothing here waits or knows a socket.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::codec::http::Head;
 use crate::event::Reason;
+use crate::memory::MemoryBudget;
 
 use super::{Flow, Now, Output};
 
@@ -42,6 +44,10 @@ pub trait Exchange: Send + Sync + 'static {
 
 /// The decoder of one request. If it is dropped before [`Work::respond`], the events were not delivered.
 pub trait Work: Send + 'static {
+    /// Takes the memory for the decoded body from `memory`, which is limited by the address of the peer, instead of the
+    /// listener's. Called before the first `step`, where there is an address.
+    fn set_memory(&mut self, _memory: &Arc<MemoryBudget>) {}
+
     /// Does a bounded part of the work. [`Flow::Again`]: take the events and call again. Otherwise all is decoded.
     ///
     /// Over all calls every byte of the body is decoded or lost. If the decoded body has another size than the received one,

@@ -200,7 +200,8 @@ impl<E: Exchange> Job<E> {
         held: (MemoryLease, OwnedSemaphorePermit),
     ) -> Box<Self> {
         let HttpConnection { http, origin, context, .. } = &*connection;
-        let work = http.exchange.work(request, context.clock.now());
+        let mut work = http.exchange.work(request, context.clock.now());
+        work.set_memory(&context.memory);
         let buffer = http.decode_buffers.take(origin, &context.allowance, connection.take_loss_limit());
         Box::new(Job { work, buffer, undecided, connection, _held: held })
     }

@@ -9,7 +9,7 @@ use ring::digest::{self, SHA512};
 use crate::codec::gvariant::{self, Scratch, Skip, Slice};
 use crate::codec::inflate::{Gunzip, InflateError};
 use crate::event::{Header, Loss, Position, Reason, UnixNanos, semconv};
-use crate::memory::MemoryLease;
+use crate::memory::{MemoryBudget, MemoryLease};
 use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
 use super::reading::{BundleReader, Progress};
@@ -82,6 +82,10 @@ impl EndlessWork {
 }
 
 impl Work for EndlessWork {
+    fn set_memory(&mut self, memory: &Arc<MemoryBudget>) {
+        self.lease = memory.passing(MemoryLease::FLOOR);
+    }
+
     fn step(&mut self, now: Now, out: &mut Output) -> Flow {
         let _ = self.received.get_or_insert(now.unix);
         match replace(&mut self.stage, Stage::Done(None)) {

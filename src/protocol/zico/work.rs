@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::codec::base64;
 use crate::codec::inflate::InflateError;
 use crate::event::{Header, Kind, Loss, Position, Reason, UnixNanos, semconv};
-use crate::memory::MemoryLease;
+use crate::memory::{MemoryBudget, MemoryLease};
 use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
 use super::agents::{Counters, Refusal, Whom};
@@ -82,6 +82,10 @@ impl ZicoWork {
 }
 
 impl Work for ZicoWork {
+    fn set_memory(&mut self, memory: &Arc<MemoryBudget>) {
+        self.lease = memory.passing(MemoryLease::FLOOR);
+    }
+
     fn step(&mut self, now: Now, out: &mut Output) -> Flow {
         let before = out.batch.total_expanded_bytes();
         match std::mem::replace(&mut self.stage, Stage::Done) {
