@@ -137,7 +137,7 @@ pub fn answer<E: Exchange>(
         return (response, None);
     }
     calls.account.received(counters, bytes);
-    let mut work = exchange.work(request, now);
+    let mut work = exchange.work(request, None, now);
     calls.repeat(now, take, |out| work.step(now, out));
     let quarantine_reason = work.quarantine_reason().map(str::to_owned);
     (work.respond(RequestOutcome::Delivered, now), quarantine_reason)

@@ -79,12 +79,7 @@ impl Health {
         self.check();
         let limit = *lock(&self.stall_time);
         let sinks = lock(&self.sinks);
-        self.accounting.totals().sinks.iter().zip(sinks.iter()).find_map(|(sink, progress)| {
-            let time = progress.stalled_since?.elapsed();
-            let (name, events, seconds) = (&sink.name, sink.in_flight(), time.as_secs());
-            let is_stalled = !sink.is_retrying && time >= limit;
-            is_stalled.then(|| format!("sink {name} has {events} events and has finished none for {seconds} s"))
-        })
+        stalled(&self.accounting.totals().sinks, &sinks, limit)
     }
 
     /// Why the daemon should not receive traffic now. `None`: it is ready.
@@ -98,10 +93,22 @@ impl Health {
         let down = self.accounting.totals().sinks.iter().find_map(|sink| match sink {
             sink if sink.is_dead => Some(format!("sink {} has failed and is not started again", sink.name)),
             sink if sink.is_retrying => Some(format!("sink {} cannot write; buffering and retrying", sink.name)),
+            sink if sink.is_shedding => Some(format!("sink {} is full and sheds events", sink.name)),
             _ => None,
         });
         down.or_else(|| self.hangs())
     }
+}
+
+/// The reason for [`Health::hangs`]. A reload may have changed the sinks since `progress` was taken.
+fn stalled(sinks: &[SinkTotals], progress: &[Progress], limit: Duration) -> Option<String> {
+    sinks.iter().find_map(|sink| {
+        let progress = progress.iter().find(|progress| progress.name == sink.name)?;
+        let time = progress.stalled_since?.elapsed();
+        let (name, events, seconds) = (&sink.name, sink.in_flight(), time.as_secs());
+        let is_stalled = !sink.is_retrying && time >= limit;
+        is_stalled.then(|| format!("sink {name} has {events} events and has finished none for {seconds} s"))
+    })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -110,4 +117,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn done(sink: &SinkTotals) -> u64 {
     sink.written + sink.shed + sink.failed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::accounting::SinkCounters;
+
+    #[test]
+    fn a_stalled_sink_is_found_by_its_name_after_a_reload_has_changed_the_order() {
+        let sinks = ["a", "b"].map(|name| SinkCounters::new(name.into()).totals());
+        let progress = |name: &str, stalled_since| Progress { name: name.to_owned(), done: 0, stalled_since };
+        let progress =
+            [progress("b", Some(Instant::now())), progress("removed", Some(Instant::now())), progress("a", None)];
+        let why = stalled(&sinks, &progress, Duration::ZERO).unwrap();
+        assert!(why.starts_with("sink b has 0 events"), "{why}");
+        assert_eq!(stalled(&sinks[..1], &progress, Duration::ZERO), None);
+    }
 }

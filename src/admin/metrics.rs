@@ -167,6 +167,9 @@ impl Collector for Reading {
         let up =
             sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(!sink.is_retrying && !sink.is_dead)));
         gauges(&mut encoder, "tributary_sink_up", "Whether a sink can write", up)?;
+        let shedding = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(sink.is_shedding)));
+        let help = "Whether a sink has shed events in the last 10 seconds";
+        gauges(&mut encoder, "tributary_sink_shedding", help, shedding)?;
         gauge(&mut encoder, "tributary_taps", "Open taps", self.taps)?;
         gauge(
             &mut encoder,

@@ -223,10 +223,14 @@ impl Wire {
     }
 
     fn request(&mut self, request: &TapRequest, out: &mut Vec<u8>) {
-        let TapRequest { origin, number, head, body, is_secret } = request;
+        let TapRequest { origin, number, head, body, is_secret, is_cut } = request;
         self.title(origin, out);
         let mut sheet = Sheet::new(0, []).without_secrets();
-        sheet.title(format_args!("request {number}: {} {}", head.method, http::without_secrets(&head.target)));
+        let rest = match is_cut {
+            true => format!(", of whose body {} bytes were received", body.len()),
+            false => String::new(),
+        };
+        sheet.title(format_args!("request {number}: {} {}{rest}", head.method, http::without_secrets(&head.target)));
         sheet.nested(|sheet| {
             for (name, value) in &head.headers {
                 let is_secret = http::is_secret_header(name);
@@ -236,6 +240,7 @@ impl Wire {
         });
         match body_of(origin.protocol) {
             _ if *is_secret => sheet.secret(body, "body", "hidden"),
+            _ if *is_cut => sheet.raw(body, "the part of the body that was received"),
             Some(name) if !body.is_empty() => name(head, body, Vec::new(), &mut sheet),
             _ => {}
         }

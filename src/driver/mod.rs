@@ -70,6 +70,17 @@ pub fn loss_batch(
     batch
 }
 
+/// The rest of a connection that could not be finished.
+#[derive(Debug)]
+pub struct Abandoned {
+    /// The events to hand over, already counted, and the loss.
+    pub batches: Vec<Batch>,
+    /// Bytes that are lost.
+    pub lost_bytes: u64,
+    /// The session held more events than there was time or memory for.
+    pub is_cut: bool,
+}
+
 /// One session with its [`Output`] and its [`Account`]. The order of calls is that of [`Session`].
 #[derive(Debug)]
 pub struct SessionDriver<S> {
@@ -164,25 +175,36 @@ impl<S: Session> SessionDriver<S> {
     }
 
     /// Ends a connection that cannot be finished: an aborted task, or a panic of ours (`detail` says which). What the session
-    /// still holds of decoded messages goes out, unless it panicked, and every buffered byte is lost.
-    pub fn abandon(&mut self, now: Now, has_panicked: bool, detail: &str) -> (Vec<Batch>, u64) {
+    /// still holds of decoded messages goes out, unless it panicked, while `may_continue` permits with the memory of the
+    /// batches so far; every buffered byte is lost. A loss reports what is missing.
+    pub fn abandon(
+        &mut self,
+        now: Now,
+        has_panicked: bool,
+        detail: &str,
+        mut may_continue: impl FnMut(usize) -> bool,
+    ) -> Abandoned {
         let mut batches = Vec::new();
         if self.out.batch.is_empty() {
             self.account.settle(&self.counters, &mut self.out);
         }
         // Otherwise a panic left events behind that may be half made. They are dropped, and the bytes of which they were
         // made are not settled: they count as buffered, so they are lost below.
-        if !has_panicked {
-            while self.phase != Phase::Finished {
-                batches.extend(self.finish(&[], End::Stopped, now).batch);
-            }
+        let mut memory_bytes = 0;
+        while !has_panicked && self.phase != Phase::Finished && may_continue(memory_bytes) {
+            let batch = self.finish(&[], End::Stopped, now).batch;
+            memory_bytes += batch.as_ref().map_or(0, Batch::memory_bytes);
+            batches.extend(batch);
         }
-        let (offset, bytes) = self.account.lose_buffered(&self.counters, Reason::Failed);
-        if bytes > 0 {
-            let loss = Loss { reason: Reason::Failed, bytes, events: None, detail, excerpt: &[] };
+        let is_cut = !has_panicked && self.phase != Phase::Finished;
+        let (offset, lost_bytes) = self.account.lose_buffered(&self.counters, Reason::Failed);
+        if lost_bytes > 0 || is_cut {
+            let rest = if is_cut { "; events that it held are missing" } else { "" };
+            let detail = &format!("{detail}{rest}");
+            let loss = Loss { reason: Reason::Failed, bytes: lost_bytes, events: None, detail, excerpt: &[] };
             batches.push(loss_batch(&self.counters, self.out.batch.origin(), now.unix, offset, loss));
         }
-        (batches, bytes)
+        Abandoned { batches, lost_bytes, is_cut }
     }
 
     /// Bytes for the peer, and the pause that the session asks for: to be taken after every call.

@@ -20,6 +20,8 @@ pub struct Batch {
     pub(super) members: Vec<(Key, Value)>,
     pub(super) frames: Vec<Frame>,
     pub(super) spans: Vec<SpanData>,
+    /// Links of spans, each after the index of its span, in ascending order of these.
+    pub(super) links: Vec<(u32, Link)>,
     pub(super) metrics: Vec<MetricData>,
     pub(super) samples: Vec<SampleData>,
     pub(super) losses: Vec<LossData>,
@@ -49,9 +51,14 @@ impl Batch {
         self.origins.first()
     }
 
-    /// Attributes, values, members, frames and runs.
+    /// Attributes, values, members, frames, links and runs.
     pub(super) fn elements(&self) -> usize {
-        self.attributes.len() + self.values.len() + self.members.len() + self.frames.len() + self.runs.len()
+        self.attributes.len()
+            + self.values.len()
+            + self.members.len()
+            + self.frames.len()
+            + self.links.len()
+            + self.runs.len()
     }
 
     /// Bytes of memory of this batch, including its origins and resources.
@@ -67,6 +74,7 @@ impl Batch {
             + self.values.capacity() * size_of::<Value>()
             + self.frames.capacity() * size_of::<Frame>()
             + self.spans.capacity() * size_of::<SpanData>()
+            + self.links.capacity() * size_of::<(u32, Link)>()
             + self.metrics.capacity() * size_of::<MetricData>()
             + self.samples.capacity() * size_of::<SampleData>()
             + self.losses.capacity() * size_of::<LossData>()
@@ -154,6 +162,14 @@ pub struct SpanData {
     pub duration_nanos: Option<u64>,
     /// How it ended.
     pub status: Status,
+}
+
+/// A span of the same or of another trace, to which a span is related (OpenTelemetry: `Span.links`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Link {
+    pub trace_id: TraceId,
+    pub span_id: SpanId,
 }
 
 /// How a span ended.

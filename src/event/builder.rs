@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::batch::{Attribute, Batch, Data, Event, Frame, Header, Key, LossData, MetricData, Named, Run, SampleData};
+use super::batch::{
+    Attribute, Batch, Data, Event, Frame, Header, Key, Link, LossData, MetricData, Named, Run, SampleData,
+};
 use super::batch::{Span32, SpanData, Text, Value, index32, is_plain};
 use super::{Kind, Loss, Origin, Resource, Severity};
 
@@ -18,6 +20,8 @@ const FULL_ELEMENTS: usize = 16 * 1024;
 pub const MOST_BATCH_BYTES: u64 = 4 << 20;
 /// Estimated output size of an event without its attributes.
 const EVENT_OVERHEAD_BYTES: usize = 256;
+/// Output size of a link.
+const LINK_BYTES: usize = 77;
 
 /// Numbers batches over the life of the process, so that an [`Interned`] of one batch is never used for another.
 static NEXT_BATCH: AtomicU64 = AtomicU64::new(1);
@@ -363,9 +367,17 @@ impl EventBuilder<'_> {
 
     /// Ends a span.
     pub fn span(self, span: SpanData) {
-        let spans = &mut self.batch.batch.spans;
+        self.linked_span(span, []);
+    }
+
+    /// Ends a span that has links.
+    pub fn linked_span(self, span: SpanData, links: impl IntoIterator<Item = Link>) {
+        let Batch { spans, links: known, .. } = &mut self.batch.batch;
         spans.push(span);
         let place = index32(spans.len() - 1);
+        let before = known.len();
+        known.extend(links.into_iter().map(|link| (place, link)));
+        self.batch.expanded += (known.len() - before) * LINK_BYTES;
         self.end(Data::Span(place));
     }
 

@@ -14,8 +14,8 @@ pub mod semconv;
 mod view;
 
 pub use batch::{
-    Batch, Frame, Header, Key, MetricData, MetricType, Number, Position, SampleData, SpanData, Status, Temporality,
-    Text, Value,
+    Batch, Frame, Header, Key, Link, MetricData, MetricType, Number, Position, SampleData, SpanData, Status,
+    Temporality, Text, Value,
 };
 pub use builder::{BatchBuilder, EventBuilder, Interned, InternedRun, MOST_BATCH_BYTES};
 pub use id::{SpanId, TraceId, UnixNanos, write_hex};

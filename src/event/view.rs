@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::batch::{Attribute, Data, Event, Frame, Key, LossData, Named, Run, Text, Value};
 use super::{
-    Batch, Header, Kind, MetricData, Name, Origin, Position, Reason, Resource, SampleData, Severity, SpanData,
+    Batch, Header, Kind, Link, MetricData, Name, Origin, Position, Reason, Resource, SampleData, Severity, SpanData,
     UnixNanos,
 };
 
@@ -295,6 +295,20 @@ impl<'a> EventView<'a> {
                 })
             }
         }
+    }
+
+    /// The links of a span, in the order in which they were written.
+    pub fn links(&self) -> impl ExactSizeIterator<Item = Link> {
+        let all = &self.batch.links[..];
+        let own = match self.event.data {
+            Data::Span(place) if !all.is_empty() => {
+                let start = all.partition_point(|(of, _)| *of < place);
+                let end = all.partition_point(|(of, _)| *of <= place);
+                &all[start..end]
+            }
+            _ => &[],
+        };
+        own.iter().map(|(_, link)| *link)
     }
 
     /// The connection that it was received on.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::event::{Batch, DataView, Kind, Reason};
 use crate::protocol::{Output, Protocol};
@@ -162,6 +163,13 @@ impl Drop for OpenConnection {
     }
 }
 
+/// A sink counts as shedding for so long after it has shed events.
+const SHEDDING_TIME: Duration = Duration::from_secs(10);
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX - 1)
+}
+
 /// The running counters of one sink.
 #[derive(Debug)]
 pub struct SinkCounters {
@@ -171,6 +179,9 @@ pub struct SinkCounters {
     shed: AtomicU64,
     failed: AtomicU64,
     queue_batches: AtomicU64,
+    /// When the sink shed events last, in milliseconds since `created`, and one more; 0: never.
+    last_shed: AtomicU64,
+    created: Instant,
     is_retrying: AtomicBool,
     is_closed: AtomicBool,
     is_dead: AtomicBool,
@@ -186,6 +197,8 @@ impl SinkCounters {
             shed: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             queue_batches: AtomicU64::new(0),
+            last_shed: AtomicU64::new(0),
+            created: Instant::now(),
             is_retrying: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             is_dead: AtomicBool::new(false),
@@ -206,7 +219,17 @@ impl SinkCounters {
     }
 
     pub(super) fn add_shed(&self, events: u64) {
+        self.add_shed_at(events, self.created.elapsed());
+    }
+
+    fn add_shed_at(&self, events: u64, elapsed: Duration) {
         self.shed.fetch_add(events, Relaxed);
+        self.last_shed.store(1 + millis(elapsed), Relaxed);
+    }
+
+    fn is_shedding_at(&self, elapsed: Duration) -> bool {
+        let last = self.last_shed.load(Relaxed);
+        last > 0 && millis(elapsed).saturating_sub(last - 1) < millis(SHEDDING_TIME)
     }
 
     pub(super) fn add_failed(&self, events: u64) {
@@ -240,6 +263,7 @@ impl SinkCounters {
             shed: self.shed.load(Relaxed),
             failed: self.failed.load(Relaxed),
             queue_batches: self.queue_batches.load(Relaxed),
+            is_shedding: self.is_shedding_at(self.created.elapsed()),
             is_retrying: self.is_retrying.load(Relaxed),
             is_closed: self.is_closed.load(Relaxed),
             is_dead: self.is_dead.load(Relaxed),
@@ -351,6 +375,8 @@ pub struct SinkTotals {
     pub failed: u64,
     /// Batches that wait in its queue or are being written.
     pub queue_batches: u64,
+    /// It has shed events in the last 10 seconds.
+    pub is_shedding: bool,
     /// It cannot write now; it keeps its events and retries.
     pub is_retrying: bool,
     /// Its reader has closed the stream, as `head` does.
@@ -501,6 +527,17 @@ fn list<'a>(f: &mut fmt::Formatter<'_>, counts: impl Iterator<Item = (&'a str, u
 mod tests {
     use super::*;
     use crate::event::{BatchBuilder, Header, Loss, Origin, Position, UnixNanos, semconv};
+
+    #[test]
+    fn a_sink_counts_as_shedding_for_ten_seconds_after_it_has_shed() {
+        let sink = SinkCounters::new("full".into());
+        let is_shedding = |millis| sink.is_shedding_at(Duration::from_millis(millis));
+        assert!(!is_shedding(0));
+        sink.add_shed_at(1, Duration::ZERO);
+        assert!(is_shedding(0) && is_shedding(9_999) && !is_shedding(10_000));
+        sink.add_shed_at(1, Duration::from_secs(30));
+        assert!(is_shedding(39_999) && !is_shedding(40_000));
+    }
 
     #[test]
     fn events_that_losses_report_as_missing_are_counted_by_reason_and_in_the_summary() {

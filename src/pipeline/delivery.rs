@@ -56,8 +56,10 @@ pub(super) struct DeliveryHandle {
     queue: Arc<SinkQueueState>,
     origin: Option<Arc<Origin>>,
     events: u64,
-    /// Of a failed batch: how many of its events are written all the same, from the first on.
-    written: u64,
+    /// Of a batch that fails: how many of its events are not in the output. All of them, unless the sink says more.
+    unwritten: u64,
+    /// How many of them the sink has dropped. None: it has dropped none of the batch.
+    dropped: Option<u64>,
     outcome_sender: Option<Arc<OutcomeSender>>,
     outcome: DeliveryOutcome,
 }
@@ -71,7 +73,8 @@ impl DeliveryHandle {
         outcome_sender: Option<Arc<OutcomeSender>>,
     ) -> Self {
         queue.sink.add_events(events);
-        DeliveryHandle { queue, origin, events, written: 0, outcome_sender, outcome: DeliveryOutcome::Failed }
+        let outcome = DeliveryOutcome::Failed;
+        DeliveryHandle { queue, origin, events, unwritten: events, dropped: None, outcome_sender, outcome }
     }
 
     /// The connection that the batch comes from.
@@ -84,13 +87,30 @@ impl DeliveryHandle {
         self.outcome = DeliveryOutcome::Written;
     }
 
+    /// The sink has dropped so many events (more), and the others are in its output or held.
+    pub(super) fn note_dropped(&mut self, events: u64) {
+        self.dropped = Some(self.dropped.unwrap_or(0) + events);
+        self.note_held(0);
+    }
+
+    /// The sink holds so many events, and the others are in its output or dropped.
+    pub(super) fn note_held(&mut self, events: u64) {
+        self.unwritten = self.events.min(self.dropped.unwrap_or(0) + events);
+    }
+
+    /// Whether the sink has dropped some of the batch.
+    pub(super) fn is_dropped(&self) -> bool {
+        self.dropped.is_some()
+    }
+
     /// The sink ends, and at most this many events more are in its output. Returns how many of this batch are.
     pub(super) fn written_up_to(mut self, events: u64) -> u64 {
-        self.written = self.events.min(events);
-        if self.written == self.events {
+        let written = self.unwritten.min(events);
+        self.unwritten -= written;
+        if written == self.events {
             self.outcome = DeliveryOutcome::Written;
         }
-        self.written
+        written
     }
 
     /// The queue was full.
@@ -108,10 +128,11 @@ impl Drop for DeliveryHandle {
                 self.queue.add_pending_loss(self.origin.take(), Reason::Shed, self.events);
             }
             DeliveryOutcome::Failed => {
-                let failed = self.events - self.written;
-                self.queue.sink.add_written(self.written);
-                self.queue.sink.add_failed(failed);
-                self.queue.add_pending_loss(self.origin.take(), Reason::Failed, failed);
+                self.queue.sink.add_written(self.events - self.unwritten);
+                self.queue.sink.add_failed(self.unwritten);
+                if self.unwritten > 0 {
+                    self.queue.add_pending_loss(self.origin.take(), Reason::Failed, self.unwritten);
+                }
             }
         }
         if let Some(sender) = &self.outcome_sender {

@@ -9,15 +9,17 @@ mod agent_registry;
 mod delivery;
 pub mod options;
 mod overflow;
+mod pending_losses;
 mod queue;
+mod shed_log;
 pub mod tap;
 mod worker;
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{RwLock, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -36,8 +38,19 @@ use overflow::Overflow;
 use queue::SinkQueue;
 use tap::Taps;
 
-/// The queues of all sinks. A reload replaces them while no batch is handed over.
-type SinkQueues = RwLock<Arc<[SinkQueue]>>;
+/// The queues of all sinks, which a reload replaces. Nothing waits while this is locked.
+#[derive(Debug, Default)]
+struct SinkQueues(RwLock<Arc<[SinkQueue]>>);
+
+impl SinkQueues {
+    fn current(&self) -> Arc<[SinkQueue]> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn replace(&self, queues: Vec<SinkQueue>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = queues.into();
+    }
+}
 
 /// The connections' end of every queue.
 #[derive(Clone, Debug, Default)]
@@ -111,7 +124,7 @@ impl Sender {
     /// First offers the batch to every queue, so that a full one delays no other; then waits for the full ones together.
     async fn hand_over(&self, batch: Arc<Batch>, answer: Option<&Arc<OutcomeSender>>) {
         self.taps.events(&batch);
-        let queues = self.queues.read().await.clone();
+        let queues = self.queues.current();
         let offer = |queue| Some((queue, SinkQueue::offer(queue, &batch, answer, self.max_wait.is_some())?));
         let mut full: Vec<_> = queues.iter().filter_map(offer).collect();
         if full.is_empty() {
@@ -163,6 +176,9 @@ pub struct Sinks {
     counters: Vec<Arc<SinkCounters>>,
     /// Counters of removed sinks, which a sink of the same name continues.
     former: Vec<Arc<SinkCounters>>,
+    /// The names of sinks that still write, and the token that is cancelled when they have ended: a sink of the same name
+    /// starts then.
+    predecessors: (Vec<String>, CancellationToken),
     workers: Vec<(String, JoinHandle<()>)>,
     reopen: watch::Sender<u64>,
     runtime: Handle,
@@ -184,7 +200,8 @@ impl Sinks {
     pub fn on(runtime: Handle, stop: CancellationToken) -> Self {
         let (reopen, abort) = (watch::Sender::new(0), CancellationToken::new());
         let (queues, counters, former, workers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Sinks { queues, counters, former, workers, reopen, runtime, stop, abort }
+        let predecessors = (Vec::new(), CancellationToken::new());
+        Sinks { queues, counters, former, predecessors, workers, reopen, runtime, stop, abort }
     }
 
     /// Adds a sink and starts its worker. `make` makes the sink, and another one whenever it has failed.
@@ -218,7 +235,10 @@ impl Sinks {
             ticking: Default::default(),
             failing: Default::default(),
         };
-        self.workers.push((name.to_owned(), self.runtime.spawn(worker::supervise(make, queued_batches, context))));
+        let (names, have_ended) = &self.predecessors;
+        let may_start = names.iter().any(|of| of == name).then(|| have_ended.clone());
+        let supervisor = worker::supervise(make, queued_batches, context, may_start);
+        self.workers.push((name.to_owned(), self.runtime.spawn(supervisor)));
         self.queues.push(queue);
     }
 
@@ -229,7 +249,7 @@ impl Sinks {
 
     /// All sinks are added: returns the sender for the connections, and the running workers.
     pub fn start(self) -> (Sender, Workers) {
-        let queues = Arc::new(SinkQueues::new(self.queues.into()));
+        let queues = Arc::new(SinkQueues(RwLock::new(self.queues.into())));
         let workers = Workers {
             queues: Arc::downgrade(&queues),
             counters: self.counters,
@@ -269,36 +289,41 @@ impl Workers {
 
     /// Removes the sinks with these names and adds those of `add`. The removed ones first write what they have, for as long
     /// as `grace` and until the daemon stops; after that they continue beside the new ones. Batches that are handed over
-    /// meanwhile wait.
+    /// meanwhile enter the queues of the new sinks; a new sink with the name of a removed one starts when that one has ended.
     pub async fn replace(&mut self, names: &[String], grace: Duration, add: impl FnOnce(&mut Sinks)) {
-        let Some(cell) = self.queues.upgrade() else { return };
-        let mut queues = cell.write().await;
-        let kept = queues.iter().filter(|queue| !names.iter().any(|name| name == queue.name())).cloned();
-        let kept: Vec<_> = kept.collect();
-        *queues = kept.clone().into();
-        let deadline = Instant::now() + grace;
-        for (name, worker) in &mut self.workers {
-            if names.contains(name) && !worker.is_finished() {
-                // After a panic its handles were dropped, and count as failed.
-                let _ = self.stop.run_until_cancelled(timeout_at(deadline, worker)).await;
-            }
-        }
-        self.workers.retain(|(_, worker)| !worker.is_finished());
+        let Some(queues) = self.queues.upgrade() else { return };
+        let mut kept = queues.current().to_vec();
+        kept.retain(|queue| !names.iter().any(|name| name == queue.name()));
         let is_free = |counters: &&Arc<SinkCounters>| !kept.iter().any(|queue| queue.name() == counters.name());
         let former = self.counters.iter().filter(is_free).cloned().collect();
+        let have_ended = CancellationToken::new();
+        // Cancelled in any case, also when this future is dropped.
+        let _may_start = have_ended.clone().drop_guard();
         let mut sinks = Sinks {
             queues: kept,
             former,
+            predecessors: (names.to_vec(), have_ended),
             counters: std::mem::take(&mut self.counters),
-            workers: std::mem::take(&mut self.workers),
+            workers: Vec::new(),
             reopen: self.reopen.clone(),
             runtime: self.runtime.clone(),
             stop: self.stop.clone(),
             abort: self.abort.clone(),
         };
         add(&mut sinks);
-        (self.counters, self.workers) = (sinks.counters, sinks.workers);
-        *queues = sinks.queues.into();
+        self.counters = sinks.counters;
+        let of_before = self.workers.len();
+        self.workers.append(&mut sinks.workers);
+        // Removed sinks end when the last sender that still has the old queues has handed its batch over.
+        queues.replace(sinks.queues);
+        let deadline = Instant::now() + grace;
+        for (name, worker) in &mut self.workers[..of_before] {
+            if names.contains(name) && !worker.is_finished() {
+                // After a panic its handles were dropped, and count as failed.
+                let _ = self.stop.run_until_cancelled(timeout_at(deadline, worker)).await;
+            }
+        }
+        self.workers.retain(|(_, worker)| !worker.is_finished());
     }
 
     /// Waits until every worker has ended. Dropping the future loses nothing: it may be called again.

@@ -1,23 +1,23 @@
 //! The bounded queue from the connections to one sink.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, watch};
 use tokio::time::timeout;
 
-use crate::event::{Batch, BatchBuilder, Header, Loss, Origin, Position, Reason, UnixNanos, semconv};
+use crate::event::{Batch, Origin, Reason, UnixNanos};
 use crate::sink::{Kinds, Selection};
 
 use super::accounting::{InQueue, SinkCounters};
 use super::delivery::{DeliveryHandle, OutcomeSender};
 use super::options::{QueueOptions, WhenFull};
+use super::pending_losses::{LossReport, PendingLosses};
+use super::shed_log::ShedLog;
 
 /// The unit in which the memory of batches is counted.
 const PERMIT_BYTES: usize = 1024;
-/// Losses of further connections are reported together.
-const MAX_PENDING_LOSSES: usize = 1024;
 
 /// A batch in the queue, with its share of the queue and its delivery handle.
 #[derive(Debug)]
@@ -75,18 +75,11 @@ pub(super) struct SinkQueue {
 pub(super) struct SinkQueueState {
     pub(super) sink: Arc<SinkCounters>,
     room: Arc<Semaphore>,
-    pending: Mutex<Vec<PendingLoss>>,
+    pending: PendingLosses,
+    shed_log: ShedLog,
     /// A connection of each listener whose events the sink holds because it cannot write them now. Connections of these
     /// listeners wait; those of others do not.
     held: watch::Sender<Vec<Arc<Origin>>>,
-}
-
-/// Events that a sink did not get, and whose loss event it has not written yet.
-#[derive(Debug)]
-pub(super) struct PendingLoss {
-    origin: Arc<Origin>,
-    reason: Reason,
-    events: u64,
 }
 
 impl SinkQueue {
@@ -102,7 +95,8 @@ impl SinkQueue {
         let counters = Arc::new(SinkQueueState {
             sink,
             room: room.clone(),
-            pending: Mutex::default(),
+            pending: PendingLosses::default(),
+            shed_log: ShedLog::default(),
             held: watch::Sender::default(),
         });
         let queue = SinkQueue {
@@ -211,40 +205,15 @@ impl SinkQueueState {
     /// Notes events that the sink did not get; it will report them in its own output.
     pub(super) fn add_pending_loss(&self, origin: Option<Arc<Origin>>, reason: Reason, events: u64) {
         let Some(origin) = origin else { return };
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |pending: &&mut PendingLoss| Arc::ptr_eq(&pending.origin, &origin) && pending.reason == reason;
-        if let Some(known) = pending.iter_mut().rev().find(same) {
-            known.events += events;
-        } else if pending.len() < MAX_PENDING_LOSSES {
-            pending.push(PendingLoss { origin, reason, events });
-        } else if let Some(last) =
-            pending.iter_mut().rev().find(|last| last.reason == reason && last.origin.is_same_listener(&origin))
-        {
-            // Very many connections: the last entry of the listener stands for all further ones.
-            if &*last.origin.peer != "several" {
-                let several = Origin::new(last.origin.protocol, last.origin.listener.clone(), "several".into(), 0);
-                last.origin = Arc::new(several);
-            }
-            last.events += events;
-        } else {
-            pending.push(PendingLoss { origin, reason, events });
+        if reason == Reason::Shed {
+            self.shed_log.shed(self.sink.name(), &origin.listener, events);
         }
+        self.pending.add(origin, reason, events);
     }
 
     /// The pending losses: a report for each listener that has any.
-    pub(super) fn take_pending_losses(self: &Arc<Self>) -> Vec<LossReport> {
-        let pending = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut reports: Vec<LossReport> = Vec::new();
-        for loss in pending {
-            let of_listener = |report: &&mut LossReport| {
-                report.pending.first().is_some_and(|first| first.origin.is_same_listener(&loss.origin))
-            };
-            match reports.iter_mut().find(of_listener) {
-                Some(report) => report.pending.push(loss),
-                None => reports.push(LossReport { queue: self.clone(), pending: vec![loss] }),
-            }
-        }
-        reports
+    pub(super) fn take_pending_losses(&self) -> Vec<LossReport> {
+        self.pending.take()
     }
 
     /// From now on the sink holds events of the listeners of these connections, and of no others.
@@ -269,42 +238,4 @@ impl SinkQueueState {
 
 fn is_among(held: &[Arc<Origin>], origin: Option<&Arc<Origin>>) -> bool {
     !held.is_empty() && origin.is_some_and(|origin| held.iter().any(|held| held.is_same_listener(origin)))
-}
-
-/// Losses that a sink is about to write. If this is dropped before they are written, they are pending again.
-#[derive(Debug)]
-pub(super) struct LossReport {
-    queue: Arc<SinkQueueState>,
-    pending: Vec<PendingLoss>,
-}
-
-impl LossReport {
-    /// The losses as events, with `now` as their time.
-    pub(super) fn batch(&self, now: UnixNanos) -> Option<Batch> {
-        let mut builder = BatchBuilder::new(self.pending.first()?.origin.clone());
-        for PendingLoss { origin, reason, events } in &self.pending {
-            builder.set_origin(origin.clone());
-            let header = Header::observed_at(semconv::LOSS, now, Position::default());
-            let (reason, events) = (*reason, *events);
-            let detail = match reason {
-                Reason::Shed => "the queue of this sink was full",
-                _ => "this sink failed before it had written them",
-            };
-            builder.loss(header, Loss { reason, bytes: 0, events: Some(events), detail, excerpt: &[] });
-        }
-        Some(builder.take())
-    }
-
-    /// The sink has written them.
-    pub(super) fn reported(mut self) {
-        self.pending.clear();
-    }
-}
-
-impl Drop for LossReport {
-    fn drop(&mut self) {
-        for PendingLoss { origin, reason, events } in self.pending.drain(..) {
-            self.queue.add_pending_loss(Some(origin), reason, events);
-        }
-    }
 }

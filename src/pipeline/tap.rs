@@ -41,7 +41,7 @@ pub enum TapItem {
     Events(Arc<Batch>),
     /// Bytes that a session has consumed.
     Bytes(Piece),
-    /// A request that is decoded, or was refused.
+    /// A request that is decoded, was refused, or was not received completely.
     Request(TapRequest),
 }
 
@@ -70,6 +70,8 @@ pub struct TapRequest {
     pub body: Bytes,
     /// The body has keys and must not be shown.
     pub is_secret: bool,
+    /// The rest of the body was not received.
+    pub is_cut: bool,
 }
 
 /// The open taps. A clone shares them.

@@ -4,7 +4,7 @@
 //! *supervisor*, a task on the runtime, makes the sink and replaces it when it fails. It never waits for a thread that is
 //! blocked: it takes the batches of that thread back and continues without it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
@@ -23,7 +23,8 @@ use crate::sink::{Kinds, Selection, Sink, SinkError, Unwritten};
 
 use super::delivery::DeliveryHandle;
 use super::options::OnFailure;
-use super::queue::{LossReport, QueuedBatch, SinkQueueState};
+use super::pending_losses::LossReport;
+use super::queue::{QueuedBatch, SinkQueueState};
 
 /// At most this many batches are written before a flush.
 const MAX_UNFLUSHED: usize = 64;
@@ -71,17 +72,30 @@ enum Outcome {
 struct Ended {
     /// `None`: it was aborted.
     outcome: Option<Outcome>,
-    /// [`Sink::written`], read last.
+    /// [`Sink::written`] and [`Sink::unwritten`], read last.
     written: u64,
+    unwritten: Unwritten,
+}
+
+impl Ended {
+    /// Nothing is known about what is in the output.
+    fn unknown(outcome: Option<Outcome>) -> Ended {
+        Ended { outcome, written: 0, unwritten: Unwritten::default() }
+    }
 }
 
 /// Runs sinks made by `make` until the queue is closed and drained. A sink that fails or panics is replaced, or stops
-/// the daemon, as configured; events that it had and did not write count as failed.
+/// the daemon, as configured; events that it had and did not write count as failed. The first sink is made when `may_start`
+/// is cancelled, if there is one.
 pub(super) async fn supervise<S: Sink>(
     make: impl Fn() -> Result<S, SinkError>,
     queued_batches: mpsc::Receiver<QueuedBatch>,
     context: WorkerContext,
+    may_start: Option<CancellationToken>,
 ) {
+    if let Some(may_start) = may_start {
+        context.abort.run_until_cancelled(may_start.cancelled()).await;
+    }
     let queued_batches = Arc::new(Mutex::new(queued_batches));
     let context = Arc::new(context);
     let name = context.counters.sink.name().to_owned();
@@ -176,13 +190,13 @@ impl InFlightBatches {
     }
 
     /// A connection of each listener of which a batch is held.
-    fn held_origins(&self, held: &BTreeSet<u64>) -> Vec<Arc<Origin>> {
+    fn held_origins(&self, held: &BTreeMap<u64, u64>) -> Vec<Arc<Origin>> {
         if held.is_empty() {
             return Vec::new();
         }
         let taken = self.locked();
         let mut origins = BTreeMap::new();
-        for (_, handle) in taken.handles.iter().filter(|(number, _)| held.contains(number)) {
+        for (_, handle) in taken.handles.iter().filter(|(number, _)| held.contains_key(number)) {
             if let Some(origin) = handle.origin() {
                 origins.entry((origin.protocol, origin.listener.clone())).or_insert_with(|| origin.clone());
             }
@@ -200,31 +214,34 @@ impl InFlightBatches {
             return;
         }
         let (handles, reports) = (std::mem::take(&mut taken.handles), std::mem::take(&mut taken.reports));
-        let is_held = |number: &u64| unwritten.held.contains(number);
-        for (number, handle) in handles {
-            match number {
-                // Dropped without an outcome, it counts as failed.
-                number if unwritten.failed.contains(&number) => drop(handle),
-                number if is_held(&number) => taken.handles.push((number, handle)),
-                _ => handle.written(),
+        for (number, mut handle) in handles {
+            note_unwritten(&mut handle, number, unwritten);
+            if unwritten.held.contains_key(&number) {
+                taken.handles.push((number, handle));
+            } else if handle.is_dropped() {
+                // Without an outcome it counts as failed.
+                drop(handle);
+            } else {
+                handle.written();
             }
         }
         for report in reports {
             match report.number {
-                number if unwritten.failed.contains(&number) => drop(report),
-                number if is_held(&number) => taken.reports.push(report),
+                number if unwritten.failed.contains_key(&number) => drop(report),
+                number if unwritten.held.contains_key(&number) => taken.reports.push(report),
                 _ => report.report.reported(),
             }
         }
     }
 
-    /// The sink writes no more. Of the batches in flight the first events are in its output, as many as `written`
-    /// ([`Sink::written`]) says; the rest counts as failed.
-    fn give_up(&self, written: u64) {
+    /// The sink writes no more. Of the batches in flight those events are in its output that `unwritten` does not name, and
+    /// the first ones, as many as `written` ([`Sink::written`]) says; the rest counts as failed.
+    fn give_up(&self, written: u64, unwritten: &Unwritten) {
         let InFlight { handles, reports, written_before, .. } = std::mem::take(&mut *self.locked());
         let mut rest = written.saturating_sub(written_before);
         let mut reports = reports.into_iter().peekable();
-        for (number, handle) in handles {
+        for (number, mut handle) in handles {
+            note_unwritten(&mut handle, number, unwritten);
             while let Some(report) = reports.next_if(|report| report.precedes == number) {
                 rest -= report.written_up_to(rest);
             }
@@ -237,6 +254,16 @@ impl InFlightBatches {
 
     fn locked(&self) -> std::sync::MutexGuard<'_, InFlight> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes over what the sink says about a batch.
+fn note_unwritten(handle: &mut DeliveryHandle, number: u64, unwritten: &Unwritten) {
+    if let Some(events) = unwritten.failed.get(&number) {
+        handle.note_dropped(*events);
+    }
+    if let Some(events) = unwritten.held.get(&number) {
+        handle.note_held(*events);
     }
 }
 
@@ -263,20 +290,20 @@ async fn run<S: Sink>(
     // Also cancelled when this future is dropped.
     let abort = context.abort.child_token();
     let _guard = abort.clone().drop_guard();
-    let failed = |why: String| Ended { outcome: Some(Outcome::Failed(why)), written: 0 };
+    let failed = |why: String| Ended::unknown(Some(Outcome::Failed(why)));
     let ended = match start(sink, worker, abort.clone()) {
         Ok(mut ended) => tokio::select! {
             // A panic drops the sender.
             ended = &mut ended => ended.unwrap_or_else(|_| failed("it panicked, which is a bug of tributary".to_owned())),
             () = abort.cancelled() => {
                 // It may end its output after a whole record, unless its thread is blocked.
-                let written = timeout(GIVE_UP * 2, ended).await.map_or(0, |ended| ended.map_or(0, |ended| ended.written));
-                Ended { outcome: None, written }
+                let ended = timeout(GIVE_UP * 2, ended).await.ok().and_then(Result::ok);
+                Ended { outcome: None, ..ended.unwrap_or(Ended::unknown(None)) }
             }
         },
         Err(error) => failed(format!("cannot start its thread: {error}")),
     };
-    in_flight.give_up(ended.written);
+    in_flight.give_up(ended.written, &ended.unwritten);
     context.counters.set_held(Vec::new());
     ended.outcome
 }
@@ -296,7 +323,7 @@ fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Resu
         if outcome.is_none() {
             let _ = timeout(GIVE_UP, sink.give_up()).await;
         }
-        Ended { outcome, written: sink.written() }
+        Ended { outcome, written: sink.written(), unwritten: sink.unwritten() }
     };
     // After the end of the grace period the receiver may be gone.
     if !S::BLOCKS {

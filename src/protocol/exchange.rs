@@ -25,11 +25,18 @@ pub trait Exchange: Send + Sync + 'static {
         false
     }
 
+    /// Recognises the first bytes of a connection that are no HTTP as another protocol that senders of this one may speak.
+    /// `None`: they are unknown. The detail of the loss then says so, and what to set.
+    fn recognise(&self, _first: &[u8]) -> Option<Foreign> {
+        None
+    }
+
     /// A head was received, and nothing of its body.
     fn admit(&self, head: &Head, now: Now) -> HeadDecision;
 
-    /// An admitted request was received completely.
-    fn work(&self, request: Request, now: Now) -> Self::Work;
+    /// An admitted request was received completely. What it needs beside its body it takes of `memory`, that of the peer's
+    /// address. None: of the memory of the exchange.
+    fn work(&self, request: Request, memory: Option<&Arc<MemoryBudget>>, now: Now) -> Self::Work;
 
     /// Called about once a second: writes what is due. [`Flow::Again`]: take the events and call again.
     fn tick(&self, _now: Now, _out: &mut Output) -> Flow {
@@ -44,10 +51,6 @@ pub trait Exchange: Send + Sync + 'static {
 
 /// The decoder of one request. If it is dropped before [`Work::respond`], the events were not delivered.
 pub trait Work: Send + 'static {
-    /// Takes the memory for the decoded body from `memory`, which is limited by the address of the peer, instead of the
-    /// listener's. Called before the first `step`, where there is an address.
-    fn set_memory(&mut self, _memory: &Arc<MemoryBudget>) {}
-
     /// Does a bounded part of the work. [`Flow::Again`]: take the events and call again. Otherwise all is decoded.
     ///
     /// Over all calls every byte of the body is decoded or lost. If the decoded body has another size than the received one,
@@ -62,6 +65,15 @@ pub trait Work: Send + 'static {
 
     /// The response, when the outcome of the events is known.
     fn respond(self, outcome: RequestOutcome, now: Now) -> Response;
+}
+
+/// Another protocol than HTTP, by its first bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Foreign {
+    /// Which one it is, and what to do.
+    pub detail: &'static str,
+    /// So many bytes at the front contain no secret.
+    pub shown_bytes: usize,
 }
 
 /// What became of the events of a request.

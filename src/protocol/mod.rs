@@ -21,7 +21,7 @@ use crate::event::{Reason, UnixNanos};
 use crate::explain::{Explain, Raw};
 
 pub use crate::codec::http::Head;
-pub use exchange::{Exchange, HeadDecision, Request, RequestOutcome, Response, Work};
+pub use exchange::{Exchange, Foreign, HeadDecision, Request, RequestOutcome, Response, Work};
 pub use loss_limit::LossLimit;
 pub use output::Output;
 

@@ -4,10 +4,12 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use socket2::Socket;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
@@ -27,7 +29,7 @@ use crate::protocol::{Protocol, rbkit};
 use crate::transport::capture::Capture;
 use crate::transport::clock::Clock;
 use crate::transport::dialer::{Dialer, Finish, NothingToFinish};
-use crate::transport::tcp::{self, Listener};
+use crate::transport::tcp::{self, Draining, Listener};
 use crate::transport::tls::{Tls, TlsError};
 use crate::zico_store::Store;
 
@@ -57,6 +59,8 @@ pub(super) struct BoundListener {
     socket: Option<Socket>,
     /// The registered agents, for protocols whose agents register.
     agents: Option<Arc<dyn Agents>>,
+    /// The traced programs of the listener whose socket it takes over.
+    runs: Option<Hq>,
     counters: Arc<ListenerCounters>,
 }
 
@@ -71,7 +75,10 @@ pub(super) struct ListenerHandle {
     tls: Option<Tls>,
     counters: Arc<ListenerCounters>,
     stop: CancellationToken,
+    abort: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
+    /// Its traced programs, and how they shut down.
+    traced: Option<(Hq, Draining)>,
 }
 
 impl BoundListener {
@@ -88,7 +95,7 @@ impl BoundListener {
         let ListenerConfig { name, listen, options, protocol } = config;
         let counters = accounting.listener(name, protocol.protocol());
         let Some(listen) = listen else {
-            return Ok(BoundListener { listener: None, socket: None, agents: None, counters });
+            return Ok(BoundListener { listener: None, socket: None, agents: None, runs: None, counters });
         };
         let open = || {
             let socket = socket.map_or_else(|| tcp::bind(*listen), Ok)?;
@@ -98,7 +105,12 @@ impl BoundListener {
         };
         let (listener, second) =
             open().map_err(|source| StartError { part: format!("listener {name} on {listen}"), source })?;
-        Ok(BoundListener { listener: Some(listener), socket: Some(second), agents: None, counters })
+        Ok(BoundListener { listener: Some(listener), socket: Some(second), agents: None, runs: None, counters })
+    }
+
+    /// Takes over the socket of `running`: its traced programs open their data connections here.
+    pub(super) fn replace(&mut self, running: &ListenerHandle) {
+        self.runs = running.traced.as_ref().map(|(hq, _)| hq.clone());
     }
 
     /// Lets the accounting show its counters.
@@ -169,6 +181,27 @@ impl ListenerHandle {
         }
     }
 
+    /// Stops it while the daemon continues. Traced programs have as long as `grace` to shut down, which this does not wait
+    /// for.
+    pub(super) async fn stopped_in_background(self, is_last: bool, grace: Duration, tasks: &TaskTracker) {
+        let Some((_, draining)) = self.traced.clone() else { return self.stopped(is_last).await };
+        let abort = self.abort.clone();
+        if !is_last {
+            draining.is_replaced.cancel();
+        }
+        self.stop.cancel();
+        let stopped = async move {
+            let ended = async {
+                draining.ended().await;
+                self.stopped(is_last).await;
+            };
+            if timeout(grace, ended).await.is_err() {
+                abort.cancel();
+            }
+        };
+        tasks.spawn(stopped);
+    }
+
     /// Stops accepting and dialling, and lets its connections finish; [`Runtime::tasks`] waits for these. If `is_last`, no
     /// other listener takes over its socket: connections that wait to be accepted are refused, and counted so.
     pub(super) async fn stopped(self, is_last: bool) {
@@ -194,7 +227,7 @@ impl Runtime {
     /// Lets a listener serve.
     pub(super) fn serve(&self, bound_listener: BoundListener, config: &ListenerConfig) -> ListenerHandle {
         let _entered = self.decoding.enter();
-        let BoundListener { listener, socket, agents, counters } = bound_listener;
+        let BoundListener { listener, socket, agents, runs, counters } = bound_listener;
         let mut running = ListenerHandle {
             config: config.clone(),
             address: listener.as_ref().and_then(|listener| listener.address().ok()),
@@ -203,12 +236,14 @@ impl Runtime {
             tls: listener.as_ref().and_then(Listener::tls),
             counters: counters.clone(),
             stop: self.stop.child_token(),
+            abort: self.abort.child_token(),
             tasks: Vec::new(),
+            traced: None,
         };
         let sender = self.sender.clone().counted(self.memory.clone());
         let (clock, tasks) = (self.clock, self.tasks.clone());
         let memory = self.memory.with_reserve(config.options.reserved_bytes);
-        let (stop, abort) = (running.stop.clone(), self.abort.clone());
+        let (stop, abort) = (running.stop.clone(), running.abort.clone());
         let (max_message_bytes, emit_definitions) = (config.options.max_message_bytes, config.options.emit_definitions);
         let capture = config.options.capture.as_ref().and_then(|options| {
             Capture::start(options, &config.name, config.protocol.protocol(), &self.tasks, &self.abort)
@@ -219,9 +254,15 @@ impl Runtime {
             listener
         });
         let serving = match (config.protocol.clone(), listener) {
-            (ProtocolOptions::Bytefrog(options), Some(listener)) => {
+            (ProtocolOptions::Bytefrog(options), Some(mut listener)) => {
                 let sender = sender.with_max_wait(options.max_stall);
-                let hq = Hq::new(options, emit_definitions, memory);
+                let mut hq = Hq::new(options, emit_definitions, memory);
+                if let Some(runs) = runs {
+                    hq = hq.continuing(&runs);
+                }
+                let draining = Draining::default();
+                listener.draining = Some(draining.clone());
+                running.traced = Some((hq.clone(), draining));
                 self.directory.add_bytefrog(&config.name, BytefrogAgents::new(hq.clone(), clock));
                 let make = move |peer: SocketAddr| hq.session(Some(peer.ip()));
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))

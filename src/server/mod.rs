@@ -271,8 +271,9 @@ impl Server {
         let connections_deadline = deadline - (grace / 4).min(SINK_RESERVE);
         stop.cancel();
         let connections = async {
+            // A listener may wait for its peers, and the others do not wait for it.
             for listener in listeners {
-                listener.stopped(true).await;
+                tasks.spawn(listener.stopped(true));
             }
             tasks.close();
             tasks.wait().await;

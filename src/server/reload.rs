@@ -62,13 +62,19 @@ impl Server {
         let mut reloaded = Reloaded::default();
         // Everything that may fail comes first.
         let mut bound_listeners = Vec::new();
+        let mut replaced_listeners = Vec::new();
         for listener in config.listeners.iter().filter(|listener| !self.runs(listener)) {
             let has_port = listener.listen.is_some_and(|listen| listen.port() != 0);
             let bound = |running: &&ListenerHandle| {
                 running.config.listen == listener.listen && (has_port || running.config.name == listener.name)
             };
             let socket = self.listeners.iter().find(bound).and_then(ListenerHandle::socket);
+            let replaced = self.listeners.iter().find(bound);
             let mut bound_listener = BoundListener::open(listener, socket, &self.accounting, &self.runtime.decoding)?;
+            if let Some(replaced) = replaced {
+                replaced_listeners.push(replaced.config.name.clone());
+                bound_listener.replace(replaced);
+            }
             // Connections that end may still hold its old store.
             let is_held = self.listeners.iter().any(|running| running.shares_agents_with(listener));
             if !is_held {
@@ -101,7 +107,8 @@ impl Server {
                     let verb = if now.is_some() { "restarted" } else { "stopped" };
                     reloaded.changes.push(format!("listener {name} {verb}"));
                     stores.extend(now.and_then(|now| running.agents_for(now)).map(|store| (name.clone(), store)));
-                    running.stopped(now.is_none()).await;
+                    let is_last = !replaced_listeners.contains(&name);
+                    running.stopped_in_background(is_last, grace, &self.runtime.tasks).await;
                     self.runtime.directory.remove(&name);
                 }
             }

@@ -11,7 +11,7 @@ mod records;
 pub mod stdout;
 pub mod tcp;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -54,7 +54,8 @@ pub trait Sink: Send + 'static {
     }
 
     /// The batches that a flush or tick which returned `Ok` did not write. A sink with one destination writes
-    /// everything or returns an error, so the default is none.
+    /// everything or returns an error, so the default is none. Also called last, when the sink is given up: of a batch that
+    /// is named then, only the events that are not in the output count as failed.
     fn unwritten(&mut self) -> Unwritten {
         Unwritten::default()
     }
@@ -69,7 +70,7 @@ pub trait Sink: Send + 'static {
 
     /// The number of events that this sink has written completely since it was made, in the order in which it took them.
     /// When it fails or is given up, those of them that no flush has confirmed count as written, too. A sink that does not
-    /// know, or writes in another order, returns 0.
+    /// know, or writes in another order, returns 0 (see [`Sink::unwritten`]).
     fn written(&self) -> u64 {
         0
     }
@@ -87,14 +88,15 @@ pub trait Sink: Send + 'static {
 /// Batches that are not written although a flush returned `Ok`: one destination of several has a fault.
 #[derive(Debug, Default)]
 pub struct Unwritten {
-    /// Batches that the sink keeps and writes as soon as it can.
-    pub held: BTreeSet<u64>,
+    /// Batches that the sink keeps and writes as soon as it can, each with the number of its events that are not in the
+    /// output yet. 0: all are, but not as safely as configured.
+    pub held: BTreeMap<u64, u64>,
     /// So much is held that connections of its listeners are to wait.
     pub is_crowded: bool,
     /// Why batches are held: the latest fault.
     pub held_fault: Option<SinkFault>,
-    /// Batches that the sink has dropped. They count as failed.
-    pub failed: BTreeSet<u64>,
+    /// Batches of which the sink has dropped events, with their number. These count as failed.
+    pub failed: BTreeMap<u64, u64>,
     /// Why batches are dropped: the latest fault.
     pub failed_fault: Option<SinkFault>,
     /// Events that counted as written and were lost afterwards, because the disk refused them.

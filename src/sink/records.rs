@@ -74,6 +74,11 @@ impl Records {
         }
     }
 
+    /// Records that are not completely written.
+    pub(super) fn waiting(&self) -> u64 {
+        self.waiting_ends().len() as u64
+    }
+
     /// Records written since the beginning.
     pub(super) fn written(&self) -> u64 {
         self.written

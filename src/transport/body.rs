@@ -114,12 +114,13 @@ enum Cut {
 /// Reads a body of at most `limit` bytes, whose configuration key is `key`.
 ///
 /// # Errors
-/// The body was not received completely; the response and a loss say why.
+/// The body was not received completely; the response and a loss say why, and `show` gets what was received.
 pub(super) async fn read_body(
     mut incoming: Incoming,
     (limit, key): (u64, &'static str),
     mut lease: MemoryLease,
     mut undecided: UndecidedBytes,
+    show: impl FnOnce(&[u8]),
 ) -> Result<ReceivedBody, Response> {
     let context = undecided.context.clone();
     let began = context.clock.now().elapsed;
@@ -165,6 +166,7 @@ pub(super) async fn read_body(
         }
     };
     let received = undecided.account.buffered();
+    show(&body);
     body.truncate(Loss::EXCERPT);
     body.shrink_to_fit();
     if let Cut::OutOfMemory = cut {

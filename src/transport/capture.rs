@@ -447,13 +447,18 @@ mod tests {
         std::iter::from_fn(|| reader.record().unwrap()).map(|record| record.what).collect()
     }
 
-    #[test]
-    fn while_the_writer_is_stalled_no_connection_waits_and_the_file_records_what_is_missing() {
+    /// A recorder with its directory, its messages and its writer.
+    fn recorder() -> (tempfile::TempDir, Arc<Capture>, mpsc::Receiver<Message>, Writer) {
         let dir = tempfile::tempdir().unwrap();
         let options = CaptureOptions { dir: dir.path().into(), max_bytes: 1 << 30 };
         let (capture, messages) = Capture::new("test", Protocol::Datadog);
-        let capture = Arc::new(capture);
-        let mut writer = Writer::new(&options, capture.queue.clone());
+        let writer = Writer::new(&options, capture.queue.clone());
+        (dir, Arc::new(capture), messages, writer)
+    }
+
+    #[test]
+    fn while_the_writer_is_stalled_no_connection_waits_and_the_file_records_what_is_missing() {
+        let (dir, capture, messages, mut writer) = recorder();
         let clock = Clock::start();
         let mut recording = capture.connection(&origin(7), clock, clock.now().elapsed).unwrap();
         let piece = vec![1; 1 << 20];
@@ -476,11 +481,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_was_removed_is_created_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let options = CaptureOptions { dir: dir.path().into(), max_bytes: 1 << 30 };
-        let (capture, messages) = Capture::new("test", Protocol::Datadog);
-        let capture = Arc::new(capture);
-        let mut writer = Writer::new(&options, capture.queue.clone());
+        let (dir, capture, messages, mut writer) = recorder();
         let clock = Clock::start();
         drop(capture.connection(&origin(1), clock, Duration::ZERO));
         messages.try_iter().for_each(|message| writer.take(message));
@@ -494,11 +495,7 @@ mod tests {
 
     #[test]
     fn more_files_than_may_be_open_are_written() {
-        let dir = tempfile::tempdir().unwrap();
-        let options = CaptureOptions { dir: dir.path().into(), max_bytes: 1 << 30 };
-        let (capture, messages) = Capture::new("test", Protocol::Datadog);
-        let capture = Arc::new(capture);
-        let writer = Writer::new(&options, capture.queue.clone());
+        let (dir, capture, messages, writer) = recorder();
         let clock = Clock::start();
         let connections = MAX_OPEN_FILES as u64 * 2 + 1;
         let begin = |number| capture.connection(&origin(number), clock, Duration::ZERO).unwrap();

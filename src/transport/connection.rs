@@ -5,13 +5,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{sleep, sleep_until, timeout};
 use tracing::{debug, error};
 
-use crate::driver::{SessionDriver, Step};
+use crate::driver::{Abandoned, SessionDriver, Step};
 use crate::event::{Batch, Loss, Origin, Reason};
 use crate::explain::Explain;
 use crate::log_throttle::LogThrottle;
+use crate::memory::MemoryLease;
 use crate::protocol::{Awaiting, End, Flow, Now, Session};
 
 use super::context::ConnectionContext;
@@ -25,8 +26,16 @@ const YIELD_AFTER: Duration = Duration::from_millis(2);
 const QUIET: Duration = Duration::from_secs(1);
 /// How long a stopping daemon waits for the system to report further bytes.
 const LAST_READ_WAIT: Duration = Duration::from_millis(10);
+/// The longest wait of a peer that causes too much output while the daemon stops.
+const MAX_DRAIN_WAIT: Duration = Duration::from_millis(10);
 /// The most that is read after the session has closed.
 const MAX_LINGER_BYTES: u64 = 4 * 1024 * 1024;
+
+/// After the time in which the connections that are given up write what they hold, those that are still to come have so much
+/// time together to write one batch each.
+const FIRST_CALL_TIME: Duration = Duration::from_millis(250);
+/// Memory for the next batch of a connection that is given up.
+const LAST_BATCH_BYTES: usize = 256 << 10;
 
 /// Throttles the log line about aborted connections.
 static ABORTED: LogThrottle = LogThrottle::new();
@@ -48,6 +57,10 @@ pub(super) struct Connection<S: Session> {
     turn: Duration,
     /// The session returned [`Flow::Close`].
     has_closed: bool,
+    /// The daemon or the listener stops, and the session still converses with its peer ([`Shutdown::Drain`]).
+    ///
+    /// [`Shutdown::Drain`]: crate::protocol::Shutdown::Drain
+    is_draining: bool,
 }
 
 /// Why a time limit passed.
@@ -78,6 +91,7 @@ impl<S: Session> Connection<S> {
             partial_message: None,
             turn: opened,
             has_closed: false,
+            is_draining: false,
         }
     }
 
@@ -108,8 +122,10 @@ impl<S: Session> Connection<S> {
         self.throttle(wait).await;
         self.turn = self.now().elapsed;
         loop {
-            if self.context.stop.is_cancelled() {
-                return self.drain_remaining().await;
+            if self.must_stop()
+                && let Some(end) = self.stop_session().await
+            {
+                return end;
             }
             match self.read().await {
                 None => {
@@ -269,7 +285,7 @@ impl<S: Session> Connection<S> {
             let (stream, driver) = (&self.stream, &mut self.driver);
             tokio::select! {
                 biased;
-                () = self.context.stop.cancelled() => return None,
+                () = self.context.stop.cancelled(), if !self.is_draining => return None,
                 () = poll_fn(|cx| driver.poll_wake(cx)) => return self.time_is_up(Due::Session { is_woken: true }).await,
                 _ = stream.readable(), if !is_stuck => return None,
                 () = sleep_until(until.unwrap_or_else(tokio::time::Instant::now)), if until.is_some() => {}
@@ -336,27 +352,36 @@ impl<S: Session> Connection<S> {
         self.input.is_stuck() || self.input.is_large() && self.context.memory.is_short(self.now().elapsed)
     }
 
-    /// Waits until the peer's address has earned its output. A stopping daemon does not wait.
+    /// Waits until the peer's address has earned its output. A stopping daemon hardly waits.
     async fn throttle(&mut self, wait: Option<Duration>) {
         let Some(wait) = wait else { return };
         debug!(?wait, "the peer causes too much output (amplification); reading on later");
         let since = self.now().elapsed;
-        let _ = timeout(wait, self.context.stop.cancelled()).await;
+        match self.is_draining {
+            true => sleep(wait.min(MAX_DRAIN_WAIT)).await,
+            false => drop(timeout(wait, self.context.stop.cancelled()).await),
+        }
         self.excuse(since);
     }
 
-    /// The daemon stops: reads what has already arrived, for a limited time, and shuts the session down.
-    async fn drain_remaining(&mut self) -> End {
+    /// The daemon or the listener stops, and the session does not know it yet.
+    fn must_stop(&self) -> bool {
+        self.context.stop.is_cancelled() && !self.is_draining
+    }
+
+    /// The daemon stops: reads what has already arrived, for a limited time, and shuts the session down. `None`: the
+    /// session still converses with its peer.
+    async fn stop_session(&mut self) -> Option<End> {
         let until = self.now().elapsed + self.context.options.close_linger;
         while self.now().elapsed < until {
             match self.read().await {
-                Some(Ok(0)) => return End::Closed,
+                Some(Ok(0)) => return Some(End::Closed),
                 Some(Ok(_)) => {
                     if let Some(end) = self.feed().await {
-                        return end;
+                        return Some(end);
                     }
                 }
-                Some(Err(_)) => return End::Reset,
+                Some(Err(_)) => return Some(End::Reset),
                 None if self.input.is_stuck() => break,
                 // Bytes that the system has and has not reported yet are reported within this time.
                 None => match timeout(LAST_READ_WAIT, self.stream.readable()).await {
@@ -365,10 +390,16 @@ impl<S: Session> Connection<S> {
                 },
             }
         }
-        match self.shut_down_session().await {
-            End::Stopped => self.read_until_closed().await,
-            end => end,
+        let Step { flow, batch, .. } = self.driver.shutdown(self.now());
+        self.hand_over(batch).await;
+        if !self.reply().await {
+            return Some(End::Reset);
         }
+        if flow == Flow::Close {
+            return Some(self.read_until_closed().await);
+        }
+        self.is_draining = true;
+        None
     }
 
     /// Ends our side of the connection and reads what the peer still sends. While the daemon stops, only what is there
@@ -385,7 +416,9 @@ impl<S: Session> Connection<S> {
                 Some(Ok(0)) => return End::Closed,
                 Some(Err(_)) => return End::Reset,
                 Some(Ok(_)) => while self.receive().await == Flow::Again {},
-                None if self.input.is_stuck() || self.context.sender.is_stopping() => return End::Stopped,
+                // There is no memory for what has arrived.
+                None if self.input.is_stuck() => break,
+                None if self.context.sender.is_stopping() => return End::Stopped,
                 None => tokio::select! {
                     () = sleep_until(until) => break,
                     _ = self.stream.readable() => {}
@@ -399,38 +432,13 @@ impl<S: Session> Connection<S> {
         End::Stopped
     }
 
-    /// Sends the session's shutdown message, and lets it wait for the answer.
-    async fn shut_down_session(&mut self) -> End {
-        let Step { mut flow, batch, .. } = self.driver.shutdown(self.now());
-        self.hand_over(batch).await;
-        while self.reply().await && flow == Flow::Continue {
-            let until = self.driver.poll_timeout().map(|at| self.context.clock.instant(at));
-            tokio::select! {
-                biased;
-                _ = self.stream.readable() => match self.read().await {
-                    Some(Ok(0)) => return End::Closed,
-                    Some(Err(_)) => return End::Reset,
-                    Some(Ok(_)) => flow = self.receive().await,
-                    None if self.input.is_stuck() => return End::Stopped,
-                    None => {}
-                },
-                () = sleep_until(until.unwrap_or_else(tokio::time::Instant::now)) => {
-                    let step = self.driver.handle_timeout(self.now(), until.is_none());
-                    flow = step.flow;
-                    self.hand_over(step.batch).await;
-                }
-            }
-            while flow == Flow::Again {
-                flow = self.receive().await;
-            }
-        }
-        End::Stopped
-    }
-
     /// The session has closed: ends our side, and for a limited time reads what the peer still sends. So those bytes are
     /// counted, and the peer receives the last reply rather than a reset.
     async fn close(&mut self) -> End {
         self.has_closed = true;
+        if self.is_draining {
+            return self.read_until_closed().await;
+        }
         if self.stream.shut_down().await.is_err() {
             return End::Closed;
         }
@@ -458,12 +466,13 @@ impl<S: Session> Connection<S> {
     }
 
     /// Hands batches over after the connection's task has ended.
-    fn send_detached(&self, batches: Vec<Batch>) {
+    fn send_detached(&self, batches: Vec<Batch>, lease: MemoryLease) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         // The task keeps the context, and so the lease with which the connection was admitted: there are never more such
         // tasks than connections.
         let context = self.context.clone();
         let send = async move {
+            let _held = lease;
             for batch in batches {
                 context.sender.send(batch).await;
             }
@@ -482,14 +491,31 @@ impl<S: Session> Drop for Connection<S> {
         let has_panicked = std::thread::panicking();
         let cause = if has_panicked { "a bug of ours" } else { "no time was left" };
         let detail = format!("the connection was aborted: {cause}");
-        let (batches, lost) = self.driver.abandon(self.now(), has_panicked, &detail);
-        if lost > 0
+        let now = self.now();
+        let mut lease = self.context.memory.passing(0);
+        let until = self.context.last_writes.until(now.elapsed);
+        let clock = self.context.clock;
+        let may_continue = |bytes: usize| {
+            // Most connections hold little: one call for each, even if others have taken all the time.
+            let until = if bytes == 0 { until + FIRST_CALL_TIME } else { until };
+            clock.now().elapsed < until && lease.try_resize((bytes + LAST_BATCH_BYTES) as u64)
+        };
+        let Abandoned { batches, lost_bytes, is_cut } = self.driver.abandon(now, has_panicked, &detail, may_continue);
+        if (lost_bytes > 0 || is_cut)
             && let Some(suppressed) = ABORTED.permit()
         {
-            error!(bytes = lost, cause, suppressed, "a connection was aborted; its bytes are lost");
+            let listener = &*self.driver.origin().listener;
+            error!(
+                listener,
+                bytes = lost_bytes,
+                is_cut,
+                cause,
+                suppressed,
+                "a connection was aborted; its bytes, and with is_cut further events that it held, are lost"
+            );
         }
         if !batches.is_empty() {
-            self.send_detached(batches);
+            self.send_detached(batches, lease);
         }
     }
 }

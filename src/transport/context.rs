@@ -1,6 +1,6 @@
 //! What a connection needs beside its socket and its session.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -16,6 +16,11 @@ use crate::protocol::{LossLimit, Session};
 use super::capture::{Capture, Recording};
 use super::clock::Clock;
 use super::options::ListenerOptions;
+
+/// See [`LastWrites`]. A part of the second that a stop adds to its grace period.
+pub(super) const LAST_WRITES: Duration = Duration::from_millis(250);
+/// A connection that is given up so long after the first begins a new time.
+const LAST_WRITES_AGAIN: Duration = Duration::from_secs(60);
 
 /// What all connections of a listener share, and what one of them was admitted with.
 #[derive(Clone, Debug)]
@@ -37,8 +42,28 @@ pub(super) struct ConnectionContext {
     pub(super) tasks: TaskTracker,
     /// Cancelled when the daemon stops.
     pub(super) stop: CancellationToken,
+    /// Cancelled when a connection that has not made its handshake (PROXY header, TLS) is refused.
+    pub(super) stop_handshakes: CancellationToken,
     /// Cancelled when the daemon waits no longer for tasks that have not ended by themselves.
     pub(super) abort: CancellationToken,
+    /// How long connections that are given up may still write what they hold.
+    pub(super) last_writes: Arc<LastWrites>,
+}
+
+/// The time in which the connections of a listener that are given up may write what they hold, all of them together. It
+/// begins with the first of them, and again with the first that is given up much later.
+#[derive(Debug, Default)]
+pub(super) struct LastWrites(Mutex<Option<Duration>>);
+
+impl LastWrites {
+    /// The end of that time for a connection that is given up at `elapsed`.
+    pub(super) fn until(&self, elapsed: Duration) -> Duration {
+        let mut began = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Panics are rare, and each may be the first of a long time.
+        let since = began.filter(|began| elapsed.saturating_sub(*began) < LAST_WRITES_AGAIN).unwrap_or(elapsed);
+        *began = Some(since);
+        since + LAST_WRITES
+    }
 }
 
 impl ConnectionContext {

@@ -68,8 +68,10 @@ impl Dialer {
             admitted_with: None,
             capture: None,
             tasks,
+            stop_handshakes: stop.clone(),
             stop,
             abort,
+            last_writes: Arc::default(),
         };
         Dialer { name: name.into(), protocol, reconnect, context }
     }

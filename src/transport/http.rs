@@ -81,7 +81,7 @@ async fn serve_connection<E: Exchange>(accepted: Accepted, http: Arc<HttpState<E
     // its own length: the buffer may contain more than one head.
     let max_head_bytes = http.options.max_head_bytes;
     builder.half_close(true).max_buf_size(max_head_bytes).max_header_size(max_head_bytes);
-    let requests = HttpConnection::new(http, origin.clone(), context.clone(), timeouts.clone());
+    let requests = HttpConnection::new(http.clone(), origin.clone(), context.clone(), timeouts.clone());
     let service = service_fn(move |request| {
         let requests = requests.clone();
         async move { Ok::<_, Infallible>(requests.answer(request).await) }
@@ -129,5 +129,6 @@ async fn serve_connection<E: Exchange>(accepted: Accepted, http: Arc<HttpState<E
         None => BadHead::Incomplete("a time limit passed"),
         Some(_) => BadHead::Incomplete("the connection ended"),
     };
-    report_bad_head(bad, &unread, stream, &origin, &context).await;
+    let recognise = |first: &[u8]| http.exchange.recognise(first);
+    report_bad_head(bad, &unread, recognise, stream, &origin, &context).await;
 }

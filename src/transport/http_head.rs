@@ -10,9 +10,9 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{timeout, timeout_at};
 
 use crate::event::{Loss, Origin, Reason};
-use crate::protocol::{Head, Response};
+use crate::protocol::{Foreign, Head, Response};
 
-use super::body::MAX_DRAINED_BYTES;
+use super::body::{MAX_DRAINED_BYTES, UndecidedBytes};
 use super::context::ConnectionContext;
 use super::stream::Stream;
 
@@ -63,15 +63,18 @@ pub(super) enum BadHead {
     Incomplete(&'static str),
 }
 
-/// Reports bytes that are no head, and everything behind them, as lost. `unread` is what hyper had received of them.
+/// Reports bytes that are no head, and everything behind them, as lost. `unread` is what hyper had received of them;
+/// `recognise` knows other protocols by their first bytes.
 pub(super) async fn report_bad_head(
     bad: BadHead,
     unread: &[u8],
+    recognise: impl FnOnce(&[u8]) -> Option<Foreign>,
     mut stream: Stream,
     origin: &Arc<Origin>,
     context: &ConnectionContext,
 ) {
-    let mut bytes = unread.len() as u64;
+    let mut undecided = UndecidedBytes::new(context.clone(), origin.clone(), false);
+    undecided.received(unread.len());
     let mut excerpt = unread[..unread.len().min(Loss::EXCERPT)].to_vec();
     let (reason, detail) = match bad {
         BadHead::Incomplete(why) => (Reason::Truncated, format!("the head of a request is incomplete: {why}")),
@@ -79,22 +82,31 @@ pub(super) async fn report_bad_head(
             if !is_answered {
                 let _ = timeout(RESPONSE_TIMEOUT, stream.write_all(BAD_REQUEST)).await;
             }
-            bytes += read_rest(&mut stream, &mut excerpt, context).await;
+            read_rest(&mut stream, &mut excerpt, &mut undecided, context).await;
+            if let Some(foreign) = recognise(&excerpt) {
+                drop(stream);
+                excerpt.truncate(foreign.shown_bytes);
+                return undecided.lose(Reason::Unsupported, foreign.detail, &excerpt).await;
+            }
             (Reason::Malformed, format!("the peer does not send valid HTTP/1.1: {error}"))
         }
     };
-    context.counters.received(bytes);
-    let loss = Loss { reason, bytes, events: None, detail: &detail, excerpt: without_secrets(&excerpt) };
-    context.sender.send(context.loss(origin, 0, loss)).await;
+    drop(stream);
+    undecided.lose(reason, &detail, without_secrets(&excerpt)).await;
 }
 
 /// Ends our side and reads for a moment what the peer still sends, so that the peer receives the response rather than a
-/// reset. Returns the number of bytes.
-async fn read_rest(stream: &mut Stream, excerpt: &mut Vec<u8>, context: &ConnectionContext) -> u64 {
+/// reset.
+async fn read_rest(
+    stream: &mut Stream,
+    excerpt: &mut Vec<u8>,
+    undecided: &mut UndecidedBytes,
+    context: &ConnectionContext,
+) {
     let until = context.clock.instant(context.clock.now().elapsed + context.options.close_linger);
     let (mut bytes, mut buffer) = (0, vec![0; READ_BYTES]);
     if timeout_at(until, stream.shut_down()).await.is_err() {
-        return 0;
+        return;
     }
     while bytes < MAX_DRAINED_BYTES {
         let read = tokio::select! {
@@ -103,10 +115,10 @@ async fn read_rest(stream: &mut Stream, excerpt: &mut Vec<u8>, context: &Connect
         };
         let Ok(Ok(read @ 1..)) = read else { break };
         bytes += read as u64;
+        undecided.received(read);
         let room = Loss::EXCERPT - excerpt.len();
         excerpt.extend_from_slice(&buffer[..read.min(room)]);
     }
-    bytes
 }
 
 /// The first line up to its query: queries and headers may contain keys and tokens.

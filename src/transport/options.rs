@@ -20,7 +20,8 @@ pub struct ListenerOptions {
     /// The longest message taken, in bytes; a longer one ends the connection as soon as its length is known. (rbkit: what
     /// of a message must be held at once.) 16 MiB. 1 KiB to 1 GiB.
     pub max_message_bytes: u64,
-    /// How long the first message may take, the TLS handshake included. 5 s. At least 1 ms.
+    /// How long the first message may take, the TLS handshake included. 20 s: a JVM that starts needs 0.2 s of CPU time for
+    /// its first TLS handshake, and may have a small part of a processor. At least 1 ms.
     pub handshake_timeout: Duration,
     /// How long a message may take after its first byte, besides what `min_message_rate` grants its bytes. 30 s
     /// (bytefrog: 10 min, for a program may be halted inside one). At least 1 ms.
@@ -139,7 +140,7 @@ impl Default for ListenerOptions {
             max_connections: 1024,
             max_connections_per_address: None,
             max_message_bytes: 16 << 20,
-            handshake_timeout: Duration::from_secs(5),
+            handshake_timeout: Duration::from_secs(20),
             message_timeout: Duration::from_secs(30),
             min_message_rate: 1 << 10,
             idle_timeout: Duration::from_secs(600),

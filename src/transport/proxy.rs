@@ -40,7 +40,7 @@ pub(super) async fn read_header(
             header.resize(taken + MORE_BYTES, 0);
         }
         let peeked = tokio::select! {
-            () = context.stop.cancelled() => break "the collector is stopping".to_owned(),
+            () = context.stop_handshakes.cancelled() => break "the collector is stopping".to_owned(),
             peeked = timeout_at(deadline, stream.peek(&mut header[taken..])) => peeked,
         };
         let seen = match peeked {

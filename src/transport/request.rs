@@ -82,7 +82,7 @@ impl<E: Exchange> HttpConnection<E> {
         let limit = match decision {
             HeadDecision::Take { max_body_bytes, key } => (max_body_bytes, key),
             HeadDecision::Answer(response, reason) => {
-                self.show(&head, number, Bytes::new(), is_secret);
+                self.show(&head, number, Bytes::new, is_secret, false);
                 if !incoming.is_end_stream() {
                     let target = without_secrets(&head.target);
                     let why = format!("{} {target:.200}, {}", head.method, response.status);
@@ -94,14 +94,16 @@ impl<E: Exchange> HttpConnection<E> {
         let declared = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
         if declared.is_some_and(|declared| declared > limit.0) {
             let response = too_large(limit.0, limit.1);
-            self.show(&head, number, Bytes::new(), is_secret);
+            self.show(&head, number, Bytes::new, is_secret, false);
             let why = String::from_utf8_lossy(&response.body).trim_end().to_owned();
             Box::pin(refuse_body(incoming, is_expecting, Reason::TooLarge, &why, undecided)).await;
             return response;
         }
-        match read_body(incoming, limit, self.context.memory.passing(SMALL_BODY_BYTES), undecided).await {
+        let show_part = |body: &[u8]| self.show(&head, number, || Bytes::copy_from_slice(body), is_secret, true);
+        let lease = self.context.memory.passing(SMALL_BODY_BYTES);
+        match read_body(incoming, limit, lease, undecided, show_part).await {
             Ok(received) => {
-                self.show(&head, number, received.body.clone(), is_secret);
+                self.show(&head, number, || received.body.clone(), is_secret, false);
                 self.deliver(head, number, received).await
             }
             Err(response) => response,
@@ -109,10 +111,11 @@ impl<E: Exchange> HttpConnection<E> {
     }
 
     /// Shows a request on the taps.
-    fn show(&self, head: &Head, number: u64, body: Bytes, is_secret: bool) {
+    fn show(&self, head: &Head, number: u64, body: impl FnOnce() -> Bytes, is_secret: bool, is_cut: bool) {
         let taps = self.context.sender.taps();
         if taps.wire_count() > 0 {
-            taps.request(&TapRequest { origin: self.origin.clone(), number, head: head.clone(), body, is_secret });
+            let (origin, head, body) = (self.origin.clone(), head.clone(), body());
+            taps.request(&TapRequest { origin, number, head, body, is_secret, is_cut });
         }
     }
 
@@ -200,8 +203,7 @@ impl<E: Exchange> Job<E> {
         held: (MemoryLease, OwnedSemaphorePermit),
     ) -> Box<Self> {
         let HttpConnection { http, origin, context, .. } = &*connection;
-        let mut work = http.exchange.work(request, context.clock.now());
-        work.set_memory(&context.memory);
+        let work = http.exchange.work(request, Some(&context.memory), context.clock.now());
         let buffer = http.decode_buffers.take(origin, &context.allowance, connection.take_loss_limit());
         Box::new(Job { work, buffer, undecided, connection, _held: held })
     }

@@ -38,6 +38,8 @@ use super::tls::Tls;
 const BACKLOG: i32 = 4096;
 /// After an error of `accept` the next attempt waits: the first time this long, at most that long.
 const ACCEPT_RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+/// How long a stopping listener waits for the system to report a connection that waits to be accepted.
+const REPORT_WAIT: Duration = Duration::from_millis(10);
 /// The first byte of a TLS connection: a handshake record.
 const TLS_FIRST_BYTE: u8 = 0x16;
 
@@ -63,8 +65,28 @@ pub struct Listener {
     pub capture: Option<Arc<Capture>>,
     /// The memory of its connections. Initially without a limit.
     pub memory: Arc<MemoryBudget>,
+    /// Initially none. For a protocol whose peers open further connections while they shut down: after the stop it
+    /// accepts connections as long as any of its own is open.
+    pub draining: Option<Draining>,
     socket: TcpListener,
     tls: Option<Tls>,
+}
+
+/// How a listener that stops lets its peers open further connections.
+#[derive(Clone, Debug, Default)]
+pub struct Draining {
+    /// Its connections.
+    pub connections: TaskTracker,
+    /// Cancelled when it accepts none any longer, because another listener has its socket.
+    pub is_replaced: CancellationToken,
+}
+
+impl Draining {
+    /// Waits until none of its connections is open.
+    pub async fn ended(&self) {
+        self.connections.close();
+        self.connections.wait().await;
+    }
 }
 
 /// A connection that has been admitted.
@@ -112,6 +134,7 @@ impl Listener {
             counters,
             capture: None,
             memory,
+            draining: None,
             socket,
             tls,
         })
@@ -168,7 +191,7 @@ impl Listener {
         stop: CancellationToken,
         abort: CancellationToken,
     ) {
-        let Listener { name, protocol, options, counters, capture, memory, socket, tls } = self;
+        let Listener { name, protocol, options, counters, capture, memory, draining, socket, tls } = self;
         let bytes = if tls.is_some() { bytes + TLS_BYTES } else { bytes };
         let context = ConnectionContext {
             options: options.clone(),
@@ -181,7 +204,9 @@ impl Listener {
             capture,
             tasks: tasks.clone(),
             stop: stop.clone(),
+            stop_handshakes: if draining.is_some() { abort.clone() } else { stop.clone() },
             abort: abort.clone(),
+            last_writes: Arc::default(),
         };
         let serve = Arc::new(serve);
         let admission = Arc::new(Admission::new(&options, clock));
@@ -196,8 +221,10 @@ impl Listener {
                 Ok::<_, io::Error>((permit, lease, socket.accept().await?))
             };
             let accepted = tokio::select! {
-                () = stop.cancelled() => return,
-                accepted = accepted => accepted,
+                biased;
+                () = abort.cancelled() => return,
+                accepted = accepted, if !stop.is_cancelled() || draining.is_some() => accepted,
+                () = no_longer_accepting(&stop, draining.as_ref()) => return,
             };
             let (permit, lease, (stream, peer)) = match accepted {
                 Ok(accepted) => accepted,
@@ -265,9 +292,25 @@ impl Listener {
             let abort = abort.clone();
             // Boxed: otherwise every future around it would contain a copy of its size.
             let connection = Box::pin(connection);
-            tasks.spawn(async move { abort.run_until_cancelled_owned(connection).await });
+            let draining = draining.as_ref().map(|draining| draining.connections.token());
+            tasks.spawn(async move {
+                let _draining = draining;
+                abort.run_until_cancelled_owned(connection).await
+            });
         }
     }
+}
+
+/// Waits until a listener accepts no further connections.
+async fn no_longer_accepting(stop: &CancellationToken, draining: Option<&Draining>) {
+    stop.cancelled().await;
+    let Some(draining) = draining else { return };
+    tokio::select! {
+        () = draining.is_replaced.cancelled() => return,
+        () = draining.ended() => {}
+    }
+    // The system reports connections that wait to be accepted within this time.
+    sleep(REPORT_WAIT).await;
 }
 
 /// Admits a connection of `peer`, whose memory is `lease`, and gives it what its address may use.
@@ -370,7 +413,7 @@ async fn secure(
     let mut first = [0; Loss::EXCERPT];
     let peeked = tokio::select! {
         peeked = timeout_at(deadline, stream.peek(&mut first)) => peeked,
-        () = context.stop.cancelled() => return None,
+        () = context.stop_handshakes.cancelled() => return None,
     };
     let Ok(Ok(peeked @ 1..)) = peeked else { return None };
     if first[0] != TLS_FIRST_BYTE {
@@ -384,14 +427,16 @@ async fn secure(
     }
     let handshake = tokio::select! {
         handshake = timeout_at(deadline, acceptor.accept(stream)) => handshake,
-        () = context.stop.cancelled() => return None,
+        () = context.stop_handshakes.cancelled() => return None,
     };
-    let detail = match handshake {
+    let (reason, detail) = match handshake {
         Ok(Ok(stream)) => return Some(Stream::tls(stream)),
-        Ok(Err(error)) => format!("the TLS handshake failed: {error}"),
-        Err(_) => "the TLS handshake took longer than handshake_timeout".to_owned(),
+        Ok(Err(error)) => (Reason::Malformed, format!("the TLS handshake failed: {error}")),
+        Err(_) => {
+            (Reason::Truncated, "a time limit passed: the TLS handshake took longer than handshake_timeout".to_owned())
+        }
     };
-    refuse(origin, context, Reason::Malformed, &[], &detail).await;
+    refuse(origin, context, reason, &[], &detail).await;
     None
 }
 

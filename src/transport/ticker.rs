@@ -10,13 +10,14 @@ use tokio_util::task::TaskTracker;
 use tracing::error;
 
 use crate::driver::{Account, call, loss_batch};
-use crate::event::{BatchBuilder, Loss, Origin, Reason};
+use crate::event::{Batch, BatchBuilder, Loss, Origin, Reason};
 use crate::log_throttle::LogThrottle;
 use crate::pipeline::Sender;
 use crate::pipeline::accounting::ListenerCounters;
 use crate::protocol::{Exchange, Flow, Now, Output};
 
 use super::clock::Clock;
+use super::context::LAST_WRITES;
 use super::http_state::HttpState;
 
 /// How often [`Exchange::tick`] is called.
@@ -61,38 +62,78 @@ impl<E: Exchange> Ticker<E> {
         let _ = stop.run_until_cancelled(ticking).await;
         connections.close();
         connections.wait().await;
-        let _ = abort.run_until_cancelled(self.drive(E::finish)).await;
+        self.finish(&abort).await;
     }
 
     /// Makes one call, again while it has more to write, and hands the events over.
     async fn drive(&mut self, method: impl Fn(&E, Now, &mut Output) -> Flow) {
-        let mut flow = Flow::Again;
-        while flow == Flow::Again {
-            let now = self.clock.now();
-            let (out, account) = (&mut self.out, &mut self.account);
-            let exchange = &self.http.exchange;
-            let step = catch_unwind(AssertUnwindSafe(|| {
-                call(out, account, &self.counters, now, |out| method(exchange, now, out))
-            }));
-            let batch = match step {
-                Ok(step) => {
-                    flow = step.flow;
-                    step.batch
-                }
-                // The next tick is called all the same: one bad record must not keep all others waiting for ever.
-                Err(_) => {
-                    flow = Flow::Continue;
-                    Some(self.report_panic(now))
-                }
-            };
+        loop {
+            let (flow, batch) = self.call(&method);
             if let Some(batch) = batch {
                 self.sender.send(batch).await;
+            }
+            if flow != Flow::Again {
+                return;
             }
         }
     }
 
+    /// Writes what the exchange still has. When the grace period is over, no batch waits for a full queue (it counts as
+    /// failed), and what cannot be written within [`LAST_WRITES`] is reported as a loss.
+    async fn finish(&mut self, abort: &CancellationToken) {
+        let mut until = None;
+        loop {
+            let (flow, batch) = self.call(&E::finish);
+            if let Some(batch) = batch {
+                tokio::select! {
+                    // It is polled before it is given up.
+                    biased;
+                    () = self.sender.send(batch) => {}
+                    () = abort.cancelled() => {}
+                }
+            }
+            if flow != Flow::Again {
+                return;
+            }
+            if !abort.is_cancelled() {
+                continue;
+            }
+            let now = self.clock.now();
+            if now.elapsed >= *until.get_or_insert(now.elapsed + LAST_WRITES) {
+                error!(
+                    listener = &*self.origin.listener,
+                    "the grace period is over: events that are not written are lost"
+                );
+                let detail = "no time was left: events of requests that were decoded are missing";
+                let loss = Loss { reason: Reason::Failed, bytes: 0, events: None, detail, excerpt: &[] };
+                let batch = loss_batch(&self.counters, &self.origin, now.unix, 0, loss);
+                tokio::select! {
+                    biased;
+                    () = self.sender.send(batch) => {}
+                    () = abort.cancelled() => {}
+                }
+                return;
+            }
+        }
+    }
+
+    /// Makes one call; returns whether to call again, and the events to hand over.
+    fn call(&mut self, method: &impl Fn(&E, Now, &mut Output) -> Flow) -> (Flow, Option<Batch>) {
+        let now = self.clock.now();
+        let (out, account) = (&mut self.out, &mut self.account);
+        let exchange = &self.http.exchange;
+        let step = catch_unwind(AssertUnwindSafe(|| {
+            call(out, account, &self.counters, now, |out| method(exchange, now, out))
+        }));
+        match step {
+            Ok(step) => (step.flow, step.batch),
+            // The next tick is called all the same: one bad record must not keep all others waiting for ever.
+            Err(_) => (Flow::Continue, Some(self.report_panic(now))),
+        }
+    }
+
     /// Drops what the call has left, which may be half made, and reports that events are missing.
-    fn report_panic(&mut self, now: Now) -> crate::event::Batch {
+    fn report_panic(&mut self, now: Now) -> Batch {
         self.out = Output::new(BatchBuilder::new(self.origin.clone()));
         if let Some(suppressed) = PANICKED.permit() {
             let listener = &*self.origin.listener;

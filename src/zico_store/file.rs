@@ -93,6 +93,9 @@ CREATE TRIGGER agent_used AFTER UPDATE OF requests ON agents WHEN old.requests =
 END;
 ";
 
+/// Indexes that earlier versions of schema 2 did not have, and do not need.
+const INDEXES: &str = "CREATE INDEX IF NOT EXISTS networks_by_agents ON networks (agents);";
+
 /// Marks a database as one of these: `Trib`.
 const APPLICATION: i64 = 0x5472_6962;
 /// The version of the schema.
@@ -151,6 +154,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
             return Err(StoreError::new(path, "it is a database of another program; configure another state_dir"));
         }
     }
+    connection.execute_batch(INDEXES).map_err(of)?;
     Ok(connection)
 }
 
@@ -189,6 +193,7 @@ pub(super) fn in_memory() -> Result<Connection, StoreError> {
         let page_bytes: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
         connection.pragma_update(None, "max_page_count", IN_MEMORY_BYTES as i64 / page_bytes.max(1))?;
         create(&mut connection)?;
+        connection.execute_batch(INDEXES)?;
         Ok(connection)
     };
     open().map_err(|error: rusqlite::Error| StoreError::new(Path::new("(memory)"), explain(&error)))

@@ -18,10 +18,11 @@ pub struct StoreOptions {
     pub session_timeout: Duration,
     /// The number of registered agents. 10,000. At least 1. The last tenth is for addresses with few agents (10, or a
     /// thousandth of the table). When it is full, a new agent replaces one that was not seen for `agent_retention`; else
-    /// one that never submitted, of the address with the most of these; else it is refused.
+    /// one that never submitted, of the address with the most of these; else the one that was unused for longest, of the
+    /// address with the most agents, if its own address has fewer; else it is refused.
     pub max_agents: usize,
-    /// The number of agents that registered first from one IPv4 address or one IPv6 /64; likewise. A tenth of
-    /// `max_agents`, but not less than 10. At least 1.
+    /// The number of agents that registered first from one IPv4 address or one IPv6 /64; a new one replaces one of the same
+    /// address, also one that was not seen for `session_timeout`. A tenth of `max_agents`, but not less than 10. At least 1.
     pub max_agents_per_address: usize,
     /// The number of valid keys of one agent, and so of its sessions; a new key replaces the one that was unused for
     /// longest. 64. At least 1.

@@ -40,7 +40,7 @@ impl From<Unspecified> for Failure {
 }
 
 impl Shared {
-    /// Registers an agent. A store in memory that is full removes agents that never submitted, and retries.
+    /// Registers an agent. A store in memory that is full removes other agents, and retries.
     pub(super) fn register(
         &self,
         asked: &Registration,
@@ -53,7 +53,10 @@ impl Shared {
             let work = |transaction: &Transaction<'_>| self.registration(transaction, asked, rkey, address, now);
             match self.transact(work) {
                 Err(Failure::File(error)) if self.is_memory_full(&error) && removed < MAX_REMOVED => {
-                    let remove = |transaction: &Transaction<'_>| self.remove_one(transaction, None, now);
+                    let remove = |transaction: &Transaction<'_>| {
+                        let newcomer = Newcomer::of(transaction, network(address))?;
+                        self.remove_one(transaction, &newcomer, Space::InTable, now)
+                    };
                     if !matches!(self.transact(remove), Ok(true)) {
                         return Err(self.refusal(&error));
                     }
@@ -114,12 +117,12 @@ impl Shared {
                 id
             }
             None => {
-                let network = network(address);
-                self.make_space(transaction, &network, now)?;
+                let newcomer = Newcomer::of(transaction, network(address))?;
+                self.make_space(transaction, &newcomer, now)?;
                 transaction.execute(
                     "INSERT INTO agents (uuid, name, app, env, attrs, rkey, address, registered, seen, network)
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9)",
-                    params![keys::uuid()?, name, app, env, attrs, rkey, address, now, network],
+                    params![keys::uuid()?, name, app, env, attrs, rkey, address, now, newcomer.network],
                 )?;
                 transaction.last_insert_rowid()
             }
@@ -145,33 +148,27 @@ impl Shared {
     }
 
     /// Makes space for one more agent of this network, or refuses it.
-    fn make_space(&self, transaction: &Transaction<'_>, network: &str, now: i64) -> Result<(), Failure> {
+    fn make_space(&self, transaction: &Transaction<'_>, newcomer: &Newcomer, now: i64) -> Result<(), Failure> {
         let (max_agents, max_of_network) = (self.options.max_agents, self.options.max_agents_per_address);
         let total = transaction.prepare_cached("SELECT agents FROM totals")?.query_row([], number)?;
-        let of_network = transaction
-            .prepare_cached("SELECT agents FROM networks WHERE network = ?")?
-            .query_row([network], number)
-            .optional()?
-            .unwrap_or(0);
-        let is_reserved = total >= max_agents - max_agents / RESERVE && of_network >= self.few();
-        let limit = if of_network >= max_of_network {
-            Some((Some(network), "too many agents are registered from this address (max_agents_per_address)"))
-        } else if total >= max_agents && !is_reserved {
-            Some((None, "too many agents are registered (max_agents)"))
+        let is_reserved = total >= max_agents - max_agents / RESERVE && newcomer.agents >= self.few();
+        let (space, why) = if newcomer.agents >= max_of_network {
+            (Space::InNetwork, "too many agents are registered from this address (max_agents_per_address)")
         } else if is_reserved {
-            Some((Some(network), "too many agents are registered; the rest is for addresses with few (max_agents)"))
+            (Space::BeforeReserve, "too many agents are registered; the rest is for addresses with few (max_agents)")
+        } else if total >= max_agents {
+            (Space::InTable, "too many agents are registered (max_agents)")
         } else {
-            None
+            return Ok(());
         };
-        let Some((network, why)) = limit else { return Ok(()) };
-        let is_removed = self.remove_one(transaction, network, now)?;
+        let is_removed = self.remove_one(transaction, newcomer, space, now)?;
         if let Some(suppressed) = self.full.permit() {
             let action = if is_removed { "removed another agent" } else { "refused a new agent" };
             warn!(
                 listener = self.listener,
                 agents = total,
                 max_agents,
-                network,
+                network = newcomer.network,
                 action,
                 suppressed,
                 "{why}; raise the limit, accept only known registration keys (keys_file), or remove agents \
@@ -181,33 +178,63 @@ impl Shared {
         if is_removed { Ok(()) } else { Err(Failure::Refused(Refusal::Full(why.to_owned()))) }
     }
 
-    /// Removes an agent of this network, or of all, to make space for another one:
+    /// Removes an agent to make space for another one:
     ///
     /// 1. one that was not seen for `agent_retention`,
     /// 2. the oldest that never submitted, of a network that has many of these: of all networks, the one with the most,
-    /// 3. the oldest that never submitted and was not seen for `unused_agent_retention`.
+    /// 3. the oldest that never submitted and was not seen for `unused_agent_retention`,
+    /// 4. of the network with the most agents, the one that was not seen for longest, if the network of the new agent has
+    ///    fewer also with it: so networks share a full table as equally as they need it, and a network loses no agent to
+    ///    another one that has as many,
+    /// 5. of the network of the new agent, the one that was not seen for longest, if it was not seen for `session_timeout`.
     ///
-    /// `false`: there is none.
-    fn remove_one(&self, transaction: &Transaction<'_>, network: Option<&str>, now: i64) -> Result<bool, Failure> {
+    /// The first three are of all networks only if the whole table is full; the fourth is left out if the network of the new
+    /// agent has reached its own limit. `false`: there is none.
+    fn remove_one(
+        &self,
+        transaction: &Transaction<'_>,
+        newcomer: &Newcomer,
+        space: Space,
+        now: i64,
+    ) -> Result<bool, Failure> {
         let before = |retention: std::time::Duration| {
             now.saturating_sub(i64::try_from(retention.as_millis()).unwrap_or(i64::MAX))
         };
-        let retained = before(self.options.agent_retention);
-        let aged = match network {
-            Some(network) => transaction
-                .prepare_cached("SELECT id FROM agents WHERE network = ? AND seen < ? ORDER BY seen LIMIT 1")?
-                .query_row(params![network, retained], |row| row.get::<_, i64>(0)),
+        let network = (space != Space::InTable).then_some(newcomer.network.as_str());
+        let mut victim = match network {
+            Some(network) => not_seen_since(transaction, network, before(self.options.agent_retention))?,
             None => transaction
                 .prepare_cached("SELECT id FROM agents WHERE seen < ? ORDER BY seen LIMIT 1")?
-                .query_row([retained], |row| row.get(0)),
+                .query_row([before(self.options.agent_retention)], |row| row.get(0))
+                .optional()?,
         };
-        let victim = match aged.optional()? {
-            None => self.unused(transaction, network, before(self.options.unused_agent_retention))?,
-            aged => aged,
-        };
+        if victim.is_none() {
+            victim = self.unused(transaction, network, before(self.options.unused_agent_retention))?;
+        }
+        if victim.is_none() && space != Space::InNetwork {
+            victim = self.of_largest(transaction, newcomer)?;
+        }
+        if victim.is_none() && network.is_some() {
+            victim = not_seen_since(transaction, &newcomer.network, before(self.options.session_timeout))?;
+        }
         let Some(victim) = victim else { return Ok(false) };
         transaction.prepare_cached("DELETE FROM agents WHERE id = ?")?.execute([victim])?;
         Ok(true)
+    }
+
+    /// Of the network with the most agents, the agent that was not seen for longest, if the newcomer's network has fewer
+    /// also with it.
+    fn of_largest(&self, transaction: &Transaction<'_>, newcomer: &Newcomer) -> rusqlite::Result<Option<i64>> {
+        let largest = transaction
+            .prepare_cached("SELECT network, agents FROM networks ORDER BY agents DESC LIMIT 1")?
+            .query_row([], |row| Ok((row.get::<_, String>(0)?, number_at(row, 1)?)))
+            .optional()?;
+        match largest {
+            Some((network, agents)) if agents > self.few().max(newcomer.agents + 1) => {
+                not_seen_since(transaction, &network, i64::MAX)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// The agent that never submitted and is removed first, of this network or of all.
@@ -299,6 +326,43 @@ impl Shared {
     fn timeout(&self) -> i64 {
         i64::try_from(self.options.session_timeout.as_millis()).unwrap_or(i64::MAX)
     }
+}
+
+/// The network of an agent that is to be registered.
+struct Newcomer {
+    network: String,
+    /// The number of its registered agents.
+    agents: usize,
+}
+
+impl Newcomer {
+    fn of(transaction: &Transaction<'_>, network: String) -> rusqlite::Result<Newcomer> {
+        let agents = transaction
+            .prepare_cached("SELECT agents FROM networks WHERE network = ?")?
+            .query_row([&network], number)
+            .optional()?
+            .unwrap_or(0);
+        Ok(Newcomer { network, agents })
+    }
+}
+
+/// Where there is no space for one more agent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Space {
+    /// The newcomer's network has reached its limit.
+    InNetwork,
+    /// The rest of the table is for networks with few agents.
+    BeforeReserve,
+    /// The table is full.
+    InTable,
+}
+
+/// The agent of a network that was not seen for longest, and not since `before`.
+fn not_seen_since(transaction: &Transaction<'_>, network: &str, before: i64) -> rusqlite::Result<Option<i64>> {
+    transaction
+        .prepare_cached("SELECT id FROM agents WHERE network = ? AND seen < ? ORDER BY seen LIMIT 1")?
+        .query_row(params![network, before], |row| row.get(0))
+        .optional()
 }
 
 fn number(row: &Row<'_>) -> rusqlite::Result<usize> {

@@ -212,8 +212,8 @@ async fn a_suspended_start_suspends_once_the_agent_has_settled() {
     assert!(is_untouched(&agent), "one data connection of two is there");
     let _second = agent.data(&daemon.server).await;
     settle(&daemon).await;
-    assert!(is_untouched(&agent), "no heartbeat came since");
-    agent.control.send(&wire::heartbeat(b'I')).await;
+    assert!(is_untouched(&agent), "nothing shows that its buffers follow commands");
+    agent.control.send(&[wire::class_ignored("demo/Main"), wire::heartbeat(b'I')].concat()).await;
     settle(&daemon).await;
     assert!(is_untouched(&agent), "it does not report that it traces");
     agent.control.send(&wire::heartbeat(b'T')).await;
@@ -269,9 +269,7 @@ async fn an_agent_without_a_run_id_is_configured_started_and_stopped_and_not_ref
         for _ in 0..agent.configuration.senders {
             data.push(agent.data(&daemon.server).await);
         }
-        for _ in 0..2 {
-            agent.control.send(&wire::heartbeat(b'T')).await;
-        }
+        agent.control.send(&[wire::class_ignored("demo/Main"), wire::heartbeat(b'T')].concat()).await;
         agent.until_message(&CollectorMessage::Stop).await;
         assert_eq!(
             agent.messages_received()[1..],

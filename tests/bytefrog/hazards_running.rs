@@ -224,21 +224,34 @@ async fn a_run_lives_as_long_as_any_of_its_connections() {
 #[tokio::test]
 async fn a_stopping_daemon_keeps_what_has_arrived_and_ends_the_run() {
     let daemon = daemon("").await;
-    let (agent, mut data) = Agent::trace(&daemon.server, 1).await;
+    let (mut agent, mut data) = Agent::trace(&daemon.server, 1).await;
     data[0].send(&[wire::marker(2, 0, "last", ""), wire::entry(1, 1, 5, 0)].concat()).await;
     until_seen(&daemon, "bytefrog.marker", "bytefrog.marker.key", "last").await;
-    let stopped = daemon.stop().await;
+    let stopping = tokio::spawn(daemon.stop());
+    agent.until_message(&CollectorMessage::Suspend).await;
+    agent.control.send(&wire::heartbeat(b'S').repeat(3)).await;
+    agent.until_message(&CollectorMessage::Stop).await;
+    agent.control.send(&wire::heartbeat(b'X')).await;
+    data[0].send(&wire::marker(3, 2, "after the stop", "")).await;
+    data[0].end().await;
+    agent.control.end().await;
+    let stopped = stopping.await.unwrap();
     let count = |name: &str| stopped.events.iter().filter(|event| event["name"] == name).count();
     assert_eq!(
-        (count("bytefrog.method.entry"), count("bytefrog.run.ended")),
-        (1, 1),
-        "an event that waited for a name is written"
+        (count("bytefrog.method.entry"), count("bytefrog.marker"), count("bytefrog.run.ended")),
+        (1, 2, 1),
+        "what an agent sends after the stop, and an event that waited for a name, are written"
     );
     agent.control.until_closed().await;
     assert!(
         matches!(
             agent.messages_received()[..],
-            [CollectorMessage::Configuration(_), CollectorMessage::Start, CollectorMessage::Stop]
+            [
+                CollectorMessage::Configuration(_),
+                CollectorMessage::Start,
+                CollectorMessage::Suspend,
+                CollectorMessage::Stop
+            ]
         ),
         "{:?}",
         agent.messages_received()
@@ -253,17 +266,14 @@ async fn a_program_that_waits_for_its_start_is_started_when_it_can_no_longer_be_
     broken.control.send(&[wire::heartbeat(b'I'), vec![24]].concat()).await;
     broken.control.until_closed().await;
     assert!(
-        matches!(broken.messages_received()[..], [CollectorMessage::Configuration(_), CollectorMessage::Start]),
+        matches!(broken.messages_received()[..], [.., CollectorMessage::Configuration(_), CollectorMessage::Start]),
         "{:?}",
         broken.messages_received()
     );
     let mut waiting = Agent::connect(&daemon.server, 4).await;
     waiting.control.send(&wire::heartbeat(b'I')).await;
-    daemon.stop().await;
-    waiting.control.until_closed().await;
-    assert!(
-        matches!(waiting.messages_received()[..], [CollectorMessage::Configuration(_), CollectorMessage::Start]),
-        "{:?}",
-        waiting.messages_received()
-    );
+    let stopping = tokio::spawn(daemon.stop());
+    waiting.until_message(&CollectorMessage::Start).await;
+    waiting.control.end().await;
+    stopping.await.unwrap();
 }

@@ -206,9 +206,7 @@ async fn a_daemon_that_stops_harms_no_program_in_any_state() {
             daemon.stop().await
         };
         let (sent, _) = within("both end", async { join!(agent, operator) }).await;
-        // The agent may see its connections end, or handle the command in time.
-        let harm = sent.err().filter(|error| error.to_string().contains("would have"));
-        assert!(harm.is_none(), "version {version} in {state:?}: {harm:?}");
+        assert!(sent.is_ok(), "version {version} in {state:?}: {sent:?}");
     }
 }
 

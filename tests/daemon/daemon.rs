@@ -245,9 +245,10 @@ async fn a_stop_reads_what_has_arrived_before_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_the_grace_period_ends_what_was_not_written_counts_as_failed() {
-    // Several times, because it tests a race.
+    // Several times, because connections can be in several states then. In most of them some have bytes that are not decoded.
+    let mut lost = 0;
     for _ in 0..10 {
-        let strings = Strings::new(Mood::Stall);
+        let strings = Strings::new(Mood::StallWriting);
         let sink = strings.clone();
         let queue = tributary::pipeline::options::QueueOptions { buffer_batches: 1, ..Default::default() };
         let mut config = crate::live::config(&crate::live::listener(""));
@@ -257,6 +258,7 @@ async fn when_the_grace_period_ends_what_was_not_written_counts_as_failed() {
         })
         .await
         .unwrap();
+        // More than the system and the daemon can hold.
         let (bytes, _) = wire::work(20_000);
         let mut senders = JoinSet::new();
         for _ in 0..3 {
@@ -266,16 +268,21 @@ async fn when_the_grace_period_ends_what_was_not_written_counts_as_failed() {
                 let _ = stream.write_all(&bytes).await;
             });
         }
-        // Some batches are in the sink, one is in its queue, and each connection waits with another one.
-        until("the sink stalls", || (strings.flushes() > 0).then_some(())).await;
-        until_it_rests(|| crate::live::counters(&server).bytes_in).await;
+        until("the sink stalls", || (strings.writes() > 0).then_some(())).await;
+        // From here on every further batch waits.
+        // One batch is in its queue, one is being written.
+        let is_full = || server.accounting().totals().sinks[0].queue_batches == 2;
+        until("its queue is full", || is_full().then_some(())).await;
+        until("there is more to decode", || (crate::live::counters(&server).buffered() > 0).then_some(())).await;
         let totals = within("stopping", server.stop()).await;
         assert!(totals.are_balanced(), "{totals}");
         let sink = &totals.sinks[0];
         assert_eq!((sink.written, sink.failed), (0, totals.listeners[0].events()), "{totals}");
-        assert!(totals.failed() > 3 && totals.listeners[0].lost() > 0, "{totals}");
+        assert!(totals.failed() > 1, "{totals}");
+        lost += totals.listeners[0].lost();
         within("the peers notice", senders.join_all()).await;
     }
+    assert!(lost > 0, "bytes that were not decoded are lost");
 }
 
 #[tokio::test]
@@ -286,17 +293,6 @@ async fn a_listener_that_cannot_be_bound_is_named_and_nothing_runs() {
         format!("{}[listeners.second]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n", crate::live::listener(""));
     let error = Server::start(&crate::live::config(&toml)).await.err().unwrap().to_string();
     assert!(error.starts_with(&format!("cannot start listener second on {address}: ")), "{error}");
-}
-
-/// Waits until a number does not change any more.
-async fn until_it_rests(number: impl Fn() -> u64) {
-    let (mut last, mut same) = (number(), 0);
-    while same < 10 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        let now = number();
-        same = if now == last { same + 1 } else { 0 };
-        last = now;
-    }
 }
 
 /// The body of the answer to a GET of the admin endpoint.

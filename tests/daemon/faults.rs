@@ -271,33 +271,39 @@ fn count(line: &str, word: &str) -> usize {
 
 #[test]
 fn sigterm_ends_the_daemon_within_its_grace_period_when_the_reader_of_stdout_stalls() {
-    for (grace, second_signal) in [("2s", false), ("1h", true)] {
-        let home = tempfile::tempdir().unwrap();
-        let mut daemon = daemon_with_a_stalled_reader(home.path(), grace);
-        let address = daemon.address("a");
-        let connections = [0; 2].map(|_| thread::spawn(move || send_until_it_stalls(address)));
-        let connections = connections.map(|connection| connection.join().unwrap());
-        let mut stdout = daemon.take_stdout();
-        let began = Instant::now();
+    let cases = [("2s", false), ("1h", true)];
+    let stops =
+        cases.map(|(grace, second_signal)| thread::spawn(move || stop_while_stdout_stalls(grace, second_signal)));
+    stops.into_iter().for_each(|stop| stop.join().unwrap());
+}
+
+/// Stops a daemon that has 2 s or a second signal.
+fn stop_while_stdout_stalls(grace: &str, second_signal: bool) {
+    let home = tempfile::tempdir().unwrap();
+    let mut daemon = daemon_with_a_stalled_reader(home.path(), grace);
+    let address = daemon.address("a");
+    let connections = [0; 2].map(|_| thread::spawn(move || send_until_it_stalls(address)));
+    let connections = connections.map(|connection| connection.join().unwrap());
+    let mut stdout = daemon.take_stdout();
+    let began = Instant::now();
+    daemon.signal("TERM");
+    if second_signal {
+        daemon.until_stderr("a second signal stops immediately");
         daemon.signal("TERM");
-        if second_signal {
-            daemon.until_stderr("a second signal stops immediately");
-            daemon.signal("TERM");
-        }
-        let ended = daemon.end();
-        // Before, it never ended. The grace period and a second are its limit; the rest is for a busy machine.
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}\n{}", began.elapsed(), ended.stderr);
-        assert_eq!(ended.code, Some(1), "{}", ended.stderr);
-        let mut output = Vec::new();
-        stdout.read_to_end(&mut output).unwrap();
-        let lines = output.iter().filter(|byte| **byte == b'\n').count();
-        let counters = ended.stderr.lines().find(|line| line.contains("sink console: ") && line.contains(" events = "));
-        let counters = counters.unwrap_or_else(|| panic!("{}", ended.stderr));
-        assert!(!counters.contains("in flight"), "{counters}");
-        assert_eq!((count(counters, "written"), output.last()), (lines, Some(&b'\n')), "{counters}");
-        assert!(count(counters, "failed") > 0 && lines > 0, "{counters}");
-        drop(connections);
     }
+    let ended = daemon.end();
+    // Before, it never ended. The grace period and a second are its limit; the rest is for a busy machine.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}\n{}", began.elapsed(), ended.stderr);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    let mut output = Vec::new();
+    stdout.read_to_end(&mut output).unwrap();
+    let lines = output.iter().filter(|byte| **byte == b'\n').count();
+    let counters = ended.stderr.lines().find(|line| line.contains("sink console: ") && line.contains(" events = "));
+    let counters = counters.unwrap_or_else(|| panic!("{}", ended.stderr));
+    assert!(!counters.contains("in flight"), "{counters}");
+    assert_eq!((count(counters, "written"), output.last()), (lines, Some(&b'\n')), "{counters}");
+    assert!(count(counters, "failed") > 0 && lines > 0, "{counters}");
+    drop(connections);
 }
 
 #[test]

@@ -209,3 +209,55 @@ async fn while_many_batches_wait_for_a_full_queue_no_more_are_made() {
     assert!(totals.are_balanced(), "{totals}");
     assert_eq!(totals.sinks[0].written, PEERS * events);
 }
+
+/// An upload whose small body inflates to `bytes` bytes that are no bundle.
+fn inflating(bytes: usize) -> Vec<u8> {
+    let bundle = vec![0; bytes];
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    std::io::Write::write_all(&mut encoder, &bundle).unwrap();
+    let hash = crate::endless_support::http::sha512(&bundle);
+    crate::endless_support::http::put(3, &hash, "X-Endless-Content-Encoding: gzip\r\n", &encoder.finish().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_of_one_address_that_inflate_leave_memory_for_those_of_another() {
+    let strings = Strings::new(Mood::Stall);
+    let of_sink = strings.clone();
+    let toml = "[listeners.test]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\n";
+    let mut config = config_with_room(toml, 64 * MIB);
+    config.limits.memory_per_address = Some(32 * MIB);
+    let server = Server::start_with(&config, move |sinks| {
+        sinks.add("puppet", QueueOptions::default(), move || Ok(of_sink.puppet()));
+    })
+    .await
+    .unwrap();
+    // The sink is stuck, so every request that is decoded waits with its inflated body.
+    let claimed = || server.accounting().totals().sinks[0].events;
+    let attack = inflating(7 * MIB as usize);
+    let mut attackers = Vec::new();
+    for number in 1..=20 {
+        let mut stream = connect(&server).await;
+        stream.write_all(&attack).await.unwrap();
+        attackers.push(stream);
+        // Each request makes a loss: of a body that is no bundle, or for which there is no memory.
+        until(&format!("request {number} is decoded"), || (claimed() == number).then_some(())).await;
+    }
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 2], 0).into()).unwrap();
+    let mut honest = socket.connect(server.address().unwrap()).await.unwrap();
+    honest.write_all(&inflating(7 * MIB as usize)).await.unwrap();
+    until("the request is decoded", || (claimed() == 21).then_some(())).await;
+    strings.set(Mood::Write);
+    until("every loss is written", || (strings.written().len() == 21).then_some(())).await;
+    let written = strings.written();
+    let of = |peer: &str, reason: &str| {
+        let is_it = |event: &&Value| {
+            event["origin"]["peer"].as_str().unwrap().starts_with(peer) && event["loss"]["reason"] == reason
+        };
+        written.iter().filter(is_it).count()
+    };
+    assert_eq!((of("127.0.0.2", "malformed"), of("127.0.0.2", "failed")), (1, 0), "the honest one has memory");
+    assert!((1..=4).contains(&of("127.0.0.1", "malformed")), "{}", of("127.0.0.1", "malformed"));
+    drop((attackers, honest));
+    within("stopping", server.stop()).await;
+}

@@ -162,6 +162,26 @@ async fn requests_are_shown_with_explained_bodies_and_without_keys() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_not_received_completely_is_shown_as_far_as_it_came() {
+    let listener = "[listeners.desktops]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\n";
+    let daemon = Daemon::start(&format!("{ADMIN}{listener}")).await;
+    let tap = tap(&daemon, &["--wire"]).await;
+    let mut stream = daemon.connect().await;
+    let path = format!("/3/{}", "0".repeat(128));
+    let head = format!("PUT {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(b"half of it").await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    within("the end", stream.read_to_end(&mut answer)).await.unwrap();
+    daemon.until_all_closed().await;
+    daemon.stop().await;
+    let sheet = end(tap).await.stdout;
+    assert!(sheet.contains(&format!("request 1: PUT {path}, of whose body 10 bytes were received")), "{sheet}");
+    assert!(sheet.contains("68 61 6c 66 20 6f 66 20 69 74"), "{sheet}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_tap_that_is_not_read_delays_no_connection_and_reports_what_it_dropped() {
     const EVENTS: u64 = 40_000;
     let daemon = daemon("").await;

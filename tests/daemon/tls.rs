@@ -166,6 +166,7 @@ async fn an_incomplete_handshake_ends_after_handshake_timeout() {
     assert_is_closed(&mut halting).await;
     let events = daemon.stop().await.events;
     let [loss] = losses(&events)[..] else { panic!("one loss: {events:?}") };
+    assert_eq!(loss["reason"], "truncated");
     assert!(loss["detail"].as_str().unwrap().contains("handshake_timeout"), "{loss}");
 }
 

@@ -1,27 +1,21 @@
 //! How connections end and who may open them: time limits, half-closes, resets, limits on their number.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::live::custom::Custom;
 use crate::live::{Daemon, assert_is_closed, losses, reset, send_all, spans, until, wire, within};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tributary::decode::Offline;
 use tributary::event::{Header, Loss, Origin, Position, Reason, Severity, UnixNanos, semconv};
 use tributary::memory::{Amplification, MemoryBudget};
 use tributary::pipeline::accounting::ListenerCounters;
-use tributary::pipeline::{Sinks, Workers};
 use tributary::protocol::datadog::{self, DatadogSession};
 use tributary::protocol::{Awaiting, End, Flow, Now, Output, Progress, Protocol, Session};
-use tributary::sink::memory::{Memory, MemoryLines};
-use tributary::transport::clock::Clock;
 use tributary::transport::options::ListenerOptions;
-use tributary::transport::tcp::Listener;
 
 /// A connection on which the first span, `name`, was sent and has gone out.
 async fn with_span(daemon: &Daemon, name: &str) -> TcpStream {
@@ -338,49 +332,9 @@ impl Session for Fragile {
     }
 }
 
-/// A listener whose sessions are made by a test.
-struct Custom {
-    address: SocketAddr,
-    counters: Arc<ListenerCounters>,
-    lines: Arc<MemoryLines>,
-    workers: Workers,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-    serving: tokio::task::JoinHandle<()>,
-}
-
-impl Custom {
-    fn start<S: Session>(options: ListenerOptions, make: impl Fn() -> S + Send + Sync + 'static) -> Custom {
-        let (memory, lines) = Memory::new();
-        let mut sinks = Sinks::new(CancellationToken::new());
-        crate::live::add(&mut sinks, "memory", memory);
-        let (sender, workers) = sinks.start();
-        let (tasks, stop, abort) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
-        let listener = Listener::bind("test", Protocol::Datadog, ([0, 0, 0, 0], 0).into(), options).unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], listener.address().unwrap().port()));
-        let counters = listener.counters.clone();
-        let make = move |_| make();
-        let serving = tokio::spawn(listener.serve(make, sender, Clock::start(), tasks.clone(), stop.clone(), abort));
-        Custom { address, counters, lines, workers, tasks, stop, serving }
-    }
-
-    fn events(&self) -> Vec<Value> {
-        self.lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    async fn stop(mut self) -> Vec<Value> {
-        self.stop.cancel();
-        self.serving.await.unwrap();
-        self.tasks.close();
-        within("the connections end", self.tasks.wait()).await;
-        within("the sink ends", self.workers.drained()).await;
-        self.lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-}
-
 #[tokio::test]
 async fn a_session_that_panics_ends_no_other_and_the_bytes_of_its_dropped_events_are_lost() {
-    let daemon = Custom::start(Default::default(), || Fragile);
+    let daemon = Custom::of_sessions(Default::default(), || Fragile);
     let (address, counters) = (daemon.address, daemon.counters.clone());
     let events = || daemon.events();
 
@@ -435,7 +389,7 @@ impl Session for Polite {
 #[tokio::test]
 async fn a_session_that_closes_at_a_timeout_lingers_until_the_peer_closes() {
     let options = ListenerOptions { close_linger: Duration::from_secs(60), ..Default::default() };
-    let daemon = Custom::start(options, Polite::default);
+    let daemon = Custom::of_sessions(options, Polite::default);
     let mut stream = TcpStream::connect(daemon.address).await.unwrap();
     stream.write_all(b"hello").await.unwrap();
     let mut reply = Vec::new();
@@ -480,7 +434,7 @@ impl Session for Lossy {
 #[tokio::test]
 async fn losses_beyond_max_losses_per_second_are_reported_together() {
     let options = ListenerOptions { max_losses_per_second: 10, ..Default::default() };
-    let daemon = Custom::start(options, || Lossy);
+    let daemon = Custom::of_sessions(options, || Lossy);
     let mut stream = TcpStream::connect(daemon.address).await.unwrap();
     stream.write_all(&[7; 5000]).await.unwrap();
     // Those of one second are reported when it is over, though the connection stays open and sends nothing.
@@ -521,7 +475,7 @@ impl Session for Costly {
 
 #[tokio::test]
 async fn connections_of_one_address_share_its_allowance_of_output_and_others_are_read() {
-    let daemon = Custom::start(Default::default(), || Costly);
+    let daemon = Custom::of_sessions(Default::default(), || Costly);
     let read = |bytes: u64| move |counters: &Arc<ListenerCounters>| counters.totals().bytes_in == bytes;
     let until_read = async |bytes| until("bytes are read", || read(bytes)(&daemon.counters).then_some(())).await;
     let mut first = TcpStream::connect(daemon.address).await.unwrap();

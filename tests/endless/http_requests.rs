@@ -1,28 +1,19 @@
 //! Requests whose work panics or leaves state: they do not affect the following requests of the connection.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::endless_support::http::ask;
+use crate::live::custom::Custom;
 use crate::live::{until, within};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tributary::event::{Header, Position, Severity, semconv};
 use tributary::memory::MemoryBudget;
-use tributary::pipeline::accounting::ListenerCounters;
-use tributary::pipeline::{Sinks, Workers};
-use tributary::protocol::{
-    Exchange, Flow, Head, HeadDecision, Now, Output, Protocol, Request, RequestOutcome, Response, Work,
-};
-use tributary::sink::memory::{Memory, MemoryLines};
-use tributary::transport::clock::Clock;
-use tributary::transport::options::{HttpOptions, ListenerOptions, QuarantineOptions};
-use tributary::transport::tcp::Listener;
+use tributary::protocol::{Exchange, Flow, Head, HeadDecision, Now, Output, Request, RequestOutcome, Response, Work};
+use tributary::transport::options::ListenerOptions;
 
 /// Does what the bodies say: `panic`; `throttle`, which asks for a pause of an hour, though all is done; anything else is
 /// decoded in two steps. Each step is an event with the body's name. The first tick panics, each further one is an event.
@@ -43,7 +34,7 @@ impl Exchange for Obedient {
         HeadDecision::Take { max_body_bytes: 100, key: "none" }
     }
 
-    fn work(&self, request: Request, _now: Now) -> Task {
+    fn work(&self, request: Request, _memory: Option<&Arc<MemoryBudget>>, _now: Now) -> Task {
         Task { request, steps: 0 }
     }
 
@@ -86,51 +77,10 @@ impl Work for Task {
 /// The name of the events of ticks; any name that there is.
 const TICK: semconv::Name = semconv::SERVICE_NAME;
 
-/// A listener with an exchange of a test.
-struct Custom {
-    address: SocketAddr,
-    counters: Arc<ListenerCounters>,
-    lines: Arc<MemoryLines>,
-    workers: Workers,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-    serving: tokio::task::JoinHandle<()>,
-}
-
-impl Custom {
-    fn start(options: ListenerOptions) -> Custom {
-        let (memory, lines) = Memory::new();
-        let mut sinks = Sinks::new(CancellationToken::new());
-        crate::live::add(&mut sinks, "memory", memory);
-        let (sender, workers) = sinks.start();
-        let (tasks, stop, abort) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
-        let listener = Listener::bind("test", Protocol::Endless, ([127, 0, 0, 1], 0).into(), options).unwrap();
-        let (address, counters) = (listener.address().unwrap(), listener.counters.clone());
-        let http = HttpOptions {
-            quarantine: QuarantineOptions { dir: "".into(), ..Default::default() },
-            ..HttpOptions::default()
-        };
-        let (budget, clock) = (MemoryBudget::new(64 << 20), Clock::start());
-        let exchange = Obedient::default();
-        let serving = listener.serve_http(exchange, http, budget, sender, clock, tasks.clone(), stop.clone(), abort);
-        Custom { address, counters, lines, workers, tasks, stop, serving: tokio::spawn(serving) }
-    }
-
-    fn events(&self) -> Vec<Value> {
-        self.lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    /// Stops it, and returns every event but those of ticks.
-    async fn stop(mut self) -> Vec<Value> {
-        self.stop.cancel();
-        self.serving.await.unwrap();
-        self.tasks.close();
-        within("the connections end", self.tasks.wait()).await;
-        within("the sink ends", self.workers.drained()).await;
-        let events = self.lines.lines();
-        let events = events.iter().map(|line| serde_json::from_str(line).unwrap());
-        events.filter(|event: &Value| event["name"] != TICK.as_str() && !is_of_tick(event)).collect()
-    }
+/// Stops a listener, and returns every event but those of ticks.
+async fn stop(daemon: Custom) -> Vec<Value> {
+    let events = daemon.stop().await.into_iter();
+    events.filter(|event| event["name"] != TICK.as_str() && !is_of_tick(event)).collect()
 }
 
 /// Whether it is the loss that a tick reports which panicked.
@@ -140,7 +90,7 @@ fn is_of_tick(event: &Value) -> bool {
 
 #[tokio::test]
 async fn a_request_that_panics_or_asks_for_a_pause_does_not_affect_the_next() {
-    let daemon = Custom::start(Default::default());
+    let daemon = Custom::of_exchange(ListenerOptions::default(), Obedient::default());
     let (address, counters) = (daemon.address, daemon.counters.clone());
     let mut stream = TcpStream::connect(address).await.unwrap();
     for (body, status) in [("throttle", 200), ("after", 200), ("panic", 503), ("after", 200)] {
@@ -149,7 +99,7 @@ async fn a_request_that_panics_or_asks_for_a_pause_does_not_affect_the_next() {
         assert_eq!(answer.status, status, "{body}");
     }
     drop(stream);
-    let events = daemon.stop().await;
+    let events = stop(daemon).await;
     let names: Vec<_> = events.iter().map(|event| event["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["throttle", "after", "after", "tributary.loss", "after", "after"]);
     assert_eq!((&events[3]["loss"]["reason"], &events[3]["loss"]["bytes"]), (&json!("failed"), &json!(5)));
@@ -159,7 +109,7 @@ async fn a_request_that_panics_or_asks_for_a_pause_does_not_affect_the_next() {
 
 #[tokio::test]
 async fn a_tick_that_panics_is_reported_and_the_next_is_called() {
-    let daemon = Custom::start(Default::default());
+    let daemon = Custom::of_exchange(ListenerOptions::default(), Obedient::default());
     let has = |wanted: &dyn Fn(&Value) -> bool| daemon.events().iter().any(wanted).then_some(());
     until("the next tick's event", || has(&|event| event["name"] == TICK.as_str())).await;
     let events = daemon.events();
@@ -173,7 +123,7 @@ async fn a_tick_that_panics_is_reported_and_the_next_is_called() {
 /// the losses.
 async fn answer_to(bytes: &[u8], size: usize) -> (String, [u64; 3], Vec<Value>) {
     let options = ListenerOptions { close_linger: Duration::from_secs(60), ..Default::default() };
-    let daemon = Custom::start(options);
+    let daemon = Custom::of_exchange(options, Obedient::default());
     let mut stream = TcpStream::connect(daemon.address).await.unwrap();
     stream.set_nodelay(true).unwrap();
     for piece in bytes.chunks(size) {
@@ -186,7 +136,7 @@ async fn answer_to(bytes: &[u8], size: usize) -> (String, [u64; 3], Vec<Value>) 
     drop(stream);
     until("the connection has ended", || (daemon.counters.totals().connections_open == 0).then_some(())).await;
     let counters = daemon.counters.clone();
-    let events = daemon.stop().await;
+    let events = stop(daemon).await;
     let totals = counters.totals();
     let answer = String::from_utf8(answer).unwrap();
     let status = answer.lines().next().unwrap_or_default().to_owned();
@@ -256,4 +206,29 @@ async fn host_and_transfer_encoding_are_checked_as_rfc_9112_says() {
         assert_eq!(totals, expected, "{headers}");
         assert_eq!(losses.iter().filter(|event| event["kind"] == "loss").count(), usize::from(status != 200));
     }
+}
+
+#[tokio::test]
+async fn bytes_behind_a_head_that_cannot_be_read_are_counted_as_they_arrive_and_lost_when_no_time_is_left() {
+    let options = ListenerOptions { close_linger: Duration::from_secs(3600), ..Default::default() };
+    let daemon = Custom::of_exchange(options, Obedient::default());
+    let mut stream = TcpStream::connect(daemon.address).await.unwrap();
+    let head = b"nonsense\r\n\r\n";
+    stream.write_all(head).await.unwrap();
+    let mut answer = Vec::new();
+    within("the answer", stream.read_to_end(&mut answer)).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 400"), "{answer:?}");
+    stream.write_all(&[b'x'; 1000]).await.unwrap();
+    let received = head.len() as u64 + 1000;
+    until("the bytes are counted", || (daemon.counters.totals().bytes_in == received).then_some(())).await;
+    assert_eq!(daemon.counters.totals().buffered(), i128::from(received));
+    let counters = daemon.counters.clone();
+    let events = daemon.abort().await;
+    let [loss] = &events.iter().filter(|event| event["loss"]["bytes"] != 0).collect::<Vec<_>>()[..] else {
+        panic!("one loss: {events:?}")
+    };
+    // The stop may end the reading before the task is aborted.
+    assert!(["failed", "malformed"].contains(&loss["loss"]["reason"].as_str().unwrap()), "{loss}");
+    assert_eq!(loss["loss"]["bytes"], received);
+    assert_eq!((counters.totals().buffered(), counters.totals().lost()), (0, received));
 }

@@ -368,7 +368,7 @@ async fn a_file_that_cannot_be_written_now_holds_its_own_events_and_no_others() 
             write_numbered(&mut sink, &format!("{listener}{round}"), listener, number + 10 * round).await;
         }
         let unwritten = flush(&mut sink).await;
-        assert_eq!(unwritten.held, (0..=round).map(|round| 2 + 10 * round).collect());
+        assert_eq!(unwritten.held, (0..=round).map(|round| (2 + 10 * round, 1)).collect());
         assert!(unwritten.failed.is_empty(), "{unwritten:?}");
         if round == 0 {
             let fault = unwritten.held_fault.unwrap().to_string();
@@ -416,7 +416,7 @@ async fn events_for_a_path_that_cannot_be_a_file_fail_and_others_are_written() {
         write_numbered(&mut sink, "bad", bad, 2).await;
         let unwritten = flush(&mut sink).await;
         assert!(unwritten.held.is_empty(), "{bad}: {unwritten:?}");
-        assert_eq!(unwritten.failed, [2].into(), "{bad}");
+        assert_eq!(unwritten.failed, [(2, 1)].into(), "{bad}");
         assert!(unwritten.failed_fault.is_some());
         let good = template.replace("{listener}", "good");
         assert_eq!(names_in(&fs::read(at(&good)).unwrap()), ["good"]);
@@ -426,7 +426,7 @@ async fn events_for_a_path_that_cannot_be_a_file_fail_and_others_are_written() {
     // Once the obstacle is gone, events are written again.
     let mut sink = File::new(options(&directory, "{listener}.log")).unwrap();
     write_numbered(&mut sink, "failed", "b", 1).await;
-    assert_eq!(flush(&mut sink).await.failed, [1].into());
+    assert_eq!(flush(&mut sink).await.failed, [(1, 1)].into());
     fs::remove_dir(at("b.log")).unwrap();
     for number in 2.. {
         write_numbered(&mut sink, "written", "b", number).await;

@@ -6,8 +6,12 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::sink_file_support::{all_names, files, flush_all, held, in_order, names, now, write_as};
+use crate::live::{until, within};
+use crate::sink_file_support::{all_names, batch_of, files, flush_all, held, in_order, names, now, write_as};
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+use tributary::pipeline::options::QueueOptions;
+use tributary::pipeline::{DeliveryOutcome, Sinks};
 use tributary::sink::Sink;
 use tributary::sink::file::{Compression, File, Fsync, Options};
 
@@ -42,6 +46,32 @@ async fn a_full_disk_tears_no_record_and_every_record_is_written_once_there_is_r
         drop(sink);
         fs::remove_file(disk.path().join("app.log")).unwrap();
     }
+}
+
+#[tokio::test]
+async fn events_that_are_in_the_file_count_as_written_when_the_disk_stays_full_to_the_end() {
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("note: not allowed to mount a tmpfs, so the full disk is not tested here");
+        return;
+    };
+    fs::write(disk.path().join("filler"), vec![0; 1024 * 1024 - 40 * 1024]).unwrap();
+    let options = Options { path: format!("{}/app.log", disk.path().display()), ..Options::default() };
+    let mut sinks = Sinks::new(CancellationToken::new());
+    sinks.add("archive", QueueOptions::default(), move || Ok(File::new(options.clone()).unwrap()));
+    let counters = sinks.counters()[0].clone();
+    let (sender, mut workers) = sinks.start();
+    // One batch, of which a part finds room.
+    let expected = names(0..100, 700);
+    let batch = batch_of(&expected, "web", now());
+    let delivery = tokio::spawn(async move { sender.deliver(batch).await });
+    until("the disk is full", || counters.totals().is_retrying.then_some(())).await;
+    within("the worker ends", workers.abort()).await;
+    assert_eq!(within("the outcome", delivery).await.unwrap(), DeliveryOutcome::Failed, "it must be sent again");
+    let written = all_names(disk.path());
+    assert_eq!(written, expected[..written.len()]);
+    assert!(!written.is_empty() && written.len() < 100);
+    let totals = counters.totals();
+    assert_eq!((totals.written, totals.failed), (written.len() as u64, 100 - written.len() as u64));
 }
 
 #[tokio::test]

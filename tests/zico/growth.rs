@@ -1,5 +1,6 @@
 //! Work grows with the bytes received, whatever they are: adversarial bodies of size n and 2n.
 
+use crate::agent_store::limits::registrations;
 use crate::growth_support::{Case, assert_linear, requests};
 use crate::zico_support::cbor::{array, gen1, gen2, int, map, null, reference, tag, text};
 use tributary::memory::MemoryBudget;
@@ -91,6 +92,20 @@ fn twice_the_bodies_are_at_most_two_and_a_half_times_the_work() {
             let copies = [gen2::open(1, 9), repeat(n, step), repeat(n + 1, |_| gen2::close(9, 1, None))].concat();
             vec![("trc", delivered), ("trc", copies)]
         }),
+        case("copies of the local tracer inside each other that must be looked for to their ends", 300, GEN1, |n| {
+            let delivered = [gen1::open(0, 9), gen1::begin(5, 1), gen1::close(3, 1)].concat();
+            let step = |_| [gen1::open(7, 9), gen1::begin(5, 1)].concat();
+            let copies = [gen1::open(0, 9), repeat(n, step), repeat(n + 1, |_| gen1::close(9000, 1))].concat();
+            vec![("trc", delivered), ("trc", copies)]
+        }),
+        case("equal traces of the local tracer, and copies of all of them and of others", 150, GEN1, |n| {
+            let call = |start, ticks| [gen1::open(start, 9), gen1::begin(5, 1), gen1::close(start + ticks, 1)].concat();
+            let copies = repeat(n, |at| [call(at as u64, 3), call(at as u64, 1000)].concat());
+            let outer = [gen1::open(0, 9), gen1::begin(5, 2), copies, gen1::close(9000, 1)].concat();
+            (0..n).map(|_| ("trc", call(0, 3))).chain([("trc", outer)]).collect()
+        }),
+        // A scan of the table with each registration would make it quadratic.
+        Case::new("registrations beside more and more agents", 12, registrations),
         case("strings and methods defined again and again, and used", 300, GEN2, |n| {
             let strings = repeat(n, |at| gen2::string(at % 3 + 1, &at.to_string()));
             let methods = repeat(n, |at| gen2::method(at + 1, [1, 2, 3]));

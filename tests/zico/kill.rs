@@ -1,4 +1,4 @@
-//! The daemon is killed two hundred times while agents register: every answered key works afterwards. It also does not
+//! The daemon is killed ninety-two times while agents register: every answered key works afterwards. It also does not
 //! start with a store that it cannot use.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -13,7 +13,9 @@ use crate::live::binary::{Binary, run, tributary};
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
-const KILLS: u64 = 200;
+const KILLS: u64 = DAEMONS * MOMENTS;
+/// The number of answers before a kill differs: each daemon is killed once after each number from 1 to this one.
+const MOMENTS: u64 = 23;
 /// The number of daemons that are killed repeatedly in parallel: most of the time is spent waiting for the disk.
 const DAEMONS: u64 = 4;
 /// The number of agents that register at one daemon in parallel.
@@ -131,7 +133,7 @@ fn kill_repeatedly(kills: u64, broken: &AtomicU64) -> usize {
                 });
             }
             drop(told);
-            for _ in 0..1 + round * 7 % 23 {
+            for _ in 0..1 + round * 7 % MOMENTS {
                 all.push(answers.recv().unwrap());
             }
             // Dropped is killed.

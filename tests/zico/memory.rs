@@ -58,13 +58,13 @@ fn traces_of_any_size_and_shape_take_bounded_memory() {
     let body = strings.iter().flat_map(|(id, text)| gen1::string(*id, text, 0)).chain(gen1::method(1, [1, 2, 3]));
     assert_eq!(submit(&mut recorded, "/agent/submit/agd", &gen1_session, &body.collect::<Vec<_>>()).0, 202);
 
-    // 40 MB of a normal trace: one record with a million children, each with an attribute.
+    // 16 MB of a normal trace: one record with hundreds of thousands of children, each with an attribute.
     let child =
         [gen1::open(110, 1), gen1::attributes(&[(reference(10), text("/orders/4711"))]), gen1::close(120, 1)].concat();
-    let count = 40_000_000 / child.len();
+    let count = 16_000_000 / child.len();
     let trace =
         [gen1::open(100, 1), gen1::begin(1_700_000_000_000, 7), child.repeat(count), gen1::close(200, 1)].concat();
-    peak("a trace of 40 MB", 48 * MIB + trace.len() as u64, || {
+    peak("a trace of 16 MB", 32 * MIB + trace.len() as u64, || {
         let (status, out) = submit(&mut recorded, "/agent/submit/trc", &gen1_session, &trace);
         assert_eq!((status, out.spans, out.losses), (202, count as u64 + 1, 0));
         assert!(out.largest_batch < 4 << 20, "{}", out.largest_batch);
@@ -131,9 +131,10 @@ fn traces_of_any_size_and_shape_take_bounded_memory() {
     }
 
     // Definitions over their limits are a loss, the others are valid.
-    let ids = (0..1_100_000).flat_map(|id| gen2::string(id, "s")).collect::<Vec<_>>();
-    peak("a million symbols", 400 * MIB, || {
-        let (status, out) = submit(&mut offline, "/agent/submit/agd", &[OWN, RESET], &ids);
+    let ids = (0..220_000).flat_map(|id| gen2::string(id, "s")).collect::<Vec<_>>();
+    let mut defining = Offline::new(Options { max_symbols: 200_000, ..Options::default() });
+    peak("200,000 symbols", 80 * MIB, || {
+        let (status, out) = submit(&mut defining, "/agent/submit/agd", &[OWN, RESET], &ids);
         assert_eq!(status, 202);
         assert!(out.losses > 0);
     });

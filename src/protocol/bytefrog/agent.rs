@@ -12,8 +12,29 @@ use super::command::{Command, Mode, Refusal};
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Commands that wait until the agent has confirmed the one before them.
 const MAX_QUEUED: usize = 8;
+/// An agent that has opened its last data connection lets its buffers follow commands within this time.
+const SETTLING_TIME: Duration = Duration::from_millis(200);
+/// An agent that shuts down is suspended until it has reported so often that it has nothing to send …
+const QUIET_HEARTBEATS: u32 = 3;
+/// … and for this long at most.
+const MAX_SUSPENSION: Duration = Duration::from_secs(4);
 /// More heartbeats missed than this make an agent unhealthy (rule 25).
 const MAX_MISSED: u32 = 3;
+
+/// How far an agent has come whose collector stops.
+///
+/// An agent that is stopped closes its data connections after one heartbeat interval. A thread of the program that takes
+/// longer to fill a buffer, as when it loads classes for that, returns it afterwards, and then the program cannot exit.
+/// So the agent is suspended first, which lets no thread begin a buffer, and stopped when it has nothing to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Drain {
+    No,
+    /// Commands are not harmless yet.
+    Settling,
+    /// It was suspended at this time, and has reported so often since that it has nothing to send.
+    Suspended(Duration, u32),
+    Stopped,
+}
 
 /// The agent of one run.
 #[derive(Debug)]
@@ -21,7 +42,8 @@ pub(super) struct Agent {
     /// The number of data connections that it was configured to open.
     data_connections: usize,
     data_hellos: usize,
-    /// A heartbeat has arrived after the last expected data hello (rule 8).
+    last_data_hello: Duration,
+    /// Its buffers follow commands (rule 8).
     is_settled: bool,
     mode: Mode,
     /// When `start` was sent.
@@ -39,6 +61,14 @@ pub(super) struct Agent {
     is_unhealthy: bool,
     /// A command of the configuration, to be sent as soon as it is harmless.
     pub pending: Option<Command>,
+    /// It was configured to trace nothing.
+    pub is_untraced: bool,
+    /// The collector stops: the agent is stopped too, and sends what its buffers hold.
+    drain: Drain,
+    /// `stop` was sent to it.
+    is_stopped: bool,
+    /// No time is left for what its buffers hold.
+    is_abandoned: bool,
 }
 
 impl Agent {
@@ -47,6 +77,7 @@ impl Agent {
         Agent {
             data_connections,
             data_hellos: 0,
+            last_data_hello: Duration::ZERO,
             is_settled: false,
             mode: Mode::Initializing,
             started_at: None,
@@ -60,6 +91,10 @@ impl Agent {
             last_heartbeat: elapsed,
             is_unhealthy: false,
             pending: None,
+            is_untraced: false,
+            drain: Drain::No,
+            is_stopped: false,
+            is_abandoned: false,
         }
     }
 
@@ -97,7 +132,8 @@ impl Agent {
             () if self.has_failed => "agent_error",
             () if self.data_hellos == 0 => "never_started",
             () if has_gaps => "with_gaps",
-            () if self.has_shut_down => "complete",
+            () if self.is_abandoned => "without_shutdown",
+            () if self.has_shut_down || (self.is_draining() && self.is_stopped) => "complete",
             () if control_was_lost => "control_lost",
             () => "without_shutdown",
         }
@@ -108,9 +144,8 @@ impl Agent {
         self.has_reported = true;
         self.last_heartbeat = elapsed;
         self.has_shut_down |= mode == Mode::ShuttingDown;
-        // The heartbeat may have been sent before the last data hello. Then only `stop` is possible, because every
-        // other command requires a mode, and an agent that is not settled ignores `stop`.
-        self.is_settled |= self.is_started() && !self.expects_data();
+        // The heartbeat may have been sent before the last data hello was answered, so it proves nothing by itself.
+        self.is_settled |= self.is_started() && !self.expects_data() && elapsed >= self.last_data_hello + SETTLING_TIME;
         self.mode = mode;
         if self.unconfirmed.is_some_and(|(command, _)| command.target_mode() == mode) {
             self.unconfirmed = None;
@@ -134,6 +169,19 @@ impl Agent {
         let is_expected = self.expects_data();
         self.data_hellos += usize::from(is_expected);
         is_expected
+    }
+
+    /// A data connection has arrived at this time.
+    pub(super) fn data_arrived(&mut self, elapsed: Duration) {
+        self.last_data_hello = elapsed;
+    }
+
+    /// A class was loaded or a method called: agents trace from the moment at which they have settled. `true`: this was
+    /// not known.
+    pub(super) fn settle(&mut self) -> bool {
+        let is_news = !self.is_settled && self.is_started() && !self.expects_data();
+        self.is_settled |= is_news;
+        is_news
     }
 
     /// Whether it has not opened all its data connections.
@@ -196,6 +244,7 @@ impl Agent {
     fn send(&mut self, command: Command, elapsed: Duration) -> u8 {
         self.queued.clear();
         self.unconfirmed = Some((command, elapsed));
+        self.is_stopped |= command == Command::Stop;
         command.message()
     }
 
@@ -216,22 +265,63 @@ impl Agent {
         Some(next.message())
     }
 
-    /// The last messages of a collector that stops: the program continues untraced.
-    pub(super) fn shutdown_messages(&mut self, elapsed: Duration) -> Vec<u8> {
+    /// The collector stops: messages for now, and later those of [`Agent::poll_drain`]. The program continues untraced.
+    pub(super) fn drain(&mut self, elapsed: Duration) -> Vec<u8> {
+        self.drain = Drain::Settling;
+        self.queued.clear();
+        self.pending = None;
         if !self.is_started() {
             return self.handle_command(Command::Start, elapsed).ok().flatten().into_iter().collect();
         }
-        if !self.has_control || self.has_shut_down || !self.is_settled {
+        self.poll_drain(elapsed)
+    }
+
+    /// The next messages to an agent that shuts down, once they are harmless.
+    pub(super) fn poll_drain(&mut self, elapsed: Duration) -> Vec<u8> {
+        if !self.has_control || self.has_shut_down {
             return Vec::new();
         }
         // Commands that were sent have an effect before these.
         let mode = self.unconfirmed.map_or(self.mode, |(command, _)| command.target_mode());
-        let commands: &[Command] = match mode {
-            Mode::ShuttingDown => &[],
-            Mode::Paused => &[Command::Unpause, Command::Stop],
-            _ => &[Command::Stop],
+        let commands: &[Command] = match self.drain {
+            Drain::Settling if self.is_settled && !self.is_untraced => {
+                self.drain = Drain::Suspended(elapsed, 0);
+                match mode {
+                    Mode::ShuttingDown | Mode::Suspended => &[],
+                    Mode::Paused => &[Command::Unpause, Command::Suspend],
+                    Mode::Initializing | Mode::Tracing | Mode::Unknown(_) => &[Command::Suspend],
+                }
+            }
+            Drain::Settling if self.is_settled => {
+                self.drain = Drain::Stopped;
+                &[Command::Stop]
+            }
+            Drain::Suspended(since, quiet) if quiet >= QUIET_HEARTBEATS || elapsed >= since + MAX_SUSPENSION => {
+                self.drain = Drain::Stopped;
+                &[Command::Stop]
+            }
+            Drain::No | Drain::Settling | Drain::Suspended(..) | Drain::Stopped => &[],
         };
         commands.iter().map(|command| self.send(*command, elapsed)).collect()
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.drain != Drain::No
+    }
+
+    /// A heartbeat has reported so many buffers with something to send.
+    pub(super) fn count_buffers(&mut self, buffers: u16) {
+        if let Drain::Suspended(_, quiet) = &mut self.drain
+            && self.mode == Mode::Suspended
+            && buffers == 0
+        {
+            *quiet += 1;
+        }
+    }
+
+    /// No time is left for an agent that shuts down. `true`: this was not known.
+    pub(super) fn abandon(&mut self) -> bool {
+        self.is_draining() && !std::mem::replace(&mut self.is_abandoned, true)
     }
 }
 
@@ -247,6 +337,7 @@ mod tests {
         agent.handle_command(Command::Start, Duration::ZERO).unwrap();
         assert!(agent.data_hello());
         agent.heartbeat(mode, Duration::ZERO);
+        assert!(agent.settle() && !agent.settle());
         agent
     }
 
@@ -335,15 +426,53 @@ mod tests {
 
     #[test]
     fn the_shutdown_messages_let_the_program_continue() {
-        assert_eq!(Agent::new(1, SECOND, Duration::ZERO).shutdown_messages(SECOND), [2]);
-        assert_eq!(settled(Mode::Tracing).shutdown_messages(SECOND), [3]);
-        assert_eq!(settled(Mode::Paused).shutdown_messages(SECOND), [5, 3]);
+        const STOP: [u8; 1] = [3];
+        assert_eq!(Agent::new(1, SECOND, Duration::ZERO).drain(SECOND), [2]);
+        assert_eq!(settled(Mode::Tracing).drain(SECOND), [6]);
+        assert_eq!(settled(Mode::Paused).drain(SECOND), [5, 6]);
         let mut pausing = settled(Mode::Tracing);
         pausing.handle_command(Command::Pause, SECOND).unwrap();
-        assert_eq!(pausing.shutdown_messages(SECOND), [5, 3]);
+        assert_eq!(pausing.drain(SECOND), [5, 6]);
         let mut continuing = settled(Mode::Paused);
         continuing.handle_command(Command::Unpause, SECOND).unwrap();
-        assert_eq!(continuing.shutdown_messages(SECOND), [3]);
-        assert!(settled(Mode::ShuttingDown).shutdown_messages(SECOND).is_empty());
+        assert_eq!(continuing.drain(SECOND), [6]);
+        let mut suspended = settled(Mode::Suspended);
+        assert_eq!(suspended.drain(SECOND), b"");
+        assert_eq!(suspended.poll_drain(SECOND + MAX_SUSPENSION), STOP);
+        assert!(settled(Mode::ShuttingDown).drain(SECOND).is_empty());
+        let mut untraced = settled(Mode::Tracing);
+        untraced.is_untraced = true;
+        assert_eq!(untraced.drain(SECOND), STOP);
+    }
+
+    #[test]
+    fn an_agent_is_stopped_when_it_has_nothing_to_send_for_some_heartbeats() {
+        let mut agent = settled(Mode::Tracing);
+        assert_eq!(agent.drain(SECOND), [6]);
+        for buffers in [0, 5, 0, 0] {
+            agent.count_buffers(buffers);
+            agent.heartbeat(Mode::Suspended, SECOND);
+            assert_eq!(agent.poll_drain(SECOND), b"");
+        }
+        agent.count_buffers(0);
+        assert_eq!(agent.poll_drain(SECOND), [3]);
+        assert_eq!(agent.poll_drain(9 * SECOND), b"");
+    }
+
+    #[test]
+    fn an_agent_that_starts_is_stopped_when_it_has_settled() {
+        let mut agent = Agent::new(2, SECOND, Duration::ZERO);
+        assert_eq!(agent.drain(SECOND), [2]);
+        assert!(agent.data_hello() && !agent.settle());
+        assert!(agent.data_hello());
+        agent.data_arrived(SECOND);
+        agent.heartbeat(Mode::Tracing, SECOND + SETTLING_TIME / 2);
+        assert_eq!(agent.poll_drain(SECOND), b"");
+        agent.heartbeat(Mode::Tracing, SECOND + SETTLING_TIME);
+        assert_eq!(agent.poll_drain(2 * SECOND), [6]);
+        assert_eq!(agent.poll_drain(2 * SECOND + MAX_SUSPENSION), [3]);
+        assert_eq!(agent.outcome(false, false), "complete");
+        assert!(agent.abandon() && !agent.abandon());
+        assert_eq!(agent.outcome(false, false), "without_shutdown");
     }
 }

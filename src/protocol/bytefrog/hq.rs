@@ -2,6 +2,7 @@
 //! commands to agents.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,16 +14,10 @@ use crate::protocol::Now;
 
 use super::calls::mix;
 use super::command::{Command, Mode, Refusal};
-use super::configuration::Configuration;
 use super::options::{Options, Start};
 use super::run::{Run, RunStart, lock};
 use super::run_table::{RunTable, UNTRACED_ID};
 use super::wire::Version;
-
-/// Excludes every class.
-const EVERYTHING: &str = ".*";
-/// How often an agent retries after one of its threads was interrupted: the default of the original collector.
-const QUEUE_RETRIES: i32 = 5;
 
 /// The HQ of one listener. Clones share it: each session has one, and so has everything that sends commands to agents.
 #[derive(Clone, Debug)]
@@ -35,8 +30,10 @@ struct State {
     memory: Arc<MemoryBudget>,
     /// Set while captures are decoded: there is no agent, and no arrival time.
     offline: Option<Offline>,
-    /// Locked before a run, never after it.
-    runs: Mutex<RunTable>,
+    /// The collector stops: new agents are configured to trace nothing.
+    is_stopping: AtomicBool,
+    /// Locked before a run, never after it. Shared with the listener that takes over the socket.
+    runs: Arc<Mutex<RunTable>>,
 }
 
 /// How captures are decoded.
@@ -70,8 +67,8 @@ impl Rejection {
 #[derive(Debug)]
 pub(super) struct OpenedRun {
     pub run: Arc<Mutex<Run>>,
-    /// There was no run id for it: its agent is configured to trace nothing.
-    pub is_untraced: bool,
+    /// Its agent is configured to trace nothing, for this reason.
+    pub untraced: Option<&'static str>,
     /// Its id was taken from an agent that opened no data connection in time.
     pub is_taken_over: bool,
 }
@@ -111,8 +108,24 @@ impl Hq {
     }
 
     fn with(options: Options, emit_definitions: bool, memory: Arc<MemoryBudget>, offline: Option<Offline>) -> Self {
-        let (options, runs) = (Arc::new(options), Mutex::new(RunTable::new()));
-        Hq(Arc::new(State { options, emit_definitions, memory, offline, runs }))
+        let (options, runs) = (Arc::new(options), Arc::new(Mutex::new(RunTable::new())));
+        Hq(Arc::new(State { options, emit_definitions, memory, offline, is_stopping: AtomicBool::new(false), runs }))
+    }
+
+    /// The same for a listener that takes over the socket of another: the agents of `former` open their data connections
+    /// here, and new agents get other run ids than those.
+    #[must_use]
+    pub fn continuing(self, former: &Hq) -> Self {
+        let State { options, emit_definitions, memory, offline, .. } = &*self.0;
+        let (options, memory, runs) = (options.clone(), memory.clone(), former.0.runs.clone());
+        Hq(Arc::new(State {
+            options,
+            emit_definitions: *emit_definitions,
+            memory,
+            offline: *offline,
+            is_stopping: AtomicBool::new(false),
+            runs,
+        }))
     }
 
     /// The agents of all runs that have a run id of their own, by run id.
@@ -146,6 +159,11 @@ impl Hq {
         self.0.emit_definitions
     }
 
+    /// The collector stops.
+    pub(super) fn stop(&self) {
+        self.0.is_stopping.store(true, Ordering::Relaxed);
+    }
+
     pub(super) fn is_live(&self) -> bool {
         self.0.offline.is_none()
     }
@@ -154,7 +172,7 @@ impl Hq {
     /// `start` unless an operator sends that. Each message is whole in `reply`, to be written in one piece (rule 3).
     ///
     /// An agent for which there is no run id is not refused, because that would abort its program (rule 2): it is
-    /// configured to trace nothing, started, and stopped once that is harmless.
+    /// configured to trace nothing, started, and stopped once that is harmless. The same is done when the collector stops.
     pub(super) fn open(
         &self,
         version: Version,
@@ -168,43 +186,35 @@ impl Hq {
         let mut runs = self.runs();
         let assignment = runs.assign(address, options, now.elapsed);
         let id = assignment.id;
-        let is_untraced = id == UNTRACED_ID;
+        let untraced = match id {
+            UNTRACED_ID => Some("no run id is free: the agent was configured to trace nothing"),
+            _ if self.0.is_stopping.load(Ordering::Relaxed) => {
+                Some("the collector is stopping: the agent was configured to trace nothing")
+            }
+            _ => None,
+        };
         let is_live = self.is_live();
         // Run ids are reused, so on a live listener the time is part of the key; decoding a capture again gives the
         // same spans.
         let key = mix(mix(assignment.serial << 8 | u64::from(id)) ^ if is_live { now.unix.0 } else { 0 });
         let start = RunStart { id, serial: assignment.serial, version, project, address, now, key, is_live };
         let run = Arc::new(Mutex::new(Run::new(start, options.clone(), memory.lease())));
-        let exclusions =
-            if is_untraced { vec![EVERYTHING.to_owned()] } else { options.exclusions_for(version.number()) };
-        let configuration = Configuration {
-            buffer_memory_budget: i32::try_from(options.agent_buffer).unwrap_or(i32::MAX),
-            heartbeat_interval_millis: i32::try_from(options.heartbeat_interval.as_millis()).unwrap_or(1000),
-            data_senders: options.data_connections as i32,
-            queue_retry_count: QUEUE_RETRIES,
-            run_id: id,
-            exclusions: &exclusions,
-            inclusions: if is_untraced { &[] } else { &options.inclusions },
-        };
-        // Reading the options has checked that it fits. If it does not, the agent is still not refused.
-        if configuration.write(version.number(), reply).is_err() {
-            let nothing = Configuration { exclusions: &[EVERYTHING.to_owned()], inclusions: &[], ..configuration };
-            let _ = nothing.write(version.number(), reply);
-        }
         runs.insert(&run, address, assignment);
         let mut open = lock(&run);
+        open.configure(untraced.is_none(), reply);
+        open.agent.is_untraced = untraced.is_some();
         open.admit();
         open.agent.pending = match options.start {
-            _ if is_untraced => Some(Command::Stop),
+            _ if untraced.is_some() => Some(Command::Stop),
             Start::Suspended => Some(Command::Suspend),
             Start::Immediately | Start::OnCommand => None,
         };
-        if is_untraced || options.start != Start::OnCommand {
+        if untraced.is_some() || options.start != Start::OnCommand {
             reply.extend(open.agent.handle_command(Command::Start, now.elapsed).ok().flatten());
             runs.set_started(id, assignment.serial, now.elapsed);
         }
         drop(open);
-        let warning = if is_untraced { runs.permit_warning(now.elapsed) } else { None };
+        let warning = if id == UNTRACED_ID { runs.permit_warning(now.elapsed) } else { None };
         drop(runs);
         if let Some(suppressed) = warning {
             let address = address.map(tracing::field::display);
@@ -217,7 +227,7 @@ impl Hq {
                  data_connection_wait or first_event_wait from agents that send nothing"
             );
         }
-        OpenedRun { run, is_untraced, is_taken_over: assignment.is_taken_over }
+        OpenedRun { run, untraced, is_taken_over: assignment.is_taken_over }
     }
 
     /// The run that a data connection belongs to. The connection is admitted to it.

@@ -26,13 +26,19 @@ pub(super) fn control(
         Control::Heartbeat { mode, buffers } => {
             let mode = Mode::of(mode);
             let has_recovered = run.agent.heartbeat(mode, now.elapsed);
+            run.agent.count_buffers(buffers);
             normalize::heartbeat(out, mode, buffers, position);
             if has_recovered {
                 let position = MessagePosition { length: 0, ..position };
                 normalize::agent_changed(out, names::BYTEFROG_AGENT_RECOVERED, mode, Severity::Info, position);
             }
         }
-        Control::DataBreak { sequence } if run.data_break(sequence) => normalize::data_break(out, sequence, position),
+        Control::DataBreak { sequence } if run.data_break(sequence) => {
+            // An agent that shuts down is suspended by us, and traces nothing after that.
+            if !run.agent.is_draining() {
+                normalize::data_break(out, sequence, position);
+            }
+        }
         Control::DataBreak { sequence } => {
             let detail = format!("data break for number {sequence}, which is not after the last one; ignored");
             let mut fault = Fault::new(Reason::Malformed, offset, detail);
@@ -40,7 +46,10 @@ pub(super) fn control(
             fault.tell(now, out);
             return Ok(Some(size));
         }
-        Control::Class { outcome, name } => normalize::class(out, outcome, name, position),
+        Control::Class { outcome, name } => {
+            run.agent.settle();
+            normalize::class(out, outcome, name, position);
+        }
         Control::Error { text } => {
             run.agent.failed();
             normalize::error(out, text, position);

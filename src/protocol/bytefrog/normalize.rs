@@ -103,9 +103,8 @@ pub(super) fn gap(out: &mut Output, gap: Gap, missing: u64, detail: &str, now: N
     out.loss_with(Header::observed_at(names::LOSS, now.unix, Position::default()), loss, &attributes);
 }
 
-/// Reports an agent for which there was no run id.
-pub(super) fn untraced(out: &mut Output, position: MessagePosition) {
-    let detail = "no run id is free: the agent was configured to trace nothing";
+/// Reports an agent that was configured to trace nothing, and why.
+pub(super) fn untraced(out: &mut Output, detail: &str, position: MessagePosition) {
     let loss = Loss { reason: Reason::Shed, bytes: 0, events: None, detail, excerpt: &[] };
     out.loss(position.header(names::LOSS, None), loss);
 }

@@ -35,7 +35,7 @@ pub struct Options {
     pub calls: Calls,
     /// The order in which the events of a run are written.
     pub order: Order,
-    /// How long events wait for a missing number before them. Then it is reported as a gap. 2 s. At least 1 ms.
+    /// How long events wait for a missing number before them. Then it is reported as a gap. 10 s. At least 1 ms.
     pub reorder_window: Duration,
     /// How long an event waits for the names of its ids. 10 s. Zero: not at all.
     pub unresolved_wait: Duration,
@@ -43,8 +43,7 @@ pub struct Options {
     /// at all; then short runs have wrong thread names.
     pub rename_wait: Duration,
     /// Events of one run that wait for any of these. Over the limit, the one that has waited longest is written as it
-    /// is.
-    /// 65,536. At least 1024.
+    /// is. 1,000,000, which is more than an agent keeps in `agent_buffer` of 8 MiB. At least 1024.
     pub max_waiting: usize,
     /// Names of one run that are kept.
     pub dictionary: DictionaryLimits,
@@ -175,6 +174,12 @@ impl Options {
         exclusions
     }
 
+    /// How far ahead of a missing number others may be: several times as far as the events that an agent can keep,
+    /// because the others are sent while one thread of the program does not get the processor.
+    pub fn sequence_window(&self) -> u64 {
+        (WINDOW_PER_AGENT_EVENT * self.agent_buffer / MIN_EVENT_BYTES).max(self.max_waiting as u64)
+    }
+
     /// Whether events wait for the numbers before them, which spans require too.
     pub fn is_ordered(&self) -> bool {
         self.order == Order::Sequence || self.calls != Calls::Events
@@ -192,10 +197,10 @@ impl Default for Options {
             inclusions: Vec::new(),
             calls: Calls::Events,
             order: Order::Received,
-            reorder_window: Duration::from_secs(2),
+            reorder_window: Duration::from_secs(10),
             unresolved_wait: Duration::from_secs(10),
             rename_wait: Duration::from_millis(200),
-            max_waiting: 65_536,
+            max_waiting: 1_000_000,
             dictionary: DictionaryLimits::default(),
             max_open_calls: 65_536,
             max_stall: Duration::from_secs(1),
@@ -225,3 +230,6 @@ impl Default for DictionaryLimits {
 }
 
 const MIB: u64 = 1 << 20;
+/// The size of the smallest message with a number.
+const MIN_EVENT_BYTES: u64 = 15;
+const WINDOW_PER_AGENT_EVENT: u64 = 8;

@@ -13,10 +13,12 @@ use crate::event::UnixNanos;
 use super::dictionary::{Dictionary, Id};
 use super::wire::{Call, What};
 
-/// Events up to this many numbers ahead are stored by index …
-const MAX_NEAR: u64 = 8192;
-/// … and no event adds more empty entries than this, because they are passed one by one.
-const MAX_EMPTY: u64 = 512;
+/// The numbers from the next one on are stored by index, as long as there are no more of them than this …
+const MIN_NEAR: usize = 512;
+/// … and this many for each event among them. So memory and time are proportional to the events.
+const NEAR_PER_EVENT: usize = 4;
+/// The index keeps its memory up to this length.
+const SMALL_INDEX: usize = 8192;
 /// Ids without a mapping that no event waits for any longer. Events wait for further ids each time.
 const MAX_ABANDONED: usize = 65_536;
 
@@ -168,26 +170,20 @@ pub(super) struct ReorderBuffer {
     /// Events from `next` on, by number; `None`: not here.
     events: VecDeque<Option<Event>>,
     next: u64,
+    /// The events among them.
+    near: usize,
     /// Events too far ahead for `events`.
     far: BTreeMap<u64, Event>,
-    max_ahead: u64,
-    len: usize,
 }
 
 impl ReorderBuffer {
-    /// An empty buffer, which stores up to `max_ahead` numbers by index.
-    pub(super) fn new(max_ahead: u64) -> Self {
-        ReorderBuffer {
-            events: VecDeque::new(),
-            next: 0,
-            far: BTreeMap::new(),
-            max_ahead: max_ahead.min(MAX_NEAR),
-            len: 0,
-        }
+    /// An empty buffer.
+    pub(super) fn new() -> Self {
+        ReorderBuffer { events: VecDeque::new(), next: 0, near: 0, far: BTreeMap::new() }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.near + self.far.len()
     }
 
     /// Bytes of memory, approximately.
@@ -206,7 +202,6 @@ impl ReorderBuffer {
         if event.number < self.next {
             return Some(event);
         }
-        self.len += 1;
         if self.is_near(event.number) {
             self.place(event);
         } else {
@@ -234,7 +229,11 @@ impl ReorderBuffer {
     pub(super) fn pop(&mut self) -> Option<Event> {
         let event = self.events.pop_front()??;
         self.next = event.number + 1;
-        self.len -= 1;
+        self.near -= 1;
+        let room = self.events.capacity();
+        if room > SMALL_INDEX && self.events.len() < room / 8 {
+            self.events.shrink_to(room / 4);
+        }
         Some(event)
     }
 
@@ -249,7 +248,7 @@ impl ReorderBuffer {
     }
 
     fn is_near(&self, number: u64) -> bool {
-        number - self.next < self.max_ahead.min(self.events.len() as u64 + MAX_EMPTY)
+        number - self.next < (MIN_NEAR + NEAR_PER_EVENT * self.near) as u64
     }
 
     fn place(&mut self, event: Event) {
@@ -258,5 +257,6 @@ impl ReorderBuffer {
             self.events.resize_with(index + 1, || None);
         }
         self.events[index] = Some(event);
+        self.near += 1;
     }
 }

@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use bytes::BytesMut;
+
 use crate::event::{Header, Loss, Reason};
 use crate::event::{Origin, Position, Resource, ResourceValue, UnixNanos, semconv as names};
 use crate::memory::MemoryLease;
@@ -20,13 +22,20 @@ use super::breaks::Breaks;
 use super::calls::{OpenCall, OpenCalls};
 use super::clock::AgentClock;
 use super::command::{Command, Refusal};
+use super::configuration::Configuration;
 use super::dictionary::{Dictionary, Id};
 use super::normalize::{self, EventWriter, RunEnd};
-use super::options::{Calls, Options};
+use super::options::{Calls, Options, Order};
 use super::queue::{Body, Event, Marker, ReorderBuffer, UnresolvedEvents};
 use super::sequence::{Gap, Seen, Sequence};
 use super::wire::{Call, Version, What};
 
+/// Excludes every class.
+const EVERYTHING: &str = ".*";
+/// How often an agent retries after one of its threads was interrupted: the default of the original collector.
+const QUEUE_RETRIES: i32 = 5;
+/// Events that wait because a rename of their thread may arrive.
+const MAX_AWAITING_RENAME: usize = 65_536;
 /// Gaps that one call of [`Run::pump`] reports one by one; further ones are reported together.
 const MAX_GAPS_AT_ONCE: u32 = 64;
 
@@ -70,6 +79,10 @@ pub(super) struct Run {
     memory: MemoryLease,
     /// The memory budget of the process is used up: nothing waits, no name is kept.
     is_short_of_memory: bool,
+    /// Numbers in the output never go back, so one connection at a time writes.
+    is_in_order: bool,
+    /// The connection whose batch has events in order and is not handed over.
+    handing_over: Option<u16>,
     events: u64,
     gaps: u64,
     gaps_reported: u32,
@@ -103,7 +116,6 @@ impl Run {
     /// A run whose agent has just sent its hello.
     pub(super) fn new(start: RunStart, options: Arc<Options>, memory: MemoryLease) -> Self {
         let RunStart { id, serial, version, project, address, now, key, is_live } = start;
-        let max_ahead = options.max_waiting as u64;
         let mut attributes = vec![
             (names::BYTEFROG_RUN_ID.as_str().to_owned(), ResourceValue::U64(id.into())),
             (names::BYTEFROG_PROTOCOL_VERSION.as_str().to_owned(), ResourceValue::U64(version.number().into())),
@@ -127,11 +139,11 @@ impl Run {
             sources: Vec::new(),
             members: 0,
             events_with_control: None,
-            sequence: Sequence::new(max_ahead),
+            sequence: Sequence::new(options.sequence_window()),
             breaks: Breaks::default(),
             awaiting_rename: VecDeque::new(),
             waiting: UnresolvedEvents::default(),
-            reorder_buffer: options.is_ordered().then(|| ReorderBuffer::new(max_ahead)),
+            reorder_buffer: options.is_ordered().then(|| ReorderBuffer::new()),
             open_calls: (options.calls != Calls::Events).then(|| OpenCalls::new(key, options.max_open_calls)),
             ready: VecDeque::new(),
             writer: EventWriter::new(version.names_threads()),
@@ -139,6 +151,8 @@ impl Run {
             marker_bytes: 0,
             memory,
             is_short_of_memory: false,
+            is_in_order: options.order == Order::Sequence && is_live,
+            handing_over: None,
             events: 0,
             gaps: 0,
             gaps_reported: 0,
@@ -146,6 +160,66 @@ impl Run {
             state: State::Open,
             options,
         }
+    }
+
+    /// Writes the configuration of the agent. It replaces an earlier one, which is harmless before `start`.
+    pub(super) fn configure(&self, is_traced: bool, reply: &mut BytesMut) {
+        let (options, version) = (&self.options, self.version.number());
+        let everything = [EVERYTHING.to_owned()];
+        let exclusions = if is_traced { options.exclusions_for(version) } else { everything.to_vec() };
+        let configuration = Configuration {
+            buffer_memory_budget: i32::try_from(options.agent_buffer).unwrap_or(i32::MAX),
+            heartbeat_interval_millis: i32::try_from(options.heartbeat_interval.as_millis()).unwrap_or(1000),
+            data_senders: options.data_connections as i32,
+            queue_retry_count: QUEUE_RETRIES,
+            run_id: self.id,
+            exclusions: &exclusions,
+            inclusions: if is_traced { &options.inclusions } else { &[] },
+        };
+        // Reading the options has checked that it fits. If it does not, the agent is still not refused.
+        if configuration.write(version, reply).is_err() {
+            let nothing = Configuration { exclusions: &everything, inclusions: &[], ..configuration };
+            let _ = nothing.write(version, reply);
+        }
+    }
+
+    /// The collector stops: messages for the agent, which lets its program continue untraced.
+    pub(super) fn drain(&mut self, elapsed: Duration, reply: &mut BytesMut) {
+        if self.agent.is_draining() {
+            return;
+        }
+        if self.agent.has_control() && !self.agent.is_started() {
+            self.configure(false, reply);
+            self.agent.is_untraced = true;
+        }
+        reply.extend(self.agent.drain(elapsed));
+    }
+
+    /// The batch of this connection is handed over.
+    pub(super) fn handed_over(&mut self, source: u16) {
+        if self.handing_over == Some(source) {
+            self.handing_over = None;
+        }
+    }
+
+    /// Whether this connection has a batch with events in order, which is not handed over.
+    pub(super) fn is_writer(&self, source: u16) -> bool {
+        self.handing_over == Some(source)
+    }
+
+    /// Whether another connection has.
+    pub(super) fn has_other_writer(&self, source: u16) -> bool {
+        self.handing_over.is_some_and(|other| other != source)
+    }
+
+    /// Lets any connection write, although a batch was not handed over for long.
+    pub(super) fn ignore_writer(&mut self) {
+        self.handing_over = None;
+    }
+
+    /// Whether a connection that ends writes events: when it is the last one, or in any order.
+    pub(super) fn writes_at_end(&self) -> bool {
+        self.is_over() || !self.is_in_order
     }
 
     /// Counts a connection, which must call [`Run::join`] and [`Run::leave`]. The run lasts until it has left.
@@ -174,7 +248,8 @@ impl Run {
     }
 
     /// A connection has ended. `true`: it was the last.
-    pub(super) fn leave(&mut self) -> bool {
+    pub(super) fn leave(&mut self, source: u16) -> bool {
+        self.handed_over(source);
         self.members = self.members.saturating_sub(1);
         if self.members == 0 && self.state == State::Open {
             self.state = State::Closing;
@@ -201,14 +276,30 @@ impl Run {
     /// The command would harm the traced program, or it cannot be delivered.
     pub(super) fn command(&mut self, command: Command, elapsed: Duration) -> Result<(), Refusal> {
         self.outbox.extend(self.agent.handle_command(command, elapsed)?);
+        self.wake_control();
+        Ok(())
+    }
+
+    fn wake_control(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
-        Ok(())
+    }
+
+    /// A method was called: a command that waits for that is sent.
+    fn settle(&mut self) {
+        if self.agent.settle() {
+            self.outbox.extend(self.agent.take_pending(self.clock.elapsed));
+            self.outbox.extend(self.agent.poll_drain(self.clock.elapsed));
+            if !self.outbox.is_empty() {
+                self.wake_control();
+            }
+        }
     }
 
     /// A data connection has arrived: the base of the agent's clock is not later than this (section 1.8).
     pub(super) fn data_arrived(&mut self, now: Now) {
+        self.agent.data_arrived(now.elapsed);
         self.clock.data_arrived(now, self.agent.started_at());
     }
 
@@ -288,12 +379,26 @@ impl Run {
     pub(super) fn is_behind(&self) -> bool {
         !self.ready.is_empty()
             || self.held() > self.options.max_waiting
+            || self.awaiting_rename.len() > MAX_AWAITING_RENAME
             || self.sequence.has_jumped()
             || self.open_calls.as_ref().is_some_and(OpenCalls::has_unfinished)
     }
 
-    /// Writes all events that are ready or have waited long enough. `false`: the batch is full; call again.
-    pub(super) fn pump(&mut self, now: Now, out: &mut Output) -> bool {
+    /// Writes all events that are ready or have waited long enough to the batch of this connection, unless another one
+    /// has a batch with events in order that is not handed over. `false`: the batch is full; call again.
+    pub(super) fn pump(&mut self, source: u16, now: Now, out: &mut Output) -> bool {
+        if self.has_other_writer(source) {
+            return true;
+        }
+        let written = self.written_bytes;
+        let is_done = self.write_ready(now, out);
+        if self.is_in_order && self.written_bytes > written {
+            self.handing_over = Some(source);
+        }
+        is_done
+    }
+
+    fn write_ready(&mut self, now: Now, out: &mut Output) -> bool {
         self.sequence.deadline(self.options.reorder_window, now.elapsed);
         loop {
             if out.batch.is_full() {
@@ -332,11 +437,9 @@ impl Run {
             self.ready.extend(events);
             return true;
         }
-        if self
-            .awaiting_rename
-            .front()
-            .is_some_and(|event| is_over || event.arrived + self.rename_wait() <= now.elapsed)
-        {
+        let is_due = |event: &Event| event.arrived + self.rename_wait() <= now.elapsed;
+        let has_too_many = is_over || self.awaiting_rename.len() > MAX_AWAITING_RENAME;
+        if self.awaiting_rename.front().is_some_and(|event| has_too_many || is_due(event)) {
             if let Some(event) = self.awaiting_rename.pop_front() {
                 self.release(event, now, out);
             }
@@ -346,7 +449,13 @@ impl Run {
             return true;
         }
         let must_give_up = self.sequence.has_jumped() || (is_over && (is_closing || self.reorder_buffer.is_some()));
-        let gap = if must_give_up { self.sequence.give_up() } else { self.sequence.expire(now.elapsed) };
+        // An agent that shuts down sends all that it has, and slowly when its machine is busy.
+        let may_expire = !self.agent.is_draining();
+        let gap = match must_give_up {
+            true => self.sequence.give_up(),
+            false if may_expire => self.sequence.expire(now.elapsed),
+            false => None,
+        };
         if let Some(gap) = gap {
             self.report_gap(gap, now, out);
             return true;
@@ -374,6 +483,9 @@ impl Run {
                 return None;
             }
         };
+        if self.events == 0 {
+            self.settle();
+        }
         self.events += 1;
         out.decoded_bytes += message.len() as u64;
         Some(number)

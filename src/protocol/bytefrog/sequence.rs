@@ -1,8 +1,9 @@
 //! The numbers of a run: which have arrived, which are missing, which arrived twice (section 1.7).
 //!
 //! One counter of 32 bits numbers the events of all connections of a run, and no connection keeps its order. A window
-//! of bits records what has arrived; it starts at the lowest number that is still expected. A number far ahead of it is
-//! kept apart, so that one wrong number allocates nothing for its distance (section 5).
+//! of bits records what has arrived; it starts at the lowest number that is still expected. It consists of chunks, and
+//! those without a number take no memory, so that a wrong number allocates nothing for its distance (section 5). A
+//! number beyond the window is kept apart.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,6 +12,10 @@ use std::time::Duration;
 const REMEMBERED_GAPS: usize = 256;
 /// Numbers far ahead that are kept apart. With so many of them the counter has really jumped.
 const MAX_FAR: usize = 64;
+
+/// The numbers of a chunk of the window, which is 512 bytes.
+const CHUNK_NUMBERS: u64 = CHUNK_WORDS as u64 * 64;
+const CHUNK_WORDS: usize = 64;
 
 /// The lowest first number, unwrapped: far enough from zero that there are numbers before it.
 const ZERO: u64 = 1 << 32;
@@ -40,11 +45,16 @@ impl Gap {
     }
 }
 
+type Chunk = [u64; CHUNK_WORDS];
+
 /// The numbers of one run, unwrapped to 64 bits.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// The bits of the window; the first word starts at `base`, a multiple of 64.
-    words: VecDeque<u64>,
+    /// The bits of the window; the first chunk starts at `base`, a multiple of its length. Bits below `next` count only
+    /// in its own word, where they are set.
+    chunks: VecDeque<Option<Box<Chunk>>>,
+    /// The number of chunks that take memory.
+    allocated: usize,
     start: u64,
     base: u64,
     /// The lowest number neither received nor given up.
@@ -67,7 +77,8 @@ impl Sequence {
     /// An empty sequence. `max_ahead`: the length of the window, in numbers.
     pub(super) fn new(max_ahead: u64) -> Self {
         Sequence {
-            words: VecDeque::new(),
+            chunks: VecDeque::new(),
+            allocated: 0,
             start: ZERO,
             base: ZERO,
             next: ZERO,
@@ -119,24 +130,40 @@ impl Sequence {
         self.is_started = true;
         let start = ZERO + u64::from(if number > u32::MAX / 2 { number } else { 0 });
         self.start = start;
-        self.base = start & !63;
-        self.next = start;
-        self.end = start;
-        self.words.push_back((1 << (start - self.base)) - 1);
+        self.move_to(start);
         // None of the numbers before has arrived either.
         self.given_up.push_back(Gap { first: start - ZERO / 2, last: start - 1 });
     }
 
-    fn set(&mut self, number: u64) -> Seen {
-        let index = ((number - self.base) / 64) as usize;
-        if index >= self.words.len() {
-            self.words.resize(index + 1, 0);
+    /// Empties the window and lets it start here.
+    fn move_to(&mut self, start: u64) {
+        self.base = start - start % CHUNK_NUMBERS;
+        self.next = start;
+        self.end = start;
+        self.chunks.clear();
+        self.allocated = 0;
+        *self.word(start) = below(start);
+    }
+
+    /// The word with this number, which is in the window.
+    fn word(&mut self, number: u64) -> &mut u64 {
+        let index = ((number - self.base) / CHUNK_NUMBERS) as usize;
+        if index >= self.chunks.len() {
+            self.chunks.resize_with(index + 1, || None);
         }
-        let bit = 1 << (number % 64);
-        if self.words[index] & bit != 0 {
+        let chunk = self.chunks[index].get_or_insert_with(|| {
+            self.allocated += 1;
+            Box::new([0; CHUNK_WORDS])
+        });
+        &mut chunk[(number % CHUNK_NUMBERS / 64) as usize]
+    }
+
+    fn set(&mut self, number: u64) -> Seen {
+        let (word, bit) = (self.word(number), 1 << (number % 64));
+        if *word & bit != 0 {
             return Seen::Repeated;
         }
-        self.words[index] |= bit;
+        *word |= bit;
         self.end = self.end.max(number + 1);
         if number == self.next {
             self.advance();
@@ -146,15 +173,35 @@ impl Sequence {
 
     /// Moves `next` behind everything that has arrived without a gap.
     fn advance(&mut self) {
-        while let Some(&word) = self.words.front() {
-            if word != u64::MAX {
-                self.next = self.base + u64::from(word.trailing_ones());
+        while let Some(Some(chunk)) = self.chunks.front() {
+            let first = (self.next % CHUNK_NUMBERS / 64) as usize;
+            if let Some(index) = (first..CHUNK_WORDS).find(|index| chunk[*index] != u64::MAX) {
+                self.next = self.base + index as u64 * 64 + u64::from(chunk[index].trailing_ones());
                 return;
             }
-            self.words.pop_front();
-            self.base += 64;
+            self.chunks.pop_front();
+            self.allocated -= 1;
+            self.base += CHUNK_NUMBERS;
             self.next = self.base;
         }
+    }
+
+    /// The first number from `next` on that has arrived and is in the window.
+    fn first_arrived(&self) -> Option<u64> {
+        let mut first = self.next;
+        for (chunk, base) in self.chunks.iter().zip((self.base..).step_by(CHUNK_NUMBERS as usize)) {
+            first = first.max(base);
+            let Some(chunk) = chunk else { continue };
+            let mut mask = !below(first);
+            for index in (first % CHUNK_NUMBERS / 64) as usize..CHUNK_WORDS {
+                let word = chunk[index] & mask;
+                if word != 0 {
+                    return Some(base + index as u64 * 64 + u64::from(word.trailing_zeros()));
+                }
+                mask = u64::MAX;
+            }
+        }
+        None
     }
 
     fn behind(&mut self, number: u64) -> Seen {
@@ -237,36 +284,22 @@ impl Sequence {
         if self.next == self.end {
             return self.jump();
         }
-        let mut index = 0;
-        while self.words[index] & (u64::MAX << self.bit_of(index)) == 0 {
-            index += 1;
-        }
-        let word = self.words[index] & (u64::MAX << self.bit_of(index));
-        let to = self.base + index as u64 * 64 + u64::from(word.trailing_zeros());
+        let to = self.first_arrived()?;
         // All numbers before it have arrived or are given up.
-        self.words.drain(..index);
-        self.base += index as u64 * 64;
-        self.words[0] |= (1 << (to - self.base)) - 1;
+        let passed = ((to - self.base) / CHUNK_NUMBERS) as usize;
+        self.allocated -= self.chunks.drain(..passed).flatten().count();
+        self.base += passed as u64 * CHUNK_NUMBERS;
+        *self.word(to) |= below(to);
         self.next = to;
         self.advance();
         self.draw_near();
         Some(self.remember(Gap { first, last: to - 1 }))
     }
 
-    /// The first bit of the word at `index` that is not below `next`.
-    fn bit_of(&self, index: usize) -> u64 {
-        if index == 0 { self.next - self.base } else { 0 }
-    }
-
     /// Moves the window to the numbers that are far ahead.
     fn jump(&mut self) -> Option<Gap> {
         let gap = Gap { first: self.next, last: self.far.first()? - 1 };
-        let start = gap.last + 1;
-        self.base = start & !63;
-        self.next = start;
-        self.end = start;
-        self.words.clear();
-        self.words.push_back((1 << (start - self.base)) - 1);
+        self.move_to(gap.last + 1);
         let far = std::mem::take(&mut self.far);
         for number in far {
             if number - self.next < self.max_ahead {
@@ -294,8 +327,13 @@ impl Sequence {
 
     /// Bytes of memory.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.words.capacity() * 8
+        self.allocated * size_of::<Chunk>() + self.chunks.capacity() * size_of::<Option<Box<Chunk>>>()
     }
+}
+
+/// The bits of the numbers before this one in its word.
+fn below(number: u64) -> u64 {
+    (1 << (number % 64)) - 1
 }
 
 /// The number as the peer sent it.
@@ -389,6 +427,22 @@ mod tests {
         assert_eq!(gaps(&mut jumped), [(0, 999_999)]);
         assert!(!jumped.has_jumped());
         assert!(matches!(jumped.see(1_000_064), Seen::New(_)));
+    }
+
+    #[test]
+    fn a_number_that_millions_overtake_is_no_gap_and_takes_memory_for_those_that_are_missing() {
+        let mut sequence = Sequence::new(5_000_000);
+        (1..4_000_000).for_each(|number| assert!(matches!(sequence.see(number), Seen::New(_))));
+        assert!(sequence.memory_bytes() < 600 * 1024, "{}", sequence.memory_bytes());
+        assert!(matches!(sequence.see(0), Seen::New(_)));
+        assert_eq!((wrapped(sequence.next()), gaps(&mut sequence)), (4_000_000, vec![]));
+        assert!(sequence.memory_bytes() < 32 * 1024, "{}", sequence.memory_bytes());
+        // Numbers that are far apart take a chunk each.
+        let mut sparse = Sequence::new(5_000_000);
+        (0..64).for_each(|place| assert!(matches!(sparse.see(1 + place * 70_000), Seen::New(_))));
+        assert!(sparse.memory_bytes() < 64 * 1024, "{}", sparse.memory_bytes());
+        let gaps = gaps(&mut sparse);
+        assert_eq!((gaps.len(), gaps[0], gaps[63]), (64, (0, 0), (62 * 70_000 + 2, 63 * 70_000)));
     }
 
     #[test]

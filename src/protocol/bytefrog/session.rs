@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::BufMut;
+use bytes::{BufMut, BytesMut};
+use tracing::{info, warn};
 
 use crate::codec::reader::{DecodeError, DecodeErrorKind};
 use crate::event::{Reason, Severity, semconv as names};
@@ -22,6 +23,12 @@ use super::wire::{self, Opening};
 
 /// Every connection of an open run checks this often whether events of the run are due.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// A collector that stops waits this long for the hello of a connection.
+const HELLO_WAIT: Duration = Duration::from_secs(1);
+/// A connection whose run holds too many events waits this long for another one to hand over its batch …
+const WRITER_WAIT: Duration = Duration::from_millis(10);
+/// … and this often. After that the order of the output is given up.
+const MAX_WRITER_WAITS: u32 = 1000;
 /// A data connection that arrived before its run searches for the run this often.
 const RUN_RETRY: Duration = Duration::from_millis(20);
 
@@ -39,6 +46,12 @@ pub struct BytefrogSession {
     due: Option<Duration>,
     /// Bytes of the messages that were written as events in this call, of all connections of the run.
     written: u64,
+    /// How often it has waited, without an event between, for another connection of the run to hand its batch over.
+    waits_for_writer: u32,
+    /// The collector stops.
+    is_stopping: bool,
+    /// When a connection that sends no hello to a collector that stops is closed.
+    hello_due: Duration,
 }
 
 #[derive(Debug)]
@@ -89,12 +102,27 @@ impl Hq {
 impl BytefrogSession {
     /// A session at the start of a connection.
     fn new(hq: Hq, address: Option<IpAddr>) -> Self {
-        BytefrogSession { hq, address, state: State::Opening, offset: 0, is_in_message: false, due: None, written: 0 }
+        BytefrogSession {
+            hq,
+            address,
+            state: State::Opening,
+            offset: 0,
+            is_in_message: false,
+            due: None,
+            written: 0,
+            waits_for_writer: 0,
+            is_stopping: false,
+            hello_due: Duration::ZERO,
+        }
     }
 }
 
 impl Session for BytefrogSession {
     fn receive(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
+        if let State::Control(member) | State::Data(member) = &self.state {
+            // The driver has handed over what the last call wrote.
+            lock(&member.run).handed_over(member.source);
+        }
         let expanded = out.batch.total_expanded_bytes();
         let mut consumed = 0;
         let flow = loop {
@@ -138,6 +166,9 @@ impl Session for BytefrogSession {
         let expanded = out.batch.total_expanded_bytes() - expanded;
         let written = std::mem::take(&mut self.written);
         out.charge(self.hq.options().amplification, written.max(consumed as u64), expanded, now.elapsed);
+        if self.waits_for_writer > 0 {
+            out.throttle = Some(out.throttle.unwrap_or_default().max(WRITER_WAIT));
+        }
         Progress { consumed, flow }
     }
 
@@ -164,6 +195,7 @@ impl Session for BytefrogSession {
 
     fn poll_timeout(&self) -> Option<Duration> {
         match &self.state {
+            State::Opening if self.is_stopping => Some(self.hello_due),
             State::Unregistered(UnregisteredConnection { until, retry_at, .. }) => Some(*until.min(retry_at)),
             State::Control(_) | State::Data(_) => self.due,
             _ => None,
@@ -172,6 +204,7 @@ impl Session for BytefrogSession {
 
     fn handle_timeout(&mut self, now: Now, out: &mut Output) -> Flow {
         match &mut self.state {
+            State::Opening if self.is_stopping && now.elapsed >= self.hello_due => Flow::Close,
             State::Unregistered(connection) => {
                 if let Some(id) = connection.wanted
                     && let Ok(run) = find_run(&self.hq, id, self.address, now, out)
@@ -193,16 +226,17 @@ impl Session for BytefrogSession {
             State::Control(member) | State::Data(member) => {
                 let mut run = lock(&member.run);
                 run.set_now(now);
+                run.handed_over(member.source);
                 let (expanded, written) = (out.batch.total_expanded_bytes(), run.written_bytes);
                 if member.is_control {
                     member.service_control(&mut run, self.offset, now, out);
                 }
-                let is_done = run.pump(now, out);
+                let is_done = run.pump(member.source, now, out);
                 run.set_origin(member.source, out);
                 let (expanded, written) = (out.batch.total_expanded_bytes() - expanded, run.written_bytes - written);
                 // A peer without credit waits before its next message.
                 out.charge(self.hq.options().amplification, written, expanded, now.elapsed);
-                self.due = next_check(&mut run, now);
+                self.due = next_check(&mut run, member.source, now);
                 if is_done { Flow::Continue } else { Flow::Again }
             }
             _ => Flow::Continue,
@@ -220,10 +254,38 @@ impl Session for BytefrogSession {
     }
 
     fn shutdown(&mut self, now: Now, out: &mut Output) -> Shutdown {
-        if let State::Control(member) = &self.state {
-            out.reply.put_slice(&lock(&member.run).agent.shutdown_messages(now.elapsed));
+        self.hq.stop();
+        self.is_stopping = true;
+        self.hello_due = now.elapsed + HELLO_WAIT;
+        match &self.state {
+            State::Control(member) => {
+                let mut run = lock(&member.run);
+                run.handed_over(member.source);
+                if !run.agent.has_shut_down() {
+                    let listener = &out.batch.origin().listener;
+                    let agent = self.address.map(tracing::field::display);
+                    info!(
+                        listener = &**listener,
+                        agent,
+                        run = run.id,
+                        "a traced Java program is stopped; waiting until its agent has sent its events"
+                    );
+                }
+                run.drain(now.elapsed, &mut out.reply);
+            }
+            State::Data(member) => {
+                let mut run = lock(&member.run);
+                run.handed_over(member.source);
+                if !run.agent.has_control() {
+                    // It gets no commands.
+                    run.drain(now.elapsed, &mut BytesMut::new());
+                }
+            }
+            // The hello of an agent may be under way, and its end would abort the program.
+            State::Opening | State::Unregistered(_) => {}
+            State::Failed(..) | State::Leaving(_) | State::Finished => return Shutdown::Close,
         }
-        Shutdown::Close
+        Shutdown::Drain
     }
 
     fn explainer(&self) -> Box<dyn Explain> {
@@ -250,10 +312,14 @@ impl BytefrogSession {
         match opening {
             Opening::Hello { version, project } => {
                 let listener = out.batch.origin().listener.clone();
-                let opened = self.hq.open(version, project, self.address, &listener, now, &mut out.reply);
+                let reply = &mut out.reply;
+                let opened = self.hq.open(version, project, self.address, &listener, now, reply);
+                if self.is_stopping {
+                    lock(&opened.run).drain(now.elapsed, &mut out.reply);
+                }
                 self.join(opened.run, true, self.offset, size as u64, now, out);
-                if opened.is_untraced {
-                    normalize::untraced(out, MessagePosition { offset: self.offset, length: size as u64, now });
+                if let Some(why) = opened.untraced {
+                    normalize::untraced(out, why, MessagePosition { offset: self.offset, length: size as u64, now });
                 }
                 if opened.is_taken_over {
                     out.warn("run_id_taken_over");
@@ -290,7 +356,7 @@ impl BytefrogSession {
             out.reply.put_u8(wire::DATA_HELLO_REPLY);
         }
         out.decoded_bytes += size;
-        self.due = next_check(&mut open, now);
+        self.due = next_check(&mut open, source, now);
         drop(open);
         let member = Membership { hq: self.hq.clone(), run, source, is_control, has_left: false };
         self.state = if is_control { State::Control(member) } else { State::Data(member) };
@@ -306,9 +372,19 @@ impl BytefrogSession {
         run.set_now(now);
         let written = run.written_bytes;
         let mut at = 0;
+        let mut waits_for_writer = 0;
         let result = loop {
             if out.batch.is_full() || run.is_behind() {
-                if !run.pump(now, out) {
+                if run.has_other_writer(member.source) {
+                    // The other connection hands over what it has first.
+                    waits_for_writer = self.waits_for_writer + 1;
+                    if waits_for_writer < MAX_WRITER_WAITS {
+                        break Ok(Progress { consumed: at, flow: Flow::Again });
+                    }
+                    run.ignore_writer();
+                }
+                waits_for_writer = 0;
+                if !run.pump(member.source, now, out) {
                     break Ok(Progress { consumed: at, flow: Flow::Again });
                 }
                 run.set_origin(member.source, out);
@@ -326,13 +402,14 @@ impl BytefrogSession {
                 Err(error) => break Err((at, error)),
             }
         };
-        let is_done = run.pump(now, out);
+        let is_done = run.pump(member.source, now, out);
         if member.is_control {
             member.service_control(&mut run, self.offset + at as u64, now, out);
         }
         run.set_origin(member.source, out);
         self.written += run.written_bytes - written;
-        self.due = next_check(&mut run, now);
+        self.waits_for_writer = waits_for_writer;
+        self.due = next_check(&mut run, member.source, now);
         match result {
             Ok(Progress { consumed, .. }) if !is_done => Ok(Progress { consumed, flow: Flow::Again }),
             result => result,
@@ -360,7 +437,7 @@ impl BytefrogSession {
                 if run.agent.is_started() {
                     wire::write_error(&detail, &mut out.reply);
                 } else {
-                    out.reply.put_slice(&run.agent.shutdown_messages(now.elapsed));
+                    run.drain(now.elapsed, &mut out.reply);
                 }
                 drop(run);
                 Some(member)
@@ -376,6 +453,7 @@ impl BytefrogSession {
 
     /// Reports the end of the connection.
     fn report_end(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) {
+        let is_open = matches!(self.state, State::Control(_) | State::Data(_));
         let (fault, member) = match std::mem::replace(&mut self.state, State::Finished) {
             State::Unregistered(connection) => (Some(connection.fault), None),
             State::Failed(fault, member) => (Some(fault), member),
@@ -392,7 +470,12 @@ impl BytefrogSession {
             }
         };
         if let Some(member) = &member {
-            lock(&member.run).set_origin(member.source, out);
+            let mut run = lock(&member.run);
+            run.set_origin(member.source, out);
+            // The transport gives up connections that have not drained in time.
+            if is_open && end == End::Stopped && run.agent.abandon() {
+                self.warn_of_abandoned(&run, out);
+            }
         }
         if let Some(mut fault) = fault {
             fault.count(rest);
@@ -413,11 +496,26 @@ impl BytefrogSession {
     }
 }
 
+impl BytefrogSession {
+    fn warn_of_abandoned(&self, run: &Run, out: &Output) {
+        warn!(
+            listener = &*out.batch.origin().listener,
+            agent = self.address.map(tracing::field::display),
+            run = run.id,
+            version = run.version.number(),
+            mode = run.agent.mode().as_str(),
+            "the grace period is over before a traced Java program has sent its events: these are lost, its threads can \
+             block at their next traced call, and the program may not exit; limits.shutdown_grace gives it more time"
+        );
+    }
+}
+
 impl Membership {
     /// Writes what is due on a control connection: commands of operators, commands that waited, changes of health.
     fn service_control(&self, run: &mut Run, offset: u64, now: Now, out: &mut Output) {
         out.reply.put_slice(&std::mem::take(&mut run.outbox));
         out.reply.put_slice(run.agent.take_pending(now.elapsed).as_slice());
+        out.reply.put_slice(&run.agent.poll_drain(now.elapsed));
         if run.agent.check_health(now.elapsed) {
             let position = MessagePosition { offset, length: 0, now };
             run.set_origin(self.source, out);
@@ -428,7 +526,7 @@ impl Membership {
 
     /// Leaves the run. Its id becomes free if this was its last connection.
     fn leave_run(&self) {
-        let is_last = lock(&self.run).leave();
+        let is_last = lock(&self.run).leave(self.source);
         if is_last {
             self.hq.close(&self.run);
         }
@@ -442,7 +540,7 @@ impl Membership {
         }
         let mut run = lock(&self.run);
         run.set_now(now);
-        run.pump(now, out)
+        !run.writes_at_end() || run.pump(self.source, now, out)
     }
 }
 
@@ -461,7 +559,11 @@ fn find_run(hq: &Hq, id: u8, address: Option<IpAddr>, now: Now, out: &Output) ->
 
 /// When a connection checks its run next: when something is due, and periodically, because another connection may have
 /// ended with events of the run unwritten.
-fn next_check(run: &mut Run, now: Now) -> Option<Duration> {
+fn next_check(run: &mut Run, source: u16, now: Now) -> Option<Duration> {
+    if run.is_writer(source) {
+        // When the batch is handed over, which is before the next call.
+        return Some(now.elapsed);
+    }
     let tick = now.elapsed + CHECK_INTERVAL;
     Some(run.deadline().map_or(tick, |due| due.min(tick)))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::event::Reason;
-use crate::memory::MemoryBudget;
+use crate::memory::{MemoryBudget, MemoryLease};
 use crate::protocol::{Exchange, Head, HeadDecision, Now, Request, Response};
 
 use super::options::Options;
@@ -52,11 +52,12 @@ impl Exchange for EndlessExchange {
         HeadDecision::Take { max_body_bytes: self.shared.options.max_body_bytes, key: "max_body_bytes" }
     }
 
-    fn work(&self, request: Request, _now: Now) -> EndlessWork {
+    fn work(&self, request: Request, memory: Option<&Arc<MemoryBudget>>, _now: Now) -> EndlessWork {
         let target = Target::read(request.head.path(), &self.shared.options.path_prefix);
         let encoding = Encoding::read(&request.head);
         // Only admitted requests get here, and they have a target.
         let target = target.unwrap_or(Target { version: Version::V3, hash: None });
-        EndlessWork::new(request, target, encoding, self.shared.clone())
+        let lease = memory.unwrap_or(&self.shared.budget).passing(MemoryLease::FLOOR);
+        EndlessWork::new(request, target, encoding, lease, self.shared.clone())
     }
 }

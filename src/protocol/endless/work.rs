@@ -9,13 +9,16 @@ use ring::digest::{self, SHA512};
 use crate::codec::gvariant::{self, Scratch, Skip, Slice};
 use crate::codec::inflate::{Gunzip, InflateError};
 use crate::event::{Header, Loss, Position, Reason, UnixNanos, semconv};
-use crate::memory::{MemoryBudget, MemoryLease};
+use crate::memory::MemoryLease;
 use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
 use super::reading::{BundleReader, Progress};
 use super::shared::Shared;
 use super::target::{Encoding, Target};
 use super::wire::{self, Bundle, Layout, Version};
+
+/// The refusal of a body for whose content there is no memory.
+const NO_MEMORY: &str = "the memory for requests is used up (limits.memory_bytes, limits.memory_per_address)";
 
 /// Bytes hashed per step.
 const HASH_STEP_BYTES: usize = 1 << 20;
@@ -60,9 +63,15 @@ impl fmt::Debug for Hash {
 }
 
 impl EndlessWork {
-    pub(super) fn new(request: Request, target: Target, encoding: Encoding, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(
+        request: Request,
+        target: Target,
+        encoding: Encoding,
+        lease: MemoryLease,
+        shared: Arc<Shared>,
+    ) -> Self {
         EndlessWork {
-            lease: shared.budget.passing(MemoryLease::FLOOR),
+            lease,
             unearned: request.body.len() as u64,
             shared,
             request,
@@ -82,10 +91,6 @@ impl EndlessWork {
 }
 
 impl Work for EndlessWork {
-    fn set_memory(&mut self, memory: &Arc<MemoryBudget>) {
-        self.lease = memory.passing(MemoryLease::FLOOR);
-    }
-
     fn step(&mut self, now: Now, out: &mut Output) -> Flow {
         let _ = self.received.get_or_insert(now.unix);
         match replace(&mut self.stage, Stage::Done(None)) {
@@ -146,7 +151,7 @@ impl EndlessWork {
     fn inflate(&mut self, mut gunzip: Box<Gunzip>, out: &mut Output) {
         match gunzip.step(&self.request.body) {
             Ok(false) if self.lease.resize(gunzip.memory_bytes() as u64) => self.stage = Stage::Inflating(gunzip),
-            Ok(false) => self.refuse_temporarily("the memory for requests is used up (limits.memory_bytes)", out),
+            Ok(false) => self.refuse_temporarily(NO_MEMORY, out),
             Ok(true) => match gunzip.into_output() {
                 empty if empty.is_empty() => self.refuse(400, Reason::Malformed, "the body inflates to nothing", out),
                 bundle => {

@@ -3,7 +3,7 @@
 use crate::event::{Header, Loss, Position, Reason, semconv};
 use crate::protocol::Output;
 
-use super::delivered::Fingerprint;
+use super::delivered::Changes;
 use super::normalize::{Buffers, Context};
 use super::wire::WireError;
 
@@ -28,8 +28,8 @@ pub(super) struct BodyState {
     pub(super) lost: u64,
     /// The number of records with undefined ids.
     pub(super) unresolved: u64,
-    /// Fingerprints of traces to remember once this body is delivered.
-    pub(super) fresh: Vec<Fingerprint>,
+    /// What is remembered of its traces once it is delivered.
+    pub(super) changes: Changes,
     /// Whether the header has a trace id.
     pub(super) known_trace: bool,
     /// Consecutive items that belong to no record.
@@ -64,7 +64,14 @@ pub(super) enum TraceFault {
 }
 
 impl BodyState {
-    pub(super) fn new(context: Context, limits: OpenLimits, body_bytes: usize, known_trace: bool) -> Self {
+    /// The state before a body of `body_bytes`. At most `max_remembered` of its traces are remembered.
+    pub(super) fn new(
+        context: Context,
+        limits: OpenLimits,
+        body_bytes: usize,
+        known_trace: bool,
+        max_remembered: usize,
+    ) -> Self {
         BodyState {
             context,
             limits,
@@ -72,7 +79,7 @@ impl BodyState {
             at: 0,
             lost: 0,
             unresolved: 0,
-            fresh: Vec::new(),
+            changes: Changes::new(max_remembered),
             known_trace,
             orphans: None,
             surplus: None,
@@ -171,7 +178,9 @@ impl TraceFault {
                 (Reason::TooLarge, *offset, detail)
             }
             TraceFault::NoMemory { offset } => {
-                let detail = format!("at {offset}: the memory for requests is used up (limits.memory_bytes)");
+                let detail = format!(
+                    "at {offset}: the memory for requests is used up (limits.memory_bytes, limits.memory_per_address)"
+                );
                 (Reason::Failed, *offset, detail)
             }
         }

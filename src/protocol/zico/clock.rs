@@ -39,6 +39,11 @@ pub(super) fn duration(start: u64, stop: u64, dialect: Dialect) -> Option<u64> {
     u64::try_from(step(start, stop, dialect)).ok()
 }
 
+/// The ticks from `start` to `stop` on the counter of doc and gen1.
+pub(super) fn ticks(start: u64, stop: u64) -> u64 {
+    stop.wrapping_sub(start) & ((1 << TICK_BITS) - 1)
+}
+
 /// The nanoseconds from one time to another, the shorter way around the counter.
 fn step(from: u64, to: u64, dialect: Dialect) -> i128 {
     match dialect {

@@ -1,18 +1,64 @@
-//! Remembers the traces that a session delivered, so that copies of them are counted once (rule 22).
+//! Remembers the traces that a session delivered, so that a trace that is sent inside another one, too, is counted once
+//! (rule 22).
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash};
 
 use foldhash::quality::RandomState;
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 
-use crate::event::TraceId;
+use crate::event::{Link, TraceId};
 
-/// The identity of a trace.
+/// The identity of a trace. Two traces may have the same one if they began in the same millisecond (gen1).
 pub(super) type Fingerprint = u128;
 
-/// The approximate memory of an entry in bytes.
-const ENTRY_BYTES: usize = 64;
+/// A delivered trace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Known {
+    /// Its running number in the session.
+    pub(super) number: u64,
+    /// The ticks that it took (gen1).
+    ticks: u64,
+    pub(super) link: Link,
+}
+
+/// A trace to be remembered once its body is delivered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fresh {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) ticks: u64,
+    pub(super) link: Link,
+}
+
+/// What the delivery of a body changes.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// The most traces that are remembered.
+    limit: usize,
+    /// Traces of the body: the last ones, at least `limit` of them.
+    fresh: Vec<Fresh>,
+    /// The body has the one copy of each of these, in the nearest enclosing trace (gen1).
+    pub(super) copied: Vec<(Fingerprint, u64)>,
+    /// The numbers of those, and of traces that the body already links to.
+    pub(super) linked: HashSet<u64, RandomState>,
+}
+
+impl Changes {
+    /// No changes. At most `limit` traces are remembered.
+    pub(super) fn new(limit: usize) -> Self {
+        Changes { limit, ..Changes::default() }
+    }
+
+    /// Remembers a trace. A body may have far more of them than are remembered.
+    pub(super) fn remember(&mut self, fresh: Fresh) {
+        if self.fresh.len() >= 2 * self.limit {
+            self.fresh.drain(..self.limit);
+        }
+        if self.limit > 0 {
+            self.fresh.push(fresh);
+        }
+    }
+}
 
 /// The memory of one session.
 #[derive(Debug)]
@@ -20,42 +66,102 @@ pub(super) struct Delivered {
     limit: usize,
     /// Two 64-bit hashes with random seeds: a peer cannot construct two traces with the same fingerprint.
     hashers: [RandomState; 2],
-    known: HashSet<Fingerprint, RandomState>,
-    by_age: VecDeque<Fingerprint>,
+    /// The oldest first.
+    known: HashMap<Fingerprint, VecDeque<Known>, RandomState>,
+    /// Every trace that was learned, also those that are forgotten since; at most `limit`.
+    by_age: VecDeque<(Fingerprint, u64)>,
+    /// The number of traces learned so far.
+    learned: u64,
 }
+
+/// The approximate memory of an entry in bytes.
+const ENTRY_BYTES: usize = 192;
+/// The most traces with the same fingerprint, so that a look-up takes bounded time. A gen1 agent queues 64 traces for its one
+/// sender, so it sends fewer that began in the same millisecond.
+const MAX_EQUAL: usize = 64;
 
 impl Delivered {
     /// A memory of at most `limit` entries; the oldest is removed first.
     pub(super) fn new(limit: usize) -> Self {
         let hashers = [RandomState::default(), RandomState::default()];
-        Delivered { limit, hashers, known: HashSet::default(), by_age: VecDeque::new() }
+        Delivered { limit, hashers, known: HashMap::default(), by_age: VecDeque::new(), learned: 0 }
     }
 
     /// The fingerprint of a span with an id from its agent.
     pub(super) fn span(&self, trace: TraceId, span: u64) -> Fingerprint {
-        self.fingerprint((trace, span))
+        self.fingerprint((0u8, trace, span))
     }
 
-    /// The fingerprint of a trace that began at these times of two clocks.
+    /// The fingerprint of a trace that began at these times of two clocks (gen2).
     pub(super) fn moment(&self, clock: i64, start: u64) -> Fingerprint {
-        self.fingerprint((clock, start))
+        self.fingerprint((1u8, clock, start))
     }
 
+    /// The fingerprint of a trace of a type that began in this millisecond with this method (gen1).
+    pub(super) fn call(&self, clock: i64, trace_type: u64, method: impl Hash) -> Fingerprint {
+        self.fingerprint((2u8, clock, trace_type, method))
+    }
+
+    /// Whether any trace is remembered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Whether a trace with this fingerprint is remembered.
     pub(super) fn knows(&self, fingerprint: Fingerprint) -> bool {
-        self.known.contains(&fingerprint)
+        self.known.contains_key(&fingerprint)
     }
 
-    /// Remembers delivered traces.
-    pub(super) fn learn(&mut self, fingerprints: &[Fingerprint]) {
-        for fingerprint in fingerprints.iter().rev().take(self.limit).rev() {
-            if self.known.insert(*fingerprint) {
-                self.by_age.push_back(*fingerprint);
-            }
-            if self.by_age.len() > self.limit
-                && let Some(oldest) = self.by_age.pop_front()
-            {
-                self.known.remove(&oldest);
-            }
+    /// The oldest trace with this fingerprint.
+    pub(super) fn first(&self, fingerprint: Fingerprint) -> Option<Known> {
+        self.known.get(&fingerprint)?.front().copied()
+    }
+
+    /// The oldest trace with this fingerprint of which a copy takes `ticks`, and to which the body does not link yet. An agent
+    /// sends inner traces in the order in which it sends their copies.
+    ///
+    /// An agent counts the ticks of a trace from its start, and those of a copy from the start of the outer trace. So both are
+    /// rounded down at different places, and the copy may take one more.
+    pub(super) fn original(&self, fingerprint: Fingerprint, ticks: u64, changes: &Changes) -> Option<Known> {
+        let mut equal = self.known.get(&fingerprint)?.iter();
+        let is_original = |known: &&Known| {
+            matches!(ticks.wrapping_sub(known.ticks), 0 | 1) && !changes.linked.contains(&known.number)
+        };
+        equal.find(is_original).copied()
+    }
+
+    /// Applies what the delivery of a body changes.
+    pub(super) fn apply(&mut self, changes: &Changes) {
+        for (fingerprint, number) in &changes.copied {
+            self.forget(*fingerprint, *number);
+        }
+        for fresh in changes.fresh.iter().rev().take(self.limit).rev() {
+            self.learn(*fresh);
+        }
+    }
+
+    fn learn(&mut self, Fresh { fingerprint, ticks, link }: Fresh) {
+        let equal = self.known.entry(fingerprint).or_insert_with(|| VecDeque::with_capacity(1));
+        if equal.len() == MAX_EQUAL {
+            equal.pop_front();
+        }
+        equal.push_back(Known { number: self.learned, ticks, link });
+        self.by_age.push_back((fingerprint, self.learned));
+        self.learned += 1;
+        if self.by_age.len() > self.limit
+            && let Some((fingerprint, number)) = self.by_age.pop_front()
+        {
+            self.forget(fingerprint, number);
+        }
+    }
+
+    fn forget(&mut self, fingerprint: Fingerprint, number: u64) {
+        let Some(equal) = self.known.get_mut(&fingerprint) else { return };
+        if let Ok(place) = equal.binary_search_by_key(&number, |known| known.number) {
+            equal.remove(place);
+        }
+        if equal.is_empty() {
+            self.known.remove(&fingerprint);
         }
     }
 
@@ -73,18 +179,72 @@ impl Delivered {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::SpanId;
+
+    fn fresh(fingerprint: Fingerprint, ticks: u64) -> Fresh {
+        let link = Link { trace_id: TraceId([7; 16]), span_id: SpanId(ticks.to_be_bytes()) };
+        Fresh { fingerprint, ticks, link }
+    }
+
+    fn learn(delivered: &mut Delivered, fresh: &[Fresh]) {
+        let mut changes = Changes::new(delivered.limit);
+        fresh.iter().for_each(|fresh| changes.remember(*fresh));
+        delivered.apply(&changes);
+    }
 
     #[test]
-    fn the_oldest_is_removed_first_and_repeats_count_once() {
+    fn the_oldest_is_removed_first() {
         let mut delivered = Delivered::new(2);
         let [a, b, c] = [1, 2, 3].map(|span| delivered.span(TraceId([7; 16]), span));
-        delivered.learn(&[a, b, a, b]);
+        learn(&mut delivered, &[fresh(a, 1), fresh(b, 1)]);
         assert!(delivered.knows(a) && delivered.knows(b) && !delivered.knows(c));
-        delivered.learn(&[c]);
+        learn(&mut delivered, &[fresh(c, 1)]);
         assert!(!delivered.knows(a) && delivered.knows(b) && delivered.knows(c));
         assert_ne!(delivered.moment(1, 2), delivered.moment(2, 1));
         let mut none = Delivered::new(0);
-        none.learn(&[a]);
-        assert!(!none.knows(a));
+        learn(&mut none, &[fresh(a, 1)]);
+        assert!(!none.knows(a) && none.is_empty());
+    }
+
+    #[test]
+    fn each_of_several_equal_traces_has_one_copy_in_their_order() {
+        let mut delivered = Delivered::new(10);
+        let key = delivered.call(5, 7, "a.B.run");
+        learn(&mut delivered, &[fresh(key, 4), fresh(key, 5), fresh(key, 4)]);
+        let mut changes = Changes::default();
+        // Copies of 5, 6 and 4 ticks are those of traces of 4, 5 and 4.
+        let numbers = [5, 6, 4, 4].map(|ticks| {
+            let known = delivered.original(key, ticks, &changes)?;
+            changes.linked.insert(known.number);
+            changes.copied.push((key, known.number));
+            Some(known.number)
+        });
+        assert_eq!(numbers, [Some(0), Some(1), Some(2), None]);
+        assert_eq!(delivered.original(key, 3, &Changes::default()), None, "a copy takes no less");
+        delivered.apply(&changes);
+        assert!(delivered.is_empty());
+        assert_eq!(delivered.by_age.len(), 3);
+    }
+
+    #[test]
+    fn a_body_with_many_traces_takes_memory_for_those_that_are_remembered() {
+        let (mut delivered, mut changes) = (Delivered::new(100), Changes::new(100));
+        let keys: Vec<_> = (0..1_000).map(|start| delivered.moment(1, start)).collect();
+        for key in &keys {
+            changes.remember(fresh(*key, 0));
+            assert!(changes.fresh.len() <= 200);
+        }
+        delivered.apply(&changes);
+        assert!(keys[900..].iter().all(|key| delivered.knows(*key)));
+        assert!(!keys[..900].iter().any(|key| delivered.knows(*key)));
+    }
+
+    #[test]
+    fn traces_with_the_same_fingerprint_are_limited() {
+        let mut delivered = Delivered::new(10_000);
+        let key = delivered.call(5, 7, "a.B.run");
+        learn(&mut delivered, &vec![fresh(key, 4); 1000]);
+        assert_eq!(delivered.known[&key].len(), MAX_EQUAL);
+        assert_eq!(delivered.first(key).unwrap().number, 1000 - MAX_EQUAL as u64);
     }
 }

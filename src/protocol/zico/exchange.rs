@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::event::Reason;
-use crate::memory::MemoryBudget;
-use crate::protocol::{Exchange, Flow, Head, HeadDecision, Now, Output, Request, Response};
+use crate::memory::{MemoryBudget, MemoryLease};
+use crate::protocol::{Exchange, Flow, Foreign, Head, HeadDecision, Now, Output, Request, Response};
 
 use super::agents::{Agents, Recorded};
 use super::body::BodyState;
@@ -16,6 +16,11 @@ use super::sessions::Sessions;
 use super::shared::{Shared, refused};
 use super::symbols::{SymbolLimits, Symbols, Table};
 use super::work::ZicoWork;
+
+/// The first bytes of each packet of the older protocol: the port 8640 in hexadecimal digits, and two more.
+const OLD_MAGIC: [u8; 4] = [0x21, 0xC0, 0xBA, 0xBE];
+/// They, and the type, length and checksum of the packet.
+const OLD_HEADER_BYTES: usize = 18;
 
 /// The protocol of one `zico` listener.
 #[derive(Debug)]
@@ -60,7 +65,7 @@ impl ZicoExchange {
             out.batch.set_origin(parked.origin.clone());
             out.batch.set_resource(parked.resource.clone());
             let context = Context { dialect: parked.trace.dialect, observed: parked.observed, request: parked.request };
-            let mut state = BodyState::new(context, self.shared.open_limits(), 0, true);
+            let mut state = BodyState::new(context, self.shared.open_limits(), 0, true, 0);
             // Its symbols were filled in when it was parked.
             let mut nothing = Table::new(SymbolLimits { entries: 0, bytes: 0, text: 0 });
             let symbols = &mut Symbols { own: &mut nothing, host: None };
@@ -86,6 +91,14 @@ impl Exchange for ZicoExchange {
         !matches!(Route::read(head.path()), Some(Route::Submit(_) | Route::Form))
     }
 
+    /// Agents of 1.90 send the older protocol by default, and to the same port. Its packets contain a password behind the
+    /// header of 18 bytes.
+    fn recognise(&self, first: &[u8]) -> Option<Foreign> {
+        let detail = "a Zorka agent with the older ZICO protocol (Fressian over TCP), which is not supported; set \
+                      tracer.net.protocol = cbor and tracer.net.http.url = http://HOST:PORT/ in its zorka.properties";
+        first.starts_with(&OLD_MAGIC).then_some(Foreign { detail, shown_bytes: OLD_HEADER_BYTES })
+    }
+
     fn admit(&self, head: &Head, now: Now) -> HeadDecision {
         let Some(route) = Route::read(head.path()) else {
             let sentence = "agents post to /agent/register, /agent/session, /agent/submit/agd, /agent/submit/trc, \
@@ -108,10 +121,11 @@ impl Exchange for ZicoExchange {
         }
     }
 
-    fn work(&self, request: Request, now: Now) -> ZicoWork {
+    fn work(&self, request: Request, memory: Option<&Arc<MemoryBudget>>, now: Now) -> ZicoWork {
         // Only admitted requests get here, and they have a route.
         let route = Route::read(request.head.path()).unwrap_or(Route::Form);
-        ZicoWork::new(request, route, now, self.shared.clone())
+        let lease = memory.unwrap_or(&self.shared.budget).passing(MemoryLease::FLOOR);
+        ZicoWork::new(request, route, now, lease, self.shared.clone())
     }
 
     fn tick(&self, now: Now, out: &mut Output) -> Flow {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::codec::cbor::{CborError, Item, Reader};
 use crate::codec::text::{cut, repair};
 use crate::event::{
-    EventBuilder, Header, Key, Name as EventName, Position, Resource, ResourceValue, Severity, SpanData, SpanId,
+    EventBuilder, Header, Key, Link, Name as EventName, Position, Resource, ResourceValue, Severity, SpanData, SpanId,
     Status, TraceId, UnixNanos, Value, semconv as names, write_hex,
 };
 use crate::protocol::Output;
@@ -57,6 +57,8 @@ pub(super) struct SpanContext<'a> {
     pub(super) position: Position,
     /// The body to which ranges refer.
     pub(super) body: &'a [u8],
+    /// Links to other traces, each after the place of the record.
+    pub(super) links: &'a [(u32, Link)],
 }
 
 /// Buffers that are reused for each event.
@@ -143,14 +145,15 @@ impl Buffers {
         ];
         incomplete(&mut event, &missing);
         let end = time.zip(duration).and_then(|(time, duration)| time.0.checked_add(duration)).map(UnixNanos);
-        event.span(SpanData {
+        let span = SpanData {
             trace_id: around.trace,
             span_id: record.id,
             parent: around.parent,
             end,
             duration_nanos: duration,
             status: if is_failed(record, dialect) { Status::Error } else { Status::Unset },
-        });
+        };
+        event.linked_span(span, around.links.iter().map(|(_, link)| *link));
         is_unresolved
     }
 

@@ -32,7 +32,7 @@ pub struct Options {
     /// least 1 s.
     pub trace_timeout: Duration,
     /// The number of delivered traces that are remembered per session, so that a copy inside another trace is recognised.
-    /// Each takes about 64 bytes. 4,096. 0: none.
+    /// Each takes about 200 bytes. 4,096. 0: none.
     pub max_remembered: usize,
     /// How much output a request may cause per byte that was transmitted. 512; 64 MiB; 4 MiB.
     pub amplification: Amplification,

@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::event::SpanId;
 
 use super::clock::Anchor;
+use super::delivered::Fingerprint;
 use super::symbols::Method;
 use super::wire::{Epilog, Form, Order, Prolog};
 
@@ -52,6 +53,8 @@ pub(super) struct Top {
     /// The enclosing top of the same type.
     pub(super) outer: Option<u32>,
     pub(super) parent: Option<SpanId>,
+    /// The identity of the trace, if copies of it may follow inside others (gen1).
+    pub(super) call: Option<Fingerprint>,
 }
 
 /// The type of a trace.

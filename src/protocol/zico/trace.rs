@@ -9,18 +9,18 @@ use std::ops::Range;
 use hashbrown::HashMap;
 
 use crate::codec::cbor::Reader;
-use crate::event::{Position, Reason, SpanId, TraceId, UnixNanos};
+use crate::event::{Link, Position, Reason, SpanId, TraceId, UnixNanos};
 use crate::protocol::Output;
 
 use super::body::{BodyState, TraceFault};
-use super::clock::Anchor;
-use super::delivered::Delivered;
+use super::clock::{self, Anchor};
+use super::delivered::{Delivered, Fresh, Known};
 use super::ids::{self, Seed};
 use super::normalize::{SpanContext, Thrown};
 use super::record::{Kept, MethodUse, Record, Top, TraceType};
 use super::symbols::{Method, Symbols};
 use super::value;
-use super::wire::{self, Attributes, Begin, Dialect, Entry, Order, Prolog};
+use super::wire::{self, Attributes, Begin, Dialect, Entry, Epilog, Order, Prolog};
 
 /// The flag of a record whose trace was submitted by itself before (gen2, section 2.4).
 const SENT: u64 = 0x2000;
@@ -50,6 +50,9 @@ pub(super) struct Trace {
     thrown_bytes: usize,
     /// The copy of a delivered trace that is being skipped.
     copy: Option<Copy>,
+    /// Links to traces whose copies were skipped, each after the place of the record that encloses the copy, in ascending
+    /// order of these.
+    links: Vec<(u32, Link)>,
     /// Vectors of closed records, for reuse.
     spare: Vec<Vec<Kept>>,
 }
@@ -61,6 +64,8 @@ struct Copy {
     top: usize,
     /// Its records and exceptions so far.
     events: u64,
+    /// It is no inner trace, but a whole body that is sent again.
+    is_repeat: bool,
 }
 
 /// The number of vectors that are kept for reuse.
@@ -85,6 +90,7 @@ impl Trace {
             thrown: HashMap::default(),
             thrown_bytes: 0,
             copy: None,
+            links: Vec::new(),
             spare: Vec::new(),
         }
     }
@@ -96,11 +102,15 @@ impl Trace {
 
     /// The approximate memory in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.records.capacity() * size_of::<Record>() + self.kept * size_of::<Kept>() + self.thrown_bytes
+        self.records.capacity() * size_of::<Record>() + self.kept_bytes()
     }
 
     fn open_bytes(&self) -> usize {
-        self.records.len() * size_of::<Record>() + self.kept * size_of::<Kept>() + self.thrown_bytes
+        self.records.len() * size_of::<Record>() + self.kept_bytes()
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.kept * size_of::<Kept>() + self.links.len() * size_of::<(u32, Link)>() + self.thrown_bytes
     }
 
     /// Reads items until the batch is full, or open records grew by [`GROWTH_BYTES`]. Returns whether the end of the body
@@ -239,7 +249,7 @@ impl Trace {
                 state.at = reader.offset();
                 self.close(body, symbols, state, out);
             }
-            // Rule 21. Every byte of a copy is reported lost with the copy.
+            // Rule 21. A copy is not reported.
             Entry::Break if is_gen2 && self.copy.is_some() => {}
             Entry::Break if is_gen2 => state.orphan(start, reader.offset(), false, body, out),
             Entry::Break => {
@@ -255,7 +265,7 @@ impl Trace {
             }
             Entry::Flags(flags) => record.own_flags = Some(flags),
             Entry::Attributes(attributes) => self.keep(attributes, start, state, body, out),
-            Entry::Begin(begin) => self.begin(begin, reader, delivered, state),
+            Entry::Begin(begin) => self.begin(begin, reader, symbols, delivered, state),
             Entry::Exception(range) => self.exception(range, start, symbols, state, body, out),
             Entry::Reference(id) => {
                 let span = self.thrown_in(state.context.position(start, reader.offset()));
@@ -300,7 +310,14 @@ impl Trace {
         }
     }
 
-    fn begin(&mut self, begin: Begin, reader: Reader<'_>, delivered: &Delivered, state: &mut BodyState) {
+    fn begin(
+        &mut self,
+        begin: Begin,
+        reader: Reader<'_>,
+        symbols: &mut Symbols<'_>,
+        delivered: &Delivered,
+        state: &mut BodyState,
+    ) {
         let place = self.records.len().saturating_sub(1);
         // The last of several begins of one record counts.
         if let Some(top) = self.records.last_mut().and_then(|record| record.begin.take()) {
@@ -316,6 +333,7 @@ impl Trace {
             trace_type: TraceType::Id(begin.trace_type),
             outer: self.by_type.insert(begin.trace_type, place32),
             parent: ids::given(begin.parent),
+            call: None,
         }));
         if let Some(given) = ids::given(begin.span)
             && !record.is_named
@@ -324,8 +342,13 @@ impl Trace {
         }
         self.tops.push(place32);
         self.changed(place);
-        if self.dialect == Dialect::Gen2 && self.copy.is_none() {
-            self.look_for_copy(begin, place, start, reader, delivered, state);
+        if self.copy.is_some() {
+            return;
+        }
+        match self.dialect {
+            Dialect::Gen2 => self.look_for_copy(begin, place, start, reader, delivered, state),
+            Dialect::Gen1 => self.look_for_local_copy(begin, place, reader, symbols, delivered, state),
+            Dialect::Doc => {}
         }
     }
 
@@ -339,20 +362,73 @@ impl Trace {
         delivered: &Delivered,
         state: &mut BodyState,
     ) {
+        let Some(record) = self.records.last() else { return };
+        let link = Link { trace_id: self.id, span_id: record.id };
         let own = (state.known_trace && begin.span != 0).then(|| delivered.span(self.id, begin.span));
+        if let Some(known) = own.and_then(|own| delivered.first(own)) {
+            return self.skip(place, known, state);
+        }
         // Without a distributed context each copy has other ids, but the same times on both clocks.
         let moment = start.map(|start| delivered.moment(begin.clock, start));
-        let is_copy = own.is_some_and(|own| delivered.knows(own))
-            || place > 0
-                && moment.is_some_and(|moment| delivered.knows(moment))
-                && will_be_sent(reader, &mut state.ahead);
-        if is_copy {
-            self.copy = Some(Copy { top: place, events: 0 });
+        if place > 0
+            && let Some(moment) = moment
+            && let Some(known) = delivered.original(moment, 0, &state.changes)
+            && end_of(reader, Dialect::Gen2, &mut state.ahead)
+                .is_some_and(|epilog| epilog.flags.is_some_and(|flags| flags & SENT != 0))
+        {
+            return self.skip(place, known, state);
+        }
+        for fingerprint in own.into_iter().chain(moment.filter(|_| place == 0)) {
+            state.changes.remember(Fresh { fingerprint, ticks: 0, link });
+        }
+    }
+
+    /// The same for the local tracer of gen1. Its copies have no ids, and their times are counted from the start of the
+    /// trace that is submitted; but they have the same clock, type and method, and the same duration within a tick. Other traces
+    /// may have the same, so each trace has one copy.
+    fn look_for_local_copy(
+        &mut self,
+        begin: Begin,
+        place: usize,
+        reader: Reader<'_>,
+        symbols: &mut Symbols<'_>,
+        delivered: &Delivered,
+        state: &mut BodyState,
+    ) {
+        // The local tracer counts from 0; the streaming tracer sends each trace once.
+        let is_local = self.records.first().and_then(|root| root.prolog).is_some_and(|prolog| prolog.start == 0);
+        let Some(record) = self.records.last_mut() else { return };
+        let Some(prolog) = record.prolog else { return };
+        if !is_local || place > 0 && delivered.is_empty() {
             return;
         }
-        state.fresh.extend(own);
+        // Methods are numbered again when a session is opened again.
+        let call = match symbols.method(prolog.method) {
+            Some(method) => delivered.call(begin.clock, begin.trace_type, (&method.name, &method.signature)),
+            None => delivered.call(begin.clock, begin.trace_type, prolog.method),
+        };
         if place == 0 {
-            state.fresh.extend(moment);
+            // It is remembered with its duration, when it ends.
+            if let Some(top) = &mut record.begin {
+                top.call = Some(call);
+            }
+        } else if delivered.knows(call)
+            && let Some(epilog) = end_of(reader, Dialect::Gen1, &mut state.ahead)
+            && let Some(known) = delivered.original(call, clock::ticks(prolog.start, epilog.stop), &state.changes)
+        {
+            state.changes.copied.push((call, known.number));
+            self.skip(place, known, state);
+        }
+    }
+
+    /// Skips the copy of a delivered trace that began with the innermost record. The record that encloses it links to the
+    /// delivered trace, once.
+    fn skip(&mut self, place: usize, known: Known, state: &mut BodyState) {
+        self.copy = Some(Copy { top: place, events: 0, is_repeat: place == 0 });
+        if let Some(enclosing) = place.checked_sub(1)
+            && state.changes.linked.insert(known.number)
+        {
+            self.links.push((u32::try_from(enclosing).unwrap_or(u32::MAX), known.link));
         }
     }
 
@@ -416,12 +492,16 @@ impl Trace {
         if let Some(copy) = &mut self.copy {
             copy.events += 1;
             if self.records.len() == copy.top {
-                let events = Some(copy.events);
+                let (events, is_repeat) = (copy.events, copy.is_repeat);
                 self.copy = None;
-                let detail = "a trace inside another one that was delivered by itself before";
-                state.lose(Reason::Duplicate, (record.offset, state.at), events, detail, body, out);
+                if is_repeat {
+                    let detail = "a trace that was delivered before";
+                    state.lose(Reason::Duplicate, (record.offset, state.at), Some(events), detail, body, out);
+                }
             }
         } else {
+            let place = u32::try_from(self.records.len()).unwrap_or(u32::MAX);
+            let unlinked = self.links.iter().rposition(|(of, _)| *of != place).map_or(0, |last| last + 1);
             let parent = self.records.last().map(|parent| parent.id);
             let remote = || record.begin.as_ref().and_then(|begin| begin.parent);
             let around = SpanContext {
@@ -430,9 +510,18 @@ impl Trace {
                 anchor,
                 position: state.context.position(record.offset, state.at),
                 body,
+                links: &self.links[unlinked..],
             };
             let is_unresolved = state.buffers.span(&record, &around, symbols, &state.context, out);
             state.unresolved += u64::from(is_unresolved);
+            self.links.truncate(unlinked);
+            if let Some(call) = record.begin.as_ref().and_then(|begin| begin.call)
+                && let Some((prolog, epilog)) = record.prolog.zip(record.epilog)
+            {
+                let link = Link { trace_id: self.id, span_id: record.id };
+                let ticks = clock::ticks(prolog.start, epilog.stop);
+                state.changes.remember(Fresh { fingerprint: call, ticks, link });
+            }
         }
         if record.attributes.capacity() > 0 && self.spare.len() < MAX_SPARE {
             record.attributes.clear();
@@ -487,20 +576,23 @@ fn settle_record(
     Some(bytes)
 }
 
-/// Whether the flags of the record that just began say that it was submitted by itself. Reads ahead to its end, at most
-/// `ahead` bytes, which it decreases: so all look-aheads of a body together cost linear time.
-fn will_be_sent(mut reader: Reader<'_>, ahead: &mut usize) -> bool {
+/// The end of the record that just began. Reads ahead to it, at most `ahead` bytes, which it decreases: so all look-aheads of a
+/// body together cost linear time.
+fn end_of(mut reader: Reader<'_>, dialect: Dialect, ahead: &mut usize) -> Option<Epilog> {
     let mut depth = 1u64;
     let mut order = Order::Little;
     loop {
         let before = reader.offset();
-        let Ok(entry) = wire::entry(&mut reader, Dialect::Gen2, &mut order) else { return false };
-        let Some(left) = ahead.checked_sub(reader.offset() - before) else { return false };
-        *ahead = left;
+        let entry = wire::entry(&mut reader, dialect, &mut order).ok()?;
+        *ahead = ahead.checked_sub(reader.offset() - before)?;
         match entry {
             Entry::Open(_) => depth += 1,
-            Entry::Epilog(epilog) if depth == 1 => return epilog.flags.is_some_and(|flags| flags & SENT != 0),
+            Entry::Epilog(epilog) if depth == 1 => return Some(epilog),
             Entry::Epilog(_) => depth -= 1,
+            // Rule 21.
+            Entry::Break if dialect == Dialect::Gen2 => {}
+            Entry::Break if depth == 1 => return None,
+            Entry::Break => depth -= 1,
             _ => {}
         }
     }

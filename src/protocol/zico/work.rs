@@ -7,12 +7,13 @@ use serde_json::json;
 use crate::codec::base64;
 use crate::codec::inflate::InflateError;
 use crate::event::{Header, Kind, Loss, Position, Reason, UnixNanos, semconv};
-use crate::memory::{MemoryBudget, MemoryLease};
+use crate::memory::MemoryLease;
 use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
 use super::agents::{Counters, Refusal, Whom};
 use super::body::{BodyState, TraceFault};
 use super::definitions::{self, Definitions};
+use super::delivered::Changes;
 use super::forms::{self, Unpacking};
 use super::ids;
 use super::normalize::{self, Context};
@@ -42,8 +43,8 @@ pub struct ZicoWork {
     received: UnixNanos,
     /// The sender's address.
     peer: Arc<str>,
-    /// Fingerprints of traces to remember once they are delivered.
-    fresh: Vec<super::delivered::Fingerprint>,
+    /// What is remembered of its traces once they are delivered.
+    changes: Changes,
     counters: Counters,
     /// Why the request goes to the quarantine.
     quarantine_reason: Option<String>,
@@ -61,9 +62,9 @@ enum Stage {
 }
 
 impl ZicoWork {
-    pub(super) fn new(request: Request, route: Route, now: Now, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(request: Request, route: Route, now: Now, lease: MemoryLease, shared: Arc<Shared>) -> Self {
         ZicoWork {
-            lease: shared.budget.passing(MemoryLease::FLOOR),
+            lease,
             unearned: request.body.len() as u64,
             counters: Counters { requests: 1, bytes: request.body.len() as u64, ..Counters::default() },
             shared,
@@ -74,7 +75,7 @@ impl ZicoWork {
             slot: None,
             received: now.unix,
             peer: "".into(),
-            fresh: Vec::new(),
+            changes: Changes::default(),
             quarantine_reason: None,
             answer: Response::empty(202),
         }
@@ -82,10 +83,6 @@ impl ZicoWork {
 }
 
 impl Work for ZicoWork {
-    fn set_memory(&mut self, memory: &Arc<MemoryBudget>) {
-        self.lease = memory.passing(MemoryLease::FLOOR);
-    }
-
     fn step(&mut self, now: Now, out: &mut Output) -> Flow {
         let before = out.batch.total_expanded_bytes();
         match std::mem::replace(&mut self.stage, Stage::Done) {
@@ -118,7 +115,7 @@ impl Work for ZicoWork {
         if let Some(slot) = &self.slot {
             let mut session = slot.lock();
             if outcome != RequestOutcome::Failed {
-                session.delivered.learn(&self.fresh);
+                session.delivered.apply(&self.changes);
             }
             let (agent, digest) = (session.agent.clone(), session.digest.clone());
             drop(session);
@@ -349,7 +346,13 @@ impl ZicoWork {
         };
         TraceReader {
             trace: resumed.unwrap_or_else(|| Trace::new(id, dialect)),
-            state: BodyState::new(context, self.shared.open_limits(), self.body().len(), known.is_some()),
+            state: BodyState::new(
+                context,
+                self.shared.open_limits(),
+                self.body().len(),
+                known.is_some(),
+                self.shared.options.max_remembered,
+            ),
             host: None,
             is_flushing: false,
             fault: None,
@@ -420,13 +423,15 @@ impl ZicoWork {
             let (reason, offset, detail) = fault.loss();
             state.lose(reason, (offset, body.len()), None, &detail, body, out);
             if let TraceFault::NoMemory { .. } = fault {
-                self.answer = Response::unavailable("the memory for requests is used up (limits.memory_bytes)");
+                self.answer = Response::unavailable(
+                    "the memory for requests is used up (limits.memory_bytes, limits.memory_per_address)",
+                );
             } else {
                 self.quarantine_reason = Some(detail);
             }
         }
         out.decoded_bytes += (body.len() as u64).saturating_sub(state.lost);
-        self.fresh = state.fresh;
+        self.changes = state.changes;
     }
 
     /// Refuses the request.
@@ -442,7 +447,7 @@ impl ZicoWork {
     }
 
     fn out_of_memory(&mut self, out: &mut Output) {
-        let detail = "the memory for requests is used up (limits.memory_bytes)";
+        let detail = "the memory for requests is used up (limits.memory_bytes, limits.memory_per_address)";
         self.answer = Response::unavailable(detail);
         self.lose_whole(Reason::Failed, detail, out);
     }

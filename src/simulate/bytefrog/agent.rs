@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::super::pace::Pace;
@@ -139,16 +139,21 @@ impl Agent {
             configuration = control.until_start() => configuration?,
             () = self.halt.cancelled() => return Ok(None),
         };
-        let Options { in_order, gaps, timeout, .. } = self.options;
+        let Options { in_order, gaps, timeout, start_up, .. } = self.options;
         let base = Instant::now();
-        let opening = data::open(self.to, started.run, started.data_senders, timeout, tally);
-        let streams = tokio::select! {
-            streams = control.serve_during(opening) => streams??,
+        let opening = async {
+            sleep(start_up).await;
+            data::open(self.to, started.run, started.data_senders, timeout, tally).await
+        };
+        let opened = tokio::select! {
+            opened = control.serve_during(opening) => opened?,
             () = self.halt.cancelled() => return Ok(Some(Vec::new())),
         };
+        let streams = opened.map_err(|error| control.without_senders(error))?;
+        control.settle();
         let mut trace = Trace {
             program: Program::new(self.seed, self.number, self.options, started.budget_bytes()),
-            senders: Senders::new(streams, in_order, tally),
+            senders: Senders::new(streams, in_order, self.options, tally),
             tally,
             control_events,
             run_mode,

@@ -88,6 +88,20 @@ impl Buffers {
         true
     }
 
+    /// Takes out the open buffer at `place`, which its writer keeps for now. `None`: it is empty, or no other is free.
+    pub(super) fn hold(&mut self, place: usize) -> Option<Buffer> {
+        if self.open[place].bytes.is_empty() {
+            return None;
+        }
+        let free = self.free.pop()?;
+        Some(std::mem::replace(&mut self.open[place], free))
+    }
+
+    /// Returns a buffer that was held: it is sent next.
+    pub(super) fn release(&mut self, buffer: Buffer) {
+        self.full.push(buffer);
+    }
+
     /// Whether no buffer is free.
     pub(super) fn are_used_up(&self) -> bool {
         self.free.is_empty()

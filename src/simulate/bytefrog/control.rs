@@ -117,6 +117,21 @@ impl Control {
         self.ended.get_or_insert_with(Instant::now);
     }
 
+    /// All data connections are open, and commands have their effect.
+    pub(super) fn settle(&mut self) {
+        self.modes.settle();
+    }
+
+    /// What becomes of the program when the data connections cannot be opened because of `error`. An agent that has lost
+    /// its control connection before counts as ended already: it ignores the error, and its threads fill the buffers,
+    /// which no thread sends.
+    pub(super) fn without_senders(&self, error: io::Error) -> io::Error {
+        match self.closed {
+            true => Harm::Hang(format!("control was lost before the buffers existed, and then: {error}")).into(),
+            false => error,
+        }
+    }
+
     /// Serves the connection until `work` is done.
     pub(super) async fn serve_during<T>(&mut self, work: impl Future<Output = T>) -> io::Result<T> {
         let mut work = std::pin::pin!(work);
@@ -194,9 +209,6 @@ impl Control {
 
     async fn handle_commands(&mut self) -> io::Result<()> {
         self.reads += 1;
-        if self.tally.has_sent_data_hellos() {
-            self.modes.settle();
-        }
         while let Some((command, length)) = Command::read(self.options.version, &self.input) {
             self.input.advance(length);
             self.modes.handle_command(&command)?;
@@ -245,6 +257,9 @@ impl Control {
             return Err(Harm::NeverRun(format!("the control connection {how} before start")));
         }
         self.observations.control_lost |= self.modes.mode != Mode::ShuttingDown;
+        if self.modes.is_settled() && !self.options.error_handling_fails {
+            return Err(Harm::TraceDies(format!("the control connection {how}, and the buffers are lost")));
+        }
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::super::{Counts, tcp};
+use super::Options;
 use super::buffers::Buffer;
 use super::harm::Harm;
 use super::tally::Tally;
@@ -27,14 +28,12 @@ pub(super) async fn open(
 ) -> io::Result<Vec<TcpStream>> {
     let mut streams = Vec::new();
     for number in 0..count {
-        let mut stream = TcpStream::connect(to).await?;
+        let refused = |error| Harm::TraceDies(format!("data connection {number} was refused: {error}"));
+        let mut stream = TcpStream::connect(to).await.map_err(refused)?;
         stream.set_nodelay(true)?;
         let hello = wire::data_hello(run);
-        stream.write_all(&hello).await?;
+        stream.write_all(&hello).await.map_err(refused)?;
         tally.sent(Counts { messages: 1, events: 0 }, hello.len());
-        if number + 1 == count {
-            tally.data_hello_sent();
-        }
         let answer = timeout(limit, stream.read_u8())
             .await
             .map_err(|_| Harm::Hang(format!("data connection {number} got no answer within {limit:?}")))?;
@@ -47,7 +46,7 @@ pub(super) async fn open(
             Ok(other) => {
                 return Err(Harm::TraceDies(format!("data connection {number} was answered with {other}")).into());
             }
-            Err(error) => return Err(Harm::TraceDies(format!("data connection {number} was refused: {error}")).into()),
+            Err(error) => return Err(refused(error).into()),
         }
     }
     Ok(streams)
@@ -73,14 +72,14 @@ pub(super) struct Senders {
 
 impl Senders {
     /// Sends over all of `streams`, or over the first one only.
-    pub(super) fn new(mut streams: Vec<TcpStream>, only_the_first: bool, tally: &Arc<Tally>) -> Self {
+    pub(super) fn new(mut streams: Vec<TcpStream>, only_the_first: bool, options: Options, tally: &Arc<Tally>) -> Self {
         let silent = if only_the_first { streams.split_off(1) } else { Vec::new() };
         let (queue, full) = mpsc::unbounded_channel();
         let (back, sent) = mpsc::unbounded_channel();
         let full = Arc::new(Mutex::new(full));
         let mut tasks = JoinSet::new();
         for stream in streams {
-            tasks.spawn(send(stream, Arc::clone(&full), back.clone(), Arc::clone(tally)));
+            tasks.spawn(send(stream, Arc::clone(&full), back.clone(), options, Arc::clone(tally)));
         }
         Senders { queue, sent, tasks, silent, tally: Arc::clone(tally) }
     }
@@ -130,14 +129,25 @@ async fn send(
     mut stream: TcpStream,
     full: Arc<Mutex<mpsc::UnboundedReceiver<Buffer>>>,
     back: mpsc::UnboundedSender<Buffer>,
+    options: Options,
     tally: Arc<Tally>,
 ) -> io::Result<TcpStream> {
     loop {
         let buffer = full.lock().await.recv().await;
         let Some(buffer) = buffer else { return Ok(stream) };
-        let written = stream.write_all(&buffer.bytes).await;
+        let written = timeout(options.timeout, stream.write_all(&buffer.bytes)).await;
         tally.buffer_sent();
-        written?;
+        match written {
+            Ok(Ok(())) => {}
+            // No thread sends the buffers any longer, and the program waits for that at its exit.
+            Ok(Err(error)) if options.error_handling_fails => {
+                return Err(Harm::Hang(format!("a data connection broke before all buffers were sent: {error}")).into());
+            }
+            Ok(Err(error)) => {
+                return Err(Harm::TraceDies(format!("a data connection broke, and buffers are lost: {error}")).into());
+            }
+            Err(_) => return Err(Harm::Hang(format!("no buffer was read within {:?}", options.timeout)).into()),
+        }
         tally.sent(buffer.counts, buffer.bytes.len());
         // The program has ended and needs no buffer.
         let _ = back.send(buffer);

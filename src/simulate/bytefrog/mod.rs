@@ -2,7 +2,8 @@
 //!
 //! It behaves like the original agents where that matters to a collector: it connects, sends its hello, waits for the
 //! configuration and for `start`, opens the configured number of data connections and handles commands. Threads of the
-//! traced program share buffers, so that numbers are out of order and names follow the events that need them.
+//! traced program share buffers, and one that does not get the processor keeps its buffer while others number hundreds
+//! of thousands of events: numbers are out of order, and names follow the events that need them.
 //! Sections are those of `docs/protocols/bytefrog.md`.
 //!
 //! If the collector does something that harms a real program ([`Harm`]), the agent reports it and fails.
@@ -49,14 +50,29 @@ pub struct Options {
     /// One buffer in this many is dropped with all its events, as when a write fails in a real agent; 0: none.
     pub gaps: u32,
     /// How long the agent waits for the configuration, for `start` and for the answer to a data hello. A real agent
-    /// waits without a limit.
+    /// waits without a limit. Also how long a collector may leave a buffer unread.
     pub timeout: Duration,
+    /// How long it takes from `start` to its first data connection: 18 to 350 ms in real agents.
+    pub start_up: Duration,
+    /// Whether the first error of a connection ends the thread that reports it (`ClassCircularityError`), as in some
+    /// runs of real agents. Then nothing tells the program's threads to write no more events. In other runs the trace
+    /// ends, and what its buffers hold is lost.
+    pub error_handling_fails: bool,
 }
 
 impl Default for Options {
     /// A version 4 agent with four threads.
     fn default() -> Self {
-        Options { version: 4, threads: 4, project: 0, in_order: false, gaps: 0, timeout: Duration::from_secs(60) }
+        Options {
+            version: 4,
+            threads: 4,
+            project: 0,
+            in_order: false,
+            gaps: 0,
+            timeout: Duration::from_secs(60),
+            start_up: Duration::from_millis(20),
+            error_handling_fails: true,
+        }
     }
 }
 

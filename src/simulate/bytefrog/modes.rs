@@ -48,8 +48,7 @@ pub(super) struct Modes {
     pub(super) run_mode: RunMode,
     configured: bool,
     started: bool,
-    /// Whether all data connections have sent their hello. Rule 8 asks collectors to wait for a heartbeat as well. A
-    /// heartbeat sent before the last hello may be read after it, because they are on different connections.
+    /// Whether all data connections are open, and the buffers follow commands (rule 8).
     settled: bool,
 }
 
@@ -62,9 +61,13 @@ impl Modes {
         self.started
     }
 
-    /// All data connections have sent their hello.
+    /// All data connections are open.
     pub(super) fn settle(&mut self) {
         self.settled = true;
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled
     }
 
     /// The program or its tracing has ended.

@@ -25,6 +25,20 @@ pub struct Program {
     mapped: Mapped,
     /// Classes loaded since the last call of `loaded`.
     loaded: Vec<(ClassOutcome, &'static str)>,
+    /// Threads that hold a buffer and do not get the processor.
+    waiting: Vec<Waiting>,
+    /// The most events that others number meanwhile: what fits into the buffers.
+    max_ahead: u64,
+}
+
+/// A thread that holds a buffer and does not get the processor.
+#[derive(Debug)]
+struct Waiting {
+    thread: usize,
+    buffer: Buffer,
+    /// It continues after so many events of the program, or at this time.
+    until_events: u64,
+    until_millis: u32,
 }
 
 /// The names that the agent has sent.
@@ -39,6 +53,11 @@ struct Mapped {
 
 /// The most open buffers: the number of threads that write at the same time.
 const MOST_OPEN: usize = 6;
+
+/// The longest time in milliseconds for which a thread does not get the processor.
+const MAX_WAIT_MILLIS: u64 = 200;
+/// The smallest message with a number, in bytes.
+const MIN_EVENT_BYTES: u64 = 15;
 
 /// An unknown line.
 const NO_LINE: u16 = u16::MAX;
@@ -64,6 +83,8 @@ impl Program {
             events: 0,
             mapped: Mapped::new(),
             loaded,
+            waiting: Vec::new(),
+            max_ahead: budget_bytes as u64 / MIN_EVENT_BYTES,
         }
     }
 
@@ -73,16 +94,41 @@ impl Program {
         let end = self.events.saturating_add(events);
         let begin = self.events;
         while self.events < end {
+            self.continue_waiting(millis);
             let chance = self.rng.next();
             let thread = (chance >> 32) as usize % self.threads.len();
+            if self.waiting.iter().any(|waiting| waiting.thread == thread) {
+                continue;
+            }
             let place = (chance >> 16 & 0xFFFF) as usize % self.buffers.open();
             // Threads that alternate at every call, or one that has a buffer to itself for some time.
             let steps = if chance & 1 == 0 { 1 + (chance >> 1 & 3) } else { 8 + (chance >> 1 & 63) };
             if !self.run_thread(thread, place, steps.min(end - self.events), millis) {
                 break;
             }
+            self.interrupt(thread, place, millis);
         }
         self.events - begin
+    }
+
+    /// Sometimes takes the processor from a thread that holds a buffer, while others run ahead.
+    fn interrupt(&mut self, thread: usize, place: usize, millis: u32) {
+        let others = self.threads.len() - self.waiting.len() - 1;
+        if self.options.in_order || others == 0 || self.waiting.len() >= MOST_OPEN || !self.rng.one_in(256) {
+            return;
+        }
+        let until_events = self.events + 1 + self.rng.below(self.max_ahead.max(1));
+        let until_millis = millis.saturating_add(1 + self.rng.below(MAX_WAIT_MILLIS) as u32);
+        if let Some(buffer) = self.buffers.hold(place) {
+            self.waiting.push(Waiting { thread, buffer, until_events, until_millis });
+        }
+    }
+
+    /// Lets threads that have waited long enough continue.
+    fn continue_waiting(&mut self, millis: u32) {
+        let events = self.events;
+        let is_over = |waiting: &mut Waiting| waiting.until_events <= events || waiting.until_millis <= millis;
+        self.waiting.extract_if(.., is_over).for_each(|waiting| self.buffers.release(waiting.buffer));
     }
 
     /// The full buffers, oldest first.
@@ -97,6 +143,7 @@ impl Program {
 
     /// Ends the program: every buffer with content. Call nothing after this.
     pub fn finish(&mut self) -> impl Iterator<Item = Buffer> {
+        self.waiting.drain(..).for_each(|waiting| self.buffers.release(waiting.buffer));
         self.buffers.take_all()
     }
 

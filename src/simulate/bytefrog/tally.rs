@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::super::Counts;
 
@@ -14,8 +14,6 @@ pub(super) struct Tally {
     filling: AtomicUsize,
     /// Buffers that are being sent.
     queued: AtomicUsize,
-    /// Whether every data connection has sent its hello.
-    greeted: AtomicBool,
 }
 
 impl Tally {
@@ -29,16 +27,6 @@ impl Tally {
     /// All counts: messages, events and bytes.
     pub(super) fn total(&self) -> (Counts, u64) {
         *self.sent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The last data hello was written.
-    pub(super) fn data_hello_sent(&self) {
-        self.greeted.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether every data connection has sent its hello.
-    pub(super) fn has_sent_data_hellos(&self) -> bool {
-        self.greeted.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_filling(&self, buffers: usize) {

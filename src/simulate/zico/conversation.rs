@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::super::http::{LAST_ANSWER, answer};
 use super::super::pace::SLICE;
 use super::super::tcp::{Connection, Outcome, unix_nanos};
-use super::{Counts, Dialect, Jvm, Trace, base64};
+use super::{Counts, Dialect, Jvm, Submission, base64};
 
 /// How often a request is sent that the collector does not accept.
 const ATTEMPTS: u32 = 10;
@@ -66,7 +66,12 @@ impl Agent {
             // The start of a session is an event, too.
             let opening = u64::from(self.jvm.dialect == Dialect::Gen2 && !self.is_open);
             let trace = self.jvm.trace(left.saturating_sub(opening), unix_nanos());
-            self.deliver(&trace, left > opening).await?;
+            for submission in trace.submissions() {
+                self.deliver(&submission, left > opening).await?;
+                if left == opening {
+                    break;
+                }
+            }
         }
         match self.stream.take() {
             Some(mut stream) => stream.shutdown().await,
@@ -129,13 +134,13 @@ impl Agent {
         Err(io::ErrorKind::Other.into())
     }
 
-    /// Sends the definitions of a trace and then the trace, until both are accepted; or only the definitions.
-    async fn deliver(&mut self, trace: &Trace, is_whole: bool) -> io::Result<()> {
+    /// Sends the definitions of a submission and then its parts, until all are accepted; or only the definitions.
+    async fn deliver(&mut self, submission: &Submission<'_>, is_whole: bool) -> io::Result<()> {
         let mut is_reset = self.jvm.dialect == Dialect::Gen2 && !self.is_open;
         let mut done = 0;
-        let mut uuid = self.jvm.uuid();
+        let mut uuid = self.trace_id(submission);
         for attempt in 1.. {
-            let bodies = self.jvm.bodies(trace);
+            let bodies = self.jvm.bodies(submission);
             let mut failed = None;
             if !bodies.symbols.is_empty() {
                 failed = self.symbols(&bodies.symbols, is_reset).await;
@@ -150,14 +155,14 @@ impl Agent {
                 done += usize::from(failed.is_none());
             }
             let Some(failed) = failed else {
-                self.outcome.counts.events += if is_whole { trace.events } else { 0 };
+                self.outcome.counts.events += if is_whole { submission.events } else { 0 };
                 return Ok(());
             };
             self.jvm.forget();
             is_reset = self.jvm.dialect == Dialect::Gen2;
             // Further parts have the UUID of the first one.
             if done == 0 {
-                uuid = self.jvm.uuid();
+                uuid = self.trace_id(submission);
             }
             if self.jvm.dialect != Dialect::Gen2 {
                 self.open_session().await?;
@@ -165,6 +170,11 @@ impl Agent {
             self.wait(attempt, "a trace", failed).await?;
         }
         Ok(())
+    }
+
+    /// The id of a submission: that of its distributed context, or another one with each attempt.
+    fn trace_id(&mut self, submission: &Submission<'_>) -> String {
+        submission.trace().map_or_else(|| self.jvm.uuid(), str::to_owned)
     }
 
     /// `None`: the collector accepted them.

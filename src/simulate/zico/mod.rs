@@ -1,8 +1,9 @@
 //! A simulated Java program with a Zorka agent: its calls become traces, and names are defined before they are used.
 //!
 //! Records are those of a small shop: pages, queries, a job that counts the stock, now and then an exception that passes
-//! through its callers. Unlike gen2 agents, inner traces are not sent twice, so that the numbers of sent and received events
-//! are equal.
+//! through its callers. As in real agents, the local tracers (1.90.6 and gen2 here) submit an inner trace that is slow enough
+//! by itself when it ends, and again inside each enclosing trace: with other ids, unless there is a distributed context, and in
+//! gen1 with times that are counted from the start of the trace that is submitted. Each record counts once.
 
 mod conversation;
 mod shop;
@@ -18,6 +19,7 @@ use super::rng::Rng;
 
 pub(super) use conversation::run;
 use shop::{Call, Visit};
+use write::Ids;
 use write::{Symbols, Writer};
 
 /// The dialect of an agent.
@@ -54,10 +56,60 @@ pub struct Trace {
     pub events: u64,
     /// Whether it is sent in parts, if it can be divided.
     is_cut: bool,
-    span_ids: (i64, Option<i64>),
+    /// Inner traces are submitted by themselves, too.
+    is_local: bool,
+    context: Option<Context>,
 }
 
-/// The bodies of a trace.
+/// A distributed context (gen2).
+#[derive(Clone, Debug)]
+struct Context {
+    trace: String,
+    /// The span of the caller, in another process.
+    parent: Option<i64>,
+}
+
+/// What an agent submits of a trace in one or several bodies: an inner trace by itself, or the whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Submission<'a> {
+    call: &'a Call,
+    /// The span that encloses it.
+    parent: Option<i64>,
+    is_cut: bool,
+    context: Option<&'a Context>,
+    /// The number of records and exceptions that were not submitted before.
+    pub events: u64,
+}
+
+impl Trace {
+    /// What an agent submits, in its order: inner traces before those that enclose them.
+    pub fn submissions(&self) -> Vec<Submission<'_>> {
+        let mut inner = Vec::new();
+        if self.is_local {
+            self.root.submitted(None, &mut inner);
+        }
+        let context = self.context.as_ref();
+        let inner = inner.into_iter().map(|(call, outer)| Submission {
+            call,
+            parent: outer,
+            is_cut: false,
+            context,
+            events: call.events(),
+        });
+        let events = if self.is_local { self.root.events() } else { self.events };
+        let parent = context.and_then(|context| context.parent);
+        inner.chain([Submission { call: &self.root, parent, is_cut: self.is_cut, context, events }]).collect()
+    }
+}
+
+impl Submission<'_> {
+    /// The id of the trace, if it has a distributed context.
+    fn trace(&self) -> Option<&str> {
+        self.context.map(|context| &*context.trace)
+    }
+}
+
+/// The bodies of a submission.
 #[derive(Clone, Debug)]
 pub struct Bodies {
     /// Definitions for the trace; empty if all were sent before.
@@ -86,27 +138,35 @@ impl Jvm {
         let left = left.max(1);
         // The local tracer of gen1 sends no exception twice, and the documented dialect cannot.
         let passes = self.dialect == Dialect::Gen2 || self.dialect == Dialect::Gen1 && self.is_streaming;
-        let mut visit = Visit::new(&mut self.rng, left, passes, self.dialect != Dialect::Gen2);
+        let is_local = !self.is_streaming;
+        let mut visit = Visit::new(&mut self.rng, left, passes, is_local);
         let root = visit.call_tree(unix_nanos);
         let events = left - visit.left;
         let is_cut = self.dialect == Dialect::Gen1 && self.is_streaming && self.rng.one_in(CUT);
-        let parent = self.rng.one_in(3).then(|| self.rng.next() as i64);
-        Trace { root, events, is_cut, span_ids: (self.rng.next() as i64 | 1, parent) }
+        let has_context = self.dialect == Dialect::Gen2 && self.rng.one_in(2);
+        let context = has_context
+            .then(|| Context { trace: self.uuid(), parent: self.rng.one_in(2).then(|| self.rng.next() as i64) });
+        Trace { root, events, is_cut, is_local, context }
     }
 
-    /// The bodies of a trace, as CBOR.
-    pub fn bodies(&mut self, trace: &Trace) -> Bodies {
+    /// The bodies of a submission, as CBOR.
+    pub fn bodies(&mut self, submission: &Submission<'_>) -> Bodies {
+        let ids = match submission.context {
+            Some(_) => Ids::Of(submission.parent),
+            // An agent without a distributed context takes other ids for each copy.
+            None => Ids::Random(&mut self.rng),
+        };
         let mut writer = Writer {
             dialect: self.dialect,
             is_streaming: self.is_streaming,
             symbols: &mut self.symbols,
             behind_nanos: self.behind_nanos,
-            span_ids: trace.span_ids,
+            ids,
             cuts: Vec::new(),
         };
         let mut whole = Vec::new();
-        writer.trace(&trace.root, &mut whole);
-        let cuts = if trace.is_cut { std::mem::take(&mut writer.cuts) } else { Vec::new() };
+        writer.trace(submission.call, &mut whole);
+        let cuts = if submission.is_cut { std::mem::take(&mut writer.cuts) } else { Vec::new() };
         let mut parts = Vec::new();
         for cut in cuts.into_iter().rev() {
             parts.push(whole.split_off(cut));

@@ -54,6 +54,7 @@ pub(super) static METHODS: [Method; 16] = [
     method("shop.Cache", "get", "(Ljava/lang/Object;)Ljava/lang/Object;", &[]),
     Method {
         fails_with: Some(("java.io.IOException", "connection reset by peer")),
+        begins: Some("GATEWAY"),
         ..method("shop.net.Client", "post", "(Ljava/net/URI;[B)I", &[])
     },
     method("shop.Price", "rounded", "()Ljava/math/BigDecimal;", &[]),
@@ -67,6 +68,8 @@ const JDBC: &str = "org.h2.jdbc.JdbcPreparedStatement";
 const ROOTS: u64 = 4;
 /// One of this many calls fails, of those that can fail.
 const FAILURES: u64 = 60;
+/// A local tracer submits an inner trace by itself if it takes this long (`tracer.min.trace.time`).
+const MIN_TRACE_NANOS: u64 = 200_000;
 
 /// One call.
 #[derive(Clone, Debug)]
@@ -78,11 +81,15 @@ pub(super) struct Call {
     /// The number of instrumented calls, including this one and those that the agent left out.
     pub(super) calls: u64,
     pub(super) attributes: Vec<(&'static str, AttributeValue)>,
-    /// Attributes of the enclosing trace of a type, or of any type (`None`).
-    pub(super) upward: Option<(Option<&'static str>, &'static str, AttributeValue)>,
+    pub(super) upward: Option<Upward>,
     pub(super) children: Vec<Call>,
     pub(super) thrown: Option<Thrown>,
+    /// The span id of the trace that it begins, in a distributed context.
+    pub(super) span: i64,
 }
+
+/// An attribute of the enclosing trace of a type, or of any type (`None`).
+type Upward = (Option<&'static str>, &'static str, AttributeValue);
 
 /// The exception that ended a call.
 #[derive(Clone, Debug)]
@@ -120,15 +127,16 @@ pub(super) struct Visit<'a> {
     pub(super) left: u64,
     /// Whether callers through which an exception passes also log it.
     pub(super) passes: bool,
-    /// Whether traces may nest.
-    pub(super) nests: bool,
+    /// Whether inner traces are submitted by themselves, too.
+    pub(super) is_local: bool,
     path: Vec<usize>,
-    exceptions: u64,
+    /// The exception that was thrown last.
+    thrown: Option<Exception>,
 }
 
 impl<'a> Visit<'a> {
-    pub(super) fn new(rng: &'a mut Rng, left: u64, passes: bool, nests: bool) -> Self {
-        Visit { rng, left, passes, nests, path: Vec::new(), exceptions: 0 }
+    pub(super) fn new(rng: &'a mut Rng, left: u64, passes: bool, is_local: bool) -> Self {
+        Visit { rng, left, passes, is_local, path: Vec::new(), thrown: None }
     }
 
     /// The call tree of a visit that ends at `end_nanos`. At least one event must be left.
@@ -136,6 +144,9 @@ impl<'a> Visit<'a> {
         let root = self.rng.below(ROOTS) as usize;
         let mut call = self.call(root, 0);
         let duration = call.end_nanos;
+        if self.is_local {
+            call.resolve_upward();
+        }
         shift(&mut call, end_nanos.saturating_sub(duration));
         call
     }
@@ -155,10 +166,11 @@ impl<'a> Visit<'a> {
             upward: None,
             children: Vec::new(),
             thrown: None,
+            span: self.rng.next() as i64 | 1,
         };
-        if method == 7 && self.nests && self.rng.one_in(3) {
+        if method == 7 && self.rng.one_in(3) {
             call.upward = Some((Some("HTTP"), "order", AttributeValue::Int(self.rng.below(100_000) as i64)));
-        } else if method == 6 && self.nests {
+        } else if method == 6 {
             call.upward = Some((None, "cart.items", AttributeValue::Int(self.rng.below(15) as i64)));
         }
         'calls: for &(callee, most) in known.calls {
@@ -170,12 +182,17 @@ impl<'a> Visit<'a> {
                 now = child.end_nanos + self.rng.below(20_000);
                 call.calls += child.calls;
                 let passed = child.thrown.as_ref().map(Thrown::id);
+                let is_submitted = self.is_local && child.is_submitted();
                 call.children.push(child);
                 if let Some(id) = passed {
                     // A caller that catches it continues.
-                    if self.passes && self.left > 0 && !self.rng.one_in(4) {
+                    if (self.passes || is_submitted) && self.left > 0 && !self.rng.one_in(4) {
                         self.left -= 1;
-                        call.thrown = Some(Thrown::Passed { id });
+                        // The tracer does not recognise an exception that it submitted before, so it sends it again.
+                        let again = self.thrown.clone().filter(|_| is_submitted);
+                        call.thrown = Some(again.map_or(Thrown::Passed { id }, |thrown| {
+                            Thrown::New(Exception { id: self.rng.below(1 << 31) | 1, ..thrown })
+                        }));
                         break 'calls;
                     }
                 }
@@ -185,12 +202,13 @@ impl<'a> Visit<'a> {
             && self.rng.one_in(FAILURES)
         {
             self.left -= 1;
-            self.exceptions += 1;
             let line = |rng: &mut Rng| if rng.one_in(9) { -1 } else { 20 + rng.below(700) as i64 };
             let stack = self.path.iter().rev().map(|method| (*method, line(self.rng))).collect();
             // Like the identity hash of real agents: 31 bits.
             let id = self.rng.below(1 << 31) | 1;
-            call.thrown = Some(Thrown::New(Exception { id, class, message, stack }));
+            let exception = Exception { id, class, message, stack };
+            self.thrown = Some(exception.clone());
+            call.thrown = Some(Thrown::New(exception));
         }
         call.end_nanos = now + 1 + self.rng.below(400_000);
         self.path.pop();
@@ -231,9 +249,46 @@ impl<'a> Visit<'a> {
 }
 
 impl Call {
-    /// The type of the trace that starts here; only the outermost call starts one if traces may not nest.
-    pub(super) fn begins(&self, is_root: bool, nests: bool) -> Option<&'static str> {
-        METHODS[self.method].begins.filter(|_| is_root || nests)
+    /// The type of the trace that begins here.
+    pub(super) fn begins(&self) -> Option<&'static str> {
+        METHODS[self.method].begins
+    }
+
+    /// Whether a local tracer submits it as a trace by itself.
+    pub(super) fn is_submitted(&self) -> bool {
+        self.begins().is_some() && self.end_nanos - self.start_nanos >= MIN_TRACE_NANOS
+    }
+
+    /// The number of its records and exceptions, without those of inner traces that are submitted by themselves.
+    pub(super) fn events(&self) -> u64 {
+        let inner = self.children.iter().filter(|child| !child.is_submitted()).map(Call::events);
+        1 + u64::from(self.has_failed()) + inner.sum::<u64>()
+    }
+
+    /// The inner traces that a local tracer submits by themselves, in the order in which they end, each with the span of the
+    /// trace that encloses it. `outer` is that of the trace that encloses this call.
+    pub(super) fn submitted<'a>(&'a self, outer: Option<i64>, into: &mut Vec<(&'a Call, Option<i64>)>) {
+        let outer = if self.begins().is_some() { Some(self.span) } else { outer };
+        for child in &self.children {
+            child.submitted(outer, into);
+            if child.is_submitted() {
+                into.push((child, outer));
+            }
+        }
+    }
+
+    /// Puts upward attributes on the traces that they belong to, as local tracers do. Returns those without one.
+    fn resolve_upward(&mut self) -> Vec<Upward> {
+        let mut open: Vec<Upward> = self.children.iter_mut().flat_map(Call::resolve_upward).collect();
+        open.extend(self.upward.take());
+        let Some(own) = self.begins() else { return open };
+        let (here, open): (Vec<_>, Vec<_>) =
+            open.into_iter().partition(|(kind, ..)| kind.is_none_or(|kind| kind == own));
+        for (_, key, value) in here {
+            self.attributes.retain(|(known, _)| *known != key);
+            self.attributes.push((key, value));
+        }
+        open
     }
 
     /// Whether an exception left the call.

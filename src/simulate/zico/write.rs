@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use ciborium::Value;
 
+use super::super::rng::Rng;
 use super::Dialect;
 use super::shop::{AttributeValue, Call, Exception, METHODS, Thrown};
 
@@ -73,29 +74,53 @@ pub(super) struct Writer<'a> {
     pub(super) symbols: &'a mut Symbols,
     /// Subtracted from the calendar time, this gives the agent's monotonic clock.
     pub(super) behind_nanos: u64,
-    /// gen2: the number of spans of the trace.
-    pub(super) span_ids: (i64, Option<i64>),
+    pub(super) ids: Ids<'a>,
     /// The ends of inner traces: places where the trace may be divided.
     pub(super) cuts: Vec<usize>,
+}
+
+/// The span ids of begins (gen2).
+pub(super) enum Ids<'a> {
+    /// Those of the distributed context; a begin names the enclosing span, which is this one of the outermost begin.
+    Of(Option<i64>),
+    /// Other ones with each copy.
+    Random(&'a mut Rng),
 }
 
 /// Nanoseconds per tick.
 const TICK_NANOS: u64 = 1 << 16;
 const MASK_40: u64 = (1 << 40) - 1;
+/// Flags of traces (gen2, section 2.4): those of every trace, of one that was submitted, of one that failed.
+const DEFAULT_FLAGS: u64 = 0x0108;
+const SENT: u64 = 0x2000;
+const FAILED: u64 = 0x1002;
 
 impl Writer<'_> {
     /// Appends the records of a trace to `out`.
     pub(super) fn trace(&mut self, root: &Call, out: &mut Vec<u8>) {
-        // Times of the local tracer of gen1 are relative to the start of the trace.
-        let is_local = self.dialect == Dialect::Gen1 && !self.is_streaming;
-        let origin = if is_local { root.start_nanos } else { self.behind_nanos };
-        let flags = if root.has_failed() { 0x310A } else { 0x2108 };
-        self.record(root, true, origin, flags, out);
+        let parent = if let Ids::Of(parent) = self.ids { parent } else { None };
+        let start = if self.is_local() { 0 } else { root.start_nanos.saturating_sub(self.behind_nanos) };
+        self.record(root, true, start, parent, 0, out);
     }
 
-    fn record(&mut self, call: &Call, is_root: bool, origin: u64, flags: u64, out: &mut Vec<u8>) {
+    /// The local tracer of gen1.
+    fn is_local(&self) -> bool {
+        self.dialect == Dialect::Gen1 && !self.is_streaming
+    }
+
+    /// A record that starts at `start` on the agent's clock. `parent` is the span of the enclosing begin, and `flags` are those
+    /// of its trace.
+    fn record(
+        &mut self,
+        call: &Call,
+        is_root: bool,
+        start: u64,
+        mut parent: Option<i64>,
+        mut flags: u64,
+        out: &mut Vec<u8>,
+    ) {
         let method = self.symbols.method(call.method, self.dialect);
-        let (start, end) = (call.start_nanos.saturating_sub(origin), call.end_nanos.saturating_sub(origin));
+        let end = start + (call.end_nanos - call.start_nanos);
         match self.dialect {
             Dialect::Gen2 => {
                 out.extend_from_slice(&[0xC3, 0x9F]);
@@ -111,16 +136,23 @@ impl Writer<'_> {
                 self.word(start / TICK_NANOS, method, out);
             }
         }
-        let begins = call.begins(is_root, self.dialect != Dialect::Gen2);
+        let begins = call.begins();
         if let Some(kind) = begins {
-            self.begin(kind, call, out);
-        }
-        if self.dialect == Dialect::Gen1 && !self.is_streaming && call.has_failed() {
-            out.extend_from_slice(&[0xCF, 0x08]);
+            parent = self.begin(kind, call, parent, out);
+            flags = DEFAULT_FLAGS
+                | if is_root || call.is_submitted() { SENT } else { 0 }
+                | if call.has_failed() { FAILED } else { 0 };
+            if self.is_local() && call.has_failed() {
+                out.extend_from_slice(&[0xCF, 0x08]);
+            }
         }
         self.attributes(call, out);
+        let mut elapsed = 0;
         for child in &call.children {
-            self.record(child, false, origin, flags, out);
+            // The local tracer of gen1 lays children back to back.
+            let after = if self.is_local() { elapsed } else { child.start_nanos - call.start_nanos };
+            self.record(child, false, start + after, parent, flags, out);
+            elapsed += child.end_nanos - child.start_nanos;
         }
         match &call.thrown {
             Some(Thrown::New(exception)) => self.exception(exception, out),
@@ -134,17 +166,25 @@ impl Writer<'_> {
         }
     }
 
-    fn begin(&mut self, kind: &'static str, call: &Call, out: &mut Vec<u8>) {
+    /// Writes a begin. Returns its span id, which inner begins name as their parent.
+    fn begin(&mut self, kind: &'static str, call: &Call, parent: Option<i64>, out: &mut Vec<u8>) -> Option<i64> {
         let clock = call.start_nanos / 1_000_000;
         let kind = self.symbols.string(kind, KEYWORD, self.dialect);
         let mut fields = vec![clock.into(), kind.into()];
+        let mut inner_parent = None;
         if self.dialect == Dialect::Gen2 {
-            let (span, parent) = self.span_ids;
-            fields.push(span.into());
-            fields.extend(parent.map(Value::from));
+            match &mut self.ids {
+                Ids::Of(_) => {
+                    fields.push(call.span.into());
+                    fields.extend(parent.map(Value::from));
+                    inner_parent = Some(call.span);
+                }
+                Ids::Random(rng) => fields.push((rng.next() as i64 | 1).into()),
+            }
         }
         let tag = if self.dialect == Dialect::Gen2 { 5 } else { 0x21 };
         tagged(tag, Value::Array(fields), out);
+        inner_parent
     }
 
     fn attributes(&mut self, call: &Call, out: &mut Vec<u8>) {

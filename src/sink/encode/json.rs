@@ -7,9 +7,9 @@ use super::escape::{push_json_escaped, push_short, push_string, push_string_cont
 use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push_u64};
 use super::time::{RepeatedTime, TimeFormat};
 use crate::event::{
-    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, Kind, LossView, Member, Members, MetricData,
-    MetricType, Origin, Position, Resource, ResourceValue, SampleView, Severity, SpanData, Status, Temporality,
-    TextView, ValueView,
+    AttributeView, Attributes, DataView, EventView, FrameView, KeyView, Kind, Link, LossView, Member, Members,
+    MetricData, MetricType, Origin, Position, Resource, ResourceValue, SampleView, Severity, SpanData, Status,
+    Temporality, TextView, ValueView,
 };
 
 /// Encodes events as JSON lines; caches the last times.
@@ -28,7 +28,7 @@ impl JsonEncoder {
         self.push_header(out, event);
         match event.data() {
             DataView::Log { severity, body } => push_log(out, severity, body),
-            DataView::Span(span) => self.push_span(out, span),
+            DataView::Span(span) => self.push_span(out, span, event.links()),
             DataView::Metric(metric) => self.push_metric(out, metric),
             DataView::Sample(sample) => push_sample(out, sample),
             DataView::Loss(loss) => push_loss(out, loss),
@@ -65,7 +65,7 @@ impl JsonEncoder {
         }
     }
 
-    fn push_span(&mut self, out: &mut Vec<u8>, span: &SpanData) {
+    fn push_span(&mut self, out: &mut Vec<u8>, span: &SpanData, links: impl ExactSizeIterator<Item = Link>) {
         push(out, b",\"span\":{\"trace_id\":\"");
         push_hex(out, &span.trace_id.0);
         push(out, b"\",\"span_id\":\"");
@@ -91,6 +91,11 @@ impl JsonEncoder {
                 Status::Error => b",\"status\":\"error\"}",
             },
         );
+        if links.len() > 0 {
+            out.pop();
+            push_links(out, links);
+            push(out, b"}");
+        }
     }
 
     fn push_metric(&mut self, out: &mut Vec<u8>, metric: &MetricData) {
@@ -121,6 +126,18 @@ impl JsonEncoder {
         }
         push(out, b"}");
     }
+}
+
+fn push_links(out: &mut Vec<u8>, links: impl Iterator<Item = Link>) {
+    push(out, b",\"links\":[");
+    for link in links {
+        push(out, b"{\"trace_id\":\"");
+        push_hex(out, &link.trace_id.0);
+        push(out, b"\",\"span_id\":\"");
+        push_hex(out, &link.span_id.0);
+        push(out, b"\"},");
+    }
+    close(out, b']');
 }
 
 fn push_log(out: &mut Vec<u8>, severity: Severity, body: Option<ValueView<'_>>) {

@@ -44,6 +44,12 @@ pub fn encode(event: EventView<'_>, out: &mut Vec<u8>) {
     }
     if let DataView::Span(span) = event.data() {
         push_ids(out, span);
+        for link in event.links() {
+            push(out, " link=");
+            push_hex(out, &link.trace_id.0);
+            push(out, "/");
+            push_hex(out, &link.span_id.0);
+        }
     }
     push_origin(out, event);
 }

@@ -5,8 +5,8 @@
 //! in memory, to be written by a later `flush` or `tick`; other files are written meanwhile. A fault that no retry can
 //! remove (the path is a directory, a name is too long) drops the events of that file, and they count as failed.
 //!
-//! The parts: [`File`] is the sink; `outputs` has its files, for each the encoded records that wait, a `live` file and its
-//! `trouble`; `disk` forces data and names to the disk; `template` chooses the file, `names` the names of finished
+//! The parts: [`File`] is the sink; `outputs` has its files, each an `output` with the encoded records that wait, a `live` file
+//! and its `trouble`; `disk` forces data and names to the disk; `template` chooses the file, `names` the names of finished
 //! ones; `tail` repairs torn ends; `tidy` and `compress` maintain finished files.
 
 mod compress;
@@ -14,6 +14,7 @@ mod disk;
 mod live;
 mod names;
 mod options;
+mod output;
 mod outputs;
 mod tail;
 mod template;

@@ -1,27 +1,24 @@
 //! Which events go to which file, what waits to be written, and which files are open. Everything here blocks.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use super::disk::Disk;
-use super::live::Live;
-use super::options::{CROWDED_BYTES, Compression, Fsync, KEPT_BYTES, MAX_HELD_BYTES, MAX_OPEN, Options};
+use super::options::{CROWDED_BYTES, Fsync, KEPT_BYTES, MAX_HELD_BYTES, MAX_OPEN, Options};
+use super::output::{Context, Output, wall_clock};
 use super::template::Template;
 use super::tidy;
 use super::trouble::Trouble;
 use crate::event::{Origin, UnixNanos};
 use crate::log_throttle::LogThrottle;
 use crate::sink::encode::Encoder;
-use crate::sink::records::Records;
 use crate::sink::{Selection, SinkFault, Unwritten};
 
 /// Reports that directories cannot be listed.
 static UNTIDY: LogThrottle = LogThrottle::new();
-/// Reports a fault of a file that another process has moved or removed.
-static ABANDONED: LogThrottle = LogThrottle::new();
 
 /// The state of a file sink.
 #[derive(Debug)]
@@ -48,21 +45,6 @@ pub(super) struct Outputs {
     to_compress: Vec<PathBuf>,
     /// Batches that are not written, for the next report to the worker.
     unwritten: Unwritten,
-}
-
-/// One expansion of the template.
-#[derive(Debug)]
-struct Output {
-    path: PathBuf,
-    /// The newest event taken, and a connection that it came from.
-    observed: UnixNanos,
-    origin: Arc<Origin>,
-    records: Records,
-    /// Numbers of the batches whose records wait here.
-    batches: Vec<u64>,
-    live: Option<Live>,
-    last_write: u64,
-    trouble: Option<Trouble>,
 }
 
 impl Outputs {
@@ -100,15 +82,15 @@ impl Outputs {
             let origin = event.origin();
             let index = match current {
                 Some((of, index)) if Arc::ptr_eq(of, origin) => index,
-                _ => self.output_for(origin, observed, events.number()),
+                _ => self.output_for(origin, observed),
             };
             current = Some((origin, index));
             let output = &mut self.outputs[index];
             if output.is_dropping() {
-                self.unwritten.failed.insert(events.number());
+                *self.unwritten.failed.entry(events.number()).or_default() += 1;
                 continue;
             }
-            let bytes = output.records.push(&mut self.encoder, event);
+            let bytes = output.push(&mut self.encoder, event, events.number());
             match output.trouble {
                 Some(_) => self.held_bytes += bytes,
                 None => self.waiting_bytes += bytes,
@@ -116,29 +98,17 @@ impl Outputs {
         }
     }
 
-    /// The index of the output for events of this origin, which notes that it gets some of this batch.
-    fn output_for(&mut self, origin: &Arc<Origin>, observed: UnixNanos, batch: u64) -> usize {
+    /// The index of the output for events of this origin.
+    fn output_for(&mut self, origin: &Arc<Origin>, observed: UnixNanos) -> usize {
         let path = self.template.expand(observed, origin.protocol, &origin.listener);
         let index = self.outputs.iter().position(|output| output.path == path).unwrap_or_else(|| {
-            self.outputs.push(Output {
-                path,
-                observed,
-                origin: origin.clone(),
-                records: Records::default(),
-                batches: Vec::new(),
-                live: None,
-                last_write: 0,
-                trouble: None,
-            });
+            self.outputs.push(Output::new(path, observed, origin.clone()));
             self.outputs.len() - 1
         });
         let output = &mut self.outputs[index];
         output.observed = output.observed.max(observed);
         if !Arc::ptr_eq(&output.origin, origin) {
             output.origin = origin.clone();
-        }
-        if !output.is_dropping() && output.batches.last() != Some(&batch) {
-            output.batches.push(batch);
         }
         index
     }
@@ -170,7 +140,10 @@ impl Outputs {
 
     /// Which batches are not written after a flush or tick, and why.
     pub(super) fn take_unwritten(&mut self) -> Unwritten {
-        let held = self.outputs.iter().flat_map(|output| &output.batches).copied().collect::<BTreeSet<_>>();
+        let mut held = BTreeMap::new();
+        for (number, events) in self.outputs.iter().flat_map(Output::unwritten) {
+            *held.entry(number).or_default() += events;
+        }
         let is_crowded = self.held_bytes > CROWDED_BYTES;
         Unwritten { held, is_crowded, ..std::mem::take(&mut self.unwritten) }
     }
@@ -307,191 +280,10 @@ impl Outputs {
     }
 }
 
-/// What an output needs of the sink.
-struct Context<'a> {
-    options: &'a Options,
-    disk: &'a mut Disk,
-    unwritten: &'a mut Unwritten,
-}
-
-impl Output {
-    /// Whether records wait, or are written and not known to be on the disk as `fsync` asks for.
-    fn has_work(&self) -> bool {
-        !self.records.is_empty() || !self.batches.is_empty()
-    }
-
-    /// Whether its events are dropped: it cannot be written, and its next try is not due.
-    fn is_dropping(&self) -> bool {
-        self.trouble.as_ref().is_some_and(|trouble| trouble.is_permanent() && !trouble.is_due())
-    }
-
-    /// Writes what waits, or notes why not; returns whether a file was finished on the way.
-    fn flush(&mut self, context: &mut Context<'_>, write: u64) -> bool {
-        self.last_write = write;
-        let mut finished = false;
-        match self.write(context, &mut finished) {
-            Ok(()) => {
-                self.batches.clear();
-                self.trouble = None;
-            }
-            Err((action, error)) => {
-                let trouble = Trouble::after(self.trouble.as_ref(), &error);
-                let fault = Some(fault(action, &self.path, error));
-                if trouble.is_permanent() {
-                    context.unwritten.failed.extend(self.batches.drain(..));
-                    context.unwritten.failed_fault = fault;
-                    self.records.clear();
-                    // What of it is in the file already ends after a whole record, or is cut when the file is opened.
-                    self.live = None;
-                } else {
-                    context.unwritten.held_fault = fault;
-                }
-                self.trouble = Some(trouble);
-            }
-        }
-        finished
-    }
-
-    fn write(&mut self, context: &mut Context<'_>, finished: &mut bool) -> Result<(), (&'static str, io::Error)> {
-        while !self.records.is_empty() {
-            if self.live.as_mut().is_some_and(|live| !live.is_in_place()) {
-                self.abandon(context);
-            }
-            let live = match &mut self.live {
-                Some(live) => live,
-                None => {
-                    let opened = Live::open(&self.path, context.options, context.disk);
-                    self.live.insert(opened.map_err(|error| ("write", error))?)
-                }
-            };
-            let room = match context.options.rotate_bytes {
-                0 => usize::MAX,
-                most => usize::try_from(most.saturating_sub(live.len())).unwrap_or(usize::MAX),
-            };
-            let chunk = match self.records.whole_within(room) {
-                0 if live.len() == 0 => self.records.first(),
-                0 => {
-                    self.finish(context).map_err(|error| ("rotate", error))?;
-                    *finished = true;
-                    continue;
-                }
-                chunk => chunk,
-            };
-            let appended = live.append(&mut self.records, chunk, context.disk);
-            if appended.is_err() && context.options.fsync == Fsync::Always && !live.is_torn() {
-                // A descriptor on which a sync failed is not used again.
-                self.live = None;
-            }
-            appended.map_err(|error| ("write", error))?;
-        }
-        // Names of new files and directories that an earlier call could not force to the disk.
-        context.disk.sync_directories_of(&self.path).map_err(|error| ("sync the directory of", error))
-    }
-
-    /// Does what is due; returns whether the file was finished.
-    fn tick(
-        &mut self,
-        context: &mut Context<'_>,
-        template: &Template,
-        now: UnixNanos,
-        sync_is_due: bool,
-    ) -> Result<bool, SinkFault> {
-        let Some(live) = &mut self.live else { return Ok(false) };
-        if !live.is_in_place() {
-            self.abandon(context);
-            return Ok(false);
-        }
-        let rotate_interval = context.options.rotate_interval;
-        let interval_is_over = !rotate_interval.is_zero() && live.opened().elapsed() >= rotate_interval;
-        // An event may be a little ahead of the clock when the clock was set back; then the date is in the future.
-        let date_is_over = now > self.observed && !template.is_current(&self.path, now);
-        let compresses = context.options.compression != Compression::None;
-        if live.len() > 0 && (interval_is_over || date_is_over && compresses) {
-            self.finish(context).map_err(|error| fault("rotate", &self.path, error))?;
-            return Ok(true);
-        }
-        if date_is_over {
-            self.close(context)?;
-            return Ok(true);
-        }
-        if sync_is_due {
-            self.sync(context);
-            let synced = context.disk.sync_directories_of(&self.path);
-            synced.map_err(|error| fault("sync the directory of", &self.path, error))?;
-        }
-        Ok(false)
-    }
-
-    fn finish(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        self.settle(context)?;
-        if let Some(live) = &mut self.live {
-            live.finish(wall_clock(), context.disk)?;
-        }
-        self.live = None;
-        Ok(())
-    }
-
-    fn close(&mut self, context: &mut Context<'_>) -> Result<(), SinkFault> {
-        self.settle(context).map_err(|error| fault("close", &self.path, error))?;
-        self.live = None;
-        Ok(())
-    }
-
-    /// Prepares the file for being closed: nothing half-written, and on the disk if `fsync` asks for that at all.
-    fn settle(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        if let Some(live) = &mut self.live {
-            live.cut()?;
-        }
-        if context.options.fsync != Fsync::Never {
-            self.sync(context);
-        }
-        Ok(())
-    }
-
-    /// Forces what was written to the disk. When that fails, the system may have dropped what was written since the last
-    /// successful sync, and a second sync could succeed all the same. So the bytes are written again through a new
-    /// descriptor; when that fails, too, their events are reported as lost. Either way the file is opened again for
-    /// the next write.
-    fn sync(&mut self, context: &mut Context<'_>) {
-        let Some(live) = self.live.as_mut().filter(|live| live.is_dirty()) else { return };
-        let Err(error) = live.sync(context.disk) else { return };
-        match live.rewrite_unsynced(context.disk) {
-            Ok(()) => {
-                tracing::warn!(path = %self.path.display(), %error, "fsync failed; the events were written again");
-            }
-            Err(_) => {
-                if live.unsynced_records() > 0 {
-                    context.unwritten.lost.push((self.origin.clone(), live.unsynced_records()));
-                }
-                context.unwritten.lost_fault = Some(fault("sync", &self.path, error));
-            }
-        }
-        self.live = None;
-    }
-
-    /// Closes a file that another process has moved or removed. A fault is only logged: there is nothing to retry.
-    fn abandon(&mut self, context: &mut Context<'_>) {
-        if let Err(fault) = self.close(context)
-            && let Some(suppressed) = ABANDONED.permit()
-        {
-            tracing::warn!(%fault, suppressed, "a file was moved or removed while it was being written");
-        }
-        self.live = None;
-    }
-}
-
-fn fault(action: &str, path: &Path, source: io::Error) -> SinkFault {
-    SinkFault { action: format!("{action} {}", path.display()), source }
-}
-
-fn wall_clock() -> UnixNanos {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    UnixNanos(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::disk::faults;
+    use super::super::options::Compression;
     use super::*;
     use crate::event::{BatchBuilder, Header, Origin, Position, Severity};
     use crate::sink::Kinds;

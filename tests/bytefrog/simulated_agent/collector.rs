@@ -100,6 +100,14 @@ impl Collector {
         panic!("no heartbeat in mode {}", char::from(mode));
     }
 
+    /// Waits until the agent has loaded a class: it is settled.
+    pub(crate) async fn settled(&mut self) {
+        let is_class = |message: &Message| (40..=42).contains(&message.kind);
+        while !self.messages_received.iter().any(is_class) {
+            assert!(self.next().await.is_some(), "no class was loaded");
+        }
+    }
+
     /// Accepts one data connection and answers its hello with these bytes.
     pub(crate) async fn accept(&mut self, answer: &[u8]) -> TcpStream {
         let (mut stream, _) = self.listener.accept().await.unwrap();

@@ -32,7 +32,7 @@ async fn commanded(version: u8, commands: &[&[u8]]) -> (String, Vec<walk::Messag
     let conversation = async {
         let mut collector = collector.await;
         collector.start(1).await;
-        collector.heartbeat(b'T').await;
+        collector.settled().await;
         for command in commands {
             collector.send(command).await;
         }
@@ -169,6 +169,65 @@ async fn refused_or_unanswered_data_connections_are_noticed() {
         let ((sent, _), ()) = join!(run_alone(to, hasty, 1, 1_000, pending()), conversation);
         assert_says(&sent.unwrap_err().to_string(), expected);
     }
+}
+
+/// Lets the agent open its data connections; then the collector closes everything while the program is traced.
+async fn abandoned(options: Options) -> String {
+    let (to, collector) = Collector::bind(options.version).await;
+    let conversation = async {
+        let mut collector = collector.await;
+        collector.send(&configuration(options.version, 20, 1, 1)).await;
+        collector.send(START).await;
+        drop(collector.accept(&[31]).await);
+        while collector.next().await.is_some() {}
+    };
+    let ((sent, _), ()) = join!(run_alone(to, options, 1, u64::MAX, pending()), conversation);
+    sent.unwrap_err().to_string()
+}
+
+#[tokio::test]
+async fn a_data_connection_that_is_closed_while_there_are_events_hangs_the_program_or_loses_them() {
+    for version in 1..=4 {
+        let error = abandoned(options(version)).await;
+        assert_says(&error, "the program would have hung: a data connection broke before all buffers were sent");
+        let kills = Options { error_handling_fails: false, ..options(version) };
+        assert_says(
+            &abandoned(kills).await,
+            "the trace would have died: a data connection broke, and buffers are lost",
+        );
+    }
+}
+
+#[tokio::test]
+async fn control_that_is_lost_before_the_data_connections_are_open_hangs_the_program() {
+    for version in 1..=4 {
+        let (to, collector) = Collector::bind(version).await;
+        let conversation = async {
+            let mut collector = collector.await;
+            collector.send(&configuration(version, 20, 1, 1)).await;
+            collector.send(START).await;
+            drop(collector);
+        };
+        let slow = Options { start_up: Duration::from_millis(200), ..options(version) };
+        let ((sent, _), ()) = join!(run_alone(to, slow, 1, 1_000, pending()), conversation);
+        let expected = "the program would have hung: control was lost before the buffers existed";
+        assert_says(&sent.unwrap_err().to_string(), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_buffer_that_is_not_read_hangs_the_program() {
+    let (to, collector) = Collector::bind(2).await;
+    let conversation = async {
+        let mut collector = collector.await;
+        collector.send(&configuration(2, 20, 1, 1)).await;
+        collector.send(START).await;
+        let _unread = collector.accept(&[31]).await;
+        while collector.next().await.is_some() {}
+    };
+    let hasty = Options { timeout: Duration::from_secs(1), ..options(2) };
+    let ((sent, _), ()) = join!(run_alone(to, hasty, 1, u64::MAX, pending()), conversation);
+    assert_says(&sent.unwrap_err().to_string(), "the program would have hung: no buffer was read within 1s");
 }
 
 #[tokio::test]

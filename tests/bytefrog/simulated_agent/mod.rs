@@ -271,6 +271,7 @@ async fn modes_follow_commands_and_a_suspension_leaves_a_break_and_no_gap() {
             let mut collector = collector.await;
             collector.start(2).await;
             collector.heartbeat(b'T').await;
+            collector.settled().await;
             collector.send(SUSPEND).await;
             collector.heartbeat(b'S').await;
             collector.send(UNSUSPEND).await;
@@ -308,6 +309,7 @@ async fn a_paused_program_makes_no_calls() {
         let mut collector = collector.await;
         collector.start(1).await;
         collector.heartbeat(b'T').await;
+        collector.settled().await;
         collector.send(PAUSE).await;
         collector.heartbeat(b'P').await;
         collector.send(STOP).await;
@@ -327,6 +329,7 @@ async fn a_stop_ends_the_trace_in_order() {
             let mut collector = collector.await;
             collector.start(2).await;
             collector.heartbeat(b'T').await;
+            collector.settled().await;
             collector.send(STOP).await;
             let streams = collector.finish().await;
             (modes(&collector), streams)

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use tributary::event::{
-    BatchBuilder, Frame, Header, Loss, MetricData, MetricType, Number, Origin, Position, Reason, Resource,
-    ResourceValue, SampleData, Severity, SpanData, Status, Temporality, UnixNanos, Value, semconv,
+    BatchBuilder, Frame, Header, Link, Loss, MetricData, MetricType, Number, Origin, Position, Reason, Resource,
+    ResourceValue, SampleData, Severity, SpanData, SpanId, Status, Temporality, TraceId, UnixNanos, Value, semconv,
 };
 
-use super::{HEAD, TAIL, builder, header, json, json_loss, json_metric, span};
+use super::{HEAD, TAIL, builder, header, json, json_loss, json_metric, span, text};
 
 #[test]
 fn a_log_without_body_or_attributes_leaves_both_out() {
@@ -293,7 +293,7 @@ fn attributes_in_common_read_like_those_of_one_event_whether_one_has_them_or_man
         }
         let plain = plain.take();
         assert_eq!(json(&batch), json(&plain));
-        assert_eq!(super::text(&batch), super::text(&plain));
+        assert_eq!(text(&batch), text(&plain));
         assert!(json(&batch).contains(r#":0,"thread.id":7,"thread.name":"a \"quoted\" name"#));
     }
 }
@@ -316,4 +316,36 @@ fn a_run_is_encoded_again_for_every_batch() {
         assert_eq!(json(&builder.take()).matches(r#""attributes":{"thread.id":7}"#).count(), 2);
     }
     assert_eq!(made, 2);
+}
+
+#[test]
+fn a_span_shows_its_own_links() {
+    let mut builder = builder();
+    let link = |number| Link { trace_id: TraceId([number; 16]), span_id: SpanId([number; 8]) };
+    builder.event(header(semconv::DATADOG_SPAN)).linked_span(span(), [link(1), link(2)]);
+    builder.event(header(semconv::DATADOG_SPAN)).span(span());
+    builder.event(header(semconv::DATADOG_SPAN)).linked_span(span(), [link(3)]);
+    let batch = builder.take();
+    let shown = |number: usize| {
+        let line = json(&batch).lines().nth(number).unwrap().to_owned();
+        let start = line.find("\"status\"").unwrap();
+        line[start..line.find("},\"").unwrap_or(line.len())].to_owned()
+    };
+    let pair = |digits: &str| format!(r#"{{"trace_id":"{}","span_id":"{}"}}"#, digits.repeat(16), digits.repeat(8));
+    assert!(json(&batch).lines().next().unwrap().contains(&format!(
+        r#""status":"error","links":[{},{}]}},"#,
+        pair("01"),
+        pair("02")
+    )));
+    assert_eq!(shown(1), r#""status":"error""#);
+    assert!(json(&batch).lines().nth(2).unwrap().contains(&format!(r#""links":[{}]}},"#, pair("03"))));
+    let line = text(&batch);
+    let ends = [
+        "link=01010101010101010101010101010101/0101010101010101",
+        "link=02020202020202020202020202020202/0202020202020202",
+        "link=03030303030303030303030303030303/0303030303030303",
+    ];
+    for end in ends {
+        assert_eq!(line.matches(end).count(), 1, "{line}");
+    }
 }

@@ -41,7 +41,7 @@ impl Connection {
         Connection::of(socket.connect(server.address().unwrap()).await.unwrap())
     }
 
-    fn of(stream: TcpStream) -> Connection {
+    pub fn of(stream: TcpStream) -> Connection {
         stream.set_nodelay(true).unwrap();
         let local = stream.local_addr().unwrap();
         let (mut reader, writer) = stream.into_split();
@@ -126,7 +126,7 @@ impl Agent {
         Agent { version, control, configuration }
     }
 
-    /// A complete agent: started, with open data connections, in mode T and settled.
+    /// A complete agent: started, with open data connections, in mode T.
     pub async fn trace(server: &Server, version: u8) -> (Agent, Vec<Connection>) {
         let mut agent = Agent::connect(server, version).await;
         agent.control.send(&wire::heartbeat(b'I')).await;

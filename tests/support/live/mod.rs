@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 pub mod binary;
+pub mod custom;
 pub mod puppet;
 pub mod wire;
 

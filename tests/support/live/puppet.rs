@@ -18,6 +18,8 @@ pub enum Mood {
     Fail,
     Panic,
     Close,
+    /// A write waits until the mood changes.
+    StallWriting,
     /// The next write fails.
     FailWriting,
     /// The next write panics.
@@ -31,13 +33,15 @@ pub struct Strings(Arc<Shared>);
 struct Shared {
     mood: Mutex<Mood>,
     changed: Notify,
-    written: Mutex<Vec<Value>>,
+    /// Lines.
+    written: Mutex<Vec<Vec<u8>>>,
+    writes: Mutex<u64>,
     flushes: Mutex<u64>,
 }
 
 pub struct Puppet {
     strings: Strings,
-    waiting: Vec<Value>,
+    waiting: Vec<Vec<u8>>,
 }
 
 impl Strings {
@@ -46,6 +50,7 @@ impl Strings {
             mood: Mutex::new(mood),
             changed: Notify::new(),
             written: Mutex::default(),
+            writes: Mutex::default(),
             flushes: Mutex::default(),
         };
         Strings(Arc::new(shared))
@@ -63,11 +68,16 @@ impl Strings {
 
     /// The data that flushes have written.
     pub fn written(&self) -> Vec<Value> {
-        self.0.written.lock().unwrap().clone()
+        self.0.written.lock().unwrap().iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
 
     pub fn written_names(&self) -> Vec<String> {
         self.written().iter().map(|event| event["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// The number of batches that were to be written.
+    pub fn writes(&self) -> u64 {
+        *self.0.writes.lock().unwrap()
     }
 
     /// The number of attempts to flush data.
@@ -79,12 +89,12 @@ impl Strings {
         *self.0.mood.lock().unwrap()
     }
 
-    async fn while_stalled(&self) {
+    async fn while_mood(&self, stalls: Mood) {
         loop {
             let changed = self.0.changed.notified();
             let mut changed = std::pin::pin!(changed);
             changed.as_mut().enable();
-            if self.mood() != Mood::Stall {
+            if self.mood() != stalls {
                 return;
             }
             changed.await;
@@ -94,6 +104,8 @@ impl Strings {
 
 impl Sink for Puppet {
     async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
+        *self.strings.0.writes.lock().unwrap() += 1;
+        self.strings.while_mood(Mood::StallWriting).await;
         match self.strings.mood() {
             Mood::FailWriting => return Err(SinkError::Failed(fault())),
             Mood::PanicWriting => panic!("on purpose"),
@@ -103,7 +115,7 @@ impl Sink for Puppet {
         for event in events.events() {
             let mut line = Vec::new();
             encoder.encode(event, &mut line);
-            self.waiting.push(serde_json::from_slice(&line).unwrap());
+            self.waiting.push(line);
         }
         Ok(())
     }
@@ -113,13 +125,13 @@ impl Sink for Puppet {
             return Ok(());
         }
         *self.strings.0.flushes.lock().unwrap() += 1;
-        self.strings.while_stalled().await;
+        self.strings.while_mood(Mood::Stall).await;
         match self.strings.mood() {
             Mood::Retry => Err(SinkError::Retry(fault())),
             Mood::Fail | Mood::FailWriting => Err(SinkError::Failed(fault())),
             Mood::Panic | Mood::PanicWriting => panic!("on purpose"),
             Mood::Close => Err(SinkError::Closed),
-            Mood::Write | Mood::Stall => {
+            Mood::Write | Mood::Stall | Mood::StallWriting => {
                 self.strings.0.written.lock().unwrap().append(&mut self.waiting);
                 Ok(())
             }

@@ -26,6 +26,8 @@ pub struct Span {
     pub exceptions: Vec<String>,
     /// Its attributes; numbers in one form, so that 1 and 1.0 are the same.
     pub attributes: BTreeMap<String, String>,
+    /// The number of its links.
+    pub links: usize,
     /// Keys that several records set: the recorded results do not say which was the last, so they are not compared.
     pub uncompared: BTreeSet<String>,
 }
@@ -34,7 +36,7 @@ impl Span {
     fn new(content: &Value, attributes: &Map<String, Value>) -> Self {
         let attributes = attributes.iter().map(|(key, value)| (key.clone(), plain(value))).collect();
         let (around, exceptions) = (Vec::new(), Vec::new());
-        Span { content: plain(content), around, exceptions, attributes, uncompared: BTreeSet::new() }
+        Span { content: plain(content), around, exceptions, attributes, links: 0, uncompared: BTreeSet::new() }
     }
 
     /// Whether an event is the expected one.
@@ -47,24 +49,26 @@ impl Span {
             Some(id) => found.ends_with(&format!("\"zico.exception.id\":{id},\"zico.exception.ref\":true}}")),
             None => found == expected,
         };
-        (&self.content, &self.around) == (&expected.content, &expected.around)
+        (&self.content, &self.around, self.links) == (&expected.content, &expected.around, expected.links)
             && self.exceptions.len() == expected.exceptions.len()
             && self.exceptions.iter().zip(&expected.exceptions).all(is_same)
             && compared(self) == compared(expected)
     }
 }
 
-/// The gen2 traces that each session delivered before, by their identities.
+/// The traces that each session delivered before, by their identities.
 #[derive(Default)]
 pub struct Before {
     spans: BTreeSet<(String, String, String)>,
     moments: BTreeSet<(String, u64, u64)>,
+    /// Those of the local tracer of gen1 whose copies were not seen yet: clock, type, method; and ticks.
+    calls: Vec<([String; 3], u64)>,
 }
 
 /// The expected events of a body.
 pub struct Expected {
     pub spans: Vec<Span>,
-    /// Records and exceptions that were delivered before.
+    /// Records and exceptions of a body that was delivered before.
     pub duplicates: u64,
     /// The number of spans with undefined ids.
     pub unresolved: u64,
@@ -84,14 +88,39 @@ pub fn expected(decode: &Value, recorded: &Recorded, before: &mut Before) -> Exp
     let mut learnt = Before::default();
     let thrown = |index: usize| records[index]["exceptions"].as_array().map_or(0, Vec::len) as u64;
     let mut duplicates = 0;
+    let mut links = BTreeMap::<usize, usize>::new();
+    let is_local = records.first().is_some_and(|root| root["tstart"] == 0);
     for (index, record) in records.iter().enumerate() {
         let parent = record["parent"].as_u64().map(|parent| parent as usize);
         if parent.is_some_and(|parent| copies.contains(&parent)) {
             copies.insert(index);
-            duplicates += 1 + thrown(index);
+            if copies.contains(&0) {
+                duplicates += 1 + thrown(index);
+            }
             continue;
         }
-        let Some(begin) = record["begin"].as_object().filter(|_| is_gen2) else { continue };
+        let Some(begin) = record["begin"].as_object() else { continue };
+        if !is_gen2 {
+            // The recorded collector opened another session after a failure; ours keeps it.
+            let call = [begin["clock"].to_string(), begin["ttype_id"].to_string(), record["method"].to_string()];
+            let ticks =
+                record["tstop"].as_u64().zip(record["tstart"].as_u64()).map(|(stop, start)| stop.wrapping_sub(start));
+            let Some(ticks) = ticks.filter(|_| is_local) else { continue };
+            let original = before
+                .calls
+                .iter()
+                .position(|(known, known_ticks)| *known == call && (*known_ticks == ticks || known_ticks + 1 == ticks));
+            match (parent, original) {
+                (None, _) => learnt.calls.push((call, ticks)),
+                (Some(parent), Some(original)) => {
+                    before.calls.remove(original);
+                    copies.insert(index);
+                    *links.entry(parent).or_default() += 1;
+                }
+                (Some(_), None) => {}
+            }
+            continue;
+        }
         let own = begin.get("span").map(|span| (session.clone(), trace.clone(), span.as_str().unwrap().to_owned()));
         let own = own.filter(|_| is_usable(&trace));
         let moment = (
@@ -104,7 +133,10 @@ pub fn expected(decode: &Value, recorded: &Recorded, before: &mut Before) -> Exp
             || parent.is_some() && is_sent && before.moments.contains(&moment);
         if is_copy {
             copies.insert(index);
-            duplicates += 1 + thrown(index);
+            match parent {
+                Some(parent) => *links.entry(parent).or_default() += 1,
+                None => duplicates += 1 + thrown(index),
+            }
             continue;
         }
         learnt.spans.extend(own);
@@ -114,6 +146,7 @@ pub fn expected(decode: &Value, recorded: &Recorded, before: &mut Before) -> Exp
     }
     before.spans.extend(learnt.spans);
     before.moments.extend(learnt.moments);
+    before.calls.extend(learnt.calls);
     let mut upward = BTreeMap::<usize, Vec<&Value>>::new();
     for (index, record) in records.iter().enumerate() {
         for up in record["up_attrs"].as_array().into_iter().flatten() {
@@ -122,6 +155,8 @@ pub fn expected(decode: &Value, recorded: &Recorded, before: &mut Before) -> Exp
     }
     let own: Vec<_> =
         (0..records.len()).map(|index| content(index, records, upward.get(&index), decode, is_gen2)).collect();
+    // Deep records have many ancestors.
+    let digests: Vec<u64> = own.iter().map(|span| digest(&span.content)).collect();
     let mut unresolved = 0;
     let mut spans = Vec::new();
     for (index, record) in records.iter().enumerate() {
@@ -132,11 +167,12 @@ pub fn expected(decode: &Value, recorded: &Recorded, before: &mut Before) -> Exp
         let mut around = Vec::new();
         let mut parent = record["parent"].as_u64();
         while let Some(index) = parent {
-            around.push(digest(&own[index as usize].content));
+            around.push(digests[index as usize]);
             parent = records[index as usize]["parent"].as_u64();
         }
         let exceptions = exceptions(record, records);
-        spans.push(Span { exceptions, around, ..own[index].clone() });
+        let links = links.get(&index).copied().unwrap_or_default();
+        spans.push(Span { exceptions, around, links, ..own[index].clone() });
     }
     spans.sort();
     Expected { spans, duplicates, unresolved }
@@ -470,19 +506,21 @@ pub fn found(events: &[&Value]) -> Vec<Span> {
         });
         let none = Map::new();
         let attributes = event.get("attributes").map_or(&none, |attributes| attributes.as_object().unwrap());
-        let content = Span::new(&content, attributes);
+        let mut content = Span::new(&content, attributes);
+        content.links = span["links"].as_array().map_or(0, Vec::len);
         let id = span["span_id"].as_str().unwrap();
         let parent = span.get("parent_span_id").map(|parent| parent.as_str().unwrap());
-        assert!(own.insert(id, (content, parent)).is_none(), "two spans with the id {id}");
+        let digest = digest(&content.content);
+        assert!(own.insert(id, (content, parent, digest)).is_none(), "two spans with the id {id}");
     }
     let mut found: Vec<_> = own
         .iter()
-        .map(|(id, (content, parent))| {
+        .map(|(id, (content, parent, _))| {
             let mut around = Vec::new();
             let mut parent = *parent;
             // A root may have a parent in another process.
-            while let Some((content, next)) = parent.and_then(|id| own.get(id)) {
-                around.push(digest(&content.content));
+            while let Some((_, next, digest)) = parent.and_then(|id| own.get(id)) {
+                around.push(*digest);
                 parent = *next;
             }
             Span { exceptions: logs.remove(id).unwrap_or_default(), around, ..content.clone() }

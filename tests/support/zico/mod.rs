@@ -13,6 +13,9 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+/// The conversation with 100,000 nested records, whose events take long to compare.
+pub const DEEPEST: &str = "hostile-gen2-depth-100k";
+
 pub fn data() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/zico")
 }

@@ -9,7 +9,7 @@ use tributary::event::{Batch, Origin, UnixNanos};
 use tributary::memory::MemoryBudget;
 use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::zico::{Options, ZicoExchange};
-use tributary::protocol::{Exchange, Head, Now, Protocol, Request, Response};
+use tributary::protocol::{Exchange, Head, Now, Protocol, Request, RequestOutcome, Response, Work};
 use tributary::sink::encode::{Encoder, Format};
 use tributary::zico_store::{Store, StoreOptions};
 
@@ -88,6 +88,25 @@ impl Offline {
         }
     }
 
+    /// A request whose events no sink takes. Returns the status of the answer.
+    pub fn ask_undelivered(&mut self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> u16 {
+        let now = self.now();
+        let request = self.request(path, headers, body);
+        let mut work = self.exchange.work(request, None, now);
+        let mut out = tributary::protocol::Output::new(tributary::event::BatchBuilder::new(self.origin()));
+        while work.step(now, &mut out) == tributary::protocol::Flow::Again {
+            out.batch.take();
+        }
+        work.respond(RequestOutcome::Failed, now).status
+    }
+
+    fn request(&mut self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Request {
+        self.requests += 1;
+        let headers = headers.iter().map(|(name, value)| (name.to_lowercase(), value.as_bytes().to_vec())).collect();
+        let head = Head { method: "POST".to_owned(), target: path.to_owned(), headers };
+        Request { head, body: body.to_vec().into(), number: self.requests }
+    }
+
     pub fn ask_taking(
         &mut self,
         path: &str,
@@ -95,10 +114,7 @@ impl Offline {
         body: &[u8],
         take: &mut impl FnMut(Batch),
     ) -> (Response, Option<String>) {
-        self.requests += 1;
-        let headers = headers.iter().map(|(name, value)| (name.to_lowercase(), value.as_bytes().to_vec())).collect();
-        let head = Head { method: "POST".to_owned(), target: path.to_owned(), headers };
-        let request = Request { head, body: body.to_vec().into(), number: self.requests };
+        let request = self.request(path, headers, body);
         decode::answer(&self.exchange, request, self.origin(), &self.counters, self.now(), take)
     }
 

@@ -1,0 +1,313 @@
+//! A daemon that stops, and a listener that changes or goes, harm no traced program and lose none of its events.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::bytefrog_support::agent::{Agent as Puppet, Connection};
+use crate::bytefrog_support::configuration::CollectorMessage;
+use crate::bytefrog_support::{daemon, wire};
+use crate::live::{Daemon, Stopped, config, losses, within};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tokio::{io::AsyncWriteExt, net::TcpStream};
+use tributary::protocol::bytefrog::AgentStatus;
+use tributary::simulate::bytefrog::Options;
+use tributary::simulate::{Agent, Amount, Plan, Sent, run};
+
+/// No time limit passes, however busy the machine is.
+const PATIENT: &str = "unresolved_wait = \"5m\"\nreorder_window = \"5m\"\nheartbeat_interval = \"100ms\"";
+
+/// An address that was free a moment ago.
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn listener(address: SocketAddr, options: &str) -> String {
+    format!("[listeners.test]\nprotocol = \"bytefrog\"\nlisten = \"{address}\"\n{PATIENT}\n{options}\n")
+}
+
+/// Agents of every version, with both ways in which their handling of errors goes.
+fn agents() -> impl Iterator<Item = Options> {
+    let handling = [true, false];
+    (1..=4).flat_map(move |version| {
+        handling.map(|error_handling_fails| Options { version, error_handling_fails, ..Options::default() })
+    })
+}
+
+/// An agent that has not opened its data connections when the daemon stops.
+fn slow(options: Options) -> Options {
+    Options { start_up: Duration::from_millis(400), ..options }
+}
+
+/// A program that runs until its tracing is stopped.
+fn traced(to: SocketAddr, options: Options) -> JoinHandle<io::Result<Sent>> {
+    let plan = Plan { to, amount: Amount::Events(u64::MAX), rate: Some(20_000), connections: 1, seed: 5 };
+    tokio::spawn(run(Agent::Bytefrog(options), plan, std::future::pending()))
+}
+
+async fn until_agent(daemon: &Daemon, what: &str, condition: impl Fn(&AgentStatus) -> bool) {
+    let agents = daemon.server.bytefrog("test").unwrap();
+    crate::live::until(what, || agents.agents().into_iter().find(|agent| condition(agent))).await;
+}
+
+async fn until_traced(daemon: &Daemon) {
+    daemon.until_named("bytefrog.method.exit").await;
+}
+
+fn outcomes(events: &[Value]) -> Vec<&str> {
+    let ended = events.iter().filter(|event| event["name"] == "bytefrog.run.ended");
+    ended.map(|event| event["attributes"]["bytefrog.run.outcome"].as_str().unwrap()).collect()
+}
+
+/// The agent came to no harm, and everything that it sent is in the output of the daemon.
+#[track_caller]
+fn assert_unharmed(sent: io::Result<Sent>, stopped: &Stopped, what: &str) {
+    let sent = sent.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let Stopped { events, totals } = stopped;
+    assert!(losses(events).is_empty(), "{what}: {:?}", losses(events));
+    assert_eq!(outcomes(events), ["complete"], "{what}");
+    // On a busy machine heartbeats may be late.
+    let is_health = |event: &&Value| {
+        ["bytefrog.agent.unhealthy", "bytefrog.agent.recovered"].iter().any(|name| event["name"] == *name)
+    };
+    let of_agent = events.iter().filter(|event| !is_health(event)).count();
+    assert_eq!(of_agent as u64, sent.events, "{what}: {totals}");
+    assert_eq!(totals.listeners[0].bytes_in, sent.bytes, "{what}: {totals}");
+}
+
+#[tokio::test]
+async fn a_daemon_that_stops_reads_until_agents_have_sent_their_events() {
+    for options in agents() {
+        for connections in [1, 3] {
+            let daemon = daemon(&format!("{PATIENT}\ndata_connections = {connections}")).await;
+            let agent = traced(daemon.server.address().unwrap(), options);
+            until_traced(&daemon).await;
+            let stopped = daemon.stop().await;
+            let sent = within("the agent ends", agent).await.unwrap();
+            assert_unharmed(sent, &stopped, &format!("{options:?}, {connections} data connections"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_daemon_that_stops_accepts_the_data_connections_of_agents_that_start() {
+    for options in agents() {
+        let daemon = daemon(&format!("{PATIENT}\ndata_connections = 2")).await;
+        let agent = traced(daemon.server.address().unwrap(), slow(options));
+        until_agent(&daemon, "the hello", |_| true).await;
+        let stopped = daemon.stop().await;
+        let sent = within("the agent ends", agent).await.unwrap();
+        assert_unharmed(sent, &stopped, &format!("{options:?}"));
+    }
+}
+
+#[tokio::test]
+async fn a_daemon_that_stops_lets_programs_that_wait_for_their_start_run_untraced() {
+    for options in agents() {
+        let daemon = daemon(&format!("{PATIENT}\nstart = \"on_command\"")).await;
+        let agent = traced(daemon.server.address().unwrap(), slow(options));
+        until_agent(&daemon, "the hello", |agent| !agent.is_started).await;
+        daemon.until_named("bytefrog.heartbeat").await;
+        let stopped = daemon.stop().await;
+        let sent = within("the agent ends", agent).await.unwrap();
+        sent.unwrap_or_else(|error| panic!("{options:?}: {error}"));
+        assert_eq!(outcomes(&stopped.events), ["complete"], "{options:?}");
+    }
+}
+
+#[tokio::test]
+async fn agents_of_a_changed_listener_send_their_events_and_new_ones_are_traced() {
+    for options in agents() {
+        for is_early in [false, true] {
+            let address = free_address();
+            let mut daemon = Daemon::start(&listener(address, "")).await;
+            let agent = traced(address, if is_early { slow(options) } else { options });
+            match is_early {
+                false => until_traced(&daemon).await,
+                true => until_agent(&daemon, "the hello", |_| true).await,
+            }
+            daemon.server.reload(&config(&listener(address, "max_open_calls = 77"))).await.unwrap();
+            let sent = within("the agent ends", agent).await.unwrap();
+            sent.unwrap_or_else(|error| panic!("{options:?}: {error}"));
+            let plan = Plan { to: address, amount: Amount::Events(1_000), rate: None, connections: 1, seed: 6 };
+            let next = run(Agent::Bytefrog(options), plan, std::future::pending());
+            within("the next agent ends", next).await.unwrap();
+            daemon.until_all_closed().await;
+            let stopped = daemon.stop().await;
+            assert!(losses(&stopped.events).is_empty(), "{options:?}: {:?}", losses(&stopped.events));
+            assert_eq!(outcomes(&stopped.events), ["complete", "complete"], "{options:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn agents_of_a_removed_listener_send_their_events() {
+    for options in agents() {
+        for is_early in [false, true] {
+            let (address, other) = (free_address(), free_address());
+            let mut daemon = Daemon::start(&listener(address, "")).await;
+            let agent = traced(address, if is_early { slow(options) } else { options });
+            match is_early {
+                false => until_traced(&daemon).await,
+                true => until_agent(&daemon, "the hello", |_| true).await,
+            }
+            let others = format!("[listeners.other]\nprotocol = \"datadog\"\nlisten = \"{other}\"\n");
+            daemon.server.reload(&config(&others)).await.unwrap();
+            let sent = within("the agent ends", agent).await.unwrap();
+            sent.unwrap_or_else(|error| panic!("{options:?}: {error}"));
+            daemon.until("the end of the run", |events| outcomes(events) == ["complete"]).await;
+            crate::live::until("its address is free", || TcpListener::bind(address).ok()).await;
+            let stopped = daemon.stop().await;
+            assert!(losses(&stopped.events).is_empty(), "{options:?}: {:?}", losses(&stopped.events));
+        }
+    }
+}
+
+/// Ends an agent as real ones end: data connections first, control last.
+async fn end(mut agent: Puppet, data: Vec<Connection>) {
+    agent.control.send(&wire::heartbeat(b'X')).await;
+    for mut connection in data {
+        connection.end().await;
+        connection.until_closed().await;
+    }
+    agent.control.end().await;
+    agent.control.until_closed().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_connects_while_the_daemon_stops_runs_untraced() {
+    for options in agents() {
+        let daemon = daemon(&format!("{PATIENT}\ndata_connections = 2")).await;
+        let to = daemon.server.address().unwrap();
+        let (mut agent, data) = Puppet::trace(&daemon.server, options.version).await;
+        agent.control.send(&wire::class_ignored("demo/Main")).await;
+        let stopping = tokio::spawn(daemon.stop());
+        agent.until_message(&CollectorMessage::Suspend).await;
+        let late = traced(to, options);
+        let sent = within("the late agent ends", late).await.unwrap();
+        sent.unwrap_or_else(|error| panic!("{options:?}: {error}"));
+        end(agent, data).await;
+        let stopped = within("stopping", stopping).await.unwrap();
+        assert_eq!(outcomes(&stopped.events), ["complete", "complete"], "{options:?}");
+        let shed = losses(&stopped.events);
+        assert!(shed.len() == 1 && shed[0]["reason"] == "shed", "{options:?}: {shed:?}");
+    }
+}
+
+#[tokio::test]
+async fn no_class_is_traced_of_a_program_that_starts_while_the_daemon_stops() {
+    for version in 1..=4 {
+        let daemon = daemon("start = \"on_command\"\ninclusions = [\"^demo/\"]").await;
+        let to = daemon.server.address().unwrap();
+        let waiting = Puppet::connect(&daemon.server, version).await;
+        let stopping = tokio::spawn(daemon.stop());
+        waiting.until_message(&CollectorMessage::Start).await;
+        let control = Connection::of(TcpStream::connect(to).await.unwrap());
+        let late = Puppet::send_hello(control, version, &wire::hello(version)).await;
+        late.until_message(&CollectorMessage::Start).await;
+        for agent in [waiting, late] {
+            let messages = agent.messages_received();
+            let [.., CollectorMessage::Configuration(last), CollectorMessage::Start] = &messages[..] else {
+                panic!("{messages:?}")
+            };
+            assert_eq!((&last.exclusions[..], last.inclusions.len()), (&[".*".to_owned()][..], 0));
+            assert_eq!(last.run, agent.configuration.run);
+            end(agent, Vec::new()).await;
+        }
+        within("stopping", stopping).await.unwrap();
+    }
+}
+
+/// A pause that is in force blocks threads of the program.
+#[tokio::test]
+async fn a_stopping_daemon_ends_a_pause_before_it_stops_the_agent() {
+    let daemon = daemon(PATIENT).await;
+    let (mut agent, data) = Puppet::trace(&daemon.server, 2).await;
+    agent.control.send(&wire::class_ignored("demo/A")).await;
+    let agents = daemon.server.bytefrog("test").unwrap();
+    let pause = tributary::protocol::bytefrog::Command::Pause;
+    crate::live::until("pause", || agents.command(agent.configuration.run, pause).ok()).await;
+    let stopping = tokio::spawn(daemon.stop());
+    agent.until_message(&CollectorMessage::Suspend).await;
+    agent.control.send(&[wire::data_break(0), wire::heartbeat(b'S').repeat(3)].concat()).await;
+    agent.until_message(&CollectorMessage::Stop).await;
+    let messages = agent.messages_received();
+    let [.., unpause, suspend, stop] = &messages[..] else { panic!("{messages:?}") };
+    let expected = (&CollectorMessage::Unpause, &CollectorMessage::Suspend, &CollectorMessage::Stop);
+    assert_eq!((unpause, suspend, stop), expected);
+    end(agent, data).await;
+    let stopped = within("stopping", stopping).await.unwrap();
+    assert_eq!((outcomes(&stopped.events), losses(&stopped.events)), (vec!["complete"], vec![]));
+}
+
+/// The lines of the log of this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_grace_that_is_too_short_for_an_agent_is_logged_with_what_happens_to_its_program() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).without_time().finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let limits = "[limits]\nshutdown_grace = \"1s\"\n";
+    let daemon = Daemon::start(&(limits.to_owned() + &listener(free_address(), "data_connections = 2"))).await;
+    let (agent, data) = Puppet::trace(&daemon.server, 3).await;
+    let peer = agent.control.local;
+    let stopped = daemon.stop().await;
+    assert_eq!(outcomes(&stopped.events), ["without_shutdown"]);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let warnings: Vec<_> =
+        text.lines().filter(|line| line.contains("WARN") && line.contains("shutdown_grace")).collect();
+    assert_eq!(warnings.len(), 1, "{text}");
+    for part in ["listener=\"test\"", &format!("agent={}", peer.ip()), "run=0", "may not exit"] {
+        assert!(warnings[0].contains(part), "{part}: {}", warnings[0]);
+    }
+    drop((agent, data));
+}
+
+/// A connection that sends nothing is no agent: it delays the stop by no more than a moment.
+#[tokio::test]
+async fn a_connection_without_a_hello_does_not_hold_up_the_stop() {
+    let daemon = daemon("handshake_timeout = \"60s\"\n").await;
+    let mut silent = daemon.connect().await;
+    daemon.until_totals("it is accepted", |counters| counters.connections_open == 1).await;
+    let begun = tokio::time::Instant::now();
+    let stopped = daemon.stop().await;
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert!(stopped.events.is_empty(), "{:?}", stopped.events);
+    let _ = silent.write_all(&[0]).await;
+}
+
+/// What was sent before the stop and not accepted yet would abort the program of an agent if it were reset.
+#[tokio::test]
+async fn a_hello_that_waits_to_be_accepted_when_the_daemon_stops_is_answered() {
+    let address = free_address();
+    let daemon = Daemon::start(&listener(address, "")).await;
+    // The daemon shares the thread of this test: it accepts nothing until the test waits.
+    let control = std::net::TcpStream::connect(address).unwrap();
+    io::Write::write_all(&mut &control, &wire::hello(4)).unwrap();
+    control.set_nonblocking(true).unwrap();
+    let control = TcpStream::from_std(control).unwrap();
+    daemon.server.stop_token().cancel();
+    let stopping = tokio::spawn(daemon.stop());
+    let agent = Puppet { version: 4, configuration: Default::default(), control: Connection::of(control) };
+    agent.until_message(&CollectorMessage::Start).await;
+    drop(agent);
+    let stopped = within("stopping", stopping).await.unwrap();
+    assert_eq!(outcomes(&stopped.events).len(), 1);
+}

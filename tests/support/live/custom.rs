@@ -1,0 +1,99 @@
+//! A listener whose sessions, or whose exchange, are made by a test; its events stay in memory.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tributary::memory::MemoryBudget;
+use tributary::pipeline::accounting::ListenerCounters;
+use tributary::pipeline::{Sender, Sinks, Workers};
+use tributary::protocol::{Exchange, Protocol, Session};
+use tributary::sink::memory::{Memory, MemoryLines};
+use tributary::transport::clock::Clock;
+use tributary::transport::options::{HttpOptions, ListenerOptions, QuarantineOptions};
+use tributary::transport::tcp::Listener;
+
+use super::within;
+
+/// A listener that serves.
+pub struct Custom {
+    pub address: SocketAddr,
+    pub counters: Arc<ListenerCounters>,
+    /// Cancelled when the grace period of a stop is over.
+    pub abort: CancellationToken,
+    lines: Arc<MemoryLines>,
+    workers: Workers,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+/// What a listener needs to serve.
+struct Parts {
+    sender: Sender,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    abort: CancellationToken,
+}
+
+impl Custom {
+    /// With a session for each connection.
+    pub fn of_sessions<S: Session>(options: ListenerOptions, make: impl Fn() -> S + Send + Sync + 'static) -> Custom {
+        Custom::start(Protocol::Datadog, options, |listener, Parts { sender, tasks, stop, abort }| {
+            tokio::spawn(listener.serve(move |_| make(), sender, Clock::start(), tasks, stop, abort))
+        })
+    }
+
+    /// With an exchange for all requests, and no quarantine.
+    pub fn of_exchange<E: Exchange>(options: ListenerOptions, exchange: E) -> Custom {
+        let quarantine = QuarantineOptions { dir: "".into(), ..Default::default() };
+        let http = HttpOptions { quarantine, ..HttpOptions::default() };
+        let budget = MemoryBudget::new(64 << 20);
+        Custom::start(Protocol::Endless, options, |listener, Parts { sender, tasks, stop, abort }| {
+            tokio::spawn(listener.serve_http(exchange, http, budget, sender, Clock::start(), tasks, stop, abort))
+        })
+    }
+
+    fn start(
+        protocol: Protocol,
+        options: ListenerOptions,
+        serve: impl FnOnce(Listener, Parts) -> JoinHandle<()>,
+    ) -> Custom {
+        let (memory, lines) = Memory::new();
+        let mut sinks = Sinks::new(CancellationToken::new());
+        super::add(&mut sinks, "memory", memory);
+        let (sender, workers) = sinks.start();
+        let (tasks, stop, abort) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
+        // Every loopback address reaches it.
+        let listener = Listener::bind("test", protocol, ([0, 0, 0, 0], 0).into(), options).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], listener.address().unwrap().port()));
+        let counters = listener.counters.clone();
+        let parts = Parts { sender, tasks: tasks.clone(), stop: stop.clone(), abort: abort.clone() };
+        let serving = serve(listener, parts);
+        Custom { address, counters, abort, lines, workers, tasks, stop, serving }
+    }
+
+    /// The events so far.
+    pub fn events(&self) -> Vec<Value> {
+        self.lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Stops it, and returns every event.
+    pub async fn stop(mut self) -> Vec<Value> {
+        self.stop.cancel();
+        self.serving.await.unwrap();
+        self.tasks.close();
+        within("the connections end", self.tasks.wait()).await;
+        within("the sink ends", self.workers.drained()).await;
+        self.lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The same at the end of the grace period: what has not ended by itself is given up.
+    pub async fn abort(self) -> Vec<Value> {
+        self.abort.cancel();
+        self.stop().await
+    }
+}
