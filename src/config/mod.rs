@@ -43,7 +43,7 @@ pub struct Limits {
     /// memory of sinks and other components, and the budget that all peers share. Default: 256 MiB. At least 1 MiB, and
     /// at least what the configuration needs.
     pub memory_bytes: u64,
-    /// What the messages and bodies of one address (of one IPv6 /64) may take of the shared memory before they are decoded;
+    /// What the messages and bodies of one address (of one IPv6 /64), also decompressed ones, may take of the shared memory;
     /// those of 64 KiB at most are exempt. None, as by default: half of it. At least 1 MiB.
     pub memory_per_address: Option<u64>,
     /// Threads that decode and serve; each sink has one more. 1 to 256. None, the default: one less than the number of

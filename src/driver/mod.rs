@@ -46,6 +46,7 @@ pub fn call(
 
 fn take_batch(out: &mut Output, counters: &ListenerCounters) -> Option<Batch> {
     if out.batch.is_empty() {
+        out.batch.restart();
         return None;
     }
     let batch = out.batch.take();
@@ -219,11 +220,6 @@ impl<S: Session> SessionDriver<S> {
     /// Bytes received since the connection was opened.
     pub fn total_received(&self) -> u64 {
         self.account.total_received()
-    }
-
-    /// Bytes that events were expanded to, since the connection was opened.
-    pub fn total_expanded(&self) -> u64 {
-        self.out.batch.total_expanded_bytes()
     }
 
     /// See [`Session::awaiting`].

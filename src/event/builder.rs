@@ -48,6 +48,8 @@ pub struct BatchBuilder {
     id: u64,
     expanded: usize,
     taken_expanded: u64,
+    /// Losses since the last batch that are not in it, because they are reported together with others.
+    combined_losses: usize,
     origin: Arc<Origin>,
     resource: Arc<Resource>,
     /// Output size of the origin and resource in each event.
@@ -62,6 +64,7 @@ impl BatchBuilder {
         BatchBuilder {
             batch: Batch::default(),
             id: NEXT_BATCH.fetch_add(1, Ordering::Relaxed),
+            combined_losses: 0,
             expanded: 0,
             taken_expanded: 0,
             origin,
@@ -97,7 +100,7 @@ impl BatchBuilder {
 
     /// Whether the batch should be taken before another message is decoded.
     pub fn is_full(&self) -> bool {
-        self.batch.events.len() >= FULL_EVENTS
+        self.batch.events.len() + self.combined_losses >= FULL_EVENTS
             || self.expanded >= FULL_EXPANDED_BYTES
             || self.batch.elements() >= FULL_ELEMENTS
     }
@@ -122,6 +125,17 @@ impl BatchBuilder {
         self.taken_expanded + self.expanded as u64
     }
 
+    /// Counts a loss that is reported together with others: it fills the batch like an event, so that a call of a session is
+    /// bounded also when it writes nothing.
+    pub fn note_combined_loss(&mut self) {
+        self.combined_losses += 1;
+    }
+
+    /// Begins the next batch without taking this one, which is empty.
+    pub fn restart(&mut self) {
+        self.combined_losses = 0;
+    }
+
     /// Ends the batch and begins the next one, of about the same size.
     pub fn take(&mut self) -> Batch {
         // A little more than this batch has, so that a slightly larger one is not copied while it grows.
@@ -138,6 +152,7 @@ impl BatchBuilder {
         self.id = NEXT_BATCH.fetch_add(1, Ordering::Relaxed);
         self.taken_expanded += self.expanded as u64;
         self.expanded = 0;
+        self.combined_losses = 0;
         self.origin_index = None;
         self.resource_index = None;
         std::mem::replace(&mut self.batch, next)

@@ -74,6 +74,8 @@ impl Output {
         self.lost_bytes[loss.reason.index()] += loss.bytes;
         if self.loss_limit.as_mut().is_none_or(|limit| limit.permit(&header, &loss)) {
             self.batch.loss_with(header, loss, attributes);
+        } else {
+            self.batch.note_combined_loss();
         }
     }
 

@@ -19,8 +19,9 @@ use super::context::ConnectionContext;
 use super::read_buffer::{MEMORY_RETRY, ReadBuffer};
 use super::stream::Stream;
 
-/// After so many bytes, received or produced, a connection yields to the other tasks.
-const YIELD_BYTES: u64 = 512 * 1024;
+/// A connection that has decoded for this long yields to the other tasks. A number of bytes would not be a bound: some bytes
+/// cost much more than others.
+const YIELD_AFTER: Duration = Duration::from_millis(2);
 /// A connection from which nothing arrived for this long gives its spare memory back.
 const QUIET: Duration = Duration::from_secs(1);
 /// How long a stopping daemon waits for the system to report further bytes.
@@ -52,6 +53,8 @@ pub(super) struct Connection<S: Session> {
     last_read: Duration,
     /// Offset of the message of which a part was received, and the time of its first byte.
     partial_message: Option<(u64, Duration)>,
+    /// Since when it has decoded without yielding to the other tasks.
+    turn: Duration,
     /// The session returned [`Flow::Close`].
     has_closed: bool,
     /// The daemon or the listener stops, and the session still converses with its peer ([`Shutdown::Drain`]).
@@ -86,6 +89,7 @@ impl<S: Session> Connection<S> {
             opened,
             last_read: opened,
             partial_message: None,
+            turn: opened,
             has_closed: false,
             is_draining: false,
         }
@@ -116,7 +120,7 @@ impl<S: Session> Connection<S> {
         // A peer that has used its allowance up on other connections waits here, too.
         let wait = self.context.allowance.wait(self.now().elapsed);
         self.throttle(wait).await;
-        let mut bytes_since_yield = 0;
+        self.turn = self.now().elapsed;
         loop {
             if self.must_stop()
                 && let Some(end) = self.stop_session().await
@@ -125,26 +129,20 @@ impl<S: Session> Connection<S> {
             }
             match self.read().await {
                 None => {
-                    bytes_since_yield = 0;
                     if let Some(end) = self.wait().await {
                         return end;
                     }
+                    self.turn = self.now().elapsed;
                 }
                 Some(Err(error)) => {
                     debug!(%error, "reading failed");
                     return End::Reset;
                 }
                 Some(Ok(0)) => return End::Closed,
-                Some(Ok(bytes)) => {
+                Some(Ok(_)) => {
                     let read_at = self.last_read;
-                    let expanded = self.driver.total_expanded();
                     if let Some(end) = self.feed().await {
                         return end;
-                    }
-                    bytes_since_yield += (bytes as u64).max(self.driver.total_expanded() - expanded);
-                    if bytes_since_yield >= YIELD_BYTES {
-                        bytes_since_yield = 0;
-                        tokio::task::yield_now().await;
                     }
                     // Under steady traffic `wait` is never called, so deadlines are checked here too. The time is that of
                     // the read, before the sinks made us wait: bytes that arrived since then are not read yet.
@@ -211,6 +209,12 @@ impl<S: Session> Connection<S> {
         self.show(explainers, &self.input[..consumed], self.input.len());
         self.input.advance(consumed);
         self.hand_over(batch).await;
+        let decoded = self.now().elapsed;
+        if decoded.saturating_sub(self.turn) >= YIELD_AFTER {
+            tokio::task::yield_now().await;
+            self.turn = self.now().elapsed;
+            self.excuse(decoded);
+        }
         flow
     }
 

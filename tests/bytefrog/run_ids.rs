@@ -48,6 +48,13 @@ impl Peer {
         (peer.out.reply[..] == [31]).then_some(peer)
     }
 
+    /// Sends the first call of a method, which is one event.
+    fn enter(&mut self, elapsed: Duration) {
+        let entry = [wire::method(1, "a/B.c;1;()V"), wire::entry(1, 0, 1, 0)].concat();
+        let _ = self.session.receive(&entry, now(elapsed), &mut self.out);
+        assert_eq!(self.out.batch.take().len(), 1);
+    }
+
     fn configuration(&self) -> configuration::Configuration {
         match configuration::read(4, &self.out.reply).0.first() {
             Some(CollectorMessage::Configuration(configuration)) => configuration.clone(),
@@ -90,12 +97,41 @@ fn held_hellos_do_not_keep_later_agents_from_being_traced() {
 }
 
 #[test]
-fn an_agent_with_a_data_connection_keeps_its_id() {
+fn an_agent_with_events_keeps_its_id() {
     let hq = hq(Options { reserved_runs: 0, ..Options::default() });
     let agents: Vec<_> = (0..127).map(|_| Peer::agent(&hq, ONE, Duration::ZERO)).collect();
-    let data: Vec<_> = agents.iter().map(|agent| Peer::data(&hq, ONE, agent.run(), Duration::ZERO).unwrap()).collect();
+    let mut data: Vec<_> =
+        agents.iter().map(|agent| Peer::data(&hq, ONE, agent.run(), Duration::ZERO).unwrap()).collect();
+    data.iter_mut().for_each(|data| data.enter(Duration::ZERO));
     assert_eq!(Peer::agent(&hq, OTHER, seconds(3600)).run(), UNTRACED);
-    drop(data);
+}
+
+#[test]
+fn silent_data_connections_do_not_keep_later_agents_from_being_traced() {
+    let hq = hq(Options { reserved_runs: 0, ..Options::default() });
+    let agents: Vec<_> = (0..127).map(|_| Peer::agent(&hq, ONE, Duration::ZERO)).collect();
+    let mut data: Vec<_> = agents.iter().map(|agent| Peer::data(&hq, ONE, agent.run(), seconds(1)).unwrap()).collect();
+    assert_eq!(Peer::agent(&hq, OTHER, seconds(60)).run(), UNTRACED, "its first event may be late");
+    let other = Peer::agent(&hq, OTHER, seconds(61));
+    let id = other.run();
+    assert_eq!(other.out.warnings, [("run_id_taken_over", 1)]);
+    assert!(Peer::data(&hq, OTHER, id, seconds(61)).is_some());
+    // The program that has lost the id is still traced.
+    let late = agents.iter().position(|agent| agent.run() == id).unwrap();
+    data[late].enter(seconds(62));
+}
+
+#[test]
+fn the_last_ids_are_kept_for_other_addresses_than_one_with_silent_data_connections() {
+    let hq = hq(Options::default());
+    let mut held = Vec::new();
+    for _ in 0..140 {
+        let agent = Peer::agent(&hq, ONE, Duration::ZERO);
+        let data = (agent.run() < UNTRACED).then(|| Peer::data(&hq, ONE, agent.run(), Duration::ZERO).unwrap());
+        held.push((agent, data));
+    }
+    assert_eq!(held.iter().filter(|(_, data)| data.is_some()).count(), 127 - 16);
+    assert!(Peer::agent(&hq, OTHER, Duration::ZERO).run() < UNTRACED);
 }
 
 #[test]
@@ -134,9 +170,7 @@ fn an_agent_that_lost_its_id_can_still_join_its_run() {
     let mut data = Peer::data(&hq, ONE, id, seconds(11)).expect("its run has another owner with another address");
     assert!(Peer::data(&hq, ONE, id, seconds(11)).is_none(), "it has all its data connections");
     let other = Peer::data(&hq, OTHER, id, seconds(11)).expect("the run of the new owner");
-    let entry = [wire::method(1, "a/B.c;1;()V"), wire::entry(1, 0, 1, 0)].concat();
-    let _ = data.session.receive(&entry, now(seconds(11)), &mut data.out);
-    assert_eq!(data.out.batch.take().len(), 1);
+    data.enter(seconds(11));
     for peer in [data, other, next].into_iter().chain(slow) {
         peer.close(seconds(12));
     }

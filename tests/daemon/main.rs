@@ -17,6 +17,7 @@ mod tls_support;
 mod zico_support;
 
 mod admin;
+mod attacks;
 mod backpressure;
 mod capture;
 mod daemon;

@@ -268,7 +268,7 @@ async fn floods_of_all_protocols_at_a_stalled_sink_fit_into_memory_bytes() {
 }
 
 /// The number before these words.
-fn number_before(line: &str, words: &str) -> i128 {
+pub(crate) fn number_before(line: &str, words: &str) -> i128 {
     let before = &line[..line.find(words).unwrap_or_else(|| panic!("no {words:?} in {line}"))];
     before.rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("{line}"))
 }

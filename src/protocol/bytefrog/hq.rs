@@ -224,7 +224,7 @@ impl Hq {
                 address,
                 suppressed,
                 "no run id is free: a Java program runs untraced; ids become free when traced programs end, and after \
-                 data_connection_wait from agents without a data connection"
+                 data_connection_wait or first_event_wait from agents that send nothing"
             );
         }
         OpenedRun { run, untraced, is_taken_over: assignment.is_taken_over }
@@ -244,10 +244,11 @@ impl Hq {
         if let Some(offline) = self.0.offline {
             return self.find_offline(offline, listener, now);
         }
-        self.find_listed(id, address).or_else(|rejection| self.runs().admit_unlisted(id, address).ok_or(rejection))
+        self.find_listed(id, address, now.elapsed)
+            .or_else(|rejection| self.runs().admit_unlisted(id, address).ok_or(rejection))
     }
 
-    fn find_listed(&self, id: u8, address: Option<IpAddr>) -> Result<Arc<Mutex<Run>>, Rejection> {
+    fn find_listed(&self, id: u8, address: Option<IpAddr>, elapsed: Duration) -> Result<Arc<Mutex<Run>>, Rejection> {
         let run = self.runs().get(id).ok_or(Rejection::UnknownRun)?;
         let mut open = lock(&run);
         if open.is_over() {
@@ -261,7 +262,7 @@ impl Hq {
         }
         let serial = open.serial;
         drop(open);
-        self.runs().set_connected(id, serial);
+        self.runs().set_connected(id, serial, elapsed);
         Ok(run)
     }
 

@@ -57,8 +57,11 @@ pub struct Options {
     /// How long an agent that was started may take to open its first data connection. After that its run id is given to
     /// another agent when no other id is free. 10 s. At least 1 s.
     pub data_connection_wait: Duration,
+    /// How long an agent may take from its first data connection to its first event. After that its run id is given to
+    /// another agent when no other id is free; it is still traced, but no command reaches it. One minute. At least 1 s.
+    pub first_event_wait: Duration,
     /// Run ids that are kept for other addresses: when no more than so many are free, an address with at least so many
-    /// agents without a data connection gets none of them. 16. 0 to 126; 0: none are kept.
+    /// agents that have sent no event gets none of them. 16. 0 to 126; 0: none are kept.
     pub reserved_runs: usize,
     /// How much output a peer may cause per byte that it sends.
     pub amplification: Amplification,
@@ -130,6 +133,11 @@ impl Options {
                 default.data_connection_wait,
                 Duration::from_secs(1)..=LONGEST,
             ),
+            first_event_wait: section.duration(
+                "first_event_wait",
+                default.first_event_wait,
+                Duration::from_secs(1)..=LONGEST,
+            ),
             reserved_runs: section.count("reserved_runs", default.reserved_runs, 0..=126),
             amplification: section
                 .section("amplification", |section| Amplification::read(section, default.amplification)),
@@ -198,6 +206,7 @@ impl Default for Options {
             max_stall: Duration::from_secs(1),
             refusal_wait: Duration::from_millis(500),
             data_connection_wait: Duration::from_secs(10),
+            first_event_wait: Duration::from_secs(60),
             reserved_runs: 16,
             amplification: Amplification { ratio: 256, burst: 16 * MIB, rate: 4 * MIB },
         }

@@ -227,6 +227,11 @@ impl Run {
         self.members += 1;
     }
 
+    /// The number of events that have arrived.
+    pub(super) fn events(&self) -> u64 {
+        self.events
+    }
+
     /// Admits a data connection. `false`: the run is over, or has all its data connections.
     pub(super) fn admit_data(&mut self) -> bool {
         let is_admitted = !self.is_over() && self.agent.data_hello();

@@ -1,10 +1,10 @@
 //! The run ids of a listener: which run has which id, and which agent gets the next one.
 //!
-//! A run id is one byte (rule 7), so ids are scarce. An agent gets a free id. While few ids are free, an address whose
-//! agents already wait for their data connections gets none of them. When no id is free, one is taken from an agent
-//! that was started and has opened no data connection in time: real agents open it within half a second, so this is a
-//! peer that holds a hello and nothing else. That agent keeps its connection, and may still join its run as long as the
-//! new owner of the id has another address.
+//! A run id is one byte (rule 7), so ids are scarce. An agent gets a free id. While few ids are free, an address with
+//! agents that have sent no event gets none of them. When no id is free, one is taken from an agent that was started and
+//! has opened no data connection in time, or has sent no event over it in time: that agent uses no id, and may be a peer
+//! that only holds connections. It keeps its connections and its run. It may also still open data connections as long as
+//! the new owner of the id has another address.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -54,8 +54,15 @@ enum Stage {
     Held,
     /// `start` was sent at this time; there is no data connection.
     Started(Duration),
-    /// It has opened a data connection.
-    Connected,
+    /// It has opened a data connection, the first one at this time.
+    Connected(Duration),
+}
+
+impl Slot {
+    /// Whether its agent has sent no event.
+    fn is_silent(&self) -> bool {
+        !matches!(self.stage, Stage::Connected(_)) || lock(&self.run).events() == 0
+    }
 }
 
 /// The id for a new run.
@@ -86,7 +93,7 @@ impl RunTable {
         if let Some(id) = free_id {
             return Assignment { id: id as u8, serial, is_taken_over: false };
         }
-        match self.expired_id(address, options.data_connection_wait, elapsed) {
+        match self.expired_id(address, options, elapsed) {
             Some(id) => {
                 self.unlist(id);
                 Assignment { id: id as u8, serial, is_taken_over: true }
@@ -101,22 +108,25 @@ impl RunTable {
         Some(id)
     }
 
-    /// Agents of the network of this address that have no data connection.
+    /// Agents of the network of this address that have sent no event.
     fn waiting_at(&self, address: Option<IpAddr>) -> usize {
         let network = address.map(address_group);
-        let is_waiting = |slot: &&Slot| slot.stage != Stage::Connected && slot.address.map(address_group) == network;
+        let is_waiting = |slot: &&Slot| slot.address.map(address_group) == network && slot.is_silent();
         self.slots.iter().flatten().filter(is_waiting).count()
     }
 
-    /// The id of an agent that has opened no data connection in time: one of another address if there is any, because a
-    /// data connection is assigned by its address; of those the one that has waited longest.
-    fn expired_id(&self, address: Option<IpAddr>, wait: Duration, elapsed: Duration) -> Option<usize> {
+    /// The id of an agent that has opened no data connection, or sent no event, in time: one of another address if there is
+    /// any, because a data connection is assigned by its address; of those the one that has waited longest.
+    fn expired_id(&self, address: Option<IpAddr>, options: &Options, elapsed: Duration) -> Option<usize> {
         let expired = self.slots.iter().enumerate().filter_map(|(id, slot)| {
             let slot = slot.as_ref()?;
-            match slot.stage {
-                Stage::Started(since) if elapsed >= since + wait => Some((slot.address == address, since, id)),
-                _ => None,
-            }
+            let (since, wait) = match slot.stage {
+                Stage::Held => return None,
+                Stage::Started(since) => (since, options.data_connection_wait),
+                Stage::Connected(since) => (since, options.first_event_wait),
+            };
+            let is_expired = elapsed >= since + wait && slot.is_silent();
+            is_expired.then_some((slot.address == address, since, id))
         });
         expired.min().map(|(_, _, id)| id)
     }
@@ -147,9 +157,11 @@ impl RunTable {
     }
 
     /// The agent of this run has opened a data connection.
-    pub(super) fn set_connected(&mut self, id: u8, serial: u64) {
-        if let Some(slot) = self.slot(id, serial) {
-            slot.stage = Stage::Connected;
+    pub(super) fn set_connected(&mut self, id: u8, serial: u64, elapsed: Duration) {
+        if let Some(slot) = self.slot(id, serial)
+            && !matches!(slot.stage, Stage::Connected(_))
+        {
+            slot.stage = Stage::Connected(elapsed);
         }
     }
 
