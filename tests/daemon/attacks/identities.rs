@@ -45,7 +45,7 @@ fn start_hellos(attackers: &mut Attackers, addresses: u8, has_data: bool) {
             }
             steps.add(1);
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     });
 }
 

@@ -25,7 +25,7 @@ use tributary::simulate::rbkit;
 
 /// How long a conversation of an honest agent may take under attack: an eighth of `handshake_timeout`, the shortest time limit
 /// of a listener. On a busy machine more: this many times as long as the slowest one without an attack.
-const BOUND: Duration = Duration::from_millis(2500);
+const BOUND: Duration = Duration::from_secs(5);
 const BOUND_FACTOR: u32 = 20;
 /// The interval at which a Ruby process publishes.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
@@ -93,9 +93,6 @@ async fn withstand(attack: Attack) -> Outcome {
     let sent = honest.stop();
     let written = site.stop();
     let duration = begin.elapsed();
-    println!("{steps} steps; {wall:?} under attack, {cpu:?} of processor time");
-    println!("slowest without: {:?}", slowest(&calm));
-    println!("slowest under attack: {:?}", slowest(&attacked));
 
     let (honest_losses, losses): (Vec<_>, Vec<_>) = written.losses.into_iter().partition(is_honest);
     assert_eq!(honest_losses, [Value::Null; 0], "honest agents have lost data");
@@ -107,14 +104,18 @@ async fn withstand(attack: Attack) -> Outcome {
         };
         assert_eq!(events.filter(|event| !is_health(event)).count() as u64, sent, "events of {listener}");
     }
+    let figures = format!(
+        "{steps} steps; {wall:?} under attack, {cpu:?} of processor time; slowest {:?} without, {:?} under attack",
+        slowest(&calm),
+        slowest(&attacked)
+    );
     let bound = BOUND.max(calm.values().flatten().max().copied().unwrap_or_default() * BOUND_FACTOR);
     for (kind, times) in &attacked {
         let slowest = times.iter().max().unwrap();
-        assert!(*slowest < bound, "{kind}: {slowest:?} of at most {bound:?}; {times:?}");
+        assert!(*slowest < bound, "{kind}: {slowest:?} of at most {bound:?}; {times:?}; {figures}");
     }
     let ages = written.events.iter().filter(|event| is_honest(event)).filter_map(age);
     let oldest = ages.max().unwrap();
-    println!("oldest: {oldest:?}");
     assert!(oldest < bound + PUBLISH_INTERVAL, "an event was read {oldest:?} after it was made");
     Outcome { losses, attackers: steps, duration }
 }

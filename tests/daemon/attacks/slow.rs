@@ -122,7 +122,7 @@ fn start_deafness(attackers: &mut Attackers) {
         // Hello, and heartbeats.
         ("java", vec![0, 4], [8, b'T', 0, 0].repeat(1000), 4),
         ("spans", spans, wire::span(1).repeat(100), 2),
-        ("ruby", crate::rbkit_law_support::pack::hello("PUB"), vec![0, 0].repeat(1000), 2),
+        ("ruby", crate::rbkit_law_support::pack::hello("PUB"), [0, 0].repeat(1000), 2),
     ] {
         for number in 0..count {
             let (to, steps) = (attackers.target(name), attackers.steps());
