@@ -50,7 +50,7 @@ pub struct Limits {
     /// processors, at least 1 and at most 8.
     pub threads: Option<usize>,
     /// How long a stop may take, for connections and sinks together; the last quarter, a second at most, is for the sinks
-    /// alone. Default: 30 s. At most 1 h; zero: no time.
+    /// alone. Default: 60 s. At most 1 h; zero: no time.
     pub shutdown_grace: Duration,
 }
 
@@ -179,7 +179,7 @@ impl Default for Limits {
             memory_bytes: 256 << 20,
             memory_per_address: None,
             threads: None,
-            shutdown_grace: Duration::from_secs(30),
+            shutdown_grace: Duration::from_secs(60),
         }
     }
 }

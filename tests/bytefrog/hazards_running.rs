@@ -25,7 +25,9 @@ async fn daemon_with(strings: &Strings, when_full: WhenFull) -> Server {
     let strings = strings.clone();
     let queue = QueueOptions { buffer_batches: 1, when_full, ..QueueOptions::default() };
     let add = |sinks: &mut tributary::pipeline::Sinks| sinks.add("puppet", queue, move || Ok(strings.puppet()));
-    Server::start_with(&crate::live::config(&listener("")), add).await.unwrap()
+    Server::start_with(&crate::live::config(&format!("limits.shutdown_grace = \"3s\"\n{}", listener(""))), add)
+        .await
+        .unwrap()
 }
 
 async fn bytes_in(server: &Server, count: usize) {

@@ -364,8 +364,12 @@ mod tests {
         assert!(!agent.data_hello());
         assert_eq!(agent.handle_command(Command::Stop, SECOND), Err(Refusal::NotSettled));
         assert_eq!(agent.take_pending(SECOND), None);
-        agent.heartbeat(Mode::Tracing, SECOND);
-        assert_eq!(agent.take_pending(SECOND), Some(6));
+        agent.data_arrived(SECOND);
+        let settled = SECOND + SETTLING_TIME;
+        agent.heartbeat(Mode::Tracing, settled - Duration::from_nanos(1));
+        assert_eq!(agent.take_pending(settled), None);
+        agent.heartbeat(Mode::Tracing, settled);
+        assert_eq!(agent.take_pending(settled), Some(6));
     }
 
     #[test]

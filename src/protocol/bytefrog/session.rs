@@ -564,6 +564,10 @@ fn next_check(run: &mut Run, source: u16, now: Now) -> Option<Duration> {
         // When the batch is handed over, which is before the next call.
         return Some(now.elapsed);
     }
+    if run.has_other_writer(source) {
+        // Until that one has handed its batch over, nothing that is due can be written.
+        return Some(now.elapsed + WRITER_WAIT);
+    }
     let tick = now.elapsed + CHECK_INTERVAL;
     Some(run.deadline().map_or(tick, |due| due.min(tick)))
 }

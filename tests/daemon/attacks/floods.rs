@@ -36,6 +36,10 @@ fn start_meta_flood(attackers: &mut Attackers) {
                     }
                     steps.add(1);
                 }
+                // Until the daemon has read everything: this attacks its processor. Connections without end, each with its
+                // state, would attack the memory that peers share.
+                let _ = stream.shutdown().await;
+                let _ = stream.read_to_end(&mut Vec::new()).await;
             }
         });
     }

@@ -23,7 +23,7 @@ use honest::{BALANCED_PEER, Honest, Times};
 use site::{Options, Site};
 use tributary::simulate::rbkit;
 
-/// How long a conversation of an honest agent may take under attack: an eighth of `handshake_timeout`, the shortest time limit
+/// How long a conversation of an honest agent may take under attack: a quarter of `handshake_timeout`, the shortest time limit
 /// of a listener. On a busy machine more: this many times as long as the slowest one without an attack.
 const BOUND: Duration = Duration::from_secs(5);
 const BOUND_FACTOR: u32 = 20;

@@ -22,7 +22,8 @@ pub fn listener(options: &str) -> String {
 
 /// A daemon with one bytefrog listener, called `test`, with these lines of configuration.
 pub async fn daemon(options: &str) -> Daemon {
-    Daemon::start(&listener(options)).await
+    // Agents of a test that are open at its end do not answer `stop`.
+    Daemon::start(&format!("limits.shutdown_grace = \"3s\"\n{}", listener(options))).await
 }
 
 /// As [`daemon`], for recordings: those have up to three data connections, and no more than the configured number are
