@@ -287,7 +287,7 @@ fn the_effective_configuration_reads_as_itself() {
 fn the_effective_configuration_has_defaults_and_options_that_are_not_set() {
     let effective = read("[sinks.a]\ntype = \"discard\"\nbuffer_bytes = 65536\n").effective;
     assert!(effective.starts_with(
-        "[limits]\nmemory_bytes = \"256MiB\"\n# memory_per_address is not set\n# threads is not set\nshutdown_grace = \"60s\"\n\n[admin]\n"
+        "[limits]\nmemory_bytes = \"256MiB\"\n# memory_per_address is not set\n# threads is not set\nshutdown_grace = \"1m\"\n\n[admin]\n"
     ));
     assert!(effective.contains("\nlisten = \"127.0.0.1:8136\"\n"));
     assert!(effective.contains("\nallow = []\n"));
@@ -302,7 +302,7 @@ fn the_effective_configuration_has_defaults_and_options_that_are_not_set() {
 fn options_are_listed_by_path_and_value() {
     let options = read("").options;
     let value = |path: &str| options.iter().find(|(known, _)| known == path).map(|(_, value)| value.as_str());
-    assert_eq!(value("limits.shutdown_grace"), Some("\"60s\""));
+    assert_eq!(value("limits.shutdown_grace"), Some("\"1m\""));
     assert_eq!(value("listeners.spans.max_text.type"), Some("100"));
     assert_eq!(value("listeners.spans.tls.cert"), Some(""));
     assert_eq!(value("sinks.console.type"), Some("\"stdout\""));
