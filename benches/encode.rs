@@ -12,13 +12,20 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use prost::Message;
 use serde_json::{Map, Value as Json, json};
 use tributary::event::{
     Batch, BatchBuilder, DataView, EventView, Header, Interned, Origin, Position, Resource, ResourceValue, SpanData,
     SpanId, Status, TraceId, UnixNanos, ValueView, semconv,
 };
 use tributary::sink::encode::{Encoder, Format};
+use tributary::sink::otlp::{self, Signal};
 
 const EVENTS: usize = 1000;
 
@@ -82,6 +89,7 @@ fn encode_each(c: &mut Criterion) {
                 });
             });
         }
+        otlp(&mut group, &workload, &batches);
         let lines: Vec<u8> = batches.iter().flat_map(|batch| encoded(Format::Json, batch)).collect();
         let trees: Vec<Json> = serde_json::Deserializer::from_slice(&lines).into_iter().map(Result::unwrap).collect();
         assert_eq!(trees.len() as u64, workload.events);
@@ -96,6 +104,50 @@ fn encode_each(c: &mut Criterion) {
             });
         });
         group.finish();
+    }
+}
+
+/// Requests of OTLP, and the least that generated structs cost: a copy of finished structs, which allocates what building them
+/// would, and writing them.
+fn otlp(group: &mut BenchmarkGroup<'_, WallTime>, workload: &workloads::Workload, batches: &[Batch]) {
+    let requests = |batches: &[Batch]| {
+        let mut encoder = otlp::Encoder::new(3 << 20, true, 0);
+        batches.iter().flat_map(Batch::events).for_each(|event| assert!(encoder.push(event, true)));
+        encoder.end_requests();
+        encoder.take_requests()
+    };
+    let finished = requests(batches);
+    let bytes: usize = finished.iter().map(|request| request.body.len()).sum();
+    group.throughput(Throughput::ElementsAndBytes { elements: workload.events, bytes: bytes as u64 });
+    group.bench_function("otlp", |b| b.iter(|| requests(black_box(batches))));
+    let decode = |request: &otlp::ExportRequest| match request.signal {
+        Signal::Logs => Structs::Logs(Message::decode(&request.body[..]).unwrap()),
+        Signal::Traces => Structs::Traces(Message::decode(&request.body[..]).unwrap()),
+        Signal::Metrics => Structs::Metrics(Message::decode(&request.body[..]).unwrap()),
+        Signal::Profiles => Structs::Profiles(Message::decode(&request.body[..]).unwrap()),
+    };
+    let structs: Vec<Structs> = finished.iter().map(decode).collect();
+    group.bench_function("otlp: prost, copy finished structs and write them", |b| {
+        b.iter(|| black_box(&structs).iter().map(|structs| structs.clone().written().len()).sum::<usize>());
+    });
+}
+
+#[derive(Clone)]
+enum Structs {
+    Logs(ExportLogsServiceRequest),
+    Traces(ExportTraceServiceRequest),
+    Metrics(ExportMetricsServiceRequest),
+    Profiles(ExportProfilesServiceRequest),
+}
+
+impl Structs {
+    fn written(self) -> Vec<u8> {
+        match self {
+            Structs::Logs(request) => request.encode_to_vec(),
+            Structs::Traces(request) => request.encode_to_vec(),
+            Structs::Metrics(request) => request.encode_to_vec(),
+            Structs::Profiles(request) => request.encode_to_vec(),
+        }
     }
 }
 

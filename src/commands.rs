@@ -1,4 +1,4 @@
-//! Commands of operators to connected agents, and the agents' status, while the daemon runs.
+//! Commands of operators to connected agents and about quarantined requests, and the agents' status, while the daemon runs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,6 +6,7 @@ use tokio::sync::oneshot;
 
 use crate::protocol::bytefrog::{AgentStatus, Command, Hq, Refusal};
 use crate::protocol::rbkit;
+use crate::quarantine::Quarantined;
 use crate::transport::clock::Clock;
 
 /// The agents of one `bytefrog` listener.
@@ -78,6 +79,7 @@ pub(crate) struct Directory(Arc<Mutex<Entries>>);
 struct Entries {
     bytefrog: Vec<(String, BytefrogAgents)>,
     rbkit: Vec<(String, Processes)>,
+    quarantines: Vec<(String, Arc<Quarantined>)>,
 }
 
 impl Directory {
@@ -89,11 +91,26 @@ impl Directory {
         self.entries().rbkit.push((listener.to_owned(), processes));
     }
 
+    pub(crate) fn add_quarantine(&self, listener: &str, quarantined: Arc<Quarantined>) {
+        self.entries().quarantines.push((listener.to_owned(), quarantined));
+    }
+
+    /// The quarantines of listeners that serve, by their names.
+    pub(crate) fn quarantines(&self) -> Vec<(String, Arc<Quarantined>)> {
+        self.entries().quarantines.clone()
+    }
+
+    /// The daemon stops: no request is tried again, and nothing here can send events any more.
+    pub(crate) fn close_quarantines(&self) {
+        self.entries().quarantines.clear();
+    }
+
     /// Removes a listener that has ended.
     pub(crate) fn remove(&self, listener: &str) {
         let mut entries = self.entries();
         entries.bytefrog.retain(|(name, _)| name != listener);
         entries.rbkit.retain(|(name, _)| name != listener);
+        entries.quarantines.retain(|(name, _)| name != listener);
     }
 
     pub(crate) fn bytefrog(&self, listener: &str) -> Option<BytefrogAgents> {

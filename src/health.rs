@@ -90,13 +90,25 @@ impl Health {
         if self.memory.is_full() {
             return Some("memory is at its limit (limits.memory_bytes)".to_owned());
         }
+        let remotes = self.accounting.remotes();
+        let state = |name: &str| remotes.iter().find(|(of, ..)| of == name).map(|(_, state, _)| state);
         let down = self.accounting.totals().sinks.iter().find_map(|sink| match sink {
             sink if sink.is_dead => Some(format!("sink {} has failed and is not started again", sink.name)),
-            sink if sink.is_retrying => Some(format!("sink {} cannot write; buffering and retrying", sink.name)),
+            sink if sink.is_retrying => Some(match state(&sink.name) {
+                Some(state) => format!("sink {} cannot write, and its listeners wait: {state}", sink.name),
+                None => format!("sink {} cannot write; buffering and retrying", sink.name),
+            }),
             sink if sink.is_shedding => Some(format!("sink {} is full and sheds events", sink.name)),
             _ => None,
         });
         down.or_else(|| self.hangs())
+    }
+
+    /// What an operator of a daemon that is ready should know: the destinations that are away while their spools have room.
+    pub fn remarks(&self) -> Vec<String> {
+        let remotes = self.accounting.remotes();
+        let away = remotes.iter().filter(|(_, state, _)| state.is_spooled && state.events > 0 && state.fault.is_some());
+        away.map(|(name, state, _)| format!("sink {name}: its destination is away: {state}")).collect()
     }
 }
 

@@ -6,13 +6,16 @@ use std::fmt;
 use hyper::StatusCode;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::event::{Kind, Reason};
+use crate::histogram::DurationTotals;
 use crate::pipeline::accounting::{ListenerTotals, Totals};
+use crate::sink::{AckLevel, RemoteState};
 
 use super::Subject;
 use super::response::{AdminResponse, response, text};
@@ -23,6 +26,7 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 #[derive(Debug)]
 struct Reading {
     totals: Totals,
+    remotes: Vec<(String, RemoteState, DurationTotals)>,
     memory: (u64, u64),
     taps: u64,
     process: Option<Process>,
@@ -40,6 +44,7 @@ type Labels<const N: usize> = [(&'static str, String); N];
 fn body(subject: &Subject) -> Result<String, fmt::Error> {
     let reading = Reading {
         totals: subject.accounting.totals(),
+        remotes: subject.accounting.remotes(),
         memory: (subject.memory.used(), subject.memory.limit()),
         taps: subject.taps.count() as u64,
         process: Process::read(),
@@ -117,6 +122,28 @@ impl Collector for Reading {
             "Connections refused",
             listeners.iter().map(|one| (of(one), one.refused)),
         )?;
+        let answering = || listeners.iter().filter(|one| one.protocol.acknowledges());
+        let acknowledged = answering().flat_map(|one| {
+            AckLevel::ALL.map(|level| {
+                let labels = [("listener", one.name.clone()), ("level", level.as_str().to_owned())];
+                (labels, one.acknowledged[level as usize])
+            })
+        });
+        counters(
+            &mut encoder,
+            "tributary_acknowledged_requests",
+            "Requests answered with a success, by the level that their events had reached at every sink",
+            acknowledged,
+        )?;
+        let help = "Time from a complete request to its acknowledgement";
+        let name = "tributary_acknowledgement_seconds";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for one in answering() {
+            let times = &one.acknowledgement_times;
+            let labels: Labels<1> = [("listener", one.name.clone())];
+            let mut series = family.encode_family(&labels)?;
+            series.encode_histogram::<NoLabelSet>(times.sum_seconds(), times.count(), &times.buckets(), None)?;
+        }
         let warnings = listeners.iter().flat_map(|one| {
             one.warnings.iter().map(|(code, count)| {
                 let [listener, protocol] = of(one);
@@ -170,6 +197,7 @@ impl Collector for Reading {
         let shedding = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(sink.is_shedding)));
         let help = "Whether a sink has shed events in the last 10 seconds";
         gauges(&mut encoder, "tributary_sink_shedding", help, shedding)?;
+        remotes(&mut encoder, &self.remotes)?;
         gauge(&mut encoder, "tributary_taps", "Open taps", self.taps)?;
         gauge(
             &mut encoder,
@@ -193,6 +221,37 @@ impl Collector for Reading {
         }
         Ok(())
     }
+}
+
+/// The sinks that send requests over a network.
+fn remotes(
+    encoder: &mut DescriptorEncoder<'_>,
+    remotes: &[(String, RemoteState, DurationTotals)],
+) -> Result<(), fmt::Error> {
+    let of = |name: &str| -> Labels<1> { [("sink", name.to_owned())] };
+    let all = |value: fn(&RemoteState) -> u64| remotes.iter().map(move |(name, state, _)| (of(name), value(state)));
+    let spooled = |value: fn(&RemoteState) -> u64| {
+        let spools = remotes.iter().filter(|(_, state, _)| state.is_spooled);
+        spools.map(move |(name, state, _)| (of(name), i64::try_from(value(state)).unwrap_or(i64::MAX)))
+    };
+    gauges(encoder, "tributary_spool_events", "Events that wait in a spool", spooled(|state| state.events))?;
+    gauges(encoder, "tributary_spool_requests", "Requests that wait in a spool", spooled(|state| state.requests))?;
+    gauges(encoder, "tributary_spool_bytes", "The size of a spool on the disk", spooled(|state| state.bytes))?;
+    let help = "For how long the oldest request of a spool has waited";
+    let oldest = spooled(|state| state.age().map_or(0, |age| age.as_secs()));
+    gauges(encoder, "tributary_spool_oldest_seconds", help, oldest)?;
+    let help = "Attempts to send that failed and were repeated";
+    counters(encoder, "tributary_retries", help, all(|state| state.retries))?;
+    let help = "Requests that a destination has refused for good";
+    counters(encoder, "tributary_refused_requests", help, all(|state| state.refused))?;
+    let help = "Time of one attempt to send a request";
+    let mut family = encoder.encode_descriptor("tributary_request_seconds", help, None, MetricType::Histogram)?;
+    for (name, _, times) in remotes {
+        let labels = of(name);
+        let mut series = family.encode_family(&labels)?;
+        series.encode_histogram::<NoLabelSet>(times.sum_seconds(), times.count(), &times.buckets(), None)?;
+    }
+    Ok(())
 }
 
 fn counters<const N: usize>(

@@ -8,6 +8,7 @@ mod connections;
 mod guard;
 mod metrics;
 pub mod options;
+mod quarantine;
 mod response;
 mod tap;
 
@@ -257,7 +258,11 @@ impl Connection {
         match (request.method(), segments.as_slice()) {
             (&Method::GET | &Method::HEAD, ["livez"]) => text(StatusCode::OK, "alive"),
             (&Method::GET | &Method::HEAD, ["readyz"]) => match self.subject.health.not_ready() {
-                None => text(StatusCode::OK, "ready"),
+                None => {
+                    let remarks = self.subject.health.remarks();
+                    let lines: Vec<&str> = std::iter::once("ready").chain(remarks.iter().map(String::as_str)).collect();
+                    text(StatusCode::OK, &lines.join("\n"))
+                }
                 Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),
             },
             (&Method::GET | &Method::HEAD, ["metrics"]) => metrics::respond(&self.subject),
@@ -273,11 +278,17 @@ impl Connection {
                 Ok(()) => agents::command(&self.subject, id, command).await,
                 Err(refused) => *refused,
             },
-            (_, ["livez" | "readyz" | "metrics" | "agents"]) => method_not_allowed("GET, HEAD"),
-            (_, ["agents", _, "commands", _]) => method_not_allowed("POST"),
+            (&Method::GET | &Method::HEAD, ["quarantine"]) => quarantine::list(&self.subject).await,
+            (&Method::POST, ["quarantine", listener, id, "retry"]) => match guard::check_command(&request) {
+                Ok(()) => quarantine::retry(&self.subject, listener, id).await,
+                Err(refused) => *refused,
+            },
+            (_, ["livez" | "readyz" | "metrics" | "agents" | "quarantine"]) => method_not_allowed("GET, HEAD"),
+            (_, ["agents", _, "commands", _] | ["quarantine", _, _, "retry"]) => method_not_allowed("POST"),
             (_, ["tap"]) => method_not_allowed("GET"),
             _ => {
-                let help = "no such path; the paths are /livez, /readyz, /metrics, /tap, /agents and /agents/ID/commands/COMMAND";
+                let help = "no such path; the paths are /livez, /readyz, /metrics, /tap, /agents, /agents/ID/commands/COMMAND, \
+                            /quarantine and /quarantine/LISTENER/ID/retry";
                 text(StatusCode::NOT_FOUND, help)
             }
         }

@@ -13,7 +13,7 @@ use crate::transport::clock::unix_now;
 use crate::zico_store::{self, Known, StoreError, StoreOptions};
 
 use super::run;
-use super::{Failure, OutputFormat, counted, print, say};
+use super::{Failure, OutputFormat, counted, print, say, table};
 
 /// List registered agents, or forget them
 ///
@@ -138,7 +138,7 @@ fn list(stores: &[Store], format: OutputFormat) -> Result<(), Failure> {
         let known = zico_store::list(path, *session_timeout, unix_now())?;
         match format {
             OutputFormat::Json => json_lines(listener, &known, &mut lines),
-            OutputFormat::Text => table(listener, path, &known, &mut lines),
+            OutputFormat::Text => push_table(listener, path, &known, &mut lines),
         }
     }
     print(&lines)
@@ -190,7 +190,7 @@ fn counters(counters: &Counters) -> Value {
 }
 
 /// A human-readable table.
-fn table(listener: &str, path: &Path, known: &Known, lines: &mut Vec<u8>) {
+fn push_table(listener: &str, path: &Path, known: &Known, lines: &mut Vec<u8>) {
     let (agents, strangers) = (known.agents.len() as u64, known.unregistered.len() as u64);
     let (agents, strangers) = (counted(agents, "agent"), counted(strangers, "unregistered session"));
     lines.extend_from_slice(format!("listener {listener}: {agents}, {strangers} ({})\n", path.display()).as_bytes());
@@ -206,19 +206,7 @@ fn table(listener: &str, path: &Path, known: &Known, lines: &mut Vec<u8>) {
     if rows.is_empty() {
         return;
     }
-    rows.insert(0, HEADINGS.map(str::to_owned).to_vec());
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..HEADINGS.len()).map(width).collect();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
-            // Text is aligned to the left, numbers to the right.
-            ..FIRST_NUMBER => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
-        let line = cells.collect::<Vec<_>>().join("  ");
-        lines.extend_from_slice(line.trim_end().as_bytes());
-        lines.push(b'\n');
-    }
+    table::push(lines, &HEADINGS, FIRST_NUMBER, &rows);
 }
 
 const HEADINGS: [&str; 11] = [

@@ -2,6 +2,10 @@
 
 use std::path::PathBuf;
 
+use crate::config::{Config, SinkConfig};
+use crate::options::units::ByteSize;
+use crate::sink::http::WhenFull;
+
 use super::{Failure, counted, print, run, say};
 
 /// Check a configuration file and report all its errors
@@ -28,9 +32,39 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (listeners, sinks) = (config.listeners.len() as u64, config.sinks.len() as u64);
     let (listeners, sinks) = (counted(listeners, "listener"), counted(sinks, "sink"));
     say(format_args!("{source}: valid configuration: {listeners}, {sinks}"));
+    config.acknowledge_notes().iter().for_each(|note| say(format_args!("{source}: {note}")));
+    let disk = disk(config);
+    disk.iter().for_each(say);
     if !arguments.print {
         return Ok(());
     }
     let table = config.bounds().table(config.limits.memory_bytes);
-    print(format!("{}{table}", loaded.effective).as_bytes())
+    let disk: String = disk.iter().map(|line| format!("#\n# {line}\n")).collect();
+    print(format!("{}{table}{disk}", loaded.effective).as_bytes())
+}
+
+/// For each sink that sends requests: what it keeps, where, while its destination is away.
+fn disk(config: &Config) -> Vec<String> {
+    let remote = config.sinks.iter().filter(|sink| sink.kind.can_spool());
+    let line = |sink: &SinkConfig| {
+        let name = &sink.name;
+        let Some(spool) = sink.kind.spool() else {
+            return format!(
+                "sink {name} has no spool: while its destination is away, events wait in its queue in memory, then agents \
+                 wait, and what waits is lost when the daemon ends; an agent is answered after the destination has answered"
+            );
+        };
+        let full = match spool.when_full {
+            WhenFull::Block => "then agents wait",
+            WhenFull::DropOldest => "then the oldest events are dropped",
+            WhenFull::DropNewest => "then further events are dropped",
+        };
+        let (directory, most, free) =
+            (spool.directory(name), ByteSize(spool.max_bytes), ByteSize(spool.min_free_bytes));
+        format!(
+            "sink {name} keeps up to {most} in {} while its destination is away, and leaves {free} of that disk free; {full}",
+            directory.display()
+        )
+    };
+    remote.map(line).collect()
 }

@@ -16,7 +16,7 @@ use crate::capture;
 use crate::codec::terminal;
 use crate::config::{Config, ListenerConfig, ProtocolOptions};
 use crate::decode::{self, Offline};
-use crate::event::{Batch, Origin, UnixNanos};
+use crate::event::{Batch, Identity, Origin, UnixNanos};
 use crate::explain::http;
 use crate::memory::MemoryBudget;
 use crate::pipeline::accounting::ListenerCounters;
@@ -161,10 +161,10 @@ fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Resul
     let version = arguments.version()?;
     let listener = listener(protocol.as_str(), &arguments.options)?;
     let memory = MemoryBudget::new(Config::builtin().limits.memory_bytes);
-    let ListenerConfig { options: ListenerOptions { max_message_bytes, emit_definitions, .. }, protocol: own, .. } =
-        listener;
+    let ListenerConfig { options, protocol: own, .. } = listener;
+    let ListenerOptions { max_message_bytes, emit_definitions, identity, .. } = options;
     let listener = "decode".into();
-    let mut decoder = Decoder { protocol, listener, files, clock: Clock::start(), played: None, output };
+    let mut decoder = Decoder { protocol, listener, identity, files, clock: Clock::start(), played: None, output };
     match own {
         ProtocolOptions::Bytefrog(own) => {
             let hq = Hq::offline(own, emit_definitions, memory, version);
@@ -197,6 +197,8 @@ struct Decoder<'a> {
     protocol: Protocol,
     /// The name of the listener: `decode`, or that of the last capture.
     listener: Arc<str>,
+    /// The attributes that it adds to resources.
+    identity: Option<Arc<Identity>>,
     files: Vec<Input>,
     clock: Clock,
     /// The recorded time of the last step, if captures are decoded.
@@ -356,7 +358,8 @@ impl Decoder<'_> {
             return Ok(());
         }
         let counters = ListenerCounters::new(self.listener.clone(), self.protocol);
-        let origin = Arc::new(Origin::new(self.protocol.as_str(), self.listener.clone(), "".into(), 0));
+        let origin = Origin::new(self.protocol.as_str(), self.listener.clone(), "".into(), 0);
+        let origin = Arc::new(origin.with_identity(self.identity.clone()));
         let now = self.now();
         decode::finish(exchange, origin, &counters, now, &mut |batch| self.output.write(&batch));
         Ok(self.output.flush()?)
@@ -381,7 +384,8 @@ impl Decoder<'_> {
             }
         };
         let counters = ListenerCounters::new(origin.listener.clone(), self.protocol);
-        Ok((Named { name, origin: origin.into(), counters }, source))
+        let origin = Arc::new(origin.with_identity(self.identity.clone()));
+        Ok((Named { name, origin, counters }, source))
     }
 
     fn now(&self) -> Now {
@@ -409,7 +413,7 @@ impl Decoder<'_> {
 }
 
 /// Reads the options like a listener of the configuration.
-fn listener(protocol: &str, options: &[String]) -> Result<ListenerConfig, Failure> {
+pub(super) fn listener(protocol: &str, options: &[String]) -> Result<ListenerConfig, Failure> {
     let mut text = format!("[listeners.decode]\nprotocol = \"{protocol}\"\n");
     for option in options {
         let Some((key, value)) = option.split_once('=') else {

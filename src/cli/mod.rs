@@ -7,13 +7,17 @@ mod captures;
 mod check;
 mod decode;
 mod demo;
+mod endpoint;
 mod input;
 mod log;
 mod profile;
+mod quarantine;
 mod replay;
 mod run;
 mod service;
 mod simulate;
+mod spool;
+mod table;
 mod tap;
 
 use std::ffi::OsString;
@@ -56,6 +60,8 @@ enum Command {
     Replay(replay::Arguments),
     Tap(tap::Arguments),
     Agents(agents::Arguments),
+    Spool(spool::Arguments),
+    Quarantine(quarantine::Arguments),
     /// Print shell completions
     #[command(after_help = "Example:\n  tributary completions bash > /etc/bash_completion.d/tributary")]
     Completions {
@@ -94,6 +100,8 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Tap(arguments) => tap::run(&arguments),
         Command::Agents(arguments) => agents::run(&arguments),
+        Command::Spool(arguments) => spool::run(&arguments),
+        Command::Quarantine(arguments) => quarantine::run(&arguments),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "tributary", &mut script);

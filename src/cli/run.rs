@@ -219,6 +219,7 @@ fn log_addresses(server: &Server, config: &Config) {
     for sink in &config.sinks {
         info!("sink {}: {}", sink.name, sink.kind);
     }
+    config.acknowledge_notes().iter().for_each(|note| info!("{note}"));
 }
 
 /// Reads the configuration again and puts it into force. An invalid one changes nothing. A stop signal does not wait for

@@ -4,6 +4,7 @@
 //! Option types are beside their components and read themselves from a [`Section`]. This module knows which components
 //! exist, and which of them cannot stand beside each other.
 
+mod acknowledge;
 mod conflicts;
 mod listeners;
 pub mod secrets;
@@ -106,6 +107,7 @@ impl Config {
             let listeners = listeners::read(root, &mut bound);
             let sinks = sinks::read(root, &listeners);
             let config = Config { limits, admin, watch, listeners, sinks };
+            config.check_acknowledge(root);
             config.check_memory(root);
             config
         })?;

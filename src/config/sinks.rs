@@ -6,7 +6,7 @@ use super::ListenerConfig;
 use super::conflicts::{OutputFiles, check_name};
 use crate::options::{Bounds, Section};
 use crate::pipeline::options::QueueOptions;
-use crate::sink::{file, stdout, tcp};
+use crate::sink::{file, http, otlp, stdout, tcp};
 
 /// One sink.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,10 @@ pub enum SinkKind {
     File(file::Options),
     /// A TCP connection.
     Tcp(tcp::Options),
+    /// HTTP requests.
+    Http(Box<http::Options>),
+    /// A backend of OpenTelemetry.
+    Otlp(Box<otlp::Options>),
     /// Drops all events: for measuring the cost of everything before the sink.
     Discard,
 }
@@ -38,8 +42,38 @@ impl fmt::Display for SinkKind {
             SinkKind::Stdout(options) => write!(f, "{} to stdout", options.format.as_str()),
             SinkKind::File(options) => write!(f, "{} to {}", options.format.as_str(), options.path),
             SinkKind::Tcp(options) => write!(f, "{} to {}", options.framing.as_str(), options.address),
+            SinkKind::Http(options) => {
+                write!(f, "ndjson to {}", options.endpoint)?;
+                match &options.spool {
+                    Some(spool) => write!(f, ", spool {}", spool.dir.display()),
+                    None => f.write_str(", without a spool"),
+                }
+            }
+            SinkKind::Otlp(options) => {
+                write!(f, "OTLP ({}) to {}", options.protocol.as_str(), options.endpoint)?;
+                match &options.spool {
+                    Some(spool) => write!(f, ", spool {}", spool.dir.display()),
+                    None => f.write_str(", without a spool"),
+                }
+            }
             SinkKind::Discard => f.write_str("discards everything"),
         }
+    }
+}
+
+impl SinkKind {
+    /// The queue on disk of a sink that sends over a network, if it has one.
+    pub fn spool(&self) -> Option<&http::SpoolOptions> {
+        match self {
+            SinkKind::Http(options) => options.spool.as_ref(),
+            SinkKind::Otlp(options) => options.spool.as_ref(),
+            SinkKind::Stdout(_) | SinkKind::File(_) | SinkKind::Tcp(_) | SinkKind::Discard => None,
+        }
+    }
+
+    /// Whether it sends requests that a spool can keep.
+    pub fn can_spool(&self) -> bool {
+        matches!(self, SinkKind::Http(_) | SinkKind::Otlp(_))
     }
 }
 
@@ -52,6 +86,8 @@ impl SinkConfig {
             SinkKind::Stdout(options) => options.declare(&of, bounds),
             SinkKind::File(options) => options.declare(&of, bounds),
             SinkKind::Tcp(options) => options.declare(&of, bounds),
+            SinkKind::Http(options) => options.declare(&of, bounds),
+            SinkKind::Otlp(options) => options.declare(&of, bounds),
             SinkKind::Discard => {}
         }
     }
@@ -80,11 +116,20 @@ fn sink(
     outputs: &mut Outputs,
 ) -> Option<SinkConfig> {
     check_name(name, section);
-    let types = [("stdout", Type::Stdout), ("file", Type::File), ("tcp", Type::Tcp), ("discard", Type::Discard)];
+    let types = [
+        ("stdout", Type::Stdout),
+        ("file", Type::File),
+        ("tcp", Type::Tcp),
+        ("http", Type::Http),
+        ("otlp", Type::Otlp),
+        ("discard", Type::Discard),
+    ];
     let kind = section.required_choice("type", &types).map(|of| match of {
         Type::Stdout => SinkKind::Stdout(stdout::Options::read(section)),
         Type::File => SinkKind::File(file::Options::read(section)),
         Type::Tcp => SinkKind::Tcp(tcp::Options::read(section)),
+        Type::Http => SinkKind::Http(Box::new(http::Options::read(section))),
+        Type::Otlp => SinkKind::Otlp(Box::new(otlp::Options::read(section))),
         Type::Discard => SinkKind::Discard,
     });
     let queue = QueueOptions::read(section);
@@ -100,7 +145,7 @@ fn sink(
                 section.error("type", format!("sinks `{other}` and `{name}` both write to stdout"), None);
             }
         }
-        Some(SinkKind::Tcp(_) | SinkKind::Discard) | None => {}
+        Some(SinkKind::Tcp(_) | SinkKind::Http(_) | SinkKind::Otlp(_) | SinkKind::Discard) | None => {}
     }
     if kind.is_none() {
         section.accept_other_keys();
@@ -113,5 +158,7 @@ enum Type {
     Stdout,
     File,
     Tcp,
+    Http,
+    Otlp,
     Discard,
 }

@@ -22,6 +22,8 @@ pub struct Batch {
     pub(super) spans: Vec<SpanData>,
     /// Links of spans, each after the index of its span, in ascending order of these.
     pub(super) links: Vec<(u32, Link)>,
+    /// The spans or traces that logs belong to.
+    pub(super) contexts: Vec<TraceContext>,
     pub(super) metrics: Vec<MetricData>,
     pub(super) samples: Vec<SampleData>,
     pub(super) losses: Vec<LossData>,
@@ -75,6 +77,7 @@ impl Batch {
             + self.frames.capacity() * size_of::<Frame>()
             + self.spans.capacity() * size_of::<SpanData>()
             + self.links.capacity() * size_of::<(u32, Link)>()
+            + self.contexts.capacity() * size_of::<TraceContext>()
             + self.metrics.capacity() * size_of::<MetricData>()
             + self.samples.capacity() * size_of::<SampleData>()
             + self.losses.capacity() * size_of::<LossData>()
@@ -128,12 +131,23 @@ pub struct Position {
 /// The data of a kind, or its index among the data of that kind: most events are small.
 #[derive(Debug)]
 pub(super) enum Data {
-    Log { severity: Severity, body: Option<Value> },
+    /// `context` is an index among the contexts of the batch, or [`NO_CONTEXT`].
+    Log {
+        severity: Severity,
+        context: u32,
+        body: Option<Value>,
+    },
     Span(u32),
     Metric(u32),
-    Sample { data: u32, frames: Span32 },
+    Sample {
+        data: u32,
+        frames: Span32,
+    },
     Loss(u32),
 }
+
+/// A log that belongs to no trace.
+pub(super) const NO_CONTEXT: u32 = u32::MAX;
 
 impl Data {
     pub(super) fn kind(&self) -> Kind {
@@ -170,6 +184,15 @@ pub struct SpanData {
 pub struct Link {
     pub trace_id: TraceId,
     pub span_id: SpanId,
+}
+
+/// The trace that a log belongs to, and its span (OpenTelemetry: `LogRecord.trace_id` and `span_id`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceContext {
+    /// The trace.
+    pub trace_id: TraceId,
+    /// The span; `None`: the log is about the trace as a whole.
+    pub span_id: Option<SpanId>,
 }
 
 /// How a span ended.
@@ -228,6 +251,37 @@ pub struct SampleData {
     pub unit: &'static str,
     /// The value.
     pub value: Number,
+    /// The time between two samples by `clock`, in nanoseconds: a sample stands for that much time. `None`: the samples are
+    /// not taken by time, or the period is unknown.
+    pub period_nanos: Option<u64>,
+    /// The clock that the period is measured by; `None` when unknown.
+    pub clock: Option<SampleClock>,
+}
+
+impl SampleData {
+    /// A sample that is not taken by time.
+    pub fn new(sample_type: &'static str, unit: &'static str, value: Number) -> Self {
+        SampleData { sample_type, unit, value, period_nanos: None, clock: None }
+    }
+}
+
+/// The clock of a profiler that samples by time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampleClock {
+    /// Processor time of the process.
+    Cpu,
+    /// Time of day.
+    Wall,
+}
+
+impl SampleClock {
+    /// The clock's name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SampleClock::Cpu => "cpu",
+            SampleClock::Wall => "wall",
+        }
+    }
 }
 
 /// The data of a loss.

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::batch::{
-    Attribute, Batch, Data, Event, Frame, Header, Key, Link, LossData, MetricData, Named, Run, SampleData,
+    Attribute, Batch, Data, Event, Frame, Header, Key, Link, LossData, MetricData, NO_CONTEXT, Named, Run, SampleData,
 };
-use super::batch::{Span32, SpanData, Text, Value, index32, is_plain};
-use super::{Kind, Loss, Origin, Resource, Severity};
+use super::batch::{Span32, SpanData, Text, TraceContext, Value, index32, is_plain};
+use super::{Kind, Loss, Origin, Resource, Severity, semconv};
 
 /// A batch is full at this many events …
 const FULL_EVENTS: usize = 1024;
@@ -20,6 +20,8 @@ const FULL_ELEMENTS: usize = 16 * 1024;
 pub const MOST_BATCH_BYTES: u64 = 4 << 20;
 /// Estimated output size of an event without its attributes.
 const EVENT_OVERHEAD_BYTES: usize = 256;
+/// Output size of the ids of a log.
+const CONTEXT_BYTES: usize = 76;
 /// Output size of a link.
 const LINK_BYTES: usize = 77;
 
@@ -41,6 +43,21 @@ pub struct InternedRun {
     run: u32,
 }
 
+/// Remembers the position of a resource in a batch, as [`Interned`] does for a text.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InternedResource {
+    batch: u64,
+    resource: BatchResource,
+}
+
+/// A resource of a batch. Valid only with that batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BatchResource {
+    index: u32,
+    /// Its output size.
+    bytes: u32,
+}
+
 /// Writes batches. One per session; [`BatchBuilder::take`] ends a batch and begins the next.
 #[derive(Debug)]
 pub struct BatchBuilder {
@@ -51,6 +68,8 @@ pub struct BatchBuilder {
     /// Losses since the last batch that are not in it, because they are reported together with others.
     combined_losses: usize,
     origin: Arc<Origin>,
+    /// The resource as the session has set it, without the listener's identity.
+    sent: Arc<Resource>,
     resource: Arc<Resource>,
     /// Output size of the origin and resource in each event.
     resource_bytes: usize,
@@ -61,6 +80,8 @@ pub struct BatchBuilder {
 impl BatchBuilder {
     /// A builder for a connection whose resource is not known yet.
     pub fn new(origin: Arc<Origin>) -> Self {
+        let sent = Arc::<Resource>::default();
+        let resource = sent.with_identity(origin.identity.as_ref());
         BatchBuilder {
             batch: Batch::default(),
             id: NEXT_BATCH.fetch_add(1, Ordering::Relaxed),
@@ -68,8 +89,9 @@ impl BatchBuilder {
             expanded: 0,
             taken_expanded: 0,
             origin,
-            resource: Arc::default(),
-            resource_bytes: 0,
+            sent,
+            resource_bytes: output_size(&resource),
+            resource,
             origin_index: None,
             resource_index: None,
         }
@@ -83,14 +105,44 @@ impl BatchBuilder {
     /// Sets the origin of the next events.
     pub fn set_origin(&mut self, origin: Arc<Origin>) {
         self.origin_index = self.batch.origins.iter().position(|o| Arc::ptr_eq(o, &origin)).map(index32);
+        let is_other_listener = !self.origin.is_same_listener(&origin);
         self.origin = origin;
+        if is_other_listener {
+            self.set_resource(self.sent.clone());
+        }
     }
 
-    /// Sets the resource of the next events.
-    pub fn set_resource(&mut self, resource: Arc<Resource>) {
+    /// Sets the resource of the next events: what the peer sends of itself. The listener's identity is added to it.
+    pub fn set_resource(&mut self, sent: Arc<Resource>) {
+        let resource = sent.with_identity(self.origin.identity.as_ref());
+        self.sent = sent;
         self.resource_index = self.batch.resources.iter().position(|r| Arc::ptr_eq(r, &resource)).map(index32);
-        self.resource_bytes = resource.attributes().iter().map(|(key, value)| key.len() + 6 + value.len()).sum();
+        self.resource_bytes = output_size(&resource);
         self.resource = resource;
+    }
+
+    /// A resource that single events have instead of the current one: see [`EventBuilder::resource`]. `memo` remembers its
+    /// position in this batch.
+    #[inline]
+    pub fn intern_resource(&mut self, memo: &mut InternedResource, sent: &Arc<Resource>) -> BatchResource {
+        if memo.batch != self.id {
+            let resource = sent.with_identity(self.origin.identity.as_ref());
+            let bytes = index32(output_size(&resource));
+            self.batch.resources.push(resource);
+            let index = index32(self.batch.resources.len() - 1);
+            *memo = InternedResource { batch: self.id, resource: BatchResource { index, bytes } };
+        }
+        memo.resource
+    }
+
+    /// The resource that was set last, without the listener's identity.
+    pub fn sent_resource(&self) -> &Arc<Resource> {
+        &self.sent
+    }
+
+    /// The resource of the next events.
+    pub fn resource(&self) -> &Arc<Resource> {
+        &self.resource
     }
 
     /// Estimated output bytes of an event without its attributes.
@@ -263,7 +315,7 @@ impl BatchBuilder {
     /// is added.
     pub fn event(&mut self, header: Header) -> EventBuilder<'_> {
         let first_attribute = self.batch.attributes.len();
-        EventBuilder { batch: self, header, first_attribute }
+        EventBuilder { batch: self, header, first_attribute, resource: None }
     }
 
     /// Writes a loss event. Sessions call `Output::loss`, which also keeps the byte count.
@@ -309,6 +361,11 @@ impl BatchBuilder {
     }
 }
 
+/// Output size of a resource in each event.
+fn output_size(resource: &Resource) -> usize {
+    resource.attributes().iter().map(|(key, value)| key.len() + 6 + value.len()).sum()
+}
+
 /// Estimated output size of a value without its content: arrays, maps and bytes are counted when they are written.
 fn output_bytes(value: Value) -> usize {
     if let Value::Text(text) = value { text.len() } else { 8 }
@@ -327,6 +384,7 @@ pub struct EventBuilder<'a> {
     batch: &'a mut BatchBuilder,
     header: Header,
     first_attribute: usize,
+    resource: Option<BatchResource>,
 }
 
 impl EventBuilder<'_> {
@@ -354,6 +412,12 @@ impl EventBuilder<'_> {
         self.attribute(key, text);
     }
 
+    /// The resource of this event only, from [`BatchBuilder::intern_resource`] of this batch.
+    #[inline]
+    pub fn resource(&mut self, resource: BatchResource) {
+        self.resource = Some(resource);
+    }
+
     /// The batch builder, for texts, arrays and maps.
     pub fn batch(&mut self) -> &mut BatchBuilder {
         self.batch
@@ -361,8 +425,21 @@ impl EventBuilder<'_> {
 
     /// Ends a log event.
     pub fn log(self, severity: Severity, body: Option<Value>) {
+        self.log_with(severity, NO_CONTEXT, body);
+    }
+
+    /// Ends a log event that belongs to a trace or span.
+    pub fn log_in(self, context: TraceContext, severity: Severity, body: Option<Value>) {
+        let contexts = &mut self.batch.batch.contexts;
+        contexts.push(context);
+        let place = index32(contexts.len() - 1);
+        self.batch.expanded += CONTEXT_BYTES;
+        self.log_with(severity, place, body);
+    }
+
+    fn log_with(self, severity: Severity, context: u32, body: Option<Value>) {
         self.batch.expanded += body.map_or(0, output_bytes);
-        self.end(Data::Log { severity, body });
+        self.end(Data::Log { severity, context, body });
     }
 
     /// Ends a span.
@@ -371,7 +448,12 @@ impl EventBuilder<'_> {
     }
 
     /// Ends a span that has links.
-    pub fn linked_span(self, span: SpanData, links: impl IntoIterator<Item = Link>) {
+    pub fn linked_span(mut self, mut span: SpanData, links: impl IntoIterator<Item = Link>) {
+        if span.parent == Some(span.span_id) {
+            // Readers that follow parents would never reach a root.
+            span.parent = None;
+            self.attribute(semconv::PARENT_SELF, true);
+        }
         let Batch { spans, links: known, .. } = &mut self.batch.batch;
         spans.push(span);
         let place = index32(spans.len() - 1);
@@ -405,10 +487,14 @@ impl EventBuilder<'_> {
     fn end(self, data: Data) {
         let builder = self.batch;
         let attributes = Span32::new(self.first_attribute, builder.batch.attributes.len());
-        let (origin, resource) = (builder.current_origin(), builder.current_resource());
+        let origin = builder.current_origin();
+        let (resource, resource_bytes) = match self.resource {
+            Some(own) => (own.index, own.bytes as usize),
+            None => (builder.current_resource(), builder.resource_bytes),
+        };
         builder.batch.counts[data.kind().index()] += 1;
         builder.batch.events.push(Event { header: self.header, data, attributes, origin, resource });
         let name_bytes = if let Named::Text(name) = self.header.name.named() { name.len() } else { 0 };
-        builder.expanded += builder.event_bytes() + name_bytes;
+        builder.expanded += EVENT_OVERHEAD_BYTES + resource_bytes + name_bytes;
     }
 }

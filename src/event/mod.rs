@@ -8,17 +8,21 @@
 mod batch;
 mod builder;
 mod id;
+mod identity;
 mod loss;
 mod origin;
 pub mod semconv;
 mod view;
 
 pub use batch::{
-    Batch, Frame, Header, Key, Link, MetricData, MetricType, Number, Position, SampleData, SpanData, Status,
-    Temporality, Text, Value,
+    Batch, Frame, Header, Key, Link, MetricData, MetricType, Number, Position, SampleClock, SampleData, SpanData,
+    Status, Temporality, Text, TraceContext, Value,
 };
-pub use builder::{BatchBuilder, EventBuilder, Interned, InternedRun, MOST_BATCH_BYTES};
+pub use builder::{
+    BatchBuilder, BatchResource, EventBuilder, Interned, InternedResource, InternedRun, MOST_BATCH_BYTES,
+};
 pub use id::{SpanId, TraceId, UnixNanos, write_hex};
+pub use identity::Identity;
 pub use loss::{Loss, Reason};
 pub use origin::{Origin, Resource, ResourceValue};
 pub use semconv::Name;

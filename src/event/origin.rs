@@ -5,6 +5,9 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::identity::Merged;
+use super::{Identity, Name, semconv};
+
 /// One connection (or request) of one listener.
 #[derive(Debug)]
 pub struct Origin {
@@ -18,19 +21,28 @@ pub struct Origin {
     pub peer: Arc<str>,
     /// Number of the connection, counted up over the life of the process.
     pub connection: u64,
+    /// What the operator configured about the listener's agents. `None`: nothing.
+    pub identity: Option<Arc<Identity>>,
     rendered: OnceLock<Box<[u8]>>,
 }
 
 impl Origin {
     /// An origin whose protocol version is not yet known.
     pub fn new(protocol: &'static str, listener: Arc<str>, peer: Arc<str>, connection: u64) -> Self {
-        Origin { protocol, version: None, listener, peer, connection, rendered: OnceLock::new() }
+        Origin { protocol, version: None, listener, peer, connection, identity: None, rendered: OnceLock::new() }
+    }
+
+    /// The same with the identity of its listener, which every event of it has in its resource.
+    #[must_use]
+    pub fn with_identity(self, identity: Option<Arc<Identity>>) -> Self {
+        Origin { identity, ..self }
     }
 
     /// The same connection after the peer has sent its version.
     pub fn with_version(&self, version: &str) -> Self {
         Origin {
             version: Some(version.into()),
+            identity: self.identity.clone(),
             ..Origin::new(self.protocol, self.listener.clone(), self.peer.clone(), self.connection)
         }
     }
@@ -50,7 +62,11 @@ impl Origin {
 #[derive(Debug, Default)]
 pub struct Resource {
     attributes: Vec<(String, ResourceValue)>,
+    /// The resource of the agent, if this is that of one of its services.
+    agent: Option<Arc<Resource>>,
     rendered: OnceLock<Box<[u8]>>,
+    /// The same resource with the identity of its listener.
+    merged: OnceLock<Merged>,
 }
 
 /// Memory of an attribute of a resource without its texts.
@@ -86,6 +102,44 @@ impl Resource {
         self.attributes.iter().map(|(key, value)| ATTRIBUTE_BYTES + 2 * (key.len() + value.len())).sum()
     }
 
+    /// The resource of a service of the agent `agent`, for agents that send the spans of several services.
+    pub fn of_service(agent: &Arc<Resource>, service: &str) -> Self {
+        let name = (semconv::SERVICE_NAME.as_str().to_owned(), ResourceValue::from(service));
+        let attributes = agent.attributes.iter().cloned().chain([name]);
+        Resource { agent: Some(agent.clone()), ..Resource::new(attributes) }
+    }
+
+    /// The resource of the agent: of a service, that of the agent that sends its spans.
+    pub fn agent(&self) -> &Resource {
+        self.agent.as_deref().unwrap_or(self)
+    }
+
+    /// The text of an attribute; `None`: it has no such attribute, or one that is no text.
+    pub fn text(&self, name: Name) -> Option<&str> {
+        self.attributes.iter().find_map(|(key, value)| match value {
+            ResourceValue::Text(text) if key == name.as_str() => Some(text.as_str()),
+            _ => None,
+        })
+    }
+
+    /// The resource with the identity of its listener. It is merged once for all events, because a resource belongs to one
+    /// listener; its identity changes only by a reload.
+    pub(super) fn with_identity(self: &Arc<Self>, identity: Option<&Arc<Identity>>) -> Arc<Resource> {
+        let Some(identity) = identity else { return self.clone() };
+        let merge = || Merged { identity: identity.clone(), resource: self.merge(identity) };
+        let known = self.merged.get_or_init(merge);
+        if Arc::ptr_eq(&known.identity, identity) { known.resource.clone() } else { self.merge(identity) }
+    }
+
+    fn merge(&self, identity: &Arc<Identity>) -> Arc<Resource> {
+        let agent = self.agent.as_ref().map(|agent| agent.with_identity(Some(identity)));
+        Arc::new(Resource { attributes: identity.merged(self), agent, ..Resource::default() })
+    }
+
+    pub(super) fn into_attributes(self) -> Vec<(String, ResourceValue)> {
+        self.attributes
+    }
+
     /// A resource of these attributes. The last value of a repeated key counts.
     pub fn new(attributes: impl IntoIterator<Item = (String, ResourceValue)>) -> Self {
         let mut kept: Vec<(String, ResourceValue)> = Vec::new();
@@ -102,7 +156,7 @@ impl Resource {
                 }
             }
         }
-        Resource { attributes: kept, rendered: OnceLock::new() }
+        Resource { attributes: kept, ..Resource::default() }
     }
 
     /// The attributes, each key once.

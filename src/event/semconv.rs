@@ -73,6 +73,8 @@ names! {
     INCOMPLETE = "tributary.incomplete";
     /// Invalid text was repaired with U+FFFD.
     TEXT_REPAIRED = "tributary.text.repaired";
+    /// A span named itself as its parent; it is a root.
+    PARENT_SELF = "tributary.parent.self";
     /// A text was cut to a limit.
     TEXT_TRUNCATED = "tributary.text.truncated";
     /// The source of the time, if it is not the absolute clock of the peer.
@@ -82,6 +84,42 @@ names! {
     LOSS = "tributary.loss";
     /// How many losses one loss event reports, where those of a connection are reported together.
     LOSS_COUNT = "tributary.loss.count";
+
+    // What only OTLP has: parts of events that are keys of their own in JSON, and marks of the sink `otlp`.
+    /// A value was nested too deeply for OTLP, and is its JSON text.
+    TEXT_NESTED = "tributary.text.nested";
+    /// The listener that received the event.
+    ORIGIN_LISTENER = "tributary.listener";
+    /// The number of the connection.
+    ORIGIN_CONNECTION = "tributary.connection";
+    /// The number of the message.
+    ORIGIN_SEQUENCE = "tributary.sequence";
+    /// The offset of the message in the byte stream or request body.
+    ORIGIN_OFFSET = "tributary.offset";
+    /// The version of the peer's protocol, an attribute of the scope.
+    ORIGIN_VERSION = "origin.version";
+    /// The address of the peer.
+    NETWORK_PEER_ADDRESS = "network.peer.address";
+    /// The port of the peer.
+    NETWORK_PEER_PORT = "network.peer.port";
+    /// Why bytes or events were lost.
+    LOSS_REASON = "loss.reason";
+    /// How many bytes were lost.
+    LOSS_BYTES = "loss.bytes";
+    /// How many events were lost.
+    LOSS_EVENTS = "loss.events";
+    /// What was found where.
+    LOSS_DETAIL = "loss.detail";
+    /// The first bytes of what was lost, in hex.
+    LOSS_EXCERPT = "loss.excerpt";
+    /// The language that the agent is for.
+    TELEMETRY_SDK_LANGUAGE = "telemetry.sdk.language";
+    /// The name of the agent.
+    TELEMETRY_DISTRO_NAME = "telemetry.distro.name";
+    /// The kind of a frame of a stack, an attribute of its location.
+    PROFILE_FRAME_TYPE = "profile.frame.type";
+    /// The role of a span.
+    SPAN_KIND = "span.kind";
 
     // OpenTelemetry.
     /// The logical name of the service.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::batch::{Attribute, Data, Event, Frame, Key, LossData, Named, Run, Text, Value};
 use super::{
     Batch, Header, Kind, Link, MetricData, Name, Origin, Position, Reason, Resource, SampleData, Severity, SpanData,
-    UnixNanos,
+    TraceContext, UnixNanos,
 };
 
 /// One event of a batch.
@@ -153,7 +153,7 @@ pub enum ValueView<'a> {
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub enum DataView<'a> {
-    Log { severity: Severity, body: Option<ValueView<'a>> },
+    Log { severity: Severity, context: Option<&'a TraceContext>, body: Option<ValueView<'a>> },
     Span(&'a SpanData),
     Metric(&'a MetricData),
     Sample(SampleView<'a>),
@@ -275,9 +275,11 @@ impl<'a> EventView<'a> {
     pub fn data(&self) -> DataView<'a> {
         let batch = self.batch;
         match &self.event.data {
-            Data::Log { severity, body } => {
-                DataView::Log { severity: *severity, body: body.map(|body| batch.value(body)) }
-            }
+            Data::Log { severity, context, body } => DataView::Log {
+                severity: *severity,
+                context: batch.contexts.get(*context as usize),
+                body: body.map(|body| batch.value(body)),
+            },
             Data::Span(place) => DataView::Span(&batch.spans[*place as usize]),
             Data::Metric(place) => DataView::Metric(&batch.metrics[*place as usize]),
             Data::Sample { data, frames } => {

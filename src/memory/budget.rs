@@ -20,8 +20,11 @@ use super::address_group;
 /// - small messages, up to [`MemoryLease::MINIMUM`] each, all of it.
 ///
 /// Beside it, a listener has a reserve ([`MemoryBudget::with_reserve`]) that no other listener can take: for connections
-/// and small leases that find no room in the shared memory. And what passes of one address
-/// ([`MemoryBudget::of_address`]) may fill only a part of the shared memory.
+/// and small leases that find no room in the shared memory.
+///
+/// One address ([`MemoryBudget::of_address`]) may fill only a part of the shared memory: with what passes, a limit that can
+/// be set; with what lasts, as much as is still free. So one address takes half of the part for what lasts, two take a third
+/// each, and `n` leave one part of `n + 1` to the next.
 #[derive(Debug)]
 pub struct MemoryBudget {
     shared: Arc<SharedMemory>,
@@ -51,8 +54,10 @@ struct Reserve {
 /// What one address uses.
 #[derive(Debug, Default)]
 struct AddressMemory {
-    /// Of the shared memory, for what passes.
+    /// Of the shared memory, for what passes …
     passing: AtomicU64,
+    /// … and for what lasts.
+    lasting: AtomicU64,
     /// Of reserves.
     reserved: AtomicU64,
     /// As in [`SharedMemory`].
@@ -171,6 +176,10 @@ impl SharedMemory {
         }
     }
 
+    fn free_for_lasting(&self) -> u64 {
+        self.part(LASTING).saturating_sub(self.used.load(Relaxed))
+    }
+
     fn address(&self, address: IpAddr) -> Arc<AddressMemory> {
         let mut addresses = self.addresses();
         if let Some(known) = addresses.get(&address).and_then(Weak::upgrade) {
@@ -187,6 +196,17 @@ impl SharedMemory {
 
     fn addresses(&self) -> MutexGuard<'_, HashMap<IpAddr, Weak<AddressMemory>>> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AddressMemory {
+    /// What this use takes of the shared memory, where it is limited for each address.
+    fn used_for(&self, of: Use) -> Option<&AtomicU64> {
+        match of {
+            Use::Lasting => Some(&self.lasting),
+            Use::Passing => Some(&self.passing),
+            Use::Connection => None,
+        }
     }
 }
 
@@ -260,11 +280,12 @@ impl MemoryLease {
             return true;
         }
         let MemoryBudget { shared, address, .. } = &*self.budget;
-        if self.of == Use::Passing
-            && bytes > MemoryLease::MINIMUM
-            && let Some(address) = address
-        {
-            self.is_refused_by_address = address.passing.load(Relaxed) > shared.address_limit();
+        if let Some(address) = address.as_ref().filter(|_| bytes > MemoryLease::MINIMUM) {
+            self.is_refused_by_address = match self.of {
+                Use::Passing => address.passing.load(Relaxed) > shared.address_limit(),
+                Use::Lasting => address.lasting.load(Relaxed) > shared.free_for_lasting(),
+                Use::Connection => false,
+            };
             if self.is_refused_by_address {
                 return false;
             }
@@ -313,6 +334,21 @@ impl MemoryLease {
         self.reserved == 0 || reserved <= reserve.limit / 2
     }
 
+    /// Counts it for the address of this budget from now on. Both budgets are of the same listener.
+    pub fn move_to(&mut self, budget: &Arc<MemoryBudget>) {
+        let same = match (&self.budget.address, &budget.address) {
+            (Some(own), Some(other)) => Arc::ptr_eq(own, other),
+            (own, other) => own.is_none() && other.is_none(),
+        };
+        if same {
+            return;
+        }
+        let (held, floor) = (self.held, self.floor);
+        self.give_back(held);
+        self.budget = budget.clone();
+        let _ = self.resize(held + floor);
+    }
+
     /// Whether it has more than its floor.
     pub fn is_beyond_floor(&self) -> bool {
         self.held > 0
@@ -324,9 +360,10 @@ impl MemoryLease {
     }
 
     fn take(&mut self, bytes: u64) {
-        self.budget.shared.used.fetch_add(bytes, Relaxed);
-        if let (Use::Passing, Some(address)) = (self.of, &self.budget.address) {
-            address.passing.fetch_add(bytes, Relaxed);
+        let MemoryBudget { shared, address, .. } = &*self.budget;
+        shared.used.fetch_add(bytes, Relaxed);
+        if let Some(used) = address.as_ref().and_then(|address| address.used_for(self.of)) {
+            used.fetch_add(bytes, Relaxed);
         }
         self.held += bytes;
     }
@@ -341,8 +378,8 @@ impl MemoryLease {
         shared.used.fetch_sub(bytes - reserved, Relaxed);
         if let Some(address) = address {
             address.reserved.fetch_sub(reserved, Relaxed);
-            if self.of == Use::Passing {
-                address.passing.fetch_sub(bytes - reserved, Relaxed);
+            if let Some(used) = address.used_for(self.of) {
+                used.fetch_sub(bytes - reserved, Relaxed);
             }
         }
         self.reserved -= reserved;
@@ -361,8 +398,8 @@ impl MemoryLease {
         shared.used.fetch_sub(bytes, Relaxed);
         if let Some(address) = address {
             address.reserved.fetch_add(bytes, Relaxed);
-            if self.of == Use::Passing {
-                address.passing.fetch_sub(bytes, Relaxed);
+            if let Some(used) = address.used_for(self.of) {
+                used.fetch_sub(bytes, Relaxed);
             }
         }
         self.reserved = self.held;
@@ -465,6 +502,38 @@ mod tests {
         assert!(second.try_resize(100 * KIB));
         drop((body, second, third));
         assert_eq!((budget.used(), one.address.as_ref().unwrap().passing.load(Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn what_lasts_of_each_address_takes_as_much_as_it_leaves_free() {
+        let budget = MemoryBudget::new(1600 * KIB);
+        let [one, two, three] =
+            ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|address| budget.of_address(address.parse().unwrap()));
+        let fill = |address: &Arc<MemoryBudget>| {
+            let mut lease = address.lease();
+            let largest = (0..1600).rev().map(|kib| FLOOR + kib * KIB).find(|bytes| lease.resize(*bytes));
+            (lease, (largest.unwrap() - FLOOR) / KIB)
+        };
+        // Twelve sixteenths are 1,200 KiB.
+        let (first, second) = (fill(&one), fill(&two));
+        assert_eq!((first.1, second.1), (600, 300), "the first one was there alone");
+        let mut honest = three.lease();
+        assert!(honest.resize(FLOOR + 140 * KIB) && !honest.resize(FLOOR + 160 * KIB));
+        assert!(honest.resize(FLOOR + 140 * KIB));
+        let mut small = two.lease();
+        assert!(small.resize(FLOOR + MINIMUM), "sessions with little state are served");
+        let mut configured = budget.lease();
+        assert!(configured.resize(FLOOR + 90 * KIB), "without an address only the shared memory is a limit");
+        configured.move_to(&two);
+        assert!(!configured.resize(FLOOR + 90 * KIB), "the address has its part already");
+        configured.move_to(&three);
+        drop((first, second, honest, small));
+        assert_eq!(three.address.as_ref().unwrap().lasting.load(Relaxed), 90 * KIB);
+        drop(configured);
+        for address in [one, two, three] {
+            assert_eq!(address.address.as_ref().unwrap().lasting.load(Relaxed), 0);
+        }
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]

@@ -3,14 +3,17 @@
 //! This module knows no component. Each component reads its options from a [`Section`] beside its code, and declares its
 //! memory in [`Bounds`]. The module `config` knows which components exist.
 
+mod attributes;
 pub mod bounds;
 pub mod diagnostic;
+mod secret;
 pub mod section;
 pub mod units;
 mod value;
 
 pub use bounds::Bounds;
 pub use diagnostic::{ConfigErrors, Diagnostic};
+pub use secret::Secret;
 pub use section::Section;
 pub use units::{ByteSize, LONGEST};
 pub use value::Whole;

@@ -189,6 +189,17 @@ impl<'a> Section<'a> {
         self.report(self.span.clone(), message.into(), help);
     }
 
+    /// Reports that the value of `key` in the table at `path` below this section is invalid.
+    pub fn error_below(&mut self, path: &[&str], key: &str, message: String, help: &str) {
+        let below = |table: &'a DeTable<'a>, name: &&str| match table.get(*name).map(Spanned::get_ref) {
+            Some(DeValue::Table(table)) => Some(table),
+            _ => None,
+        };
+        let table = self.table.and_then(|table| path.iter().try_fold(table, below));
+        let span = table.and_then(|table| table.get(key)).map(Spanned::span);
+        self.report(span, message, Some(help.to_owned()));
+    }
+
     /// Reports that the value of `key` in the sub-table `section`, which was read before, does not fit the values in
     /// `notes`, one line each. Does nothing if there are other errors: options with errors have their defaults, so this
     /// error could be false.
@@ -352,7 +363,7 @@ pub(super) fn toml_text(text: &str) -> String {
 }
 
 /// A key as TOML.
-fn quoted(key: &str) -> String {
+pub(super) fn quoted(key: &str) -> String {
     let bare = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     if bare { key.to_owned() } else { toml_text(key) }
 }

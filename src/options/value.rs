@@ -53,6 +53,12 @@ impl Section<'_> {
         self.optional(key, read_text, |text| toml_text(text))
     }
 
+    /// A string. The key is required; `help` says what to write.
+    pub fn required_text(&mut self, key: &str, help: &str) -> Option<String> {
+        self.require(key, || help.to_owned());
+        self.optional_text(key)
+    }
+
     /// A number of bytes without a default.
     pub fn optional_size<T: Whole>(&mut self, key: &str, allowed: RangeInclusive<T>) -> Option<T> {
         self.optional(key, |value| read_size(value, &allowed), |size| toml_text(&ByteSize(size.to_u64()).to_string()))

@@ -1,7 +1,7 @@
 //! The counters of listeners and sinks: what was received, what became of it, and whether the two agree.
 //!
 //! Two equations hold whenever nothing is in flight, and always after the daemon has stopped:
-//! `bytes_in = bytes_decoded + bytes_lost + buffered` per listener, and `events = written + shed + failed` per sink.
+//! `bytes_in = bytes_decoded + bytes_lost + buffered` per listener, and `events + resumed = written + shed + failed + waiting` per sink.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::event::{Batch, DataView, Kind, Reason};
+use crate::histogram::{DurationTotals, Durations};
 use crate::protocol::{Output, Protocol};
+use crate::sink::{AckLevel, Progress, RemoteState, RemoteStatus};
 
 use super::agent_registry::{Agent, AgentRegistry};
 
@@ -28,6 +30,8 @@ pub struct ListenerCounters {
     connections: AtomicU64,
     connections_open: AtomicU64,
     refused: AtomicU64,
+    acknowledged: [AtomicU64; AckLevel::ALL.len()],
+    acknowledgement_times: Durations,
     warnings: Mutex<BTreeMap<&'static str, u64>>,
     agent_registry: AgentRegistry,
 }
@@ -47,6 +51,8 @@ impl ListenerCounters {
             connections: AtomicU64::new(0),
             connections_open: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            acknowledged: Default::default(),
+            acknowledgement_times: Durations::default(),
             warnings: Mutex::default(),
             agent_registry: AgentRegistry::default(),
         })
@@ -123,6 +129,12 @@ impl ListenerCounters {
         self.refused.fetch_add(1, Relaxed);
     }
 
+    /// Counts a request that is answered with a success, so long after it was complete.
+    pub fn acknowledged(&self, level: AckLevel, after: Duration) {
+        self.acknowledged[level as usize].fetch_add(1, Relaxed);
+        self.acknowledgement_times.add(after);
+    }
+
     /// The current values.
     pub fn totals(&self) -> ListenerTotals {
         let read = |counter: &AtomicU64| counter.load(Relaxed);
@@ -138,6 +150,8 @@ impl ListenerCounters {
             connections: read(&self.connections),
             connections_open: read(&self.connections_open),
             refused: read(&self.refused),
+            acknowledged: AckLevel::ALL.map(|level| read(&self.acknowledged[level as usize])),
+            acknowledgement_times: self.acknowledgement_times.totals(),
             warnings: self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
@@ -178,6 +192,9 @@ pub struct SinkCounters {
     written: AtomicU64,
     shed: AtomicU64,
     failed: AtomicU64,
+    resumed: AtomicU64,
+    waiting: AtomicU64,
+    retries: AtomicU64,
     queue_batches: AtomicU64,
     /// When the sink shed events last, in milliseconds since `created`, and one more; 0: never.
     last_shed: AtomicU64,
@@ -185,6 +202,8 @@ pub struct SinkCounters {
     is_retrying: AtomicBool,
     is_closed: AtomicBool,
     is_dead: AtomicBool,
+    /// Of a sink that sends requests over a network.
+    remote: Mutex<Option<Arc<RemoteStatus>>>,
 }
 
 impl SinkCounters {
@@ -196,12 +215,16 @@ impl SinkCounters {
             written: AtomicU64::new(0),
             shed: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
             queue_batches: AtomicU64::new(0),
             last_shed: AtomicU64::new(0),
             created: Instant::now(),
             is_retrying: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             is_dead: AtomicBool::new(false),
+            remote: Mutex::default(),
         })
     }
 
@@ -236,6 +259,34 @@ impl SinkCounters {
         self.failed.fetch_add(events, Relaxed);
     }
 
+    /// Takes over what a sink that counts its events itself has counted since `last`, which is `None` at its first call.
+    pub(super) fn progress(&self, last: Option<Progress>, now: Progress) {
+        let before = last.unwrap_or_default();
+        self.written.fetch_add(now.written - before.written, Relaxed);
+        self.failed.fetch_add(now.failed - before.failed, Relaxed);
+        match now.shed - before.shed {
+            0 => {}
+            // Removed by an operator before this start.
+            shed if last.is_none() => drop(self.shed.fetch_add(shed, Relaxed)),
+            shed => self.add_shed(shed),
+        }
+        self.retries.fetch_add(now.retries - before.retries, Relaxed);
+        let waited = self.waiting.swap(now.waiting, Relaxed);
+        if last.is_none() {
+            // What the sink before this one has left in the same queue has been counted.
+            self.resumed.fetch_add(now.resumed.saturating_sub(waited), Relaxed);
+        }
+    }
+
+    pub(super) fn set_remote(&self, remote: Option<Arc<RemoteStatus>>) {
+        *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = remote;
+    }
+
+    /// What it does, if it sends requests over a network.
+    pub fn remote(&self) -> Option<Arc<RemoteStatus>> {
+        self.remote.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Counts a batch as queued until the guard is dropped.
     pub(super) fn in_queue(self: &Arc<Self>) -> InQueue {
         self.queue_batches.fetch_add(1, Relaxed);
@@ -262,6 +313,9 @@ impl SinkCounters {
             written: self.written.load(Relaxed),
             shed: self.shed.load(Relaxed),
             failed: self.failed.load(Relaxed),
+            resumed: self.resumed.load(Relaxed),
+            waiting: self.waiting.load(Relaxed),
+            retries: self.retries.load(Relaxed),
             queue_batches: self.queue_batches.load(Relaxed),
             is_shedding: self.is_shedding_at(self.created.elapsed()),
             is_retrying: self.is_retrying.load(Relaxed),
@@ -322,6 +376,16 @@ impl Accounting {
         }
     }
 
+    /// The present state of each sink that sends requests over a network, and how long its attempts took.
+    pub fn remotes(&self) -> Vec<(String, RemoteState, DurationTotals)> {
+        let sinks = self.counters().sinks.clone();
+        let state = |sink: &Arc<SinkCounters>| {
+            let remote = sink.remote()?;
+            Some((sink.name().to_owned(), remote.state(), remote.attempts()))
+        };
+        sinks.iter().filter_map(state).collect()
+    }
+
     /// How many connections are open, of all listeners.
     pub fn connections_open(&self) -> u64 {
         self.counters().listeners.iter().map(|counters| counters.connections_open.load(Relaxed)).sum()
@@ -360,6 +424,10 @@ pub struct ListenerTotals {
     pub connections_open: u64,
     /// Connections refused before anything was read from them.
     pub refused: u64,
+    /// Requests that were answered with a success, by the level of their events, in the order of [`AckLevel::ALL`].
+    pub acknowledged: [u64; AckLevel::ALL.len()],
+    /// The time from a complete request to that answer.
+    pub acknowledgement_times: DurationTotals,
     /// Warnings about data that was decoded in spite of a peculiarity, by code.
     pub warnings: BTreeMap<&'static str, u64>,
 }
@@ -373,6 +441,12 @@ pub struct SinkTotals {
     pub written: u64,
     pub shed: u64,
     pub failed: u64,
+    /// Left in the sink's own queue by an earlier process.
+    pub resumed: u64,
+    /// In the sink's own queue.
+    pub waiting: u64,
+    /// Attempts to send that failed and were repeated.
+    pub retries: u64,
     /// Batches that wait in its queue or are being written.
     pub queue_batches: u64,
     /// It has shed events in the last 10 seconds.
@@ -444,7 +518,9 @@ impl ListenerTotals {
 impl SinkTotals {
     /// Events that are queued or being written. A negative value is a bug, and is shown too.
     pub fn in_flight(&self) -> i128 {
-        i128::from(self.events) - i128::from(self.written) - i128::from(self.shed) - i128::from(self.failed)
+        let SinkTotals { events, resumed, written, shed, failed, waiting, .. } = *self;
+        i128::from(events) + i128::from(resumed)
+            - [written, shed, failed, waiting].into_iter().map(i128::from).sum::<i128>()
     }
 }
 
@@ -491,8 +567,15 @@ impl fmt::Display for ListenerTotals {
 
 impl fmt::Display for SinkTotals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SinkTotals { name, events, written, shed, failed, .. } = self;
-        write!(f, "sink {name}: {events} events = {written} written + {shed} shed + {failed} failed")?;
+        let SinkTotals { name, events, written, shed, failed, resumed, waiting, .. } = self;
+        write!(f, "sink {name}: {events} events")?;
+        if *resumed > 0 {
+            write!(f, " + {resumed} resumed")?;
+        }
+        write!(f, " = {written} written + {shed} shed + {failed} failed")?;
+        if *waiting > 0 {
+            write!(f, " + {waiting} waiting")?;
+        }
         if self.in_flight() != 0 {
             write!(f, " + {} in flight", self.in_flight())?;
         }

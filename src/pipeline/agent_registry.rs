@@ -51,7 +51,7 @@ impl AgentRegistry {
     /// Counts the events of a batch for their agent: that of the last event.
     pub(super) fn record(&self, batch: &Batch) {
         let Some(last) = batch.events().last() else { return };
-        let (origin, resource, at) = (last.origin(), last.resource(), last.observed());
+        let (origin, resource, at) = (last.origin(), last.resource().agent(), last.observed());
         let key = self.key(origin, resource);
         let (events, losses) = (batch.len() as u64, batch.count(Kind::Loss));
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,17 +1,19 @@
 //! Delivery outcomes: a batch counts as delivered only when every sink has confirmed it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
 use crate::event::{Origin, Reason};
+use crate::sink::AckLevel;
 
 use super::queue::SinkQueueState;
 
 /// What became of a batch at one sink, ordered from best to worst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum DeliveryOutcome {
-    /// Written, and synced where the sink's configuration says so.
+    /// It has reached the level that the delivery asks for, and is synced where the sink's configuration says so.
     Written,
     /// Dropped because the queue was full, as configured; a `loss` event reports it.
     Shed,
@@ -19,18 +21,47 @@ pub enum DeliveryOutcome {
     Failed,
 }
 
+/// The level at which the requests of a listener are acknowledged. A reload can change it while the listener serves.
+#[derive(Clone, Debug, Default)]
+pub struct RequestedLevel(Arc<AtomicBool>);
+
+impl RequestedLevel {
+    /// This level.
+    pub fn new(level: AckLevel) -> Self {
+        let requested = RequestedLevel::default();
+        requested.set(level);
+        requested
+    }
+
+    /// From now on deliveries ask for this level.
+    pub fn set(&self, level: AckLevel) {
+        self.0.store(level == AckLevel::Durable, Ordering::Relaxed);
+    }
+
+    /// The level.
+    pub fn get(&self) -> AckLevel {
+        if self.0.load(Ordering::Relaxed) { AckLevel::Durable } else { AckLevel::Written }
+    }
+}
+
 /// Collects the outcomes of a delivery. When the last handle drops it, it sends the worst of them.
 #[derive(Debug)]
 pub(super) struct OutcomeSender {
+    level: AckLevel,
     worst: Mutex<DeliveryOutcome>,
     sender: Option<oneshot::Sender<DeliveryOutcome>>,
 }
 
 impl OutcomeSender {
-    /// A sender and its receiver.
-    pub(super) fn new() -> (Arc<Self>, oneshot::Receiver<DeliveryOutcome>) {
+    /// A sender and its receiver, for a delivery that asks for this level.
+    pub(super) fn new(level: AckLevel) -> (Arc<Self>, oneshot::Receiver<DeliveryOutcome>) {
         let (sender, outcome) = oneshot::channel();
-        (Arc::new(OutcomeSender { worst: Mutex::new(DeliveryOutcome::Written), sender: Some(sender) }), outcome)
+        let worst = Mutex::new(DeliveryOutcome::Written);
+        (Arc::new(OutcomeSender { level, worst, sender: Some(sender) }), outcome)
+    }
+
+    pub(super) fn level(&self) -> AckLevel {
+        self.level
     }
 
     fn add(&self, outcome: DeliveryOutcome) {
@@ -62,6 +93,8 @@ pub(super) struct DeliveryHandle {
     dropped: Option<u64>,
     outcome_sender: Option<Arc<OutcomeSender>>,
     outcome: DeliveryOutcome,
+    /// The sink has taken the events, and counts itself what becomes of them.
+    is_counted_by_sink: bool,
 }
 
 impl DeliveryHandle {
@@ -74,7 +107,8 @@ impl DeliveryHandle {
     ) -> Self {
         queue.sink.add_events(events);
         let outcome = DeliveryOutcome::Failed;
-        DeliveryHandle { queue, origin, events, unwritten: events, dropped: None, outcome_sender, outcome }
+        let (unwritten, dropped) = (events, None);
+        DeliveryHandle { queue, origin, events, unwritten, dropped, outcome_sender, outcome, is_counted_by_sink: false }
     }
 
     /// The connection that the batch comes from.
@@ -82,7 +116,17 @@ impl DeliveryHandle {
         self.origin.as_ref()
     }
 
-    /// The sink has written all events.
+    /// The level at which the batch counts as delivered.
+    pub(super) fn level(&self) -> AckLevel {
+        self.outcome_sender.as_ref().map_or(AckLevel::Written, |sender| sender.level())
+    }
+
+    /// The sink has taken the events, and counts itself what becomes of them: [`Sink::progress`](crate::sink::Sink::progress).
+    pub(super) fn counted_by_sink(&mut self) {
+        self.is_counted_by_sink = true;
+    }
+
+    /// All events have reached the level that the delivery asks for.
     pub(super) fn written(mut self) {
         self.outcome = DeliveryOutcome::Written;
     }
@@ -122,14 +166,17 @@ impl DeliveryHandle {
 impl Drop for DeliveryHandle {
     fn drop(&mut self) {
         match self.outcome {
+            DeliveryOutcome::Written if self.is_counted_by_sink => {}
             DeliveryOutcome::Written => self.queue.sink.add_written(self.events),
             DeliveryOutcome::Shed => {
                 self.queue.sink.add_shed(self.events);
                 self.queue.add_pending_loss(self.origin.take(), Reason::Shed, self.events);
             }
             DeliveryOutcome::Failed => {
-                self.queue.sink.add_written(self.events - self.unwritten);
-                self.queue.sink.add_failed(self.unwritten);
+                if !self.is_counted_by_sink {
+                    self.queue.sink.add_written(self.events - self.unwritten);
+                    self.queue.sink.add_failed(self.unwritten);
+                }
                 if self.unwritten > 0 {
                     self.queue.add_pending_loss(self.origin.take(), Reason::Failed, self.unwritten);
                 }

@@ -26,13 +26,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::event::Batch;
 use crate::memory::MemoryBudget;
-use crate::sink::{Sink, SinkError};
+use crate::sink::{AckLevel, Sink, SinkError};
 
 use accounting::SinkCounters;
 pub(crate) use agent_registry::AGENT_REGISTRY_BYTES;
 pub use agent_registry::Agent;
-pub use delivery::DeliveryOutcome;
 use delivery::OutcomeSender;
+pub use delivery::{DeliveryOutcome, RequestedLevel};
 use options::QueueOptions;
 use overflow::Overflow;
 use queue::SinkQueue;
@@ -59,6 +59,7 @@ pub struct Sender {
     max_wait: Option<Duration>,
     taps: Taps,
     overflow: Arc<Overflow>,
+    level: RequestedLevel,
     stop: CancellationToken,
 }
 
@@ -100,6 +101,11 @@ impl Sender {
         Sender { max_wait: Some(max_wait), ..self }
     }
 
+    /// A sender whose deliveries ask for this level.
+    pub fn with_level(self, level: RequestedLevel) -> Self {
+        Sender { level, ..self }
+    }
+
     /// Hands a batch to every sink that takes it; waits while a queue that blocks is full.
     ///
     /// When the future is dropped while it waits, the batch counts as failed for the queues that it did not enter.
@@ -117,7 +123,7 @@ impl Sender {
 
     /// A delivery of several batches that have one outcome together.
     pub fn delivery(&self) -> Delivery {
-        let (sender, outcome) = OutcomeSender::new();
+        let (sender, outcome) = OutcomeSender::new(self.level.get());
         Delivery { sender: self.clone(), outcome_sender: sender, outcome }
     }
 
@@ -155,6 +161,11 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// The level at which its batches count as delivered.
+    pub fn level(&self) -> AckLevel {
+        self.outcome_sender.level()
+    }
+
     /// Hands a further batch over, like [`Sender::send`].
     pub async fn send(&self, batch: Batch) {
         self.sender.hand_over(Arc::new(batch), Some(&self.outcome_sender)).await;

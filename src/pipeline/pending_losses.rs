@@ -72,7 +72,8 @@ impl Entries {
             let last = &mut self.entries[*last];
             if &*last.origin.peer != SEVERAL {
                 self.of_connection.remove(&connection(&last.origin, reason));
-                last.origin = Arc::new(Origin::new(origin.protocol, origin.listener.clone(), SEVERAL.into(), 0));
+                let several = Origin::new(origin.protocol, origin.listener.clone(), SEVERAL.into(), 0);
+                last.origin = Arc::new(several.with_identity(origin.identity.clone()));
             }
             last.events += events;
             return;

@@ -1,5 +1,8 @@
 //! Drives one sink: takes batches from its queue, writes and flushes them, retries, and completes their delivery handles.
 //!
+//! Batches that ask to be durable are synced together: one sync completes all that were written before it began, and those
+//! that arrive during it share the next one. Without such a batch nothing is synced here.
+//!
 //! A *worker* does that, on a thread of its own if the sink may block, so that encoding and writing share a processor. A
 //! *supervisor*, a task on the runtime, makes the sink and replaces it when it fails. It never waits for a thread that is
 //! blocked: it takes the batches of that thread back and continues without it.
@@ -19,7 +22,7 @@ use tracing::{error, info, warn};
 
 use crate::event::{Origin, Reason, UnixNanos};
 use crate::log_throttle::LogThrottle;
-use crate::sink::{Kinds, Selection, Sink, SinkError, Unwritten};
+use crate::sink::{Kinds, Progress, Selection, Sink, SinkError, Unwritten};
 
 use super::delivery::DeliveryHandle;
 use super::options::OnFailure;
@@ -27,7 +30,7 @@ use super::pending_losses::LossReport;
 use super::queue::{QueuedBatch, SinkQueueState};
 
 /// At most this many batches are written before a flush.
-const MAX_UNFLUSHED: usize = 64;
+const MAX_UNFLUSHED: usize = 256;
 /// How often a sink does its periodic work.
 const TICK: Duration = Duration::from_secs(1);
 /// Pauses between the tries of a sink that cannot write: the first, and the longest.
@@ -208,7 +211,7 @@ impl InFlightBatches {
     fn settle(&self, unwritten: &Unwritten, written: u64) {
         let mut taken = self.locked();
         taken.written_before = written;
-        if unwritten.held.is_empty() && unwritten.failed.is_empty() {
+        if unwritten.held.is_empty() && unwritten.unsynced.is_empty() && unwritten.failed.is_empty() {
             taken.handles.drain(..).for_each(|(_, handle)| handle.written());
             taken.reports.drain(..).for_each(|taken| taken.report.reported());
             return;
@@ -216,7 +219,7 @@ impl InFlightBatches {
         let (handles, reports) = (std::mem::take(&mut taken.handles), std::mem::take(&mut taken.reports));
         for (number, mut handle) in handles {
             note_unwritten(&mut handle, number, unwritten);
-            if unwritten.held.contains_key(&number) {
+            if unwritten.held.contains_key(&number) || unwritten.unsynced.contains(&number) {
                 taken.handles.push((number, handle));
             } else if handle.is_dropped() {
                 // Without an outcome it counts as failed.
@@ -259,6 +262,9 @@ impl InFlightBatches {
 
 /// Takes over what the sink says about a batch.
 fn note_unwritten(handle: &mut DeliveryHandle, number: u64, unwritten: &Unwritten) {
+    if unwritten.unsynced.contains(&number) {
+        handle.note_held(0);
+    }
     if let Some(events) = unwritten.failed.get(&number) {
         handle.note_dropped(*events);
     }
@@ -285,8 +291,12 @@ async fn run<S: Sink>(
     context: &Arc<WorkerContext>,
 ) -> Option<Outcome> {
     let in_flight = Arc::<InFlightBatches>::default();
-    let worker =
-        Worker { queued_batches: queued_batches.clone(), in_flight: in_flight.clone(), context: context.clone() };
+    let worker = Worker {
+        queued_batches: queued_batches.clone(),
+        in_flight: in_flight.clone(),
+        context: context.clone(),
+        progress: SinkProgress::of(&sink),
+    };
     // Also cancelled when this future is dropped.
     let abort = context.abort.child_token();
     let _guard = abort.clone().drop_guard();
@@ -313,6 +323,7 @@ async fn run<S: Sink>(
 fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Result<oneshot::Receiver<Ended>> {
     let (sender, ended) = oneshot::channel();
     let name = format!("sink {}", worker.context.counters.sink.name());
+    let (context, progress) = (worker.context.clone(), worker.progress.clone());
     let work = async move {
         let mut sink = sink;
         let outcome = tokio::select! {
@@ -323,6 +334,7 @@ fn start<S: Sink>(sink: S, worker: Worker, abort: CancellationToken) -> io::Resu
         if outcome.is_none() {
             let _ = timeout(GIVE_UP, sink.give_up()).await;
         }
+        progress.update(&sink, &context);
         Ended { outcome, written: sink.written(), unwritten: sink.unwritten() }
     };
     // After the end of the grace period the receiver may be gone.
@@ -347,6 +359,27 @@ struct Worker {
     queued_batches: Arc<Mutex<mpsc::Receiver<QueuedBatch>>>,
     in_flight: Arc<InFlightBatches>,
     context: Arc<WorkerContext>,
+    progress: Arc<SinkProgress>,
+}
+
+/// Takes over what a sink counts itself.
+struct SinkProgress {
+    is_counted_by_sink: bool,
+    last: std::sync::Mutex<Option<Progress>>,
+}
+
+impl SinkProgress {
+    fn of(sink: &impl Sink) -> Arc<SinkProgress> {
+        Arc::new(SinkProgress { is_counted_by_sink: sink.progress().is_some(), last: std::sync::Mutex::default() })
+    }
+
+    fn update(&self, sink: &impl Sink, context: &WorkerContext) {
+        if let Some(now) = sink.progress() {
+            context.counters.sink.set_remote(sink.remote());
+            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            context.counters.sink.progress(last.replace(now), now);
+        }
+    }
 }
 
 impl Worker {
@@ -369,7 +402,7 @@ impl Worker {
                 }
                 _ = ticks.tick() => {
                     tick(sink, context).await?;
-                    self.settle(sink)?;
+                    self.settle(sink).await?;
                     continue;
                 }
                 queued_batch = self.next_batch() => queued_batch,
@@ -388,15 +421,17 @@ impl Worker {
             }
             let flushed = sink.flush().await;
             retry(sink, flushed, context).await?;
-            let mut is_held = self.settle(sink)?;
+            let mut is_settled = self.settle(sink).await?;
             if is_last {
-                while is_held {
+                while !is_settled {
                     sleep(RETRY.0).await;
                     let flushed = sink.flush().await;
                     retry(sink, flushed, context).await?;
-                    is_held = self.settle(sink)?;
+                    is_settled = self.settle(sink).await?;
                 }
-                return close(sink, context).await;
+                close(sink, context).await?;
+                // No output is left for a loss event: what closing has lost is logged.
+                return self.complete(sink).map(drop);
             }
         }
     }
@@ -410,10 +445,15 @@ impl Worker {
         if let Some(observed) = queued_batch.observed() {
             self.context.observed.store(observed.0, Relaxed);
         }
-        let (contents, handle) = queued_batch.open();
+        let (contents, mut handle) = queued_batch.open();
+        if self.progress.is_counted_by_sink {
+            handle.counted_by_sink();
+        }
+        let level = handle.level();
         let number = self.in_flight.add(handle);
         self.write_pending_losses(sink, number).await?;
-        let written = sink.write(contents.selection(self.context.kinds).numbered(number)).await;
+        let selection = contents.selection(self.context.kinds).numbered(number).at_level(level);
+        let written = sink.write(selection).await;
         // The sink has taken the whole batch, even if it retries.
         drop(contents);
         retry(sink, written, &self.context).await
@@ -426,7 +466,7 @@ impl Worker {
         // A report for each listener: their losses can have different destinations.
         for report in context.counters.take_pending_losses() {
             let Some(batch) = report.batch(UnixNanos(context.observed.load(Relaxed))) else { continue };
-            let losses = Selection::new(&batch, context.kinds);
+            let losses = Selection::new(&batch, context.kinds).uncounted();
             let number = self.in_flight.add_report(report, losses.count(), precedes);
             let written = sink.write(losses.numbered(number)).await;
             retry(sink, written, context).await?;
@@ -434,13 +474,27 @@ impl Worker {
         Ok(())
     }
 
-    /// After a flush that returned `Ok`: completes the batches that are written, fails those that the sink has dropped,
-    /// and keeps those that it holds, whose listeners wait. Returns whether there are any.
-    fn settle<S: Sink>(&self, sink: &mut S) -> Result<bool, Outcome> {
+    /// After a flush that returned `Ok`: completes the batches that are written, then syncs those that ask for it and
+    /// completes them, too. Returns whether the sink holds no batch.
+    async fn settle<S: Sink>(&self, sink: &mut S) -> Result<bool, Outcome> {
+        let rest = self.complete(sink)?;
+        if !rest.is_unsynced {
+            return Ok(!rest.is_held);
+        }
+        let synced = sink.sync().await;
+        retry(sink, synced, &self.context).await?;
+        let rest = self.complete(sink)?;
+        Ok(!rest.is_held && !rest.is_unsynced)
+    }
+
+    /// Completes the batches that are written, fails those that the sink has dropped, and keeps those that it holds, whose
+    /// listeners wait, and those that are not synced.
+    fn complete<S: Sink>(&self, sink: &mut S) -> Result<Rest, Outcome> {
         let context = &*self.context;
+        self.progress.update(sink, context);
         let unwritten = sink.unwritten();
         let name = context.counters.sink.name();
-        let is_held = !unwritten.held.is_empty();
+        let (is_held, is_unsynced) = (!unwritten.held.is_empty(), !unwritten.unsynced.is_empty());
         // Before a delivery is completed: its peer may send the next batch immediately.
         let held = if unwritten.is_crowded { self.in_flight.held_origins(&unwritten.held) } else { Vec::new() };
         context.counters.set_held(held);
@@ -469,8 +523,14 @@ impl Worker {
             }
             (None, _) => {}
         }
-        Ok(is_held)
+        Ok(Rest { is_held, is_unsynced })
     }
+}
+
+/// Whether batches are left that could not be completed.
+struct Rest {
+    is_held: bool,
+    is_unsynced: bool,
 }
 
 /// Lets the sink do its periodic work. If that cannot be done now, the next tick tries again; meanwhile the sink writes.

@@ -52,6 +52,14 @@ impl Protocol {
         }
     }
 
+    /// Whether its agents are answered when their events are delivered.
+    pub fn acknowledges(self) -> bool {
+        match self {
+            Protocol::Endless | Protocol::Zico => true,
+            Protocol::Rbkit | Protocol::Bytefrog | Protocol::Datadog => false,
+        }
+    }
+
     /// The protocol of this name.
     pub fn by_name(name: &str) -> Option<Protocol> {
         Protocol::ALL.into_iter().find(|protocol| protocol.as_str() == name)

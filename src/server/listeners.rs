@@ -18,8 +18,8 @@ use tracing::{info, warn};
 use crate::commands::{BytefrogAgents, Directory, Processes};
 use crate::config::{ListenerConfig, ProtocolOptions};
 use crate::memory::MemoryBudget;
-use crate::pipeline::Sender;
 use crate::pipeline::accounting::{Accounting, ListenerCounters};
+use crate::pipeline::{RequestedLevel, Sender};
 use crate::protocol::bytefrog::Hq;
 use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
@@ -27,7 +27,9 @@ use crate::protocol::rbkit::{Agent, AgentOptions, Command, Control, PendingUndo,
 use crate::protocol::zico::ZicoExchange;
 use crate::protocol::zico::agents::{Agents, Recorded};
 use crate::protocol::{Protocol, rbkit};
+use crate::quarantine::Quarantined;
 use crate::rbkit_store::ProfileStore;
+use crate::sink::AckLevel;
 use crate::transport::capture::Capture;
 use crate::transport::clock::Clock;
 use crate::transport::dialer::{Dialer, Finish, NothingToFinish};
@@ -89,6 +91,8 @@ pub(super) struct ListenerHandle {
     tasks: Vec<JoinHandle<()>>,
     /// Its traced programs, and how they shut down.
     traced: Option<(Hq, Draining)>,
+    /// The level at which it acknowledges requests.
+    level: RequestedLevel,
 }
 
 impl BoundListener {
@@ -187,6 +191,11 @@ impl ListenerHandle {
         Some(Bound { name: self.config.name.clone(), protocol: self.config.protocol.protocol(), address })
     }
 
+    /// From now on it acknowledges requests at this level.
+    pub(super) fn set_level(&self, level: AckLevel) {
+        self.level.set(level);
+    }
+
     /// Another handle of its socket.
     pub(super) fn socket(&self) -> Option<Socket> {
         self.socket.as_ref().and_then(|socket| socket.try_clone().ok())
@@ -275,8 +284,13 @@ impl ListenerHandle {
 }
 
 impl Runtime {
-    /// Lets a listener serve.
-    pub(super) fn serve(&self, bound_listener: BoundListener, config: &ListenerConfig) -> ListenerHandle {
+    /// Lets a listener serve, which acknowledges requests at this level.
+    pub(super) fn serve(
+        &self,
+        bound_listener: BoundListener,
+        config: &ListenerConfig,
+        level: AckLevel,
+    ) -> ListenerHandle {
         let _entered = self.decoding.enter();
         let BoundListener { listener, socket, agents, processes, profiles, runs, counters } = bound_listener;
         let mut running = ListenerHandle {
@@ -291,8 +305,9 @@ impl Runtime {
             abort: self.abort.child_token(),
             tasks: Vec::new(),
             traced: None,
+            level: RequestedLevel::new(level),
         };
-        let sender = self.sender.clone().counted(self.memory.clone());
+        let sender = self.sender.clone().counted(self.memory.clone()).with_level(running.level.clone());
         let (clock, tasks) = (self.clock, self.tasks.clone());
         let memory = self.memory.with_reserve(config.options.reserved_bytes);
         let (stop, abort) = (running.stop.clone(), running.abort.clone());
@@ -305,6 +320,10 @@ impl Runtime {
             listener.memory = memory.clone();
             listener
         });
+        let (again, counted) = (sender.clone(), counters.clone());
+        if let Some(quarantined) = Quarantined::of(config, &memory, again, counted, clock, tasks.clone()) {
+            self.directory.add_quarantine(&config.name, quarantined);
+        }
         let serving = match (config.protocol.clone(), listener) {
             (ProtocolOptions::Bytefrog(options), Some(mut listener)) => {
                 let sender = sender.with_max_wait(options.max_stall);
@@ -316,11 +335,13 @@ impl Runtime {
                 listener.draining = Some(draining.clone());
                 running.traced = Some((hq.clone(), draining));
                 self.directory.add_bytefrog(&config.name, BytefrogAgents::new(hq.clone(), clock));
-                let make = move |peer: SocketAddr| hq.session(Some(peer.ip()));
+                let make = move |peer: SocketAddr, _: &Arc<MemoryBudget>| hq.session(Some(peer.ip()));
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
             }
             (ProtocolOptions::Datadog(options), Some(listener)) => {
-                let make = move |_| DatadogSession::new(options.clone(), max_message_bytes, emit_definitions, &memory);
+                let make = move |_, memory: &Arc<MemoryBudget>| {
+                    DatadogSession::new(options.clone(), max_message_bytes, emit_definitions, memory)
+                };
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
             }
             (ProtocolOptions::Endless(options, http), Some(listener)) => {
@@ -341,9 +362,9 @@ impl Runtime {
                 self.dial(&mut running, &options, counters, sender.clone(), capture, &memory);
                 let Some(listener) = listener else { return running };
                 // A peer that connects to this listener publishes, and cannot be asked for its name.
-                let make = move |_| {
+                let make = move |_, memory: &Arc<MemoryBudget>| {
                     let agent = Agent::new(AgentOptions::default());
-                    Subscription::new(agent, options.clone(), max_message_bytes).within(&memory)
+                    Subscription::new(agent, options.clone(), max_message_bytes).within(memory)
                 };
                 tokio::spawn(listener.serve(make, sender, clock, tasks, stop, abort))
             }

@@ -29,11 +29,14 @@ use crate::config::{Config, SinkConfig, SinkKind};
 use crate::health::Health;
 use crate::memory::MemoryBudget;
 use crate::pipeline::accounting::{Accounting, Totals};
+use crate::pipeline::options::QueueOptions;
 use crate::pipeline::{Sinks, Workers};
 use crate::protocol::Protocol;
 use crate::protocol::rbkit::AgentStatus;
 use crate::sink::discard::Discard;
 use crate::sink::file::File;
+use crate::sink::http::Http;
+use crate::sink::otlp::Otlp;
 use crate::sink::stdout::{self, Stdout};
 use crate::sink::tcp::Tcp;
 use crate::sink::{SinkError, SinkFault};
@@ -177,8 +180,8 @@ impl Server {
             abort: CancellationToken::new(),
         };
         bound_listeners.iter().for_each(|(bound_listener, _)| bound_listener.enter(&accounting));
-        let listeners =
-            bound_listeners.into_iter().map(|(bound_listener, config)| runtime.serve(bound_listener, config)).collect();
+        let serve = |(bound_listener, listener)| runtime.serve(bound_listener, listener, config.acknowledge(listener));
+        let listeners = bound_listeners.into_iter().map(serve).collect();
         let (memory, stall_time) = (runtime.memory.clone(), config.admin.stall_time);
         let health = Health::new(accounting.clone(), memory, runtime.stop.clone(), stall_time);
         let mut server = Server {
@@ -265,11 +268,12 @@ impl Server {
     /// Stops in order, within the grace period of the configuration and at most a second more. Returns the final counters.
     pub async fn stop(self) -> Totals {
         let Server { config, accounting, admin, listeners, runtime, mut workers, stop_now, .. } = self;
-        let Runtime { sender, tasks, stop, abort, .. } = runtime;
+        let Runtime { sender, directory, tasks, stop, abort, .. } = runtime;
         let grace = config.limits.shutdown_grace;
         let deadline = Instant::now() + grace;
         let connections_deadline = deadline - (grace / 4).min(SINK_RESERVE);
         stop.cancel();
+        directory.close_quarantines();
         let connections = async {
             // A listener may wait for its peers, and the others do not wait for it.
             for listener in listeners {
@@ -357,6 +361,15 @@ fn add_sink(sinks: &mut Sinks, config: &SinkConfig) {
             Ok(Stdout::new(options))
         }),
         SinkKind::Tcp(options) => sinks.add(name, queue, move || Ok(Tcp::new(options.clone()))),
+        SinkKind::Http(options) => {
+            let (sink, options) = (config.name.clone(), options.clone());
+            sinks.add(name, queue, move || Ok(Http::new(&sink, (*options).clone())));
+        }
+        SinkKind::Otlp(options) => {
+            let (sink, options) = (config.name.clone(), options.clone());
+            let queue = QueueOptions { kinds: options.kinds(queue.kinds), ..queue };
+            sinks.add(name, queue, move || Ok(Otlp::new(&sink, (*options).clone())));
+        }
         SinkKind::File(options) => sinks.add(name, queue, move || {
             let fault = |why| SinkFault { action: format!("use {}", options.path), source: io::Error::other(why) };
             File::new(options.clone()).map_err(|why: String| SinkError::Failed(fault(why)))

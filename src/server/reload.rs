@@ -95,6 +95,9 @@ impl Server {
             let (new, running) = (config.limits.threads(), self.threads);
             reloaded.stale.push(format!("limits.threads = {new} needs a restart: {running} threads run until then"));
         }
+        // While sinks are replaced, old and new ones must reach the level.
+        let durable = |listener| old.acknowledge(listener).min(config.acknowledge(listener));
+        self.listeners.iter().for_each(|running| running.set_level(durable(&running.config)));
         self.reload_sinks(&old, &mut reloaded).await;
 
         // Before one listener stops what another one sees as switched on.
@@ -111,7 +114,10 @@ impl Server {
         for running in std::mem::take(&mut self.listeners) {
             let name = running.config.name.clone();
             match config.listeners.iter().find(|listener| listener.name == name) {
-                Some(same) if running.config == *same => kept.push(running),
+                Some(same) if running.config == *same => {
+                    running.set_level(config.acknowledge(same));
+                    kept.push(running);
+                }
                 now => {
                     let verb = if now.is_some() { "restarted" } else { "stopped" };
                     reloaded.changes.push(format!("listener {name} {verb}"));
@@ -140,7 +146,7 @@ impl Server {
                 }
             }
             bound_listener.enter(&self.accounting);
-            kept.push(self.runtime.serve(bound_listener, listener));
+            kept.push(self.runtime.serve(bound_listener, listener, config.acknowledge(listener)));
         }
         let place = |name: &str| config.listeners.iter().position(|listener| listener.name == name);
         kept.sort_by_key(|running| place(&running.config.name));

@@ -41,6 +41,11 @@ impl MemoryLines {
         self.locked().clone()
     }
 
+    /// The same without the first `first` lines.
+    pub fn lines_from(&self, first: usize) -> Vec<String> {
+        self.locked().get(first..).unwrap_or_default().to_vec()
+    }
+
     /// Removes and returns all lines, as [`MemoryLines::lines`] does without removing them.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.locked())

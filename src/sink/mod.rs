@@ -6,18 +6,23 @@
 pub mod discard;
 pub mod encode;
 pub mod file;
+mod forward;
+pub mod http;
 pub mod memory;
+pub mod otlp;
 mod records;
+mod remote;
 pub mod stdout;
 pub mod tcp;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
 use crate::event::{Batch, EventView, Kind, Origin};
+pub use remote::{RemoteState, RemoteStatus};
 
 /// A destination of events.
 ///
@@ -43,6 +48,15 @@ pub trait Sink: Send + 'static {
     /// [`SinkError::Retry`]: not possible now; the sink keeps what it could not write, and no record is half-written.
     /// [`SinkError::Closed`]: the reader has closed the stream. [`SinkError::Failed`]: the sink cannot be used again.
     fn flush(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send;
+
+    /// Makes the batches durable that [`Unwritten::unsynced`] names. Called after a flush or tick that returned `Ok`, and
+    /// only when there are any: several batches share one call.
+    ///
+    /// # Errors
+    /// As for [`Sink::flush`], which also tries this again. The batches stay unsynced.
+    fn sync(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send {
+        std::future::ready(Ok(()))
+    }
 
     /// Called about once a second, after a flush that returned `Ok`: for rotation by time, for fsync, and to retry what
     /// is held.
@@ -75,6 +89,18 @@ pub trait Sink: Send + 'static {
         0
     }
 
+    /// What became of the events that this sink has taken. `None`: a batch is written when a flush that follows it returns
+    /// `Ok`. A sink that keeps events beyond that, in a queue of its own, counts them itself; all events that it has taken
+    /// are in one of the sums.
+    fn progress(&self) -> Option<Progress> {
+        None
+    }
+
+    /// The state of a sink that sends requests over a network, once it has started to.
+    fn remote(&self) -> Option<Arc<RemoteStatus>> {
+        None
+    }
+
     /// The last call when the grace period is over before everything is written. The sink ends its output after a whole
     /// record if it can do so within a fraction of a second; after that it is dropped.
     fn give_up(&mut self) -> impl Future<Output = ()> + Send {
@@ -91,6 +117,8 @@ pub struct Unwritten {
     /// Batches that the sink keeps and writes as soon as it can, each with the number of its events that are not in the
     /// output yet. 0: all are, but not as safely as configured.
     pub held: BTreeMap<u64, u64>,
+    /// Batches that ask to be [durable](AckLevel::Durable), and are in the output without being so.
+    pub unsynced: BTreeSet<u64>,
     /// So much is held that connections of its listeners are to wait.
     pub is_crowded: bool,
     /// Why batches are held: the latest fault.
@@ -108,8 +136,49 @@ pub struct Unwritten {
 impl Unwritten {
     /// Whether everything is written.
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.failed.is_empty() && self.lost.is_empty()
+        self.held.is_empty() && self.unsynced.is_empty() && self.failed.is_empty() && self.lost.is_empty()
     }
+}
+
+/// How safe events are when their sender is told that they were received.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum AckLevel {
+    /// The destination has them: the system has taken them for a file or a stream, or a remote peer has acknowledged them.
+    /// They survive the end of this process.
+    #[default]
+    Written,
+    /// They are on a disk, with the directory entry of their file. They survive a loss of power.
+    Durable,
+}
+
+impl AckLevel {
+    /// Every level.
+    pub const ALL: [AckLevel; 2] = [AckLevel::Written, AckLevel::Durable];
+
+    /// The name in configuration and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AckLevel::Written => "written",
+            AckLevel::Durable => "durable",
+        }
+    }
+}
+
+/// Events of a sink with a queue of its own, since the sink was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// What an earlier process has left in the queue.
+    pub resumed: u64,
+    /// The destination has them.
+    pub written: u64,
+    /// Refused by the destination, damaged on the disk, or not sent when the grace period ended.
+    pub failed: u64,
+    /// Dropped, because the queue was full.
+    pub shed: u64,
+    /// None of these yet.
+    pub waiting: u64,
+    /// Attempts to send that failed and were repeated.
+    pub retries: u64,
 }
 
 /// The events of a batch that a sink is configured to take.
@@ -118,17 +187,39 @@ pub struct Selection<'a> {
     batch: &'a Batch,
     kinds: Kinds,
     number: u64,
+    is_counted: bool,
+    level: AckLevel,
 }
 
 impl<'a> Selection<'a> {
     /// The events of `kinds`.
     pub fn new(batch: &'a Batch, kinds: Kinds) -> Self {
-        Selection { batch, kinds, number: 0 }
+        Selection { batch, kinds, number: 0, is_counted: true, level: AckLevel::Written }
     }
 
     /// The same events, with the number by which [`Unwritten`] names the batch.
     pub fn numbered(self, number: u64) -> Self {
         Selection { number, ..self }
+    }
+
+    /// The same events, which report what the sink did not get: they are not counted as events of the sink.
+    pub fn uncounted(self) -> Self {
+        Selection { is_counted: false, ..self }
+    }
+
+    /// The same events, which are delivered when they have reached this level.
+    pub fn at_level(self, level: AckLevel) -> Self {
+        Selection { level, ..self }
+    }
+
+    /// The level at which the events are delivered.
+    pub fn level(&self) -> AckLevel {
+        self.level
+    }
+
+    /// Whether the events count as events of the sink.
+    pub fn is_counted(&self) -> bool {
+        self.is_counted
     }
 
     /// The batch that contains the events.

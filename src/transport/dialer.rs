@@ -188,7 +188,8 @@ impl Dialer {
         };
         let number = next_connection();
         let span = debug_span!("connection", protocol = self.protocol.as_str(), peer = address, connection = number);
-        let origin = Origin::new(self.protocol.as_str(), self.name.clone(), address.into(), number);
+        let origin = Origin::new(self.protocol.as_str(), self.name.clone(), address.into(), number)
+            .with_identity(context.options.identity.clone());
         let open = context.counters.connection();
         set_options(&stream, &context.options);
         let opened = context.clock.now().elapsed;

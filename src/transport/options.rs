@@ -1,12 +1,15 @@
 //! The options of every listener, of any protocol.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::event::Identity;
 use crate::options::{Bounds, LONGEST, Section};
 use crate::protocol::Protocol;
+use crate::sink::AckLevel;
 
 /// Options of every listener. Times are measured per connection.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +55,10 @@ pub struct ListenerOptions {
     /// Memory that no other listener can take, for connections and small messages when `limits.memory_bytes` is used up.
     /// One address can take half of it. 1 MiB. 0 to 1 GiB.
     pub reserved_bytes: u64,
+    /// The attributes that the listener adds to the resource of every event (`resource`), and whether they replace those
+    /// that agents send (`resource_wins`, off). None, as by default: none. At most 32, keys of 1 to 128 bytes, values:
+    /// text of 1 to 1024 bytes, integers, booleans, finite doubles.
+    pub identity: Option<Arc<Identity>>,
     /// TLS. None, as by default: plain TCP.
     pub tls: Option<TlsOptions>,
     /// Recording of what connections receive. None, as by default: nothing is recorded.
@@ -120,6 +127,7 @@ impl ListenerOptions {
             emit_definitions: section.bool("emit_definitions", default.emit_definitions),
             max_losses_per_second: section.count("max_losses_per_second", default.max_losses_per_second, 1..=1_000_000),
             reserved_bytes: section.size("reserved_bytes", default.reserved_bytes, 0..=1 << 30),
+            identity: identity(section),
             tls: section.optional_section("tls", TlsOptions::read).flatten(),
             capture: section.optional_section("capture", CaptureOptions::read).flatten(),
         };
@@ -151,6 +159,7 @@ impl Default for ListenerOptions {
             emit_definitions: false,
             max_losses_per_second: 100,
             reserved_bytes: 1 << 20,
+            identity: None,
             tls: None,
             capture: None,
         }
@@ -175,6 +184,13 @@ impl ListenerOptions {
     pub(crate) fn most_buffered_bytes(&self) -> u64 {
         super::read_buffer::most_bytes(self.max_message_bytes)
     }
+}
+
+/// Reads the attributes that a listener adds to resources.
+fn identity(section: &mut Section<'_>) -> Option<Arc<Identity>> {
+    let attributes = section.attributes("resource");
+    let wins = section.bool("resource_wins", false);
+    (!attributes.is_empty()).then(|| Arc::new(Identity::new(attributes, wins)))
 }
 
 /// The memory for the list of a directory whose files add up to `max_bytes`; each counts at least one block of the disk.
@@ -223,6 +239,9 @@ pub struct HttpOptions {
     /// How long a peer waits for its response while sinks do not take its events; then the response is 503. 30 s. At
     /// least 1 ms.
     pub delivery_timeout: Duration,
+    /// The level that the events of a request must have reached at every sink that takes them, before it is answered with a
+    /// 2xx. None, as by default: durable if every sink that takes events of the listener can be durable, otherwise written.
+    pub acknowledge: Option<AckLevel>,
     /// Where requests are kept that were received and cannot be decoded.
     pub quarantine: QuarantineOptions,
 }
@@ -246,6 +265,7 @@ impl HttpOptions {
             max_requests: section.count("max_requests", default.max_requests, 1..=100_000),
             max_head_bytes: section.size("max_head_bytes", default.max_head_bytes, 8 << 10..=1 << 20),
             delivery_timeout: section.duration("delivery_timeout", default.delivery_timeout, moment..=LONGEST),
+            acknowledge: section.optional_choice("acknowledge", &AckLevel::ALL.map(|level| (level.as_str(), level))),
             quarantine: section.section("quarantine", QuarantineOptions::read),
         }
     }
@@ -282,6 +302,7 @@ impl Default for HttpOptions {
             max_requests: 64,
             max_head_bytes: 16 << 10,
             delivery_timeout: Duration::from_secs(30),
+            acknowledge: None,
             quarantine: QuarantineOptions::default(),
         }
     }

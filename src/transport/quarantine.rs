@@ -5,9 +5,9 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,6 +15,7 @@ use tokio::task::spawn_blocking;
 use tracing::warn;
 
 use crate::codec::digest::short_digest;
+use crate::directories;
 use crate::event::{Origin, UnixNanos};
 use crate::explain::http::without_secrets;
 use crate::log_throttle::LogThrottle;
@@ -99,7 +100,7 @@ impl Quarantine {
 impl Kept {
     /// Reads what an earlier run has left in the directory, and creates it if it does not exist.
     fn read(dir: &Path) -> io::Result<Kept> {
-        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        directories::create(dir)?;
         let mut files = Vec::new();
         for entry in fs::read_dir(dir)? {
             let entry = entry?;

@@ -1,6 +1,6 @@
 //! One request: from its head to its response.
 //!
-//! A request is answered when every sink that takes its events has written them. The task of its connection works on it. When
+//! A request is answered when every sink that takes its events has them at the level that the listener acknowledges. The task of its connection works on it. When
 //! the peer has gone, or was asked to repeat the request because the sinks took too long, a task of its own completes it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,6 +25,7 @@ use crate::memory::MemoryLease;
 use crate::pipeline::DeliveryOutcome;
 use crate::pipeline::tap::TapRequest;
 use crate::protocol::{Exchange, Flow, Head, HeadDecision, LossLimit, Request, RequestOutcome, Response, Work};
+use crate::sink::AckLevel;
 
 use super::body::{ReceivedBody, UndecidedBytes, read_body, refuse_body, too_large};
 use super::context::ConnectionContext;
@@ -122,7 +123,8 @@ impl<E: Exchange> HttpConnection<E> {
     /// Decodes a complete request, and waits until its events are delivered or `delivery_timeout` has passed.
     async fn deliver(self: &Arc<Self>, head: Head, number: u64, received: ReceivedBody) -> Response {
         let ReceivedBody { body, lease, mut undecided } = received;
-        let until = Instant::now() + self.http.options.delivery_timeout;
+        let complete = Instant::now();
+        let until = complete + self.http.options.delivery_timeout;
         let Ok(Ok(permit)) = timeout_at(until, self.http.permits.clone().acquire_owned()).await else {
             let why = "too many requests are being decoded (max_requests)";
             Box::pin(undecided.lose(Reason::Failed, why, &body)).await;
@@ -132,7 +134,12 @@ impl<E: Exchange> HttpConnection<E> {
         let job = Job::new(request, undecided, self.clone(), (lease, permit));
         let in_flight = InFlightRequest { job: Some(Box::pin(job.run())), context: &self.context };
         match timeout_at(until, in_flight).await {
-            Ok(Some(response)) => response,
+            Ok(Some((response, level))) => {
+                if (200..300).contains(&response.status) {
+                    self.context.counters.acknowledged(level, complete.elapsed());
+                }
+                response
+            }
             // The request panicked, and its loss is reported.
             Ok(None) => Response::unavailable("the collector cannot decode this request now"),
             Err(_) => Response::unavailable("the sinks take longer than delivery_timeout; send the events again"),
@@ -150,23 +157,26 @@ impl<E: Exchange> HttpConnection<E> {
     }
 }
 
+/// A response, and the level that the events of its request have reached if it is a success.
+type Answer = (Response, AckLevel);
+
 /// A job that the task which waits for its response works on. When that task waits no longer, a task of its own does.
 struct InFlightRequest<'a> {
     /// `None`: it has ended.
-    job: Option<Pin<Box<dyn Future<Output = Response> + Send>>>,
+    job: Option<Pin<Box<dyn Future<Output = Answer> + Send>>>,
     context: &'a ConnectionContext,
 }
 
 impl Future for InFlightRequest<'_> {
     /// `None`: the job panicked.
-    type Output = Option<Response>;
+    type Output = Option<Answer>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Response>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Answer>> {
         let Some(job) = &mut self.job else { return Poll::Ready(None) };
         // A job that panicked is not polled again.
         let answer = match catch_unwind(AssertUnwindSafe(|| job.as_mut().poll(cx))) {
             Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(response)) => Some(response),
+            Ok(Poll::Ready(answer)) => Some(answer),
             Err(_) => None,
         };
         self.job = None;
@@ -208,11 +218,12 @@ impl<E: Exchange> Job<E> {
         Box::new(Job { work, buffer, undecided, connection, _held: held })
     }
 
-    async fn run(mut self: Box<Self>) -> Response {
+    async fn run(mut self: Box<Self>) -> Answer {
         let connection = self.connection.clone();
         let context = &connection.context;
         let DecodeBuffer { out, lease } = &mut self.buffer;
         let delivery = context.sender.delivery();
+        let level = delivery.level();
         let received = context.clock.now();
         let (mut now, mut since_yield) = (received, received.elapsed);
         loop {
@@ -254,7 +265,7 @@ impl<E: Exchange> Job<E> {
             (true, false) => RequestOutcome::Unkept,
             (false, _) => RequestOutcome::Failed,
         };
-        self.work.respond(outcome, context.clock.now())
+        (self.work.respond(outcome, context.clock.now()), level)
     }
 
     /// Writes the request to the quarantine if its work asks for that. `false`: it could not be written.

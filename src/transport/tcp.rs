@@ -154,10 +154,10 @@ impl Listener {
     }
 
     /// Accepts connections until `stop` is cancelled. A task of its own, tracked by `tasks`, serves each connection with a
-    /// session that `make` makes for its peer. Tasks that have not ended when `abort` is cancelled are aborted.
+    /// session that `make` makes for its peer and the memory of its address. Tasks that have not ended when `abort` is cancelled are aborted.
     pub async fn serve<S: Session>(
         self,
-        make: impl Fn(SocketAddr) -> S + Send + Sync + 'static,
+        make: impl Fn(SocketAddr, &Arc<MemoryBudget>) -> S + Send + Sync + 'static,
         sender: Sender,
         clock: Clock,
         tasks: TaskTracker,
@@ -165,7 +165,8 @@ impl Listener {
         abort: CancellationToken,
     ) {
         let serve = move |Accepted { stream, peer, origin, context, opened }| {
-            let connection = Connection::new(stream, make(peer), origin, context, opened);
+            let session = make(peer, &context.memory);
+            let connection = Connection::new(stream, session, origin, context, opened);
             async move {
                 connection.serve().await;
             }
@@ -176,6 +177,7 @@ impl Listener {
     /// The origin of events that belong to no connection.
     pub(super) fn origin(&self) -> Origin {
         Origin::new(self.protocol.as_str(), self.name.clone(), "".into(), 0)
+            .with_identity(self.options.identity.clone())
     }
 
     /// Like [`Listener::serve`], with the future that `serve` makes of an admitted connection, after its TLS handshake. Each
@@ -259,9 +261,11 @@ impl Listener {
                 }
             };
             let number = next_connection();
-            let (protocol, name) = (protocol.as_str(), name.clone());
-            let origin_of =
-                move |peer: SocketAddr| Arc::new(Origin::new(protocol, name.clone(), peer.to_string().into(), number));
+            let (protocol, name, identity) = (protocol.as_str(), name.clone(), options.identity.clone());
+            let origin_of = move |peer: SocketAddr| {
+                let origin = Origin::new(protocol, name.clone(), peer.to_string().into(), number);
+                Arc::new(origin.with_identity(identity.clone()))
+            };
             let open = context.counters.connection();
             let (tls, serve, admission) = (tls.clone(), serve.clone(), admission.clone());
             let connection = async move {

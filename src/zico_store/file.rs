@@ -1,8 +1,8 @@
 //! The file: how it is opened, its schema, and which files are refused.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use super::error::{DAMAGED, StoreError, explain};
 use super::keys;
 use super::network::network;
 use super::options::IN_MEMORY_BYTES;
+use crate::directories;
 use crate::protocol::zico::agents::session_digest;
 
 /// The tables of registered agents. The sqlite3 shell's `.schema` shows them with these comments.
@@ -114,7 +115,8 @@ pub fn path(state_dir: &Path, listener: &str) -> PathBuf {
 pub(super) fn claim(path: &Path) -> Result<File, StoreError> {
     let unusable = |error: io::Error| StoreError::new(path, format!("its directory cannot be used: {error}"));
     if let Some(dir) = path.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(unusable)?;
+        // SQLite syncs the names of its files, but not that of their directory.
+        directories::create(dir).map_err(unusable)?;
     }
     let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
     // SQLite gives its own files the mode of this one.

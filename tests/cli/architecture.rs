@@ -11,19 +11,23 @@ use std::path::Path;
 /// The layer of every top-level module. A module imports modules of lower layers only.
 const LAYERS: &[(u32, &[&str])] = &[
     (7, &["cli", "main", "lib"]),
-    (6, &["server", "admin", "config", "health", "commands"]),
+    (6, &["server", "admin", "config", "health", "commands", "quarantine"]),
     (5, &["transport", "driver", "decode", "capture"]),
     (4, &["pipeline", "sink", "zico_store", "rbkit_store", "blocking"]),
     (3, &["protocol", "simulate"]),
-    (2, &["explain", "profile"]),
+    (2, &["explain", "profile", "spool"]),
     (1, &["codec", "memory", "options"]),
-    (0, &["event", "log_throttle"]),
+    (0, &["event", "log_throttle", "directories", "histogram"]),
 ];
 
 /// Imports between modules of one layer, each with its reason.
 const SIBLINGS: &[(&str, &str, &str)] = &[
     ("admin", "commands", "the admin API sends operators' commands to agents"),
     ("admin", "health", "/livez and /readyz show it"),
+    ("admin", "quarantine", "/quarantine shows what became of a request"),
+    ("commands", "quarantine", "operators have requests tried again by the name of their listener"),
+    ("quarantine", "config", "requests are decoded with the options of their listener"),
+    ("server", "quarantine", "the server registers quarantines of listeners"),
     ("config", "admin", "the tree names every component, the admin endpoint too"),
     ("server", "admin", "the server starts it"),
     ("server", "commands", "the server registers agents that take commands"),

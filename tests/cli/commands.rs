@@ -85,6 +85,21 @@ fn check_reports_that_a_configuration_is_valid() {
 }
 
 #[test]
+fn check_and_the_start_name_the_sinks_that_keep_acknowledgements_from_being_durable() {
+    let note = "requests to d are acknowledged when events are written, not durable: sink `out` has type = \"discard\"";
+    let (_directory, path) = file(
+        "[admin]\nlisten = \"\"\n[listeners.d]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\n\
+         [sinks.out]\ntype = \"discard\"\n",
+    );
+    let ended = run(&["check", "--config", &path]);
+    assert_eq!(ended.stderr, format!("{path}: valid configuration: 1 listener, 1 sink\n{path}: {note}\n"));
+    let daemon = Binary::start(tributary(&["run", "--config", &path]));
+    daemon.until_stderr(note);
+    daemon.signal("TERM");
+    assert_eq!(daemon.end().code, Some(0));
+}
+
+#[test]
 fn check_reports_all_errors_together_with_carets() {
     let text = "[limits]\nmemory = 1\n[listeners.a]\nprotocol = \"datadog\"\nlissten = 1\n[sinks.b]\ntype = \"fil\"\n";
     let (_directory, path) = file(text);

@@ -1,17 +1,18 @@
 //! What a configuration file means, how it is printed, and that the files in `config/` match the code.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tributary::config::{Config, Loaded, ProtocolOptions, SinkKind};
-use tributary::event::Kind;
+use tributary::event::{Identity, Kind, ResourceValue};
 use tributary::memory::Amplification;
 use tributary::pipeline::options::{OnFailure, QueueOptions, WhenFull};
 use tributary::protocol::datadog::{self, ListLayout, StringCache};
 use tributary::protocol::{Protocol, endless, zico};
 use tributary::sink::encode::Format;
-use tributary::sink::file;
-use tributary::sink::{stdout, tcp};
+use tributary::sink::{AckLevel, file};
+use tributary::sink::{http, otlp, stdout, tcp};
 use tributary::transport::options::{CaptureOptions, HttpOptions, ListenerOptions, QuarantineOptions, TlsOptions};
 use tributary::zico_store::StoreOptions;
 
@@ -68,6 +69,12 @@ fn every_option_of_a_listener_is_read_from_the_file() {
     assert_eq!(listener.listen, Some("[::1]:9000".parse().unwrap()));
     let tls =
         TlsOptions { cert: "c.pem".into(), key: "k.pem".into(), client_ca: Some("a.pem".into()), allow_plain: true };
+    let attributes = vec![
+        ("service.name".to_owned(), ResourceValue::from("shop")),
+        ("zone".to_owned(), ResourceValue::I64(-3)),
+        ("canary".to_owned(), ResourceValue::Bool(true)),
+        ("weight".to_owned(), ResourceValue::F64(0.5)),
+    ];
     let options = ListenerOptions {
         max_connections: 1,
         max_connections_per_address: Some(2),
@@ -83,6 +90,7 @@ fn every_option_of_a_listener_is_read_from_the_file() {
         emit_definitions: true,
         max_losses_per_second: 9,
         reserved_bytes: 10 << 10,
+        identity: Some(Arc::new(Identity::new(attributes, true))),
         tls: Some(tls),
         capture: Some(CaptureOptions { dir: "cap".into(), max_bytes: 3 << 20 }),
     };
@@ -120,6 +128,8 @@ proxy_protocol = ["10.0.0.5"]
 emit_definitions = true
 max_losses_per_second = 9
 reserved_bytes = "10KiB"
+resource = { "service.name" = "shop", zone = -3, canary = true, weight = 0.5 }
+resource_wins = true
 tls = { cert = "c.pem", key = "k.pem", client_ca = "a.pem", allow_plain = true }
 capture = { dir = "cap", max_bytes = "3MiB" }
 list_layout = "padded32"
@@ -146,7 +156,8 @@ rate = "20MiB"
 #[test]
 fn every_option_of_an_http_listener_is_read_from_the_file() {
     let text = "[listeners.all]\nprotocol = \"endless\"\nmax_requests = 1\nmax_head_bytes = \"9KiB\"\n\
-                delivery_timeout = \"2s\"\nquarantine = { dir = \"q\", max_bytes = \"3MiB\" }\npath_prefix = \"/p/\"\n\
+                delivery_timeout = \"2s\"\nacknowledge = \"written\"\n\
+                quarantine = { dir = \"q\", max_bytes = \"3MiB\" }\npath_prefix = \"/p/\"\n\
                 max_body_bytes = \"4KiB\"\nmax_inflated_bytes = \"5KiB\"\nmax_payload_bytes = \"6KiB\"\n\
                 max_channel_bytes = \"7KiB\"\ndedup = { time = \"8s\", entries = 9 }\n\
                 amplification = { ratio = 10, burst = \"11MiB\", rate = \"12MiB\" }\n";
@@ -163,6 +174,7 @@ fn every_option_of_an_http_listener_is_read_from_the_file() {
         max_requests: 1,
         max_head_bytes: 9 << 10,
         delivery_timeout: Duration::from_secs(2),
+        acknowledge: Some(AckLevel::Written),
         quarantine: QuarantineOptions { dir: "q".into(), max_bytes: 3 << 20 },
     };
     assert_eq!(read(text).config.listeners[0].protocol, ProtocolOptions::Endless(endless, http));
@@ -329,6 +341,19 @@ fn the_reference_file_shows_every_default() {
     let Some(remote) = with_examples.sinks.get(2) else { panic!("three sinks") };
     assert_eq!(remote.kind, SinkKind::Tcp(tcp::Options::to("collector.example:9000")));
     assert_eq!(remote.queue, QueueOptions::default());
+    let Some(SinkKind::Http(backend)) = with_examples.sinks.get(3).map(|sink| &sink.kind) else { panic!("four sinks") };
+    let http::Options { tls, spool, .. } = (**backend).clone();
+    assert!(tls.ca.is_some() && tls.identity.is_some());
+    let endpoint = "https://collector.example:8443/events".parse().unwrap();
+    let defaults = http::Options { tls, spool: spool.clone(), ..http::Options::to(endpoint) };
+    assert_eq!(**backend, defaults);
+    assert_eq!(spool, Some(http::SpoolOptions::at("/var/lib/tributary/spool".into())));
+    let Some(SinkKind::Otlp(tempo)) = with_examples.sinks.get(4).map(|sink| &sink.kind) else { panic!("five sinks") };
+    let otlp::Options { tls, spool, .. } = (**tempo).clone();
+    assert!(tls.ca.is_some() && tls.identity.is_some() && tls.server_name.is_some());
+    assert_eq!(spool, Some(otlp::SpoolOptions::at("/var/lib/tributary/spool".into())));
+    let endpoint = "https://tempo.example:4317".parse().unwrap();
+    assert_eq!(**tempo, otlp::Options { tls, spool, ..otlp::Options::to(endpoint) });
     assert_eq!(*console, builtin.sinks[0]);
     assert_eq!(archive.kind, SinkKind::File(file::Options::default()));
     assert_eq!(archive.queue, QueueOptions::default());
@@ -350,6 +375,15 @@ fn the_reference_file_shows_every_option_once() {
     known.sort();
     shown.sort();
     assert_eq!(shown, known);
+}
+
+#[test]
+fn headers_of_otlp_are_read_from_files_and_the_environment_and_never_shown() {
+    let text = "[sinks.tempo]\ntype = \"otlp\"\nendpoint = \"http://h:4317\"\nheaders = { a = \"secret\", b = { file = \"/f\" }, c = { env = \"V\" } }\n";
+    let parsed = read(text);
+    let (_, shown) = parsed.options.iter().find(|(path, _)| path == "sinks.tempo.headers").unwrap();
+    assert_eq!(shown, "{ a = \"***\", b = { file = \"/f\" }, c = { env = \"V\" } }");
+    assert!(!format!("{:?}", parsed.config.sinks).contains("secret"));
 }
 
 #[test]

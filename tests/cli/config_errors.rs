@@ -164,7 +164,7 @@ fn a_sink_needs_a_type_and_has_no_options_of_other_types() {
     let text = "[sinks.a]\nformat = \"json\"\n[sinks.b]\ntype = \"flie\"\n[sinks.c]\ntype = \"discard\"\nformat = \"json\"\n\
                 [sinks.d]\ntype = \"stdout\"\nprotocols = [\"ruby\"]\nkinds = [\"spans\"]\n";
     let expected = [
-        "1:8: [sinks.a] needs the key `type`; write type = \"stdout\", \"file\", \"tcp\" or \"discard\"",
+        "1:8: [sinks.a] needs the key `type`; write type = \"stdout\", \"file\", \"tcp\", \"http\", \"otlp\" or \"discard\"",
         "4:8: `type` cannot be \"flie\"; did you mean \"file\"?",
         "7:1: unknown key `format` in [sinks.c]; allowed keys: type, buffer_batches, buffer_bytes, when_full, \
          on_failure, protocols, kinds",
@@ -199,6 +199,25 @@ fn sink_errors(sinks: &[(&str, &str, &str)]) -> Vec<String> {
     let text = format!("{listeners}{}", sinks.collect::<String>());
     let errors = Config::parse("t.toml", &text).map(|_| Vec::new());
     errors.unwrap_or_else(|errors| errors.diagnostics.into_iter().map(|one| one.message).collect())
+}
+
+#[test]
+fn an_http_sink_needs_an_endpoint_headers_that_can_be_sent_and_a_directory_for_its_spool() {
+    let text = "[sinks.a]\ntype = \"http\"\n[sinks.b]\ntype = \"http\"\nendpoint = \"host:1/x\"\nheaders = [\"Host: a\", \"x\"]\n\
+                [sinks.c]\ntype = \"http\"\nendpoint = \"http://h/\"\ncert = \"c.pem\"\nspool = { max_bytes = \"1GiB\" }\n\
+                retry_min = \"1m\"\n";
+    let summary = summary(text).join("\n");
+    for expected in [
+        "1:8: [sinks.a] needs the key `endpoint`; write endpoint = \"http://host:port/path\"",
+        "5:12: is not an address of HTTP",
+        "`Host: a`: host is set by tributary",
+        "`x`: there is no colon",
+        "needs `key`",
+        "needs the key `dir`",
+        "12:13: is more than retry_max",
+    ] {
+        assert!(summary.contains(expected), "{expected}: {summary}");
+    }
 }
 
 #[test]
@@ -361,4 +380,107 @@ fn a_path_prefix_must_be_a_path() {
         "5:24: `max_bytes` is out of range; allowed: 1MiB to 1048576GiB",
     ];
     assert_eq!(summary(text), expected);
+}
+
+/// An endless listener that acknowledges durable events, and these sinks.
+fn durable(sinks: &str) -> String {
+    format!("[listeners.desktops]\nprotocol = \"endless\"\nacknowledge = \"durable\"\n{sinks}")
+}
+
+#[test]
+fn durable_acknowledgements_need_sinks_that_can_be_durable() {
+    let help = "change these sinks or their `protocols`, or write acknowledge = \"written\"";
+    for (sink, why) in [
+        ("type = \"stdout\"", "has type = \"stdout\""),
+        ("type = \"discard\"", "has type = \"discard\""),
+        ("type = \"tcp\"\naddress = \"h:1\"", "has type = \"tcp\", whose receivers do not acknowledge"),
+        ("type = \"http\"\nendpoint = \"http://h/e\"", "has no spool"),
+        ("type = \"file\"\nfsync = \"never\"", "has fsync = \"never\""),
+    ] {
+        let expected = format!("3:15: `acknowledge` cannot be \"durable\": sink `a` {why}; {help}");
+        assert_eq!(summary(&durable(&format!("[sinks.a]\n{sink}\n"))), [expected]);
+        let other = durable(&format!(
+            "[sinks.a]\nprotocols = [\"datadog\"]\n{sink}\n[sinks.b]\ntype = \"file\"\npath = \"b\"\n"
+        ));
+        assert!(Config::parse("t.toml", &other).is_ok(), "it takes no events of the listener");
+    }
+    // The built-in sink is stdout.
+    assert!(summary(&durable(""))[0].contains("sink `console` has type"));
+    let two = "[sinks.a]\ntype = \"discard\"\n[sinks.b]\ntype = \"file\"\n[sinks.c]\ntype = \"stdout\"\n";
+    assert!(summary(&durable(two))[0].contains("sink `a` has type = \"discard\", sink `c` has type = \"stdout\""));
+    for sink in ["type = \"file\"", "type = \"file\"\nfsync = \"always\"", HTTP_WITH_SPOOL] {
+        assert!(Config::parse("t.toml", &durable(&format!("[sinks.a]\n{sink}\n"))).is_ok(), "{sink}");
+    }
+}
+
+const HTTP_WITH_SPOOL: &str = "type = \"http\"\nendpoint = \"http://h/e\"\nspool.dir = \"s\"";
+
+#[test]
+fn durable_acknowledgements_of_registrations_need_a_state_dir() {
+    let toml = |option: &str| {
+        format!("[listeners.z]\nprotocol = \"zico\"\nacknowledge = \"durable\"\n{option}\n[sinks.a]\ntype = \"file\"\n")
+    };
+    assert_eq!(
+        summary(&toml("")),
+        [
+            "3:15: `acknowledge` cannot be \"durable\": without `state_dir` registrations are kept in memory; set state_dir, \
+          or remove `acknowledge`: then only events are acknowledged as durable"
+        ]
+    );
+    assert!(Config::parse("t.toml", &toml("state_dir = \"s\"")).is_ok());
+}
+
+#[test]
+fn requests_are_acknowledged_at_the_level_that_all_their_sinks_can_reach() {
+    use tributary::sink::AckLevel::{Durable, Written};
+    let listeners = "[listeners.e]\nprotocol = \"endless\"\n[listeners.z]\nprotocol = \"zico\"\n";
+    let levels = |sinks: &str| {
+        let config = Config::parse("t.toml", &format!("{listeners}{sinks}")).unwrap().config;
+        let levels: Vec<_> = config.listeners.iter().map(|listener| config.acknowledge(listener)).collect();
+        (levels, config.acknowledge_notes())
+    };
+    assert_eq!(levels("[sinks.a]\ntype = \"file\"\n"), (vec![Durable, Durable], vec![]));
+    let note = |names: &str, sinks: &str| {
+        format!("requests to {names} are acknowledged when events are written, not durable: {sinks}")
+    };
+    assert_eq!(
+        levels("[sinks.a]\ntype = \"file\"\n[sinks.b]\ntype = \"stdout\"\n"),
+        (vec![Written, Written], vec![note("e, z", "sink `b` has type = \"stdout\"")])
+    );
+    assert_eq!(
+        levels("[sinks.a]\ntype = \"file\"\n[sinks.b]\ntype = \"discard\"\nprotocols = [\"zico\"]\n"),
+        (vec![Durable, Written], vec![note("z", "sink `b` has type = \"discard\"")])
+    );
+}
+
+#[test]
+fn attributes_of_a_listener_are_checked_one_by_one() {
+    let errors = |line: &str| listener_errors(line).join("\n");
+    assert_eq!(
+        listener_errors(
+            "resource = { \"\" = 1, a = \"\", b = [1], c = 2020-01-01, d = nan, e = inf, f = 9223372036854775808 }"
+        ),
+        [
+            "3:14: a key of `resource` is empty; allowed: 1 to 128 bytes",
+            "3:26: `a` of `resource` is empty; leave it out, or write a value",
+            "3:34: `b` of `resource` must be a single value, not an array; allowed: a string, an integer, true or false, a float",
+            "3:43: `c` of `resource` must be a single value, not a datetime; allowed: a string, an integer, true or false, a float",
+            "3:59: `d` of `resource` is not finite; allowed: finite floats",
+            "3:68: `e` of `resource` is not finite; allowed: finite floats",
+            "3:77: `f` of `resource` is out of range; allowed: integers of 64 bits",
+        ]
+    );
+    assert_eq!(
+        errors("resource = \"shop\""),
+        "3:12: `resource` must be a table, not a string; for example resource = { \"service.name\" = \"shop\" }"
+    );
+    let dotted = errors("resource = { service.name = \"shop\" }");
+    assert!(dotted.ends_with("; a key with dots is written in quotes: \"service.name\" = …"), "{dotted}");
+    let long = errors(&format!("resource = {{ k{} = 1, x = \"{}\" }}", "k".repeat(128), "y".repeat(1025)));
+    assert!(long.contains("a key of `resource` has 129 bytes"), "{long}");
+    assert!(long.contains("`x` of `resource` has 1025 bytes; at most 1024 bytes are allowed"), "{long}");
+    let many: Vec<_> = (0..33).map(|number| format!("k{number} = 1")).collect();
+    let many = errors(&format!("resource = {{ {} }}", many.join(", ")));
+    assert!(many.contains("`resource` has 33 attributes; at most 32 are allowed"), "{many}");
+    assert_eq!(errors("resource_wins = 1"), "3:17: `resource_wins` must be true or false, not an integer");
 }

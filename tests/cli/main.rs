@@ -15,3 +15,4 @@ mod config_errors;
 mod explain;
 mod run;
 mod simulate;
+mod spool;

@@ -16,6 +16,7 @@ mod tls_support;
 #[path = "../support/zico/mod.rs"]
 mod zico_support;
 
+mod acknowledge;
 mod admin;
 mod attacks;
 mod backpressure;
@@ -26,6 +27,7 @@ mod faults;
 mod faults_clock;
 mod faults_pace;
 mod grace;
+mod identity;
 mod memory;
 mod memory_flood;
 mod peers;
@@ -34,6 +36,7 @@ mod reload;
 mod reload_load;
 mod service;
 mod shed;
+mod spool;
 mod tap;
 mod tls;
 mod tls_reload;

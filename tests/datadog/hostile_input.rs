@@ -90,8 +90,12 @@ fn a_late_list_cannot_set_its_owner() {
     let line = done.text.lines().last().unwrap();
     assert_eq!(raw::repeated_keys(line), [""; 0], "{line}");
     let events = done.events();
-    let attributes = &events.last().unwrap()["attributes"];
-    assert_eq!(attributes["trace_id"], "00000000000000000000000000000007");
+    let late = events.last().unwrap();
+    let attributes = &late["attributes"];
+    assert_eq!(
+        (&late["trace_id"], &attributes["trace_id"]),
+        (&"00000000000000000000000000000007".into(), &late["trace_id"])
+    );
     assert_eq!(attributes["datadog.meta.trace_id"], "trace_id");
     assert_eq!(attributes["datadog.meta.span_id"], "span_id");
 }

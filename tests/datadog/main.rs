@@ -13,3 +13,4 @@ mod hostile_input;
 mod law;
 mod memory;
 mod recordings;
+mod services;

@@ -75,6 +75,16 @@ fn ids(ids: &[&str]) -> Value {
     }
 }
 
+/// The value of a metric: of the recorded names, one is a whole number by semantic conventions.
+fn number(key: Option<&str>, value: &Value) -> Value {
+    match value.as_f64() {
+        Some(number) if key == Some("http.status_code") && number.fract() == 0.0 && number.abs() < 9e15 => {
+            json!(number as i64)
+        }
+        _ => value.clone(),
+    }
+}
+
 /// The events that a case must give, in the order of `seq`, losses last. `objects` (the independent decoder's list of
 /// wire objects) has the raw ids behind a null.
 fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[Value]) -> Vec<Value> {
@@ -122,7 +132,7 @@ fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[V
         let mut unresolved_metrics: Vec<&str> = Vec::new();
         let metric_ids = entries("metricsList");
         for ((key_id, _), pair) in metric_ids.iter().zip(record["metrics"].as_array().unwrap()) {
-            let value = pair[1]["value"].clone();
+            let value = number(pair[0].as_str(), &pair[1]["value"]);
             match pair[0].as_str() {
                 Some(key) if tags.contains_key(key) && record["rec"] != "process" => {
                     own_keys.insert(format!("datadog.metric.{key}"), value);
@@ -141,6 +151,7 @@ fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[V
         }
         let mut event = Map::new();
         let mut span = None;
+        let mut own_resource = Map::new();
         match record["rec"].as_str().unwrap() {
             "process" => {
                 event.insert("name".into(), json!("datadog.process"));
@@ -151,6 +162,7 @@ fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[V
             "trace" => {
                 event.insert("name".into(), json!("datadog.trace"));
                 attributes.insert("datadog.trace_id".into(), record["trace_id"].clone());
+                event.insert("trace_id".into(), record["trace_id"].clone());
                 let texts = record["meta"].as_array().unwrap().iter().map(|pair| (pair[0].clone(), pair[1].clone()));
                 let metas = meta_ids
                     .iter()
@@ -161,12 +173,15 @@ fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[V
             _ => {
                 let name = record["name"].as_str().unwrap_or("datadog.span");
                 event.insert("name".into(), json!(name));
-                for (field, attribute) in
-                    [("service", "service.name"), ("resource", "datadog.resource"), ("type", "datadog.type")]
-                {
+                for (field, attribute) in [("resource", "datadog.resource"), ("type", "datadog.type")] {
                     if !record[field].is_null() {
                         attributes.insert(attribute.into(), record[field].clone());
                     }
+                }
+                match record["service"].as_str() {
+                    Some("") => drop(attributes.insert("service.name".into(), json!(""))),
+                    Some(service) => drop(own_resource.insert("service.name".into(), json!(service))),
+                    None => {}
                 }
                 let trace = traces.get(record["trace_id"].as_str().unwrap());
                 for (key_id, value_id, key, value) in trace.into_iter().flatten() {
@@ -182,7 +197,9 @@ fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[V
                 let mut data = Map::new();
                 data.insert("trace_id".into(), record["trace_id"].clone());
                 data.insert("span_id".into(), record["span_id"].clone());
-                if record["parent_id"] != "0000000000000000" {
+                if record["parent_id"] == record["span_id"] && record["parent_id"] != "0000000000000000" {
+                    attributes.insert("tributary.parent.self".into(), json!(true));
+                } else if record["parent_id"] != "0000000000000000" {
                     data.insert("parent_span_id".into(), record["parent_id"].clone());
                 }
                 if let Some(end) = start.checked_add(duration).filter(|_| start != 0) {
@@ -224,8 +241,11 @@ fn expected_events(records: &[Value], verdict: &Value, wire: &[u8], objects: &[V
         } else {
             event.insert("severity".into(), json!("INFO"));
         }
-        if !resource.is_empty() {
-            event.insert("resource".into(), Value::Object(resource.clone()));
+        let mut all = resource.clone();
+        all.append(&mut own_resource);
+        own_resource = all;
+        if !own_resource.is_empty() {
+            event.insert("resource".into(), Value::Object(own_resource));
         }
         event.insert(
             "origin".into(),
@@ -283,7 +303,7 @@ fn comparable(decoded: &Decoded) -> Vec<Value> {
         if event["kind"] != "span" {
             event.remove("time");
         }
-        let attributes = event["attributes"].as_object_mut().unwrap();
+        let attributes = event.entry("attributes").or_insert_with(|| json!({})).as_object_mut().unwrap();
         for mark in ["datadog.warnings", "tributary.text.repaired", "tributary.text.truncated"] {
             attributes.remove(mark);
         }
@@ -393,8 +413,9 @@ fn a_span_is_complete_when_idle_and_a_late_list_is_an_event_of_its_own() {
     let decoded = decode.finish(End::Closed);
     let late = &decoded.events[2];
     assert_eq!(late["name"], "datadog.late_list");
-    assert_eq!(late["attributes"]["span_id"], "0000000000000001");
-    assert_eq!(late["attributes"]["http.status_code"].as_f64(), Some(200.0));
+    assert_eq!(late["span_id"], "0000000000000001");
+    assert_eq!(late["attributes"]["span_id"], late["span_id"]);
+    assert_eq!(late["attributes"]["http.status_code"], 200);
     assert_eq!(late["attributes"]["http.method"], "GET");
     assert_eq!(decoded.totals.warnings["late_list"], 1);
     assert_eq!(decoded.totals.lost(), 0);

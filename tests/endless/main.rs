@@ -12,6 +12,7 @@ mod hostile_support;
 mod live;
 
 mod delivery;
+mod durable;
 mod growth;
 mod gvariant_oracle;
 mod hostile;
@@ -19,6 +20,7 @@ mod http;
 mod http_requests;
 mod law;
 mod memory;
+mod quarantine;
 mod registry;
 mod simulate;
 mod uploads;

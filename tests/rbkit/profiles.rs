@@ -307,10 +307,7 @@ fn a_batch_and_its_event_file_have_the_same_items() {
             event.text(names::RBKIT_CLASS_NAME, "String");
             event.attribute(names::RBKIT_OBJECT_SIZE, 40u64);
         }
-        event.sample(
-            SampleData { sample_type, unit: "count", value: Number::U64(value) },
-            &frames[..usize::from(value > 1) + 1],
-        );
+        event.sample(SampleData::new(sample_type, "count", Number::U64(value)), &frames[..usize::from(value > 1) + 1]);
     };
     sample(names::RBKIT_CPU, "cpu", 1, false);
     sample(names::RBKIT_ALLOCATIONS, "alloc_objects", u64::MAX, true);

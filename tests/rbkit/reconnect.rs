@@ -247,6 +247,8 @@ async fn an_agent_that_does_not_answer_does_not_block_the_shutdown() {
     until_message(&daemon, 0).await;
     agent.set_manners(Manners::Mute);
     daemon.stop().await;
+    // The agent reads what the daemon has sent on its own task.
+    agent.until_asked("stop_memory_profile", 1).await;
     assert_eq!(agent.commands(), ["start_memory_profile", "stop_memory_profile"]);
 }
 

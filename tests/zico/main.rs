@@ -16,6 +16,7 @@ mod attack;
 mod bodies;
 mod cli_agents;
 mod decode;
+mod durable;
 mod floods;
 mod growth;
 mod hostile;

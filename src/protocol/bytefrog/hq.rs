@@ -198,7 +198,8 @@ impl Hq {
         // same spans.
         let key = mix(mix(assignment.serial << 8 | u64::from(id)) ^ if is_live { now.unix.0 } else { 0 });
         let start = RunStart { id, serial: assignment.serial, version, project, address, now, key, is_live };
-        let run = Arc::new(Mutex::new(Run::new(start, options.clone(), memory.lease())));
+        let memory = address.map_or_else(|| memory.clone(), |address| memory.of_address(address)).lease();
+        let run = Arc::new(Mutex::new(Run::new(start, options.clone(), memory)));
         runs.insert(&run, address, assignment);
         let mut open = lock(&run);
         open.configure(untraced.is_none(), reply);

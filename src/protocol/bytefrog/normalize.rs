@@ -2,7 +2,7 @@
 
 use crate::event::{
     EventBuilder, Header, Interned, InternedRun, Key, Loss, Name, Position, Reason, Severity, SpanData, Status,
-    UnixNanos, Value, semconv as names,
+    TraceContext, UnixNanos, Value, semconv as names,
 };
 use crate::protocol::{Now, Output};
 
@@ -256,11 +256,11 @@ impl EventWriter {
             What::Bubbled { exception } => timed.exception(exception),
             What::Visit { location } => timed.location(location),
         }
-        if let Some(SpanIds { trace, span }) = ids {
-            timed.hex(names::TRACE_ID, &trace.to_string());
-            timed.hex(names::SPAN_ID, &span.to_string());
-        }
-        timed.end(call.time).log(Severity::Info, None);
+        let Some(SpanIds { trace, span }) = ids else { return timed.end(call.time).log(Severity::Info, None) };
+        timed.hex(names::TRACE_ID, &trace.to_string());
+        timed.hex(names::SPAN_ID, &span.to_string());
+        let context = TraceContext { trace_id: trace, span_id: Some(span) };
+        timed.end(call.time).log_in(context, Severity::Info, None);
     }
 
     /// Writes a marker at `time`.

@@ -12,6 +12,7 @@ use super::record::{
     Entry, EntryKind, KEY_IN_FULL, LateOwner, METRIC_BYTES, NAME, ObjectPosition, Owner, RESOURCE, Record, Ref,
     SERVICE, TYPE, Warning, field_index,
 };
+use super::services::Services;
 use super::strings::{Slot, Strings};
 use super::traces::Traces;
 use super::waiting::WaitingRecords;
@@ -40,6 +41,7 @@ pub(super) struct Assembler {
     options: Options,
     emit_definitions: bool,
     strings: Strings,
+    services: Services,
     waiting: WaitingRecords,
     traces: Traces,
     /// The last process, trace or span. It owns the lists that follow (reading 11).
@@ -76,6 +78,7 @@ impl Assembler {
         Assembler {
             emit_definitions,
             strings: Strings::new(&options),
+            services: Services::default(),
             waiting: WaitingRecords::default(),
             traces: Traces::default(),
             open: None,
@@ -356,7 +359,9 @@ impl Assembler {
         if record.unresolved > 0 {
             record.keep_keys_without_values();
         }
-        normalize::write(&record, &mut self.strings, &self.options.max_text, out);
+        let services_before = self.services.memory_bytes();
+        normalize::write(&record, &mut self.strings, &mut self.services, &self.options.max_text, out);
+        self.needs_limit_check |= self.services.memory_bytes() > services_before;
         if record.unresolved > 0 {
             self.unresolved_events += 1;
             self.waiting.give_up(&record);
@@ -453,11 +458,14 @@ impl Assembler {
             let held = self.waiting.bytes() + self.traces.bytes() + self.strings.held_bytes();
             let too_large = held > self.options.waiting.bytes;
             let open = self.open.as_ref().map_or(0, |open| open.memory_bytes());
-            self.counted = held + self.strings.cached_bytes() + open;
+            self.counted = held + self.strings.cached_bytes() + self.services.memory_bytes() + open;
             let over_budget = !self.lease(self.counted + self.other_bytes);
             self.is_memory_exhausted = false;
             if !(too_many || too_large || over_budget) {
                 break;
+            }
+            if over_budget && self.services.clear() {
+                continue;
             }
             if over_budget
                 && !too_many

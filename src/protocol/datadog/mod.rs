@@ -8,6 +8,7 @@ mod explain;
 mod normalize;
 mod options;
 mod record;
+mod services;
 mod session;
 mod strings;
 mod traces;

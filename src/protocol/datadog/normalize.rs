@@ -2,14 +2,16 @@
 
 use std::collections::HashSet;
 
+use crate::codec::text::cut;
 use crate::event::{
-    EventBuilder, Header, Key, Name, Position, Resource, ResourceValue, Severity, SpanData, Status, Text, UnixNanos,
-    Value, semconv, write_hex,
+    BatchResource, EventBuilder, Header, Key, Name, Position, Resource, ResourceValue, Severity, SpanData, Status,
+    Text, TraceContext, UnixNanos, Value, semconv, write_hex,
 };
 use crate::protocol::Output;
 
 use super::MaxText;
 use super::record::{Entry, EntryKind, EntryValue, LateOwner, NAME, Owner, RESOURCE, Record, Ref, SERVICE, TYPE};
+use super::services::Services;
 use super::strings::{Slot, Strings, TextMarks};
 use super::wire::{Span, StringId};
 
@@ -19,7 +21,13 @@ const FEW_ENTRIES: usize = 48;
 const SEEN_WORDS: usize = 16;
 
 /// Writes a record as an event. A process also becomes the resource of the events that follow.
-pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, out: &mut Output) {
+pub(super) fn write(
+    record: &Record,
+    strings: &mut Strings,
+    services: &mut Services,
+    limits: &MaxText,
+    out: &mut Output,
+) {
     if let Owner::Process(_) = record.owner {
         out.batch.set_resource(resource(record, strings, limits).into());
     }
@@ -32,6 +40,7 @@ pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, ou
         position: Position { sequence: Some(record.sequence), offset: position.offset, length: position.size },
     };
     let is_late = matches!(record.owner, Owner::Late(_));
+    let service = service(record, strings, services, limits, out);
     let mut writer = Writer { event: out.batch.event(header), strings, limits, is_late, marks };
     match &record.owner {
         Owner::Process(process) => {
@@ -39,7 +48,7 @@ pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, ou
             writer.event.attribute(semconv::DATADOG_STRING_CACHE_SIZE, process.string_cache_size);
         }
         Owner::Trace(trace_id) => writer.event.text(semconv::DATADOG_TRACE_ID, &trace_id.to_string()),
-        Owner::Span(_) => writer.fields(&record.fields),
+        Owner::Span(_) => writer.fields(&record.fields, service),
         Owner::Late(LateOwner::Process) => {}
         Owner::Late(LateOwner::Trace(trace_id)) => writer.event.text(semconv::TRACE_ID, &trace_id.to_string()),
         Owner::Late(LateOwner::Span(trace_id, span_id)) => {
@@ -57,7 +66,10 @@ pub(super) fn write(record: &Record, strings: &mut Strings, limits: &MaxText, ou
     writer.write_marks(record);
     match &record.owner {
         Owner::Span(span) => writer.event.span(span_data(span)),
-        _ => writer.event.log(Severity::Info, None),
+        owner => match trace_context(owner) {
+            Some(context) => writer.event.log_in(context, Severity::Info, None),
+            None => writer.event.log(Severity::Info, None),
+        },
     }
 }
 
@@ -99,6 +111,32 @@ fn time(record: &Record) -> Option<UnixNanos> {
     }
 }
 
+/// The trace or span that a log is about.
+fn trace_context(owner: &Owner) -> Option<TraceContext> {
+    match *owner {
+        Owner::Trace(trace_id) | Owner::Late(LateOwner::Trace(trace_id)) => {
+            Some(TraceContext { trace_id, span_id: None })
+        }
+        Owner::Late(LateOwner::Span(trace_id, span_id)) => Some(TraceContext { trace_id, span_id: Some(span_id) }),
+        Owner::Process(_) | Owner::Span(_) | Owner::Late(LateOwner::Process) => None,
+    }
+}
+
+/// The resource of the span's service. `None`: the span has no service, or the listener's identity fixes another.
+#[inline]
+fn service(
+    record: &Record,
+    strings: &Strings,
+    services: &mut Services,
+    limits: &MaxText,
+    out: &mut Output,
+) -> Option<BatchResource> {
+    let (Owner::Span(_), Ref::Bound(slot)) = (&record.owner, record.fields[SERVICE]) else { return None };
+    let is_fixed = out.batch.origin().identity.as_ref().is_some_and(|one| one.fixes(semconv::SERVICE_NAME));
+    let name = cut(strings.text(slot), limits.service);
+    (!is_fixed && !name.is_empty()).then(|| services.resource(name, &mut out.batch))
+}
+
 fn span_data(span: &Span) -> SpanData {
     SpanData {
         trace_id: span.trace_id,
@@ -112,7 +150,7 @@ fn span_data(span: &Span) -> SpanData {
 
 /// Meta and metrics of the process under their own keys (reading 18). The last of a repeated key wins.
 fn resource(record: &Record, strings: &Strings, limits: &MaxText) -> Resource {
-    let text = |slot| crate::codec::text::cut(strings.text(slot), limits.value).to_owned();
+    let text = |slot| cut(strings.text(slot), limits.value).to_owned();
     Resource::new(record.entries.iter().filter(|entry| entry.kind != EntryKind::Dropped).filter_map(|entry| {
         let value = match entry.value {
             EntryValue::Text(Ref::Bound(slot)) => ResourceValue::Text(text(slot)),
@@ -120,7 +158,9 @@ fn resource(record: &Record, strings: &Strings, limits: &MaxText) -> Resource {
                 ResourceValue::Text(hex(id))
             }
             EntryValue::Text(_) => return None,
-            EntryValue::Number(bytes) => ResourceValue::F64(f64::from_be_bytes(bytes)),
+            EntryValue::Number(bytes) => {
+                resource_number(bytes, matches!(entry.key, Ref::Bound(slot) if strings.is_whole(slot)))
+            }
         };
         match (entry.key, entry.kind) {
             (Ref::Bound(slot), EntryKind::ValuelessMeta) => {
@@ -131,6 +171,22 @@ fn resource(record: &Record, strings: &Strings, limits: &MaxText) -> Resource {
             (Ref::Absent, _) => None,
         }
     }))
+}
+
+fn resource_number(bytes: [u8; 8], is_whole: bool) -> ResourceValue {
+    let number = f64::from_be_bytes(bytes);
+    match whole(number).filter(|_| is_whole) {
+        // As other protocols have their process ids.
+        Some(whole) => u64::try_from(whole).map_or(ResourceValue::I64(whole), ResourceValue::U64),
+        None => ResourceValue::F64(number),
+    }
+}
+
+/// The integer that is the same number: `None` for fractions, for -0.0, and beyond 2^53, where doubles skip integers.
+fn whole(number: f64) -> Option<i64> {
+    const MAX: f64 = (1_u64 << 53) as f64;
+    let whole = number as i64;
+    (number.abs() <= MAX && (whole as f64).to_bits() == number.to_bits()).then_some(whole)
 }
 
 fn hex(id: StringId) -> String {
@@ -167,17 +223,37 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn fields(&mut self, fields: &[Ref; 4]) {
+    fn fields(&mut self, fields: &[Ref; 4], service: Option<BatchResource>) {
         let limits = self.limits;
-        for (field, name, limit) in [
-            (SERVICE, semconv::SERVICE_NAME, limits.service),
-            (RESOURCE, semconv::DATADOG_RESOURCE, limits.resource),
-            (TYPE, semconv::DATADOG_TYPE, limits.type_),
-        ] {
+        if let Ref::Bound(slot) = fields[SERVICE] {
+            match service {
+                Some(resource) => {
+                    self.event.resource(resource);
+                    self.note(slot, limits.service);
+                }
+                None => self.other_service(slot),
+            }
+        }
+        for (field, name, limit) in
+            [(RESOURCE, semconv::DATADOG_RESOURCE, limits.resource), (TYPE, semconv::DATADOG_TYPE, limits.type_)]
+        {
             if let Ref::Bound(slot) = fields[field] {
                 let text = self.text(slot, limit);
                 self.event.attribute(name, text);
             }
+        }
+    }
+
+    /// The service of a span whose resource has another one, or none.
+    #[cold]
+    fn other_service(&mut self, slot: Slot) {
+        let service = cut(self.strings.text(slot), self.limits.service);
+        let resource = self.event.batch().resource().clone();
+        if resource.text(semconv::SERVICE_NAME) == Some(service) {
+            self.note(slot, self.limits.service);
+        } else {
+            let text = self.text(slot, self.limits.service);
+            self.event.attribute(semconv::SERVICE_NAME, text);
         }
     }
 
@@ -274,7 +350,11 @@ impl Writer<'_> {
                 EntryValue::Text(Ref::Bound(slot)) => Value::Text(self.text(slot, self.limits.value)),
                 EntryValue::Text(Ref::Waiting(id)) => Value::Text(self.event.batch().push_text(&hex(id))),
                 EntryValue::Text(Ref::Absent) => continue,
-                EntryValue::Number(bytes) => Value::F64(f64::from_be_bytes(bytes)),
+                EntryValue::Number(bytes) => {
+                    let is_whole = matches!(entry.key, Ref::Bound(slot) if self.strings.is_whole(slot));
+                    let number = f64::from_be_bytes(bytes);
+                    whole(number).filter(|_| is_whole).map_or(Value::F64(number), Value::I64)
+                }
             };
             let key = match (entry.kind, entry.key) {
                 (EntryKind::Meta | EntryKind::Metric, Ref::Bound(slot)) => self.key(slot),

@@ -19,6 +19,38 @@ const TEXT_OVERHEAD_BYTES: u64 = 128;
 /// The capacity that the list of dropped texts keeps after a sweep.
 const MAX_IDLE_DROPPED: usize = 1024;
 
+/// Whether a metric of this name is a whole number: an integer by OpenTelemetry's semantic conventions, or the name of an
+/// older convention or of Datadog's tracers for the same. All are doubles on the wire (field notes, section 6).
+fn names_whole_number(key: &str) -> bool {
+    matches!(
+        key,
+        "client.port"
+            | "code.column.number"
+            | "code.line.number"
+            | "db.response.returned_rows"
+            | "http.request.body.size"
+            | "http.request.resend_count"
+            | "http.request.size"
+            | "http.request_content_length"
+            | "http.response.body.size"
+            | "http.response.size"
+            | "http.response.status_code"
+            | "http.response_content_length"
+            | "http.status_code"
+            | "messaging.batch.message_count"
+            | "messaging.message.body.size"
+            | "network.destination.port"
+            | "network.local.port"
+            | "network.peer.port"
+            | "process.parent_pid"
+            | "process.pid"
+            | "process_id"
+            | "rpc.grpc.status_code"
+            | "server.port"
+            | "thread.id"
+    )
+}
+
 /// The index of a text in the table. A slot that is kept across a sweep must be retained, and released later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Slot(u32);
@@ -61,6 +93,8 @@ struct StoredText {
     marks: TextMarks,
     /// As a key it would collide with names that the collector writes.
     reserved: bool,
+    /// As the key of a metric it names a whole number.
+    is_whole: bool,
     /// Hash of the text as a key, cut to `max_text.key`.
     fingerprint: u16,
     references: u32,
@@ -153,6 +187,7 @@ impl Strings {
         }
         let key = cut(&text, self.key_limit);
         let reserved = key == "service.name" || key.starts_with("datadog.") || key.starts_with("tributary.");
+        let is_whole = names_whole_number(key);
         let fingerprint = self.hash(key);
         let text = text.into_owned().into_boxed_str();
         let memo = Interned::default();
@@ -160,6 +195,7 @@ impl Strings {
             text,
             marks,
             reserved,
+            is_whole,
             fingerprint,
             references: 0,
             cached: true,
@@ -234,6 +270,12 @@ impl Strings {
     /// Whether two texts are the same key after both are cut to `max_text.key`.
     pub(super) fn same_key(&self, a: Slot, b: Slot) -> bool {
         a == b || (self.fingerprint(a) == self.fingerprint(b) && self.key(a) == self.key(b))
+    }
+
+    /// Whether the text as a key names a whole number: see [`names_whole_number`].
+    #[inline]
+    pub(super) fn is_whole(&self, slot: Slot) -> bool {
+        self.texts[slot.0 as usize].is_whole
     }
 
     /// A hash of the text as a key.

@@ -175,10 +175,9 @@ impl Writer<'_> {
             event.attribute(semconv::ENDLESS_PAYLOAD, payload);
         }
         self.marks(&mut event, shown, None, time);
-        // Only the counts of version 3 are unsigned.
-        let monotonic = context.layout == Layout::V3;
+        // Monotonic in no version, so that the metric has one shape: counts of versions 0 to 2 may be negative.
         event.metric(MetricData {
-            metric_type: MetricType::Sum { temporality: Temporality::Delta, monotonic },
+            metric_type: MetricType::Sum { temporality: Temporality::Delta, monotonic: false },
             unit: "",
             value: Number::I64(aggregate.count),
             start,

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
-use crate::event::{Resource, Severity, semconv as names};
+use crate::event::{Resource, SampleClock, Severity, semconv as names};
 use crate::protocol::Output;
 
 use super::command::{Answer, Command, Order, Refusal};
@@ -301,14 +301,16 @@ impl Agent {
         self.state().is_subscribed = false;
     }
 
-    /// The resource of events and the protocol version, if they have changed since `version`.
-    pub(super) fn resource(&self, version: &mut u64) -> Option<(Arc<Resource>, Option<String>)> {
+    /// The resource of events, the protocol version and the clock of the CPU profile, if the handshake has changed since
+    /// `version`.
+    pub(super) fn resource(&self, version: &mut u64) -> Option<(Arc<Resource>, Option<String>, Option<SampleClock>)> {
         let state = self.state();
         if *version == state.resource_version {
             return None;
         }
         *version = state.resource_version;
-        state.resource.clone().map(|resource| (resource, state.handshake.protocol_version.clone()))
+        let clock = state.handshake.sample_clock();
+        state.resource.clone().map(|resource| (resource, state.handshake.protocol_version.clone(), clock))
     }
 
     /// Takes a handshake reply that has come on the request connection `connection`. `settles` is the last handshake that was

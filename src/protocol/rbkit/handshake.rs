@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::codec::msgpack::{Reader, Value as Wire};
 use crate::codec::reader::DecodeError;
 use crate::codec::text::repair;
-use crate::event::{Name, Resource, ResourceValue, semconv as names};
+use crate::event::{Name, Resource, ResourceValue, SampleClock, semconv as names};
 
 use super::wire::{Family, Head, Type, wrong, wrong_type};
 
@@ -102,6 +102,11 @@ impl Handshake {
     /// Whether it is the released gem, which has no CPU profile and listens on every interface (rule 28).
     pub(super) fn is_released(&self) -> bool {
         self.family == Some(Family::Master) && self.protocol_version.is_none()
+    }
+
+    /// The clock of the CPU profile; `None`: the agent does not send it, or it is unknown.
+    pub(super) fn sample_clock(&self) -> Option<SampleClock> {
+        [SampleClock::Cpu, SampleClock::Wall].into_iter().find(|clock| self.clock.as_deref() == Some(clock.as_str()))
     }
 
     /// The resource of the process's events.

@@ -8,7 +8,7 @@ mod pieces;
 
 use crate::codec::msgpack::{Reader, Value as Wire};
 use crate::codec::reader::DecodeError;
-use crate::event::{Frame, Name, Reason, Value, semconv as names};
+use crate::event::{Frame, Name, Reason, SampleClock, Value, semconv as names};
 use crate::protocol::fault::Fault;
 use crate::protocol::{End, Now, Output};
 
@@ -64,6 +64,8 @@ enum State {
 pub(super) struct Context<'a> {
     pub(super) options: &'a Options,
     pub(super) agent: &'a Agent,
+    /// The clock of the CPU profile.
+    pub(super) clock: Option<SampleClock>,
     pub(super) dumps: &'a mut Dumps,
     pub(super) buffers: &'a mut Buffers,
     pub(super) is_short_of_memory: bool,
@@ -417,7 +419,7 @@ impl Message {
         frames.clear();
         let thread = read_frames(payload.reader, context.options.max_frames, (&mut *frames, texts), &mut marks, out)
             .map_err(|_| malformed(()))?;
-        normalize::cpu_sample(out, frames, thread, marks, head.time, self.place(end, context.now));
+        normalize::cpu_sample(out, frames, (thread, context.clock), marks, head.time, self.place(end, context.now));
         Ok(end)
     }
 

@@ -4,7 +4,7 @@ use crate::codec::msgpack::Value as Wire;
 use crate::codec::text::repair;
 use crate::event::{
     BatchBuilder, EventBuilder, Frame, Header, InternedRun, Key, Loss, MetricData, MetricType, Name, Number, Position,
-    Reason, SampleData, Severity, Temporality, UnixNanos, Value, semconv as names,
+    Reason, SampleClock, SampleData, Severity, Temporality, UnixNanos, Value, semconv as names,
 };
 use crate::protocol::{Now, Output};
 
@@ -132,7 +132,7 @@ pub(super) fn heap_object(
         event.attribute(names::RBKIT_OBJECT_REFERENCES, list);
     }
     add_text(&mut event, names::CODE_FILE_PATH, object.file, texts, &mut repaired);
-    add_number(&mut event, names::CODE_LINE_NUMBER, object.line);
+    add_number(&mut event, names::CODE_LINE_NUMBER, known_line(object.line));
     add_number(&mut event, names::RBKIT_OBJECT_SIZE, object.size);
     let id = (names::RBKIT_DUMP_ID.into(), dump.id.into());
     let run = match dump.objects {
@@ -235,14 +235,17 @@ pub(super) fn add_frame(
     repaired: &mut bool,
 ) -> Frame {
     let mut text = |bytes: Option<&[u8]>| bytes.map(|bytes| texts.push(batch, bytes, repaired));
-    Frame { function: text(frame.label.or(frame.method)), file: text(frame.file), line: frame.line }
+    Frame { function: text(frame.label.or(frame.method)), file: text(frame.file), line: known_line(frame.line) }
 }
 
-/// A CPU sample; frames are innermost first (rule 18).
+/// The interval at which agents take CPU samples, on the clock that was chosen (field notes, section 1).
+const CPU_PERIOD_NANOS: u64 = 1_000_000;
+
+/// A CPU sample; frames are innermost first (rule 18). `clock` is that of the profile, if it is known.
 pub(super) fn cpu_sample(
     out: &mut Output,
     frames: &[Frame],
-    thread: Option<u64>,
+    (thread, clock): (Option<u64>, Option<SampleClock>),
     (is_repaired, is_cut): (bool, bool),
     time: Option<f64>,
     place: Place,
@@ -253,7 +256,13 @@ pub(super) fn cpu_sample(
     if is_cut {
         mark_incomplete(&mut event, "frames");
     }
-    event.sample(SampleData { sample_type: "cpu", unit: "count", value: Number::U64(1) }, frames);
+    let sample = SampleData::new("cpu", "count", Number::U64(1));
+    event.sample(SampleData { period_nanos: Some(CPU_PERIOD_NANOS), clock, ..sample }, frames);
+}
+
+/// The line, unless it is 0: agents send 0 for C functions and where they do not know the line. The first line is 1.
+fn known_line(line: Option<u64>) -> Option<u64> {
+    line.filter(|line| *line != 0)
 }
 
 /// A place in the program that allocates objects.
@@ -278,14 +287,14 @@ pub(super) fn allocation(
     let mut repaired = is_repaired;
     let mut event = place.event(out, names::RBKIT_ALLOCATIONS, time);
     add_text(&mut event, names::CODE_FILE_PATH, site.file, texts, &mut repaired);
-    add_number(&mut event, names::CODE_LINE_NUMBER, site.line);
+    add_number(&mut event, names::CODE_LINE_NUMBER, known_line(site.line));
     add_text(&mut event, names::RBKIT_CLASS_NAME, Some(site.class), texts, &mut repaired);
     add_number(&mut event, names::RBKIT_OBJECT_SIZE, site.size);
     mark_repaired(&mut event, repaired);
     if is_cut {
         mark_incomplete(&mut event, "frames");
     }
-    event.sample(SampleData { sample_type: "alloc_objects", unit: "count", value: Number::U64(count) }, frames);
+    event.sample(SampleData::new("alloc_objects", "count", Number::U64(count)), frames);
 }
 
 fn add_text(event: &mut EventBuilder<'_>, name: Name, bytes: Option<&[u8]>, texts: &mut Texts, repaired: &mut bool) {

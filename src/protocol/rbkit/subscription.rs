@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::codec::zmtp::{Peer, Socket, subscribe_all};
-use crate::event::Reason;
+use crate::event::{Reason, SampleClock};
 use crate::explain::Explain;
 use crate::memory::{MemoryBudget, MemoryLease};
 use crate::protocol::fault::Fault;
@@ -46,6 +46,8 @@ pub struct Subscription {
     buffers: Buffers,
     /// The version of the resource that the batch has.
     resource_version: u64,
+    /// The clock of the CPU profile, by the same handshake.
+    clock: Option<SampleClock>,
     /// Its share of the memory budget: the current snapshot, and the buffers for the parts of an event.
     lease: MemoryLease,
     is_short_of_memory: bool,
@@ -88,6 +90,7 @@ impl Subscription {
             dumps,
             buffers: Buffers::default(),
             resource_version: 0,
+            clock: None,
             lease: MemoryBudget::unlimited().lease(),
             is_short_of_memory: false,
             drain_check: None,
@@ -171,6 +174,7 @@ impl Subscription {
         let mut context = MessageContext {
             options: &self.options,
             agent: &self.agent,
+            clock: self.clock,
             dumps: &mut self.dumps,
             buffers: &mut self.buffers,
             is_short_of_memory: self.is_short_of_memory,
@@ -286,8 +290,9 @@ impl Subscription {
 
     /// Gives the batch the current resource of the process and its protocol version.
     fn update_resource(&mut self, out: &mut Output) {
-        if let Some((resource, version)) = self.agent.resource(&mut self.resource_version) {
+        if let Some((resource, version, clock)) = self.agent.resource(&mut self.resource_version) {
             out.batch.set_resource(resource);
+            self.clock = clock;
             if let Some(version) = version
                 && out.batch.origin().version.as_deref() != Some(&version)
             {

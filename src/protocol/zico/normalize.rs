@@ -7,7 +7,7 @@ use crate::codec::cbor::{CborError, Item, Reader};
 use crate::codec::text::{cut, repair};
 use crate::event::{
     EventBuilder, Header, Key, Link, Name as EventName, Position, Resource, ResourceValue, Severity, SpanData, SpanId,
-    Status, TraceId, UnixNanos, Value, semconv as names, write_hex,
+    Status, TraceContext, TraceId, UnixNanos, Value, semconv as names, write_hex,
 };
 use crate::protocol::Output;
 
@@ -267,7 +267,7 @@ impl Buffers {
             }
         }
         self.marks(&mut event);
-        event.log(Severity::Error, None);
+        event.log_in(TraceContext { trace_id: trace, span_id: Some(span) }, Severity::Error, None);
     }
 
     /// The stack as Java prints it.
@@ -518,8 +518,37 @@ pub(super) fn resource(
         add(names::ZICO_SESSION_ID, session);
     }
     let own = agent.map_or(&[][..], |agent| &agent.attrs);
+    // An agent that has not registered may define its app and env as attributes.
+    for (key, name) in [("app", names::SERVICE_NAME), ("env", names::DEPLOYMENT_ENVIRONMENT_NAME)] {
+        let defined = sent.iter().rev().find_map(|(sent, value)| match value {
+            ResourceValue::Text(text) if sent == key && !text.is_empty() => Some(value),
+            _ => None,
+        });
+        if let Some(value) = defined
+            && !attributes.iter().any(|(known, _)| known == name.as_str())
+        {
+            attributes.push((name.as_str().to_owned(), value.clone()));
+        }
+    }
     for (key, value) in own.iter().chain(sent) {
         attributes.push((names::ZICO_AGENT.as_str().to_owned() + key, value.clone()));
     }
     Resource::new(attributes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn app_and_env_that_an_agent_defines_name_its_service_unless_it_has_registered_others() {
+        let sent = [("app", "demo"), ("env", ""), ("rack", "7")].map(|(key, value)| (key.to_owned(), value.into()));
+        let text = |resource: &Resource, name| resource.text(name).map(str::to_owned);
+        let defined = resource(None, None, &sent);
+        assert_eq!(text(&defined, names::SERVICE_NAME).as_deref(), Some("demo"));
+        assert_eq!(text(&defined, names::DEPLOYMENT_ENVIRONMENT_NAME), None);
+        assert_eq!(defined.attributes().len(), 4, "and each under its own key");
+        let agent = Agent { app: "shop".to_owned(), ..super::super::definitions::unregistered("1") };
+        assert_eq!(text(&resource(Some(&agent), None, &sent), names::SERVICE_NAME).as_deref(), Some("shop"));
+    }
 }

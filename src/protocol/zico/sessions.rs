@@ -264,6 +264,11 @@ impl Session {
         self.resource_bytes = 2 * self.resource.memory_bytes();
     }
 
+    /// Counts the session's memory for the address of its latest request, whose memory is `budget`.
+    pub(super) fn charge_to(&mut self, budget: &Arc<MemoryBudget>) {
+        self.lease.move_to(budget);
+    }
+
     /// Charges the session's memory to the budget. `false`: the budget is exhausted.
     pub(super) fn hold(&mut self) -> bool {
         let bytes =

@@ -210,6 +210,7 @@ impl ZicoWork {
     fn submit(&mut self, slot: Arc<Slot>, is_new: bool, carries: Carries, now: Now, out: &mut Output) {
         let is_gen2 = self.request.head.header("x-zorka-session-id").is_some();
         let mut session = slot.lock();
+        session.charge_to(self.lease.budget());
         if is_gen2 && (is_new || carries == Carries::Definitions && is_reset(&self.request.head)) {
             // Rule 7: before the body is read.
             session.reset();
@@ -256,7 +257,10 @@ impl ZicoWork {
         };
         let agent = agent.unwrap_or_else(|| Arc::new(definitions::unregistered(&host)));
         let (slot, _) = self.shared.sessions.find_or_open(Key::Host(host), Some(agent.clone()), now.elapsed);
-        slot.lock().set_agent(&agent);
+        let mut session = slot.lock();
+        session.set_agent(&agent);
+        session.charge_to(self.lease.budget());
+        drop(session);
         self.slot = Some(slot);
         let limit = bytes(self.shared.options.max_inflated_bytes);
         self.stage = Stage::Unpacking(Box::new(submission.unpack(limit)));

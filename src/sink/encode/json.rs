@@ -9,7 +9,7 @@ use super::time::{RepeatedTime, TimeFormat};
 use crate::event::{
     AttributeView, Attributes, DataView, EventView, FrameView, KeyView, Kind, Link, LossView, Member, Members,
     MetricData, MetricType, Origin, Position, Resource, ResourceValue, SampleView, Severity, SpanData, Status,
-    Temporality, TextView, ValueView,
+    Temporality, TextView, TraceContext, ValueView,
 };
 
 /// Encodes events as JSON lines; caches the last times.
@@ -27,7 +27,7 @@ impl JsonEncoder {
     pub fn encode(&mut self, event: EventView<'_>, out: &mut Vec<u8>) {
         self.push_header(out, event);
         match event.data() {
-            DataView::Log { severity, body } => push_log(out, severity, body),
+            DataView::Log { severity, context, body } => push_log(out, severity, context, body),
             DataView::Span(span) => self.push_span(out, span, event.links()),
             DataView::Metric(metric) => self.push_metric(out, metric),
             DataView::Sample(sample) => push_sample(out, sample),
@@ -140,7 +140,7 @@ fn push_links(out: &mut Vec<u8>, links: impl Iterator<Item = Link>) {
     close(out, b']');
 }
 
-fn push_log(out: &mut Vec<u8>, severity: Severity, body: Option<ValueView<'_>>) {
+fn push_log(out: &mut Vec<u8>, severity: Severity, context: Option<&TraceContext>, body: Option<ValueView<'_>>) {
     match severity {
         Severity::Trace => push(out, b",\"severity\":\"TRACE\""),
         Severity::Debug => push(out, b",\"severity\":\"DEBUG\""),
@@ -149,10 +149,23 @@ fn push_log(out: &mut Vec<u8>, severity: Severity, body: Option<ValueView<'_>>) 
         Severity::Error => push(out, b",\"severity\":\"ERROR\""),
         Severity::Fatal => push(out, b",\"severity\":\"FATAL\""),
     }
+    if let Some(context) = context {
+        push_context(out, context);
+    }
     if let Some(body) = body {
         push(out, b",\"body\":");
         push_value(out, body);
     }
+}
+
+fn push_context(out: &mut Vec<u8>, context: &TraceContext) {
+    push(out, b",\"trace_id\":\"");
+    push_hex(out, &context.trace_id.0);
+    if let Some(span_id) = context.span_id {
+        push(out, b"\",\"span_id\":\"");
+        push_hex(out, &span_id.0);
+    }
+    push(out, b"\"");
 }
 
 fn push_sample(out: &mut Vec<u8>, sample: SampleView<'_>) {
@@ -162,6 +175,15 @@ fn push_sample(out: &mut Vec<u8>, sample: SampleView<'_>) {
     push_unit(out, sample.data.unit);
     push(out, b",\"value\":");
     push_number(out, sample.data.value);
+    if let Some(period) = sample.data.period_nanos {
+        push(out, b",\"period_ns\":");
+        push_u64(out, period);
+    }
+    if let Some(clock) = sample.data.clock {
+        push(out, b",\"clock\":\"");
+        push(out, clock.as_str().as_bytes());
+        push(out, b"\"");
+    }
     push(out, b",\"frames\":[");
     for frame in sample.frames() {
         push_frame(out, frame);
@@ -269,7 +291,8 @@ fn push_member(out: &mut Vec<u8>, member: Member<'_>) {
     }
 }
 
-fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
+/// Appends a value.
+pub(in crate::sink) fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
     match value {
         ValueView::Text(text) => push_string(out, text),
         ValueView::I64(value) => push_i64(out, value),

@@ -4,7 +4,7 @@
 //! 2026-11-20T12:15:00.123456Z span   web.request  1.5ms  service.name=shop  [datadog 127.0.0.1:40112 #9]
 //! ```
 //!
-//! Not a format for programs: those read JSON. The resource is omitted, because it is the same on every line.
+//! Not a format for programs: those read JSON. Of the resource only `service.name` is shown; the rest is the same on every line.
 
 use std::io::Write;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::time::TimeFormat;
 use crate::codec::terminal::{push_quoted, push_word};
 use crate::event::{
     DataView, EventView, FrameView, LossView, MetricData, MetricType, SampleView, Severity, SpanData, Status,
-    Temporality, TextView, UnixNanos, ValueView,
+    Temporality, TextView, UnixNanos, ValueView, semconv,
 };
 
 /// Appends one event as a human-readable line, line feed included. Characters of a peer that a terminal interprets
@@ -37,6 +37,11 @@ pub fn encode(event: EventView<'_>, out: &mut Vec<u8>) {
         DataView::Loss(loss) => push_loss(out, loss, event.position().offset),
     }
     let mut separator = "  ";
+    if let Some(service) = event.resource().text(semconv::SERVICE_NAME) {
+        push(out, "  service.name=");
+        push_word(out, service);
+        separator = " ";
+    }
     for (key, value) in event.attributes() {
         push(out, separator);
         push_member(out, key, value);

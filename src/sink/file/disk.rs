@@ -30,6 +30,22 @@ impl Disk {
         }
     }
 
+    /// Forces a directory to the disk that an earlier process may have changed: it can have been killed before it did so. One
+    /// that this process may not read is left as it is.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn sync_existing(&self, directory: &Path) -> io::Result<()> {
+        use io::ErrorKind::{NotFound, PermissionDenied};
+        if self.fsync == Fsync::Never {
+            return Ok(());
+        }
+        (self.sync_directory)(directory).or_else(|error| match error.kind() {
+            NotFound | PermissionDenied => Ok(()),
+            _ => Err(error),
+        })
+    }
+
     /// Forces the changed directories that lead to `path` to the disk. One that fails stays noted, so the next call tries
     /// it again.
     ///
@@ -96,6 +112,7 @@ pub(super) mod faults {
 
     thread_local! {
         static FAILING_SYNCS: Cell<u32> = const { Cell::new(0) };
+        static SYNCS: Cell<u32> = const { Cell::new(0) };
     }
 
     /// The next `count` syncs of files or directories fail.
@@ -103,7 +120,13 @@ pub(super) mod faults {
         FAILING_SYNCS.set(count);
     }
 
+    /// The number of syncs of this thread so far, failed ones included.
+    pub(crate) fn syncs() -> u32 {
+        SYNCS.get()
+    }
+
     fn fail() -> io::Result<()> {
+        SYNCS.set(SYNCS.get() + 1);
         let left = FAILING_SYNCS.get();
         FAILING_SYNCS.set(left.saturating_sub(1));
         if left > 0 { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }

@@ -34,6 +34,8 @@ pub(super) struct Live {
     /// Bytes at the end that belong to no whole record and still have to be cut off.
     torn: u64,
     dirty: bool,
+    /// A sync of it has failed: nothing more is written to it.
+    given_up: bool,
     unsynced: Unsynced,
     opened: Instant,
 }
@@ -71,6 +73,7 @@ impl Live {
             len: 0,
             torn: 0,
             dirty: false,
+            given_up: false,
             unsynced: Unsynced::from(0),
             opened: Instant::now(),
         };
@@ -106,9 +109,9 @@ impl Live {
         self.dirty
     }
 
-    /// Whether half a record is in the file that could not be cut off yet.
-    pub(super) fn is_torn(&self) -> bool {
-        self.torn > 0
+    /// Whether a sync of it has failed, so that another one of this descriptor says nothing.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.given_up
     }
 
     /// Records written since the last successful sync.
@@ -163,36 +166,62 @@ impl Live {
     ///
     /// # Errors
     /// The system's. It may then have dropped what was written since the last successful sync, and a second sync of the
-    /// same descriptor can succeed all the same: use [`Live::rewrite_unsynced`], and drop the file.
+    /// same descriptor can succeed all the same. So the file is [given up](Live::is_given_up): use [`Live::replace`].
     pub(super) fn sync(&mut self, disk: &Disk) -> io::Result<()> {
-        (disk.sync_data)(&self.file)?;
+        (disk.sync_data)(&self.file).inspect_err(|_| self.given_up = true)?;
         self.dirty = false;
         self.unsynced = Unsynced::from(self.len);
         Ok(())
     }
 
-    /// After a failed sync: writes what was written since the last successful one again, from what the system still has
-    /// of it, through a new descriptor, and forces that to the disk. Drop the file afterwards.
+    /// After a failed sync: finishes this file, and writes what was written since the last good sync again, from what the
+    /// system still has of it, to a new file in its place, which is synced. Then removes it from this one.
     ///
     /// # Errors
-    /// The system's, or the bytes in the file are not those that were written. The records since the last successful
-    /// sync are to be taken for lost.
-    pub(super) fn rewrite_unsynced(&mut self, disk: &Disk) -> io::Result<()> {
-        let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
-        let metadata = file.metadata()?;
-        if (metadata.dev(), metadata.ino()) != self.identity {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "the file was moved or removed"));
-        }
+    /// The system's, or the bytes in the file are not those that were written. The records since the last good sync are to
+    /// be taken for lost.
+    pub(super) fn replace(mut self, now: UnixNanos, options: &Options, disk: &mut Disk) -> io::Result<Live> {
         let mut crc = Crc::new();
-        self.unsynced.for_each_block(&file, |_, block| {
+        self.unsynced.for_each_block(&self.file, |block| {
             crc.update(block);
             Ok(())
         })?;
         if crc.sum() != self.unsynced.crc.sum() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the written bytes are no longer in the file"));
         }
-        self.unsynced.for_each_block(&file, |offset, block| file.write_all_at(block, offset))?;
-        (disk.sync_data)(&file)
+        // Another process may have moved it.
+        let finished = if self.is_in_place() { Some(self.finish(now, disk)?) } else { None };
+        let mut new = Live::open(&self.path, options, disk)?;
+        let len = new.len;
+        if let Err(error) = new.copy_unsynced(&self, disk) {
+            // Records that are reported as lost are not in it. If this fails, its next writer repairs its end.
+            let _ = new.file.set_len(len);
+            return Err(error);
+        }
+        if let Err(error) = self.remove_unsynced(finished.as_deref()) {
+            let path = finished.unwrap_or_else(|| self.path.clone());
+            tracing::warn!(path = %path.display(), %error, "a file that was given up may have events that are in its successor, too");
+        }
+        Ok(new)
+    }
+
+    fn copy_unsynced(&mut self, from: &Live, disk: &Disk) -> io::Result<()> {
+        let mut file = &self.file;
+        from.unsynced.for_each_block(&from.file, |block| file.write_all(block))?;
+        self.len += from.unsynced.bytes;
+        self.sync(disk)
+    }
+
+    /// Shortens the file to its last good sync, and forces that to the disk through another descriptor.
+    fn remove_unsynced(&self, finished: Option<&Path>) -> io::Result<()> {
+        let start = self.unsynced.start;
+        match finished {
+            Some(finished) if start == 0 => fs::remove_file(finished),
+            _ => {
+                self.file.set_len(start)?;
+                finished.map_or(Ok(()), |finished| OpenOptions::new().write(true).open(finished)?.sync_all())
+            }
+        }
     }
 
     /// Prepares the file for being closed: nothing half-written remains.
@@ -210,11 +239,11 @@ impl Live {
         Ok(())
     }
 
-    /// Gives the file the name of a finished one. Cut and sync it before; drop it afterwards.
+    /// Gives the file the name of a finished one, and returns that. Cut and sync it before; drop it afterwards.
     ///
     /// # Errors
     /// The system's. [`Live::is_in_place`] tells whether it still has its old name then.
-    pub(super) fn finish(&mut self, now: UnixNanos, disk: &mut Disk) -> io::Result<()> {
+    pub(super) fn finish(&mut self, now: UnixNanos, disk: &mut Disk) -> io::Result<PathBuf> {
         let finished = names::reserve(&self.path, now)?;
         if let Err(error) = fs::rename(&self.path, &finished) {
             // Empty, and created by `reserve`.
@@ -222,7 +251,8 @@ impl Live {
             return Err(error);
         }
         disk.note_change(directory_of(&self.path));
-        disk.sync_directories_of(&self.path)
+        disk.sync_directories_of(&self.path)?;
+        Ok(finished)
     }
 }
 
@@ -238,14 +268,14 @@ impl Unsynced {
         self.crc.update(bytes);
     }
 
-    /// Reads it from the file, block by block, with the offset of each.
-    fn for_each_block(&self, file: &fs::File, mut block: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
+    /// Reads it from the file, block by block.
+    fn for_each_block(&self, file: &fs::File, mut block: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let mut buffer = vec![0; BLOCK_BYTES];
         let (mut at, end) = (self.start, self.start + self.bytes);
         while at < end {
             let len = usize::try_from(end - at).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
             file.read_exact_at(&mut buffer[..len], at)?;
-            block(at, &buffer[..len])?;
+            block(&buffer[..len])?;
             at += len as u64;
         }
         Ok(())
@@ -258,6 +288,7 @@ fn open_or_create(path: &Path, disk: &mut Disk) -> io::Result<fs::File> {
     let created = OpenOptions::new().read(true).append(true).create_new(true).open(path);
     match created {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            disk.sync_existing(directory_of(path))?;
             OpenOptions::new().read(true).append(true).create(true).open(path)
         }
         Ok(file) => {
@@ -268,10 +299,11 @@ fn open_or_create(path: &Path, disk: &mut Disk) -> io::Result<fs::File> {
     }
 }
 
-/// Like `fs::create_dir_all`, and notes which directories have a new name in them.
+/// Like `fs::create_dir_all`. The name of each directory is on the disk before anything is created in it, so of existing ones
+/// only the last one's can be missing there.
 fn create_directories(directory: &Path, disk: &mut Disk) -> io::Result<()> {
     if directory.is_dir() {
-        return Ok(());
+        return disk.sync_existing(directory_of(directory));
     }
     if directory.parent().is_some() {
         create_directories(directory_of(directory), disk)?;
@@ -279,7 +311,7 @@ fn create_directories(directory: &Path, disk: &mut Disk) -> io::Result<()> {
     match fs::create_dir(directory) {
         Ok(()) => {
             disk.note_change(directory_of(directory));
-            Ok(())
+            disk.sync_directories_of(directory)
         }
         // If it exists and is not a directory, opening the file reports that.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

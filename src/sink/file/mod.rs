@@ -5,6 +5,11 @@
 //! in memory, to be written by a later `flush` or `tick`; other files are written meanwhile. A fault that no retry can
 //! remove (the path is a directory, a name is too long) drops the events of that file, and they count as failed.
 //!
+//! Files are synced every `fsync_interval`, and at once those with events that somebody waits for ([`Sink::sync`]): one sync
+//! of a file for all of them. The names of new files and directories are synced before anything is written to them. A file
+//! whose sync fails is given up: it is finished where its last good sync was, and what was written since is written again to
+//! a new one. Live files are never compressed, and a compressed file replaces its original when it is synced itself.
+//!
 //! The parts: [`File`] is the sink; `outputs` has its files, each an `output` with the encoded records that wait, a `live` file
 //! and its `trouble`; `disk` forces data and names to the disk; `template` chooses the file, `names` the names of finished
 //! ones; `tail` repairs torn ends; `tidy` and `compress` maintain finished files.
@@ -99,6 +104,11 @@ impl Sink for File {
 
     async fn tick(&mut self) -> Result<(), SinkError> {
         self.work(Outputs::tick)
+    }
+
+    async fn sync(&mut self) -> Result<(), SinkError> {
+        self.outputs.sync();
+        Ok(())
     }
 
     fn unwritten(&mut self) -> Unwritten {

@@ -145,10 +145,10 @@ impl Compression {
 pub enum Fsync {
     /// Before a flush returns: written events survive a power failure. Slow.
     Always,
-    /// Every [`Options::fsync_interval`].
+    /// Every [`Options::fsync_interval`], and when a batch asks to be durable.
     #[default]
     Interval,
-    /// When the operating system decides to.
+    /// When the operating system decides to: no event is durable.
     Never,
 }
 

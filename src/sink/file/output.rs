@@ -14,7 +14,7 @@ use crate::event::{EventView, Origin, UnixNanos};
 use crate::log_throttle::LogThrottle;
 use crate::sink::encode::Encoder;
 use crate::sink::records::Records;
-use crate::sink::{SinkFault, Unwritten};
+use crate::sink::{AckLevel, SinkFault, Unwritten};
 
 /// Reports a fault of a file that another process has moved or removed.
 static ABANDONED: LogThrottle = LogThrottle::new();
@@ -27,11 +27,22 @@ pub(super) struct Output {
     pub(super) observed: UnixNanos,
     pub(super) origin: Arc<Origin>,
     pub(super) records: Records,
-    /// The batches whose records wait here, with the number of their events that this file got.
-    batches: Vec<(u64, u64)>,
+    /// The batches whose records wait here.
+    batches: Vec<BatchPart>,
+    /// Batches that ask to be durable, and are written and not synced.
+    unsynced: Vec<BatchPart>,
     pub(super) live: Option<Live>,
     pub(super) last_write: u64,
     pub(super) trouble: Option<Trouble>,
+}
+
+/// What a file has of a batch.
+#[derive(Debug)]
+struct BatchPart {
+    number: u64,
+    /// The number of its events that this file got.
+    events: u64,
+    level: AckLevel,
 }
 
 /// What an output needs of the sink.
@@ -43,15 +54,20 @@ pub(super) struct Context<'a> {
 
 impl Output {
     pub(super) fn new(path: PathBuf, observed: UnixNanos, origin: Arc<Origin>) -> Self {
-        let (records, batches, live, last_write, trouble) = (Records::default(), Vec::new(), None, 0, None);
-        Output { path, observed, origin, records, batches, live, last_write, trouble }
+        let (records, batches, unsynced) = (Records::default(), Vec::new(), Vec::new());
+        Output { path, observed, origin, records, batches, unsynced, live: None, last_write: 0, trouble: None }
     }
 
-    /// Encodes an event of the batch with this number and adds it to the records. Returns its length.
-    pub(super) fn push(&mut self, encoder: &mut Encoder, event: EventView<'_>, batch: u64) -> usize {
+    /// Encodes an event of the batch with this number and level and adds it to the records. Returns its length.
+    pub(super) fn push(
+        &mut self,
+        encoder: &mut Encoder,
+        event: EventView<'_>,
+        (number, level): (u64, AckLevel),
+    ) -> usize {
         match self.batches.last_mut() {
-            Some((last, events)) if *last == batch => *events += 1,
-            _ => self.batches.push((batch, 1)),
+            Some(last) if last.number == number => last.events += 1,
+            _ => self.batches.push(BatchPart { number, events: 1, level }),
         }
         self.records.push(encoder, event)
     }
@@ -60,11 +76,16 @@ impl Output {
     pub(super) fn unwritten(&self) -> impl Iterator<Item = (u64, u64)> {
         // Records are written in order: those that wait are the last ones.
         let mut waiting = self.records.waiting();
-        self.batches.iter().rev().map(move |(number, events)| {
-            let unwritten = waiting.min(*events);
+        self.batches.iter().rev().map(move |batch| {
+            let unwritten = waiting.min(batch.events);
             waiting -= unwritten;
-            (*number, unwritten)
+            (batch.number, unwritten)
         })
+    }
+
+    /// The batches that ask to be durable and wait for a sync.
+    pub(super) fn unsynced(&self) -> impl Iterator<Item = u64> {
+        self.unsynced.iter().map(|batch| batch.number)
     }
 
     /// Whether records wait, or are written and not known to be on the disk as `fsync` asks for.
@@ -83,8 +104,12 @@ impl Output {
         let mut finished = false;
         match self.write(context, &mut finished) {
             Ok(()) => {
-                self.batches.clear();
                 self.trouble = None;
+                // Under other settings they are synced already, or never.
+                let is_interval = context.options.fsync == Fsync::Interval;
+                let waits_for_sync = is_interval && self.live.as_ref().is_some_and(Live::is_dirty);
+                let batches = self.batches.drain(..);
+                self.unsynced.extend(batches.filter(|batch| waits_for_sync && batch.level == AckLevel::Durable));
             }
             Err((action, error)) => {
                 let trouble = Trouble::after(self.trouble.as_ref(), &error);
@@ -94,10 +119,13 @@ impl Output {
                         *context.unwritten.failed.entry(number).or_default() += events;
                     }
                     self.batches.clear();
-                    context.unwritten.failed_fault = fault;
                     self.records.clear();
                     // What of it is in the file already ends after a whole record, or is cut when the file is opened.
+                    if context.options.fsync != Fsync::Never {
+                        finished |= self.sync(context);
+                    }
                     self.live = None;
+                    context.unwritten.failed_fault = fault;
                 } else {
                     context.unwritten.held_fault = fault;
                 }
@@ -111,6 +139,9 @@ impl Output {
         while !self.records.is_empty() {
             if self.live.as_mut().is_some_and(|live| !live.is_in_place()) {
                 self.abandon(context);
+            }
+            if self.live.as_ref().is_some_and(Live::is_given_up) {
+                *finished |= self.retire(context).map_err(|error| ("give up", error))?;
             }
             let live = match &mut self.live {
                 Some(live) => live,
@@ -132,12 +163,7 @@ impl Output {
                 }
                 chunk => chunk,
             };
-            let appended = live.append(&mut self.records, chunk, context.disk);
-            if appended.is_err() && context.options.fsync == Fsync::Always && !live.is_torn() {
-                // A descriptor on which a sync failed is not used again.
-                self.live = None;
-            }
-            appended.map_err(|error| ("write", error))?;
+            live.append(&mut self.records, chunk, context.disk).map_err(|error| ("write", error))?;
         }
         // Names of new files and directories that an earlier call could not force to the disk.
         context.disk.sync_directories_of(&self.path).map_err(|error| ("sync the directory of", error))
@@ -169,12 +195,13 @@ impl Output {
             self.close(context)?;
             return Ok(true);
         }
+        let mut is_finished = false;
         if sync_is_due {
-            self.sync(context);
+            is_finished = self.sync(context);
             let synced = context.disk.sync_directories_of(&self.path);
             synced.map_err(|error| fault("sync the directory of", &self.path, error))?;
         }
-        Ok(false)
+        Ok(is_finished)
     }
 
     fn finish(&mut self, context: &mut Context<'_>) -> io::Result<()> {
@@ -203,25 +230,75 @@ impl Output {
         Ok(())
     }
 
-    /// Forces what was written to the disk. When that fails, the system may have dropped what was written since the last
-    /// successful sync, and a second sync could succeed all the same. So the bytes are written again through a new
-    /// descriptor; when that fails, too, their events are reported as lost. Either way the file is opened again for
-    /// the next write.
-    fn sync(&mut self, context: &mut Context<'_>) {
-        let Some(live) = self.live.as_mut().filter(|live| live.is_dirty()) else { return };
-        let Err(error) = live.sync(context.disk) else { return };
-        match live.rewrite_unsynced(context.disk) {
-            Ok(()) => {
-                tracing::warn!(path = %self.path.display(), %error, "fsync failed; the events were written again");
+    /// Forces what was written to the disk, which makes the batches durable that wait for that. When it fails, the system may
+    /// have dropped what was written since the last successful sync, and a second sync could succeed all the same. So the
+    /// file is given up, and its records since then are written again to a new one; when that fails, too, their events are
+    /// reported as failed or lost. Returns whether a file was finished on the way.
+    pub(super) fn sync(&mut self, context: &mut Context<'_>) -> bool {
+        // One that is given up already has nothing that is not synced: its records wait in memory.
+        let live = self.live.take_if(|live| live.is_given_up() || live.is_dirty()).filter(|live| !live.is_given_up());
+        let Some(mut live) = live else {
+            self.unsynced.clear();
+            return false;
+        };
+        let Err(error) = live.sync(context.disk) else {
+            self.live = Some(live);
+            self.unsynced.clear();
+            return false;
+        };
+        let records = live.unsynced_records();
+        if records == 0 {
+            return false;
+        }
+        match live.replace(wall_clock(), context.options, context.disk) {
+            Ok(live) => {
+                let path = self.path.display();
+                tracing::warn!(%path, %error, "fsync failed; the events since the last one are written to a new file");
+                self.live = Some(live);
+                self.unsynced.clear();
             }
-            Err(_) => {
-                if live.unsynced_records() > 0 {
-                    context.unwritten.lost.push((self.origin.clone(), live.unsynced_records()));
-                }
-                context.unwritten.lost_fault = Some(fault("sync", &self.path, error));
+            Err(_) => self.note_lost(records, &error, context.unwritten),
+        }
+        true
+    }
+
+    /// Reports the last `records` records that were written: those of batches that are not completed fail these batches,
+    /// and the others were counted as written before.
+    fn note_lost(&mut self, records: u64, error: &io::Error, unwritten: &mut Unwritten) {
+        let mut left = records;
+        let written_in_part: Vec<_> = self.unwritten().map(|(_, waiting)| waiting).collect();
+        let waiting =
+            self.batches.iter().rev().zip(written_in_part).map(|(batch, rest)| (batch.number, batch.events - rest));
+        let written = self.unsynced.iter().rev().map(|batch| (batch.number, batch.events));
+        for (number, events) in waiting.chain(written) {
+            let lost = events.min(left);
+            if lost > 0 {
+                *unwritten.failed.entry(number).or_default() += lost;
+                left -= lost;
             }
         }
+        self.unsynced.clear();
+        let fault = || fault("sync", &self.path, io::Error::new(error.kind(), error.to_string()));
+        if left < records {
+            unwritten.failed_fault = Some(fault());
+        }
+        if left > 0 {
+            unwritten.lost.push((self.origin.clone(), left));
+            unwritten.lost_fault = Some(fault());
+        }
+    }
+
+    /// Finishes a file whose sync has failed where its last good sync was: what was written since waits in memory. Returns
+    /// whether there is a finished file.
+    fn retire(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let Some(live) = &mut self.live else { return Ok(false) };
+        live.cut()?;
+        let has_records = live.len() > 0;
+        if has_records {
+            live.finish(wall_clock(), context.disk)?;
+        }
         self.live = None;
+        Ok(has_records)
     }
 
     /// Closes a file that another process has moved or removed. A fault is only logged: there is nothing to retry.

@@ -1,6 +1,6 @@
 //! Which events go to which file, what waits to be written, and which files are open. Everything here blocks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Outputs {
                 *self.unwritten.failed.entry(events.number()).or_default() += 1;
                 continue;
             }
-            let bytes = output.push(&mut self.encoder, event, events.number());
+            let bytes = output.push(&mut self.encoder, event, (events.number(), events.level()));
             match output.trouble {
                 Some(_) => self.held_bytes += bytes,
                 None => self.waiting_bytes += bytes,
@@ -144,8 +144,9 @@ impl Outputs {
         for (number, events) in self.outputs.iter().flat_map(Output::unwritten) {
             *held.entry(number).or_default() += events;
         }
+        let unsynced: BTreeSet<u64> = self.outputs.iter().flat_map(Output::unsynced).collect();
         let is_crowded = self.held_bytes > CROWDED_BYTES;
-        Unwritten { held, is_crowded, ..std::mem::take(&mut self.unwritten) }
+        Unwritten { held, unsynced, is_crowded, ..std::mem::take(&mut self.unwritten) }
     }
 
     /// Writes everything that waits. A file that cannot be written holds its own records, or drops them when no retry can
@@ -160,6 +161,15 @@ impl Outputs {
         self.forget_idle();
         self.tidy(compression_is_idle);
         result
+    }
+
+    /// Makes the batches durable that ask for it: one sync for each file that has any.
+    pub(super) fn sync(&mut self) {
+        for output in self.outputs.iter_mut().filter(|output| output.unsynced().next().is_some()) {
+            let mut context = Context { options: &self.options, disk: &mut self.disk, unwritten: &mut self.unwritten };
+            self.untidy |= output.sync(&mut context);
+        }
+        self.forget_idle();
     }
 
     /// Everything that depends on time: finishing, forcing to disk, retrying, noticing what other processes did to the
@@ -286,7 +296,7 @@ mod tests {
     use super::super::options::Compression;
     use super::*;
     use crate::event::{BatchBuilder, Header, Origin, Position, Severity};
-    use crate::sink::Kinds;
+    use crate::sink::{AckLevel, Kinds};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -298,11 +308,16 @@ mod tests {
     }
 
     fn take_one(outputs: &mut Outputs) {
-        let mut batch = BatchBuilder::new(Arc::new(Origin::new("datadog", "web".into(), "peer".into(), 1)));
+        take(outputs, "web", 0, AckLevel::Written);
+    }
+
+    /// Takes a batch of one event with this number.
+    fn take(outputs: &mut Outputs, listener: &str, number: u64, level: AckLevel) {
+        let mut batch = BatchBuilder::new(Arc::new(Origin::new("datadog", listener.into(), "peer".into(), 1)));
         let name = batch.push_text("x").into();
         let header = Header { name, time: None, observed: wall_clock(), position: Position::default() };
         batch.event(header).log(Severity::Info, None);
-        outputs.take(Selection::new(&batch.take(), Kinds::ALL));
+        outputs.take(Selection::new(&batch.take(), Kinds::ALL).numbered(number).at_level(level));
     }
 
     fn is_dirty(outputs: &Outputs) -> bool {
@@ -368,25 +383,54 @@ mod tests {
     }
 
     fn records_in(directory: &Path) -> usize {
-        std::fs::read_to_string(directory.join("app.log")).unwrap().lines().count()
+        std::fs::read_to_string(directory.join("app.log")).unwrap_or_default().lines().count()
+    }
+
+    /// The records of the live file and of the finished ones.
+    fn records_in_all(directory: &Path) -> (usize, Vec<usize>) {
+        let files = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
+        let finished = files.filter(|path| !path.ends_with("app.log"));
+        let lines = |path: PathBuf| std::fs::read_to_string(path).unwrap().lines().count();
+        (records_in(directory), finished.map(lines).collect())
     }
 
     #[test]
-    fn after_a_failed_fsync_the_records_are_written_again_through_a_new_descriptor() {
+    fn after_a_failed_fsync_the_records_since_the_last_one_are_written_again_to_a_new_file() {
+        for synced in [0, 2] {
+            let directory = tempfile::tempdir().unwrap();
+            let mut outputs = with_failing_syncs(directory.path(), Fsync::Interval, 0);
+            for _ in 0..synced {
+                take_one(&mut outputs);
+                outputs.flush(true).unwrap();
+                outputs.tick(true).unwrap();
+            }
+            take_one(&mut outputs);
+            outputs.flush(true).unwrap();
+            faults::fail_syncs(1);
+            outputs.tick(true).unwrap();
+            assert!(outputs.take_unwritten().is_empty(), "nothing is lost");
+            assert!(!is_dirty(&outputs), "the new file is synced");
+            take_one(&mut outputs);
+            outputs.flush(true).unwrap();
+            let finished = if synced > 0 { vec![synced] } else { vec![] };
+            assert_eq!(records_in_all(directory.path()), (2, finished), "each is there once");
+        }
+    }
+
+    #[test]
+    fn under_always_the_records_of_a_failed_fsync_go_to_a_new_file() {
         let directory = tempfile::tempdir().unwrap();
-        let mut outputs = with_failing_syncs(directory.path(), Fsync::Interval, 0);
+        let mut outputs = with_failing_syncs(directory.path(), Fsync::Always, 0);
         take_one(&mut outputs);
         outputs.flush(true).unwrap();
-        outputs.tick(true).unwrap();
         take_one(&mut outputs);
-        outputs.flush(true).unwrap();
         faults::fail_syncs(1);
-        outputs.tick(true).unwrap();
-        assert!(outputs.outputs.is_empty(), "the descriptor whose sync failed is closed");
-        assert!(outputs.take_unwritten().is_empty(), "nothing is lost");
-        take_one(&mut outputs);
         outputs.flush(true).unwrap();
-        assert_eq!(records_in(directory.path()), 3);
+        assert_eq!(outputs.take_unwritten().held.len(), 1);
+        outputs.outputs[0].trouble = None;
+        outputs.flush(true).unwrap();
+        assert!(outputs.take_unwritten().is_empty());
+        assert_eq!(records_in_all(directory.path()), (1, vec![1]));
     }
 
     #[test]
@@ -402,13 +446,9 @@ mod tests {
                 outputs.flush(true).unwrap();
             }
             if damage {
-                // The system drops the pages and reads zeros from the disk.
-                let path = directory.path().join("app.log");
-                let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-                let len = file.metadata().unwrap().len();
-                std::os::unix::fs::FileExt::write_all_at(&file, &[0; 100], len - 100).unwrap();
+                zero_the_end(directory.path());
             }
-            // Without damage the rewritten bytes cannot be forced to the disk either.
+            // Without damage the new file cannot be forced to the disk either.
             faults::fail_syncs(if damage { 1 } else { 2 });
             outputs.tick(true).unwrap();
             let unwritten = outputs.take_unwritten();
@@ -418,6 +458,94 @@ mod tests {
             outputs.tick(true).unwrap();
             assert!(outputs.take_unwritten().is_empty(), "each loss is reported once");
         }
+    }
+
+    /// The system drops the last pages and reads zeros from the disk.
+    fn zero_the_end(directory: &Path) {
+        let file = std::fs::OpenOptions::new().write(true).open(directory.join("app.log")).unwrap();
+        let len = file.metadata().unwrap().len();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[0; 100], len - 100).unwrap();
+    }
+
+    #[test]
+    fn a_batch_that_asks_for_it_waits_for_a_sync_of_its_file_and_of_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut outputs = with_failing_syncs(directory.path(), Fsync::Interval, 0);
+        outputs.template = Template::parse(&format!("{}/{{listener}}.log", directory.path().display())).unwrap();
+        take(&mut outputs, "agents", 1, AckLevel::Durable);
+        take(&mut outputs, "agents", 2, AckLevel::Durable);
+        take(&mut outputs, "stream", 3, AckLevel::Written);
+        outputs.flush(true).unwrap();
+        let unwritten = outputs.take_unwritten();
+        assert_eq!((unwritten.unsynced.into_iter().collect(), unwritten.held.len()), (vec![1, 2], 0));
+        let before = faults::syncs();
+        outputs.sync();
+        assert_eq!(faults::syncs() - before, 1, "both batches share it");
+        assert!(outputs.take_unwritten().is_empty());
+        let is_dirty = |output: &Output| output.live.as_ref().unwrap().is_dirty();
+        assert_eq!(outputs.outputs.iter().map(is_dirty).collect::<Vec<_>>(), [false, true]);
+        outputs.sync();
+        assert_eq!(faults::syncs() - before, 1, "nobody waits");
+    }
+
+    #[test]
+    fn a_file_that_is_finished_or_closed_is_synced_for_the_batches_that_ask_for_it() {
+        for rotate_bytes in [1, 0] {
+            let directory = tempfile::tempdir().unwrap();
+            let mut outputs = with_failing_syncs(directory.path(), Fsync::Interval, 0);
+            outputs.options.rotate_bytes = rotate_bytes;
+            for number in 1..=2 {
+                take(&mut outputs, "web", number, AckLevel::Durable);
+                outputs.flush(true).unwrap();
+            }
+            let unsynced: Vec<_> = outputs.take_unwritten().unsynced.into_iter().collect();
+            assert_eq!(unsynced, if rotate_bytes == 1 { vec![2] } else { vec![1, 2] });
+            outputs.reopen();
+            outputs.tick(true).unwrap();
+            assert!(outputs.take_unwritten().is_empty());
+        }
+    }
+
+    #[test]
+    fn the_names_of_files_and_directories_that_a_killed_process_has_left_are_synced_before_they_are_written() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("day")).unwrap();
+        std::fs::write(directory.path().join("day/app.log"), "").unwrap();
+        let mut outputs = with_failing_syncs(directory.path(), Fsync::Interval, 0);
+        outputs.template = Template::parse(&format!("{}/day/app.log", directory.path().display())).unwrap();
+        let before = faults::syncs();
+        take(&mut outputs, "web", 1, AckLevel::Durable);
+        outputs.flush(true).unwrap();
+        assert_eq!(faults::syncs() - before, 2, "that of the file's directory, and of the one above");
+        outputs.reopen();
+        outputs.tick(true).unwrap();
+        faults::fail_syncs(1);
+        take(&mut outputs, "web", 2, AckLevel::Durable);
+        outputs.flush(true).unwrap();
+        assert_eq!(outputs.take_unwritten().held.into_iter().collect::<Vec<_>>(), [(2, 1)], "nothing is written");
+    }
+
+    #[test]
+    fn batches_that_cannot_be_made_durable_fail_and_events_that_were_written_before_are_lost() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut outputs = with_failing_syncs(directory.path(), Fsync::Interval, 0);
+        take(&mut outputs, "web", 1, AckLevel::Written);
+        outputs.flush(true).unwrap();
+        assert!(outputs.take_unwritten().is_empty(), "it is completed");
+        take(&mut outputs, "web", 2, AckLevel::Durable);
+        take(&mut outputs, "web", 3, AckLevel::Durable);
+        outputs.flush(true).unwrap();
+        zero_the_end(directory.path());
+        faults::fail_syncs(1);
+        outputs.sync();
+        let unwritten = outputs.take_unwritten();
+        assert_eq!(unwritten.failed.into_iter().collect::<Vec<_>>(), [(2, 1), (3, 1)]);
+        assert_eq!(unwritten.lost.iter().map(|(_, events)| *events).sum::<u64>(), 1);
+        assert!(unwritten.unsynced.is_empty() && unwritten.failed_fault.is_some() && unwritten.lost_fault.is_some());
+        take(&mut outputs, "web", 4, AckLevel::Durable);
+        outputs.flush(true).unwrap();
+        outputs.sync();
+        assert!(outputs.take_unwritten().is_empty(), "the next ones are durable");
     }
 
     #[test]

@@ -83,7 +83,7 @@ fn finish(path: &Path, options: &Options, now: UnixNanos, disk: &mut Disk) -> io
     let mut live = Live::open(path, options, disk)?;
     // The repair of its end may have changed it.
     (disk.sync_data)(live.file())?;
-    live.finish(now, disk)
+    live.finish(now, disk).map(drop)
 }
 
 /// Removes what an interrupted compression left: temporary files, and compressed files whose original still exists.

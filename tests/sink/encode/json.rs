@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tributary::event::{
     BatchBuilder, Frame, Header, Link, Loss, MetricData, MetricType, Number, Origin, Position, Reason, Resource,
-    ResourceValue, SampleData, Severity, SpanData, SpanId, Status, Temporality, TraceId, UnixNanos, Value, semconv,
+    ResourceValue, SampleClock, SampleData, Severity, SpanData, SpanId, Status, Temporality, TraceContext, TraceId,
+    UnixNanos, Value, semconv,
 };
 
 use super::{HEAD, TAIL, builder, header, json, json_loss, json_metric, span, text};
@@ -129,7 +130,7 @@ fn a_sample_shows_its_frames_innermost_first_and_of_each_what_is_known() {
         Frame { line: Some(7), ..Frame::default() },
         Frame::default(),
     ];
-    let data = SampleData { sample_type: "cpu", unit: "count", value: Number::U64(1) };
+    let data = SampleData::new("cpu", "count", Number::U64(1));
     builder.event(header(semconv::DATADOG_PROCESS)).sample(data, &frames);
     let expected = concat!(
         r#""kind":"sample","name":"datadog.process","sample":{"type":"cpu","unit":"count","value":1,"frames":["#,
@@ -141,7 +142,7 @@ fn a_sample_shows_its_frames_innermost_first_and_of_each_what_is_known() {
 #[test]
 fn a_sample_without_a_stack_has_an_empty_list_of_frames() {
     let mut builder = builder();
-    let data = SampleData { sample_type: "alloc_objects", unit: "", value: Number::U64(3) };
+    let data = SampleData::new("alloc_objects", "", Number::U64(3));
     builder.event(header(semconv::DATADOG_PROCESS)).sample(data, &[]);
     let line = json(&builder.take());
     assert!(line.contains(r#""sample":{"type":"alloc_objects","value":3,"frames":[]},"origin""#), "{line}");
@@ -347,5 +348,46 @@ fn a_span_shows_its_own_links() {
     ];
     for end in ends {
         assert_eq!(line.matches(end).count(), 1, "{line}");
+    }
+}
+
+#[test]
+fn a_log_shows_the_ids_of_its_trace_and_span_behind_its_severity() {
+    let mut builder = builder();
+    let SpanData { trace_id, span_id, .. } = span();
+    let body = builder.push_text("why");
+    let in_span = TraceContext { trace_id, span_id: Some(span_id) };
+    builder.event(header(semconv::ZICO_EXCEPTION)).log_in(in_span, Severity::Error, Some(body.into()));
+    builder.event(header(semconv::DATADOG_TRACE)).log_in(
+        TraceContext { span_id: None, ..in_span },
+        Severity::Info,
+        None,
+    );
+    let lines = json(&builder.take());
+    let expected = [
+        concat!(
+            r#""severity":"ERROR","trace_id":"000102030405060708090a0b0c0d0e0f","#,
+            r#""span_id":"a2fb4a1d1a96d312","body":"why","origin""#
+        ),
+        r#""severity":"INFO","trace_id":"000102030405060708090a0b0c0d0e0f","origin""#,
+    ];
+    for (line, expected) in lines.lines().zip(expected) {
+        assert!(line.contains(expected), "{line}");
+    }
+}
+
+#[test]
+fn a_sample_shows_the_time_that_it_stands_for() {
+    let mut builder = builder();
+    let sample = SampleData::new("cpu", "count", Number::U64(1));
+    for clock in [Some(SampleClock::Cpu), Some(SampleClock::Wall), None] {
+        let data = SampleData { period_nanos: Some(1_000_000), clock, ..sample };
+        builder.event(header(semconv::RBKIT_CPU)).sample(data, &[]);
+    }
+    let lines = json(&builder.take());
+    let shown = [r#","clock":"cpu""#, r#","clock":"wall""#, ""];
+    for (line, clock) in lines.lines().zip(shown) {
+        let expected = format!(r#""value":1,"period_ns":1000000{clock},"frames":[]"#);
+        assert!(line.contains(&expected), "{line}");
     }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod escaping;
+mod identity;
 mod json;
 mod text;
 

@@ -27,7 +27,7 @@ fn text_lines_read_like_this() {
         Frame { function: Some(inner), ..Frame::default() },
         Frame { file: Some(file), ..Frame::default() },
     ];
-    let data = SampleData { sample_type: "cpu", unit: "count", value: Number::U64(1) };
+    let data = SampleData::new("cpu", "count", Number::U64(1));
     builder.event(header(semconv::DATADOG_PROCESS)).sample(data, &frames);
 
     let sum = MetricType::Sum { temporality: Temporality::Cumulative, monotonic: true };
@@ -100,7 +100,7 @@ fn no_text_of_a_peer_can_drive_the_terminal_wherever_it_stands() {
     event.attribute(semconv::DATADOG_TYPE, map);
     event.log(Severity::Info, Some(list));
     let frames = [Frame { function: Some(evil), file: Some(evil), line: None }];
-    let data = SampleData { sample_type: "cpu", unit: "count", value: Number::U64(1) };
+    let data = SampleData::new("cpu", "count", Number::U64(1));
     builder.event(header).sample(data, &frames);
     builder.loss(header, Loss { reason: Reason::Gap, bytes: 0, events: None, detail: hostile, excerpt: &[] });
 

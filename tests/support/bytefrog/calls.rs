@@ -171,7 +171,8 @@ impl Spans {
         for event in events.iter().filter(|event| event["name"] == "bytefrog.exception.thrown") {
             let attributes = &event["attributes"];
             let Some(call) = by_id.get(&text(&attributes["span_id"])) else { continue };
-            let is_of_trace = attributes["trace_id"] == call["span"]["trace_id"];
+            let is_of_trace = attributes["trace_id"] == call["span"]["trace_id"]
+                && ["trace_id", "span_id"].iter().all(|id| attributes[*id] == event[*id]);
             problems.check(is_of_trace, || format!("not of the trace of its span: {event}"));
             let (name, time) = (text(&attributes["exception.type"]), &attributes["bytefrog.time.relative_ms"]);
             spans.thrown.push(format!("{} | {name} at {time}", path(&by_id, call)));

@@ -122,9 +122,13 @@ impl Run {
         self.events
     }
 
+    /// The lines of all events so far.
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.lines).unwrap()
+    }
+
     pub fn events(&self) -> Vec<Value> {
-        let text = std::str::from_utf8(&self.lines).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     pub fn named(&self, name: &str) -> Vec<Value> {

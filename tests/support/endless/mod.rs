@@ -239,7 +239,7 @@ impl Expected<'_> {
             (head, payload) = ([&event[0], &event[1]], &event[4]);
             metric["value"] = event[3].clone();
             metric["temporality"] = json!("delta");
-            metric["monotonic"] = json!(true);
+            metric["monotonic"] = json!(false);
         } else {
             (head, payload) = ([&event[1], &event[0]], &event[4]);
             metric["value"] = event[2].clone();

@@ -43,7 +43,7 @@ impl Custom {
     /// With a session for each connection.
     pub fn of_sessions<S: Session>(options: ListenerOptions, make: impl Fn() -> S + Send + Sync + 'static) -> Custom {
         Custom::start(Protocol::Datadog, options, |listener, Parts { sender, tasks, stop, abort }| {
-            tokio::spawn(listener.serve(move |_| make(), sender, Clock::start(), tasks, stop, abort))
+            tokio::spawn(listener.serve(move |_, _: &_| make(), sender, Clock::start(), tasks, stop, abort))
         })
     }
 

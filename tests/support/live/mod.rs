@@ -1,9 +1,11 @@
 //! Support for tests of a running daemon: a daemon on loopback with its events in memory, and peers.
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+#![allow(clippy::print_stdout, reason = "tests print what they skip")]
 
 pub mod binary;
 pub mod custom;
 pub mod puppet;
+pub mod strace;
 pub mod wire;
 
 use std::future::Future;
@@ -29,6 +31,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Daemon {
     pub server: Server,
     lines: Arc<MemoryLines>,
+    /// The lines that were read so far: each is parsed once, however often a test asks for events.
+    parsed: Mutex<Vec<Value>>,
 }
 
 /// A daemon that has stopped.
@@ -79,7 +83,7 @@ impl Daemon {
     pub async fn on(config: &Config) -> Daemon {
         let (memory, lines) = Memory::new();
         let server = Server::start_with(config, |sinks| add(sinks, "memory", memory)).await.unwrap();
-        Daemon { server, lines }
+        Daemon { server, lines, parsed: Mutex::default() }
     }
 
     /// A connection to the first listener.
@@ -88,7 +92,14 @@ impl Daemon {
     }
 
     pub fn events(&self) -> Vec<Value> {
-        self.lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+        self.with_events(<[Value]>::to_vec)
+    }
+
+    fn with_events<T>(&self, read: impl FnOnce(&[Value]) -> T) -> T {
+        let mut parsed = self.parsed.lock().unwrap();
+        let lines = self.lines.lines_from(parsed.len());
+        parsed.extend(lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap()));
+        read(&parsed)
     }
 
     /// The counters of the first listener.
@@ -98,12 +109,12 @@ impl Daemon {
 
     /// Waits until the events satisfy `condition`.
     pub async fn until(&self, what: &str, condition: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-        until(what, || Some(self.events()).filter(|events| condition(events))).await
+        until(what, || self.with_events(|events| condition(events).then(|| events.to_vec()))).await
     }
 
     /// Waits for an event with this name.
     pub async fn until_named(&self, name: &str) -> Value {
-        until(name, || self.events().into_iter().find(|event| event["name"] == name)).await
+        until(name, || self.with_events(|events| events.iter().find(|event| event["name"] == name).cloned())).await
     }
 
     pub async fn until_totals(&self, what: &str, condition: impl Fn(&ListenerTotals) -> bool) {
@@ -119,12 +130,31 @@ impl Daemon {
 
     /// Stops; the counters must balance.
     pub async fn stop(self) -> Stopped {
-        let Daemon { server, lines } = self;
-        let totals = within("stopping", server.stop()).await;
-        assert!(totals.are_balanced(), "{totals}");
-        let events = lines.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let Daemon { server, lines, parsed } = self;
+        let totals = stop(server).await;
+        let mut events = parsed.into_inner().unwrap();
+        events.extend(lines.lines_from(events.len()).iter().map(|line| serde_json::from_str::<Value>(line).unwrap()));
         Stopped { events, totals }
     }
+
+    /// The same with the lines of the events, for tests that read few fields of many events.
+    pub async fn stop_with_lines(self) -> (Vec<String>, Totals) {
+        let totals = stop(self.server).await;
+        (self.lines.take(), totals)
+    }
+}
+
+async fn stop(server: Server) -> Totals {
+    let totals = within("stopping", server.stop()).await;
+    assert!(totals.are_balanced(), "{totals}");
+    totals
+}
+
+/// The value of a member of a JSON line, as its text. The line may have only one member with this key.
+pub fn member<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let (_, value) = line.split_once(&format!("\"{key}\":"))?;
+    let end = value.find([',', '}', ']']).unwrap_or(value.len());
+    Some(&value[..end])
 }
 
 pub async fn connect(server: &Server) -> TcpStream {

@@ -139,7 +139,7 @@ fn cpu_sample(message: &Message, event: &Value, log: Expected) -> Expected {
     Expected {
         kind: "sample",
         attributes: vec![("thread.id", Want::of(thread))],
-        data: sampled("cpu", 1.into()),
+        data: sampled("cpu", 1.into()).into_iter().chain([("period_ns", Want::Is(1_000_000.into()))]).collect(),
         frames,
         is_repaired,
         ..log
@@ -153,11 +153,7 @@ fn sampled(kind: &str, value: Value) -> Vec<(&'static str, Want)> {
 
 /// Frames of C functions have line 0, which means none.
 fn frame(function: &Value, file: &Value, line: &Value) -> [Want; 3] {
-    let line = if *line == 0 {
-        Want::Maybe(line.clone())
-    } else {
-        Want::of(Some(line.clone()).filter(|line| !line.is_null()))
-    };
+    let line = if *line == 0 { Want::Absent } else { Want::of(Some(line.clone()).filter(|line| !line.is_null())) };
     [Want::of(text(function).0.map(Value::from)), Want::of(text(file).0.map(Value::from)), line]
 }
 
@@ -172,10 +168,7 @@ fn allocations(event: &Value, log: &Expected) -> Vec<Expected> {
         let class = class.map(Value::from);
         let attributes = vec![
             ("code.file.path", Want::of(file.map(Value::from))),
-            (
-                "code.line.number",
-                if site["line"] == 0 { Want::Maybe(0.into()) } else { Want::Is(site["line"].clone()) },
-            ),
+            ("code.line.number", if site["line"] == 0 { Want::Absent } else { Want::Is(site["line"].clone()) }),
             ("rbkit.class.name", if is_internal { Want::Maybe("(null)".into()) } else { Want::of(class) }),
             (
                 "rbkit.object.size",

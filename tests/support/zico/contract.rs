@@ -491,8 +491,9 @@ pub fn found(events: &[&Value]) -> Vec<Span> {
         assert_eq!(event["severity"], "ERROR");
         let mut content = event["attributes"].as_object().unwrap().clone();
         let span = event["attributes"]["span_id"].as_str().unwrap();
-        content.remove("span_id");
-        content.remove("trace_id").unwrap();
+        for id in ["trace_id", "span_id"] {
+            assert!(event[id].is_string() && content.remove(id).as_ref() == Some(&event[id]), "{event}");
+        }
         logs.entry(span).or_default().push(plain(&Value::Object(content)));
     }
     let spans: Vec<_> = events.iter().filter(|event| event["kind"] == "span").collect();

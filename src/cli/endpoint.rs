@@ -1,0 +1,136 @@
+//! The admin endpoint of a running daemon, as a client.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{AUTHORIZATION, HOST};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::admin::COMMAND_HEADER;
+use crate::codec::terminal;
+
+use super::{Failure, run};
+
+/// The most bytes of a short response that are read.
+const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
+
+/// An admin endpoint.
+pub(super) struct Endpoint {
+    host: String,
+    address: String,
+    token_file: Option<PathBuf>,
+    ca: Option<PathBuf>,
+}
+
+impl Endpoint {
+    /// The endpoint on this address.
+    pub(super) fn at(address: &str, token_file: Option<PathBuf>, ca: Option<PathBuf>) -> Result<Endpoint, Failure> {
+        let Some((host, _)) = address.rsplit_once(':') else {
+            return Err(Failure::Misused(format!("--admin {address}: not HOST:PORT")));
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Endpoint { host, address: address.to_owned(), token_file, ca })
+    }
+
+    /// The endpoint of the daemon with this configuration.
+    pub(super) fn configured(
+        config: Option<PathBuf>,
+        token_file: Option<PathBuf>,
+        ca: Option<PathBuf>,
+    ) -> Result<Endpoint, Failure> {
+        let (source, loaded) = run::load(config)?;
+        let admin = loaded.config.admin;
+        let Some(mut listen) = admin.listen else {
+            return Err(Failure::Failed(format!("{source}: the admin endpoint is off ([admin] listen = \"\")")));
+        };
+        // An endpoint on all addresses has the loopback address too.
+        match listen.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => listen.set_ip(Ipv4Addr::LOCALHOST.into()),
+            IpAddr::V6(ip) if ip.is_unspecified() => listen.set_ip(Ipv6Addr::LOCALHOST.into()),
+            _ => {}
+        }
+        let token_file = token_file.or(admin.token_file);
+        let ca = ca.or(admin.tls.map(|tls| tls.cert));
+        Ok(Endpoint { host: listen.ip().to_string(), address: listen.to_string(), token_file, ca })
+    }
+
+    /// Sends a request; returns the response when its head has arrived.
+    pub(super) async fn request(&self, method: Method, target: &str) -> Result<Response<Incoming>, Failure> {
+        let mut request =
+            Request::builder().method(method).uri(target).header(HOST, &self.address).header(COMMAND_HEADER, "1");
+        if let Some(path) = &self.token_file {
+            let token = std::fs::read_to_string(path).map_err(|error| file(path, error))?;
+            request = request.header(AUTHORIZATION, format!("Bearer {}", token.trim()));
+        }
+        let request = request.body(Empty::new()).map_err(|error| self.failed(error))?;
+        let stream = TcpStream::connect(&self.address).await.map_err(|error| self.failed(error))?;
+        match &self.ca {
+            None => self.send(stream, request).await,
+            Some(path) => {
+                let name = ServerName::try_from(self.host.clone()).map_err(|error| self.failed(error))?;
+                let stream = connector(path)?.connect(name, stream).await.map_err(|error| self.failed(error))?;
+                self.send(stream, request).await
+            }
+        }
+    }
+
+    /// Sends a request; returns the whole response.
+    pub(super) async fn ask(&self, method: Method, target: &str) -> Result<(StatusCode, Bytes), Failure> {
+        let response = self.request(method, target).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
+        Ok((status, body.map_err(|error| self.failed(error))?.to_bytes()))
+    }
+
+    async fn send(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        request: Request<Empty<Bytes>>,
+    ) -> Result<Response<Incoming>, Failure> {
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.failed(error))?;
+        // Its error is an error of the response too.
+        tokio::spawn(connection);
+        sender.send_request(request).await.map_err(|error| self.failed(error))
+    }
+
+    /// The failure for a response that is not the wanted one.
+    pub(super) fn refused(&self, status: StatusCode, body: &[u8]) -> Failure {
+        let why = String::from_utf8_lossy(body);
+        self.failed(format_args!("{status}: {}", terminal::shown(why.trim_end())))
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> Failure {
+        Failure::Failed(format!("the admin endpoint on {}: {why}", self.address))
+    }
+}
+
+/// A TLS connector that trusts the authorities in this file.
+fn connector(path: &Path) -> Result<TlsConnector, Failure> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| file(path, error))? {
+        roots.add(certificate.map_err(|error| file(path, error))?).map_err(|error| file(path, error))?;
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| file(path, error))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn file(path: &Path, error: impl std::fmt::Display) -> Failure {
+    Failure::Failed(format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,174 @@
+//! The content of requests that wait: `show --events` and `export`.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, BufWriter, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use serde_json::json;
+
+use super::{Place, in_place, read};
+use crate::cli::{Failure, counted, quiet, say};
+use crate::sink::http;
+use crate::spool::{Damage, Item, Record};
+
+/// Lines on stdout. A reader that closes it needs no more.
+pub(super) struct Lines {
+    stdout: BufWriter<io::Stdout>,
+    is_closed: bool,
+}
+
+impl Lines {
+    pub(super) fn new() -> Lines {
+        Lines { stdout: BufWriter::new(io::stdout()), is_closed: false }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        if !self.is_closed {
+            let written = self.stdout.write_all(bytes);
+            self.note(written)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn flush(mut self) -> Result<(), Failure> {
+        if !self.is_closed {
+            let written = self.stdout.flush();
+            self.note(written)?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, written: io::Result<()>) -> Result<(), Failure> {
+        self.is_closed = written.is_err();
+        Ok(quiet(written)?)
+    }
+}
+
+/// What a request has.
+enum Content {
+    /// JSON lines, decompressed.
+    Lines(Vec<u8>),
+    /// Something else, as it is sent.
+    Other(Vec<u8>),
+}
+
+impl Content {
+    fn of(payload: Vec<u8>) -> Content {
+        match http::lines(&payload) {
+            Ok(mut lines) if lines.first() == Some(&b'{') && str::from_utf8(&lines).is_ok() => {
+                if lines.last() != Some(&b'\n') {
+                    lines.push(b'\n');
+                }
+                Content::Lines(lines)
+            }
+            _ => Content::Other(payload),
+        }
+    }
+}
+
+/// The line about requests that cannot be read.
+pub(super) fn lost(place: &Place, damage: &Damage) -> String {
+    let (requests, events) = (counted(damage.records(), "request"), counted(damage.events(), "event"));
+    format!(
+        "sink {}: {} at {}: {requests} with {events} cannot be read",
+        place.sink,
+        damage.path.display(),
+        damage.offset
+    )
+}
+
+/// Writes the events of all requests. A request that has no JSON lines is described in one.
+pub(super) fn events(places: &[Place], limit: u64) -> Result<(), Failure> {
+    let mut lines = Lines::new();
+    for place in places {
+        let describe = |record: &Record| {
+            let content = "not JSON lines; `tributary spool export --to DIR` writes the request to a file";
+            let (number, events, bytes) = (record.position.number, record.events, record.payload.len());
+            json!({ "sink": place.sink, "request": number, "events": events, "bytes": bytes, "content": content })
+        };
+        each(place, limit, |record| {
+            let description = describe(&record);
+            match Content::of(record.payload) {
+                Content::Lines(content) => lines.push(&content)?,
+                Content::Other(_) => lines.push(format!("{description}\n").as_bytes())?,
+            }
+            Ok(!lines.is_closed())
+        })?;
+    }
+    lines.flush()
+}
+
+/// Writes the requests to stdout, or each to a file in `to`.
+pub(super) fn export(places: &[Place], to: Option<&Path>) -> Result<(), Failure> {
+    if let Some(to) = to {
+        DirBuilder::new().recursive(true).mode(0o700).create(to).map_err(|error| in_place(to, &error))?;
+    }
+    let mut lines = Lines::new();
+    let mut lost = 0;
+    for place in places {
+        let (mut requests, mut events) = (0, 0);
+        lost += each(place, u64::MAX, |record| {
+            let (number, id) = (record.position.number, record.id);
+            requests += 1;
+            events += u64::from(record.events);
+            match (Content::of(record.payload), to) {
+                (Content::Lines(content), None) => lines.push(&content)?,
+                (Content::Other(_), None) => {
+                    return Err(Failure::Failed(format!(
+                        "sink {}: request {number} has no JSON lines; use --to DIR to write each request to a file",
+                        place.sink
+                    )));
+                }
+                (Content::Lines(content), Some(to)) => {
+                    write(&to.join(format!("{}-{id}.ndjson", place.sink)), &content)?;
+                }
+                (Content::Other(content), Some(to)) => write(&to.join(format!("{}-{id}.bin", place.sink)), &content)?,
+            }
+            Ok(!lines.is_closed())
+        })?;
+        say(format_args!(
+            "sink {}: {} with {} exported",
+            place.sink,
+            counted(requests, "request"),
+            counted(events, "event")
+        ));
+    }
+    lines.flush()?;
+    if lost == 0 {
+        Ok(())
+    } else {
+        Err(Failure::Failed(format!("damaged and therefore missing: {}", counted(lost, "request"))))
+    }
+}
+
+/// Calls `take` with each request that can be read, until it returns `false`. Returns how many cannot be read.
+fn each(place: &Place, limit: u64, mut take: impl FnMut(Record) -> Result<bool, Failure>) -> Result<u64, Failure> {
+    let mut snapshot = read(place)?;
+    let mut lost_records = 0;
+    for _ in 0..limit {
+        match snapshot.next_item().map_err(|error| in_place(&place.directory, &error))? {
+            Some(Item::Record(record)) => {
+                if !take(record)? {
+                    break;
+                }
+            }
+            Some(Item::Damaged(damage)) => {
+                lost_records += damage.records();
+                say(lost(place, &damage));
+            }
+            None => break,
+        }
+    }
+    Ok(lost_records)
+}
+
+/// Writes a new file.
+fn write(path: &Path, content: &[u8]) -> Result<(), Failure> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(content)).map_err(|error| in_place(path, &error))
+}

@@ -1,0 +1,96 @@
+//! The level at which each listener acknowledges requests: what its option asks for, and what its sinks can reach.
+
+use super::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
+use crate::options::Section;
+use crate::sink::AckLevel;
+use crate::sink::file::Fsync;
+use crate::transport::options::HttpOptions;
+
+impl SinkKind {
+    /// Why events in this sink are never durable. `None`: they can be.
+    fn why_not_durable(&self) -> Option<&'static str> {
+        match self {
+            SinkKind::File(options) => (options.fsync == Fsync::Never).then_some("has fsync = \"never\""),
+            SinkKind::Http(options) => options.spool.is_none().then_some("has no spool"),
+            SinkKind::Otlp(options) => options.spool.is_none().then_some("has no spool"),
+            SinkKind::Stdout(_) => Some("has type = \"stdout\""),
+            SinkKind::Tcp(_) => Some("has type = \"tcp\", whose receivers do not acknowledge"),
+            SinkKind::Discard => Some("has type = \"discard\""),
+        }
+    }
+}
+
+impl SinkConfig {
+    fn takes_events_of(&self, listener: &ListenerConfig) -> bool {
+        let protocols = &self.queue.protocols;
+        protocols.is_empty() || protocols.contains(&listener.protocol.protocol())
+    }
+}
+
+impl Config {
+    /// The level at which this listener acknowledges requests.
+    pub fn acknowledge(&self, listener: &ListenerConfig) -> AckLevel {
+        let Some(http) = http(listener) else { return AckLevel::Written };
+        let level = || if self.not_durable(listener).is_empty() { AckLevel::Durable } else { AckLevel::Written };
+        http.acknowledge.unwrap_or_else(level)
+    }
+
+    /// A sentence for each group of listeners that would acknowledge durable events, but for the sinks that it names.
+    pub fn acknowledge_notes(&self) -> Vec<String> {
+        let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+        for listener in &self.listeners {
+            let is_unset = http(listener).is_some_and(|http| http.acknowledge.is_none());
+            let sinks = self.not_durable(listener);
+            if !is_unset || sinks.is_empty() {
+                continue;
+            }
+            let sinks = sinks.join(", ");
+            match groups.iter_mut().find(|(same, _)| *same == sinks) {
+                Some((_, names)) => names.push(&listener.name),
+                None => groups.push((sinks, vec![&listener.name])),
+            }
+        }
+        let sentence = |(sinks, names): (String, Vec<&str>)| {
+            format!("requests to {} are acknowledged when events are written, not durable: {sinks}", names.join(", "))
+        };
+        groups.into_iter().map(sentence).collect()
+    }
+
+    /// Reports listeners that are to acknowledge durable events, and whose sinks or agents cannot be so.
+    pub(super) fn check_acknowledge(&self, root: &mut Section<'_>) {
+        for listener in &self.listeners {
+            if http(listener).is_none_or(|http| http.acknowledge != Some(AckLevel::Durable)) {
+                continue;
+            }
+            let path = ["listeners", &listener.name];
+            let sinks = self.not_durable(listener);
+            if !sinks.is_empty() {
+                let message = format!("`acknowledge` cannot be \"durable\": {}", sinks.join(", "));
+                let help = "change these sinks or their `protocols`, or write acknowledge = \"written\"";
+                root.error_below(&path, "acknowledge", message, help);
+            }
+            if let ProtocolOptions::Zico(_, store, _) = &listener.protocol
+                && store.state_dir.is_none()
+            {
+                let message =
+                    "`acknowledge` cannot be \"durable\": without `state_dir` registrations are kept in memory";
+                let help = "set state_dir, or remove `acknowledge`: then only events are acknowledged as durable";
+                root.error_below(&path, "acknowledge", message.to_owned(), help);
+            }
+        }
+    }
+
+    /// The sinks that take events of this listener and cannot make them durable, with the reasons.
+    fn not_durable(&self, listener: &ListenerConfig) -> Vec<String> {
+        let takes = self.sinks.iter().filter(|sink| sink.takes_events_of(listener));
+        takes.filter_map(|sink| Some(format!("sink `{}` {}", sink.name, sink.kind.why_not_durable()?))).collect()
+    }
+}
+
+/// The options of a listener whose protocol answers.
+fn http(listener: &ListenerConfig) -> Option<&HttpOptions> {
+    match &listener.protocol {
+        ProtocolOptions::Endless(_, http) | ProtocolOptions::Zico(_, _, http) => Some(http),
+        ProtocolOptions::Bytefrog(_) | ProtocolOptions::Datadog(_) | ProtocolOptions::Rbkit(_) => None,
+    }
+}

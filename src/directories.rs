@@ -1,0 +1,52 @@
+//! Directories that survive a loss of power.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+/// Creates a directory for this user only, and those above it. The name of each is on the disk before anything is created in
+/// it, so of existing ones only the last one's can be missing there, after a kill; that is synced, too, where permitted.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn create(directory: &Path) -> io::Result<()> {
+    if directory.as_os_str().is_empty() {
+        return Ok(());
+    }
+    let parent = parent(directory);
+    if directory.is_dir() {
+        return match File::open(parent) {
+            Ok(parent) => parent.sync_all(),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            Err(error) => Err(error),
+        };
+    }
+    create(parent)?;
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !directory.is_dir() => Err(error),
+        _ => File::open(parent)?.sync_all(),
+    }
+}
+
+/// The directory that contains `path`; `.` for a bare name.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_directories_are_created_and_others_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/c");
+        create(&path).unwrap();
+        create(&path).unwrap();
+        assert!(path.is_dir());
+        std::fs::write(path.join("file"), "").unwrap();
+        assert!(create(&path.join("file")).is_err());
+        create(Path::new("")).unwrap();
+    }
+}

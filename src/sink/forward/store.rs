@@ -1,0 +1,218 @@
+//! Where requests wait: in memory, or in a spool.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+use super::Request;
+use crate::spool::{self, AppendError, Spool};
+
+/// Requests that are not settled.
+#[derive(Debug)]
+pub(crate) enum Store {
+    /// In memory, without a limit of its own: the sink waits until they are settled before it takes more events.
+    Memory(Memory),
+    /// On disk.
+    Spool(Box<Spool>, WhenFull),
+}
+
+/// What happens to a request when the spool has no room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum WhenFull {
+    /// It is not appended, and the sink waits.
+    #[default]
+    Block,
+    /// The oldest requests are dropped.
+    DropOldest,
+    /// It is dropped.
+    DropNewest,
+}
+
+/// Requests in memory.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    /// Part of their ids.
+    salt: u64,
+    last_number: u64,
+    waiting: VecDeque<(u64, Request)>,
+    /// Requests in flight, with their events.
+    taken: BTreeMap<u64, u64>,
+    events: u64,
+}
+
+/// What is taken from a store.
+#[derive(Debug)]
+pub(super) enum Item {
+    /// A request and its number.
+    Request(u64, Request),
+    /// This many events were lost, and why.
+    Damaged(u64, String),
+}
+
+impl Store {
+    /// An empty store in memory.
+    pub(crate) fn memory() -> Store {
+        let salt = RandomState::new().hash_one(0);
+        Store::Memory(Memory { salt, last_number: 0, waiting: VecDeque::new(), taken: BTreeMap::new(), events: 0 })
+    }
+
+    /// Events that are not settled.
+    pub(super) fn waiting(&self) -> u64 {
+        match self {
+            Store::Memory(memory) => memory.events,
+            Store::Spool(spool, _) => spool.waiting().events,
+        }
+    }
+
+    /// Whether all requests are settled.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Store::Memory(memory) => memory.waiting.is_empty() && memory.taken.is_empty(),
+            Store::Spool(spool, _) => spool.waiting().records == 0,
+        }
+    }
+
+    /// The number of the last request; 0: none.
+    pub(super) fn last_number(&self) -> u64 {
+        match self {
+            Store::Memory(memory) => memory.last_number,
+            Store::Spool(spool, _) => spool.last_number(),
+        }
+    }
+
+    /// Requests that are not settled, and the bytes that they take on the disk.
+    pub(super) fn size(&self) -> (u64, u64) {
+        match self {
+            Store::Memory(memory) => ((memory.waiting.len() + memory.taken.len()) as u64, 0),
+            Store::Spool(spool, _) => {
+                let waiting = spool.waiting();
+                (waiting.records, waiting.bytes)
+            }
+        }
+    }
+
+    /// When the oldest request that is being sent was made.
+    pub(super) fn oldest(&self) -> Option<SystemTime> {
+        match self {
+            Store::Memory(_) => None,
+            Store::Spool(spool, _) => spool.oldest(),
+        }
+    }
+
+    /// Events that an operator has removed between the last start and this one.
+    pub(super) fn dropped(&self) -> u64 {
+        match self {
+            Store::Memory(_) => 0,
+            Store::Spool(spool, _) => spool.dropped().events,
+        }
+    }
+
+    /// Appends a request; returns how many events were dropped for it, or with it.
+    pub(super) fn append(&mut self, payload: Bytes, events: u32) -> io::Result<u64> {
+        let (spool, when_full) = match self {
+            Store::Memory(memory) => {
+                memory.append(payload, events);
+                return Ok(0);
+            }
+            Store::Spool(spool, when_full) => (spool, *when_full),
+        };
+        let mut dropped = 0;
+        loop {
+            match spool.append(payload.clone(), events) {
+                Ok(()) => return Ok(dropped),
+                Err(AppendError::Full(_)) if when_full == WhenFull::DropNewest => {
+                    return Ok(dropped + u64::from(events));
+                }
+                Err(AppendError::Full(why)) if when_full == WhenFull::DropOldest => match spool.drop_oldest() {
+                    Some(events) => dropped += events,
+                    // Not even an empty spool has room for it.
+                    None => {
+                        tracing::warn!(events, why, "a request was dropped");
+                        return Ok(dropped + u64::from(events));
+                    }
+                },
+                Err(error @ AppendError::Full(_)) => return Err(io::Error::new(io::ErrorKind::StorageFull, error)),
+                Err(error @ AppendError::Io(..)) => return Err(io::Error::other(error)),
+            }
+        }
+    }
+
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        match self {
+            Store::Memory(_) => Ok(()),
+            Store::Spool(spool, _) => spool.sync().map_err(|(path, error)| {
+                io::Error::new(error.kind(), format!("cannot sync {}: {error}", path.display()))
+            }),
+        }
+    }
+
+    pub(super) fn take(&mut self) -> io::Result<Option<Item>> {
+        let spool = match self {
+            Store::Memory(memory) => return Ok(memory.take()),
+            Store::Spool(spool, _) => spool,
+        };
+        Ok(spool.take()?.map(|item| match item {
+            spool::Item::Record(record) => {
+                let request = Request { id: record.id, events: record.events, payload: record.payload.into() };
+                Item::Request(record.position.number, request)
+            }
+            spool::Item::Damaged(damage) => {
+                let (records, events) = (damage.records(), damage.events());
+                let place = format!("{} at {}", damage.path.display(), damage.offset);
+                Item::Damaged(events, format!("{records} requests with {events} events cannot be read: {place}"))
+            }
+        }))
+    }
+
+    pub(super) fn settle(&mut self, number: u64) {
+        match self {
+            Store::Memory(memory) => memory.events -= memory.taken.remove(&number).unwrap_or(0),
+            Store::Spool(spool, _) => spool.acknowledge(number),
+        }
+    }
+
+    pub(super) fn tidy(&mut self) -> io::Result<()> {
+        match self {
+            Store::Memory(_) => Ok(()),
+            Store::Spool(spool, _) => spool.tidy(),
+        }
+    }
+
+    /// Keeps a refused request; returns where, for the log.
+    pub(super) fn keep_refused(&mut self, request: &Request, why: &str) -> io::Result<String> {
+        match self {
+            Store::Memory(_) => Ok(String::new()),
+            Store::Spool(spool, _) => {
+                let path = spool.keep_refused(&request.id, request.events, why, &request.payload)?;
+                Ok(path.map_or_else(
+                    || "; refused/ is full".to_owned(),
+                    |path| format!("; it is kept in {}", path.display()),
+                ))
+            }
+        }
+    }
+
+    /// Everything that was settled is saved.
+    pub(super) fn close(&mut self) -> io::Result<()> {
+        self.sync()?;
+        self.tidy()
+    }
+}
+
+impl Memory {
+    fn append(&mut self, payload: Bytes, events: u32) {
+        self.last_number += 1;
+        let id = format!("{:016x}-{}", self.salt, self.last_number);
+        self.events += u64::from(events);
+        self.waiting.push_back((self.last_number, Request { id, events, payload }));
+    }
+
+    fn take(&mut self) -> Option<Item> {
+        let (number, request) = self.waiting.pop_front()?;
+        self.taken.insert(number, u64::from(request.events));
+        Some(Item::Request(number, request))
+    }
+}

@@ -1,0 +1,177 @@
+//! Tests of the forwarder against a destination in memory, on paused time.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::*;
+use crate::spool::{Limits, Spool};
+
+/// A destination whose answers a test decides. A request is a list of numbers, a byte each.
+#[derive(Clone, Default)]
+struct Peer(Arc<Mutex<PeerState>>);
+
+#[derive(Default)]
+struct PeerState {
+    received: Vec<(String, Vec<u8>)>,
+    /// Answers to the attempts to come, the last one first; then everything is accepted.
+    answers: Vec<Answer>,
+    /// Larger requests are too large.
+    largest: Option<usize>,
+    attempts: HashMap<String, u32>,
+    open: usize,
+    most_open: usize,
+}
+
+impl Peer {
+    fn state(&self) -> MutexGuard<'_, PeerState> {
+        self.0.lock().unwrap()
+    }
+
+    fn numbers(&self) -> Vec<u8> {
+        self.state().received.iter().flat_map(|(_, numbers)| numbers.clone()).collect()
+    }
+}
+
+impl Destination for Peer {
+    async fn send(&self, request: &Request) -> Answer {
+        {
+            let mut state = self.state();
+            *state.attempts.entry(request.id.clone()).or_default() += 1;
+            state.open += 1;
+            state.most_open = state.most_open.max(state.open);
+        }
+        sleep(Duration::from_millis(10)).await;
+        let mut state = self.state();
+        state.open -= 1;
+        if state.largest.is_some_and(|largest| request.payload.len() > largest) {
+            return Answer::TooLarge("too much".into());
+        }
+        let answer = state.answers.pop().unwrap_or(Answer::Accepted);
+        if answer == Answer::Accepted {
+            state.received.push((request.id.clone(), request.payload.to_vec()));
+        }
+        answer
+    }
+
+    fn split(&self, request: &Request) -> Option<[Request; 2]> {
+        let half = request.payload.len().div_ceil(2);
+        let part = |number: u32, payload: Bytes| Request {
+            id: format!("{}.{number}", request.id),
+            events: payload.len() as u32,
+            payload,
+        };
+        (request.payload.len() > 1)
+            .then(|| [part(1, request.payload.slice(..half)), part(2, request.payload.slice(half..))])
+    }
+}
+
+fn pace(max_in_flight: usize) -> Pace {
+    let retry = Duration::from_millis(100)..=Duration::from_secs(30);
+    Pace { max_in_flight, request_timeout: Duration::from_secs(5), retry }
+}
+
+fn append(forwarder: &Forwarder, requests: &[&[u8]]) {
+    for request in requests {
+        forwarder.append(Bytes::copy_from_slice(request), request.len() as u32).unwrap();
+    }
+}
+
+fn spool(directory: &Path, max_bytes: u64, when_full: WhenFull) -> Store {
+    let limits = Limits { max_bytes, segment_bytes: 200, min_free_bytes: 0 };
+    Store::Spool(Box::new(Spool::open(directory, limits).unwrap().0), when_full)
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+
+#[tokio::test(start_paused = true)]
+async fn requests_are_sent_in_order_with_a_limit_of_those_in_flight() {
+    for max_in_flight in [1, 4] {
+        let peer = Peer::default();
+        let forwarder = Forwarder::start(Store::memory(), pace(max_in_flight), peer.clone());
+        append(&forwarder, &[&[1, 2], &[3], &[4], &[5, 6], &[7], &[8]]);
+        assert_eq!(forwarder.progress().waiting, 8);
+        assert!(forwarder.settled_within(LONG).await);
+        assert_eq!(peer.numbers(), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(peer.state().most_open, max_in_flight);
+        assert_eq!(forwarder.progress(), Progress { written: 8, ..Progress::default() });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_attempt_is_repeated_with_the_same_id_after_the_pause_that_the_peer_asks_for() {
+    let peer = Peer::default();
+    let later = |after| Answer::Later("busy".into(), after);
+    peer.state().answers = vec![later(Some(Duration::from_secs(77))), later(None)];
+    let forwarder = Forwarder::start(Store::memory(), pace(1), peer.clone());
+    append(&forwarder, &[&[1]]);
+    assert!(!forwarder.settled_within(Duration::from_secs(60)).await);
+    assert_eq!(forwarder.fault().as_deref(), Some("busy"));
+    assert!(forwarder.settled_within(Duration::from_secs(20)).await);
+    assert_eq!(peer.state().attempts.values().copied().collect::<Vec<_>>(), [3]);
+    assert_eq!(forwarder.fault(), None);
+    assert_eq!(forwarder.progress(), Progress { written: 1, retries: 2, ..Progress::default() });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_too_large_is_divided_and_a_refused_part_fails_alone() {
+    let peer = Peer::default();
+    peer.state().largest = Some(2);
+    peer.state().answers = vec![Answer::Accepted, Answer::Refused("no such table".into()), Answer::Accepted];
+    let forwarder = Forwarder::start(Store::memory(), pace(1), peer.clone());
+    append(&forwarder, &[&[1, 2, 3, 4, 5, 6], &[7]]);
+    assert!(forwarder.settled_within(LONG).await);
+    assert_eq!(peer.numbers(), [1, 2, 4, 5, 6, 7]);
+    assert_eq!(forwarder.progress(), Progress { written: 6, failed: 1, ..Progress::default() });
+    let refusals = forwarder.take_refusals();
+    assert!(refusals.len() == 1 && refusals[0].contains("1 events was refused: no such table"), "{refusals:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spool_is_sent_by_the_next_process_and_each_event_is_in_one_of_the_sums() {
+    let directory = tempfile::tempdir().unwrap();
+    let peer = Peer::default();
+    peer.state().answers = vec![Answer::Later("away".into(), None); 1000];
+    let forwarder = Forwarder::start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(2), peer.clone());
+    append(&forwarder, &[&[1, 2], &[3], &[4, 5, 6]]);
+    forwarder.sync().unwrap();
+    assert!(!forwarder.settled_within(Duration::from_secs(300)).await);
+    let progress = forwarder.progress();
+    assert_eq!((progress.waiting, progress.written), (6, 0));
+    forwarder.close().unwrap();
+    drop(forwarder);
+    tokio::task::yield_now().await;
+    peer.state().answers.clear();
+    let forwarder = Forwarder::start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(2), peer.clone());
+    append(&forwarder, &[&[7]]);
+    assert!(forwarder.settled_within(LONG).await);
+    assert_eq!(peer.numbers(), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(forwarder.progress(), Progress { resumed: 6, written: 7, ..Progress::default() });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_spool_waits_or_drops_the_oldest_or_the_newest() {
+    for (when_full, expected) in
+        [(WhenFull::Block, None), (WhenFull::DropOldest, Some(30)), (WhenFull::DropNewest, Some(1))]
+    {
+        let directory = tempfile::tempdir().unwrap();
+        let peer = Peer::default();
+        peer.state().answers = vec![Answer::Later("away".into(), None)];
+        let forwarder = Forwarder::start(spool(directory.path(), 1000, when_full), pace(1), peer.clone());
+        let mut results = Vec::new();
+        for number in 1..=30 {
+            results.push(forwarder.append(Bytes::copy_from_slice(&[number; 5]), 5).is_ok());
+        }
+        let Progress { waiting, shed, .. } = forwarder.progress();
+        let appended = results.iter().filter(|appended| **appended).count() as u64;
+        assert_eq!(waiting + shed, appended * 5, "{when_full:?}");
+        assert_eq!(appended < 30, when_full == WhenFull::Block);
+        assert!(forwarder.settled_within(LONG).await);
+        assert_eq!(peer.numbers().len() as u64, waiting);
+        let part: Vec<u8> = peer.numbers();
+        match expected {
+            Some(30) => assert!(part.ends_with(&[30; 5]) && !part.starts_with(&[1])),
+            Some(_) => assert!(part.starts_with(&[1; 5]) && !part.ends_with(&[30])),
+            None => assert!(part.starts_with(&[1; 5])),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The HTTP client of the sink: one request, one answer.
+
+use std::io;
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::{StatusCode, Uri};
+
+use super::options::Options;
+use crate::sink::forward::client::{self, HttpClient, MAX_RESPONSE_BYTES, describe, retry_after, shown};
+use crate::sink::forward::{Answer, Compression, Destination, Request};
+
+/// The media type of JSON lines.
+const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// The JSON lines of a request as it is sent.
+///
+/// # Errors
+/// The compression is damaged, or the lines are longer than 256 MiB.
+pub fn lines(body: &[u8]) -> io::Result<Vec<u8>> {
+    Compression::of(body).decompress(body)
+}
+
+/// An HTTP server that takes JSON lines by POST.
+#[derive(Debug)]
+pub(super) struct Server {
+    endpoint: Uri,
+    headers: HeaderMap,
+    client: HttpClient,
+}
+
+impl Server {
+    /// A client for the endpoint of these options.
+    ///
+    /// # Errors
+    /// A file cannot be used, or the system has no authorities for `https`.
+    pub(super) fn new(options: &Options) -> io::Result<Server> {
+        let version = client::Version::Http1;
+        let client = client::client(&options.endpoint, version, options.connect_timeout, &options.tls)?;
+        Ok(Server { endpoint: options.endpoint.clone(), headers: options.header_map()?, client })
+    }
+}
+
+impl Destination for Server {
+    async fn send(&self, request: &Request) -> Answer {
+        let mut post = hyper::Request::post(self.endpoint.clone()).body(Full::new(request.payload.clone()));
+        let Ok(post) = &mut post else { return Answer::Refused("the endpoint is not valid".into()) };
+        let headers = post.headers_mut();
+        headers.insert(CONTENT_TYPE, NDJSON);
+        headers.extend(self.headers.clone());
+        match Compression::of(&request.payload) {
+            Compression::None => {}
+            compression => drop(headers.insert(CONTENT_ENCODING, HeaderValue::from_static(compression.as_str()))),
+        }
+        if let Ok(id) = HeaderValue::from_str(&request.id) {
+            headers.insert(IDEMPOTENCY_KEY, id);
+        }
+        let response = match self.client.request(std::mem::take(post)).await {
+            Ok(response) => response,
+            Err(error) => return Answer::Later(describe(&error), None),
+        };
+        let (head, body) = response.into_parts();
+        // Read to the end, so that the connection can be used again.
+        let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
+        let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+        judge(head.status, &head.headers, &body)
+    }
+
+    fn split(&self, request: &Request) -> Option<[Request; 2]> {
+        let compression = Compression::of(&request.payload);
+        let lines = compression.decompress(&request.payload).ok()?;
+        let middle = lines.len() / 2;
+        let after_line = |at: usize| lines[at..].iter().position(|byte| *byte == b'\n').map(|line| at + line + 1);
+        let before = lines[..middle].iter().rposition(|byte| *byte == b'\n').map(|line| line + 1);
+        let cut = before.or_else(|| after_line(middle)).filter(|cut| *cut < lines.len())?;
+        let count = lines[..cut].iter().filter(|byte| **byte == b'\n').count();
+        // Lines that report losses are not counted as events.
+        let events = request.events.min(u32::try_from(count).unwrap_or(u32::MAX));
+        let part = |number: u32, events: u32, lines: &[u8]| {
+            let payload = compression.compress_to(lines, Vec::new()).ok()?.into();
+            Some(Request { id: format!("{}.{number}", request.id), events, payload })
+        };
+        Some([part(1, events, &lines[..cut])?, part(2, request.events - events, &lines[cut..])?])
+    }
+}
+
+/// What a response means.
+///
+/// Only what says that this body can never be accepted is a refusal. Redirects, and the statuses of a wrong path or missing
+/// permission, are faults of a configuration, here or there: nothing is lost while somebody corrects it.
+fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Answer {
+    let why = format!("{} {}", status.as_u16(), shown(body).trim()).trim().to_owned();
+    match status.as_u16() {
+        200..=299 => Answer::Accepted,
+        413 => Answer::TooLarge(why),
+        400 | 406 | 411 | 415 | 422 => Answer::Refused(why),
+        _ => Answer::Later(why, headers.get(RETRY_AFTER).and_then(retry_after)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn server() -> Server {
+        Server::new(&Options::to(Uri::from_static("http://127.0.0.1:9/"))).unwrap()
+    }
+
+    #[test]
+    fn statuses_are_final_only_when_no_repeat_can_help() {
+        let answer = |status: u16| judge(StatusCode::from_u16(status).unwrap(), &HeaderMap::new(), b"no\x1b such\n");
+        for status in [200, 202, 204] {
+            assert_eq!(answer(status), Answer::Accepted);
+        }
+        for status in [400, 415, 422] {
+            assert_eq!(answer(status), Answer::Refused(format!("{status} no  such")));
+        }
+        assert_eq!(answer(413), Answer::TooLarge("413 no  such".into()));
+        for status in [301, 401, 403, 404, 408, 429, 500, 502, 503, 504] {
+            assert_eq!(answer(status), Answer::Later(format!("{status} no  such"), None));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_is_divided_between_two_lines_in_its_own_compression() {
+        let lines = b"{\"a\":1}\n{\"b\":22222222222222222}\n{}\n";
+        for compression in Compression::ALL {
+            let request = Request {
+                id: "7".into(),
+                events: 3,
+                payload: compression.compress_to(lines, Vec::new()).unwrap().into(),
+            };
+            let [first, second] = server().split(&request).unwrap();
+            assert_eq!((first.id.as_str(), first.events, second.id.as_str(), second.events), ("7.1", 1, "7.2", 2));
+            for (part, expected) in [(&first, &lines[..8]), (&second, &lines[8..])] {
+                assert_eq!(Compression::of(&part.payload), compression);
+                assert_eq!(compression.decompress(&part.payload).unwrap(), expected);
+            }
+            let [third, fourth] = server().split(&second).unwrap();
+            assert_eq!((third.events, fourth.events), (1, 1));
+            assert_eq!(server().split(&fourth), None, "one line cannot be divided");
+        }
+        let damaged = Request { id: "7".into(), events: 3, payload: Bytes::from_static(b"\x1f\x8bxx") };
+        assert_eq!(server().split(&damaged), None);
+    }
+}

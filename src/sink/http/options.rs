@@ -1,0 +1,145 @@
+//! The options of an HTTP sink.
+
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::event::MOST_BATCH_BYTES;
+use crate::options::{Bounds, LONGEST, Section};
+use crate::sink::forward::client::{ClientTls, endpoint};
+use crate::sink::forward::{Compression, SpoolOptions};
+
+/// Compressors' tables and the client's buffers.
+const CLIENT_BYTES: u64 = 1024 * 1024;
+
+/// The options of a [`super::Http`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Options {
+    /// Where requests are sent: `http://host:port/path` or `https://…`. Required.
+    pub endpoint: Uri,
+    /// Headers of each request, as `Name: value`. Default none.
+    pub headers: Vec<String>,
+    /// Headers whose values are in files, as `Name: /path/of/file`: for tokens. Default none.
+    pub header_files: Vec<String>,
+    /// How bodies are compressed. Default not at all.
+    pub compression: Compression,
+    /// A request is sent when its lines have this many bytes, or when no further event waits. Default 1 MiB.
+    pub batch_bytes: usize,
+    /// Requests that are sent at the same time. Default 4.
+    pub max_in_flight: usize,
+    /// How long connecting may take. Default 5 seconds.
+    pub connect_timeout: Duration,
+    /// How long a request may take, connecting and the response included. Default 30 seconds.
+    pub request_timeout: Duration,
+    /// The pause after the first failed attempt. It doubles with each failure. Default 100 milliseconds.
+    pub retry_min: Duration,
+    /// The longest such pause. Default 30 seconds.
+    pub retry_max: Duration,
+    /// The authorities of server certificates, and a client certificate: `ca`, `cert` and `key`.
+    pub tls: ClientTls,
+    /// The queue on disk. Default none.
+    pub spool: Option<SpoolOptions>,
+}
+
+impl Options {
+    /// The default options of a sink that sends to `endpoint`.
+    pub fn to(endpoint: Uri) -> Options {
+        Options {
+            endpoint,
+            headers: Vec::new(),
+            header_files: Vec::new(),
+            compression: Compression::default(),
+            batch_bytes: 1024 * 1024,
+            max_in_flight: 4,
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(30),
+            retry_min: Duration::from_millis(100),
+            retry_max: Duration::from_secs(30),
+            tls: ClientTls::default(),
+            spool: None,
+        }
+    }
+
+    /// Reads the options of `type = "http"`; errors are reported to the section.
+    pub fn read(section: &mut Section<'_>) -> Options {
+        let default = Options::to(endpoint(section, "http://host:port/path"));
+        let positive = Duration::from_millis(1)..=LONGEST;
+        let options = Options {
+            headers: headers(section, "headers"),
+            header_files: headers(section, "header_files"),
+            compression: section.choice(
+                "compression",
+                default.compression,
+                &Compression::ALL.map(|compression| (compression.as_str(), compression)),
+            ),
+            batch_bytes: section.size("batch_bytes", default.batch_bytes, 1024..=64 << 20),
+            max_in_flight: section.count("max_in_flight", default.max_in_flight, 1..=256),
+            connect_timeout: section.duration("connect_timeout", default.connect_timeout, positive.clone()),
+            request_timeout: section.duration("request_timeout", default.request_timeout, positive.clone()),
+            retry_min: section.duration("retry_min", default.retry_min, positive.clone()),
+            retry_max: section.duration("retry_max", default.retry_max, positive),
+            tls: ClientTls::read(section),
+            spool: section.optional_section("spool", SpoolOptions::read),
+            endpoint: default.endpoint,
+        };
+        if options.retry_min > options.retry_max {
+            section.error("retry_min", "is more than retry_max", None);
+        }
+        options
+    }
+
+    /// The headers of each request. Files are read.
+    ///
+    /// # Errors
+    /// A file cannot be read, or what it has is no value of a header.
+    pub(super) fn header_map(&self) -> std::io::Result<HeaderMap> {
+        let mut map = HeaderMap::new();
+        for line in &self.headers {
+            map.extend(header(line).ok());
+        }
+        for line in &self.header_files {
+            let Ok((name, path)) = header(line) else { continue };
+            let path = path.to_str().unwrap_or_default();
+            let text =
+                std::fs::read_to_string(path).map_err(|error| in_file(path, &error.to_string(), error.kind()))?;
+            let mut value = HeaderValue::from_str(text.trim())
+                .map_err(|error| in_file(path, &error.to_string(), std::io::ErrorKind::InvalidData))?;
+            value.set_sensitive(true);
+            map.append(name, value);
+        }
+        Ok(map)
+    }
+
+    /// Declares the memory that such a sink takes at most.
+    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        let batch = self.batch_bytes as u64 + MOST_BATCH_BYTES;
+        bounds.add(of, "requests being made and sent", batch * (2 + self.max_in_flight as u64) + CLIENT_BYTES);
+        if self.spool.is_some() {
+            bounds.add(of, "requests that are not synced yet", crate::spool::MAX_UNSYNCED_BYTES + batch);
+        }
+    }
+}
+
+fn headers(section: &mut Section<'_>, key: &str) -> Vec<String> {
+    let lines = section.list_of_text(key);
+    for line in &lines {
+        if let Err(why) = header(line) {
+            section.error(key, format!("`{line}`: {why}"), Some("write \"Name: value\"".into()));
+        }
+    }
+    lines
+}
+
+fn header(line: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = line.split_once(':').ok_or("there is no colon")?;
+    let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|error| error.to_string())?;
+    if ["content-type", "content-encoding", "content-length", "transfer-encoding", "host"].contains(&name.as_str()) {
+        return Err(format!("{name} is set by tributary"));
+    }
+    Ok((name, HeaderValue::from_str(value.trim()).map_err(|error| error.to_string())?))
+}
+
+fn in_file(path: &str, why: &str, kind: std::io::ErrorKind) -> std::io::Error {
+    std::io::Error::new(kind, format!("{path}: {why}"))
+}

@@ -1,0 +1,201 @@
+//! The client of the sink: one request, one answer.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE, USER_AGENT};
+use hyper::{Response, Uri};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::encode::Signal;
+use super::options::{Options, Protocol};
+use super::payload::{Payload, events_of, split};
+use super::response::{Meaning, of_grpc, of_http};
+use crate::sink::forward::client::{self, HttpClient, MAX_RESPONSE_BYTES, describe};
+use crate::sink::forward::{Answer, Compression, Destination, Request};
+
+/// How often a signal that the receiver does not take is tried again.
+const TRY_AGAIN: Duration = Duration::from_secs(300);
+const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+const AGENT: HeaderValue = HeaderValue::from_static(concat!("tributary/", env!("CARGO_PKG_VERSION")));
+
+/// A receiver of OTLP.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    sink: String,
+    endpoint: Uri,
+    protocol: Protocol,
+    headers: HeaderMap,
+    client: HttpClient,
+    off: SignalsOff,
+}
+
+/// The signals that a receiver does not take, until when. A clone is the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SignalsOff(Arc<[Mutex<Option<Instant>>; 4]>);
+
+impl SignalsOff {
+    fn of(&self, signal: Signal) -> MutexGuard<'_, Option<Instant>> {
+        self.0[signal.index()].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Each signal is tried again with its next request.
+    pub(super) fn try_again(&self) {
+        for signal in Signal::ALL {
+            if let Some(until) = &mut *self.of(signal) {
+                *until = Instant::now();
+            }
+        }
+    }
+}
+
+impl Receiver {
+    /// A client for the endpoint of these options.
+    ///
+    /// # Errors
+    /// A file or a variable of the environment cannot be used, or the system has no authorities for `https`.
+    pub(super) fn new(sink: &str, options: &Options, off: SignalsOff) -> io::Result<Receiver> {
+        let version = match options.protocol {
+            Protocol::Grpc => client::Version::Http2,
+            Protocol::Http => client::Version::Http1,
+        };
+        let mut headers = options.header_map()?;
+        headers.insert(USER_AGENT, AGENT);
+        Ok(Receiver {
+            sink: sink.to_owned(),
+            client: client::client(&options.endpoint, version, options.timeout, &options.tls)?,
+            endpoint: options.endpoint.clone(),
+            protocol: options.protocol,
+            headers,
+            off,
+        })
+    }
+
+    async fn attempt(&self, payload: &Payload) -> Meaning {
+        let post = match self.protocol {
+            Protocol::Grpc => self.grpc_request(payload),
+            Protocol::Http => self.http_request(payload),
+        };
+        let later = |why: String| Meaning::Answer(Answer::Later(why, None));
+        let Some(post) = post else {
+            return Meaning::Answer(Answer::Refused("the endpoint is not valid".to_owned()));
+        };
+        let response: Response<_> = match self.client.request(post).await {
+            Ok(response) => response,
+            Err(error) => return later(describe(&error)),
+        };
+        let (head, body) = response.into_parts();
+        // Read to the end, so that the connection can be used again.
+        let collected = match (Limited::new(body, MAX_RESPONSE_BYTES).collect().await, self.protocol) {
+            (Ok(collected), _) => collected,
+            // The status of gRPC comes last.
+            (Err(error), Protocol::Grpc) => return later(format!("the response ended early: {error}")),
+            (Err(_), Protocol::Http) => return of_http(head.status, &head.headers, b""),
+        };
+        let trailers = collected.trailers().cloned();
+        let body = collected.to_bytes();
+        match self.protocol {
+            Protocol::Grpc => of_grpc(head.status, &head.headers, trailers.as_ref(), &body),
+            Protocol::Http => of_http(head.status, &head.headers, &body),
+        }
+    }
+
+    fn grpc_request(&self, payload: &Payload) -> Option<hyper::Request<Full<Bytes>>> {
+        let service = match payload.signal {
+            Signal::Logs => "logs.v1.LogsService",
+            Signal::Traces => "trace.v1.TraceService",
+            Signal::Metrics => "metrics.v1.MetricsService",
+            Signal::Profiles => "profiles.v1development.ProfilesService",
+        };
+        let uri = self.uri(&format!("/opentelemetry.proto.collector.{service}/Export"))?;
+        let mut post = hyper::Request::post(uri).body(Full::new(payload.framed.clone())).ok()?;
+        let headers = post.headers_mut();
+        headers.extend(self.headers.clone());
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        if payload.compression != Compression::None {
+            headers.insert(GRPC_ENCODING, HeaderValue::from_static(payload.compression.as_str()));
+        }
+        Some(post)
+    }
+
+    fn http_request(&self, payload: &Payload) -> Option<hyper::Request<Full<Bytes>>> {
+        let path = match payload.signal {
+            Signal::Logs => "/v1/logs",
+            Signal::Traces => "/v1/traces",
+            Signal::Metrics => "/v1/metrics",
+            Signal::Profiles => "/v1development/profiles",
+        };
+        let uri = self.uri(&format!("{}{path}", self.endpoint.path().trim_end_matches('/')))?;
+        let mut post = hyper::Request::post(uri).body(Full::new(payload.message())).ok()?;
+        let headers = post.headers_mut();
+        headers.extend(self.headers.clone());
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+        if payload.compression != Compression::None {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static(payload.compression.as_str()));
+        }
+        Some(post)
+    }
+
+    fn uri(&self, path: &str) -> Option<Uri> {
+        let mut parts = self.endpoint.clone().into_parts();
+        parts.path_and_query = Some(path.parse().ok()?);
+        Uri::from_parts(parts).ok()
+    }
+
+    fn is_off(&self, signal: Signal) -> bool {
+        self.off.of(signal).is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Notes whether the receiver takes a signal, and logs when that changes.
+    fn note(&self, signal: Signal, refusal: Option<&str>) {
+        let until = refusal.map(|_| Instant::now() + TRY_AGAIN);
+        let before = std::mem::replace(&mut *self.off.of(signal), until);
+        let (sink, endpoint, signal) = (&self.sink, &self.endpoint, signal.as_str());
+        match (before, refusal) {
+            (None, Some(answer)) => warn!(
+                sink, %endpoint, signal, answer,
+                "the receiver does not take this signal; its events count as failed; trying again every 5 minutes"
+            ),
+            (Some(_), None) => info!(sink, %endpoint, signal, "the receiver takes this signal now"),
+            _ => {}
+        }
+    }
+}
+
+impl Destination for Receiver {
+    async fn send(&self, request: &Request) -> Answer {
+        let Some(payload) = Payload::of(&request.payload) else {
+            return Answer::Refused("the stored request is not of this version".to_owned());
+        };
+        let all = u64::from(request.events);
+        if self.is_off(payload.signal) {
+            return Answer::Partial(all, None);
+        }
+        match self.attempt(&payload).await {
+            Meaning::NoSignal(why) => {
+                self.note(payload.signal, Some(&why));
+                Answer::Partial(all, None)
+            }
+            Meaning::Answer(answer) => {
+                if matches!(answer, Answer::Accepted | Answer::Partial(..)) {
+                    self.note(payload.signal, None);
+                }
+                match answer {
+                    Answer::Partial(rejected, why) => {
+                        Answer::Partial(events_of(&payload, request.events, rejected), why)
+                    }
+                    other => other,
+                }
+            }
+        }
+    }
+
+    fn split(&self, request: &Request) -> Option<[Request; 2]> {
+        split(request)
+    }
+}

@@ -1,0 +1,124 @@
+//! Logs and losses: `LogRecord` of `opentelemetry/proto/logs/v1/logs.proto`.
+
+use super::attributes::{AttributeWriter, OriginCache};
+use super::value::push_body;
+use super::wire::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
+use crate::event::{EventView, KeyView, LossView, Severity, ValueView, semconv, write_hex};
+
+// Fields of LogRecord.
+const TIME: u8 = 1;
+const SEVERITY_NUMBER: u8 = 2;
+const SEVERITY_TEXT: u8 = 3;
+const BODY: u8 = 5;
+const ATTRIBUTES: u8 = 6;
+const TRACE_ID: u8 = 9;
+const SPAN_ID: u8 = 10;
+const OBSERVED_TIME: u8 = 11;
+const EVENT_NAME: u8 = 12;
+
+/// Appends a log as a field of a message.
+pub(super) fn push_log(
+    out: &mut Vec<u8>,
+    field: u8,
+    event: EventView<'_>,
+    severity: Severity,
+    body: Option<ValueView<'_>>,
+    origin: Option<&mut OriginCache>,
+) {
+    push_message(out, field, 2, |out| {
+        push_head(out, event, severity);
+        let mut attributes = AttributeWriter::new(event, ATTRIBUTES);
+        if let Some(body) = body {
+            attributes.note_nested(push_body(out, BODY, body));
+        }
+        let (mut trace_id, mut span_id) = (None, None);
+        attributes.push_all(out, |key, value| {
+            if is(key, semconv::TRACE_ID) {
+                trace_id = id::<16>(value);
+                trace_id.is_some()
+            } else if is(key, semconv::SPAN_ID) {
+                span_id = id::<8>(value);
+                span_id.is_some()
+            } else {
+                false
+            }
+        });
+        trace_id.iter().for_each(|id| push_bytes_field(out, TRACE_ID, id));
+        span_id.iter().for_each(|id| push_bytes_field(out, SPAN_ID, id));
+        attributes.finish(out, origin);
+    });
+}
+
+/// Appends a loss as a field of a message.
+pub(super) fn push_loss(
+    out: &mut Vec<u8>,
+    field: u8,
+    event: EventView<'_>,
+    loss: LossView<'_>,
+    origin: Option<&mut OriginCache>,
+) {
+    push_message(out, field, 2, |out| {
+        push_head(out, event, Severity::Warn);
+        let mut attributes = AttributeWriter::new(event, ATTRIBUTES);
+        attributes.push_all(out, |_, _| false);
+        attributes.push_text(out, semconv::LOSS_REASON, loss.reason.as_str());
+        attributes.push_u64(out, semconv::LOSS_BYTES, loss.bytes);
+        if let Some(events) = loss.events {
+            attributes.push_u64(out, semconv::LOSS_EVENTS, events);
+        }
+        if !loss.detail.is_empty() {
+            attributes.push_text(out, semconv::LOSS_DETAIL, loss.detail.text());
+        }
+        if !loss.excerpt.is_empty() {
+            let mut hex = String::with_capacity(2 * loss.excerpt.len());
+            let _ = write_hex(&mut hex, loss.excerpt);
+            attributes.push_text(out, semconv::LOSS_EXCERPT, &hex);
+        }
+        attributes.finish(out, origin);
+    });
+}
+
+fn push_head(out: &mut Vec<u8>, event: EventView<'_>, severity: Severity) {
+    if let Some(time) = event.time() {
+        push_fixed64_field(out, TIME, time.0);
+    }
+    push_fixed64_field(out, OBSERVED_TIME, event.observed().0);
+    push_varint_field(out, SEVERITY_NUMBER, severity_number(severity));
+    push_bytes_field(out, SEVERITY_TEXT, severity.as_str().as_bytes());
+    push_bytes_field(out, EVENT_NAME, event.name().text().as_bytes());
+}
+
+fn severity_number(severity: Severity) -> u64 {
+    match severity {
+        Severity::Trace => 1,
+        Severity::Debug => 5,
+        Severity::Info => 9,
+        Severity::Warn => 13,
+        Severity::Error => 17,
+        Severity::Fatal => 21,
+    }
+}
+
+/// Whether a key is this name, which a peer may have sent.
+#[inline]
+pub(super) fn is(key: KeyView<'_>, name: semconv::Name) -> bool {
+    match key {
+        KeyView::Name(key) => key == name,
+        KeyView::Text(key) => key.len() == name.as_str().len() && key.text() == name.as_str(),
+    }
+}
+
+/// An id in hex. `None`: the value is none.
+fn id<const N: usize>(value: ValueView<'_>) -> Option<[u8; N]> {
+    let ValueView::Text(text) = value else { return None };
+    let digits = text.text().as_bytes();
+    if digits.len() != 2 * N {
+        return None;
+    }
+    let mut id = [0; N];
+    for (byte, pair) in id.iter_mut().zip(digits.chunks(2)) {
+        let digit = |at: usize| char::from(pair[at]).to_digit(16);
+        *byte = (digit(0)? * 16 + digit(1)?) as u8;
+    }
+    Some(id)
+}

@@ -1,0 +1,238 @@
+//! The wire format of Protocol Buffers, written and read without generated code.
+//!
+//! A field is a tag (its number and wire type) and a value. All fields that are written here have numbers below 16, so a tag
+//! is one byte.
+
+/// The tag of a field whose value is a varint.
+pub(super) const fn varint_tag(field: u8) -> u8 {
+    field << 3
+}
+
+/// The tag of a field whose value has 8 bytes.
+pub(super) const fn fixed64_tag(field: u8) -> u8 {
+    field << 3 | 1
+}
+
+/// The tag of a field whose value begins with its length: text, bytes, messages and packed lists.
+pub(super) const fn len_tag(field: u8) -> u8 {
+    field << 3 | 2
+}
+
+/// Length of a varint in bytes.
+#[inline]
+pub(super) const fn varint_len(value: u64) -> usize {
+    let bits = 64 - (value | 1).leading_zeros() as usize;
+    bits.div_ceil(7)
+}
+
+/// Appends a varint.
+#[inline]
+pub(super) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends a field whose value is a varint.
+#[inline]
+pub(super) fn push_varint_field(out: &mut Vec<u8>, field: u8, value: u64) {
+    out.push(varint_tag(field));
+    push_varint(out, value);
+}
+
+/// Appends a field of 8 bytes.
+#[inline]
+pub(super) fn push_fixed64_field(out: &mut Vec<u8>, field: u8, value: u64) {
+    let mut bytes = [fixed64_tag(field); 9];
+    bytes[1..].copy_from_slice(&value.to_le_bytes());
+    out.extend_from_slice(&bytes);
+}
+
+/// Appends a field of text, bytes, or a message that is encoded already.
+#[inline]
+pub(crate) fn push_bytes_field(out: &mut Vec<u8>, field: u8, value: &[u8]) {
+    out.push(len_tag(field));
+    push_varint(out, value.len() as u64);
+    out.extend_from_slice(value);
+}
+
+/// Appends a message that `write` appends, with its tag and length. The length is expected to take `expected` bytes; if it does
+/// not, the message is moved.
+#[inline]
+pub(super) fn push_message(out: &mut Vec<u8>, field: u8, expected: usize, write: impl FnOnce(&mut Vec<u8>)) {
+    const ZEROS: [u8; 10] = [0; 10];
+    out.push(len_tag(field));
+    let start = out.len();
+    out.extend_from_slice(&ZEROS[..expected]);
+    write(out);
+    let end = out.len();
+    let length = end - start - expected;
+    let needed = varint_len(length as u64);
+    if needed > expected {
+        out.extend_from_slice(&ZEROS[..needed - expected]);
+    }
+    if needed != expected {
+        out.copy_within(start + expected..end, start + needed);
+        out.truncate(start + needed + length);
+    }
+    let mut rest = length as u64;
+    for byte in &mut out[start..start + needed] {
+        *byte = rest as u8 | 0x80;
+        rest >>= 7;
+    }
+    out[start + needed - 1] &= 0x7f;
+}
+
+/// The value of a field that was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Value<'a> {
+    /// A varint.
+    Varint(u64),
+    /// Text, bytes, or a message.
+    Bytes(&'a [u8]),
+    /// 4 or 8 bytes.
+    Fixed(&'a [u8]),
+}
+
+/// A field that was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Field<'a> {
+    pub(crate) number: u64,
+    pub(crate) value: Value<'a>,
+    /// The whole field, with its tag.
+    pub(crate) whole: &'a [u8],
+}
+
+/// Reads the fields of a message in order. Ends before the first invalid one; [`Fields::is_valid`] tells.
+#[derive(Clone, Debug)]
+pub(crate) struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn of(message: &'a [u8]) -> Fields<'a> {
+        Fields { rest: message }
+    }
+
+    /// After the last field: whether the message ended there.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn read(&self) -> Option<(Field<'a>, &'a [u8])> {
+        let whole = self.rest;
+        let (tag, rest) = read_varint(whole)?;
+        let (value, rest) = match tag & 7 {
+            0 => {
+                let (value, rest) = read_varint(rest)?;
+                (Value::Varint(value), rest)
+            }
+            1 => rest.split_at_checked(8).map(|(bytes, rest)| (Value::Fixed(bytes), rest))?,
+            2 => {
+                let (length, rest) = read_varint(rest)?;
+                let (bytes, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+                (Value::Bytes(bytes), rest)
+            }
+            5 => rest.split_at_checked(4).map(|(bytes, rest)| (Value::Fixed(bytes), rest))?,
+            _ => return None,
+        };
+        let whole = &whole[..whole.len() - rest.len()];
+        Some((Field { number: tag >> 3, value, whole }, rest))
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Field<'a>;
+
+    fn next(&mut self) -> Option<Field<'a>> {
+        let (field, rest) = self.read()?;
+        self.rest = rest;
+        Some(field)
+    }
+}
+
+/// The message or bytes of the first field with this number; empty: there is none.
+pub(crate) fn bytes_of(message: &[u8], number: u64) -> &[u8] {
+    let found = Fields::of(message).find_map(|field| match field.value {
+        Value::Bytes(bytes) if field.number == number => Some(bytes),
+        _ => None,
+    });
+    found.unwrap_or_default()
+}
+
+/// The varint of the first field with this number; 0: there is none.
+pub(crate) fn varint_of(message: &[u8], number: u64) -> u64 {
+    let found = Fields::of(message).find_map(|field| match field.value {
+        Value::Varint(value) if field.number == number => Some(value),
+        _ => None,
+    });
+    found.unwrap_or_default()
+}
+
+fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut value = 0u64;
+    for (at, byte) in bytes.iter().enumerate().take(10) {
+        value |= u64::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            return Some((value, &bytes[at + 1..]));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_of_a_message_is_written_in_as_many_bytes_as_it_needs() {
+        for length in [0, 1, 127, 128, 300, 16_383, 16_384, 2_097_152] {
+            for expected in 1..=4 {
+                let mut out = vec![9];
+                push_message(&mut out, 3, expected, |out| out.resize(out.len() + length, 7));
+                let (read, rest) = read_varint(&out[2..]).unwrap();
+                assert_eq!((out[0], out[1], read, rest.len()), (9, 0x1a, length as u64, length));
+                assert_eq!(out.len(), 2 + varint_len(length as u64) + length);
+                assert!(rest.iter().all(|byte| *byte == 7));
+            }
+        }
+    }
+
+    #[test]
+    fn varints_have_the_length_that_is_computed_and_are_read_back() {
+        for shift in 0..64 {
+            for value in [1u64 << shift, (1 << shift) - 1, u64::MAX >> shift] {
+                let mut out = Vec::new();
+                push_varint(&mut out, value);
+                assert_eq!((out.len(), read_varint(&out)), (varint_len(value), Some((value, &[][..]))));
+            }
+        }
+    }
+
+    #[test]
+    fn invalid_messages_end_and_are_recognized() {
+        for bytes in [
+            &[0x0a][..],
+            &[0x0a, 5, 1],
+            &[0x08],
+            &[0x09, 1],
+            &[0x0b],
+            &[0xff; 11],
+            &[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
+        ] {
+            let mut fields = Fields::of(bytes);
+            assert_eq!(fields.by_ref().count(), 0);
+            assert!(!fields.is_valid());
+        }
+        let mut message = Vec::new();
+        push_varint_field(&mut message, 1, 300);
+        push_fixed64_field(&mut message, 2, 7);
+        push_bytes_field(&mut message, 3, b"x");
+        let mut fields = Fields::of(&message);
+        assert_eq!(fields.by_ref().count(), 3);
+        assert!(fields.is_valid());
+        assert_eq!((varint_of(&message, 1), bytes_of(&message, 3)), (300, &b"x"[..]));
+    }
+}

@@ -1,0 +1,192 @@
+//! The options of an OTLP sink.
+
+use std::io;
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::encode::Signal;
+use crate::event::{Kind, MOST_BATCH_BYTES};
+use crate::options::{Bounds, LONGEST, Secret, Section};
+use crate::sink::Kinds;
+use crate::sink::forward::client::{ClientTls, endpoint};
+use crate::sink::forward::{Compression, SpoolOptions};
+
+/// Compressors' tables and the client's buffers.
+const CLIENT_BYTES: u64 = 2 * 1024 * 1024;
+/// Headers that the sink sets itself.
+const OWN_HEADERS: [&str; 8] = [
+    "content-type",
+    "content-encoding",
+    "content-length",
+    "transfer-encoding",
+    "host",
+    "te",
+    "user-agent",
+    "grpc-encoding",
+];
+
+/// The options of an [`super::Otlp`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Options {
+    /// The receiver: `http://host:port` or `https://…`. Required. With `http/protobuf` a path can follow, to which
+    /// `/v1/logs` and so on are appended.
+    pub endpoint: Uri,
+    /// The transport. Default [`Protocol::Grpc`].
+    pub protocol: Protocol,
+    /// How requests are compressed. Default gzip, which every receiver takes.
+    pub compression: Compression,
+    /// Headers of each request. Default none.
+    pub headers: Vec<(String, Secret)>,
+    /// The TLS options of `https`.
+    pub tls: ClientTls,
+    /// The signals that are sent. Default all.
+    pub signals: Vec<Signal>,
+    /// The length of a request before compression, at most. Default 3 MiB; most receivers take 4 MiB.
+    pub max_request_bytes: usize,
+    /// The time from the first event of a request until it is complete, at most. Default 1 second.
+    pub max_request_delay: Duration,
+    /// Requests that are sent at the same time. Default 4.
+    pub max_in_flight: usize,
+    /// How long a request may take, connecting and the response included. Default 10 seconds.
+    pub timeout: Duration,
+    /// The pause after the first failed attempt. It doubles with each failure. Default 100 milliseconds.
+    pub retry_min: Duration,
+    /// The longest such pause. Default 30 seconds.
+    pub retry_max: Duration,
+    /// Whether events carry where they came from. Default yes.
+    pub origin: bool,
+    /// The queue on disk. Default none.
+    pub spool: Option<SpoolOptions>,
+}
+
+/// The transport of OTLP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Protocol {
+    /// gRPC, over HTTP/2. The usual port is 4317.
+    #[default]
+    Grpc,
+    /// Protocol Buffers over HTTP/1.1. The usual port is 4318.
+    Http,
+}
+
+impl Protocol {
+    /// Every transport.
+    pub const ALL: [Protocol; 2] = [Protocol::Grpc, Protocol::Http];
+
+    /// The name in configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Protocol::Grpc => "grpc",
+            Protocol::Http => "http/protobuf",
+        }
+    }
+}
+
+impl Options {
+    /// The default options of a sink that sends to `endpoint`.
+    pub fn to(endpoint: Uri) -> Options {
+        Options {
+            endpoint,
+            protocol: Protocol::default(),
+            compression: Compression::Gzip,
+            headers: Vec::new(),
+            tls: ClientTls::default(),
+            signals: Signal::ALL.to_vec(),
+            max_request_bytes: 3 << 20,
+            max_request_delay: Duration::from_secs(1),
+            max_in_flight: 4,
+            timeout: Duration::from_secs(10),
+            retry_min: Duration::from_millis(100),
+            retry_max: Duration::from_secs(30),
+            origin: true,
+            spool: None,
+        }
+    }
+
+    /// Reads the options of `type = "otlp"`; errors are reported to the section.
+    pub fn read(section: &mut Section<'_>) -> Options {
+        let default = Options::to(endpoint(section, "http://host:4317"));
+        let positive = Duration::from_millis(1)..=LONGEST;
+        let options = Options {
+            protocol: section.choice("protocol", default.protocol, &Protocol::ALL.map(|of| (of.as_str(), of))),
+            compression: section.choice(
+                "compression",
+                default.compression,
+                &Compression::ALL.map(|compression| (compression.as_str(), compression)),
+            ),
+            headers: section.secrets("headers", check_header),
+            tls: section.section("tls", |section| ClientTls {
+                server_name: section.optional_text("server_name"),
+                ..ClientTls::read(section)
+            }),
+            signals: match section.choices("signals", &Signal::ALL.map(|signal| (signal.as_str(), signal))) {
+                signals if signals.is_empty() => default.signals,
+                signals => signals,
+            },
+            max_request_bytes: section.size("max_request_bytes", default.max_request_bytes, 4 << 10..=64 << 20),
+            max_request_delay: section.duration("max_request_delay", default.max_request_delay, positive.clone()),
+            max_in_flight: section.count("max_in_flight", default.max_in_flight, 1..=256),
+            timeout: section.duration("timeout", default.timeout, positive.clone()),
+            retry_min: section.duration("retry_min", default.retry_min, positive.clone()),
+            retry_max: section.duration("retry_max", default.retry_max, positive),
+            origin: section.bool("origin", default.origin),
+            spool: section.optional_section("spool", SpoolOptions::read),
+            endpoint: default.endpoint,
+        };
+        if options.retry_min > options.retry_max {
+            section.error("retry_min", "is more than retry_max", None);
+        }
+        if options.protocol == Protocol::Grpc && !matches!(options.endpoint.path(), "" | "/") {
+            let help = "remove the path, or set protocol = \"http/protobuf\"".to_owned();
+            section.error("endpoint", "has a path, which gRPC does not have", Some(help));
+        }
+        options
+    }
+
+    /// The kinds of events that the sink sends, of those that it is configured to take.
+    pub fn kinds(&self, taken: Kinds) -> Kinds {
+        let is_sent = |kind: &Kind| taken.contains(*kind) && self.signals.contains(&Signal::of(*kind));
+        Kind::ALL.into_iter().filter(is_sent).collect()
+    }
+
+    /// The headers of each request. Files and the environment are read.
+    ///
+    /// # Errors
+    /// A value cannot be read, or is no value of a header.
+    pub(super) fn header_map(&self) -> io::Result<HeaderMap> {
+        let mut map = HeaderMap::new();
+        for (name, secret) in &self.headers {
+            let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("the header {name}: {why}"));
+            let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid("its name is not valid"))?;
+            let mut value = HeaderValue::from_str(&secret.read()?).map_err(|_| invalid("its value is not valid"))?;
+            value.set_sensitive(true);
+            map.append(key, value);
+        }
+        Ok(map)
+    }
+
+    /// Declares the memory that such a sink takes at most.
+    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        let request = self.max_request_bytes as u64;
+        // One request of each signal is being made, twice as long while its buffers grow.
+        let made = Signal::ALL.len() as u64 * request * 2;
+        let sent = (request + MOST_BATCH_BYTES) * (2 + self.max_in_flight as u64);
+        bounds.add(of, "requests being made and sent", made + sent + CLIENT_BYTES);
+        if self.spool.is_some() {
+            bounds.add(of, "requests that are not synced yet", crate::spool::MAX_UNSYNCED_BYTES + request);
+        }
+    }
+}
+
+fn check_header(name: &str, value: &Secret) -> Result<(), String> {
+    let valid = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "is no name of a header".to_owned())?;
+    if OWN_HEADERS.contains(&valid.as_str()) {
+        return Err("is set by tributary".to_owned());
+    }
+    match value {
+        Secret::Text(text) if HeaderValue::from_str(text).is_err() => Err("has no valid value of a header".to_owned()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,133 @@
+//! Reading the records of a spool in order, through all its segments.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::reader::{Damage, Reader, Step};
+use super::record::Position;
+use super::segment::Segment;
+
+/// A record, or what was lost in its place.
+#[derive(Debug)]
+pub enum Item {
+    /// A record.
+    Record(Record),
+    /// Records that cannot be read.
+    Damaged(Damage),
+}
+
+/// A record that was read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Where it is in the spool.
+    pub position: Position,
+    /// The same whenever this record is read, and different for every other record of any spool.
+    pub id: String,
+    /// Its number of events.
+    pub events: u32,
+    /// When it was appended.
+    pub time: SystemTime,
+    /// The request.
+    pub payload: Vec<u8>,
+}
+
+impl Record {
+    /// The position behind it.
+    pub(super) fn next(&self) -> Position {
+        Position { number: self.position.number + 1, events: self.position.events + u64::from(self.events) }
+    }
+}
+
+/// A place in a spool.
+#[derive(Debug)]
+pub(super) struct Walk {
+    directory: PathBuf,
+    /// The next record.
+    next: Position,
+    reader: Option<Reader>,
+}
+
+impl Walk {
+    /// A walk that begins at a record.
+    pub(super) fn from(directory: PathBuf, next: Position) -> Walk {
+        Walk { directory, next, reader: None }
+    }
+
+    /// The next record's position.
+    pub(super) fn next(&self) -> Position {
+        self.next
+    }
+
+    /// Continues at another record, or in other segments.
+    pub(super) fn continue_at(&mut self, next: Position) {
+        self.next = next;
+        self.reader = None;
+    }
+
+    /// Takes a step in these segments, up to the position `end`, which is behind the last record; without one, up to the last
+    /// whole record.
+    ///
+    /// # Errors
+    /// The system's. The same call can succeed later.
+    pub(super) fn step(&mut self, segments: &VecDeque<Segment>, end: Option<Position>) -> io::Result<Option<Item>> {
+        while end.is_none_or(|end| self.next.number < end.number) {
+            let following = segments.partition_point(|segment| segment.name.start.number <= self.next.number);
+            let segment_end = segments.get(following).map(|segment| segment.name.start);
+            let Some(segment) = following.checked_sub(1).map(|index| &segments[index]) else {
+                let directory = self.directory.clone();
+                return Ok(segment_end.or(end).map(|end| self.lose(directory, end)));
+            };
+            let path = self.directory.join(segment.name.file_name());
+            let reader = match self.reader.take().filter(|reader| reader.name == segment.name) {
+                Some(reader) => self.reader.insert(reader),
+                None => match Reader::open(&path, segment.name) {
+                    Ok(mut reader) => {
+                        reader.skip_to(self.next.number)?;
+                        self.reader.insert(reader)
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        return Ok(segment_end.or(end).map(|end| self.lose(path, end)));
+                    }
+                    Err(error) => return Err(error),
+                },
+            };
+            match reader.next(segment_end, segment.len)? {
+                // Damage kept the reader from skipping all records before the first one.
+                Step::Record(head) if head.position.number < self.next.number => {}
+                Step::Record(head) => {
+                    self.next = head.next();
+                    return Ok(Some(Item::Record(Record {
+                        position: head.position,
+                        id: format!("{:016x}-{}", reader.name.salt, head.position.number),
+                        events: head.events,
+                        time: UNIX_EPOCH + Duration::from_millis(head.time),
+                        payload: reader.take_payload(),
+                    })));
+                }
+                Step::Damaged(damage) if damage.end.number <= self.next.number => {}
+                Step::Damaged(damage) => {
+                    let start = damage.start.max(self.next);
+                    self.next = damage.end;
+                    return Ok(Some(Item::Damaged(Damage { start, ..damage })));
+                }
+                Step::End => {
+                    // The last segment was shortened, or it ends before the next one begins.
+                    let Some(end) = segment_end.or(end) else { return Ok(None) };
+                    if self.next.number < end.number {
+                        return Ok(Some(self.lose(path, end)));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// All records up to `end` are gone.
+    fn lose(&mut self, path: PathBuf, end: Position) -> Item {
+        let damage = Damage { path, offset: 0, bytes: 0, start: self.next, end };
+        self.continue_at(end);
+        Item::Damaged(damage)
+    }
+}

@@ -1,0 +1,284 @@
+//! The daemon with a spool while its destination is away: it stops, restarts, finds damage, and says what waits. Each test has
+//! the name of a failure that users of other collectors have reported.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use crate::live::binary::{Binary, Ended, run, tributary, until};
+
+/// An HTTP server on a thread of its own, which answers with a status that the test sets.
+#[derive(Clone)]
+struct Receiver {
+    address: SocketAddr,
+    /// The status, and the lines that were answered with 200.
+    state: Arc<Mutex<(u16, Vec<String>)>>,
+}
+
+impl Receiver {
+    fn start(status: u16) -> Receiver {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let receiver =
+            Receiver { address: listener.local_addr().unwrap(), state: Arc::new(Mutex::new((status, Vec::new()))) };
+        let serving = receiver.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let serving = serving.clone();
+                std::thread::spawn(move || serving.serve(stream.unwrap()));
+            }
+        });
+        receiver
+    }
+
+    fn serve(&self, mut stream: TcpStream) -> Option<()> {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        loop {
+            let mut length = 0;
+            loop {
+                let mut line = String::new();
+                reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+                if line == "\r\n" {
+                    break;
+                }
+                if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+                    length = value.trim().parse().unwrap();
+                }
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).ok()?;
+            let mut state = self.state.lock().unwrap();
+            let status = state.0;
+            if status == 200 {
+                state.1.extend(String::from_utf8(body).unwrap().lines().map(str::to_owned));
+            }
+            drop(state);
+            write!(stream, "HTTP/1.1 {status} x\r\nContent-Length: 13\r\n\r\nin the move\r\n").ok()?;
+        }
+    }
+
+    fn set(&self, status: u16) {
+        self.state.lock().unwrap().0 = status;
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.state.lock().unwrap().1.clone()
+    }
+}
+
+/// A directory with a configuration whose sink sends to a receiver.
+struct Site {
+    directory: tempfile::TempDir,
+    receiver: Receiver,
+}
+
+impl Site {
+    fn new(spool_options: &str) -> Site {
+        let (directory, receiver) = (tempfile::tempdir().unwrap(), Receiver::start(503));
+        let home = directory.path().display();
+        let toml = format!(
+            "[admin]\nlisten = \"127.0.0.1:0\"\n\
+             [listeners.desktops]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\ndelivery_timeout = \"1s\"\n\
+             [sinks.backend]\ntype = \"http\"\nendpoint = \"http://{}/\"\nretry_min = \"5ms\"\nretry_max = \"50ms\"\n\
+             spool = {{ dir = \"{home}/spool\", {spool_options} }}\n",
+            receiver.address
+        );
+        std::fs::write(directory.path().join("t.toml"), toml).unwrap();
+        Site { directory, receiver }
+    }
+
+    fn config(&self) -> String {
+        self.directory.path().join("t.toml").display().to_string()
+    }
+
+    fn spool(&self) -> PathBuf {
+        self.directory.path().join("spool/backend")
+    }
+
+    fn start(&self) -> Binary {
+        Binary::start(tributary(&["run", "--config", &self.config()]))
+    }
+
+    fn segments(&self) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(self.spool()).unwrap().map(|file| file.unwrap().path());
+        let mut segments: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "spool")).collect();
+        segments.sort();
+        segments
+    }
+}
+
+/// A machine uploads events, each of which is answered 200; returns how many.
+fn upload(daemon: &Binary, count: u64, seed: u64) -> u64 {
+    let (address, count, seed) = (daemon.address("desktops").to_string(), count.to_string(), seed.to_string());
+    let sent = run(&["simulate", "endless", "--to", &address, "--count", &count, "--seed", &seed]).sent();
+    sent["events"].as_u64().unwrap()
+}
+
+fn get(daemon: &Binary, path: &str) -> (u16, String) {
+    let address: SocketAddr = daemon.until_stderr("admin endpoint on").rsplit(' ').next().unwrap().parse().unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+fn stop(daemon: Binary) -> Ended {
+    daemon.signal("TERM");
+    daemon.end()
+}
+
+fn unique(lines: &[String]) -> usize {
+    lines.iter().collect::<std::collections::BTreeSet<_>>().len()
+}
+
+/// collector-contrib 50102: the backlog is lost when the collector restarts.
+#[test]
+fn a_restart_with_a_backlog_loses_nothing() {
+    let site = Site::new("min_free_bytes = \"0B\"");
+    let daemon = site.start();
+    let first = upload(&daemon, 300, 1);
+    let ended = stop(daemon);
+    assert_eq!(ended.code, Some(0), "waiting is no failure: {}", ended.stderr);
+    ended.line(&format!("sink backend: {first} events = 0 written + 0 shed + 0 failed + {first} waiting"));
+    // The second one is killed. All of its requests were answered 200.
+    let daemon = site.start();
+    let second = upload(&daemon, 300, 2);
+    daemon.signal("KILL");
+    drop(daemon.end());
+    let all = first + second;
+    site.receiver.set(200);
+    let daemon = site.start();
+    until("everything is received", || (site.receiver.lines().len() as u64 >= all).then_some(()));
+    let ended = stop(daemon);
+    ended.line(&format!("sink backend: 0 events + {all} resumed = {all} written + 0 shed + 0 failed"));
+    let lines = site.receiver.lines();
+    assert_eq!((lines.len() as u64, unique(&lines) as u64), (all, all), "each once");
+}
+
+/// collector 15677: items are deleted when the collector shuts down while the destination is away.
+#[test]
+fn a_shutdown_while_the_destination_is_away_deletes_nothing() {
+    let site = Site::new("min_free_bytes = \"0B\"");
+    let daemon = site.start();
+    let sent = upload(&daemon, 200, 3);
+    until("the destination refuses", || get(&daemon, "/readyz").1.contains("503").then_some(()));
+    stop(daemon);
+    let waiting = |site: &Site| {
+        let listed = run(&["spool", "list", "--format", "json", "--config", &site.config()]);
+        let line: serde_json::Value = serde_json::from_str(listed.stdout.trim()).unwrap();
+        (line["events"].as_u64().unwrap(), line["used_by"].clone(), line["refused"].as_u64().unwrap())
+    };
+    assert_eq!(waiting(&site), (sent, serde_json::Value::Null, 0));
+    for signals in [&["TERM"][..], &["TERM", "TERM"], &["KILL"]] {
+        let daemon = site.start();
+        until("an attempt has failed", || get(&daemon, "/readyz").1.contains("503").then_some(()));
+        assert_eq!(waiting(&site), (sent, daemon.pid().into(), 0), "the list does not disturb the daemon");
+        signals.iter().for_each(|signal| daemon.signal(signal));
+        drop(daemon.end());
+        assert_eq!(waiting(&site), (sent, serde_json::Value::Null, 0), "{signals:?}");
+    }
+}
+
+/// Vector 25639, rsyslog 5771: a damaged file keeps the queue from starting, or is lost in silence.
+#[test]
+fn a_damaged_queue_does_not_stop_the_start_and_the_loss_is_counted_exactly() {
+    let site = Site::new("min_free_bytes = \"0B\"");
+    // Several requests, so that some are whole.
+    let mut sent = 0;
+    for seed in 0..4 {
+        let daemon = site.start();
+        sent += upload(&daemon, 60, seed);
+        stop(daemon);
+    }
+    let segments = site.segments();
+    let damage = |path: &Path| {
+        let mut bytes = std::fs::read(path).unwrap();
+        // In the payload of the first record.
+        bytes[100] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    };
+    damage(&segments[1]);
+    std::fs::write(site.spool().join("cursor"), [7; 100]).unwrap();
+    let verified = run(&["spool", "verify", "--config", &site.config()]);
+    assert_eq!(verified.code, Some(1), "{}", verified.stderr);
+    let verdict = verified.stdout.lines().last().unwrap();
+    let lost: u64 = verdict.rsplit_once(" with ").unwrap().1.split(' ').next().unwrap().parse().unwrap();
+    assert!(lost > 0 && lost < sent, "{verdict}");
+    assert!(verified.stdout.contains(&format!("{} at 16: ", segments[1].display())), "{}", verified.stdout);
+    site.receiver.set(200);
+    let daemon = site.start();
+    until("the rest is received", || (site.receiver.lines().len() as u64 >= sent - lost).then_some(()));
+    until("nothing waits", || {
+        get(&daemon, "/metrics").1.contains("tributary_spool_events{sink=\"backend\"} 0\n").then_some(())
+    });
+    assert_eq!(get(&daemon, "/readyz"), (200, "ready\n".to_owned()));
+    let ended = stop(daemon);
+    let written = sent - lost;
+    ended.line(&format!("sink backend: 0 events + {sent} resumed = {written} written + 0 shed + {lost} failed"));
+    ended.line("cursor is damaged or of a newer tributary");
+    assert!(site.spool().join("aside/cursor").exists());
+    assert_eq!(site.receiver.lines().len() as u64, written);
+}
+
+#[test]
+fn a_daemon_whose_destination_is_away_is_ready_and_says_what_waits() {
+    let site = Site::new("min_free_bytes = \"0B\"");
+    let daemon = site.start();
+    assert_eq!(get(&daemon, "/readyz"), (200, "ready\n".to_owned()));
+    let sent = upload(&daemon, 50, 5);
+    let (status, text) =
+        until("an attempt has failed", || Some(get(&daemon, "/readyz")).filter(|(_, text)| text.contains("503")));
+    assert_eq!(status, 200);
+    let line = text.lines().nth(1).unwrap();
+    let start = format!("sink backend: its destination is away: {sent} events in ");
+    assert!(line.starts_with(&start) && line.ends_with("; last error: 503 in the move"), "{text}");
+    let metrics = get(&daemon, "/metrics").1;
+    let value = |series: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix("{sink=\"backend\"} "));
+        line.unwrap_or_else(|| panic!("no {series} in\n{metrics}")).parse::<f64>().unwrap()
+    };
+    assert_eq!(value("tributary_spool_events"), sent as f64);
+    assert!(value("tributary_spool_requests") > 0.0 && value("tributary_spool_bytes") > 100.0);
+    assert!(value("tributary_retries_total") > 0.0 && value("tributary_spool_oldest_seconds") < 3600.0);
+    assert_eq!(value("tributary_refused_requests_total"), 0.0);
+    assert!(value("tributary_request_seconds_count") >= value("tributary_retries_total"));
+    assert!(metrics.contains("tributary_request_seconds_bucket{le=\"+Inf\",sink=\"backend\"}"), "{metrics}");
+    site.receiver.set(400);
+    until("all are refused", || {
+        get(&daemon, "/metrics").1.contains("tributary_spool_events{sink=\"backend\"} 0\n").then_some(())
+    });
+    assert!(!get(&daemon, "/metrics").1.contains("tributary_refused_requests_total{sink=\"backend\"} 0\n"));
+    stop(daemon);
+    let shown = run(&["spool", "show", "--refused", "--config", &site.config()]);
+    assert!(shown.stdout.contains(": 400 in the move"), "{}", shown.stdout);
+}
+
+#[test]
+fn a_daemon_whose_spool_is_full_is_not_ready_and_says_why() {
+    let site = Site::new("min_free_bytes = \"1048576GiB\"");
+    let daemon = site.start();
+    // A machine sends again after each 503; it gives up when it is killed.
+    let address = daemon.address("desktops").to_string();
+    let machine = Binary::start(tributary(&["simulate", "endless", "--to", &address, "--count", "5"]));
+    let (_, text) = until("the spool is full", || Some(get(&daemon, "/readyz")).filter(|(status, _)| *status == 503));
+    let start = "sink backend cannot write, and its listeners wait: the spool is full: its file system has ";
+    assert!(text.starts_with(start) && text.contains("min_free_bytes = "), "{text}");
+    drop(machine);
+}
+
+#[test]
+fn a_spool_that_cannot_be_opened_is_named_and_the_daemon_runs() {
+    let site = Site::new("min_free_bytes = \"0B\"");
+    std::fs::create_dir(site.directory.path().join("spool")).unwrap();
+    std::fs::write(site.spool(), "a file of somebody").unwrap();
+    let daemon = site.start();
+    let line = daemon.until_stderr("cannot open the spool");
+    assert!(line.contains("it is a file, and must be a directory"), "{line}");
+    assert_eq!(std::fs::read(site.spool()).unwrap(), b"a file of somebody");
+    // As soon as it can be opened, it is used.
+    std::fs::remove_file(site.spool()).unwrap();
+    assert!(upload(&daemon, 5, 6) > 0);
+    assert_eq!(stop(daemon).code, Some(0));
+}

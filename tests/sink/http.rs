@@ -1,0 +1,286 @@
+//! The HTTP sink against a real server on loopback that refuses, fails, disappears or asks for a pause, with and without a
+//! spool.
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tributary::pipeline::accounting::{SinkCounters, SinkTotals};
+use tributary::pipeline::options::QueueOptions;
+use tributary::pipeline::{DeliveryOutcome, RequestedLevel, Sender, Sinks, Workers};
+use tributary::sink::AckLevel;
+use tributary::sink::http::{Compression, Http, Options, SpoolOptions, WhenFull};
+
+use crate::live::{until, within};
+use crate::sink_file_support::{batch_of, names, names_in, now};
+
+/// A server on a thread of its own. It answers with `status` until that is changed.
+#[derive(Clone)]
+struct Receiver {
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    status: u16,
+    /// Further headers of each response.
+    headers: String,
+    received: Vec<Received>,
+    /// How often each id was received, whatever the answer was.
+    attempts: HashMap<String, u32>,
+}
+
+struct Received {
+    head: HashMap<String, String>,
+    lines: Vec<u8>,
+}
+
+impl Receiver {
+    fn start(status: u16) -> Receiver {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let receiver = Receiver { address, state: Arc::default() };
+        receiver.state().status = status;
+        let serving = receiver.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let serving = serving.clone();
+                std::thread::spawn(move || serving.serve(stream.unwrap()));
+            }
+        });
+        receiver
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    fn serve(&self, mut stream: TcpStream) -> Option<()> {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        loop {
+            let mut head = HashMap::new();
+            loop {
+                let mut line = String::new();
+                reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+                match line.trim_end().split_once(": ") {
+                    Some((name, value)) => drop(head.insert(name.to_lowercase(), value.to_owned())),
+                    None if line == "\r\n" => break,
+                    None => drop(head.insert("request".into(), line.trim_end().to_owned())),
+                }
+            }
+            let mut body = vec![0; head["content-length"].parse().unwrap()];
+            reader.read_exact(&mut body).ok()?;
+            let mut lines = Vec::new();
+            match head.get("content-encoding").map(String::as_str) {
+                None => lines = body,
+                Some("gzip") => drop(flate2::read::GzDecoder::new(&body[..]).read_to_end(&mut lines).unwrap()),
+                Some("zstd") => lines = zstd::stream::decode_all(&body[..]).unwrap(),
+                Some(other) => panic!("{other}"),
+            }
+            let mut state = self.state();
+            *state.attempts.entry(head["idempotency-key"].clone()).or_default() += 1;
+            let (status, headers) = (state.status, state.headers.clone());
+            if status == 200 {
+                state.received.push(Received { head, lines });
+            }
+            drop(state);
+            write!(stream, "HTTP/1.1 {status} x\r\n{headers}Content-Length: 4\r\n\r\nwhy\n").ok()?;
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.state().received.iter().flat_map(|request| names_in(&request.lines)).collect()
+    }
+}
+
+/// An HTTP sink with its queue, on a thread of its own, as the daemon runs it.
+struct Sending {
+    sender: Sender,
+    workers: Workers,
+    counters: Arc<SinkCounters>,
+}
+
+impl Sending {
+    fn start(options: Options) -> Sending {
+        let mut sinks = Sinks::new(CancellationToken::new());
+        sinks.add("remote", QueueOptions::default(), move || Ok(Http::new("remote", options.clone())));
+        let counters = sinks.counters()[0].clone();
+        let (sender, workers) = sinks.start();
+        Sending { sender, workers, counters }
+    }
+
+    async fn deliver(&self, names: &[String]) -> DeliveryOutcome {
+        within("the batch is delivered", self.sender.deliver(batch_of(names, "web", now()))).await
+    }
+
+    /// Stops like a daemon.
+    async fn finish(mut self) -> SinkTotals {
+        drop(self.sender);
+        within("the sink ends", self.workers.drained()).await;
+        let totals = self.counters.totals();
+        assert_eq!(totals.in_flight(), 0, "{totals:?}");
+        totals
+    }
+
+    /// Stops like a daemon whose grace period is over.
+    async fn abort(mut self) -> SinkTotals {
+        within("the sink ends", self.workers.abort()).await;
+        drop(self.sender);
+        self.counters.totals()
+    }
+}
+
+fn options(address: SocketAddr) -> Options {
+    let endpoint = format!("http://{address}/events").parse().unwrap();
+    let millisecond = Duration::from_millis(1);
+    Options { retry_min: millisecond, retry_max: millisecond * 20, ..Options::to(endpoint) }
+}
+
+fn spooled(address: SocketAddr, dir: &Path) -> Options {
+    let spool = SpoolOptions { dir: dir.to_owned(), max_bytes: 1 << 20, when_full: WhenFull::Block, min_free_bytes: 0 };
+    Options { spool: Some(spool), ..options(address) }
+}
+
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir.join("remote")).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.extension().is_some_and(|extension| extension == "spool")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_arrive_as_json_lines_in_each_compression_and_are_written_when_the_server_has_answered() {
+    for compression in Compression::ALL {
+        let receiver = Receiver::start(200);
+        let headers = vec!["X-Scope-OrgID: shop".to_owned()];
+        let sending = Sending::start(Options { compression, headers, batch_bytes: 4096, ..options(receiver.address) });
+        let sent = names(0..500, 60);
+        for chunk in sent.chunks(50) {
+            assert_eq!(sending.deliver(chunk).await, DeliveryOutcome::Written);
+        }
+        let totals = sending.finish().await;
+        assert_eq!((totals.events, totals.written), (500, 500));
+        let mut received = receiver.names();
+        received.sort();
+        let mut expected = sent;
+        expected.sort();
+        assert_eq!(received, expected, "{compression:?}");
+        let state = receiver.state();
+        for request in &state.received {
+            assert_eq!(request.head["request"], "POST /events HTTP/1.1");
+            assert_eq!(request.head["content-type"], "application/x-ndjson");
+            assert_eq!(request.head["x-scope-orgid"], "shop");
+            assert!(compression != Compression::None || request.lines.len() < 3 * 4096);
+        }
+        assert!(state.received.len() > 10 && state.attempts.values().all(|attempts| *attempts == 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_spool_an_agent_is_answered_only_after_the_server_and_a_stop_counts_the_rest_as_failed() {
+    let receiver = Receiver::start(503);
+    let sending = Sending::start(options(receiver.address));
+    let sender = sending.sender.clone();
+    let first = tokio::spawn(async move { sender.deliver(batch_of(&names(0..3, 5), "web", now())).await });
+    until("the sink retries", || sending.counters.totals().is_retrying.then_some(())).await;
+    assert!(!first.is_finished());
+    receiver.state().status = 200;
+    assert_eq!(within("the batch is delivered", first).await.unwrap(), DeliveryOutcome::Written);
+    assert_eq!(receiver.names(), names(0..3, 5));
+    assert!(receiver.state().attempts.values().all(|attempts| *attempts > 1), "repeated with the same id");
+    receiver.state().status = 503;
+    let sender = sending.sender.clone();
+    let second = tokio::spawn(async move { sender.deliver(batch_of(&names(3..7, 5), "web", now())).await });
+    until("the second is being sent", || (receiver.state().attempts.len() > 1).then_some(())).await;
+    let totals = sending.abort().await;
+    assert_eq!(within("the batch has an outcome", second).await.unwrap(), DeliveryOutcome::Failed);
+    assert_eq!((totals.events, totals.written, totals.failed, totals.waiting), (7, 3, 4, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_while_the_server_is_away_keeps_the_spool_and_the_next_start_sends_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(503);
+    let sent = names(0..400, 30);
+    for chunk in sent.chunks(200) {
+        let sending = Sending::start(spooled(receiver.address, directory.path()));
+        for part in chunk.chunks(20) {
+            assert_eq!(sending.deliver(part).await, DeliveryOutcome::Written, "it is on the disk");
+        }
+        let totals = sending.finish().await;
+        assert_eq!((totals.events, totals.written, totals.failed), (200, 0, 0));
+        assert_eq!(totals.waiting, 200 + totals.resumed);
+    }
+    receiver.state().status = 200;
+    let sending = Sending::start(spooled(receiver.address, directory.path()));
+    until("everything is sent", || (sending.counters.totals().written == 400).then_some(())).await;
+    let totals = sending.finish().await;
+    assert_eq!((totals.events, totals.resumed, totals.waiting), (0, 400, 0));
+    let mut received = receiver.names();
+    received.sort();
+    let mut expected = sent;
+    expected.sort();
+    assert_eq!(received, expected, "each once");
+    let sending = Sending::start(spooled(receiver.address, directory.path()));
+    let totals = sending.finish().await;
+    assert_eq!((totals.resumed, receiver.names().len()), (0, 400), "nothing is sent twice");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_spool_does_not_keep_the_sink_from_starting_and_its_loss_is_counted_exactly() {
+    let directory = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(503);
+    let sending = Sending::start(spooled(receiver.address, directory.path()));
+    for number in 0..10 {
+        assert_eq!(sending.deliver(&names(number * 5..number * 5 + 5, 5)).await, DeliveryOutcome::Written);
+    }
+    sending.finish().await;
+    let path = segments(directory.path()).pop().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    receiver.state().status = 200;
+    let sending = Sending::start(spooled(receiver.address, directory.path()));
+    until("everything is settled", || (sending.counters.totals().waiting == 0).then_some(())).await;
+    until("the rest is sent", || (sending.counters.totals().written == 45).then_some(())).await;
+    let totals = sending.finish().await;
+    assert_eq!((totals.resumed, totals.written, totals.failed), (50, 45, 5));
+    assert_eq!(receiver.names().len(), 45);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_request_is_kept_with_its_reason_and_blocks_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(400);
+    let sending = Sending::start(spooled(receiver.address, directory.path()));
+    assert_eq!(sending.deliver(&names(0..3, 5)).await, DeliveryOutcome::Written);
+    until("it is refused", || (sending.counters.totals().failed == 3).then_some(())).await;
+    receiver.state().status = 200;
+    assert_eq!(sending.deliver(&names(3..5, 5)).await, DeliveryOutcome::Written);
+    until("the next is sent", || (sending.counters.totals().written == 2).then_some(())).await;
+    assert_eq!(sending.finish().await.in_flight(), 0);
+    let mut refused = std::fs::read_dir(directory.path().join("remote/refused")).unwrap();
+    let kept = std::fs::read_to_string(refused.next().unwrap().unwrap().path()).unwrap();
+    let (reason, lines) = kept.split_once('\n').unwrap();
+    assert!(reason.contains("\"events\":3") && reason.contains("400 why"), "{reason}");
+    assert_eq!(names_in(lines.as_bytes()), names(0..3, 5));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_spool_a_durable_delivery_is_complete_when_the_request_is_synced_and_the_server_is_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let receiver = Receiver::start(503);
+    let sending = Sending::start(spooled(receiver.address, directory.path()));
+    let durable = sending.sender.clone().with_level(RequestedLevel::new(AckLevel::Durable));
+    for number in 0..3 {
+        let batch = batch_of(&names(number..number + 1, 5), "web", now());
+        assert_eq!(within("the batch is delivered", durable.deliver(batch)).await, DeliveryOutcome::Written);
+    }
+    drop(durable);
+    let totals = sending.finish().await;
+    assert_eq!((totals.events, totals.waiting, totals.failed), (3, 3, 0));
+}

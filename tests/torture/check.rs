@@ -1,0 +1,109 @@
+//! What is at the destinations, compared with what was acknowledged.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::agents::{self, Acknowledged, EVENTS, mark};
+use super::receiver::Receiver;
+use super::site::Site;
+
+/// What files have: how often each mark is there.
+#[derive(Default)]
+pub(crate) struct Files {
+    pub(crate) marks: BTreeMap<String, u64>,
+    pub(crate) torn: Vec<String>,
+}
+
+/// The marks in event lines.
+pub(crate) fn marks(lines: &str) -> impl Iterator<Item = &str> {
+    lines.lines().filter_map(mark_of)
+}
+
+fn mark_of(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once("\"os.version\":\"")?;
+    rest.split('"').next().filter(|mark| mark.starts_with("n-"))
+}
+
+/// Reads all event files of a site.
+pub(crate) fn files(site: &Site) -> Files {
+    let mut files = Files::default();
+    let mut directories = vec![site.directory.join("events")];
+    while let Some(directory) = directories.pop() {
+        let Ok(entries) = fs::read_dir(&directory) else { continue };
+        for path in entries.map(|entry| entry.unwrap().path()) {
+            if path.is_dir() { directories.push(path) } else { files.read(&path) }
+        }
+    }
+    files
+}
+
+impl Files {
+    fn read(&mut self, path: &Path) {
+        let text = String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
+        for line in text.split_inclusive('\n') {
+            let is_whole = line.ends_with('\n') && serde_json::from_str::<serde::de::IgnoredAny>(line).is_ok();
+            if !is_whole {
+                self.torn.push(format!("{}: {line:.200}", path.display()));
+            } else if let Some(mark) = mark_of(line) {
+                *self.marks.entry(mark.to_owned()).or_default() += 1;
+            }
+        }
+    }
+}
+
+/// The result of a comparison.
+#[derive(Default)]
+pub(crate) struct Verdict {
+    pub(crate) acknowledged: u64,
+    /// Acknowledged events that are missing, each with where.
+    pub(crate) missing: Vec<String>,
+    /// Events that are more than once in the files, or at the receiver.
+    pub(crate) repeated: (u64, u64),
+    pub(crate) torn: Vec<String>,
+    /// Registered agents that are not known any more.
+    pub(crate) forgotten: Vec<String>,
+}
+
+/// Compares what was acknowledged up to `position` with files and receiver. What the receiver has got after `position` and
+/// before `again` does not count: it happened in the future that the loss of power has removed.
+pub(crate) fn compare(site: &Site, acknowledged: &Acknowledged, receiver: &Receiver, position: u64) -> Verdict {
+    let files = files(site);
+    let state = receiver.state();
+    let mut verdict = Verdict { torn: files.torn, ..Verdict::default() };
+    for (request, _) in acknowledged.requests.iter().filter(|(_, at)| **at <= position) {
+        verdict.acknowledged += 1;
+        for event in 0..EVENTS {
+            let mark = mark(*request, event);
+            if !files.marks.contains_key(&mark) {
+                verdict.missing.push(format!("{mark} in files"));
+            }
+            if state.received.get(&mark).is_none_or(|(at, _)| *at > position) {
+                verdict.missing.push(format!("{mark} at the receiver"));
+            }
+        }
+    }
+    let more = |times: u64| times.saturating_sub(1);
+    verdict.repeated.0 = files.marks.values().map(|times| more(*times)).sum();
+    verdict.repeated.1 = state.received.values().map(|(_, times)| more(*times)).sum();
+    verdict
+}
+
+/// Whether all agents that were registered up to `position` can open a session.
+pub(crate) fn forgotten(site: &Site, acknowledged: &Acknowledged, position: u64) -> Vec<String> {
+    let Some(mut connection) = agents::connect(site.zico) else { return vec!["no connection".to_owned()] };
+    let registered = acknowledged.registrations.iter().filter(|(.., at)| *at <= position);
+    let fails = |(id, key, _): &&(String, String, u64)| {
+        !matches!(agents::ask(&mut connection, &agents::opening(id, key)), Some((200..300, _)))
+    };
+    registered.filter(fails).map(|(id, ..)| id.clone()).collect()
+}
+
+/// Marks of acknowledged requests that the receiver does not have.
+pub(crate) fn is_drained(acknowledged: &Acknowledged, receiver: &Receiver, position: u64) -> bool {
+    let state = receiver.state();
+    let requests = acknowledged.requests.iter().filter(|(_, at)| **at <= position);
+    requests
+        .flat_map(|(request, _)| (0..EVENTS).map(|event| mark(*request, event)))
+        .all(|mark| state.received.get(&mark).is_some_and(|(at, _)| *at <= position))
+}

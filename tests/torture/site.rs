@@ -1,0 +1,144 @@
+//! A directory with a daemon that can be started in it again and again.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a step may take before it has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A directory, and the addresses of its daemon.
+pub(crate) struct Site {
+    pub(crate) directory: PathBuf,
+    pub(crate) endless: SocketAddr,
+    pub(crate) zico: SocketAddr,
+}
+
+/// A daemon that runs. Killed when dropped.
+pub(crate) struct Daemon(Child);
+
+/// A port of loopback that is free.
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+impl Site {
+    /// Prepares a directory: its daemon writes files and sends to `receiver` through a spool.
+    pub(crate) fn new(directory: &Path, receiver: SocketAddr, acknowledge: &str) -> Site {
+        let site = Site { directory: directory.to_owned(), endless: free_address(), zico: free_address() };
+        let Site { endless, zico, .. } = &site;
+        let toml = format!(
+            r#"
+[limits]
+shutdown_grace = "30s"
+
+[admin]
+listen = ""
+
+[listeners.desktops]
+protocol = "endless"
+listen = "{endless}"
+acknowledge = "{acknowledge}"
+delivery_timeout = "5s"
+max_connections_per_address = 100
+
+[listeners.zorka]
+protocol = "zico"
+listen = "{zico}"
+acknowledge = "{acknowledge}"
+state_dir = "state"
+max_agents = 1000000
+max_agents_per_address = 1000000
+
+[sinks.files]
+type = "file"
+path = "events/%Y-%m-%d/{{listener}}.ndjson"
+rotate_bytes = "64KiB"
+keep_files = 0
+
+[sinks.remote]
+type = "http"
+endpoint = "http://{receiver}/"
+batch_bytes = "8KiB"
+retry_min = "10ms"
+retry_max = "200ms"
+request_timeout = "2s"
+spool.dir = "spool"
+spool.min_free_bytes = "1MiB"
+"#
+        );
+        fs::create_dir_all(directory).unwrap();
+        fs::write(directory.join("tributary.toml"), toml).unwrap();
+        site
+    }
+
+    /// Starts the daemon with these variables in its environment, and waits until it accepts connections.
+    ///
+    /// # Errors
+    /// What it has written to stderr, if it has ended instead.
+    pub(crate) fn start(&self, environment: &[(&str, String)]) -> Result<Daemon, String> {
+        let log = fs::File::create(self.directory.with_extension("log")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tributary"));
+        command.args(["run", "--config", "tributary.toml"]).current_dir(&self.directory);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        let mut daemon = Daemon(command.spawn().unwrap());
+        let begin = Instant::now();
+        while TcpStream::connect(self.endless).is_err() || TcpStream::connect(self.zico).is_err() {
+            if let Some(status) = daemon.0.try_wait().unwrap() {
+                return Err(format!("the daemon ended with {status}: {}", self.log()));
+            }
+            assert!(begin.elapsed() < PATIENCE, "the daemon does not start: {}", self.log());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(daemon)
+    }
+
+    pub(crate) fn log(&self) -> String {
+        let mut log = Vec::new();
+        if let Ok(mut file) = fs::File::open(self.directory.with_extension("log")) {
+            let _ = file.read_to_end(&mut log);
+        }
+        String::from_utf8_lossy(&log).into_owned()
+    }
+}
+
+impl Daemon {
+    /// `kill -9`.
+    pub(crate) fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Stops it with SIGTERM. Returns its exit code.
+    pub(crate) fn stop(mut self) -> Option<i32> {
+        if let Some(status) = self.0.try_wait().unwrap() {
+            return status.code();
+        }
+        let id = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(begin.elapsed() < PATIENCE, "the daemon does not stop");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Whether it runs.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
