@@ -227,7 +227,7 @@ fn list(places: &[Place], format: OutputFormat) -> Result<(), Failure> {
         }
         notes(&snapshot, used_by).iter().for_each(|note| say(format_args!("sink {}: {note}", place.sink)));
         let used = match used_by {
-            UsedBy::Nobody => "nobody".to_owned(),
+            UsedBy::Unused => "no process".to_owned(),
             UsedBy::Process(0) => "a daemon".to_owned(),
             UsedBy::Process(pid) => format!("process {pid}"),
             UsedBy::Unknown => "unknown".to_owned(),
@@ -258,7 +258,7 @@ fn notes(snapshot: &Snapshot, used_by: UsedBy) -> Vec<String> {
 
 fn process(used_by: UsedBy) -> Value {
     match used_by {
-        UsedBy::Nobody => Value::Null,
+        UsedBy::Unused => Value::Null,
         UsedBy::Process(pid) => json!(pid),
         UsedBy::Unknown => json!("unknown"),
     }

@@ -153,7 +153,7 @@ pub fn is_spool(directory: &Path) -> bool {
 
 /// Finds the process that has the lock of a spool, without touching the lock.
 pub fn used_by(directory: &Path) -> UsedBy {
-    let Ok(lock) = fs::metadata(directory.join("lock")) else { return UsedBy::Nobody };
+    let Ok(lock) = fs::metadata(directory.join("lock")) else { return UsedBy::Unused };
     let Ok(locks) = fs::read_to_string("/proc/locks") else { return UsedBy::Unknown };
     // `1: FLOCK  ADVISORY  WRITE 1234 08:01:131 0 EOF`: process, device and inode. The device of some file systems is
     // another one here than in `stat`, so it is not compared.
@@ -162,7 +162,7 @@ pub fn used_by(directory: &Path) -> UsedBy {
         let inode = fields.get(5)?.rsplit(':').next()?.parse::<u64>().ok()?;
         (fields.get(1) == Some(&"FLOCK") && inode == lock.ino()).then(|| fields.get(4)?.parse().ok())?
     };
-    locks.lines().find_map(owner).map_or(UsedBy::Nobody, UsedBy::Process)
+    locks.lines().find_map(owner).map_or(UsedBy::Unused, UsedBy::Process)
 }
 
 /// Files in a directory of a spool that are no segments.

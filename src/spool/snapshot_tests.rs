@@ -37,7 +37,7 @@ fn read_all(snapshot: &mut Snapshot) -> (Vec<u64>, Vec<(u64, u64)>) {
 fn a_snapshot_beside_a_daemon_has_what_waits_and_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     assert!(!is_spool(directory.path()));
-    assert_eq!(used_by(directory.path()), UsedBy::Nobody);
+    assert_eq!(used_by(directory.path()), UsedBy::Unused);
     let mut spool = open(directory.path());
     append(&mut spool, 1..=30);
     for number in 1..=12 {
@@ -55,7 +55,7 @@ fn a_snapshot_beside_a_daemon_has_what_waits_and_changes_nothing() {
     assert_eq!(read_all(&mut snapshot), ((13..=30).collect(), Vec::new()));
     assert_eq!(files(directory.path()), before);
     drop(spool);
-    assert_eq!(used_by(directory.path()), UsedBy::Nobody);
+    assert_eq!(used_by(directory.path()), UsedBy::Unused);
     assert_eq!(files(directory.path()), before);
 }
 

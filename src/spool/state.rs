@@ -18,8 +18,8 @@ pub struct Waiting {
 /// Which process uses a spool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UsedBy {
-    /// None.
-    Nobody,
+    /// No process.
+    Unused,
     /// The process with this id; 0 if it is in another container.
     Process(u32),
     /// The system does not tell.

@@ -272,11 +272,11 @@ fn a_daemon_whose_spool_is_full_is_not_ready_and_says_why() {
 fn a_spool_that_cannot_be_opened_is_named_and_the_daemon_runs() {
     let site = Site::new("min_free_bytes = \"0B\"");
     std::fs::create_dir(site.directory.path().join("spool")).unwrap();
-    std::fs::write(site.spool(), "a file of somebody").unwrap();
+    std::fs::write(site.spool(), "a file of another program").unwrap();
     let daemon = site.start();
     let line = daemon.until_stderr("cannot open the spool");
     assert!(line.contains("it is a file, and must be a directory"), "{line}");
-    assert_eq!(std::fs::read(site.spool()).unwrap(), b"a file of somebody");
+    assert_eq!(std::fs::read(site.spool()).unwrap(), b"a file of another program");
     // As soon as it can be opened, it is used.
     std::fs::remove_file(site.spool()).unwrap();
     assert!(upload(&daemon, 5, 6) > 0);

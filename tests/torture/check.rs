@@ -65,8 +65,8 @@ pub(crate) struct Verdict {
     pub(crate) forgotten: Vec<String>,
 }
 
-/// Compares what was acknowledged up to `position` with files and receiver. What the receiver has got after `position` and
-/// before `again` does not count: it happened in the future that the loss of power has removed.
+/// Compares what was acknowledged up to `position` with the files and the receiver. What the receiver has got after `position`
+/// does not count: the loss of power at `position` has removed it.
 pub(crate) fn compare(site: &Site, acknowledged: &Acknowledged, receiver: &Receiver, position: u64) -> Verdict {
     let files = files(site);
     let state = receiver.state();
@@ -89,7 +89,7 @@ pub(crate) fn compare(site: &Site, acknowledged: &Acknowledged, receiver: &Recei
     verdict
 }
 
-/// Whether all agents that were registered up to `position` can open a session.
+/// The agents that were registered up to `position` and cannot open a session.
 pub(crate) fn forgotten(site: &Site, acknowledged: &Acknowledged, position: u64) -> Vec<String> {
     let Some(mut connection) = agents::connect(site.zico) else { return vec!["no connection".to_owned()] };
     let registered = acknowledged.registrations.iter().filter(|(.., at)| *at <= position);
@@ -99,7 +99,7 @@ pub(crate) fn forgotten(site: &Site, acknowledged: &Acknowledged, position: u64)
     registered.filter(fails).map(|(id, ..)| id.clone()).collect()
 }
 
-/// Marks of acknowledged requests that the receiver does not have.
+/// Whether the receiver has the events of all requests that were acknowledged up to `position`.
 pub(crate) fn is_drained(acknowledged: &Acknowledged, receiver: &Receiver, position: u64) -> bool {
     let state = receiver.state();
     let requests = acknowledged.requests.iter().filter(|(_, at)| **at <= position);

@@ -174,7 +174,7 @@ pub(crate) fn faults(run: &Run) -> String {
         entries.iter().for_each(|entry| disk.apply(&entry.operation));
         let mut verdict = power_image(directory.path(), &disk, &acknowledged, &receiver, END - 1, &mut rng);
         images += 1;
-        // What a failed sync has lost of events that nobody acknowledged may be a hole in a file that is given up.
+        // What a failed sync has lost of events that were not acknowledged may be a hole in a file that is given up.
         holes += verdict.torn.drain(..).count();
         assert_good(&verdict, run, &format!("life {lives}, the disk after a loss of power"));
         let daemon = site.start(&[]).unwrap();

@@ -5,7 +5,7 @@
 //! in memory, to be written by a later `flush` or `tick`; other files are written meanwhile. A fault that no retry can
 //! remove (the path is a directory, a name is too long) drops the events of that file, and they count as failed.
 //!
-//! Files are synced every `fsync_interval`, and at once those with events that somebody waits for ([`Sink::sync`]): one sync
+//! Files are synced every `fsync_interval`, and at once those with events that a request waits for ([`Sink::sync`]): one sync
 //! of a file for all of them. The names of new files and directories are synced before anything is written to them. A file
 //! whose sync fails is given up: it is finished where its last good sync was, and what was written since is written again to
 //! a new one. Live files are never compressed, and a compressed file replaces its original when it is synced itself.

@@ -485,7 +485,7 @@ mod tests {
         let is_dirty = |output: &Output| output.live.as_ref().unwrap().is_dirty();
         assert_eq!(outputs.outputs.iter().map(is_dirty).collect::<Vec<_>>(), [false, true]);
         outputs.sync();
-        assert_eq!(faults::syncs() - before, 1, "nobody waits");
+        assert_eq!(faults::syncs() - before, 1, "no request waits");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 mod backoff;
 pub(crate) mod client;
 mod compression;
+mod outbox;
 mod spool_options;
 mod store;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use super::{Progress, RemoteStatus};
 use crate::event::Origin;
 use backoff::Backoff;
 pub use compression::Compression;
+pub(crate) use outbox::Outbox;
 pub use spool_options::SpoolOptions;
 pub(crate) use store::Store;
 pub use store::WhenFull;
@@ -141,19 +143,11 @@ impl Forwarder {
         Forwarder { shared, sending }
     }
 
-    /// Appends a request.
+    /// Appends a request. If `origin` is that of all its events, [`Forwarder::take_lost`] names it when they fail.
     ///
     /// # Errors
     /// The store has no room, or the system's error. Nothing was appended.
-    pub(crate) fn append(&self, payload: Bytes, events: u32) -> io::Result<()> {
-        self.append_from(payload, events, None)
-    }
-
-    /// The same for events of this origin, which [`Forwarder::take_lost`] names if they fail.
-    ///
-    /// # Errors
-    /// As for [`Forwarder::append`].
-    pub(crate) fn append_from(&self, payload: Bytes, events: u32, origin: Option<Arc<Origin>>) -> io::Result<()> {
+    pub(crate) fn append(&self, payload: Bytes, events: u32, origin: Option<Arc<Origin>>) -> io::Result<()> {
         let mut state = self.shared.state();
         let State { store, progress, origins, .. } = &mut *state;
         let before = store.last_number();

@@ -72,7 +72,7 @@ fn pace(max_in_flight: usize) -> Pace {
 
 fn append(forwarder: &Forwarder, requests: &[&[u8]]) {
     for request in requests {
-        forwarder.append(Bytes::copy_from_slice(request), request.len() as u32).unwrap();
+        forwarder.append(Bytes::copy_from_slice(request), request.len() as u32, None).unwrap();
     }
 }
 
@@ -159,7 +159,7 @@ async fn a_full_spool_waits_or_drops_the_oldest_or_the_newest() {
         let forwarder = Forwarder::start(spool(directory.path(), 1000, when_full), pace(1), peer.clone());
         let mut results = Vec::new();
         for number in 1..=30 {
-            results.push(forwarder.append(Bytes::copy_from_slice(&[number; 5]), 5).is_ok());
+            results.push(forwarder.append(Bytes::copy_from_slice(&[number; 5]), 5, None).is_ok());
         }
         let Progress { waiting, shed, .. } = forwarder.progress();
         let appended = results.iter().filter(|appended| **appended).count() as u64;

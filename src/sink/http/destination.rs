@@ -87,7 +87,7 @@ impl Destination for Server {
 /// What a response means.
 ///
 /// Only what says that this body can never be accepted is a refusal. Redirects, and the statuses of a wrong path or missing
-/// permission, are faults of a configuration, here or there: nothing is lost while somebody corrects it.
+/// permission, are faults of a configuration, here or there: nothing is lost while an operator corrects it.
 fn judge(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Answer {
     let why = format!("{} {}", status.as_u16(), shown(body).trim()).trim().to_owned();
     match status.as_u16() {

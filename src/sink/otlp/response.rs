@@ -65,7 +65,7 @@ pub(super) fn of_grpc(status: StatusCode, headers: &HeaderMap, trailers: Option<
 }
 
 /// An answer without a status of gRPC comes from a proxy, or from a server that does not speak gRPC. Where HTTP does not say
-/// more, nothing is lost while somebody corrects the endpoint.
+/// more, nothing is lost while an operator corrects the endpoint.
 fn without_grpc_status(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Meaning {
     let why = format!("{} without a gRPC status {}", status.as_u16(), shown(body).trim()).trim().to_owned();
     match status.as_u16() {

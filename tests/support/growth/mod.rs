@@ -5,7 +5,7 @@
 //!
 //! - Times (also CPU times) depend on the load of the machine and on its caches. Instruction counts do not: a limit close
 //!   to 2 separates linear work (2.0) from quadratic work (4.0) and never fails by chance.
-//! - A step counter inside the decoders counts only the loops that somebody has thought of. Instructions count every
+//! - A step counter inside the decoders counts only the loops that have a counter. Instructions count every
 //!   loop, those of the standard library and of hash tables included.
 //!
 //! A test runs itself again below callgrind, which collects only inside [`counted_work`] and writes one dump for each
