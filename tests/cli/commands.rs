@@ -85,6 +85,25 @@ fn check_reports_that_a_configuration_is_valid() {
 }
 
 #[test]
+fn check_says_for_how_long_files_keep_the_events_of_a_rate() {
+    let (_directory, path) = file(
+        "[listeners.a]\nprotocol = \"datadog\"\n[sinks.all]\ntype = \"file\"\npath = \"a.ndjson\"\n\
+         [sinks.some]\ntype = \"file\"\npath = \"b.ndjson\"\nkeep_bytes = \"1GiB\"\nkeep_time = \"7d\"\ncompression = \"zstd\"\n",
+    );
+    let ended = run(&["check", "--config", &path, "--rate", "1024/s", "--event-bytes", "1024"]);
+    let lines: Vec<_> = ended.stderr.lines().skip(1).collect();
+    let kept = "events are kept for 17m4s, about 1.0 GiB, before compression";
+    assert_eq!(lines, [
+        "sink all, at 1024 events/s of 1024 bytes for one series of files: everything is kept, about 84.4 GiB more each day"
+            .to_owned(),
+        format!("sink some, at 1024 events/s of 1024 bytes for one series of files: {kept}"),
+    ]);
+    let ended = run(&["check", "--config", &path, "--rate", "0/s"]);
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("write events per second, as 10000/s"), "{}", ended.stderr);
+}
+
+#[test]
 fn check_and_the_start_name_the_sinks_that_keep_acknowledgements_from_being_durable() {
     let note = "requests to d are acknowledged when events are written, not durable: sink `out` has type = \"discard\"";
     let (_directory, path) = file(
