@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
+use std::process::Command;
 
 use crate::live::binary::{Binary, run, tributary};
 use crate::live::{losses, timeless};
@@ -60,6 +61,25 @@ fn demo_in_text_has_no_json() {
     let ended = run(&["demo", "--for", "300ms", "--format", "text", "--protocol", "datadog"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stdout.contains(" span   ") && !ended.stdout.starts_with('{'), "{}", ended.stdout);
+}
+
+#[test]
+fn demo_on_a_terminal_prints_lines_that_fit_it_in_colours() {
+    let binary = env!("CARGO_BIN_EXE_tributary");
+    let shown = |environment: &str| {
+        let demo = format!("stty cols 100; {environment} {binary} demo --for 500ms --protocol datadog 2>/dev/null");
+        let output = Command::new("script").args(["-qec", &demo, "/dev/null"]).env_remove("NO_COLOR").output();
+        output.ok().map(|output| String::from_utf8(output.stdout).unwrap())
+    };
+    let Some(coloured) = shown("TERM=xterm") else {
+        println!("skipped: there is no `script` (util-linux), which makes a terminal");
+        return;
+    };
+    assert!(coloured.contains("\u{1b}[36mspan"), "{coloured}");
+    let plain = shown("NO_COLOR=1").unwrap();
+    let lines: Vec<_> = plain.lines().map(str::trim_end).collect();
+    assert!(lines.iter().any(|line| line.contains(" datadog  span   web.request ")), "{plain}");
+    assert!(lines.iter().all(|line| !line.contains('\u{1b}') && line.chars().count() <= 100), "{plain}");
 }
 
 #[test]
