@@ -64,10 +64,20 @@ async fn a_healthy_daemon_is_alive_and_ready_and_shows_its_counters() {
         let answer = get(server, path).await;
         assert_eq!((answer.status, answer.body.as_str()), (200, words));
     }
+    let admin = server.admin_address().unwrap().to_string();
+    let probe = tokio::task::spawn_blocking(move || run(&["health", "--admin", &admin])).await.unwrap();
+    assert_eq!((probe.code, probe.stdout.as_str()), (Some(0), "ready\n"));
     let before = get(server, "/metrics").await;
     assert_eq!(before.status, 200);
-    assert!(before.head.contains("content-type: application/openmetrics-text"), "{}", before.head);
-    assert!(before.body.ends_with("# EOF\n"));
+    assert!(before.head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{}", before.head);
+    let open_metrics =
+        ask(server.admin_address().unwrap(), "GET", "/metrics", "accept: application/openmetrics-text\r\n").await;
+    assert!(
+        open_metrics.head.contains("content-type: application/openmetrics-text; version=1.0.0"),
+        "{}",
+        open_metrics.head
+    );
+    assert!(open_metrics.body.ends_with("# EOF\n") && !before.body.contains("# EOF"));
     // Invalid bytes from many peers are counted, and no peer gets a series.
     for _ in 0..50 {
         connect(server).await.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();

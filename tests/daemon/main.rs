@@ -31,6 +31,7 @@ mod identity;
 mod memory;
 mod memory_flood;
 mod peers;
+mod prometheus;
 mod proxy;
 mod reload;
 mod reload_load;
