@@ -32,3 +32,4 @@ mod shutdown;
 mod simulated;
 mod simulated_agent;
 mod times;
+mod writers;
