@@ -49,6 +49,8 @@ pub(super) struct Runtime {
     pub(super) decoding: Handle,
     pub(super) sender: Sender,
     pub(super) clock: Clock,
+    /// `limits.shutdown_grace`.
+    pub(super) grace: Duration,
     pub(super) memory: Arc<MemoryBudget>,
     pub(super) directory: Directory,
     /// Every task that may hand over events.
@@ -325,7 +327,9 @@ impl Runtime {
             self.directory.add_quarantine(&config.name, quarantined);
         }
         let serving = match (config.protocol.clone(), listener) {
-            (ProtocolOptions::Bytefrog(options), Some(mut listener)) => {
+            (ProtocolOptions::Bytefrog(mut options), Some(mut listener)) => {
+                // Agents need time after `stop`, too.
+                options.stop_wait = options.stop_wait.min(self.grace / 2);
                 let sender = sender.with_max_wait(options.max_stall);
                 let mut hq = Hq::new(options, emit_definitions, memory);
                 if let Some(runs) = runs {
