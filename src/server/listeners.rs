@@ -266,8 +266,13 @@ impl ListenerHandle {
 
     /// Stops accepting and dialling, and lets its connections finish; [`Runtime::tasks`] waits for these. If `is_last`, no
     /// other listener takes over its socket: connections that wait to be accepted are refused, and counted so.
-    pub(super) async fn stopped(self, is_last: bool) {
+    pub(super) async fn stopped(mut self, is_last: bool) {
         self.stop.cancel();
+        if is_last && self.traced.is_some() {
+            // Its accept loop serves every connection that waits. An agent whose connection is reset aborts its program, so
+            // the socket ends with the loop, and not later with this handle.
+            self.socket = None;
+        }
         for task in self.tasks {
             // A listener that panicked has nothing left to stop.
             let _ = task.await;

@@ -54,7 +54,7 @@ impl Connection {
             input = &input[consumed..];
             numbers.append(&mut self.take());
         }
-        self.receive(b"");
+        let _ = self.receive(b"");
         numbers.append(&mut self.take());
         numbers
     }

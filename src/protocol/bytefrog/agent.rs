@@ -443,7 +443,9 @@ mod tests {
         assert!(!agent.check_health(4 * SECOND));
         assert!(agent.unconfirmed.is_some());
         // An agent that never confirms takes the next command that its mode allows, and the queued ones are void.
-        (0..CONFIRMATION_HEARTBEATS).for_each(|_| drop(agent.heartbeat(Mode::Initializing, 4 * SECOND)));
+        for _ in 0..CONFIRMATION_HEARTBEATS {
+            agent.heartbeat(Mode::Initializing, 4 * SECOND);
+        }
         assert!(!agent.check_health(4 * SECOND));
         assert!(agent.unconfirmed.is_none());
         agent.heartbeat(Mode::Paused, 4 * SECOND);

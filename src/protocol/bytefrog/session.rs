@@ -1,4 +1,4 @@
-//! One connection of an agent: a hello, which tells the kind of the connection, then messages until it ends.
+//! One connection of an agent: a hello, which shows the kind of the connection, then messages until it ends.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};

@@ -58,7 +58,7 @@ pub struct Options {
     /// opening a connection and its hello, and before it handles commands.
     pub pause: Duration,
     /// Whether the first error of a connection ends the thread that reports it (`ClassCircularityError`), as in some
-    /// runs of real agents. Then nothing tells the program's threads to write no more events. In other runs the trace
+    /// runs of real agents. Then the program's threads continue to write events. In other runs the trace
     /// ends, and what its buffers hold is lost.
     pub error_handling_fails: bool,
 }
