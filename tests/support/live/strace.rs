@@ -30,7 +30,12 @@ const KILLED_WITH_STRACE: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
 
 /// Whether strace is here and may trace; otherwise says that the test is skipped.
 pub fn is_available() -> bool {
-    let tried = Command::new("strace").args(["-e", "trace=none"]).args(KILLED_WITH_STRACE).arg("true").stderr(Stdio::null()).status();
+    let tried = Command::new("strace")
+        .args(["-e", "trace=none"])
+        .args(KILLED_WITH_STRACE)
+        .arg("true")
+        .stderr(Stdio::null())
+        .status();
     let is_available = tried.is_ok_and(|status| status.success());
     if !is_available {
         println!("skipped: strace or setpriv is not installed, or may not trace");
