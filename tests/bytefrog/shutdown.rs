@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::bytefrog_support::agent::{Agent as Puppet, Connection};
 use crate::bytefrog_support::configuration::CollectorMessage;
-use crate::bytefrog_support::{daemon, wire};
+use crate::bytefrog_support::{self, wire};
 use crate::live::{Daemon, Stopped, config, losses, within};
 use serde_json::Value;
 use tokio::task::{JoinHandle, JoinSet};
@@ -18,6 +18,12 @@ use tributary::simulate::{Agent, Amount, Plan, Sent, run};
 
 /// No time limit passes, however busy the machine is.
 const PATIENT: &str = "unresolved_wait = \"5m\"\nreorder_window = \"5m\"\nheartbeat_interval = \"100ms\"";
+
+/// A daemon whose grace period is longer than any test: no agent is cut off, however busy the machine is.
+async fn daemon(options: &str) -> Daemon {
+    let listener = bytefrog_support::listener(options);
+    Daemon::start(&format!("limits.shutdown_grace = \"10m\"\n{listener}")).await
+}
 
 /// An address that was free a moment ago.
 fn free_address() -> SocketAddr {
@@ -108,7 +114,7 @@ async fn a_daemon_that_stops_accepts_the_data_connections_of_agents_that_start()
 #[tokio::test]
 async fn an_agent_that_does_not_run_for_seconds_while_the_daemon_stops_is_waited_for() {
     let stops = |options: Options, is_early: bool| async move {
-        let options = Options { pause: Duration::from_millis(1500), ..options };
+        let options = Options { pause: Duration::from_millis(1200), ..options };
         let daemon = daemon(&format!("{PATIENT}\ndata_connections = 2")).await;
         let agent = traced(daemon.server.address().unwrap(), options);
         match is_early {
@@ -130,7 +136,7 @@ async fn an_agent_that_does_not_run_for_seconds_while_the_daemon_stops_is_waited
 #[tokio::test]
 async fn the_hello_of_an_agent_that_has_connected_before_the_daemon_stops_is_waited_for() {
     let daemon = daemon(PATIENT).await;
-    let options = Options { pause: Duration::from_millis(1500), ..Options::default() };
+    let options = Options { pause: Duration::from_millis(1200), ..Options::default() };
     let agent = traced(daemon.server.address().unwrap(), options);
     daemon.until_totals("it is accepted", |counters| counters.connections_open == 1).await;
     let stopped = daemon.stop().await;
