@@ -32,4 +32,3 @@ mod shutdown;
 mod simulated;
 mod simulated_agent;
 mod times;
-mod writers;
