@@ -15,6 +15,7 @@ use prometheus_client::registry::Registry;
 use crate::event::{Kind, Reason};
 use crate::histogram::DurationTotals;
 use crate::pipeline::accounting::{ListenerTotals, Totals};
+use crate::sink::file::FileTotals;
 use crate::sink::{AckLevel, RemoteState};
 
 use super::Subject;
@@ -27,6 +28,7 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 struct Reading {
     totals: Totals,
     remotes: Vec<(String, RemoteState, DurationTotals)>,
+    files: Vec<(String, FileTotals)>,
     memory: (u64, u64),
     taps: u64,
     process: Option<Process>,
@@ -45,6 +47,7 @@ fn body(subject: &Subject) -> Result<String, fmt::Error> {
     let reading = Reading {
         totals: subject.accounting.totals(),
         remotes: subject.accounting.remotes(),
+        files: subject.accounting.files(),
         memory: (subject.memory.used(), subject.memory.limit()),
         taps: subject.taps.count() as u64,
         process: Process::read(),
@@ -198,6 +201,7 @@ impl Collector for Reading {
         let help = "Whether a sink has shed events in the last 10 seconds";
         gauges(&mut encoder, "tributary_sink_shedding", help, shedding)?;
         remotes(&mut encoder, &self.remotes)?;
+        files(&mut encoder, &self.files)?;
         gauge(&mut encoder, "tributary_taps", "Open taps", self.taps)?;
         gauge(
             &mut encoder,
@@ -252,6 +256,19 @@ fn remotes(
         series.encode_histogram::<NoLabelSet>(times.sum_seconds(), times.count(), &times.buckets(), None)?;
     }
     Ok(())
+}
+
+/// The sinks that write files.
+fn files(encoder: &mut DescriptorEncoder<'_>, files: &[(String, FileTotals)]) -> Result<(), fmt::Error> {
+    let all = |value: fn(&FileTotals) -> u64| {
+        files.iter().map(move |(name, totals)| -> (Labels<1>, u64) { ([("sink", name.clone())], value(totals)) })
+    };
+    counters(encoder, "tributary_file_bytes", "Bytes written to files, before compression", all(|of| of.bytes))?;
+    counters(encoder, "tributary_files_finished", "Files finished by size, time or date", all(|of| of.finished))?;
+    let help = "Finished files removed, as keep_files, keep_bytes and keep_time say";
+    counters(encoder, "tributary_files_removed", help, all(|of| of.removed))?;
+    let help = "The size on the disk of the finished files removed";
+    counters(encoder, "tributary_files_removed_bytes", help, all(|of| of.removed_bytes))
 }
 
 fn counters<const N: usize>(

@@ -13,6 +13,7 @@ mod log;
 mod profile;
 mod quarantine;
 mod replay;
+mod retention;
 mod run;
 mod service;
 mod simulate;

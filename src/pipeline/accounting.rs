@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::event::{Batch, DataView, Kind, Reason};
 use crate::histogram::{DurationTotals, Durations};
 use crate::protocol::{Output, Protocol};
+use crate::sink::file::{FileStatus, FileTotals};
 use crate::sink::{AckLevel, Progress, RemoteState, RemoteStatus};
 
 use super::agent_registry::{Agent, AgentRegistry};
@@ -204,6 +205,8 @@ pub struct SinkCounters {
     is_dead: AtomicBool,
     /// Of a sink that sends requests over a network.
     remote: Mutex<Option<Arc<RemoteStatus>>>,
+    /// Of a sink that writes files.
+    files: Mutex<Option<Arc<FileStatus>>>,
 }
 
 impl SinkCounters {
@@ -225,6 +228,7 @@ impl SinkCounters {
             is_closed: AtomicBool::new(false),
             is_dead: AtomicBool::new(false),
             remote: Mutex::default(),
+            files: Mutex::default(),
         })
     }
 
@@ -285,6 +289,16 @@ impl SinkCounters {
     /// What it does, if it sends requests over a network.
     pub fn remote(&self) -> Option<Arc<RemoteStatus>> {
         self.remote.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_files(&self, files: Option<Arc<FileStatus>>) {
+        *self.files.lock().unwrap_or_else(PoisonError::into_inner) = files;
+    }
+
+    /// What it did, if it writes files.
+    fn files(&self) -> Option<FileTotals> {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.as_ref().map(|files| files.totals())
     }
 
     /// Counts a batch as queued until the guard is dropped.
@@ -384,6 +398,12 @@ impl Accounting {
             Some((sink.name().to_owned(), remote.state(), remote.attempts()))
         };
         sinks.iter().filter_map(state).collect()
+    }
+
+    /// The counters of each sink that writes files.
+    pub fn files(&self) -> Vec<(String, FileTotals)> {
+        let sinks = self.counters().sinks.clone();
+        sinks.iter().filter_map(|sink| Some((sink.name().to_owned(), sink.files()?))).collect()
     }
 
     /// How many connections are open, of all listeners.

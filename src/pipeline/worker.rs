@@ -291,6 +291,7 @@ async fn run<S: Sink>(
     context: &Arc<WorkerContext>,
 ) -> Option<Outcome> {
     let in_flight = Arc::<InFlightBatches>::default();
+    context.counters.sink.set_files(sink.files());
     let worker = Worker {
         queued_batches: queued_batches.clone(),
         in_flight: in_flight.clone(),

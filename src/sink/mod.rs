@@ -101,6 +101,11 @@ pub trait Sink: Send + 'static {
         None
     }
 
+    /// The counters of a sink that writes files.
+    fn files(&self) -> Option<Arc<file::FileStatus>> {
+        None
+    }
+
     /// The last call when the grace period is over before everything is written. The sink ends its output after a whole
     /// record if it can do so within a fraction of a second; after that it is dropped.
     fn give_up(&mut self) -> impl Future<Output = ()> + Send {
