@@ -326,7 +326,7 @@ fn the_log_has_colors_on_a_terminal_unless_they_are_unwanted() {
     let (_directory, path) =
         file(&format!("[listeners.a]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n[admin]\nlisten = \"\"\n"));
     let colors = |variables: &[(&str, &str)]| {
-        let mut script = std::process::Command::new("/usr/bin/script");
+        let mut script = Command::new("/usr/bin/script");
         let run = format!("{} run --config {path}", env!("CARGO_BIN_EXE_tributary"));
         script.args(["-qec", &run, "/dev/null"]).env_remove("NO_COLOR").env("TERM", "xterm");
         script.envs(variables.iter().copied());
