@@ -136,8 +136,8 @@ impl Health {
         down.or_else(|| self.hangs())
     }
 
-    /// What an operator of a daemon that is ready should know: the destinations that are away while their spools have room.
-    pub fn remarks(&self) -> Vec<String> {
+    /// Notes for the operator of a daemon that is ready: the destinations that are away while their spools have room.
+    pub fn notes(&self) -> Vec<String> {
         let remotes = self.accounting.remotes();
         let away = remotes.iter().filter(|(_, state, _)| state.is_spooled && state.events > 0 && state.fault.is_some());
         away.map(|(name, state, _)| format!("sink {name}: its destination is away: {state}")).collect()

@@ -261,8 +261,8 @@ impl Connection {
             (&Method::GET | &Method::HEAD, ["livez"]) => text(StatusCode::OK, "alive"),
             (&Method::GET | &Method::HEAD, ["readyz"]) => match self.subject.health.not_ready() {
                 None => {
-                    let remarks = self.subject.health.remarks();
-                    let lines: Vec<&str> = std::iter::once("ready").chain(remarks.iter().map(String::as_str)).collect();
+                    let notes = self.subject.health.notes();
+                    let lines: Vec<&str> = std::iter::once("ready").chain(notes.iter().map(String::as_str)).collect();
                     text(StatusCode::OK, &lines.join("\n"))
                 }
                 Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),

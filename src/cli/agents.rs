@@ -208,10 +208,10 @@ fn json_lines(listener: &str, known: &Known, lines: &mut Vec<u8>) {
             "sessions": agent.sessions, "counters": counters(&agent.counters),
         }));
     }
-    for stranger in &known.unregistered {
+    for unregistered in &known.unregistered {
         push(json!({
-            "listener": listener, "session": stranger.session, "address": stranger.address,
-            "first": time(stranger.first), "seen": time(stranger.seen), "counters": counters(&stranger.counters),
+            "listener": listener, "session": unregistered.session, "address": unregistered.address,
+            "first": time(unregistered.first), "seen": time(unregistered.seen), "counters": counters(&unregistered.counters),
         }));
     }
 }
@@ -223,17 +223,17 @@ fn counters(counters: &Counters) -> Value {
 
 /// A human-readable table.
 fn push_table(listener: &str, path: &Path, known: &Known, lines: &mut Vec<u8>) {
-    let (agents, strangers) = (known.agents.len() as u64, known.unregistered.len() as u64);
-    let (agents, strangers) = (counted(agents, "agent"), counted(strangers, "unregistered session"));
-    lines.extend_from_slice(format!("listener {listener}: {agents}, {strangers} ({})\n", path.display()).as_bytes());
+    let (agents, sessions) = (known.agents.len() as u64, known.unregistered.len() as u64);
+    let (agents, sessions) = (counted(agents, "agent"), counted(sessions, "unregistered session"));
+    lines.extend_from_slice(format!("listener {listener}: {agents}, {sessions} ({})\n", path.display()).as_bytes());
     let mut rows: Vec<Vec<String>> = Vec::new();
     for agent in &known.agents {
         let words = [&agent.name, &agent.app, &agent.env, &agent.uuid, &agent.address].map(|word| shown(word));
         rows.push(row(&words, agent.seen, &agent.sessions.to_string(), &agent.counters));
     }
-    for stranger in &known.unregistered {
-        let words = ["-", "-", "-", &stranger.session, &stranger.address].map(shown);
-        rows.push(row(&words, stranger.seen, "-", &stranger.counters));
+    for unregistered in &known.unregistered {
+        let words = ["-", "-", "-", &unregistered.session, &unregistered.address].map(shown);
+        rows.push(row(&words, unregistered.seen, "-", &unregistered.counters));
     }
     if rows.is_empty() {
         return;

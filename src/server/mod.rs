@@ -173,6 +173,7 @@ impl Server {
             decoding: decoding.clone(),
             sender,
             clock: Clock::start(),
+            grace: config.limits.shutdown_grace,
             memory,
             directory: Directory::default(),
             tasks: TaskTracker::new(),

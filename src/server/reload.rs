@@ -85,6 +85,7 @@ impl Server {
 
         let old = std::mem::replace(&mut self.config, config.clone());
         let grace = config.limits.shutdown_grace;
+        self.runtime.grace = grace;
         self.runtime.memory.set_limit(config.bounds().left_of(config.limits.memory_bytes));
         self.runtime.memory.set_address_limit(config.limits.memory_per_address);
         let without_threads = |limits: &Limits| Limits { threads: None, ..limits.clone() };

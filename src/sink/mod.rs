@@ -145,7 +145,7 @@ impl Unwritten {
     }
 }
 
-/// How safe events are when their sender is told that they were received.
+/// How safe events are when their sender gets the acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum AckLevel {
     /// The destination has them: the system has taken them for a file or a stream, or a remote peer has acknowledged them.

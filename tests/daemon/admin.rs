@@ -1,4 +1,4 @@
-//! The admin endpoint of a running daemon, over real sockets: its responses, who may use it, and its limits.
+//! The admin endpoint of a running daemon, over real sockets: its responses, its access control, and its limits.
 
 use std::collections::BTreeSet;
 use std::future::pending;

@@ -30,6 +30,7 @@ mod grace;
 mod identity;
 mod memory;
 mod memory_flood;
+mod orphans;
 mod peers;
 mod prometheus;
 mod proxy;
