@@ -5,6 +5,7 @@
 
 mod agents;
 mod connections;
+mod exposition;
 mod guard;
 mod metrics;
 pub mod options;
@@ -41,6 +42,7 @@ use crate::pipeline::tap::Taps;
 use crate::transport::tls::Tls;
 
 use connections::{Connections, Progress, Stage};
+use exposition::Exposition;
 pub(crate) use guard::COMMAND_HEADER;
 use guard::Guard;
 use options::AdminOptions;
@@ -265,7 +267,9 @@ impl Connection {
                 }
                 Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),
             },
-            (&Method::GET | &Method::HEAD, ["metrics"]) => metrics::respond(&self.subject),
+            (&Method::GET | &Method::HEAD, ["metrics"]) => {
+                metrics::respond(&self.subject, Exposition::wanted(request.headers()))
+            }
             (&Method::GET | &Method::HEAD, ["agents"]) => agents::list(&self.subject),
             (&Method::GET, ["tap"]) => {
                 let response = tap::open(&self.subject, request.uri().query().unwrap_or_default());

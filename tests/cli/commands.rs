@@ -379,8 +379,17 @@ fn a_simulation_without_a_collector_fails_and_names_the_address() {
 }
 
 #[test]
+fn a_probe_of_a_daemon_that_does_not_run_fails() {
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let ended = run(&["health", "--admin", &unused]);
+    assert_eq!((ended.code, &*ended.stdout), (Some(1), ""));
+    assert!(ended.last_words().contains(&unused), "{}", ended.stderr);
+}
+
+#[test]
 fn every_help_has_examples() {
-    let commands = ["run", "demo", "check", "decode", "simulate", "replay", "completions", "man"];
+    let commands =
+        ["run", "demo", "check", "decode", "simulate", "replay", "tap", "agents", "health", "completions", "man"];
     let help = run(&["--help"]);
     assert_eq!(help.code, Some(0));
     assert!(help.stdout.contains("Examples:\n  tributary demo"));

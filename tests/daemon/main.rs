@@ -32,6 +32,7 @@ mod memory;
 mod memory_flood;
 mod orphans;
 mod peers;
+mod prometheus;
 mod proxy;
 mod reload;
 mod reload_load;
