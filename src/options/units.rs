@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(error("10"), UnitError::NoUnit);
         assert_eq!(error("0"), UnitError::NoUnit);
         assert_eq!(error("1h30"), UnitError::NoUnit);
-        assert_eq!(error("2d"), UnitError::UnknownDurationUnit);
+        assert_eq!(error("2w"), UnitError::UnknownDurationUnit);
         assert_eq!(error("1.5s"), UnitError::UnknownDurationUnit);
         assert_eq!(error("30m1h"), UnitError::UnitsOutOfOrder);
         assert_eq!(error("1s1s"), UnitError::UnitsOutOfOrder);

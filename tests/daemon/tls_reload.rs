@@ -72,7 +72,7 @@ async fn clients_of_removed_authorities_are_refused() {
     let events = daemon.stop().await.events;
     let mut found = spans(&events);
     found.sort_unstable();
-    assert_eq!(found, [("still here", true), ("accepted", true)]);
+    assert_eq!(found, [("accepted", true), ("still here", true)]);
     assert_eq!(losses(&events).len(), 1);
 }
 
