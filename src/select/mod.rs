@@ -181,3 +181,6 @@ impl Ordinals {
         self.next
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -34,6 +34,7 @@ mod peers;
 mod proxy;
 mod reload;
 mod reload_load;
+mod rules;
 mod service;
 mod shed;
 mod spool;
