@@ -220,6 +220,11 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Whether it has no key.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_none_or(|table| table.is_empty())
+    }
+
     /// Accepts keys that no read has asked for. For a section of an unknown type.
     pub fn accept_other_keys(&mut self) {
         self.others_accepted = true;

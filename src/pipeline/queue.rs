@@ -191,13 +191,16 @@ impl SinkQueue {
         };
         let Choice { chosen, events, filtered } = rules.choose(batch, self.options.kinds);
         self.counters.sink.add_filtered(&filtered);
+        if events == 0 {
+            return None;
+        }
         let (least_bytes, part) = SPARSE;
-        let taken = match &chosen {
-            _ if events == 0 => return None,
-            Some(few) if events * part <= batch.len() as u64 && batch.memory_bytes() >= least_bytes => {
+        let is_sparse = events * part <= batch.len() as u64 && batch.memory_bytes() >= least_bytes;
+        let taken = match chosen {
+            Some(few) if is_sparse => {
                 TakenEvents { batch: Arc::new(batch.copy_of(|index| few.contains(index))), chosen: None }
             }
-            _ => TakenEvents { batch: batch.clone(), chosen },
+            chosen => TakenEvents { batch: batch.clone(), chosen },
         };
         Some((taken, events))
     }

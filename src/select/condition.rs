@@ -9,7 +9,7 @@ use super::number;
 
 /// A condition. A part that is `None` is true.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Condition {
+pub(super) struct Condition {
     /// The kinds that it can be true for: as configured, or those that have what it asks for.
     pub(super) kinds: Kinds,
     pub(super) name: Option<NameGlob>,

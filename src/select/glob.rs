@@ -7,7 +7,7 @@ const MAX_BYTES: usize = 256;
 
 /// A pattern. Matching takes time proportional to the text: a part between two `*` is searched once.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Glob {
+pub(super) struct Glob {
     source: String,
     /// The parts between `*`: at least one, and with one there is no `*`.
     parts: Vec<Part>,
@@ -31,7 +31,7 @@ impl Glob {
     ///
     /// # Errors
     /// What is wrong with it, and what to write instead.
-    pub fn parse(source: &str) -> Result<Glob, (String, String)> {
+    pub(super) fn parse(source: &str) -> Result<Glob, (String, String)> {
         let wrong = |message: &str, help: &str| Err((message.to_owned(), help.to_owned()));
         if source.is_empty() {
             return wrong("is empty", "write a name; `*` is any number of characters");
@@ -59,7 +59,7 @@ impl Glob {
     }
 
     /// Whether the whole text matches. Upper and lower case differ.
-    pub fn matches(&self, text: &str) -> bool {
+    pub(super) fn matches(&self, text: &str) -> bool {
         let [first, between @ .., last] = self.parts.as_slice() else {
             return self.parts.first().is_some_and(|only| only.length_at(text) == Some(text.len()));
         };

@@ -112,7 +112,7 @@ fn read_condition(section: &mut Section<'_>, listeners: &[&str]) -> Condition {
             condition.kinds = Kinds::from_iter([of]);
         }
     }
-    if condition.is_of_listeners_only() && condition.protocol.is_none() && condition.listener.is_none() {
+    if section.is_empty() {
         section.error_at_name("a condition without keys", Some("for every event write { name = \"*\" }".into()));
     }
     condition

@@ -6,7 +6,7 @@ use crate::event::{DataView, EventView, Kind, TraceId};
 
 /// Which share is kept, and what of.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Sample {
+pub(super) struct Sample {
     keep: f64,
     by: By,
     /// A random number of 64 bits at least this large is kept. 2^64 and more: none is.
@@ -15,7 +15,7 @@ pub struct Sample {
 
 /// What is kept or left out as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum By {
+pub(super) enum By {
     /// A trace: its spans and logs. Events that belong to none are kept.
     #[default]
     Trace,
@@ -30,7 +30,7 @@ impl By {
 
 impl Sample {
     /// Keeps this share: 0 to 1.
-    pub fn new(keep: f64, by: By) -> Sample {
+    pub(super) fn new(keep: f64, by: By) -> Sample {
         // Exact: a multiplication by a power of two.
         let threshold = ((1.0 - keep) * 18_446_744_073_709_551_616.0) as u128;
         Sample { keep, by, threshold }

@@ -48,7 +48,9 @@ fn the_books_of_a_daemon_with_rules_add_up_across_a_reload() {
         before + count
     };
     let first = send(0, "1");
-    write("where = [{ kind = \"span\" }]\nunless = [{ name = \"none\" }, { status = \"error\" }]\nsample = { keep = 0.5 }");
+    write(
+        "where = [{ kind = \"span\" }]\nunless = [{ name = \"none\" }, { status = \"error\" }]\nsample = { keep = 0.5 }",
+    );
     daemon.signal("HUP");
     daemon.until_stderr("sink some restarted");
     send(first, "2");

@@ -171,7 +171,8 @@ impl Hidden {
             Hidden::Double(number) => vec![number.to_string().into_bytes(), number.to_le_bytes().to_vec()],
             Hidden::Bytes(bytes) => {
                 // Six bytes are eight digits of base64, and a longer text of bytes contains them.
-                let digits = |bits: u8| b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[usize::from(bits)];
+                let digits =
+                    |bits: u8| b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"[usize::from(bits)];
                 let base64 = bytes.chunks(3).flat_map(|three| {
                     let all = u32::from_be_bytes([0, three[0], three[1], three[2]]);
                     [18, 12, 6, 0].map(|shift| digits((all >> shift & 63) as u8))
@@ -206,7 +207,16 @@ enum Place {
 
 fn place() -> impl Strategy<Value = Place> {
     use Place::*;
-    prop_oneof![Just(Own), Just(Named), Just(Shared), Just(Nested), Just(Body), Just(BodyMember), Just(Resource), Just(Identity)]
+    prop_oneof![
+        Just(Own),
+        Just(Named),
+        Just(Shared),
+        Just(Nested),
+        Just(Body),
+        Just(BodyMember),
+        Just(Resource),
+        Just(Identity)
+    ]
 }
 
 /// The keys of hidden values: the first is removed, the second hashed.
@@ -276,7 +286,8 @@ fn events(values: &[(Hidden, Place, usize)]) -> Batch {
             event.span(SpanData { trace_id, span_id, parent: None, end: None, duration_nanos: Some(1), status });
         }
         if let Hidden::Text(text) = hidden {
-            let loss = Loss { reason: Reason::Malformed, bytes: 1, events: None, detail: text, excerpt: text.as_bytes() };
+            let loss =
+                Loss { reason: Reason::Malformed, bytes: 1, events: None, detail: text, excerpt: text.as_bytes() };
             builder.loss(header(semconv::LOSS, offset as u64), loss);
         }
     }

@@ -50,8 +50,7 @@ fn events() -> Batch {
     builder.take()
 }
 
-const ALL: [&str; 8] =
-    ["bytefrog.heartbeat", "own.log", "slow", "fast", "open", "metric", "sample", "tributary.loss"];
+const ALL: [&str; 8] = ["bytefrog.heartbeat", "own.log", "slow", "fast", "open", "metric", "sample", "tributary.loss"];
 
 #[test]
 fn each_key_of_a_condition_chooses_what_it_says() {
@@ -120,9 +119,10 @@ fn any_condition_of_where_and_none_of_unless_must_be_true() {
     assert_eq!(taken(&rules, &batch), ["own.log", "open", "tributary.loss"]);
     let filtered = rules.choose(&batch, Kinds::ALL).filtered;
     assert_eq!(filtered, [(Rule::Where, 3), (Rule::Unless(2), 1), (Rule::Unless(3), 1)]);
-    assert_eq!(rules.filters().map(|rule| rule.to_string()).collect::<Vec<_>>(), [
-        "where", "unless.1", "unless.2", "unless.3"
-    ]);
+    assert_eq!(
+        rules.filters().map(|rule| rule.to_string()).collect::<Vec<_>>(),
+        ["where", "unless.1", "unless.2", "unless.3"]
+    );
 }
 
 #[test]

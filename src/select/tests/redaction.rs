@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{builder, header, read, rules};
 use crate::event::{
-    Batch, BatchBuilder, Identity, InternedRun, Link, Loss, Origin, Reason, Resource, ResourceValue, Severity, SpanData,
-    SpanId, Status, TraceContext, TraceId, Value, semconv,
+    Batch, BatchBuilder, Identity, InternedRun, Link, Loss, Origin, Reason, Resource, ResourceValue, Severity,
+    SpanData, SpanId, Status, TraceContext, TraceId, Value, semconv,
 };
 use crate::select::Rules;
 use crate::sink::encode::json::JsonEncoder;
@@ -68,7 +68,8 @@ fn logs() -> Batch {
 fn removed_keys_are_gone_from_attributes_runs_objects_bodies_and_resources() {
     let batch = logs();
     let before = lines(&batch);
-    let after = redacted(&rules("remove = ['cookie', '*password', 'resource:host.name', 'body.other.nothing']"), &batch);
+    let after =
+        redacted(&rules("remove = ['cookie', '*password', 'resource:host.name', 'body.other.nothing']"), &batch);
     for (before, after) in before.iter().zip(&after) {
         let mut expected = before.clone();
         expected["attributes"].as_object_mut().unwrap().shift_remove("cookie");

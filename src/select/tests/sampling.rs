@@ -2,8 +2,8 @@
 
 use super::{builder, header, rules, taken};
 use crate::event::{
-    Batch, BatchBuilder, Loss, MetricData, MetricType, Number, Reason, Severity, SpanData, SpanId, Status, TraceContext,
-    TraceId, semconv,
+    Batch, BatchBuilder, Loss, MetricData, MetricType, Number, Reason, Severity, SpanData, SpanId, Status,
+    TraceContext, TraceId, semconv,
 };
 use crate::select::{Rule, Rules};
 use crate::sink::{Kinds, Selection};
@@ -59,7 +59,10 @@ fn a_million_traces_are_kept_in_the_right_share_and_the_same_in_every_sink() {
             let chosen = kept(&one, &batch);
             assert_eq!(chosen, kept(&other, &batch));
             let larger = kept(&more, &batch);
-            assert!(chosen.iter().all(|index| larger.binary_search(index).is_ok()), "a larger share has all of a smaller");
+            assert!(
+                chosen.iter().all(|index| larger.binary_search(index).is_ok()),
+                "a larger share has all of a smaller"
+            );
             count += chosen.len() as u64;
         }
         let (expected, deviation) = (TRACES as f64 * keep, (TRACES as f64 * keep * (1.0 - keep)).sqrt());
