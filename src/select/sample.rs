@@ -61,8 +61,8 @@ impl fmt::Display for Sample {
         // Without the digits that the multiplication adds: 0.07 is 7 %.
         let percent = (self.keep * 1e10).round() / 1e8;
         match self.by {
-            By::Trace => write!(f, "{percent} % of the traces, and events that belong to none"),
-            By::Event => write!(f, "{percent} % of the events, and losses"),
+            By::Trace => write!(f, "{percent} % of the traces, events that belong to none"),
+            By::Event => write!(f, "{percent} % of the events, all losses"),
         }
     }
 }

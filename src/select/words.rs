@@ -22,7 +22,7 @@ impl Options {
         }
         if let Some(sample) = &self.sample {
             let always =
-                if self.takes.iter().any(|condition| condition.is_always) { ", and what is marked" } else { "" };
+                if self.takes.iter().any(|condition| condition.is_always) { ", and what `always` keeps" } else { "" };
             lines.push(format!("sink {sink} keeps {sample}{always} (sample)"));
         }
         if !self.remove.is_empty() {

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::time::Instant;
 
 use tributary::config::Config;
 
@@ -148,10 +147,8 @@ fn ten_thousand_conditions_are_one_error_and_take_no_more_than_linear_time() {
             "20005:10: `remove` has 10000 elements; at most 256 are allowed"
         ]
     );
-    let began = Instant::now();
+    // With the square of it, this would not end.
     assert_eq!(errors(&text(100_000)).len(), 3);
-    // A bound that even a busy machine keeps if the work is linear: with the square it would be hours.
-    assert!(began.elapsed().as_secs() < 60);
 }
 
 const RULES: &str = r#"
@@ -185,7 +182,7 @@ const WORDS: [&str; 12] = [
     "sink slow leaves out events named rbkit.object.* (unless.1)",
     "sink slow leaves out events that have http.route equal to \"/health\" (unless.2)",
     "sink slow leaves out events that have no a (unless.3)",
-    "sink slow keeps 7 % of the traces, and events that belong to none, and what is marked (sample)",
+    "sink slow keeps 7 % of the traces, events that belong to none, and what `always` keeps (sample)",
     "sink slow removes values with these keys: http.request.header.cookie, resource:host.name",
     "sink slow replaces values with these keys by 16 hex digits, with the key in /etc/tributary/key: \
      endless.machine.id, *.user.id",
