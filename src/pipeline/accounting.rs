@@ -279,7 +279,9 @@ impl SinkCounters {
     /// The sink has these rules: they are shown from now on.
     pub(super) fn has_rules(&self, rules: impl Iterator<Item = Rule>) {
         let mut filtered = self.filtered();
-        rules.for_each(|rule| drop(filtered.entry(rule).or_default()));
+        for rule in rules {
+            filtered.entry(rule).or_default();
+        }
     }
 
     fn filtered(&self) -> MutexGuard<'_, BTreeMap<Rule, u64>> {
@@ -334,13 +336,15 @@ impl SinkCounters {
 
     /// The current values.
     pub fn totals(&self) -> SinkTotals {
+        // Before the events, which are counted before it.
+        let filtered = self.filtered().iter().map(|(rule, events)| (*rule, *events)).collect();
         SinkTotals {
             name: self.name.to_string(),
             events: self.events.load(Relaxed),
             written: self.written.load(Relaxed),
             shed: self.shed.load(Relaxed),
             failed: self.failed.load(Relaxed),
-            filtered: self.filtered().iter().map(|(rule, events)| (*rule, *events)).collect(),
+            filtered,
             resumed: self.resumed.load(Relaxed),
             waiting: self.waiting.load(Relaxed),
             retries: self.retries.load(Relaxed),

@@ -51,7 +51,7 @@ impl Redaction {
         }
         Ok(Some(Redaction {
             remove: Keys::new(remove),
-            hash: Keys::new(hash.map_or(&[], |hash| &hash.attributes)),
+            hash: Keys::new(hash.map_or(&[][..], |hash| &hash.attributes[..])),
             hasher: hash.map(|hash| Hasher::read(&hash.key_file)).transpose()?,
             resources: Cache::default(),
             origins: Cache::default(),

@@ -162,7 +162,8 @@ impl Hidden {
 
     fn forms(&self) -> Vec<Vec<u8>> {
         match self {
-            Hidden::Text(text) => vec![text.as_bytes().to_vec()],
+            // What follows the letter may be escaped.
+            Hidden::Text(text) => vec![text.split('é').next().unwrap().as_bytes().to_vec()],
             Hidden::Whole(number) => {
                 let mut varint = Vec::new();
                 prost::encoding::encode_varint(*number, &mut varint);
@@ -234,16 +235,18 @@ fn resource_value(hidden: &Hidden) -> ResourceValue {
     }
 }
 
+fn attribute((hidden, _, key): &(Hidden, Place, usize)) -> (String, ResourceValue) {
+    (KEYS[*key].to_owned(), resource_value(hidden))
+}
+
 /// Events with these values in these places, and others that are shown.
 fn events(values: &[(Hidden, Place, usize)]) -> Batch {
     let at = |wanted: fn(&Place) -> bool| values.iter().filter(move |(_, place, _)| wanted(place));
-    let attributes = |of: &mut dyn Iterator<Item = &(Hidden, Place, usize)>| -> Vec<(String, ResourceValue)> {
-        of.map(|(hidden, _, key)| (KEYS[*key].to_owned(), resource_value(hidden))).collect()
-    };
-    let identity = Identity::new(attributes(&mut at(|place| matches!(place, Place::Identity)).take(1)), false);
+    let identity = at(|place| matches!(place, Place::Identity)).take(1).map(attribute).collect();
+    let identity = Identity::new(identity, false);
     let origin = Origin::new("zico", "shop".into(), "192.0.2.7:4".into(), 3).with_identity(Some(Arc::new(identity)));
     let mut builder = BatchBuilder::new(Arc::new(origin));
-    let mut resource = attributes(&mut at(|place| matches!(place, Place::Resource)));
+    let mut resource: Vec<_> = at(|place| matches!(place, Place::Resource)).map(attribute).collect();
     resource.push(("shown.name".to_owned(), "SHOWN-RESOURCE".into()));
     builder.set_resource(Arc::new(Resource::new(resource)));
     let mut memo = InternedRun::default();

@@ -1,7 +1,6 @@
 //! The attributes of one event: its own, and those that the sink adds.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::value::{push_attribute, push_bool_attribute, push_text_attribute, push_u64_attribute};
