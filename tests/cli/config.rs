@@ -310,7 +310,8 @@ fn the_effective_configuration_has_defaults_and_options_that_are_not_set() {
     assert!(effective.contains("\n# tls.cert is not set\n"));
     assert!(effective.contains("\nstring_cache.bytes = \"8MiB\"\n"));
     let sink = "\n\n[sinks.a]\ntype = \"discard\"\nbuffer_batches = 256\nbuffer_bytes = \"64KiB\"\nwhen_full = \"block\"\n\
-                on_failure = \"restart\"\nprotocols = []\nkinds = []\n";
+                on_failure = \"restart\"\nprotocols = []\nkinds = []\nwhere = []\nunless = []\n# sample.keep is not set\n\
+                # sample.by is not set\nremove = []\n# hash.attributes is not set\n# hash.key_file is not set\n";
     assert!(effective.ends_with(sink), "{effective}");
 }
 
