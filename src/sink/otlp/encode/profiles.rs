@@ -9,7 +9,9 @@ use hashbrown::HashMap;
 use super::attributes::peer;
 use super::request::{Groups, RECORDS};
 use super::value::{key_of, push_body};
-use super::wire::{push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len};
+use crate::codec::protobuf::{
+    push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len,
+};
 use crate::event::{EventView, FrameView, Name, Number, Origin, SampleClock, SampleView, ValueView, semconv};
 
 /// Field of a request.
