@@ -1,6 +1,8 @@
-//! `tributary decode rbkit --as …` and `--compare`: profiles of decoded bytes, or of the event files of a sink.
+//! `tributary decode … --as …` and `--compare`: profiles of decoded bytes, or of the event files of a sink.
 
-use std::io::{self, BufWriter, Write};
+mod collected;
+
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use super::input::Input;
@@ -9,20 +11,23 @@ use crate::event::Batch;
 use crate::profile::compare::Comparison;
 use crate::profile::events::{self, EventFile};
 use crate::profile::heap::{Dumps, Heap, Name, Wanted};
-use crate::profile::stacks::Stacks;
-use crate::profile::{Counted, Item, flamegraph};
+use crate::profile::{Counted, Item, flamegraph, pprof, report, speedscope};
 use crate::protocol::Protocol;
+use collected::{Collected, Shown, Source};
 
 #[derive(Debug, clap::Args)]
 #[group(id = "profile")]
-#[command(next_help_heading = "Profiles (rbkit)")]
+#[command(next_help_heading = "Profiles")]
 pub(super) struct Arguments {
     /// Print a profile instead of events. Files can be event files of a sink too, also compressed ones
     #[arg(long = "as", value_name = "PROFILE")]
     form: Option<Form>,
-    /// The samples of the profile [default: cpu if the input has CPU samples, else allocations]
+    /// The quantity of the profile [default: cpu, wall, allocations, heap-bytes: the first that the input has]
     #[arg(long, value_name = "SAMPLES")]
     sample: Option<Samples>,
+    /// The process, by its name in the summary or a part of it [default: all]
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
     /// The heap dump, by its number [default: the last complete one]
     #[arg(long, value_name = "ID", conflicts_with = "compare")]
     dump: Option<u64>,
@@ -33,11 +38,19 @@ pub(super) struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Form {
-    /// Stacks and their sums, one line each, for flame graph tools
+    /// Stacks and their sums, one line each, for flame graph tools; times in microseconds
     Folded,
     /// A flame graph as SVG
     Flamegraph,
-    /// The objects of the heap, by class and place
+    /// A profile for pprof, as gzip-compressed protobuf
+    Pprof,
+    /// A profile for speedscope, as JSON
+    Speedscope,
+    /// A table of functions
+    Top,
+    /// The tree of calls
+    Tree,
+    /// The objects of the heap, by class and place (rbkit)
     Heap,
 }
 
@@ -45,8 +58,29 @@ enum Form {
 enum Samples {
     /// CPU samples
     Cpu,
+    /// Time of calls and spans, without the calls within them
+    Wall,
+    /// Numbers of calls
+    Calls,
     /// Allocated objects
     Allocations,
+    /// Sizes of the objects of the heap
+    HeapBytes,
+    /// Objects of the heap
+    HeapObjects,
+}
+
+impl From<Samples> for Counted {
+    fn from(samples: Samples) -> Counted {
+        match samples {
+            Samples::Cpu => Counted::Cpu,
+            Samples::Wall => Counted::Wall,
+            Samples::Calls => Counted::Calls,
+            Samples::Allocations => Counted::Allocations,
+            Samples::HeapBytes => Counted::HeapBytes,
+            Samples::HeapObjects => Counted::HeapObjects,
+        }
+    }
 }
 
 /// Decodes files, and passes each batch on.
@@ -62,11 +96,17 @@ impl Arguments {
         let is_heap = matches!(self.form, Some(Form::Heap));
         let misused = |words: &str| Err(Failure::Misused(words.to_owned()));
         match () {
-            () if self.sample.is_some() && !matches!(self.form, Some(Form::Folded | Form::Flamegraph)) => {
-                misused("--sample needs --as folded or --as flamegraph")
+            () if self.sample.is_some() && (is_heap || self.form.is_none()) => {
+                misused("--sample needs --as folded, flamegraph, pprof, speedscope, top or tree")
+            }
+            () if self.agent.is_some() && (is_heap || self.form.is_none()) => {
+                misused("--agent needs --as folded, flamegraph, pprof, speedscope, top or tree")
             }
             () if self.dump.is_some() && !is_heap => misused("--dump needs --as heap"),
-            () if is_wanted && protocol != Protocol::Rbkit => misused("--as and --compare: only rbkit has profiles"),
+            () if (is_heap || self.compare.is_some()) && protocol != Protocol::Rbkit => {
+                misused("--as heap and --compare: only rbkit has heap dumps")
+            }
+            () if is_wanted && protocol == Protocol::Endless => misused("--as: endless has no profiles"),
             () => Ok(is_wanted),
         }
     }
@@ -85,18 +125,80 @@ impl Arguments {
                 let wanted = self.dump.map_or(Wanted::LastWhole, Wanted::Number);
                 heap(wanted, false, files_or_stdin, decode)?.write(&mut out)
             }
-            (None, form) => {
-                let (stacks, counted) = stacks(self.sample, files_or_stdin, decode)?;
-                match form {
-                    Some(Form::Flamegraph) => {
-                        let title = format!("rbkit: {}", words(counted));
-                        flamegraph::write(&stacks, counted, &title, &mut out)
-                    }
-                    _ => stacks.write_folded(None, &mut out),
-                }
-            }
+            (None, form) => self.write_stacks(form.unwrap_or(Form::Folded), files_or_stdin, decode, &mut out)?,
         };
         Ok(quiet(result.and_then(|()| out.flush()))?)
+    }
+
+    /// Writes the stacks of the input.
+    fn write_stacks(
+        &self,
+        form: Form,
+        files: &[PathBuf],
+        decode: &Decode<'_>,
+        out: &mut impl Write,
+    ) -> Result<io::Result<()>, Failure> {
+        if form == Form::Pprof && io::stdout().is_terminal() {
+            return Err(Failure::Misused("--as pprof writes binary data: redirect it to a file".to_owned()));
+        }
+        let mut collected = Collected::default();
+        read(files, decode, |item| collected.add(&item))?;
+        collected.finish();
+        let shown = self.shown(&collected)?;
+        let Shown { source, counted: quantity, .. } = shown;
+        let Some(stacks) = collected.stacks(source) else { return Ok(Ok(())) };
+        let is_wanted = |process: &str| self.agent.is_none() || shown.processes.iter().any(|(it, _)| *it == process);
+        let (is_several, is_labelled): (bool, bool) = (shown.processes.len() > 1, matches!(form, Form::Pprof | Form::Speedscope));
+        let keeps_process = form == Form::Pprof || (is_several && form != Form::Top);
+        let stacks = stacks.merged(is_wanted, keeps_process, is_labelled);
+        let total = stacks.totals()[quantity.column()];
+        summary(&collected, &shown, total, form);
+        if stacks.cut() > 0 {
+            let cut = counted(stacks.cut(), "call");
+            say(format_args!("{cut} are added to their callers: there are too many different stacks, or too deep ones"));
+        }
+        let title = shown.title(total);
+        Ok(match form {
+            Form::Flamegraph => flamegraph::write(&stacks, quantity, &title, out),
+            Form::Pprof => pprof::write(&stacks, &shown.about(&title), out),
+            Form::Speedscope => speedscope::write(&stacks, quantity, &title, out),
+            Form::Top => report::write_top(&stacks, quantity, out),
+            Form::Tree => report::write_tree(&stacks, quantity, out),
+            Form::Folded | Form::Heap => {
+                stacks.write_folded(quantity.column(), quantity.folded_divisor(), None, out)
+            }
+        })
+    }
+
+    /// What is shown: the quantity, of which source, of which processes.
+    fn shown<'a>(&self, collected: &'a Collected) -> Result<Shown<'a>, Failure> {
+        let wanted = self.sample.map(Counted::from);
+        let can_show = |source: &Source| wanted.is_none_or(|wanted| source.quantities().contains(&wanted));
+        let source = Source::ALL.into_iter().filter(can_show).find(|source| collected.events(*source) > 0);
+        let Some(source) = source else {
+            let words = match wanted {
+                None | Some(Counted::Cpu) => "cpu",
+                Some(Counted::Wall | Counted::Calls) => "calls, no spans",
+                Some(Counted::Allocations) => "allocations",
+                Some(Counted::HeapBytes | Counted::HeapObjects) => "the heap",
+            };
+            return Err(Failure::Failed(format!("no samples of {words} in the input{}", also(collected, None))));
+        };
+        let all = collected.processes(source);
+        let mut processes = all.clone();
+        if let Some(agent) = &self.agent {
+            processes.retain(|(process, _)| process.contains(agent.as_str()));
+            // A whole name is not a part of others.
+            if let Some(exact) = processes.iter().find(|(process, _)| process == agent) {
+                processes = vec![*exact];
+            }
+            if processes.is_empty() {
+                let there: Vec<String> = all.iter().map(|(process, _)| format!("\n  there is {process}")).collect();
+                return Err(Failure::Failed(format!("no process {agent:?} in the input{}", there.concat())));
+            }
+        }
+        let counted = wanted.unwrap_or(source.quantities()[0]);
+        Ok(Shown { source, counted, processes })
     }
 
     /// The dumps that are compared: of two files, or two numbers in one input.
@@ -145,44 +247,38 @@ fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(Item<'_>)) 
     decode(captures, &mut |batch| events::items(batch).for_each(&mut take))
 }
 
-fn stacks(samples: Option<Samples>, files: &[PathBuf], decode: &Decode<'_>) -> Result<(Stacks, Counted), Failure> {
-    let (mut cpu, mut allocations) = (Stacks::default(), Stacks::default());
-    read(files, decode, |item| {
-        if let Item::Sample(sample) = item {
-            let stacks = match sample.counted {
-                Counted::Cpu => &mut cpu,
-                Counted::Allocations => &mut allocations,
-            };
-            stacks.add(&sample);
-        }
-    })?;
-    let is_cpu = samples.map_or(cpu.samples() > 0 || allocations.samples() == 0, |samples| samples == Samples::Cpu);
-    let ((stacks, what), (others, other)) = match is_cpu {
-        true => ((cpu, Counted::Cpu), (allocations, Counted::Allocations)),
-        false => ((allocations, Counted::Allocations), (cpu, Counted::Cpu)),
-    };
-    let also = match others.samples() {
-        0 => String::new(),
-        count => format!("; {} of {} are left out", counted(count, "sample"), words(other)),
-    };
-    if stacks.samples() == 0 {
-        return Err(Failure::Failed(format!("no samples of {} in the input{also}", words(what))));
-    }
-    let total = match what {
-        Counted::Cpu => String::new(),
-        Counted::Allocations => format!(", {}", counted(stacks.total(), "object")),
-    };
-    say(format_args!("{} of {}{total}{also}", counted(stacks.samples(), "sample"), words(what)));
-    if stacks.cut() > 0 {
-        say(format_args!("{} end early: there are too many different stacks", counted(stacks.cut(), "sample")));
-    }
-    Ok((stacks, what))
+/// The sources that are not shown, in words.
+fn also(collected: &Collected, shown: Option<Source>) -> String {
+    let others = Source::ALL.into_iter().filter(|source| Some(*source) != shown && collected.events(*source) > 0);
+    let others: Vec<String> = others.map(|source| source.words(collected.events(source))).collect();
+    if others.is_empty() { String::new() } else { format!("; {} are left out", others.join(", ")) }
 }
 
-fn words(counted: Counted) -> &'static str {
-    match counted {
-        Counted::Cpu => "cpu",
-        Counted::Allocations => "allocations",
+/// Reports on stderr what is shown.
+fn summary(collected: &Collected, shown: &Shown<'_>, total: u64, form: Form) {
+    let total = match shown.counted {
+        Counted::Cpu => String::new(),
+        Counted::Wall => format!(", {} of self time", report::value(Counted::Wall, total)),
+        Counted::HeapBytes => format!(", {}", counted(total, "byte")),
+        Counted::Calls => format!(", {}", counted(total, "call")),
+        Counted::Allocations | Counted::HeapObjects => format!(", {}", counted(total, "object")),
+    };
+    let unit = if form == Form::Folded && shown.counted == Counted::Wall { "; values are microseconds" } else { "" };
+    let words = shown.source.words(shown.events());
+    say(format_args!("{words}{total}{unit}{}", also(collected, Some(shown.source))));
+    if shown.processes.len() > 1 {
+        for (process, about) in &shown.processes {
+            let words = shown.source.words(about.events);
+            say(format_args!("  {process}: {words}"));
+        }
+        say("  --agent NAME shows one of these processes");
+    }
+    if shown.is_incomplete() {
+        say("some deep frames were folded into their callers when the samples were made");
+    }
+    if collected.early_traces() > 0 && shown.source == Source::Spans {
+        let early = counted(collected.early_traces(), "trace");
+        say(format_args!("{early} were summed up before the end of the input: later spans of them have no parent"));
     }
 }
 
@@ -191,7 +287,7 @@ fn heap(wanted: Wanted, keeps_objects: bool, files: &[PathBuf], decode: &Decode<
     read(files, decode, |item| match item {
         Item::Object(object) => dumps.object(&object),
         Item::DumpEnd(dump) => dumps.end(&dump),
-        Item::Sample(_) => {}
+        Item::Sample(_) | Item::Span(_) | Item::Call(_) => {}
     })?;
     let lacking = |name: &Name| if name.is_whole() { "" } else { " (not whole)" };
     let (heap, others) = dumps.finish().map_err(|names| {
