@@ -1,7 +1,7 @@
 //! Whether the daemon makes progress: a process that receives and writes nothing is not healthy, however busy it is.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,20 @@ pub struct Health {
     /// A sink that has events and finishes none of them for this long is stalled.
     stall_time: Mutex<Duration>,
     sinks: Mutex<Vec<Progress>>,
+    reloads: Mutex<Reloads>,
+}
+
+/// The configurations that were loaded since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Reloads {
+    /// Reloads that put a configuration into force.
+    pub loaded: u64,
+    /// Attempts whose configuration was invalid or could not be used.
+    pub rejected: u64,
+    /// The last attempt was one of these.
+    pub is_last_rejected: bool,
+    /// When the running configuration was loaded, in seconds since 1970.
+    pub loaded_at: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -41,7 +55,8 @@ impl Health {
         stall_time: Duration,
     ) -> Arc<Self> {
         let stall_time = Mutex::new(stall_time);
-        Arc::new(Health { accounting, memory, stop, stall_time, sinks: Mutex::default() })
+        let reloads = Mutex::new(Reloads { loaded_at: now(), ..Reloads::default() });
+        Arc::new(Health { accounting, memory, stop, stall_time, sinks: Mutex::default(), reloads })
     }
 
     /// Checks the sinks periodically, without end.
@@ -57,6 +72,23 @@ impl Health {
     /// Sets the time without progress after which a sink is stalled.
     pub(crate) fn set_stall_time(&self, time: Duration) {
         *lock(&self.stall_time) = time;
+    }
+
+    /// Counts an attempt to load another configuration.
+    pub fn note_reload(&self, is_loaded: bool) {
+        let mut reloads = lock(&self.reloads);
+        reloads.is_last_rejected = !is_loaded;
+        if is_loaded {
+            reloads.loaded += 1;
+            reloads.loaded_at = now();
+        } else {
+            reloads.rejected += 1;
+        }
+    }
+
+    /// The configurations that were loaded since the start.
+    pub fn reloads(&self) -> Reloads {
+        *lock(&self.reloads)
     }
 
     /// Checks which sinks have made progress since the last check.
@@ -104,8 +136,8 @@ impl Health {
         down.or_else(|| self.hangs())
     }
 
-    /// What an operator of a daemon that is ready should know: the destinations that are away while their spools have room.
-    pub fn remarks(&self) -> Vec<String> {
+    /// Notes for the operator of a daemon that is ready: the destinations that are away while their spools have room.
+    pub fn notes(&self) -> Vec<String> {
         let remotes = self.accounting.remotes();
         let away = remotes.iter().filter(|(_, state, _)| state.is_spooled && state.events > 0 && state.fault.is_some());
         away.map(|(name, state, _)| format!("sink {name}: its destination is away: {state}")).collect()
@@ -121,6 +153,11 @@ fn stalled(sinks: &[SinkTotals], progress: &[Progress], limit: Duration) -> Opti
         let is_stalled = !sink.is_retrying && time >= limit;
         is_stalled.then(|| format!("sink {name} has {events} events and has finished none for {seconds} s"))
     })
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -25,8 +25,11 @@ pub(super) fn list(subject: &Subject) -> AdminResponse {
             let entry = agent.pid.and_then(|pid| take(&mut seen, semconv::PROCESS_PID, pid));
             commanded.push(merge(process(name, number, &agent), entry));
         }
-        let other = || json!({ "protocol": counters.protocol().as_str(), "listener": name });
-        let others = seen.into_iter().map(|agent| merge(other(), Some(agent)));
+        let other = |agent: &Agent| {
+            let id = format!("{name}:{:08x}", fingerprint(agent));
+            json!({ "id": id, "protocol": counters.protocol().as_str(), "listener": name })
+        };
+        let others = seen.into_iter().map(|agent| merge(other(&agent), Some(agent)));
         commanded.into_iter().chain(others).collect::<Vec<_>>()
     });
     response::json(StatusCode::OK, &Value::Array(agents.collect()))
@@ -63,6 +66,14 @@ fn process(listener: &str, number: usize, agent: &rbkit::AgentStatus) -> Value {
         "healthy": agent.is_healthy,
         "reachable": agent.is_reachable,
     })
+}
+
+/// A number by which an agent without a number of its own is known: of its address, without the port, and its resource. The
+/// same after a restart.
+fn fingerprint(agent: &Agent) -> u32 {
+    let peer = &*agent.origin.peer;
+    let address = peer.rsplit_once(':').map_or(peer, |(address, _)| address);
+    crc32c::crc32c(format!("{address} {:?}", agent.resource).as_bytes())
 }
 
 /// Removes the agent that was seen last of those with this attribute.

@@ -1,4 +1,4 @@
-//! `/metrics`: the counters and the process, in the text format of OpenMetrics for Prometheus. No label has a value from a
+//! `/metrics`: the counters and the process, in the text formats of Prometheus. No label has a value from a
 //! peer, so the number of series depends on the configuration only.
 
 use std::fmt;
@@ -13,20 +13,24 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::event::{Kind, Reason};
+use crate::health::Reloads;
 use crate::histogram::DurationTotals;
 use crate::pipeline::accounting::{ListenerTotals, Totals};
+use crate::select::Rule;
+use crate::sink::file::FileTotals;
 use crate::sink::{AckLevel, RemoteState};
 
 use super::Subject;
+use super::exposition::Exposition;
 use super::response::{AdminResponse, response, text};
-
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The values of one scrape.
 #[derive(Debug)]
 struct Reading {
     totals: Totals,
     remotes: Vec<(String, RemoteState, DurationTotals)>,
+    files: Vec<(String, FileTotals)>,
+    reloads: Reloads,
     memory: (u64, u64),
     taps: u64,
     process: Option<Process>,
@@ -37,6 +41,9 @@ struct Reading {
 struct Process {
     cpu_seconds: f64,
     resident_bytes: u64,
+    /// In seconds since 1970.
+    started: f64,
+    open_files: u64,
 }
 
 type Labels<const N: usize> = [(&'static str, String); N];
@@ -45,6 +52,8 @@ fn body(subject: &Subject) -> Result<String, fmt::Error> {
     let reading = Reading {
         totals: subject.accounting.totals(),
         remotes: subject.accounting.remotes(),
+        files: subject.accounting.files(),
+        reloads: subject.health.reloads(),
         memory: (subject.memory.used(), subject.memory.limit()),
         taps: subject.taps.count() as u64,
         process: Process::read(),
@@ -56,9 +65,9 @@ fn body(subject: &Subject) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-pub(super) fn respond(subject: &Subject) -> AdminResponse {
+pub(super) fn respond(subject: &Subject, exposition: Exposition) -> AdminResponse {
     match body(subject) {
-        Ok(body) => response(StatusCode::OK, CONTENT_TYPE, body),
+        Ok(body) => response(StatusCode::OK, exposition.content_type(), exposition.of(body)),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot write the metrics: {error}")),
     }
 }
@@ -176,10 +185,21 @@ impl Collector for Reading {
             unaccounted,
         )?;
         let outcomes = sinks.iter().flat_map(|sink| {
-            [("written", sink.written), ("shed", sink.shed), ("failed", sink.failed)]
+            let filtered = sink.filtered();
+            [("written", sink.written), ("shed", sink.shed), ("failed", sink.failed), ("filtered", filtered)]
                 .map(|(outcome, events)| ([("sink", sink.name.clone()), ("outcome", outcome.to_owned())], events))
         });
         counters(&mut encoder, "tributary_sink_events", "Events by sink and outcome", outcomes)?;
+        let filtered = sinks.iter().flat_map(|sink| {
+            let of = |rule: &Rule| [("sink", sink.name.clone()), ("rule", rule.to_string())];
+            sink.filtered.iter().map(move |(rule, events)| (of(rule), *events))
+        });
+        counters(
+            &mut encoder,
+            "tributary_filtered_events",
+            "Events left out by the rules of a sink, by rule",
+            filtered,
+        )?;
         let in_flight = sinks
             .iter()
             .map(|sink| ([("sink", sink.name.clone())], i64::try_from(sink.in_flight()).unwrap_or(i64::MAX)));
@@ -198,6 +218,8 @@ impl Collector for Reading {
         let help = "Whether a sink has shed events in the last 10 seconds";
         gauges(&mut encoder, "tributary_sink_shedding", help, shedding)?;
         remotes(&mut encoder, &self.remotes)?;
+        files(&mut encoder, &self.files)?;
+        reloads(&mut encoder, self.reloads)?;
         gauge(&mut encoder, "tributary_taps", "Open taps", self.taps)?;
         gauge(
             &mut encoder,
@@ -218,6 +240,11 @@ impl Collector for Reading {
             let name = "process_cpu_seconds";
             cpu.encode(encoder.encode_descriptor(name, "Processor time, user and system", None, cpu.metric_type())?)?;
             gauge(&mut encoder, "process_resident_memory_bytes", "Resident memory", process.resident_bytes)?;
+            gauge(&mut encoder, "process_open_fds", "Open file descriptors", process.open_files)?;
+            let name = "process_start_time_seconds";
+            let started = ConstGauge::new(process.started);
+            let help = "When the process was started, in seconds since 1970";
+            started.encode(encoder.encode_descriptor(name, help, None, started.metric_type())?)?;
         }
         Ok(())
     }
@@ -252,6 +279,30 @@ fn remotes(
         series.encode_histogram::<NoLabelSet>(times.sum_seconds(), times.count(), &times.buckets(), None)?;
     }
     Ok(())
+}
+
+/// The sinks that write files.
+fn files(encoder: &mut DescriptorEncoder<'_>, files: &[(String, FileTotals)]) -> Result<(), fmt::Error> {
+    let all = |value: fn(&FileTotals) -> u64| {
+        files.iter().map(move |(name, totals)| -> (Labels<1>, u64) { ([("sink", name.clone())], value(totals)) })
+    };
+    counters(encoder, "tributary_file_bytes", "Bytes written to files, before compression", all(|of| of.bytes))?;
+    counters(encoder, "tributary_files_finished", "Files finished by size, time or date", all(|of| of.finished))?;
+    let help = "Finished files removed, as keep_files, keep_bytes and keep_time say";
+    counters(encoder, "tributary_files_removed", help, all(|of| of.removed))?;
+    let help = "The size on the disk of the finished files removed";
+    counters(encoder, "tributary_files_removed_bytes", help, all(|of| of.removed_bytes))
+}
+
+/// The attempts to load another configuration.
+fn reloads(encoder: &mut DescriptorEncoder<'_>, reloads: Reloads) -> Result<(), fmt::Error> {
+    let counts = [("loaded", reloads.loaded), ("rejected", reloads.rejected)];
+    let series = counts.map(|(outcome, count)| ([("outcome", outcome.to_owned())], count));
+    counters(encoder, "tributary_config_reloads", "Attempts to load another configuration", series)?;
+    let help = "Whether the last attempt to load another configuration succeeded";
+    gauge(encoder, "tributary_config_last_reload_successful", help, u64::from(!reloads.is_last_rejected))?;
+    let help = "When the running configuration was loaded, in seconds since 1970";
+    gauge(encoder, "tributary_config_last_reload_success_timestamp_seconds", help, reloads.loaded_at)
 }
 
 fn counters<const N: usize>(
@@ -292,6 +343,13 @@ impl Process {
         let fields: Vec<_> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
         let pages: u64 = fields.get(21)?.parse().ok()?;
-        Some(Process { cpu_seconds: ticks / TICKS, resident_bytes: pages * PAGE_BYTES })
+        let system = std::fs::read_to_string("/proc/stat").ok()?;
+        let booted: f64 = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+        Some(Process {
+            cpu_seconds: ticks / TICKS,
+            resident_bytes: pages * PAGE_BYTES,
+            started: booted + fields.get(19)?.parse::<f64>().ok()? / TICKS,
+            open_files: std::fs::read_dir("/proc/self/fd").ok()?.count() as u64,
+        })
     }
 }

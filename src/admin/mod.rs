@@ -5,6 +5,7 @@
 
 mod agents;
 mod connections;
+mod exposition;
 mod guard;
 mod metrics;
 pub mod options;
@@ -41,6 +42,7 @@ use crate::pipeline::tap::Taps;
 use crate::transport::tls::Tls;
 
 use connections::{Connections, Progress, Stage};
+use exposition::Exposition;
 pub(crate) use guard::COMMAND_HEADER;
 use guard::Guard;
 use options::AdminOptions;
@@ -259,13 +261,15 @@ impl Connection {
             (&Method::GET | &Method::HEAD, ["livez"]) => text(StatusCode::OK, "alive"),
             (&Method::GET | &Method::HEAD, ["readyz"]) => match self.subject.health.not_ready() {
                 None => {
-                    let remarks = self.subject.health.remarks();
-                    let lines: Vec<&str> = std::iter::once("ready").chain(remarks.iter().map(String::as_str)).collect();
+                    let notes = self.subject.health.notes();
+                    let lines: Vec<&str> = std::iter::once("ready").chain(notes.iter().map(String::as_str)).collect();
                     text(StatusCode::OK, &lines.join("\n"))
                 }
                 Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &why),
             },
-            (&Method::GET | &Method::HEAD, ["metrics"]) => metrics::respond(&self.subject),
+            (&Method::GET | &Method::HEAD, ["metrics"]) => {
+                metrics::respond(&self.subject, Exposition::wanted(request.headers()))
+            }
             (&Method::GET | &Method::HEAD, ["agents"]) => agents::list(&self.subject),
             (&Method::GET, ["tap"]) => {
                 let response = tap::open(&self.subject, request.uri().query().unwrap_or_default());

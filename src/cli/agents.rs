@@ -1,4 +1,6 @@
-//! `tributary agents`: registered agents.
+//! `tributary agents`: the agents of a running daemon, and those that are registered.
+
+mod live;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,28 +14,56 @@ use crate::protocol::zico::agents::Counters;
 use crate::transport::clock::unix_now;
 use crate::zico_store::{self, Known, StoreError, StoreOptions};
 
+use super::endpoint::EndpointArguments;
 use super::run;
 use super::{Failure, OutputFormat, counted, print, say, table};
 
-/// List registered agents, or forget them
+/// List the agents of a running daemon, command them, or manage registered ones
 ///
-/// Uses the files in which zico listeners store their agents (`state_dir`), also while the daemon runs.
+/// Without a command it lists all agents that the daemon has seen since its start, of every protocol.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
 Examples:
-  tributary agents list
-  tributary agents list --state-dir /var/lib/tributary --format json | jq .name
-  tributary agents forget 6e1b5e0e-6cf5-4b0e-9d3a-5a4a0c1b7a54")]
+  tributary agents                             every agent that the daemon has seen
+  tributary agents --format json | jq -r .id
+  tributary agents tell ruby:0 start_cpu_profiling
+  tributary agents registered --state-dir /var/lib/tributary
+  tributary agents forget 6e1b5e0e-6cf5-4b0e-9d3a-5a4a0c1b7a54"
+)]
 pub(super) struct Arguments {
+    #[command(flatten)]
+    endpoint: EndpointArguments,
+    /// Format of the list
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: OutputFormat,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// List agents with the time of their last request and their counters
-    #[command(after_help = "Example:\n  tributary agents list --config tributary.toml --format json")]
-    List {
+    /// Send a command to an agent
+    ///
+    /// bytefrog: start, stop, pause, unpause, suspend, unsuspend. rbkit: handshake, start_memory_profile, stop_memory_profile,
+    /// start_cpu_profiling, stop_cpu_profiling, use_cpu_time, use_wall_time, trigger_gc, objectspace_snapshot.
+    #[command(after_help = "Example:\n  tributary agents tell java:1 pause")]
+    Tell {
+        #[command(flatten)]
+        endpoint: EndpointArguments,
+        /// The agent, by its id in the list
+        #[arg(value_name = "ID")]
+        id: String,
+        /// The command
+        #[arg(value_name = "COMMAND")]
+        command: String,
+    },
+    /// List registered agents with the time of their last request and their counters
+    ///
+    /// Uses the files in which zico listeners store their agents (`state_dir`), also while the daemon runs.
+    #[command(after_help = "Example:\n  tributary agents registered --config tributary.toml --format json")]
+    Registered {
         #[command(flatten)]
         source: Source,
         /// Format of the list
@@ -72,8 +102,10 @@ struct Store {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.command {
-        Command::List { source, format } => list(&stores(source)?, *format),
-        Command::Forget { source, agents } => forget(&stores(source)?, agents),
+        None => live::list(&arguments.endpoint, arguments.format),
+        Some(Command::Tell { endpoint, id, command }) => live::tell(endpoint, id, command),
+        Some(Command::Registered { source, format }) => list(&stores(source)?, *format),
+        Some(Command::Forget { source, agents }) => forget(&stores(source)?, agents),
     }
 }
 
@@ -176,10 +208,10 @@ fn json_lines(listener: &str, known: &Known, lines: &mut Vec<u8>) {
             "sessions": agent.sessions, "counters": counters(&agent.counters),
         }));
     }
-    for stranger in &known.unregistered {
+    for unregistered in &known.unregistered {
         push(json!({
-            "listener": listener, "session": stranger.session, "address": stranger.address,
-            "first": time(stranger.first), "seen": time(stranger.seen), "counters": counters(&stranger.counters),
+            "listener": listener, "session": unregistered.session, "address": unregistered.address,
+            "first": time(unregistered.first), "seen": time(unregistered.seen), "counters": counters(&unregistered.counters),
         }));
     }
 }
@@ -191,17 +223,17 @@ fn counters(counters: &Counters) -> Value {
 
 /// A human-readable table.
 fn push_table(listener: &str, path: &Path, known: &Known, lines: &mut Vec<u8>) {
-    let (agents, strangers) = (known.agents.len() as u64, known.unregistered.len() as u64);
-    let (agents, strangers) = (counted(agents, "agent"), counted(strangers, "unregistered session"));
-    lines.extend_from_slice(format!("listener {listener}: {agents}, {strangers} ({})\n", path.display()).as_bytes());
+    let (agents, sessions) = (known.agents.len() as u64, known.unregistered.len() as u64);
+    let (agents, sessions) = (counted(agents, "agent"), counted(sessions, "unregistered session"));
+    lines.extend_from_slice(format!("listener {listener}: {agents}, {sessions} ({})\n", path.display()).as_bytes());
     let mut rows: Vec<Vec<String>> = Vec::new();
     for agent in &known.agents {
         let words = [&agent.name, &agent.app, &agent.env, &agent.uuid, &agent.address].map(|word| shown(word));
         rows.push(row(&words, agent.seen, &agent.sessions.to_string(), &agent.counters));
     }
-    for stranger in &known.unregistered {
-        let words = ["-", "-", "-", &stranger.session, &stranger.address].map(shown);
-        rows.push(row(&words, stranger.seen, "-", &stranger.counters));
+    for unregistered in &known.unregistered {
+        let words = ["-", "-", "-", &unregistered.session, &unregistered.address].map(shown);
+        rows.push(row(&words, unregistered.seen, "-", &unregistered.counters));
     }
     if rows.is_empty() {
         return;

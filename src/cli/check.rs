@@ -6,7 +6,7 @@ use crate::config::{Config, SinkConfig};
 use crate::options::units::ByteSize;
 use crate::sink::http::WhenFull;
 
-use super::{Failure, counted, print, run, say};
+use super::{Failure, counted, print, retention, run, say};
 
 /// Check a configuration file and report all its errors
 ///
@@ -16,7 +16,8 @@ use super::{Failure, counted, print, run, say};
 Examples:
   tributary check --config tributary.toml
   tributary check --print                      every option with its effective value, as TOML, and the most memory that
-                                               this configuration uses")]
+                                               this configuration uses
+  tributary check --rate 10000/s               for how long files keep events that arrive at this rate")]
 pub(super) struct Arguments {
     /// Configuration file [default: as for `run`]
     #[arg(long, value_name = "FILE")]
@@ -24,6 +25,12 @@ pub(super) struct Arguments {
     /// Print the effective configuration on stdout
     #[arg(long)]
     print: bool,
+    /// Print for how long files keep the events of this rate
+    #[arg(long, value_name = "N/s", value_parser = retention::rate)]
+    rate: Option<u64>,
+    /// The length of an event in a file, for `--rate`
+    #[arg(long, value_name = "BYTES", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    event_bytes: u64,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -33,14 +40,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (listeners, sinks) = (counted(listeners, "listener"), counted(sinks, "sink"));
     say(format_args!("{source}: valid configuration: {listeners}, {sinks}"));
     config.acknowledge_notes().iter().for_each(|note| say(format_args!("{source}: {note}")));
-    let disk = disk(config);
-    disk.iter().for_each(say);
+    let rules: Vec<_> = config.sinks.iter().flat_map(|sink| sink.select.in_words(&sink.name)).collect();
+    let notes: Vec<_> = rules.into_iter().chain(disk(config)).collect();
+    notes.iter().for_each(say);
+    if let Some(rate) = arguments.rate {
+        retention::lines(config, rate, arguments.event_bytes).iter().for_each(say);
+    }
     if !arguments.print {
         return Ok(());
     }
     let table = config.bounds().table(config.limits.memory_bytes);
-    let disk: String = disk.iter().map(|line| format!("#\n# {line}\n")).collect();
-    print(format!("{}{table}{disk}", loaded.effective).as_bytes())
+    let notes: String = notes.iter().map(|line| format!("#\n# {line}\n")).collect();
+    print(format!("{}{table}{notes}", loaded.effective).as_bytes())
 }
 
 /// For each sink that sends requests: what it keeps, where, while its destination is away.

@@ -1,6 +1,7 @@
 //! `tributary demo`: the daemon and a simulated agent per protocol, over real loopback sockets.
 
 use std::future::pending;
+use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkKind};
@@ -37,9 +38,9 @@ pub(super) struct Arguments {
     /// Only these protocols; can be repeated [default: all]
     #[arg(long, value_name = "PROTOCOL")]
     protocol: Vec<NamedProtocol>,
-    /// Format of events
-    #[arg(long, value_name = "FORMAT", default_value = "json")]
-    format: OutputFormat,
+    /// Format of events [default: text on a terminal, otherwise json]
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<OutputFormat>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -107,7 +108,9 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
         let options = simulate::rbkit::Options { publish: any, request: any, ..Default::default() };
         ruby = Some(Process::bind(options).await?);
     }
-    let config = config(protocols, ruby.as_ref().map(Process::options), arguments.format.into());
+    let usual = if io::stdout().is_terminal() { Format::Text } else { Format::Json };
+    let format = arguments.format.map_or(usual, Format::from);
+    let config = config(protocols, ruby.as_ref().map(Process::options), format);
     let server = Server::start(&config).await.map_err(|error| Failure::Failed(error.to_string()))?;
     let started = Instant::now();
     let mut agents = tokio::task::JoinSet::new();

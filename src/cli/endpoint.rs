@@ -26,6 +26,34 @@ use super::{Failure, run};
 /// The most bytes of a short response that are read.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
+/// Which admin endpoint, on the command line.
+#[derive(Debug, clap::Args)]
+pub(super) struct EndpointArguments {
+    /// Configuration file of the daemon, with the address of its admin endpoint [default: as for `run`]
+    #[arg(long, value_name = "FILE", conflicts_with = "admin")]
+    config: Option<PathBuf>,
+    /// Address of the admin endpoint
+    #[arg(long, value_name = "HOST:PORT")]
+    admin: Option<String>,
+    /// File with the token of the endpoint [default: as configured]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// PEM file with the authorities of the endpoint's certificate; with it, TLS is used [default: as configured]
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+}
+
+impl EndpointArguments {
+    /// The endpoint.
+    pub(super) fn endpoint(&self) -> Result<Endpoint, Failure> {
+        let (token_file, ca) = (self.token_file.clone(), self.ca.clone());
+        match &self.admin {
+            Some(address) => Endpoint::at(address, token_file, ca),
+            None => Endpoint::configured(self.config.clone(), token_file, ca),
+        }
+    }
+}
+
 /// An admin endpoint.
 pub(super) struct Endpoint {
     host: String,

@@ -1,11 +1,12 @@
 //! The log, on stderr.
 
 use std::env;
-use std::io::{self, IsTerminal};
+use std::io;
 
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
+use crate::codec::terminal::shows_colours;
 
 /// The environment variable with the level, for `--log-level`.
 const VARIABLE: &str = "TRIBUTARY_LOG";
@@ -45,17 +46,10 @@ pub(super) fn start(arguments: &Arguments) -> Result<(), Failure> {
     // Without `log_internal_errors(false)` it would report a closed stderr on stderr, and panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).log_internal_errors(false);
     let _ = match arguments.log_format {
-        LogFormat::Text => log.with_target(false).with_ansi(has_colors()).try_init(),
+        LogFormat::Text => log.with_target(false).with_ansi(shows_colours(&io::stderr())).try_init(),
         LogFormat::Json => log.json().try_init(),
     };
     Ok(())
-}
-
-/// Whether stderr is a terminal that shows colors, and the user wants them (<https://no-color.org>).
-fn has_colors() -> bool {
-    let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
-    let is_dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
-    io::stderr().is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }
 
 /// Reads a level, or a filter: directives such as `info` and `tributary::transport=debug`, with commas between them.

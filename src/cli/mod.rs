@@ -8,11 +8,13 @@ mod check;
 mod decode;
 mod demo;
 mod endpoint;
+mod health;
 mod input;
 mod log;
 mod profile;
 mod quarantine;
 mod replay;
+mod retention;
 mod run;
 mod service;
 mod simulate;
@@ -59,6 +61,7 @@ enum Command {
     Simulate(simulate::Arguments),
     Replay(replay::Arguments),
     Tap(tap::Arguments),
+    Health(health::Arguments),
     Agents(agents::Arguments),
     Spool(spool::Arguments),
     Quarantine(quarantine::Arguments),
@@ -99,6 +102,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Tap(arguments) => tap::run(&arguments),
+        Command::Health(arguments) => health::run(&arguments),
         Command::Agents(arguments) => agents::run(&arguments),
         Command::Spool(arguments) => spool::run(&arguments),
         Command::Quarantine(arguments) => quarantine::run(&arguments),

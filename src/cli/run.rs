@@ -240,16 +240,23 @@ async fn reload(server: &mut Server, config: &mut Config, named: Option<PathBuf>
 }
 
 async fn reread(server: &mut Server, config: &mut Config, named: Option<PathBuf>) {
-    const UNCHANGED: &str = "the running configuration stays in force";
+    let result = reread_file(server, config, named).await;
+    server.health().note_reload(result.is_ok());
+    if let Err(why) = result {
+        error!("the running configuration stays in force: {why}");
+    }
+}
+
+async fn reread_file(server: &mut Server, config: &mut Config, named: Option<PathBuf>) -> Result<(), String> {
     let (source, text, loaded) = match load_with_text(named) {
         Ok(loaded) => loaded,
-        Err(failure) => return error!("{UNCHANGED}: {failure}"),
+        Err(failure) => return Err(failure.to_string()),
     };
     if let Some(lost) = lost_section(config, &text) {
-        return error!(
-            "{UNCHANGED}: {source} has no [{lost}] any more, as if it were cut off; to run with the built-in {lost}, \
+        return Err(format!(
+            "{source} has no [{lost}] any more, as if it were cut off; to run with the built-in {lost}, \
              restart the daemon"
-        );
+        ));
     }
     match server.reload(&loaded.config).await {
         Ok(reloaded) => {
@@ -258,8 +265,9 @@ async fn reread(server: &mut Server, config: &mut Config, named: Option<PathBuf>
             reloaded.failures.iter().for_each(|failure| error!("{failure}"));
             *config = loaded.config;
             log_addresses(server, config);
+            Ok(())
         }
-        Err(failure) => error!("{UNCHANGED}: {failure}"),
+        Err(failure) => Err(failure.to_string()),
     }
 }
 

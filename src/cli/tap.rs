@@ -1,14 +1,13 @@
 //! `tributary tap`: a live view of a running daemon, through its admin endpoint.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 use http_body_util::{BodyExt, Limited};
 use hyper::{Method, StatusCode};
 
 use crate::event::Kind;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, EndpointArguments};
 use super::{Failure, OutputFormat, block_on, quiet};
 
 /// The most bytes of an error response that are read.
@@ -26,18 +25,8 @@ Examples:
   tributary tap --listener java --wire         every message: offset, bytes, field, value
   tributary tap --admin collector:9464 --token-file admin-token --ca ca.pem")]
 pub(super) struct Arguments {
-    /// Configuration file of the daemon, with the address of its admin endpoint [default: as for `run`]
-    #[arg(long, value_name = "FILE", conflicts_with = "admin")]
-    config: Option<PathBuf>,
-    /// Address of the admin endpoint
-    #[arg(long, value_name = "HOST:PORT")]
-    admin: Option<String>,
-    /// File with the token of the endpoint [default: as configured]
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// PEM file with the authorities of the endpoint's certificate; with it, TLS is used [default: as configured]
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
+    #[command(flatten)]
+    endpoint: EndpointArguments,
     /// Only this listener
     #[arg(long, value_name = "NAME")]
     listener: Option<String>,
@@ -58,13 +47,7 @@ fn kind(name: &str) -> Result<Kind, String> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let Arguments { config, admin, token_file, ca, .. } = arguments;
-    let (token_file, ca) = (token_file.clone(), ca.clone());
-    let endpoint = match admin {
-        Some(address) => Endpoint::at(address, token_file, ca)?,
-        None => Endpoint::configured(config.clone(), token_file, ca)?,
-    };
-    block_on(follow(&endpoint, arguments))?
+    block_on(follow(&arguments.endpoint.endpoint()?, arguments))?
 }
 
 /// Writes the live view to stdout until the daemon ends or the reader closes stdout.

@@ -1,6 +1,15 @@
-//! Escapes text of peers for terminals, so that it cannot control them.
+//! Terminals: whether one shows colours, and escapes for the text of peers, so that it cannot control them.
 
 use std::borrow::Cow;
+use std::env;
+use std::io::IsTerminal;
+
+/// Whether a stream is a terminal that shows colours, and the user wants them (<https://no-color.org>).
+pub(crate) fn shows_colours(stream: &impl IsTerminal) -> bool {
+    let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
+    stream.is_terminal() && !is_set("NO_COLOR") && !is_dumb
+}
 
 /// Appends a text unchanged if it is one word without special characters, else in quotes.
 pub(crate) fn push_word(out: &mut Vec<u8>, text: &str) {

@@ -1,4 +1,4 @@
-//! Files with secrets that the configuration names: TLS keys, tokens, registration keys.
+//! Files with secrets that the configuration names: TLS keys, tokens, registration keys, keys of hashes.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -62,6 +62,11 @@ impl Config {
                 && let Some(path) = &store.keys_file
             {
                 secrets.push((format!("listeners.{name}.keys_file"), path));
+            }
+        }
+        for sink in &self.sinks {
+            if let Some(hash) = &sink.select.hash {
+                secrets.push((format!("sinks.{}.hash.key_file", sink.name), &hash.key_file));
             }
         }
         secrets

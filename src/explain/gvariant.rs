@@ -112,8 +112,8 @@ impl Walk<'_, '_> {
         };
         let text = &bytes[end + 1..];
         let is_type = self.typed(text, &bytes[..end], label, depth + 1, sheet);
-        let remark = if is_type { "" } else { ", which is none" };
-        sheet.field(&bytes[end..], "type", format_args!("{}{remark}", value::text(text)));
+        let suffix = if is_type { "" } else { ", which is none" };
+        sheet.field(&bytes[end..], "type", format_args!("{}{suffix}", value::text(text)));
     }
 
     fn maybe(&mut self, index: usize, bytes: &[u8], label: Label, depth: usize, sheet: &mut Sheet) {

@@ -41,7 +41,7 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// Reads a duration: whole numbers, each with a unit (`h`, `m`, `s`, `ms`, `us`, `ns`), largest unit first: `1h30m`.
+/// Reads a duration: whole numbers, each with a unit (`d`, `h`, `m`, `s`, `ms`, `us`, `ns`), largest unit first: `1h30m`.
 ///
 /// # Errors
 /// A number has no unit (zero needs one too: `0s`), a unit is unknown, repeated or out of order, or the number of seconds
@@ -62,7 +62,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
             return Err(UnitError::UnitsOutOfOrder);
         }
         last_factor = factor;
-        // The sum of six terms of at most 2^64 * 2^42 is far less than 2^128.
+        // The sum of seven terms of at most 2^64 * 2^47 is far less than 2^128.
         nanos += u128::from(number) * u128::from(factor);
         rest = next;
         if rest.is_empty() {
@@ -115,7 +115,7 @@ impl fmt::Display for UnitError {
             UnitError::UnknownSizeUnit => {
                 "the units are KiB, MiB, GiB (powers of 1024), kB, MB, GB (powers of 1000) and B"
             }
-            UnitError::UnknownDurationUnit => "the units are h, m, s, ms, us and ns",
+            UnitError::UnknownDurationUnit => "the units are d, h, m, s, ms, us and ns",
             UnitError::UnitsOutOfOrder => "write every unit once, the largest first, e.g. 1h30m",
             UnitError::TooBig => "the number is too large",
         })
@@ -156,8 +156,15 @@ const SIZE_UNITS: &[(&str, u64)] = &[
 const SECOND: u64 = 1_000_000_000;
 
 /// Units in nanoseconds, the largest first: [`format_duration`] depends on the order.
-const DURATION_UNITS: &[(&str, u64)] =
-    &[("h", 3600 * SECOND), ("m", 60 * SECOND), ("s", SECOND), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
+const DURATION_UNITS: &[(&str, u64)] = &[
+    ("d", 24 * 3600 * SECOND),
+    ("h", 3600 * SECOND),
+    ("m", 60 * SECOND),
+    ("s", SECOND),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
 
 #[cfg(test)]
 mod tests {
@@ -206,6 +213,7 @@ mod tests {
         assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_duration("250us"), Ok(Duration::from_micros(250)));
         assert_eq!(parse_duration("48h"), Ok(Duration::from_secs(48 * 3600)));
+        assert_eq!(parse_duration("2d"), parse_duration("48h"));
         assert_eq!(parse_duration("1h30m"), Ok(Duration::from_secs(5400)));
         assert_eq!(parse_duration("90m"), Ok(Duration::from_secs(5400)));
         assert_eq!(parse_duration("0s"), Ok(Duration::ZERO));
@@ -220,7 +228,7 @@ mod tests {
         assert_eq!(error("10"), UnitError::NoUnit);
         assert_eq!(error("0"), UnitError::NoUnit);
         assert_eq!(error("1h30"), UnitError::NoUnit);
-        assert_eq!(error("2d"), UnitError::UnknownDurationUnit);
+        assert_eq!(error("2w"), UnitError::UnknownDurationUnit);
         assert_eq!(error("1.5s"), UnitError::UnknownDurationUnit);
         assert_eq!(error("30m1h"), UnitError::UnitsOutOfOrder);
         assert_eq!(error("1s1s"), UnitError::UnitsOutOfOrder);

@@ -22,6 +22,7 @@ use tracing::{error, info, warn};
 
 use crate::event::{Origin, Reason, UnixNanos};
 use crate::log_throttle::LogThrottle;
+use crate::select::Rules;
 use crate::sink::{Kinds, Progress, Selection, Sink, SinkError, Unwritten};
 
 use super::delivery::DeliveryHandle;
@@ -43,6 +44,7 @@ const GIVE_UP: Duration = Duration::from_millis(250);
 pub(super) struct WorkerContext {
     pub(super) counters: Arc<SinkQueueState>,
     pub(super) kinds: Kinds,
+    pub(super) rules: Option<Arc<Rules>>,
     pub(super) on_failure: OnFailure,
     /// Changes when the operator wants files to be reopened.
     pub(super) reopen: watch::Receiver<u64>,
@@ -291,6 +293,7 @@ async fn run<S: Sink>(
     context: &Arc<WorkerContext>,
 ) -> Option<Outcome> {
     let in_flight = Arc::<InFlightBatches>::default();
+    context.counters.sink.set_files(sink.files());
     let worker = Worker {
         queued_batches: queued_batches.clone(),
         in_flight: in_flight.clone(),
@@ -453,10 +456,18 @@ impl Worker {
         let number = self.in_flight.add(handle);
         self.write_pending_losses(sink, number).await?;
         let selection = contents.selection(self.context.kinds).numbered(number).at_level(level);
-        let written = sink.write(selection).await;
+        let written = self.write_selection(sink, selection).await;
         // The sink has taken the whole batch, even if it retries.
         drop(contents);
         retry(sink, written, &self.context).await
+    }
+
+    /// Gives events to the sink. This is the only place: without what the sink may not show.
+    async fn write_selection<S: Sink>(&self, sink: &mut S, events: Selection<'_>) -> Result<(), SinkError> {
+        match self.context.rules.as_ref().and_then(|rules| rules.redact(events)) {
+            Some(copy) => sink.write(events.replaced_by(&copy)).await,
+            None => sink.write(events).await,
+        }
     }
 
     /// Writes a loss for events that the sink did not get to its own output, before the events that follow them: the batch
@@ -466,9 +477,10 @@ impl Worker {
         // A report for each listener: their losses can have different destinations.
         for report in context.counters.take_pending_losses() {
             let Some(batch) = report.batch(UnixNanos(context.observed.load(Relaxed))) else { continue };
-            let losses = Selection::new(&batch, context.kinds).uncounted();
+            let chosen = context.rules.as_ref().and_then(|rules| rules.choose(&batch, context.kinds).chosen);
+            let losses = Selection::new(&batch, context.kinds).chosen(chosen.as_ref()).uncounted();
             let number = self.in_flight.add_report(report, losses.count(), precedes);
-            let written = sink.write(losses.numbered(number)).await;
+            let written = self.write_selection(sink, losses.numbered(number)).await;
             retry(sink, written, context).await?;
         }
         Ok(())

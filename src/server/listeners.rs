@@ -49,6 +49,8 @@ pub(super) struct Runtime {
     pub(super) decoding: Handle,
     pub(super) sender: Sender,
     pub(super) clock: Clock,
+    /// `limits.shutdown_grace`.
+    pub(super) grace: Duration,
     pub(super) memory: Arc<MemoryBudget>,
     pub(super) directory: Directory,
     /// Every task that may hand over events.
@@ -264,8 +266,13 @@ impl ListenerHandle {
 
     /// Stops accepting and dialling, and lets its connections finish; [`Runtime::tasks`] waits for these. If `is_last`, no
     /// other listener takes over its socket: connections that wait to be accepted are refused, and counted so.
-    pub(super) async fn stopped(self, is_last: bool) {
+    pub(super) async fn stopped(mut self, is_last: bool) {
         self.stop.cancel();
+        if is_last && self.traced.is_some() {
+            // Its accept loop serves every connection that waits. An agent whose connection is reset aborts its program, so
+            // the socket ends with the loop, and not later with this handle.
+            self.socket = None;
+        }
         for task in self.tasks {
             // A listener that panicked has nothing left to stop.
             let _ = task.await;
@@ -325,7 +332,9 @@ impl Runtime {
             self.directory.add_quarantine(&config.name, quarantined);
         }
         let serving = match (config.protocol.clone(), listener) {
-            (ProtocolOptions::Bytefrog(options), Some(mut listener)) => {
+            (ProtocolOptions::Bytefrog(mut options), Some(mut listener)) => {
+                // Agents need time after `stop`, too.
+                options.stop_wait = options.stop_wait.min(self.grace / 2);
                 let sender = sender.with_max_wait(options.max_stall);
                 let mut hq = Hq::new(options, emit_definitions, memory);
                 if let Some(runs) = runs {

@@ -101,6 +101,11 @@ pub trait Sink: Send + 'static {
         None
     }
 
+    /// The counters of a sink that writes files.
+    fn files(&self) -> Option<Arc<file::FileStatus>> {
+        None
+    }
+
     /// The last call when the grace period is over before everything is written. The sink ends its output after a whole
     /// record if it can do so within a fraction of a second; after that it is dropped.
     fn give_up(&mut self) -> impl Future<Output = ()> + Send {
@@ -140,7 +145,7 @@ impl Unwritten {
     }
 }
 
-/// How safe events are when their sender is told that they were received.
+/// How safe events are when their sender gets the acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum AckLevel {
     /// The destination has them: the system has taken them for a file or a stream, or a remote peer has acknowledged them.
@@ -186,6 +191,7 @@ pub struct Progress {
 pub struct Selection<'a> {
     batch: &'a Batch,
     kinds: Kinds,
+    chosen: Option<&'a Chosen>,
     number: u64,
     is_counted: bool,
     level: AckLevel,
@@ -194,7 +200,18 @@ pub struct Selection<'a> {
 impl<'a> Selection<'a> {
     /// The events of `kinds`.
     pub fn new(batch: &'a Batch, kinds: Kinds) -> Self {
-        Selection { batch, kinds, number: 0, is_counted: true, level: AckLevel::Written }
+        Selection { batch, kinds, chosen: None, number: 0, is_counted: true, level: AckLevel::Written }
+    }
+
+    /// Of these events only the chosen ones, if there is a choice.
+    pub fn chosen(self, chosen: Option<&'a Chosen>) -> Self {
+        Selection { chosen, ..self }
+    }
+
+    /// All events of another batch instead, which is a copy of these.
+    pub fn replaced_by(self, copy: &Batch) -> Selection<'_> {
+        let Selection { number, is_counted, level, .. } = self;
+        Selection { batch: copy, kinds: Kinds::ALL, chosen: None, number, is_counted, level }
     }
 
     /// The same events, with the number by which [`Unwritten`] names the batch.
@@ -234,13 +251,61 @@ impl<'a> Selection<'a> {
 
     /// The events, in order.
     pub fn events(&self) -> impl Iterator<Item = EventView<'a>> + use<'a> {
-        let kinds = self.kinds;
-        self.batch.events().filter(move |event| kinds.contains(event.kind()))
+        let (kinds, chosen) = (self.kinds, self.chosen);
+        let is_taken = move |index: usize, event: EventView<'_>| match chosen {
+            None => kinds.contains(event.kind()),
+            Some(chosen) => chosen.contains(index),
+        };
+        self.batch.events().enumerate().filter(move |(index, event)| is_taken(*index, *event)).map(|(_, event)| event)
+    }
+
+    /// Whether it has the event with this index in the batch.
+    pub fn contains(&self, index: usize) -> bool {
+        match self.chosen {
+            None => self.batch.kind_of(index).is_some_and(|kind| self.kinds.contains(kind)),
+            Some(chosen) => chosen.contains(index),
+        }
     }
 
     /// The number of events.
     pub fn count(&self) -> u64 {
-        Kind::ALL.into_iter().filter(|kind| self.kinds.contains(*kind)).map(|kind| self.batch.count(kind)).sum()
+        match self.chosen {
+            None => {
+                let kinds = Kind::ALL.into_iter().filter(|kind| self.kinds.contains(*kind));
+                kinds.map(|kind| self.batch.count(kind)).sum()
+            }
+            Some(chosen) => chosen.count(),
+        }
+    }
+}
+
+/// A choice among the events of a batch, by their index.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    bits: Vec<u64>,
+    count: u64,
+}
+
+impl Chosen {
+    /// None of so many events.
+    pub fn none_of(events: usize) -> Self {
+        Chosen { bits: vec![0; events.div_ceil(64)], count: 0 }
+    }
+
+    /// Adds an event that is not chosen yet.
+    pub fn add(&mut self, index: usize) {
+        self.bits[index / 64] |= 1 << (index % 64);
+        self.count += 1;
+    }
+
+    /// Whether the event with this index is chosen.
+    pub fn contains(&self, index: usize) -> bool {
+        self.bits.get(index / 64).is_some_and(|bits| bits & (1 << (index % 64)) != 0)
+    }
+
+    /// The number of chosen events.
+    pub fn count(&self) -> u64 {
+        self.count
     }
 }
 

@@ -2,15 +2,17 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::time::Duration;
 
 use tokio::net::unix::pipe;
 
+use crate::codec;
 use crate::event::MOST_BATCH_BYTES;
 use crate::options::{Bounds, Section};
 
+use super::encode::terminal::Terminal;
 use super::encode::{Encoder, Format};
 use super::records::Records;
 use super::{Selection, Sink, SinkError, SinkFault};
@@ -20,6 +22,9 @@ const FLUSH_BYTES: usize = 64 * 1024;
 
 /// Linux writes up to this many bytes (PIPE_BUF) to a pipe completely or not at all.
 const ATOMIC_BYTES: usize = 4096;
+
+/// The columns of a terminal that does not tell.
+const USUAL_COLUMNS: usize = 120;
 
 /// Pause before the next try to write to a stream in non-blocking mode that is full.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -91,7 +96,11 @@ enum Writer {
 impl Stdout {
     /// The standard output of the process.
     pub fn new(options: Options) -> Self {
-        Stdout::with(Writer::Standard, options.format)
+        let stdout = Stdout::with(Writer::Standard, options.format);
+        match terminal() {
+            Some(terminal) => Stdout { encoder: stdout.encoder.for_terminal(terminal), ..stdout },
+            None => stdout,
+        }
     }
 
     /// Any stream.
@@ -107,6 +116,17 @@ impl Stdout {
     fn with(writer: Writer, format: Format) -> Self {
         Stdout { writer, encoder: Encoder::new(format), records: Records::default() }
     }
+}
+
+/// The terminal that standard output is, if it is one.
+fn terminal() -> Option<Terminal> {
+    let stdout = io::stdout();
+    if !stdout.is_terminal() {
+        return None;
+    }
+    let columns = rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| size.ws_col.into());
+    let columns = if columns == 0 { USUAL_COLUMNS } else { columns };
+    Some(Terminal { columns, colours: codec::terminal::shows_colours(&stdout) })
 }
 
 impl Sink for Stdout {

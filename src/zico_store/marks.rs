@@ -11,7 +11,7 @@ use std::time::Duration;
 use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::keys;
-use crate::protocol::zico::agents::{Agent, Counters, Whom};
+use crate::protocol::zico::agents::{Agent, Counters, Requester};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How many sessions, and how many agents, are remembered while the file cannot be written.
@@ -72,18 +72,18 @@ impl Marks {
     }
 
     /// Adds to the counters of an agent.
-    pub(super) fn count(&self, whom: Whom<'_>, more: Counters, now: i64) {
+    pub(super) fn count(&self, requester: Requester<'_>, more: Counters, now: i64) {
         let mut pending = self.pending();
         let Pending { agents, unregistered, .. } = &mut *pending;
-        let (counters, seen) = match whom {
-            Whom::Agent { id } => {
+        let (counters, seen) = match requester {
+            Requester::Agent { id } => {
                 if agents.len() >= MAX_MARKS && !agents.contains_key(&id) {
                     return;
                 }
                 let (counters, seen) = agents.entry(id).or_default();
                 (counters, seen)
             }
-            Whom::Unregistered { session, address } => {
+            Requester::Unregistered { session, address } => {
                 if unregistered.len() >= MAX_MARKS && !unregistered.contains_key(session) {
                     return;
                 }
@@ -125,10 +125,10 @@ impl Marks {
             self.use_session(&session, None, used.at);
         }
         for (id, (counters, seen)) in marks.agents {
-            self.count(Whom::Agent { id }, counters, seen);
+            self.count(Requester::Agent { id }, counters, seen);
         }
         for (session, (counters, seen, address)) in marks.unregistered {
-            self.count(Whom::Unregistered { session: &session, address: &address }, counters, seen);
+            self.count(Requester::Unregistered { session: &session, address: &address }, counters, seen);
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::blocking;
 use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
 use crate::protocol::zico::agents::{
-    Agent, Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Whom,
+    Agent, Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Requester,
 };
 
 use error::explain;
@@ -111,8 +111,8 @@ impl Agents for Store {
         Ok(found.map(Arc::new))
     }
 
-    fn seen(&self, whom: Whom<'_>, more: Counters, now: UnixNanos) {
-        self.shared.marks.count(whom, more, millis(now));
+    fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos) {
+        self.shared.marks.count(requester, more, millis(now));
     }
 }
 

@@ -209,6 +209,28 @@ fn a_connection_waits_when_its_run_holds_too_many_events_for_another_to_hand_ove
     assert!(numbers.is_sorted() && numbers.len() > 1024, "{numbers:?}");
 }
 
+#[test]
+fn a_connection_does_not_wait_for_ever_for_another_that_never_hands_its_batch_over() {
+    let options = Options { order: Order::Sequence, data_connections: 2, max_waiting: 1024, ..Options::default() };
+    let hq = Hq::new(options, false, MemoryBudget::new(1 << 30));
+    let _control = Peer::open(&hq, &wire::hello(4));
+    let [mut first, mut second] = [(); 2].map(|()| Peer::open(&hq, &wire::data_hello(0)));
+    first.receive(&[wire::method(1, "demo/A.f;1;()V"), wire::entry(0, 0, 1, 0)].concat());
+    let rest: Vec<u8> = (1..2000).flat_map(|number| wire::entry(0, number, 1, 0)).collect();
+    let (mut consumed, mut calls, mut numbers) = (0, 0, Vec::new());
+    while consumed < rest.len() {
+        consumed += second.receive(&rest[consumed..]);
+        numbers.extend(second.hand_over());
+        calls += 1;
+        assert!(calls < 100_000, "it waits for ever");
+    }
+    assert!(calls > 100, "it waits some time");
+    while let more @ [_, ..] = &second.continue_if_due()[..] {
+        numbers.extend_from_slice(more);
+    }
+    assert_eq!(numbers, (1..2000).collect::<Vec<_>>());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn numbers_do_not_go_back_with_several_data_connections() {
     for round in 0..8 {

@@ -116,8 +116,8 @@ fn an_expression_that_java_cannot_compile_is_an_error_with_its_position() {
     Config::parse("test", &listener(valid)).unwrap();
 }
 
-/// An agent that instruments the platform's own classes re-enters itself. An operator who excludes other things does
-/// not mean that.
+/// An agent that instruments the platform's own classes re-enters itself. Exclusions of other
+/// classes do not allow that.
 #[tokio::test]
 async fn the_platforms_classes_are_excluded_whatever_the_operator_excludes() {
     for list in ["[]", "[\"^org/example/\"]", "[\"^com/github/javaparser/\"]", "[\".*Test$\"]", "[\"^java/\"]"] {

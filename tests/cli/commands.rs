@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
+use std::process::Command;
 
 use crate::live::binary::{Binary, run, tributary};
 use crate::live::{losses, timeless};
@@ -63,6 +64,25 @@ fn demo_in_text_has_no_json() {
 }
 
 #[test]
+fn demo_on_a_terminal_prints_lines_that_fit_it_in_colours() {
+    let binary = env!("CARGO_BIN_EXE_tributary");
+    let shown = |environment: &str| {
+        let demo = format!("stty cols 100; {environment} {binary} demo --for 500ms --protocol datadog 2>/dev/null");
+        let output = Command::new("script").args(["-qec", &demo, "/dev/null"]).env_remove("NO_COLOR").output();
+        output.ok().map(|output| String::from_utf8(output.stdout).unwrap())
+    };
+    let Some(coloured) = shown("TERM=xterm") else {
+        println!("skipped: there is no `script` (util-linux), which makes a terminal");
+        return;
+    };
+    assert!(coloured.contains("\u{1b}[36mspan"), "{coloured}");
+    let plain = shown("NO_COLOR=1").unwrap();
+    let lines: Vec<_> = plain.lines().map(str::trim_end).collect();
+    assert!(lines.iter().any(|line| line.contains(" datadog  span   web.request ")), "{plain}");
+    assert!(lines.iter().all(|line| !line.contains('\u{1b}') && line.chars().count() <= 100), "{plain}");
+}
+
+#[test]
 fn a_reader_that_closes_stdout_ends_demo_without_an_error() {
     let mut demo = Binary::start_unheard(tributary(&["demo", "--for", "1h", "--rate", "2000"]));
     let mut reader = BufReader::new(demo.take_stdout());
@@ -82,6 +102,25 @@ fn check_reports_that_a_configuration_is_valid() {
     let ended = run(&["check", "--config", &path]);
     assert_eq!((ended.code, &*ended.stdout), (Some(0), ""));
     assert_eq!(ended.stderr, format!("{path}: valid configuration: 1 listener, 1 sink\n"));
+}
+
+#[test]
+fn check_says_for_how_long_files_keep_the_events_of_a_rate() {
+    let (_directory, path) = file(
+        "[listeners.a]\nprotocol = \"datadog\"\n[sinks.all]\ntype = \"file\"\npath = \"a.ndjson\"\n\
+         [sinks.some]\ntype = \"file\"\npath = \"b.ndjson\"\nkeep_bytes = \"1GiB\"\nkeep_time = \"7d\"\ncompression = \"zstd\"\n",
+    );
+    let ended = run(&["check", "--config", &path, "--rate", "1024/s", "--event-bytes", "1024"]);
+    let lines: Vec<_> = ended.stderr.lines().skip(1).collect();
+    let kept = "events are kept for 17m4s, about 1.0 GiB, before compression";
+    assert_eq!(lines, [
+        "sink all, at 1024 events/s of 1024 bytes for one series of files: everything is kept, about 84.4 GiB more each day"
+            .to_owned(),
+        format!("sink some, at 1024 events/s of 1024 bytes for one series of files: {kept}"),
+    ]);
+    let ended = run(&["check", "--config", &path, "--rate", "0/s"]);
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    assert!(ended.stderr.contains("write events per second, as 10000/s"), "{}", ended.stderr);
 }
 
 #[test]
@@ -287,7 +326,7 @@ fn the_log_has_colors_on_a_terminal_unless_they_are_unwanted() {
     let (_directory, path) =
         file(&format!("[listeners.a]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n[admin]\nlisten = \"\"\n"));
     let colors = |variables: &[(&str, &str)]| {
-        let mut script = std::process::Command::new("/usr/bin/script");
+        let mut script = Command::new("/usr/bin/script");
         let run = format!("{} run --config {path}", env!("CARGO_BIN_EXE_tributary"));
         script.args(["-qec", &run, "/dev/null"]).env_remove("NO_COLOR").env("TERM", "xterm");
         script.envs(variables.iter().copied());
@@ -340,8 +379,17 @@ fn a_simulation_without_a_collector_fails_and_names_the_address() {
 }
 
 #[test]
+fn a_probe_of_a_daemon_that_does_not_run_fails() {
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let ended = run(&["health", "--admin", &unused]);
+    assert_eq!((ended.code, &*ended.stdout), (Some(1), ""));
+    assert!(ended.last_words().contains(&unused), "{}", ended.stderr);
+}
+
+#[test]
 fn every_help_has_examples() {
-    let commands = ["run", "demo", "check", "decode", "simulate", "replay", "completions", "man"];
+    let commands =
+        ["run", "demo", "check", "decode", "simulate", "replay", "tap", "agents", "health", "completions", "man"];
     let help = run(&["--help"]);
     assert_eq!(help.code, Some(0));
     assert!(help.stdout.contains("Examples:\n  tributary demo"));

@@ -225,10 +225,12 @@ fn every_option_of_a_sink_is_read_from_the_file() {
     let options = file::Options {
         path: "out/%H.txt".into(),
         format: Format::Text,
-        rotate_bytes: 0,
+        rotate_bytes: 4 << 20,
         rotate_interval: Duration::from_secs(60),
         compression: file::Compression::Lz4,
         keep_files: 3,
+        keep_bytes: 5 << 20,
+        keep_time: Duration::from_secs(7 * 86_400),
         fsync: file::Fsync::Always,
         fsync_interval: Duration::from_millis(4),
     };
@@ -251,10 +253,12 @@ const SINKS: &str = r#"
 type = "file"
 path = "out/%H.txt"
 format = "text"
-rotate_bytes = 0
+rotate_bytes = "4MiB"
 rotate_interval = "1m"
 compression = "lz4"
 keep_files = 3
+keep_bytes = "5MiB"
+keep_time = "7d"
 fsync = "always"
 fsync_interval = "4ms"
 buffer_batches = 5
@@ -306,7 +310,8 @@ fn the_effective_configuration_has_defaults_and_options_that_are_not_set() {
     assert!(effective.contains("\n# tls.cert is not set\n"));
     assert!(effective.contains("\nstring_cache.bytes = \"8MiB\"\n"));
     let sink = "\n\n[sinks.a]\ntype = \"discard\"\nbuffer_batches = 256\nbuffer_bytes = \"64KiB\"\nwhen_full = \"block\"\n\
-                on_failure = \"restart\"\nprotocols = []\nkinds = []\n";
+                on_failure = \"restart\"\nprotocols = []\nkinds = []\nwhere = []\nunless = []\n# sample.keep is not set\n\
+                # sample.by is not set\nremove = []\n# hash.attributes is not set\n# hash.key_file is not set\n";
     assert!(effective.ends_with(sink), "{effective}");
 }
 

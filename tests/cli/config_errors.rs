@@ -72,7 +72,7 @@ t.toml:11:24: an element of `allow` is not a network
      |                        ^^^^^^^^^^^ for example "10.0.0.0/8" or "192.0.2.7"
 t.toml:15:15: `compression` cannot be "gz"
   15 | compression = "gz"
-     |               ^^^^ allowed: "none", "gzip" or "lz4"
+     |               ^^^^ allowed: "none", "gzip", "lz4" or "zstd"
 t.toml:16:16: `rotate_bytes` is not a size
   16 | rotate_bytes = "1M"
      |                ^^^^ the units are KiB, MiB, GiB (powers of 1024), kB, MB, GB (powers of 1000) and B"#;
@@ -118,13 +118,13 @@ fn a_value_of_the_wrong_type_says_what_it_must_be() {
 #[test]
 fn an_invalid_size_or_duration_says_what_to_write() {
     let lines = "max_message_bytes = \"16M\"\nmin_message_rate = \"fast\"\nidle_timeout = \"10\"\n\
-                 message_timeout = \"soon\"\nhandshake_timeout = \"1d\"\nmax_record_bytes = \"99999999999GiB\"\n";
+                 message_timeout = \"soon\"\nhandshake_timeout = \"1w\"\nmax_record_bytes = \"99999999999GiB\"\n";
     let expected = [
         "3:21: `max_message_bytes` is not a size; the units are KiB, MiB, GiB (powers of 1024), kB, MB, GB (powers of 1000) and B",
         "4:20: `min_message_rate` is not a size; write a whole number and a unit, without spaces and decimal points",
         "5:16: `idle_timeout` is not a duration; write a unit, e.g. 10s",
         "6:19: `message_timeout` is not a duration; write a whole number and a unit, without spaces and decimal points",
-        "7:21: `handshake_timeout` is not a duration; the units are h, m, s, ms, us and ns",
+        "7:21: `handshake_timeout` is not a duration; the units are d, h, m, s, ms, us and ns",
         "8:20: `max_record_bytes` is not a size; the number is too large",
     ];
     assert_eq!(listener_errors(lines), expected);
@@ -137,8 +137,8 @@ fn a_value_out_of_range_says_its_range() {
     let expected = [
         "3:21: `max_message_bytes` is out of range; allowed: 1KiB to 1GiB",
         "4:19: `max_connections` is out of range; allowed: 1 to 1000000",
-        "5:21: `handshake_timeout` is out of range; allowed: 1ms to 8760h",
-        "6:16: `idle_timeout` is out of range; allowed: 0s to 8760h",
+        "5:21: `handshake_timeout` is out of range; allowed: 1ms to 365d",
+        "6:16: `idle_timeout` is out of range; allowed: 0s to 365d",
         "7:13: `keepalive` must be whole seconds; the system counts in seconds",
         "8:49: `max_entries` is 2, less than `min_entries`; at least 3",
     ];
@@ -483,4 +483,21 @@ fn attributes_of_a_listener_are_checked_one_by_one() {
     let many = errors(&format!("resource = {{ {} }}", many.join(", ")));
     assert!(many.contains("`resource` has 33 attributes; at most 32 are allowed"), "{many}");
     assert_eq!(errors("resource_wins = 1"), "3:17: `resource_wins` must be true or false, not an integer");
+}
+
+#[test]
+fn a_limit_of_bytes_below_the_size_of_one_file_is_an_error() {
+    let help = "a finished file can be as large as rotate_bytes, and would be removed immediately";
+    let errors = |lines: &str| {
+        let sink = "[listeners.a]\nprotocol = \"datadog\"\n[sinks.f]\ntype = \"file\"\n";
+        Config::parse("t.toml", &format!("{sink}{lines}")).map(drop).map_err(|errors| errors.to_string())
+    };
+    for lines in ["keep_bytes = \"1MiB\"\n", "keep_bytes = \"1MiB\"\nrotate_bytes = \"0B\"\n"] {
+        let text = errors(lines).unwrap_err();
+        assert!(
+            text.contains("`keep_bytes` must be at least rotate_bytes, which must not be 0") && text.contains(help),
+            "{text}"
+        );
+    }
+    assert_eq!(errors("keep_bytes = \"1MiB\"\nrotate_bytes = \"1MiB\"\n"), Ok(()));
 }

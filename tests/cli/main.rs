@@ -14,6 +14,7 @@ mod config;
 mod config_errors;
 mod explain;
 mod profiles;
+mod rules;
 mod run;
 mod simulate;
 mod spool;

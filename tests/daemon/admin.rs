@@ -1,9 +1,10 @@
-//! The admin endpoint of a running daemon, over real sockets: its responses, who may use it, and its limits.
+//! The admin endpoint of a running daemon, over real sockets: its responses, its access control, and its limits.
 
+use std::collections::BTreeSet;
 use std::future::pending;
 use std::net::SocketAddr;
 
-use crate::live::binary::{Binary, tributary};
+use crate::live::binary::{Binary, run, tributary};
 use crate::live::{Daemon, connect, until, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -63,10 +64,20 @@ async fn a_healthy_daemon_is_alive_and_ready_and_shows_its_counters() {
         let answer = get(server, path).await;
         assert_eq!((answer.status, answer.body.as_str()), (200, words));
     }
+    let admin = server.admin_address().unwrap().to_string();
+    let probe = tokio::task::spawn_blocking(move || run(&["health", "--admin", &admin])).await.unwrap();
+    assert_eq!((probe.code, probe.stdout.as_str()), (Some(0), "ready\n"));
     let before = get(server, "/metrics").await;
     assert_eq!(before.status, 200);
-    assert!(before.head.contains("content-type: application/openmetrics-text"), "{}", before.head);
-    assert!(before.body.ends_with("# EOF\n"));
+    assert!(before.head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{}", before.head);
+    let open_metrics =
+        ask(server.admin_address().unwrap(), "GET", "/metrics", "accept: application/openmetrics-text\r\n").await;
+    assert!(
+        open_metrics.head.contains("content-type: application/openmetrics-text; version=1.0.0"),
+        "{}",
+        open_metrics.head
+    );
+    assert!(open_metrics.body.ends_with("# EOF\n") && !before.body.contains("# EOF"));
     // Invalid bytes from many peers are counted, and no peer gets a series.
     for _ in 0..50 {
         connect(server).await.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
@@ -212,6 +223,22 @@ async fn ruby_processes_are_listed_and_take_commands() {
     assert!(unknown.status == 404 && unknown.body.contains("trigger_gc"), "{}", unknown.body);
     let done = tell(&daemon.server, "ruby:0", "start_memory_profile").await;
     assert_eq!((done.status, done.body.as_str()), (200, "received\n"));
+
+    let admin = daemon.server.admin_address().unwrap().to_string();
+    let command_line = |arguments: &[&str]| {
+        let arguments: Vec<_> =
+            [&["agents"], arguments, &["--admin", &admin]].concat().into_iter().map(str::to_owned).collect();
+        tokio::task::spawn_blocking(move || run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()))
+    };
+    let listed = command_line(&[]).await.unwrap();
+    let mut lines = listed.stdout.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(lines.next().unwrap()[..3], ["ID", "PROTOCOL", "NAME"]);
+    assert_eq!(lines.next().unwrap()[..2], ["ruby:0", "rbkit"]);
+    assert!(lines.next().unwrap().contains(&"unreachable"), "{}", listed.stdout);
+    let told = command_line(&["tell", "ruby:1", "handshake"]).await.unwrap();
+    assert_eq!(told.code, Some(1));
+    assert!(told.stderr.ends_with("409 Conflict: there is no connection to the process\n"), "{}", told.stderr);
+
     let report = within("the process has sent all its events", running).await.unwrap().unwrap();
     assert_eq!(report.received.requests["start_memory_profile"], 1);
     assert_eq!(report.received.faults(), 0);
@@ -228,26 +255,29 @@ async fn traced_programs_are_listed_and_a_harmful_command_is_refused() {
     let to = daemon.server.address().unwrap();
     let agent = tokio::spawn(bytefrog::run_alone(to, bytefrog::Options::default(), 5, 300, pending()));
     let connected = daemon.until_named("bytefrog.agent.connected").await;
-    let run = &connected["resource"]["bytefrog.run.id"];
-    let id = format!("java:{run}");
+    let number = &connected["resource"]["bytefrog.run.id"];
+    let id = format!("java:{number}");
     let agents: serde_json::Value = serde_json::from_str(&get(&daemon.server, "/agents").await.body).unwrap();
     assert_eq!((&agents[0]["id"], &agents[0]["started"]), (&id.as_str().into(), &false.into()));
-    assert_eq!((&agents[0]["resource"]["bytefrog.run.id"], &agents[0]["losses"]), (run, &0.into()));
+    assert_eq!((&agents[0]["resource"]["bytefrog.run.id"], &agents[0]["losses"]), (number, &0.into()));
     let refused = tell(&daemon.server, &id, "stop").await;
     assert_eq!(refused.status, 409);
     assert!(refused.body.contains("not started yet"), "{}", refused.body);
     assert_eq!(tell(&daemon.server, "java:126", "start").await.status, 404);
     // The agent takes commands once its configuration is there.
-    let status = within("it may start", async {
+    let admin = daemon.server.admin_address().unwrap().to_string();
+    let told = within("it may start", async {
         loop {
-            let answer = tell(&daemon.server, &id, "start").await;
-            if answer.status != 409 {
-                return answer.status;
+            let (admin, id) = (admin.clone(), id.clone());
+            let command = move || run(&["agents", "tell", "--admin", &admin, &id, "start"]);
+            let told = tokio::task::spawn_blocking(command).await.unwrap();
+            if !told.stderr.contains("409") {
+                return told;
             }
         }
     })
     .await;
-    assert_eq!(status, 202);
+    assert_eq!((told.code, told.stderr), (Some(0), format!("{id}: start: sent\n")));
     let (sent, _) = within("the program ends", agent).await.unwrap();
     assert!(sent.unwrap().events > 300);
     until("the run is over", || (daemon.counters().connections_open == 0).then_some(())).await;
@@ -284,6 +314,11 @@ async fn every_recently_seen_agent_is_listed_with_its_resource_and_counters() {
         let sum = |field: &str| seen.iter().map(|agent| agent[field].as_u64().unwrap()).sum::<u64>();
         assert_eq!((sum("events"), sum("losses")), (totals.events(), 0), "{seen:?}");
         assert!(totals.events() >= 300);
+        let ids: BTreeSet<_> = seen.iter().map(|agent| agent["id"].as_str().unwrap()).collect();
+        assert!(
+            ids.len() == seen.len() && ids.iter().all(|id| id.starts_with(&format!("{}:", totals.name))),
+            "{ids:?}"
+        );
         for agent in &seen {
             assert_eq!(agent["protocol"], totals.protocol.as_str());
             assert!(agent["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{agent}");

@@ -355,3 +355,39 @@ async fn losses_and_the_events_that_they_cost_are_counted_by_reason() {
     let totals = within("stopping", server.stop()).await;
     assert!(totals.are_balanced(), "{totals}");
 }
+
+#[tokio::test]
+async fn bytes_written_to_files_and_files_finished_and_removed_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let sink = format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n[sinks.archive]\ntype = \"file\"\npath = \"{}/app.log\"\nrotate_bytes = 1\n\
+         keep_files = 1\n",
+        directory.path().display()
+    );
+    let config = crate::live::config(&format!("{sink}{}", crate::live::listener(TIMELESS)));
+    let server = Server::start(&config).await.unwrap();
+    let mut stream = connect(&server).await;
+    stream.write_all(&[wire::process(), wire::named_span(1, "work"), wire::trace()].concat()).await.unwrap();
+    stream.write_all(&[wire::named_span(2, "work"), wire::trace()].concat()).await.unwrap();
+    stream.write_all(&[wire::named_span(3, "work"), wire::trace()].concat()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert_is_closed(&mut stream).await;
+    let removed = async || {
+        let metrics = get(&server, "/metrics").await;
+        let value =
+            metrics.lines().find_map(|line| line.strip_prefix("tributary_files_removed_total{sink=\"archive\"} "));
+        value.unwrap_or_else(|| panic!("not in\n{metrics}")).parse::<u64>().unwrap()
+    };
+    while removed().await == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let accounting = server.accounting().clone();
+    within("stopping", server.stop()).await;
+    let lengths: Vec<_> =
+        fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).collect();
+    let files = accounting.files();
+    let (name, totals) = &files[0];
+    assert_eq!((name.as_str(), files.len(), lengths.len()), ("archive", 1, 2), "one finished file and the live one");
+    assert_eq!(totals.bytes, totals.removed_bytes + lengths.iter().sum::<u64>());
+    assert_eq!(totals.finished, totals.removed + 1);
+}

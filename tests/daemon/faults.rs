@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::live::binary::{Binary, run, tributary, until};
+use crate::live::binary::{Binary, end_with_this_thread, run, tributary, until};
 use crate::live::wire;
 use serde_json::Value;
 
@@ -62,6 +62,7 @@ fn a_daemon_that_is_killed_under_load_leaves_whole_lines_and_the_next_goes_on_be
         let address = daemon.address("a").to_string();
         let mut load = Command::new(env!("CARGO_BIN_EXE_tributary"));
         load.args(["simulate", "datadog", "--to", &address, "--connections", "3", "--for", "60s"]);
+        end_with_this_thread(&mut load);
         let mut load = load.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let size = || fs::metadata(&file).map_or(0, |file| file.len());
         until("a megabyte more is written", || (size() > before + 1_000_000).then_some(()));
@@ -100,7 +101,7 @@ fn without_file_descriptors_it_serves_those_it_has_and_the_others_when_there_are
     until("those inside are served", || has("second").then_some(()));
     let late = speak(address, "late");
     drop(crowd);
-    until("who waited comes in", || has("late").then_some(()));
+    until("the connection that waited is served", || has("late").then_some(()));
     drop((first, late));
     daemon.signal("TERM");
     assert_eq!(daemon.end().code, Some(0));
@@ -208,7 +209,7 @@ fn lost_permissions_lose_no_event_once_they_are_restored() {
     let home = tempfile::tempdir().unwrap();
     let inside = home.path().join("inside");
     fs::create_dir(&inside).unwrap();
-    // Root has all permissions, so root runs it as another user, who must have access to the binary and the directory.
+    // Root has all permissions, so root runs it as another user, which needs access to the binary and the directory.
     let program = home.path().join("tributary");
     fs::copy(env!("CARGO_BIN_EXE_tributary"), &program).unwrap();
     let allow = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();

@@ -129,7 +129,7 @@ async fn limits_and_permissions_apply_to_the_addresses_in_headers() {
     daemon.until_named("first").await;
     // A second of that address, one of an address that is not allowed, and one that is allowed but came directly.
     assert_is_closed(&mut come(2, "192.0.2.7:9", "second").await).await;
-    assert_is_closed(&mut come(2, OTHER, "stranger").await).await;
+    assert_is_closed(&mut come(2, OTHER, "not_allowed").await).await;
     assert_is_closed(&mut connect_from(&daemon, [127, 0, 0, 2]).await).await;
     daemon.until_totals("three are refused", |counters| counters.refused == 3).await;
     let neighbour = come(2, "192.0.2.8:9", "neighbour").await;

@@ -59,19 +59,19 @@ async fn a_capture_of_tls_contains_the_decrypted_bytes() {
 
 #[tokio::test]
 async fn only_clients_with_a_certificate_of_client_ca_are_accepted() {
-    let (world, stranger) = (World::new(), World::new().client);
+    let (world, other_client) = (World::new(), World::new().client);
     let daemon = Daemon::with(&world.tls("tls.client_ca = \"CA\"")).await;
-    for identity in [None, Some(&stranger)] {
+    for identity in [None, Some(&other_client)] {
         // In TLS 1.3 the client has finished before it learns that it is refused.
         if let Ok(mut stream) = world.connect(&daemon, identity).await {
-            let _ = stream.write_all(&hello("unwelcome")).await;
+            let _ = stream.write_all(&hello("refused")).await;
             assert!(within("the refusal", stream.read_u8()).await.is_err());
         }
     }
     daemon.until_all_closed().await;
-    send_secretly(world.connect(&daemon, Some(&world.client)).await.unwrap(), &hello("welcome"), 100).await;
+    send_secretly(world.connect(&daemon, Some(&world.client)).await.unwrap(), &hello("accepted"), 100).await;
     let events = daemon.stop().await.events;
-    assert_eq!(spans(&events), [("welcome", true)]);
+    assert_eq!(spans(&events), [("accepted", true)]);
     let losses = losses(&events);
     assert_eq!(losses.len(), 2, "{losses:?}");
     for loss in losses {

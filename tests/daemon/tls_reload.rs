@@ -64,15 +64,15 @@ async fn clients_of_removed_authorities_are_refused() {
     assert_eq!(reloaded.changes, ["listener test has new certificates"]);
     // In TLS 1.3 the client has finished before it learns that it is refused.
     if let Ok(mut stream) = world.connect(&daemon, Some(&world.client)).await {
-        let _ = stream.write_all(&hello("unwelcome")).await;
+        let _ = stream.write_all(&hello("refused")).await;
         assert!(within("the refusal", stream.read_u8()).await.is_err());
     }
-    send_secretly(world.connect(&daemon, Some(&other.client)).await.unwrap(), &hello("welcome"), 100).await;
+    send_secretly(world.connect(&daemon, Some(&other.client)).await.unwrap(), &hello("accepted"), 100).await;
     send_secretly(old, &wire::named_span(1, "still here"), 100).await;
     let events = daemon.stop().await.events;
     let mut found = spans(&events);
     found.sort_unstable();
-    assert_eq!(found, [("still here", true), ("welcome", true)]);
+    assert_eq!(found, [("accepted", true), ("still here", true)]);
     assert_eq!(losses(&events).len(), 1);
 }
 

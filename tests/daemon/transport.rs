@@ -1,4 +1,4 @@
-//! How connections end and who may open them: time limits, half-closes, resets, limits on their number.
+//! How connections end, and which peers may open them: time limits, half-closes, resets, limits on their number.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tributary::event::{Header, Loss, Origin, Position, Reason, Severity, UnixNan
 use tributary::memory::{Amplification, MemoryBudget};
 use tributary::pipeline::accounting::ListenerCounters;
 use tributary::protocol::datadog::{self, DatadogSession};
-use tributary::protocol::{Awaiting, End, Flow, Now, Output, Progress, Protocol, Session};
+use tributary::protocol::{Awaiting, End, Flow, Now, Output, Progress, Protocol, Session, Shutdown};
 use tributary::transport::options::ListenerOptions;
 
 /// A connection on which the first span, `name`, was sent and has gone out.
@@ -381,7 +381,7 @@ impl Session for Polite {
     }
 
     fn handle_timeout(&mut self, _now: Now, out: &mut Output) -> Flow {
-        out.reply.extend_from_slice(b"goodbye");
+        out.reply.extend_from_slice(b"the end");
         Flow::Close
     }
 }
@@ -394,7 +394,7 @@ async fn a_session_that_closes_at_a_timeout_lingers_until_the_peer_closes() {
     stream.write_all(b"hello").await.unwrap();
     let mut reply = Vec::new();
     within("the reply and the end", tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut reply)).await.unwrap();
-    assert_eq!(reply, b"goodbye");
+    assert_eq!(reply, b"the end");
     // The daemon still reads: it counts these bytes.
     stream.write_all(b" again").await.unwrap();
     drop(stream);
@@ -449,6 +449,78 @@ async fn losses_beyond_max_losses_per_second_are_reported_together() {
     assert!(detail.contains("max_losses_per_second") && detail.ends_with("a bad byte"), "{detail}");
     assert_eq!(together["loss"]["excerpt"], "07");
     assert!(events.len() < 500, "{}", events.len());
+}
+
+/// Answers each byte with itself. With the first it waits until the test lets it continue.
+struct Held {
+    is_held: bool,
+    began: std::sync::mpsc::Sender<()>,
+    may_continue: Arc<std::sync::Mutex<std::sync::mpsc::Receiver<()>>>,
+}
+
+impl Session for Held {
+    fn receive(&mut self, input: &[u8], _now: Now, out: &mut Output) -> Progress {
+        if std::mem::take(&mut self.is_held) && !input.is_empty() {
+            self.began.send(()).unwrap();
+            self.may_continue.lock().unwrap().recv().unwrap();
+        }
+        out.decoded_bytes += input.len() as u64;
+        out.reply.extend_from_slice(input);
+        Progress { consumed: input.len(), flow: Flow::Continue }
+    }
+
+    fn finish(&mut self, _rest: &[u8], _end: End, _now: Now, _out: &mut Output) -> Flow {
+        Flow::Close
+    }
+
+    fn awaiting(&self) -> Awaiting {
+        Awaiting::Message
+    }
+
+    fn shutdown(&mut self, _now: Now, out: &mut Output) -> Shutdown {
+        out.reply.extend_from_slice(b".");
+        Shutdown::Close
+    }
+}
+
+/// How many bytes the system holds for the socket with these ports, its own and its peer's.
+fn unread_bytes((local, remote): (u16, u16)) -> usize {
+    let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let (local, remote) = (format!(":{local:04X}"), format!(":{remote:04X}"));
+    let unread = sockets.lines().find_map(|line| {
+        // number, local and remote address, state, tx_queue:rx_queue
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let is_it = fields[1].ends_with(&local) && fields[2].ends_with(&remote);
+        is_it.then(|| usize::from_str_radix(fields[4].split_once(':').unwrap().1, 16).unwrap())
+    });
+    unread.unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_arrived_before_a_listener_stops_is_decoded_and_answered_before_its_sessions_are_shut_down() {
+    let (began, has_begun) = std::sync::mpsc::channel();
+    let (let_continue, may_continue) = std::sync::mpsc::channel();
+    let may_continue = Arc::new(std::sync::Mutex::new(may_continue));
+    let daemon = Custom::of_sessions(Default::default(), move || Held {
+        is_held: true,
+        began: began.clone(),
+        may_continue: may_continue.clone(),
+    });
+    let (mut stream, counters) = (TcpStream::connect(daemon.address).await.unwrap(), daemon.counters.clone());
+    stream.write_all(b"a").await.unwrap();
+    tokio::task::block_in_place(|| has_begun.recv()).unwrap();
+    // The connection is busy with the first byte.
+    stream.write_all(b"b").await.unwrap();
+    let ports = (daemon.address.port(), stream.local_addr().unwrap().port());
+    until("the second byte has arrived", || (unread_bytes(ports) == 1).then_some(())).await;
+    daemon.stop.cancel();
+    let_continue.send(()).unwrap();
+    let mut reply = Vec::new();
+    within("the reply and the end", tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut reply)).await.unwrap();
+    assert_eq!(String::from_utf8(reply).unwrap(), "ab.");
+    drop(stream);
+    daemon.stop().await;
+    assert_eq!((counters.totals().bytes_in, counters.totals().bytes_decoded), (2, 2));
 }
 
 /// An exclamation mark causes more output than an hour earns.

@@ -1,6 +1,6 @@
 //! Writes the recordings of the project as inputs of the targets:
 //!
-//!     cargo run --manifest-path tests/fuzz/Cargo.toml --example seeds
+//!     tests/fuzz/run seeds
 //!
 //! writes tests/fuzz/corpus/<target>/. The corpus is not part of the project: fuzzers add to it.
 

@@ -214,8 +214,8 @@ B has 4 new objects, 3 replaced and 3 kept; 1 of A are gone.
     // The same dump twice: nothing is new or gone.
     let same = run(&["decode", "rbkit", "--compare", &a, &a]);
     assert!(same.stdout.contains("B has 0 new objects, 0 replaced and 7 kept; 0 of A are gone."), "{}", same.stdout);
-    let stranger = files.file("stranger", dump(1, 71, &[of(20, STRING)]));
-    let ended = run(&["decode", "rbkit", "--compare", &a, &stranger]);
+    let unrelated = files.file("unrelated", dump(1, 71, &[of(20, STRING)]));
+    let ended = run(&["decode", "rbkit", "--compare", &a, &unrelated]);
     assert!(ended.stdout.contains("No id is in both"), "{}", ended.stdout);
     assert!(!by_file.stdout.contains("No id is in both"));
     let other = files.file("other", dump(1, 99, &after));

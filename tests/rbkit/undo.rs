@@ -55,7 +55,7 @@ async fn left_on(options: &str) -> (Agent, tempfile::TempDir) {
     (agent, folder)
 }
 
-/// Runs another daemon until it has asked who the process is, and stops it.
+/// Runs another daemon until it has received the identity of the process, and stops it.
 async fn run_again(agent: &Agent, folder: &Path) -> Ended {
     let (handshakes, subscriptions) = (agent.asked("handshake"), agent.pub_connections());
     let binary = start(folder);

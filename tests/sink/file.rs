@@ -137,7 +137,7 @@ async fn rotation_by_time_finishes_a_file_once_and_never_an_empty_one() {
 
 #[tokio::test]
 async fn finished_files_are_compressed_and_hold_the_same_records() {
-    for (compression, suffix) in [(Compression::Gzip, "gz"), (Compression::Lz4, "lz4")] {
+    for (compression, suffix) in [(Compression::Gzip, "gz"), (Compression::Lz4, "lz4"), (Compression::Zstd, "zst")] {
         for fsync in Fsync::ALL {
             let directory = tempfile::tempdir().unwrap();
             let options = Options { compression, fsync, rotate_bytes: 3_000, ..options(&directory, "app.log") };
@@ -229,6 +229,42 @@ async fn by_default_no_file_is_ever_removed() {
         write(&mut sink, std::slice::from_ref(name)).await;
     }
     assert_eq!(all_names(directory.path()), expected);
+}
+
+#[tokio::test]
+async fn keep_bytes_limits_the_finished_files_of_each_listener_and_counts_what_it_removes() {
+    let directory = tempfile::tempdir().unwrap();
+    let sizes = Options { rotate_bytes: 400, keep_bytes: 1_500, ..options(&directory, "{listener}.log") };
+    let mut sink = File::new(sizes).unwrap();
+    for name in names(0..20, 60) {
+        write_as(&mut sink, std::slice::from_ref(&name), "loud", now()).await.unwrap();
+        sink.flush().await.unwrap();
+    }
+    write_as(&mut sink, &names(0..1, 60), "quiet", now()).await.unwrap();
+    sink.flush().await.unwrap();
+    sink.tick().await.unwrap();
+    let files = files(directory.path());
+    let finished: Vec<usize> =
+        files.iter().filter(|(name, _)| name.starts_with("loud.2")).map(|(_, bytes)| bytes.len()).collect();
+    let (kept, all) = (finished.iter().sum::<usize>(), files.values().map(Vec::len).sum::<usize>());
+    assert!(kept <= 1_500 && kept + 400 > 1_500, "{kept} bytes are kept");
+    assert!(files.contains_key("loud.log") && files.contains_key("quiet.log"), "{:?}", files.keys());
+    let totals = sink.files().unwrap().totals();
+    assert!(totals.removed > 0);
+    assert_eq!(totals.finished, totals.removed + finished.len() as u64);
+    assert_eq!(totals.bytes, totals.removed_bytes + all as u64);
+}
+
+#[tokio::test]
+async fn keep_time_removes_files_by_the_time_in_their_name() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in [("app.20010101T000000.000.log", "old"), ("app.29990101T000000.000.log.gz", "new")] {
+        fs::write(directory.path().join(name), text).unwrap();
+    }
+    let keep = Options { keep_time: Duration::from_secs(3600), ..options(&directory, "app.log") };
+    let mut sink = File::new(keep).unwrap();
+    sink.tick().await.unwrap();
+    assert_eq!(files(directory.path()).into_keys().collect::<Vec<_>>(), ["app.29990101T000000.000.log.gz"]);
 }
 
 #[tokio::test]

@@ -19,5 +19,6 @@ mod otlp;
 mod otlp_encoding;
 mod otlp_protocols;
 mod pipeline;
+mod select;
 mod stdout;
 mod tcp;

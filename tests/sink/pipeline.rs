@@ -467,6 +467,54 @@ async fn events_in_the_output_of_a_sink_that_fails_or_is_given_up_count_as_writt
     }
 }
 
+/// Has written a part of the first event, and the rest of it when it is given up.
+struct Halfway<const BLOCKS: bool> {
+    is_flushing: Arc<AtomicU64>,
+    written: u64,
+}
+
+impl<const BLOCKS: bool> Sink for Halfway<BLOCKS> {
+    const BLOCKS: bool = BLOCKS;
+
+    async fn write(&mut self, _events: Selection<'_>) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), SinkError> {
+        self.is_flushing.store(1, Relaxed);
+        std::future::pending().await
+    }
+
+    async fn give_up(&mut self) {
+        self.written = 1;
+    }
+
+    fn written(&self) -> u64 {
+        self.written
+    }
+}
+
+async fn end_halfway<const BLOCKS: bool>() {
+    let is_flushing = Arc::<AtomicU64>::default();
+    let of_sink = is_flushing.clone();
+    let mut sinks = Sinks::new(CancellationToken::new());
+    sinks.add("halfway", QueueOptions::default(), move || {
+        Ok(Halfway::<BLOCKS> { is_flushing: of_sink.clone(), written: 0 })
+    });
+    let counters = sinks.counters()[0].clone();
+    let (sender, mut workers) = sinks.start();
+    sender.send(batch(1, &["1", "2", "3"])).await;
+    until("it has a part of the first event", || (is_flushing.load(Relaxed) == 1).then_some(())).await;
+    within("it is given up", workers.abort()).await;
+    assert_eq!(figures(&counters.totals()), [3, 1, 0, 2]);
+}
+
+#[tokio::test]
+async fn a_sink_that_is_given_up_may_complete_its_record_which_counts_as_written() {
+    end_halfway::<true>().await;
+    end_halfway::<false>().await;
+}
+
 #[tokio::test]
 async fn sinks_that_have_ended_do_not_prevent_giving_up_the_others() {
     let (good, stuck) = (Strings::new(Mood::Write), Strings::new(Mood::Stall));

@@ -3,7 +3,7 @@
 use crate::live::binary::run;
 use serde_json::{Value, json};
 use tributary::event::{ResourceValue, UnixNanos};
-use tributary::protocol::zico::agents::{Agents, Counters, Opening, Refusal, Registered, Registration, Whom};
+use tributary::protocol::zico::agents::{Agents, Counters, Opening, Refusal, Registered, Registration, Requester};
 use tributary::zico_store::{Store, StoreOptions};
 
 /// 2027-01-15T08:00:00Z.
@@ -24,12 +24,12 @@ fn agents_are_listed_and_forgotten_while_the_store_is_open() {
     let store = Store::open(&StoreOptions { state_dir: Some(state.into()), ..Default::default() }, "zorka").unwrap();
     let first = register(&store, "web \u{1b}[31m1");
     let second = register(&store, "web-2");
-    let unregistered = Whom::Unregistered { session: "675135e76025b0d2", address: "192.0.2.9" };
+    let unregistered = Requester::Unregistered { session: "675135e76025b0d2", address: "192.0.2.9" };
     store.seen(unregistered, Counters { requests: 1, bytes: 2, events: 3, losses: 4 }, NOW);
     drop(store);
     let store = Store::open(&StoreOptions { state_dir: Some(state.into()), ..Default::default() }, "zorka").unwrap();
 
-    let listed = run(&["agents", "list", "--state-dir", state, "--format", "json"]);
+    let listed = run(&["agents", "registered", "--state-dir", state, "--format", "json"]);
     assert_eq!(listed.code, Some(0), "{}", listed.stderr);
     let zeros = json!({"requests": 0, "bytes": 0, "events": 0, "losses": 0});
     let time = "2027-01-15T08:00:00Z";
@@ -47,7 +47,7 @@ fn agents_are_listed_and_forgotten_while_the_store_is_open() {
     });
     assert_eq!(listed.events(), [agent(&first, "web \u{1b}[31m1"), agent(&second, "web-2"), unregistered]);
 
-    let table = run(&["agents", "list", "--state-dir", state]).stdout;
+    let table = run(&["agents", "registered", "--state-dir", state]).stdout;
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].starts_with("listener zorka: 2 agents, 1 unregistered session"), "{table}");
     assert!(lines[2].starts_with(r#""web \u{1b}[31m1"  shop"#) && !table.contains('\u{1b}'), "{table}");
@@ -60,8 +60,8 @@ fn agents_are_listed_and_forgotten_while_the_store_is_open() {
     assert!(forgotten.stderr.contains("zorka: web-2: 1 agent forgotten"), "{}", forgotten.stderr);
     let asked = Opening { agent: second.agent.uuid.clone(), authkey: second.authkey.clone() };
     assert!(matches!(store.open(&asked, NOW), Err(Refusal::Denied(_))));
-    let unknown = run(&["agents", "forget", "--state-dir", state, "web-2", "nobody"]);
-    assert_eq!((unknown.code, unknown.last_words()), (Some(1), "tributary: no such agent: web-2, nobody"));
+    let unknown = run(&["agents", "forget", "--state-dir", state, "web-2", "web-3"]);
+    assert_eq!((unknown.code, unknown.last_words()), (Some(1), "tributary: no such agent: web-2, web-3"));
 }
 
 #[test]
@@ -69,10 +69,10 @@ fn an_unreadable_file_is_an_error_that_names_it() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().to_str().unwrap();
     std::fs::write(dir.path().join("zorka.db"), "nothing of ours").unwrap();
-    let listed = run(&["agents", "list", "--state-dir", state]);
+    let listed = run(&["agents", "registered", "--state-dir", state]);
     assert_eq!(listed.code, Some(1));
     assert!(listed.last_words().contains("zorka.db: it is not a database"), "{}", listed.stderr);
     let missing = dir.path().join("elsewhere");
-    let listed = run(&["agents", "list", "--state-dir", missing.to_str().unwrap()]);
+    let listed = run(&["agents", "registered", "--state-dir", missing.to_str().unwrap()]);
     assert!(listed.code == Some(1) && listed.last_words().contains("elsewhere: No such file"), "{}", listed.stderr);
 }

@@ -32,7 +32,7 @@ async fn post_all(server: &Server, requests: impl Iterator<Item = Vec<u8>>) -> B
             None => connect(server).await,
         };
         let status = try_ask(&mut connection, &request).await.unwrap_or(0);
-        // Who was sent away in the middle of a body comes again on another connection.
+        // An agent that was refused in the middle of a body tries again on another connection.
         stream = [200, 201, 202].contains(&status).then_some(connection);
         *statuses.entry(status).or_default() += 1;
     }

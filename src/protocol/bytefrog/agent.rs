@@ -7,17 +7,19 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::command::{Command, Mode, Refusal};
+use super::options::Options;
 
-/// An agent should report the mode that a command leads to within this time (section 1.6).
+/// An agent should report the mode that a command leads to within this time (section 1.6) …
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(2);
+/// … and within so many heartbeats: an agent that does not run sends none, and still has the command.
+const CONFIRMATION_HEARTBEATS: u32 = 3;
 /// Commands that wait until the agent has confirmed the one before them.
 const MAX_QUEUED: usize = 8;
-/// An agent that has opened its last data connection lets its buffers follow commands within this time.
+/// An agent that has opened its last data connection lets its buffers follow commands within this time of its own, which
+/// is counted in heartbeats: while an agent does not run (a garbage collection, a busy machine), it sends none.
 const SETTLING_TIME: Duration = Duration::from_secs(3);
-/// An agent that shuts down is suspended until it has reported so often that it has nothing to send …
+/// An agent that shuts down is suspended until so many heartbeats, one after the other, have reported nothing to send.
 const QUIET_HEARTBEATS: u32 = 3;
-/// … and for this long at most.
-const MAX_SUSPENSION: Duration = Duration::from_secs(4);
 /// More heartbeats missed than this make an agent unhealthy (rule 25).
 const MAX_MISSED: u32 = 3;
 
@@ -31,9 +33,22 @@ enum Drain {
     No,
     /// Commands are not harmless yet.
     Settling,
-    /// It was suspended at this time, and has reported so often since that it has nothing to send.
-    Suspended(Duration, u32),
+    /// It is suspended, and stopped at this time at the latest. Its last so many heartbeats have reported nothing to send.
+    Suspended {
+        until: Duration,
+        quiet: u32,
+    },
     Stopped,
+}
+
+/// A command whose mode has not been reported yet.
+#[derive(Clone, Copy, Debug)]
+struct Unconfirmed {
+    command: Command,
+    /// When it was sent.
+    since: Duration,
+    /// Heartbeats since then.
+    heartbeats: u32,
 }
 
 /// The agent of one run.
@@ -42,7 +57,8 @@ pub(super) struct Agent {
     /// The number of data connections that it was configured to open.
     data_connections: usize,
     data_hellos: usize,
-    last_data_hello: Duration,
+    /// Heartbeats since its last data connection arrived.
+    heartbeats_with_data: u32,
     /// Its buffers follow commands (rule 8).
     is_settled: bool,
     mode: Mode,
@@ -52,11 +68,13 @@ pub(super) struct Agent {
     has_reported: bool,
     has_shut_down: bool,
     has_failed: bool,
-    /// The command whose mode has not been reported yet, and when it was sent.
-    unconfirmed: Option<(Command, Duration)>,
+    /// The command whose mode has not been reported yet.
+    unconfirmed: Option<Unconfirmed>,
     /// Commands to send when the agent reports the mode that each requires.
     queued: VecDeque<Command>,
     interval: Duration,
+    /// How long it may have events to send while it shuts down (`stop_wait`).
+    stop_wait: Duration,
     last_heartbeat: Duration,
     is_unhealthy: bool,
     /// A command of the configuration, to be sent as soon as it is harmless.
@@ -73,11 +91,11 @@ pub(super) struct Agent {
 
 impl Agent {
     /// An agent that has sent its hello and receives its configuration now.
-    pub(super) fn new(data_connections: usize, interval: Duration, elapsed: Duration) -> Self {
+    pub(super) fn new(options: &Options, elapsed: Duration) -> Self {
         Agent {
-            data_connections,
+            data_connections: options.data_connections,
             data_hellos: 0,
-            last_data_hello: Duration::ZERO,
+            heartbeats_with_data: 0,
             is_settled: false,
             mode: Mode::Initializing,
             started_at: None,
@@ -87,7 +105,8 @@ impl Agent {
             has_failed: false,
             unconfirmed: None,
             queued: VecDeque::new(),
-            interval,
+            interval: options.heartbeat_interval,
+            stop_wait: options.stop_wait,
             last_heartbeat: elapsed,
             is_unhealthy: false,
             pending: None,
@@ -144,20 +163,26 @@ impl Agent {
         self.has_reported = true;
         self.last_heartbeat = elapsed;
         self.has_shut_down |= mode == Mode::ShuttingDown;
-        // The heartbeat may have been sent before the last data hello was answered, so it proves nothing by itself.
-        self.is_settled |= self.is_started() && !self.expects_data() && elapsed >= self.last_data_hello + SETTLING_TIME;
+        if self.is_started() && !self.expects_data() {
+            // The first one may have been sent before the last data hello was answered, so it proves nothing.
+            self.is_settled |= self.interval * self.heartbeats_with_data >= SETTLING_TIME;
+            self.heartbeats_with_data = self.heartbeats_with_data.saturating_add(1);
+        }
         self.mode = mode;
-        if self.unconfirmed.is_some_and(|(command, _)| command.target_mode() == mode) {
-            self.unconfirmed = None;
+        match &mut self.unconfirmed {
+            Some(unconfirmed) if unconfirmed.command.target_mode() == mode => self.unconfirmed = None,
+            Some(unconfirmed) => unconfirmed.heartbeats = unconfirmed.heartbeats.saturating_add(1),
+            None => {}
         }
         std::mem::take(&mut self.is_unhealthy)
     }
 
     /// Checks whether heartbeats are late. `true`: the agent has become unhealthy.
     pub(super) fn check_health(&mut self, elapsed: Duration) -> bool {
-        if self.unconfirmed.is_some_and(|(_, since)| elapsed >= since + CONFIRMATION_TIMEOUT) {
-            self.unconfirmed = None;
-        }
+        let is_ignored = |unconfirmed: &mut Unconfirmed| {
+            unconfirmed.heartbeats >= CONFIRMATION_HEARTBEATS && elapsed >= unconfirmed.since + CONFIRMATION_TIMEOUT
+        };
+        self.unconfirmed.take_if(is_ignored);
         let missed = elapsed > self.last_heartbeat + self.interval * (MAX_MISSED + 1);
         let is_news = missed && self.has_control && !self.has_shut_down && !self.is_unhealthy;
         self.is_unhealthy |= is_news;
@@ -171,9 +196,9 @@ impl Agent {
         is_expected
     }
 
-    /// A data connection has arrived at this time.
-    pub(super) fn data_arrived(&mut self, elapsed: Duration) {
-        self.last_data_hello = elapsed;
+    /// A data connection has arrived.
+    pub(super) fn data_arrived(&mut self) {
+        self.heartbeats_with_data = 0;
     }
 
     /// A class was loaded or a method called: agents trace from the moment at which they have settled. `true`: this was
@@ -223,8 +248,8 @@ impl Agent {
             _ if self.has_shut_down => return Err(Refusal::ShuttingDown),
             _ if !self.is_settled => return Err(Refusal::NotSettled),
             Some(required) => {
-                if let Some((former, _)) = self.unconfirmed {
-                    let last = self.queued.back().copied().unwrap_or(former);
+                if let Some(former) = self.unconfirmed {
+                    let last = self.queued.back().copied().unwrap_or(former.command);
                     if last.target_mode() != required || self.queued.len() >= MAX_QUEUED {
                         return Err(Refusal::Unconfirmed(last));
                     }
@@ -243,7 +268,7 @@ impl Agent {
     /// The command is sent now; commands queued before it are void.
     fn send(&mut self, command: Command, elapsed: Duration) -> u8 {
         self.queued.clear();
-        self.unconfirmed = Some((command, elapsed));
+        self.unconfirmed = Some(Unconfirmed { command, since: elapsed, heartbeats: 0 });
         self.is_stopped |= command == Command::Stop;
         command.message()
     }
@@ -261,7 +286,7 @@ impl Agent {
             return None;
         }
         self.queued.pop_front();
-        self.unconfirmed = Some((next, elapsed));
+        self.unconfirmed = Some(Unconfirmed { command: next, since: elapsed, heartbeats: 0 });
         Some(next.message())
     }
 
@@ -282,10 +307,10 @@ impl Agent {
             return Vec::new();
         }
         // Commands that were sent have an effect before these.
-        let mode = self.unconfirmed.map_or(self.mode, |(command, _)| command.target_mode());
+        let mode = self.unconfirmed.map_or(self.mode, |unconfirmed| unconfirmed.command.target_mode());
         let commands: &[Command] = match self.drain {
             Drain::Settling if self.is_settled && !self.is_untraced => {
-                self.drain = Drain::Suspended(elapsed, 0);
+                self.drain = Drain::Suspended { until: elapsed + self.stop_wait, quiet: 0 };
                 match mode {
                     Mode::ShuttingDown | Mode::Suspended => &[],
                     Mode::Paused => &[Command::Unpause, Command::Suspend],
@@ -296,11 +321,11 @@ impl Agent {
                 self.drain = Drain::Stopped;
                 &[Command::Stop]
             }
-            Drain::Suspended(since, quiet) if quiet >= QUIET_HEARTBEATS || elapsed >= since + MAX_SUSPENSION => {
+            Drain::Suspended { until, quiet } if quiet >= QUIET_HEARTBEATS || elapsed >= until => {
                 self.drain = Drain::Stopped;
                 &[Command::Stop]
             }
-            Drain::No | Drain::Settling | Drain::Suspended(..) | Drain::Stopped => &[],
+            Drain::No | Drain::Settling | Drain::Suspended { .. } | Drain::Stopped => &[],
         };
         commands.iter().map(|command| self.send(*command, elapsed)).collect()
     }
@@ -311,11 +336,9 @@ impl Agent {
 
     /// A heartbeat has reported so many buffers with something to send.
     pub(super) fn count_buffers(&mut self, buffers: u16) {
-        if let Drain::Suspended(_, quiet) = &mut self.drain
-            && self.mode == Mode::Suspended
-            && buffers == 0
-        {
-            *quiet += 1;
+        if let Drain::Suspended { quiet, .. } = &mut self.drain {
+            // A thread that has held a buffer for long returns it at any time.
+            *quiet = if self.mode == Mode::Suspended && buffers == 0 { *quiet + 1 } else { 0 };
         }
     }
 
@@ -331,8 +354,12 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    fn new(data_connections: usize) -> Agent {
+        Agent::new(&Options { data_connections, stop_wait: 20 * SECOND, ..Options::default() }, Duration::ZERO)
+    }
+
     fn settled(mode: Mode) -> Agent {
-        let mut agent = Agent::new(1, SECOND, Duration::ZERO);
+        let mut agent = new(1);
         agent.heartbeat(Mode::Initializing, Duration::ZERO);
         agent.handle_command(Command::Start, Duration::ZERO).unwrap();
         assert!(agent.data_hello());
@@ -343,7 +370,7 @@ mod tests {
 
     #[test]
     fn only_start_is_sent_before_start() {
-        let mut agent = Agent::new(1, SECOND, Duration::ZERO);
+        let mut agent = new(1);
         agent.heartbeat(Mode::Initializing, Duration::ZERO);
         for command in &Command::ALL[1..] {
             assert_eq!(agent.handle_command(*command, SECOND), Err(Refusal::NotStarted));
@@ -353,8 +380,8 @@ mod tests {
     }
 
     #[test]
-    fn no_command_is_sent_before_all_data_connections_and_a_heartbeat_after_them() {
-        let mut agent = Agent::new(2, SECOND, Duration::ZERO);
+    fn no_command_is_sent_before_all_data_connections_and_heartbeats_of_three_seconds_after_them() {
+        let mut agent = new(2);
         agent.handle_command(Command::Start, Duration::ZERO).unwrap();
         agent.pending = Some(Command::Suspend);
         agent.heartbeat(Mode::Tracing, SECOND);
@@ -364,12 +391,15 @@ mod tests {
         assert!(!agent.data_hello());
         assert_eq!(agent.handle_command(Command::Stop, SECOND), Err(Refusal::NotSettled));
         assert_eq!(agent.take_pending(SECOND), None);
-        agent.data_arrived(SECOND);
-        let settled = SECOND + SETTLING_TIME;
-        agent.heartbeat(Mode::Tracing, settled - Duration::from_nanos(1));
-        assert_eq!(agent.take_pending(settled), None);
-        agent.heartbeat(Mode::Tracing, settled);
-        assert_eq!(agent.take_pending(settled), Some(6));
+        agent.data_arrived();
+        // The agent does not run for an hour, and then continues where it was.
+        let now = 3600 * SECOND;
+        for _ in 0..3 {
+            agent.heartbeat(Mode::Tracing, now);
+            assert_eq!(agent.take_pending(now), None);
+        }
+        agent.heartbeat(Mode::Tracing, now);
+        assert_eq!(agent.take_pending(now), Some(6));
     }
 
     #[test]
@@ -409,8 +439,15 @@ mod tests {
         let queued = [Command::Pause, Command::Unpause].repeat(MAX_QUEUED);
         let accepted = queued.iter().filter(|command| agent.handle_command(**command, 2 * SECOND).is_ok()).count();
         assert_eq!(accepted, MAX_QUEUED);
-        // An agent that never confirms takes the next command that its mode allows, and the queued ones are void.
+        // An agent that does not run still has the command.
         assert!(!agent.check_health(4 * SECOND));
+        assert!(agent.unconfirmed.is_some());
+        // An agent that never confirms takes the next command that its mode allows, and the queued ones are void.
+        for _ in 0..CONFIRMATION_HEARTBEATS {
+            agent.heartbeat(Mode::Initializing, 4 * SECOND);
+        }
+        assert!(!agent.check_health(4 * SECOND));
+        assert!(agent.unconfirmed.is_none());
         agent.heartbeat(Mode::Paused, 4 * SECOND);
         assert_eq!(agent.handle_command(Command::Stop, 4 * SECOND), Ok(Some(3)));
         agent.heartbeat(Mode::Tracing, 5 * SECOND);
@@ -431,7 +468,7 @@ mod tests {
     #[test]
     fn the_shutdown_messages_let_the_program_continue() {
         const STOP: [u8; 1] = [3];
-        assert_eq!(Agent::new(1, SECOND, Duration::ZERO).drain(SECOND), [2]);
+        assert_eq!(new(1).drain(SECOND), [2]);
         assert_eq!(settled(Mode::Tracing).drain(SECOND), [6]);
         assert_eq!(settled(Mode::Paused).drain(SECOND), [5, 6]);
         let mut pausing = settled(Mode::Tracing);
@@ -442,7 +479,8 @@ mod tests {
         assert_eq!(continuing.drain(SECOND), [6]);
         let mut suspended = settled(Mode::Suspended);
         assert_eq!(suspended.drain(SECOND), b"");
-        assert_eq!(suspended.poll_drain(SECOND + MAX_SUSPENSION), STOP);
+        assert_eq!(suspended.poll_drain(20 * SECOND), b"");
+        assert_eq!(suspended.poll_drain(21 * SECOND), STOP);
         assert!(settled(Mode::ShuttingDown).drain(SECOND).is_empty());
         let mut untraced = settled(Mode::Tracing);
         untraced.is_untraced = true;
@@ -453,28 +491,30 @@ mod tests {
     fn an_agent_is_stopped_when_it_has_nothing_to_send_for_some_heartbeats() {
         let mut agent = settled(Mode::Tracing);
         assert_eq!(agent.drain(SECOND), [6]);
-        for buffers in [0, 5, 0, 0] {
+        for buffers in [0, 0, 0, 5, 0, 0, 1, 0, 0] {
             agent.count_buffers(buffers);
             agent.heartbeat(Mode::Suspended, SECOND);
-            assert_eq!(agent.poll_drain(SECOND), b"");
+            assert_eq!(agent.poll_drain(SECOND), b"", "{buffers}");
         }
         agent.count_buffers(0);
         assert_eq!(agent.poll_drain(SECOND), [3]);
-        assert_eq!(agent.poll_drain(9 * SECOND), b"");
+        assert_eq!(agent.poll_drain(99 * SECOND), b"");
     }
 
     #[test]
     fn an_agent_that_starts_is_stopped_when_it_has_settled() {
-        let mut agent = Agent::new(2, SECOND, Duration::ZERO);
+        let mut agent = new(2);
         assert_eq!(agent.drain(SECOND), [2]);
         assert!(agent.data_hello() && !agent.settle());
         assert!(agent.data_hello());
-        agent.data_arrived(SECOND);
-        agent.heartbeat(Mode::Tracing, SECOND + SETTLING_TIME / 2);
-        assert_eq!(agent.poll_drain(SECOND), b"");
-        agent.heartbeat(Mode::Tracing, SECOND + SETTLING_TIME);
+        agent.data_arrived();
+        for _ in 0..3 {
+            agent.heartbeat(Mode::Tracing, 2 * SECOND);
+            assert_eq!(agent.poll_drain(2 * SECOND), b"");
+        }
+        agent.heartbeat(Mode::Tracing, 2 * SECOND);
         assert_eq!(agent.poll_drain(2 * SECOND), [6]);
-        assert_eq!(agent.poll_drain(2 * SECOND + MAX_SUSPENSION), [3]);
+        assert_eq!(agent.poll_drain(22 * SECOND), [3]);
         assert_eq!(agent.outcome(false, false), "complete");
         assert!(agent.abandon() && !agent.abandon());
         assert_eq!(agent.outcome(false, false), "without_shutdown");

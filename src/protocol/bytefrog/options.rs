@@ -60,6 +60,9 @@ pub struct Options {
     /// How long an agent may take from its first data connection to its first event. After that its run id is given to
     /// another agent when no other id is free; it is still traced, but no command reaches it. One minute. At least 1 s.
     pub first_event_wait: Duration,
+    /// How long an agent whose collector stops may have events to send before it is stopped all the same. 20 s, and at
+    /// most half of the grace period. At least 1 s.
+    pub stop_wait: Duration,
     /// Run ids that are kept for other addresses: when no more than so many are free, an address with at least so many
     /// agents that have sent no event gets none of them. 16. 0 to 126; 0: none are kept.
     pub reserved_runs: usize,
@@ -138,6 +141,7 @@ impl Options {
                 default.first_event_wait,
                 Duration::from_secs(1)..=LONGEST,
             ),
+            stop_wait: section.duration("stop_wait", default.stop_wait, Duration::from_secs(1)..=LONGEST),
             reserved_runs: section.count("reserved_runs", default.reserved_runs, 0..=126),
             amplification: section
                 .section("amplification", |section| Amplification::read(section, default.amplification)),
@@ -207,6 +211,7 @@ impl Default for Options {
             refusal_wait: Duration::from_millis(500),
             data_connection_wait: Duration::from_secs(10),
             first_event_wait: Duration::from_secs(60),
+            stop_wait: Duration::from_secs(20),
             reserved_runs: 16,
             amplification: Amplification { ratio: 256, burst: 16 * MIB, rate: 4 * MIB },
         }

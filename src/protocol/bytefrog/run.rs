@@ -129,7 +129,7 @@ impl Run {
             version,
             project,
             address,
-            agent: Agent::new(options.data_connections, options.heartbeat_interval, now.elapsed),
+            agent: Agent::new(&options, now.elapsed),
             resource: Arc::new(Resource::new(attributes)),
             outbox: Vec::new(),
             waker: None,
@@ -299,7 +299,7 @@ impl Run {
 
     /// A data connection has arrived: the base of the agent's clock is not later than this (section 1.8).
     pub(super) fn data_arrived(&mut self, now: Now) {
-        self.agent.data_arrived(now.elapsed);
+        self.agent.data_arrived();
         self.clock.data_arrived(now, self.agent.started_at());
     }
 

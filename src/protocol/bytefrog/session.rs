@@ -1,4 +1,4 @@
-//! One connection of an agent: a hello, which tells the kind of the connection, then messages until it ends.
+//! One connection of an agent: a hello, which shows the kind of the connection, then messages until it ends.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -23,8 +23,6 @@ use super::wire::{self, Opening};
 
 /// Every connection of an open run checks this often whether events of the run are due.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// A collector that stops waits this long for the hello of a connection.
-const HELLO_WAIT: Duration = Duration::from_secs(1);
 /// A connection whose run holds too many events waits this long for another one to hand over its batch …
 const WRITER_WAIT: Duration = Duration::from_millis(10);
 /// … and this often. After that the order of the output is given up.
@@ -50,8 +48,6 @@ pub struct BytefrogSession {
     waits_for_writer: u32,
     /// The collector stops.
     is_stopping: bool,
-    /// When a connection that sends no hello to a collector that stops is closed.
-    hello_due: Duration,
 }
 
 #[derive(Debug)]
@@ -112,7 +108,6 @@ impl BytefrogSession {
             written: 0,
             waits_for_writer: 0,
             is_stopping: false,
-            hello_due: Duration::ZERO,
         }
     }
 }
@@ -195,7 +190,6 @@ impl Session for BytefrogSession {
 
     fn poll_timeout(&self) -> Option<Duration> {
         match &self.state {
-            State::Opening if self.is_stopping => Some(self.hello_due),
             State::Unregistered(UnregisteredConnection { until, retry_at, .. }) => Some(*until.min(retry_at)),
             State::Control(_) | State::Data(_) => self.due,
             _ => None,
@@ -204,7 +198,6 @@ impl Session for BytefrogSession {
 
     fn handle_timeout(&mut self, now: Now, out: &mut Output) -> Flow {
         match &mut self.state {
-            State::Opening if self.is_stopping && now.elapsed >= self.hello_due => Flow::Close,
             State::Unregistered(connection) => {
                 if let Some(id) = connection.wanted
                     && let Ok(run) = find_run(&self.hq, id, self.address, now, out)
@@ -256,7 +249,6 @@ impl Session for BytefrogSession {
     fn shutdown(&mut self, now: Now, out: &mut Output) -> Shutdown {
         self.hq.stop();
         self.is_stopping = true;
-        self.hello_due = now.elapsed + HELLO_WAIT;
         match &self.state {
             State::Control(member) => {
                 let mut run = lock(&member.run);
@@ -281,7 +273,8 @@ impl Session for BytefrogSession {
                     run.drain(now.elapsed, &mut BytesMut::new());
                 }
             }
-            // The hello of an agent may be under way, and its end would abort the program.
+            // The hello of an agent may be under way, and without an answer its program aborts. The transport ends the wait
+            // after `handshake_timeout`.
             State::Opening | State::Unregistered(_) => {}
             State::Failed(..) | State::Leaving(_) | State::Finished => return Shutdown::Close,
         }

@@ -1,5 +1,5 @@
-//! The request connection: the session on a process's REP socket. It asks who the process is and whether it still answers,
-//! and sends it commands. One request at a time (rule 22), never an empty one (rule 3).
+//! The request connection: the session on a process's REP socket. It requests the identity of the process, checks that the
+//! process still answers, and sends it commands. One request at a time (rule 22), never an empty one (rule 3).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

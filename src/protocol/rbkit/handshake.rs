@@ -1,4 +1,4 @@
-//! The reply to `handshake`: who the process is, and which profiles are on.
+//! The reply to `handshake`: the identity of the process, and which profiles are on.
 
 use std::sync::Arc;
 

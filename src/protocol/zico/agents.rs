@@ -44,7 +44,7 @@ pub trait Agents: Send + Sync + 'static {
     fn agent(&self, name: &str) -> Result<Option<Arc<Agent>>, Refusal>;
 
     /// Counts a request, for operators. Never waits. A kill of the process may lose the latest second.
-    fn seen(&self, whom: Whom<'_>, more: Counters, now: UnixNanos);
+    fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos);
 }
 
 /// A registered agent. Contains no key.
@@ -116,7 +116,7 @@ pub struct Opened {
 
 /// The sender of a counted request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whom<'a> {
+pub enum Requester<'a> {
     /// A registered agent.
     Agent {
         /// The agent's number.
@@ -299,5 +299,5 @@ impl Agents for Recorded {
         Ok(agents.iter().find(|agent| agent.is_called(name)).cloned())
     }
 
-    fn seen(&self, _whom: Whom<'_>, _more: Counters, _now: UnixNanos) {}
+    fn seen(&self, _whom: Requester<'_>, _more: Counters, _now: UnixNanos) {}
 }

@@ -13,7 +13,7 @@ use super::route::Route;
 use super::wire::{self, Carries, Dialect};
 
 /// Writes the body of a request onto the sheet, with the decoder's faults. A body with keys is shown as plain bytes: the
-/// sheet must not be given to readers who may not see them.
+/// sheet must be shown only to readers with access to the keys.
 ///
 /// Decompressed data follow their compressed bytes, with offsets of their own and their faults. Ids of strings and methods
 /// stay ids, because other requests define them.

@@ -10,7 +10,7 @@ use crate::event::{Header, Kind, Loss, Position, Reason, UnixNanos, semconv};
 use crate::memory::MemoryLease;
 use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
-use super::agents::{Counters, Refusal, Whom};
+use super::agents::{Counters, Refusal, Requester};
 use super::body::{BodyState, TraceFault};
 use super::definitions::{self, Definitions};
 use super::delivered::Changes;
@@ -122,12 +122,12 @@ impl Work for ZicoWork {
             let address = without_port(&self.peer);
             match agent {
                 Some(agent) => {
-                    let whom = Whom::Agent { id: agent.id };
-                    self.shared.agents.seen(whom, self.counters, now.unix);
+                    let requester = Requester::Agent { id: agent.id };
+                    self.shared.agents.seen(requester, self.counters, now.unix);
                 }
                 None if !digest.is_empty() => {
-                    let whom = Whom::Unregistered { session: &digest, address };
-                    self.shared.agents.seen(whom, self.counters, now.unix);
+                    let requester = Requester::Unregistered { session: &digest, address };
+                    self.shared.agents.seen(requester, self.counters, now.unix);
                 }
                 None => {}
             }

@@ -139,11 +139,11 @@ impl Agent {
             configuration = control.until_start() => configuration?,
             () = self.halt.cancelled() => return Ok(None),
         };
-        let Options { in_order, gaps, timeout, start_up, .. } = self.options;
+        let Options { in_order, gaps, start_up, .. } = self.options;
         let base = Instant::now();
         let opening = async {
             sleep(start_up).await;
-            data::open(self.to, started.run, started.data_senders, timeout, tally).await
+            data::open(self.to, started.run, started.data_senders, self.options, tally).await
         };
         let opened = tokio::select! {
             opened = control.serve_during(opening) => opened?,

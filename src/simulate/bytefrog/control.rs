@@ -10,7 +10,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::super::{Counts, tcp};
 use super::Options;
@@ -71,6 +71,7 @@ impl Control {
     ) -> io::Result<Self> {
         let stream = TcpStream::connect(to).await?;
         stream.set_nodelay(true)?;
+        sleep(options.pause).await;
         let mut control = Control {
             stream,
             options,
@@ -208,6 +209,8 @@ impl Control {
     }
 
     async fn handle_commands(&mut self) -> io::Result<()> {
+        // Heartbeats and commands share a thread.
+        sleep(self.options.pause).await;
         self.reads += 1;
         while let Some((command, length)) = Command::read(self.options.version, &self.input) {
             self.input.advance(length);

@@ -3,13 +3,12 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::super::{Counts, tcp};
 use super::Options;
@@ -23,7 +22,7 @@ pub(super) async fn open(
     to: SocketAddr,
     run: u8,
     count: i32,
-    limit: Duration,
+    Options { timeout: limit, pause, .. }: Options,
     tally: &Tally,
 ) -> io::Result<Vec<TcpStream>> {
     let mut streams = Vec::new();
@@ -31,6 +30,7 @@ pub(super) async fn open(
         let refused = |error| Harm::TraceDies(format!("data connection {number} was refused: {error}"));
         let mut stream = TcpStream::connect(to).await.map_err(refused)?;
         stream.set_nodelay(true)?;
+        sleep(pause).await;
         let hello = wire::data_hello(run);
         stream.write_all(&hello).await.map_err(refused)?;
         tally.sent(Counts { messages: 1, events: 0 }, hello.len());

@@ -54,8 +54,11 @@ pub struct Options {
     pub timeout: Duration,
     /// How long it takes from `start` to its first data connection: 18 to 350 ms in real agents.
     pub start_up: Duration,
+    /// How long the agent does not run at its critical moments, as during a garbage collection or on a busy machine: between
+    /// opening a connection and its hello, and before it handles commands.
+    pub pause: Duration,
     /// Whether the first error of a connection ends the thread that reports it (`ClassCircularityError`), as in some
-    /// runs of real agents. Then nothing tells the program's threads to write no more events. In other runs the trace
+    /// runs of real agents. Then the program's threads continue to write events. In other runs the trace
     /// ends, and what its buffers hold is lost.
     pub error_handling_fails: bool,
 }
@@ -71,6 +74,7 @@ impl Default for Options {
             gaps: 0,
             timeout: Duration::from_secs(60),
             start_up: Duration::from_millis(20),
+            pause: Duration::ZERO,
             error_handling_fails: true,
         }
     }

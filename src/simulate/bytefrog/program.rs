@@ -307,7 +307,7 @@ impl Program {
         let original = if thread == 0 { "main".to_owned() } else { format!("Thread-{}", thread - 1) };
         let better = format!("worker-{thread} \u{2116} {}", self.rng.below(100));
         let renamed = thread > 0 && self.rng.one_in(2);
-        // A strictly increasing time tells which is newer.
+        // A strictly increasing time shows which is newer.
         let later = millis.saturating_add(1);
         if renamed && !self.options.in_order && self.rng.one_in(3) {
             self.write(place, |out| wire::map_thread_name(id, later, &better, out));

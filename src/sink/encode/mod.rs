@@ -1,8 +1,9 @@
-//! Encoders of events: [`json`] for programs, [`text`] for people.
+//! Encoders of events: [`json`] for programs, [`text`] and [`terminal`] for people.
 
 mod escape;
 pub mod json;
 mod number;
+pub mod terminal;
 pub mod text;
 mod time;
 
@@ -42,19 +43,29 @@ impl Format {
 pub struct Encoder {
     format: Format,
     json: json::JsonEncoder,
+    /// Text lines are made for this terminal.
+    terminal: Option<terminal::Terminal>,
 }
 
 impl Encoder {
     /// An encoder for `format`.
     pub fn new(format: Format) -> Self {
-        Encoder { format, json: json::JsonEncoder::default() }
+        Encoder { format, ..Encoder::default() }
+    }
+
+    /// The same; text lines are made for a terminal.
+    pub fn for_terminal(self, terminal: terminal::Terminal) -> Self {
+        Encoder { terminal: Some(terminal), ..self }
     }
 
     /// Appends one event and a line feed.
     pub fn encode(&mut self, event: EventView<'_>, out: &mut Vec<u8>) {
         match self.format {
             Format::Json => self.json.encode(event, out),
-            Format::Text => text::encode(event, out),
+            Format::Text => match self.terminal {
+                Some(terminal) => terminal::encode(event, terminal, out),
+                None => text::encode(event, out),
+            },
         }
     }
 }

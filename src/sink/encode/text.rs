@@ -72,7 +72,7 @@ fn push_time(out: &mut Vec<u8>, time: Option<UnixNanos>) {
 }
 
 /// The kind, or for a log its severity, padded to the longest; in capitals what is important.
-fn kind_column(event: EventView<'_>) -> &'static str {
+pub(super) fn kind_column(event: EventView<'_>) -> &'static str {
     match event.data() {
         DataView::Log { severity: Severity::Trace, .. } => "trace ",
         DataView::Log { severity: Severity::Debug, .. } => "debug ",
@@ -148,7 +148,7 @@ fn push_sample(out: &mut Vec<u8>, sample: SampleView<'_>) {
     }
 }
 
-fn push_frame(out: &mut Vec<u8>, frame: FrameView<'_>) {
+pub(super) fn push_frame(out: &mut Vec<u8>, frame: FrameView<'_>) {
     push_word(out, frame.function.map_or("?", |function| function.text()));
     if let Some(file) = frame.file {
         push(out, " (");
@@ -191,7 +191,7 @@ fn push_member(out: &mut Vec<u8>, key: TextView<'_>, value: ValueView<'_>) {
     push_value(out, value);
 }
 
-fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
+pub(super) fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
     match value {
         ValueView::Null => push(out, "null"),
         ValueView::Bool(value) => push(out, if value { "true" } else { "false" }),
@@ -225,8 +225,10 @@ fn push_origin(out: &mut Vec<u8>, event: EventView<'_>) {
     let origin = event.origin();
     push(out, "  [");
     push(out, origin.protocol);
-    push(out, " ");
-    push_word(out, &origin.peer);
+    if !origin.peer.is_empty() {
+        push(out, " ");
+        push_word(out, &origin.peer);
+    }
     push(out, " #");
     push_u64(out, origin.connection);
     push(out, "]\n");

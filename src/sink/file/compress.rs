@@ -64,6 +64,11 @@ fn copy(from: &fs::File, to: &fs::File, compression: Compression, stop: &AtomicB
             copy_blocks(from, &mut encoder, stop)?;
             encoder.finish()?
         }
+        Compression::Zstd => {
+            let mut encoder = zstd::Encoder::new(to, zstd::DEFAULT_COMPRESSION_LEVEL)?;
+            copy_blocks(from, &mut encoder, stop)?;
+            encoder.finish()?
+        }
     };
     to.flush()
 }

@@ -80,7 +80,7 @@ pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
     fs::File::open(directory)?.sync_all()
 }
 
-/// Locks a file against other writers, who would cut off each other's unfinished records. Not every file system can
+/// Locks a file against other writers: two writers would cut off each other's unfinished records. Not every file system can
 /// lock; on others there is no lock.
 ///
 /// # Errors

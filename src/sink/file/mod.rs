@@ -21,6 +21,7 @@ mod names;
 mod options;
 mod output;
 mod outputs;
+mod status;
 mod tail;
 mod template;
 mod tidy;
@@ -37,6 +38,7 @@ use self::template::Template;
 use super::{Selection, Sink, SinkError, SinkFault, Unwritten};
 
 pub use self::options::{Compression, Fsync, Options};
+pub use self::status::{FileStatus, FileTotals};
 
 /// Writes events into files. Dropped, it stops a compression in progress; the next sink of the same path resumes it.
 #[derive(Debug)]
@@ -109,6 +111,10 @@ impl Sink for File {
     async fn sync(&mut self) -> Result<(), SinkError> {
         self.outputs.sync();
         Ok(())
+    }
+
+    fn files(&self) -> Option<Arc<FileStatus>> {
+        Some(self.outputs.status())
     }
 
     fn unwritten(&mut self) -> Unwritten {

@@ -1,11 +1,12 @@
 //! Names of finished files: making them, and recognizing those that a sink made.
 //!
 //! A finished file is called `<stem>.<yyyymmddThhmmss.mmm>[-n]<extension>` after the time (UTC) at which it was
-//! finished, followed by `.gz` or `.lz4` once it is compressed, and by `.tmp` after that while it is being compressed.
+//! finished, followed by `.gz`, `.lz4` or `.zst` once it is compressed, and by `.tmp` after that while it is being compressed.
 
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use jiff::fmt::strtime;
 
@@ -57,7 +58,7 @@ pub(super) fn reserve(live: &Path, now: UnixNanos) -> io::Result<PathBuf> {
 }
 
 /// A time as it stands in names. Sorts as text.
-fn stamp(time: UnixNanos) -> String {
+pub(super) fn stamp(time: UnixNanos) -> String {
     strtime::format("%Y%m%dT%H%M%S.%3f", timestamp(time)).unwrap_or_default()
 }
 
@@ -84,6 +85,8 @@ pub(super) struct Found {
     pub(super) finished: (String, u32),
     pub(super) path: PathBuf,
     pub(super) state: State,
+    /// The size on the disk.
+    pub(super) bytes: u64,
     /// The path of its live file with date items in place of the dates: the same for all files of one protocol and
     /// listener, as far as the template tells those apart.
     pub(super) series: PathBuf,
@@ -138,21 +141,22 @@ fn scan_level(template: &Template, directory: &Path, series: &Path, found: &mut 
             && is_file_level
             && let Some(Classified { state, finished, live }) = classify(name, |live| template.could_name(level, live))
         {
-            let finished = finished.unwrap_or_else(|| (changed(&entry), 0));
+            // A file that vanishes meanwhile counts as empty and oldest.
+            let metadata = entry.metadata().ok();
+            let finished = finished.unwrap_or_else(|| (metadata.as_ref().map(changed).unwrap_or_default(), 0));
+            let bytes = metadata.map_or(0, |metadata| metadata.len());
             let series = series.join(template.undated(level, &live).unwrap_or_default());
-            found.push(Found { finished, path, state, series });
+            found.push(Found { finished, path, state, bytes, series });
         }
     }
     Ok(())
 }
 
-/// When a file was last changed, in the form of a stamp. A file that vanishes meanwhile counts as oldest.
-fn changed(entry: &fs::DirEntry) -> String {
-    let since_epoch = entry
-        .metadata()
-        .and_then(|metadata| metadata.modified())
-        .map(|time| time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos());
-    since_epoch.map(|nanos| stamp(UnixNanos(u64::try_from(nanos).unwrap_or(u64::MAX)))).unwrap_or_default()
+/// When a file was last changed, in the form of a stamp; empty if the system does not tell.
+fn changed(metadata: &fs::Metadata) -> String {
+    let nanos = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let stamp_of = |time| stamp(UnixNanos(u64::try_from(nanos(time)).unwrap_or(u64::MAX)));
+    metadata.modified().map(stamp_of).unwrap_or_default()
 }
 
 /// The result of [`classify`].
@@ -177,7 +181,8 @@ fn classify(name: &str, is_live_name: impl Fn(&str) -> bool) -> Option<Classifie
         Some(whole) => (whole, State::Temporary),
         None => (name, State::Compressed),
     };
-    let original = [Compression::Gzip, Compression::Lz4].iter().find_map(|how| whole.strip_suffix(how.suffix()))?;
+    let compressed = Compression::ALL.iter().filter(|how| **how != Compression::None);
+    let original = compressed.map(|how| how.suffix()).find_map(|suffix| whole.strip_suffix(suffix))?;
     let (finished, live) = parse_finished(original, &is_live_name)?;
     Some(Classified { state, finished: Some(finished), live })
 }
@@ -229,7 +234,7 @@ mod tests {
                 let name = finished_name(live, STAMP, number);
                 let finished = Some((STAMP.to_owned(), number));
                 assert_eq!(classify(&name, is_live), classified(State::Finished, finished.clone()), "{name}");
-                for suffix in [".gz", ".lz4"] {
+                for suffix in [".gz", ".lz4", ".zst"] {
                     let (whole, part) = (format!("{name}{suffix}"), format!("{name}{suffix}.tmp"));
                     assert_eq!(classify(&whole, is_live), classified(State::Compressed, finished.clone()));
                     assert_eq!(classify(&part, is_live), classified(State::Temporary, finished.clone()));

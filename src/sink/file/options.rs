@@ -19,6 +19,8 @@ pub(super) const CROWDED_BYTES: usize = 64 * 1024;
 pub(super) const MAX_HELD_BYTES: usize = 2 * 1024 * 1024;
 /// Memory that a compression takes: input and output blocks, and the compressor's own tables.
 const COMPRESSION_BYTES: u64 = 2 << 20;
+/// Memory that the tables and the window of zstd take in addition, at its default level.
+const ZSTD_BYTES: u64 = 6 << 20;
 
 /// The options of a [`super::File`]. Every field has a default, so `Options::default()` is a working sink.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +42,12 @@ pub struct Options {
     /// How many finished files are kept of each series: the files of all dates whose `{protocol}` and `{listener}`, as far
     /// as `path` has them, are the same. The oldest are removed first. Default 0: all files are kept.
     pub keep_files: usize,
+    /// How many bytes the finished files of each series take on the disk at most. The oldest are removed first. Default 0: no
+    /// limit. At least `rotate_bytes`, which must be set.
+    pub keep_bytes: u64,
+    /// How long finished files are kept: from the time in their name, or of their last change for those of past dates without
+    /// such a name. Default zero: no limit.
+    pub keep_time: Duration,
     /// When written events are forced to the disk. Default every [`Options::fsync_interval`].
     pub fsync: Fsync,
     /// How long events may be in the operating system's memory only, when `fsync` is [`Fsync::Interval`]. Checked about
@@ -56,6 +64,8 @@ impl Default for Options {
             rotate_interval: Duration::from_secs(3600),
             compression: Compression::default(),
             keep_files: 0,
+            keep_bytes: 0,
+            keep_time: Duration::ZERO,
             fsync: Fsync::default(),
             fsync_interval: Duration::from_secs(1),
         }
@@ -78,11 +88,21 @@ impl Options {
                 &Compression::ALL.map(|compression| (compression.as_str(), compression)),
             ),
             keep_files: section.count("keep_files", default.keep_files, 0..=1_000_000),
+            keep_bytes: section.size("keep_bytes", default.keep_bytes, 0..=1 << 60),
+            keep_time: section.duration("keep_time", default.keep_time, Duration::ZERO..=LONGEST * 100),
             fsync: section.choice("fsync", default.fsync, &Fsync::ALL.map(|fsync| (fsync.as_str(), fsync))),
             fsync_interval: section.duration("fsync_interval", default.fsync_interval, interval),
         };
         if let Err(fault) = options.validate() {
             section.error("path", fault, None);
+        }
+        if options.keep_bytes > 0 && (options.rotate_bytes == 0 || options.keep_bytes < options.rotate_bytes) {
+            let help = "a finished file can be as large as rotate_bytes, and would be removed immediately";
+            section.error(
+                "keep_bytes",
+                "`keep_bytes` must be at least rotate_bytes, which must not be 0",
+                Some(help.to_owned()),
+            );
         }
         options
     }
@@ -100,7 +120,8 @@ impl Options {
         let kept = (MAX_OPEN * KEPT_BYTES + MAX_HELD_BYTES) as u64;
         bounds.add(of, "lines on their way to files", FLUSH_BYTES as u64 + MOST_BATCH_BYTES + kept);
         if self.compression != Compression::None {
-            bounds.add(of, "a file being compressed", COMPRESSION_BYTES);
+            let zstd = if self.compression == Compression::Zstd { ZSTD_BYTES } else { 0 };
+            bounds.add(of, "a file being compressed", COMPRESSION_BYTES + zstd);
         }
     }
 }
@@ -115,11 +136,13 @@ pub enum Compression {
     Gzip,
     /// They become `.lz4`, in the frame format that the `lz4` tool reads.
     Lz4,
+    /// They become `.zst`.
+    Zstd,
 }
 
 impl Compression {
     /// Every compression.
-    pub const ALL: [Compression; 3] = [Compression::None, Compression::Gzip, Compression::Lz4];
+    pub const ALL: [Compression; 4] = [Compression::None, Compression::Gzip, Compression::Lz4, Compression::Zstd];
 
     /// The name in configuration.
     pub fn as_str(self) -> &'static str {
@@ -127,6 +150,7 @@ impl Compression {
             Compression::None => "none",
             Compression::Gzip => "gzip",
             Compression::Lz4 => "lz4",
+            Compression::Zstd => "zstd",
         }
     }
 
@@ -136,6 +160,7 @@ impl Compression {
             Compression::None => "",
             Compression::Gzip => ".gz",
             Compression::Lz4 => ".lz4",
+            Compression::Zstd => ".zst",
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use super::disk::Disk;
 use super::live::Live;
 use super::options::{Compression, Fsync, Options};
+use super::status::FileStatus;
 use super::template::Template;
 use super::trouble::Trouble;
 use crate::event::{EventView, Origin, UnixNanos};
@@ -45,11 +46,14 @@ struct BatchPart {
     level: AckLevel,
 }
 
-/// What an output needs of the sink.
-pub(super) struct Context<'a> {
-    pub(super) options: &'a Options,
-    pub(super) disk: &'a mut Disk,
-    pub(super) unwritten: &'a mut Unwritten,
+/// What all outputs of a sink share.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) options: Options,
+    pub(super) disk: Disk,
+    /// Batches that are not written, for the next report to the worker.
+    pub(super) unwritten: Unwritten,
+    pub(super) status: Arc<FileStatus>,
 }
 
 impl Output {
@@ -99,7 +103,7 @@ impl Output {
     }
 
     /// Writes what waits, or notes why not; returns whether a file was finished on the way.
-    pub(super) fn flush(&mut self, context: &mut Context<'_>, write: u64) -> bool {
+    pub(super) fn flush(&mut self, context: &mut Context, write: u64) -> bool {
         self.last_write = write;
         let mut finished = false;
         match self.write(context, &mut finished) {
@@ -135,7 +139,7 @@ impl Output {
         finished
     }
 
-    fn write(&mut self, context: &mut Context<'_>, finished: &mut bool) -> Result<(), (&'static str, io::Error)> {
+    fn write(&mut self, context: &mut Context, finished: &mut bool) -> Result<(), (&'static str, io::Error)> {
         while !self.records.is_empty() {
             if self.live.as_mut().is_some_and(|live| !live.is_in_place()) {
                 self.abandon(context);
@@ -146,7 +150,7 @@ impl Output {
             let live = match &mut self.live {
                 Some(live) => live,
                 None => {
-                    let opened = Live::open(&self.path, context.options, context.disk);
+                    let opened = Live::open(&self.path, &context.options, &mut context.disk);
                     self.live.insert(opened.map_err(|error| ("write", error))?)
                 }
             };
@@ -163,7 +167,8 @@ impl Output {
                 }
                 chunk => chunk,
             };
-            live.append(&mut self.records, chunk, context.disk).map_err(|error| ("write", error))?;
+            live.append(&mut self.records, chunk, &context.disk).map_err(|error| ("write", error))?;
+            context.status.add_bytes(chunk);
         }
         // Names of new files and directories that an earlier call could not force to the disk.
         context.disk.sync_directories_of(&self.path).map_err(|error| ("sync the directory of", error))
@@ -172,7 +177,7 @@ impl Output {
     /// Does what is due; returns whether the file was finished.
     pub(super) fn tick(
         &mut self,
-        context: &mut Context<'_>,
+        context: &mut Context,
         template: &Template,
         now: UnixNanos,
         sync_is_due: bool,
@@ -204,23 +209,24 @@ impl Output {
         Ok(is_finished)
     }
 
-    fn finish(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+    fn finish(&mut self, context: &mut Context) -> io::Result<()> {
         self.settle(context)?;
         if let Some(live) = &mut self.live {
-            live.finish(wall_clock(), context.disk)?;
+            live.finish(wall_clock(), &mut context.disk)?;
+            context.status.add_finished();
         }
         self.live = None;
         Ok(())
     }
 
-    pub(super) fn close(&mut self, context: &mut Context<'_>) -> Result<(), SinkFault> {
+    pub(super) fn close(&mut self, context: &mut Context) -> Result<(), SinkFault> {
         self.settle(context).map_err(|error| fault("close", &self.path, error))?;
         self.live = None;
         Ok(())
     }
 
     /// Prepares the file for being closed: nothing half-written, and on the disk if `fsync` asks for that at all.
-    fn settle(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+    fn settle(&mut self, context: &mut Context) -> io::Result<()> {
         if let Some(live) = &mut self.live {
             live.cut()?;
         }
@@ -234,14 +240,14 @@ impl Output {
     /// have dropped what was written since the last successful sync, and a second sync could succeed all the same. So the
     /// file is given up, and its records since then are written again to a new one; when that fails, too, their events are
     /// reported as failed or lost. Returns whether a file was finished on the way.
-    pub(super) fn sync(&mut self, context: &mut Context<'_>) -> bool {
+    pub(super) fn sync(&mut self, context: &mut Context) -> bool {
         // One that is given up already has nothing that is not synced: its records wait in memory.
         let live = self.live.take_if(|live| live.is_given_up() || live.is_dirty()).filter(|live| !live.is_given_up());
         let Some(mut live) = live else {
             self.unsynced.clear();
             return false;
         };
-        let Err(error) = live.sync(context.disk) else {
+        let Err(error) = live.sync(&context.disk) else {
             self.live = Some(live);
             self.unsynced.clear();
             return false;
@@ -250,14 +256,15 @@ impl Output {
         if records == 0 {
             return false;
         }
-        match live.replace(wall_clock(), context.options, context.disk) {
+        match live.replace(wall_clock(), &context.options, &mut context.disk) {
             Ok(live) => {
                 let path = self.path.display();
                 tracing::warn!(%path, %error, "fsync failed; the events since the last one are written to a new file");
                 self.live = Some(live);
                 self.unsynced.clear();
+                context.status.add_finished();
             }
-            Err(_) => self.note_lost(records, &error, context.unwritten),
+            Err(_) => self.note_lost(records, &error, &mut context.unwritten),
         }
         true
     }
@@ -290,19 +297,20 @@ impl Output {
 
     /// Finishes a file whose sync has failed where its last good sync was: what was written since waits in memory. Returns
     /// whether there is a finished file.
-    fn retire(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+    fn retire(&mut self, context: &mut Context) -> io::Result<bool> {
         let Some(live) = &mut self.live else { return Ok(false) };
         live.cut()?;
         let has_records = live.len() > 0;
         if has_records {
-            live.finish(wall_clock(), context.disk)?;
+            live.finish(wall_clock(), &mut context.disk)?;
+            context.status.add_finished();
         }
         self.live = None;
         Ok(has_records)
     }
 
     /// Closes a file that another process has moved or removed. A fault is only logged: there is nothing to retry.
-    fn abandon(&mut self, context: &mut Context<'_>) {
+    fn abandon(&mut self, context: &mut Context) {
         if let Err(fault) = self.close(context)
             && let Some(suppressed) = ABANDONED.permit()
         {

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::disk::Disk;
 use super::options::{CROWDED_BYTES, Fsync, KEPT_BYTES, MAX_HELD_BYTES, MAX_OPEN, Options};
 use super::output::{Context, Output, wall_clock};
+use super::status::FileStatus;
 use super::template::Template;
 use super::tidy;
 use super::trouble::Trouble;
@@ -17,15 +18,16 @@ use crate::log_throttle::LogThrottle;
 use crate::sink::encode::Encoder;
 use crate::sink::{Selection, SinkFault, Unwritten};
 
+/// How often the age of finished files is checked.
+const AGE_INTERVAL: Duration = Duration::from_secs(60);
 /// Reports that directories cannot be listed.
 static UNTIDY: LogThrottle = LogThrottle::new();
 
 /// The state of a file sink.
 #[derive(Debug)]
 pub(super) struct Outputs {
-    options: Options,
+    context: Context,
     template: Template,
-    disk: Disk,
     encoder: Encoder,
     outputs: Vec<Output>,
     /// Encoded bytes that are not written: of files in order, and of files in trouble.
@@ -43,16 +45,20 @@ pub(super) struct Outputs {
     /// The expansion of the template's date items at the last tick.
     date: Option<PathBuf>,
     to_compress: Vec<PathBuf>,
-    /// Batches that are not written, for the next report to the worker.
-    unwritten: Unwritten,
+    /// When finished files were checked last.
+    tidied: Instant,
 }
 
 impl Outputs {
     pub(super) fn new(options: Options, template: Template) -> Self {
         Outputs {
             encoder: Encoder::new(options.format),
-            disk: Disk::new(options.fsync),
-            options,
+            context: Context {
+                disk: Disk::new(options.fsync),
+                options,
+                unwritten: Unwritten::default(),
+                status: Arc::default(),
+            },
             template,
             outputs: Vec::new(),
             waiting_bytes: 0,
@@ -64,12 +70,17 @@ impl Outputs {
             untidy: true,
             date: None,
             to_compress: Vec::new(),
-            unwritten: Unwritten::default(),
+            tidied: Instant::now(),
         }
     }
 
     pub(super) fn options(&self) -> &Options {
-        &self.options
+        &self.context.options
+    }
+
+    /// What the sink did.
+    pub(super) fn status(&self) -> Arc<FileStatus> {
+        self.context.status.clone()
     }
 
     /// Encodes events and adds them to the records of their file. Events for a file that cannot be written at all are
@@ -87,7 +98,7 @@ impl Outputs {
             current = Some((origin, index));
             let output = &mut self.outputs[index];
             if output.is_dropping() {
-                *self.unwritten.failed.entry(events.number()).or_default() += 1;
+                *self.context.unwritten.failed.entry(events.number()).or_default() += 1;
                 continue;
             }
             let bytes = output.push(&mut self.encoder, event, (events.number(), events.level()));
@@ -146,7 +157,7 @@ impl Outputs {
         }
         let unsynced: BTreeSet<u64> = self.outputs.iter().flat_map(Output::unsynced).collect();
         let is_crowded = self.held_bytes > CROWDED_BYTES;
-        Unwritten { held, unsynced, is_crowded, ..std::mem::take(&mut self.unwritten) }
+        Unwritten { held, unsynced, is_crowded, ..std::mem::take(&mut self.context.unwritten) }
     }
 
     /// Writes everything that waits. A file that cannot be written holds its own records, or drops them when no retry can
@@ -166,8 +177,7 @@ impl Outputs {
     /// Makes the batches durable that ask for it: one sync for each file that has any.
     pub(super) fn sync(&mut self) {
         for output in self.outputs.iter_mut().filter(|output| output.unsynced().next().is_some()) {
-            let mut context = Context { options: &self.options, disk: &mut self.disk, unwritten: &mut self.unwritten };
-            self.untidy |= output.sync(&mut context);
+            self.untidy |= output.sync(&mut self.context);
         }
         self.forget_idle();
     }
@@ -181,20 +191,22 @@ impl Outputs {
         self.close_for_reopening();
         let mut result = self.write();
         let now = wall_clock();
-        let sync_is_due = self.options.fsync == Fsync::Interval && self.synced.elapsed() >= self.options.fsync_interval;
+        let sync_is_due = self.context.options.fsync == Fsync::Interval
+            && self.synced.elapsed() >= self.context.options.fsync_interval;
         if sync_is_due {
             self.synced = Instant::now();
         }
         for output in &mut self.outputs {
-            let mut context = Context { options: &self.options, disk: &mut self.disk, unwritten: &mut self.unwritten };
-            match output.tick(&mut context, &self.template, now, sync_is_due) {
+            match output.tick(&mut self.context, &self.template, now, sync_is_due) {
                 Ok(finished) => self.untidy |= finished,
                 Err(fault) => result = result.and(Err(fault)),
             }
         }
         self.forget_idle();
         let date = Some(self.template.expand(now, "", ""));
-        self.untidy |= self.date != date;
+        let keep_time = self.context.options.keep_time;
+        let is_age_due = !keep_time.is_zero() && self.tidied.elapsed() >= keep_time.min(AGE_INTERVAL);
+        self.untidy |= self.date != date || is_age_due;
         self.date = date;
         self.tidy(compression_is_idle);
         result
@@ -209,8 +221,7 @@ impl Outputs {
             }
             self.make_room(index);
             self.writes += 1;
-            let mut context = Context { options: &self.options, disk: &mut self.disk, unwritten: &mut self.unwritten };
-            self.untidy |= self.outputs[index].flush(&mut context, self.writes);
+            self.untidy |= self.outputs[index].flush(&mut self.context, self.writes);
         }
         let bytes = |is_held: bool| {
             let of = self.outputs.iter().filter(|output| output.trouble.is_some() == is_held);
@@ -223,7 +234,7 @@ impl Outputs {
         }
         if self.is_overfull() {
             let source = io::Error::other(format!("records for files in trouble exceed {MAX_HELD_BYTES} bytes"));
-            let latest = self.unwritten.held_fault.take();
+            let latest = self.context.unwritten.held_fault.take();
             return Err(latest.unwrap_or(SinkFault { action: "hold more events".to_owned(), source }));
         }
         Ok(())
@@ -232,10 +243,8 @@ impl Outputs {
     fn close_for_reopening(&mut self) {
         if std::mem::take(&mut self.reopen) {
             for output in &mut self.outputs {
-                let mut context =
-                    Context { options: &self.options, disk: &mut self.disk, unwritten: &mut self.unwritten };
                 // A file that cannot be closed now is closed by a later call.
-                self.reopen |= output.close(&mut context).is_err();
+                self.reopen |= output.close(&mut self.context).is_err();
             }
         }
     }
@@ -250,9 +259,8 @@ impl Outputs {
         open.sort_by_key(|output| output.last_write);
         let surplus = (open.len() + 1).saturating_sub(MAX_OPEN);
         for output in open.into_iter().take(surplus) {
-            let mut context = Context { options: &self.options, disk: &mut self.disk, unwritten: &mut self.unwritten };
-            if let Err(fault) = output.close(&mut context) {
-                self.unwritten.held_fault = Some(fault);
+            if let Err(fault) = output.close(&mut self.context) {
+                self.context.unwritten.held_fault = Some(fault);
             }
         }
     }
@@ -268,7 +276,8 @@ impl Outputs {
     /// Repairs unfinished files once after the start, and maintains finished ones. Their faults must not stop writing, so
     /// they are only logged.
     fn tidy(&mut self, compression_is_idle: bool) {
-        let Outputs { outputs, template, options, disk, .. } = self;
+        let Outputs { outputs, template, context, .. } = self;
+        let Context { options, disk, status, .. } = context;
         let is_open = |path: &Path| outputs.iter().any(|output| output.path == path && output.live.is_some());
         let mut result = Ok(());
         if self.unrepaired {
@@ -277,7 +286,9 @@ impl Outputs {
         }
         if self.untidy && compression_is_idle && self.to_compress.is_empty() {
             self.untidy = false;
-            match tidy::tidy(template, options, wall_clock(), disk, |path| outputs.iter().any(|of| of.path == path)) {
+            self.tidied = Instant::now();
+            let is_open = |path: &Path| outputs.iter().any(|output| output.path == path);
+            match tidy::tidy(template, options, wall_clock(), disk, status, is_open) {
                 Ok(to_compress) => self.to_compress = to_compress,
                 Err(error) => result = Err(error),
             }
@@ -298,7 +309,6 @@ mod tests {
     use crate::event::{BatchBuilder, Header, Origin, Position, Severity};
     use crate::sink::{AckLevel, Kinds};
     use std::sync::Arc;
-    use std::time::Duration;
 
     fn outputs(directory: &Path, fsync: Fsync) -> Outputs {
         let path = format!("{}/app.log", directory.display());
@@ -343,8 +353,8 @@ mod tests {
     fn finished_files_wait_while_a_compression_is_running() {
         let directory = tempfile::tempdir().unwrap();
         let mut outputs = outputs(directory.path(), Fsync::Never);
-        outputs.options.compression = Compression::Lz4;
-        outputs.options.rotate_bytes = 1;
+        outputs.context.options.compression = Compression::Lz4;
+        outputs.context.options.rotate_bytes = 1;
         for _ in 0..3 {
             take_one(&mut outputs);
         }
@@ -361,7 +371,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut outputs = outputs(directory.path(), Fsync::Never);
         outputs.template = Template::parse(&format!("{}/%Y/app.log", directory.path().display())).unwrap();
-        outputs.options.compression = Compression::Gzip;
+        outputs.context.options.compression = Compression::Gzip;
         outputs.tick(true).unwrap();
         let old = directory.path().join("2001");
         std::fs::create_dir(&old).unwrap();
@@ -376,8 +386,8 @@ mod tests {
     /// Outputs whose next `count` syncs fail.
     fn with_failing_syncs(directory: &Path, fsync: Fsync, count: u32) -> Outputs {
         let mut outputs = outputs(directory, fsync);
-        outputs.disk.sync_data = faults::sync_data;
-        outputs.disk.sync_directory = faults::sync_directory;
+        outputs.context.disk.sync_data = faults::sync_data;
+        outputs.context.disk.sync_directory = faults::sync_directory;
         faults::fail_syncs(count);
         outputs
     }
@@ -493,7 +503,7 @@ mod tests {
         for rotate_bytes in [1, 0] {
             let directory = tempfile::tempdir().unwrap();
             let mut outputs = with_failing_syncs(directory.path(), Fsync::Interval, 0);
-            outputs.options.rotate_bytes = rotate_bytes;
+            outputs.context.options.rotate_bytes = rotate_bytes;
             for number in 1..=2 {
                 take(&mut outputs, "web", number, AckLevel::Durable);
                 outputs.flush(true).unwrap();

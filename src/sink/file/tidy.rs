@@ -1,4 +1,4 @@
-//! Maintenance of the files: what a crash left behind, and how many finished files are kept.
+//! Maintenance of the files: what a crash left behind, and how much of the finished files is kept.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -9,6 +9,7 @@ use super::disk::Disk;
 use super::live::Live;
 use super::names::{self, Found, State};
 use super::options::{Compression, Options};
+use super::status::FileStatus;
 use super::tail;
 use super::template::Template;
 use crate::event::UnixNanos;
@@ -16,6 +17,8 @@ use crate::log_throttle::LogThrottle;
 
 /// Reports that a file cannot be repaired, finished or removed.
 static TROUBLE: LogThrottle = LogThrottle::new();
+/// Reports that old files are removed.
+static REMOVED: LogThrottle = LogThrottle::new();
 
 /// Repairs the end of every unfinished file that the template can have named and that is not open here: a killed process
 /// leaves its last record half-written, and the file of a past date is never opened again.
@@ -43,38 +46,59 @@ pub(super) fn tidy(
     options: &Options,
     now: UnixNanos,
     disk: &mut Disk,
+    status: &FileStatus,
     is_open: impl Fn(&Path) -> bool,
 ) -> io::Result<Vec<PathBuf>> {
     let is_over = |found: &Found| !template.is_current(&found.path, now) && !is_open(&found.path);
     if options.compression != Compression::None {
         for found in names::scan(template)? {
             if found.state == State::Live && is_over(&found) {
-                warn_on_error(&found.path, "finish", finish(&found.path, options, now, disk));
+                let finished = finish(&found.path, options, now, disk);
+                if finished.is_ok() {
+                    status.add_finished();
+                }
+                warn_on_error(&found.path, "finish", finished);
             }
         }
     }
     let found = remove_unfinished(names::scan(template)?);
     let mut over: Vec<_> = found.into_iter().filter(|found| found.state != State::Live || is_over(found)).collect();
-    if options.keep_files > 0 {
-        remove_surplus(&mut over, options.keep_files, template.base());
+    if options.keep_files > 0 || options.keep_bytes > 0 || !options.keep_time.is_zero() {
+        remove_old(&mut over, options, now, template.base(), status);
     }
     over.retain(|found| found.state == State::Finished && options.compression != Compression::None);
     Ok(over.into_iter().map(|found| found.path).collect())
 }
 
-/// Removes the oldest files of every series that has more than `keep`.
-fn remove_surplus(over: &mut Vec<Found>, keep: usize, base: &Path) {
-    let mut surplus: HashMap<PathBuf, usize> = HashMap::new();
+/// Removes the oldest files of each series until it is within the limits of the options.
+fn remove_old(over: &mut Vec<Found>, options: &Options, now: UnixNanos, base: &Path, status: &FileStatus) {
+    let Options { keep_files, keep_bytes, keep_time, .. } = *options;
+    let mut series: HashMap<PathBuf, (usize, u64)> = HashMap::new();
     for found in over.iter() {
-        *surplus.entry(found.series.clone()).or_default() += 1;
+        let (files, bytes) = series.entry(found.series.clone()).or_default();
+        *files += 1;
+        *bytes += found.bytes;
     }
+    let age = u64::try_from(keep_time.as_nanos()).unwrap_or(u64::MAX);
+    let oldest = (age > 0).then(|| names::stamp(UnixNanos(now.0.saturating_sub(age))));
     over.retain(|found| {
-        let is_surplus = surplus.get_mut(&found.series).filter(|count| **count > keep).map(|count| *count -= 1);
-        if is_surplus.is_some() {
-            warn_on_error(&found.path, "remove", fs::remove_file(&found.path));
-            remove_empty_directories(&found.path, base);
+        let Some((files, bytes)) = series.get_mut(&found.series) else { return true };
+        let is_surplus = keep_files > 0 && *files > keep_files || keep_bytes > 0 && *bytes > keep_bytes;
+        if !is_surplus && oldest.as_ref().is_none_or(|oldest| found.finished.0 >= *oldest) {
+            return true;
         }
-        is_surplus.is_none()
+        *files -= 1;
+        *bytes -= found.bytes;
+        let removed = fs::remove_file(&found.path);
+        if removed.is_ok() {
+            status.add_removed(found.bytes);
+            if let Some(suppressed) = REMOVED.permit() {
+                tracing::info!(path = %found.path.display(), suppressed, "removed an old file, as the sink's options say");
+            }
+        }
+        warn_on_error(&found.path, "remove", removed);
+        remove_empty_directories(&found.path, base);
+        false
     });
 }
 

@@ -4,6 +4,7 @@
 mod escaping;
 mod identity;
 mod json;
+mod terminal;
 mod text;
 
 use std::sync::Arc;

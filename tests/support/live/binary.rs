@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -61,6 +62,7 @@ impl Binary {
     }
 
     fn spawn(mut command: Command) -> Binary {
+        end_with_this_thread(&mut command);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stderr = OutputText::collect(child.stderr.take().unwrap());
@@ -158,6 +160,13 @@ impl Ended {
         assert_eq!(self.code, Some(0), "{}", self.stderr);
         serde_json::from_str(self.last_words()).unwrap()
     }
+}
+
+/// Lets the system kill the process when the thread that starts it has ended, so that a test that is killed leaves no daemon.
+#[expect(unsafe_code, reason = "between fork and exec only one system call is made, which is safe there")]
+pub fn end_with_this_thread(command: &mut Command) {
+    let set = || rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    unsafe { command.pre_exec(move || Ok(set()?)) };
 }
 
 /// Waits for something, blocking this thread.

@@ -24,10 +24,11 @@ pub struct Custom {
     pub counters: Arc<ListenerCounters>,
     /// Cancelled when the grace period of a stop is over.
     pub abort: CancellationToken,
+    /// Cancelled when it is to stop.
+    pub stop: CancellationToken,
     lines: Arc<MemoryLines>,
     workers: Workers,
     tasks: TaskTracker,
-    stop: CancellationToken,
     serving: JoinHandle<()>,
 }
 
@@ -73,7 +74,7 @@ impl Custom {
         let counters = listener.counters.clone();
         let parts = Parts { sender, tasks: tasks.clone(), stop: stop.clone(), abort: abort.clone() };
         let serving = serve(listener, parts);
-        Custom { address, counters, abort, lines, workers, tasks, stop, serving }
+        Custom { address, counters, abort, stop, lines, workers, tasks, serving }
     }
 
     /// The events so far.

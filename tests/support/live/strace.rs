@@ -25,12 +25,20 @@ impl Drop for Tracee {
     }
 }
 
+/// Before a command: a process that strace follows continues when strace is killed, unless the system kills it too.
+const KILLED_WITH_STRACE: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
+
 /// Whether strace is here and may trace; otherwise says that the test is skipped.
 pub fn is_available() -> bool {
-    let tried = Command::new("strace").args(["-e", "trace=none", "true"]).stderr(Stdio::null()).status();
+    let tried = Command::new("strace")
+        .args(["-e", "trace=none"])
+        .args(KILLED_WITH_STRACE)
+        .arg("true")
+        .stderr(Stdio::null())
+        .status();
     let is_available = tried.is_ok_and(|status| status.success());
     if !is_available {
-        println!("skipped: strace is not installed, or may not trace");
+        println!("skipped: strace or setpriv is not installed, or may not trace");
     }
     is_available
 }
@@ -54,7 +62,7 @@ impl Traced {
         if let Some(inject) = inject {
             command.args(["-e", &format!("inject={inject}")]);
         }
-        command.args([env!("CARGO_BIN_EXE_tributary"), "run", "--config"]).arg(&config);
+        command.args(KILLED_WITH_STRACE).args([env!("CARGO_BIN_EXE_tributary"), "run", "--config"]).arg(&config);
         let strace = Binary::start(command);
         strace.until_stderr("listener ");
         let children = format!("/proc/{0}/task/{0}/children", strace.pid());

@@ -92,6 +92,7 @@ pub(crate) fn unpacked(path: &Path) -> Vec<u8> {
     match path.extension().unwrap().to_str().unwrap() {
         "gz" => flate2::read::MultiGzDecoder::new(file).read_to_end(&mut bytes).unwrap(),
         "lz4" => lz4_flex::frame::FrameDecoder::new(file).read_to_end(&mut bytes).unwrap(),
+        "zst" => zstd::Decoder::new(file).unwrap().read_to_end(&mut bytes).unwrap(),
         _ => { file }.read_to_end(&mut bytes).unwrap(),
     };
     bytes

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tributary::event::{ResourceValue, UnixNanos};
-use tributary::protocol::zico::agents::{Agents, Counters, Refusal, Registered, Registration, Whom};
+use tributary::protocol::zico::agents::{Agents, Counters, Refusal, Registered, Registration, Requester};
 use tributary::zico_store::{Store, StoreOptions, forget, list, path};
 
 use super::{ADDRESS, at, in_dir, named, open, register, session};
@@ -38,8 +38,8 @@ fn agents_are_bounded_in_number_and_by_address_and_old_ones_are_replaced() {
     let try_from = |name: &str, address: &str, now| store.register(&named(name), address, now);
     // An agent that submitted is kept for `agent_retention`.
     let sends = |registered: Registered, now| {
-        let whom = Whom::Agent { id: registered.agent.id };
-        store.seen(whom, Counters { requests: 1, ..Counters::default() }, now);
+        let requester = Requester::Agent { id: registered.agent.id };
+        store.seen(requester, Counters { requests: 1, ..Counters::default() }, now);
     };
     sends(try_from("a", "192.0.2.1", at(0)).unwrap(), at(0));
     sends(try_from("b", "192.0.2.1", at(1)).unwrap(), at(1));
@@ -113,8 +113,8 @@ fn agents_that_submitted_are_not_replaced_and_the_rest_of_the_table_is_for_other
     for address in ["192.0.2.1", "192.0.2.2"] {
         for number in 0..90 {
             let registered = store.register(&named(&format!("{address}-{number}")), address, at(0)).unwrap();
-            let whom = Whom::Agent { id: registered.agent.id };
-            store.seen(whom, Counters { requests: 1, ..Counters::default() }, at(0));
+            let requester = Requester::Agent { id: registered.agent.id };
+            store.seen(requester, Counters { requests: 1, ..Counters::default() }, at(0));
         }
     }
     drop(store);
@@ -135,8 +135,8 @@ fn addresses_of_one_ipv6_network_share_one_limit_also_after_an_agent_moved() {
     for number in 0..20 {
         let address = format!("[2001:db8:1:2::{number:x}]");
         let registered = store.register(&named(&format!("six-{number}")), &address, at(0)).unwrap();
-        let whom = Whom::Agent { id: registered.agent.id };
-        store.seen(whom, Counters { requests: 1, ..Counters::default() }, at(0));
+        let requester = Requester::Agent { id: registered.agent.id };
+        store.seen(requester, Counters { requests: 1, ..Counters::default() }, at(0));
         // It registers again from elsewhere, and is counted where it registered first.
         assert!(!store.register(&named(&format!("six-{number}")), "192.0.2.9", at(0)).unwrap().is_new);
     }
@@ -170,8 +170,8 @@ fn the_counts_of_networks_stay_right_whatever_happens_to_agents() {
         let address = format!("192.0.2.{}", number % 3);
         let registered = store.register(&named(&format!("host-{number}")), &address, at(number)).unwrap();
         if number % 2 == 0 {
-            let whom = Whom::Agent { id: registered.agent.id };
-            store.seen(whom, Counters { requests: 1, ..Counters::default() }, at(number));
+            let requester = Requester::Agent { id: registered.agent.id };
+            store.seen(requester, Counters { requests: 1, ..Counters::default() }, at(number));
         }
     }
     drop(store);
@@ -191,8 +191,8 @@ fn the_counts_of_networks_stay_right_whatever_happens_to_agents() {
 /// Registers an agent that submits once.
 fn used(store: &Store, name: &str, address: &str, now: UnixNanos) -> Result<Registered, Refusal> {
     let registered = store.register(&named(name), address, now)?;
-    let whom = Whom::Agent { id: registered.agent.id };
-    store.seen(whom, Counters { requests: 1, ..Counters::default() }, now);
+    let requester = Requester::Agent { id: registered.agent.id };
+    store.seen(requester, Counters { requests: 1, ..Counters::default() }, now);
     Ok(registered)
 }
 

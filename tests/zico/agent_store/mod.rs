@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tributary::event::{ResourceValue, UnixNanos};
-use tributary::protocol::zico::agents::{Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Whom};
+use tributary::protocol::zico::agents::{
+    Agents, Counters, Opened, Opening, Refusal, Registered, Registration, Requester,
+};
 use tributary::zico_store::{Store, StoreOptions, forget, list, path};
 
 const ADDRESS: &str = "192.0.2.1";
@@ -152,10 +154,10 @@ fn everything_that_was_answered_survives_a_restart() {
     let agent = store.register(&asked, ADDRESS, at(0)).unwrap();
     let opened = session(&store, &agent, at(0)).unwrap();
     store.session(&opened.session, None, at(100)).unwrap();
-    let whom = Whom::Agent { id: agent.agent.id };
-    store.seen(whom, Counters { requests: 2, bytes: 300, events: 40, losses: 1 }, at(100));
-    let stranger = Whom::Unregistered { session: "675135e76025b0d2", address: "192.0.2.7" };
-    store.seen(stranger, Counters { requests: 1, bytes: 10, events: 0, losses: 0 }, at(50));
+    let requester = Requester::Agent { id: agent.agent.id };
+    store.seen(requester, Counters { requests: 2, bytes: 300, events: 40, losses: 1 }, at(100));
+    let unregistered = Requester::Unregistered { session: "675135e76025b0d2", address: "192.0.2.7" };
+    store.seen(unregistered, Counters { requests: 1, bytes: 10, events: 0, losses: 0 }, at(50));
     drop(store);
 
     let store = open(&options);
@@ -168,7 +170,7 @@ fn everything_that_was_answered_survives_a_restart() {
     assert_eq!(found, attrs);
     assert!(!session(&store, &agent, at(3_651)).unwrap().is_new);
     assert!(!register(&store, "host", at(3_652)).is_new);
-    store.seen(stranger, Counters { requests: 1, bytes: 5, events: 3, losses: 0 }, at(60));
+    store.seen(unregistered, Counters { requests: 1, bytes: 5, events: 3, losses: 0 }, at(60));
     drop(store);
 
     let known =
@@ -180,9 +182,9 @@ fn everything_that_was_answered_survives_a_restart() {
     );
     assert_eq!((listed.registered, listed.seen, listed.sessions), (at(0), at(3_652), 1));
     assert_eq!(listed.counters, Counters { requests: 2, bytes: 300, events: 40, losses: 1 });
-    let [stranger] = known.unregistered.as_slice() else { panic!("{known:?}") };
-    assert_eq!((stranger.first, stranger.seen, stranger.address.as_str()), (at(50), at(60), "192.0.2.7"));
-    assert_eq!(stranger.counters, Counters { requests: 2, bytes: 15, events: 3, losses: 0 });
+    let [unregistered] = known.unregistered.as_slice() else { panic!("{known:?}") };
+    assert_eq!((unregistered.first, unregistered.seen, unregistered.address.as_str()), (at(50), at(60), "192.0.2.7"));
+    assert_eq!(unregistered.counters, Counters { requests: 2, bytes: 15, events: 3, losses: 0 });
 }
 
 #[test]
@@ -217,8 +219,8 @@ fn an_agent_that_another_process_removes_is_denied_within_a_second_or_so() {
     assert!(store.session(&sessions[1], None, at(1)).is_ok());
     assert!(register(&store, "gone", at(2)).is_new);
     assert_eq!(forget(&file, &kept.agent.uuid.to_uppercase()).unwrap(), 1);
-    let stranger = Whom::Unregistered { session: "0123456789abcdef", address: ADDRESS };
-    store.seen(stranger, Counters::default(), at(3));
+    let unregistered = Requester::Unregistered { session: "0123456789abcdef", address: ADDRESS };
+    store.seen(unregistered, Counters::default(), at(3));
     drop(store);
     assert_eq!(forget(&file, "0123456789abcdef").unwrap(), 1);
 }

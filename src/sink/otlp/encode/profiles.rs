@@ -6,7 +6,6 @@
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
-use super::attributes::peer;
 use super::request::{Groups, RECORDS};
 use super::value::{key_of, push_body};
 use crate::codec::protobuf::{
@@ -311,14 +310,16 @@ impl Profiles {
     ) -> Profile {
         let mut attributes = Vec::new();
         if has_origin {
-            let (address, port) = peer(&origin.peer);
+            let (address, port) = origin.peer_address();
             let listener = self.text_attribute(semconv::ORIGIN_LISTENER, &origin.listener);
-            let address = self.text_attribute(semconv::NETWORK_PEER_ADDRESS, address);
+            let address = Some(address).filter(|address| !address.is_empty());
+            let address = address.map(|address| self.text_attribute(semconv::NETWORK_PEER_ADDRESS, address));
             let port = port.map(|port| (semconv::NETWORK_PEER_PORT, u64::from(port)));
             let numbers = port.into_iter().chain([(semconv::ORIGIN_CONNECTION, origin.connection)]);
             let numbers: Vec<u32> =
                 numbers.map(|(name, number)| self.attribute(name.as_str(), ValueView::U64(number)).0).collect();
-            [listener, address].iter().chain(&numbers).for_each(|index| push_varint(&mut attributes, (*index).into()));
+            let all = [listener].into_iter().chain(address).chain(numbers);
+            all.for_each(|index| push_varint(&mut attributes, index.into()));
         }
         let (sample_type, period_type, period) = types(sample);
         let texts = [sample_type.0, sample_type.1, period_type.0, period_type.1];

@@ -1,4 +1,4 @@
-//! Resources and scopes: who speaks, and through which protocol.
+//! Resources and scopes: the agent that sent the events, and its protocol.
 
 use super::value::{push_resource_attribute, push_text_attribute};
 use crate::codec::protobuf::push_bytes_field;

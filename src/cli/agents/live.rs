@@ -1,0 +1,112 @@
+//! The agents of a running daemon, and commands for them.
+
+use hyper::{Method, StatusCode};
+use serde_json::Value;
+
+use super::{shown, table};
+use crate::cli::endpoint::EndpointArguments;
+use crate::cli::{Failure, OutputFormat, block_on, print, say};
+
+const HEADINGS: [&str; 8] = ["ID", "PROTOCOL", "NAME", "PEER", "STATE", "LAST SEEN", "EVENTS", "LOSSES"];
+/// The first column with a number.
+const FIRST_NUMBER: usize = 6;
+/// Attributes of a resource that name an agent, the best first.
+const NAMES: [&str; 4] = ["service.name", "host.name", "process.executable.name", "endless.image.id"];
+
+/// Prints the agents that the daemon has seen.
+pub(super) fn list(endpoint: &EndpointArguments, format: OutputFormat) -> Result<(), Failure> {
+    let endpoint = endpoint.endpoint()?;
+    let (status, body) = block_on(endpoint.ask(Method::GET, "/agents"))??;
+    if status != StatusCode::OK {
+        return Err(endpoint.refused(status, &body));
+    }
+    let agents: Vec<Value> = serde_json::from_slice(&body)
+        .map_err(|error| Failure::Failed(format!("the daemon's list of agents cannot be read: {error}")))?;
+    let mut lines = Vec::new();
+    match format {
+        OutputFormat::Json => {
+            agents.iter().for_each(|agent| lines.extend_from_slice(format!("{agent}\n").as_bytes()));
+        }
+        OutputFormat::Text if agents.is_empty() => say("the daemon has seen no agents since it was started"),
+        OutputFormat::Text => {
+            let rows: Vec<Vec<String>> = agents.iter().map(row).collect();
+            table::push(&mut lines, &HEADINGS, FIRST_NUMBER, &rows);
+        }
+    }
+    print(&lines)
+}
+
+/// Sends a command to an agent, and prints what the daemon has answered.
+pub(super) fn tell(endpoint: &EndpointArguments, id: &str, command: &str) -> Result<(), Failure> {
+    let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_:".contains(&byte));
+    if !is_plain(id) || !is_plain(command) {
+        return Err(Failure::Failed("no such agent or command; `tributary agents` lists the agents".to_owned()));
+    }
+    let endpoint = endpoint.endpoint()?;
+    let (status, body) = block_on(endpoint.ask(Method::POST, &format!("/agents/{id}/commands/{command}")))??;
+    if !status.is_success() {
+        return Err(endpoint.refused(status, &body));
+    }
+    say(format_args!("{id}: {command}: {}", String::from_utf8_lossy(&body).trim_end()));
+    Ok(())
+}
+
+fn row(agent: &Value) -> Vec<String> {
+    let text = |key: &str| match &agent[key] {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => shown(text),
+        value => value.to_string(),
+    };
+    let seen = agent["last_seen"].as_str().and_then(|time| time.get(.."2026-11-20T12:15:00".len()));
+    let seen = seen.map_or_else(|| "-".to_owned(), |time| format!("{time}Z"));
+    vec![text("id"), text("protocol"), name(agent), text("peer"), state(agent), seen, text("events"), text("losses")]
+}
+
+/// What an operator calls the agent.
+fn name(agent: &Value) -> String {
+    let named = NAMES.iter().map(|key| &agent["resource"][*key]).chain([&agent["project"], &agent["process"]]);
+    named.filter_map(Value::as_str).find(|name| !name.is_empty()).map_or_else(|| "-".to_owned(), shown)
+}
+
+/// What it does, as far as its protocol says.
+fn state(agent: &Value) -> String {
+    let is = |key: &str| agent[key].as_bool();
+    let mut words: Vec<&str> = Vec::new();
+    words.extend(agent["mode"].as_str());
+    words.extend((is("memory_profile") == Some(true)).then_some("memory profile"));
+    words.extend((is("cpu_profile") == Some(true)).then_some("CPU profile"));
+    words.extend((is("healthy") == Some(false)).then_some("unhealthy"));
+    words.extend((is("reachable") == Some(false)).then_some("unreachable"));
+    if words.is_empty() { "-".to_owned() } else { words.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_row_says_what_the_protocol_knows() {
+        let ruby = json!({
+            "id": "ruby:0", "protocol": "rbkit", "peer": "127.0.0.1:5555", "process": "puma\u{1b}", "cpu_profile": true,
+            "healthy": false, "reachable": true, "last_seen": "2026-11-20T12:15:00.123456Z", "events": 3, "losses": 0,
+        });
+        let expected = [
+            "ruby:0",
+            "rbkit",
+            "\"puma\\u{1b}\"",
+            "127.0.0.1:5555",
+            "CPU profile, unhealthy",
+            "2026-11-20T12:15:00Z",
+            "3",
+            "0",
+        ];
+        assert_eq!(row(&ruby), expected);
+        let java = json!({ "id": "java:1", "protocol": "bytefrog", "mode": "tracing", "project": "", "peer": null });
+        assert_eq!(row(&java), ["java:1", "bytefrog", "-", "-", "tracing", "-", "-", "-"]);
+        let span =
+            json!({ "id": "a:1", "protocol": "datadog", "process": "x", "resource": { "service.name": "shop" } });
+        assert_eq!(row(&span)[2], "shop");
+    }
+}
