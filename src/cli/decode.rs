@@ -111,14 +111,22 @@ fn renamed(_: &str) -> Result<u8, String> {
 }
 
 impl Arguments {
-    /// The options of the listener. A profile of Bytefrog needs its calls as spans.
+    /// The options of the listener. A profile of Bytefrog needs its calls as spans, and coverage the names of methods.
     fn listener_options(&self) -> Vec<String> {
         let mut options = self.options.clone();
         let is_profile = matches!(self.profile.is_wanted(self.protocol.0), Ok(true));
         if self.protocol.0 == Protocol::Bytefrog && is_profile {
-            // A later option cannot repeat a key.
-            let is_set = options.iter().any(|option| option.starts_with("calls="));
-            options.extend((!is_set).then(|| "calls=spans".to_owned()));
+            let wanted: &[_] = match self.profile.is_coverage() {
+                true => &["calls=events", "emit_definitions=true"],
+                false => &["calls=spans"],
+            };
+            for option in wanted {
+                // A key cannot be repeated.
+                let key = &option[..=option.find('=').unwrap_or(0)];
+                if !options.iter().any(|set| set.starts_with(key)) {
+                    options.push((*option).to_owned());
+                }
+            }
         }
         options
     }

@@ -11,7 +11,8 @@ use lz4_flex::frame::FrameDecoder;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
-use super::{Call, Clock, Counted, Dump, Frame, Item, Object, Sample, Site, Span};
+use super::coverage::{Lines as SourceLines, Method, Told};
+use super::{Call, Clock, Counted, Dump, Frame, Item, Object, Sample, Site, Span, Step};
 use crate::event::{
     Batch, DataView, EventView, Number, Resource, ResourceValue, SampleClock, SampleView, UnixNanos, ValueView,
     semconv as names,
@@ -22,6 +23,11 @@ const HEAP_DUMP: &str = names::RBKIT_HEAP_DUMP.as_str();
 const ENTRY: &str = names::BYTEFROG_METHOD_ENTRY.as_str();
 const EXIT: &str = names::BYTEFROG_METHOD_EXIT.as_str();
 const BUBBLED: &str = names::BYTEFROG_EXCEPTION_BUBBLED.as_str();
+const BREAK: &str = names::BYTEFROG_DATA_BREAK.as_str();
+const COVERED: &str = names::BYTEFROG_METHOD_COVERED.as_str();
+const MAPPED: &str = names::BYTEFROG_METHOD_MAPPED.as_str();
+const LOCATION: &str = names::BYTEFROG_SOURCE_LOCATION_MAPPED.as_str();
+const VISIT: &str = names::BYTEFROG_METHOD_VISIT.as_str();
 
 /// Longer lines of an event file are skipped. An object with a million references has a third of this length.
 const MAX_LINE_BYTES: usize = 64 << 20;
@@ -50,7 +56,10 @@ pub fn items(batch: &Batch) -> impl Iterator<Item = Item<'_>> {
         let attributes = attributes(event);
         let (peer, connection, sequence) = (Cow::Borrowed(&*origin.peer), origin.connection, event.position().sequence);
         let pid = resource.pid;
-        Parts { name: name.into(), time, data, attributes, agent, peer, connection, pid, sequence }.item().ok().flatten()
+        Parts { name: name.into(), time, data, attributes, agent, peer, connection, pid, sequence }
+            .item()
+            .ok()
+            .flatten()
     })
 }
 
@@ -58,7 +67,8 @@ pub fn items(batch: &Batch) -> impl Iterator<Item = Item<'_>> {
 fn is_wanted(kind: &str, name: &str) -> bool {
     match kind {
         "sample" | "span" => true,
-        "log" => [HEAP_OBJECT, HEAP_DUMP, ENTRY, EXIT, BUBBLED].contains(&name),
+        "loss" => name == BREAK,
+        "log" => [HEAP_OBJECT, HEAP_DUMP, ENTRY, EXIT, BUBBLED, COVERED, MAPPED, LOCATION, VISIT].contains(&name),
         _ => false,
     }
 }
@@ -102,7 +112,9 @@ impl<'a> Parts<'a> {
     fn item(self) -> Result<Option<Item<'a>>, ()> {
         let Parts { name, time, data, attributes, agent, peer, connection, pid, sequence } = self;
         let Attributes { id, class, references, file, line, size, dump, object_count, .. } = attributes;
-        let Attributes { thread, thread_id, function, method, relative_ms, detail, incomplete, .. } = attributes;
+        let Attributes {
+            thread, thread_id, function, method, relative_ms, detail, incomplete, line_end, number, ..
+        } = attributes;
         let (site, agent) = (Site { file, line }, Cow::Owned(agent));
         match data {
             Data::Sample(SampleParts { sample_type, value, frames, period, clock }) => {
@@ -125,13 +137,28 @@ impl<'a> Parts<'a> {
                 let references = references.0;
                 Ok(Some(Item::Object(Object { dump, id: id.ok_or(())?, class, site, size, references })))
             }
+            Data::Log if name == BREAK => {
+                let (sequence, at) = (number.ok_or(())? as u32, time);
+                Ok(Some(Item::Call(Call { agent, step: Step::Break, sequence, at, ..Call::default() })))
+            }
+            Data::Log if name == COVERED || name == MAPPED => {
+                let function = function.ok_or(())?;
+                let runs = u64::from(name == COVERED);
+                Ok(Some(Item::Method(Method { agent, id: method, function, runs, told: Told::Method })))
+            }
+            Data::Log if name == LOCATION || name == VISIT => {
+                let Some(first) = site.line else { return Ok(None) };
+                let (method, lines) = (method.ok_or(())?, (first, line_end.unwrap_or(first)));
+                Ok(Some(Item::Lines(SourceLines { agent, method, lines, is_run: name == VISIT })))
+            }
             Data::Log => {
                 let unknown = || method.map(|method| Cow::Owned(format!("method#{method}")));
                 let function = function.or_else(unknown).ok_or(())?;
-                let (thread_id, is_entry) = (thread_id.ok_or(())?, name == ENTRY);
+                let thread_id = thread_id.ok_or(())?;
+                let step = if name == ENTRY { Step::Entry } else { Step::Exit };
                 let (time, at) = (relative_ms.ok_or(())? as u32, time);
                 let sequence = sequence.ok_or(())? as u32;
-                Ok(Some(Item::Call(Call { agent, thread_id, thread, function, is_entry, time, sequence, at })))
+                Ok(Some(Item::Call(Call { agent, thread_id, thread, function, method, step, time, sequence, at })))
             }
         }
     }
@@ -186,6 +213,10 @@ struct Attributes<'a> {
     relative_ms: Option<u64>,
     #[serde(rename = "datadog.resource")]
     detail: Option<Cow<'a, str>>,
+    #[serde(rename = "bytefrog.sequence")]
+    number: Option<u64>,
+    #[serde(rename = "bytefrog.line.end")]
+    line_end: Option<u64>,
     #[serde(rename = "tributary.incomplete")]
     incomplete: Option<IgnoredAny>,
 }
@@ -194,7 +225,11 @@ fn attributes(event: EventView<'_>) -> Attributes<'_> {
     let mut known = Attributes::default();
     for (key, value) in event.attributes() {
         let text = || if let ValueView::Text(text) = value { Some(Cow::Borrowed(text.text())) } else { None };
-        let number = || if let ValueView::U64(number) = value { Some(number) } else { None };
+        let number = || match value {
+            ValueView::U64(number) => Some(number),
+            ValueView::I64(number) => u64::try_from(number).ok(),
+            _ => None,
+        };
         match key.text() {
             "rbkit.object.id" => known.id = number(),
             "rbkit.class.name" => known.class = text(),
@@ -214,6 +249,8 @@ fn attributes(event: EventView<'_>) -> Attributes<'_> {
             "bytefrog.method.id" => known.method = number(),
             "bytefrog.time.relative_ms" => known.relative_ms = number(),
             "datadog.resource" => known.detail = text(),
+            "bytefrog.sequence" => known.number = number(),
+            "bytefrog.line.end" => known.line_end = number(),
             "tributary.incomplete" => known.incomplete = Some(IgnoredAny),
             _ => {}
         }

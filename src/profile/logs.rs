@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 
 use super::calls::OpenCalls;
 use super::stacks::Stacks;
-use super::{Call, Frame, Site};
+use super::{Call, Frame, Site, Step};
 
 /// Entries and exits that wait for others with lower numbers, for each process.
 const WINDOW: usize = 1 << 17;
@@ -35,7 +35,7 @@ struct Process {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Ordered {
     number: u64,
-    is_entry: bool,
+    step: Step,
     time: u32,
     frame: u32,
     thread_id: u64,
@@ -57,13 +57,15 @@ impl CallLogs {
         });
         let ahead = call.sequence.wrapping_sub(process.last as u32).cast_signed();
         let number = process.last.saturating_add_signed(ahead.into());
-        process.last = process.last.max(number);
-        let Call { is_entry, time, thread_id, .. } = *call;
-        process.waiting.push(Reverse(Ordered { number, is_entry, time, frame, thread_id, thread }));
+        if call.step != Step::Break {
+            process.last = process.last.max(number);
+            self.added += 1;
+        }
+        let Call { step, time, thread_id, .. } = *call;
+        process.waiting.push(Reverse(Ordered { number, step, time, frame, thread_id, thread }));
         if process.waiting.len() > WINDOW {
             process.take_first(stacks);
         }
-        self.added += 1;
     }
 
     /// Sums up all that are held.
@@ -82,10 +84,12 @@ impl CallLogs {
 
 impl Process {
     fn take_first(&mut self, stacks: &mut Stacks) -> bool {
-        let Some(Reverse(Ordered { is_entry, time, frame, thread_id, thread, .. })) = self.waiting.pop() else {
+        let Some(Reverse(Ordered { step, time, frame, thread_id, thread, .. })) = self.waiting.pop() else {
             return false;
         };
-        if is_entry {
+        if step == Step::Break {
+            self.open.end_all();
+        } else if step == Step::Entry {
             self.open.enter(thread_id, frame, time, |caller| {
                 let caller = match caller {
                     Some(caller) if stacks.thread_of(caller) != thread => stacks.moved(caller, thread),
@@ -109,20 +113,23 @@ mod tests {
     #[test]
     fn entries_and_exits_are_paired_in_the_order_of_their_numbers() {
         let (mut stacks, mut logs) = (Stacks::default(), CallLogs::default());
-        let mut add = |sequence: u32, function: &'static str, is_entry, time| {
-            let call = Call { function: function.into(), is_entry, time, sequence, ..Call::default() };
+        let mut add = |sequence: u32, function: &'static str, step, time| {
+            let call = Call { function: function.into(), step, time, sequence, ..Call::default() };
             logs.add(&call, &mut stacks);
         };
-        add(u32::MAX, "b", true, 10);
-        add(u32::MAX - 1, "a", true, 0);
-        add(2, "a", false, 100);
-        add(0, "b", false, 40);
-        add(1, "c", true, 50);
+        add(u32::MAX, "b", Step::Entry, 10);
+        add(u32::MAX - 1, "a", Step::Entry, 0);
+        add(2, "a", Step::Exit, 100);
+        add(0, "b", Step::Exit, 40);
+        add(1, "c", Step::Entry, 50);
         assert_eq!(logs.added(), 5);
         logs.finish(&mut stacks);
         let folded = |column| {
             let mut out = Vec::new();
-            stacks.merged(|_| true, false, false).write_folded(column, 1_000_000 - 999_999 * column as u64, None, &mut out).unwrap();
+            stacks
+                .merged(|_| true, false, false)
+                .write_folded(column, 1_000_000 - 999_999 * column as u64, None, &mut out)
+                .unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(folded(0), "a 70\na;b 30\n");

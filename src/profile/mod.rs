@@ -2,13 +2,14 @@
 //!
 //! [`events`] extracts samples, spans, calls, objects and dumps from batches or event files. [`stacks`] sums samples by stack;
 //! [`spans`] and [`logs`] find the self times of spans, and of entries and exits. [`flamegraph`], [`pprof`], [`speedscope`]
-//! and [`report`] write stacks. [`heap`] collects dumps and counts their objects; [`compare`] compares two dumps. Memory grows
+//! and [`report`] write stacks. [`heap`] collects dumps and counts their objects; [`coverage`] tells which methods and lines were run; [`compare`] compares two dumps. Memory grows
 //! with the different call paths, sites and (for a comparison) object ids in the input; spans wait for their traces.
 //!
 //! [`tree`] and [`calls`] are also the parts of which protocols make profiles while events arrive.
 
 pub mod calls;
 pub mod compare;
+pub mod coverage;
 pub mod events;
 pub mod flamegraph;
 pub mod heap;
@@ -31,8 +32,12 @@ pub enum Item<'a> {
     Sample(Sample<'a>),
     /// A span.
     Span(Span<'a>),
-    /// An entry or exit of a call.
+    /// An entry or exit of a call, or a break.
     Call(Call<'a>),
+    /// A method that is known or was run.
+    Method(coverage::Method<'a>),
+    /// Lines that are known or were run.
+    Lines(coverage::Lines<'a>),
     /// An object of a heap dump.
     Object(Object<'a>),
     /// The end of a complete dump.
@@ -59,14 +64,8 @@ pub enum Counted {
 
 impl Counted {
     /// All of them.
-    pub const ALL: [Counted; 6] = [
-        Counted::Cpu,
-        Counted::Allocations,
-        Counted::Wall,
-        Counted::Calls,
-        Counted::HeapBytes,
-        Counted::HeapObjects,
-    ];
+    pub const ALL: [Counted; 6] =
+        [Counted::Cpu, Counted::Allocations, Counted::Wall, Counted::Calls, Counted::HeapBytes, Counted::HeapObjects];
 
     /// The type of its samples in events.
     pub const fn sample_type(self) -> &'static str {
@@ -159,7 +158,19 @@ pub struct Span<'a> {
     pub duration: Option<u64>,
 }
 
-/// An entry or exit of a call.
+/// What happens with calls.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Step {
+    /// Events were dropped before this number: every open call ends without an exit.
+    Break,
+    /// A call begins.
+    #[default]
+    Entry,
+    /// A call ends.
+    Exit,
+}
+
+/// An entry or exit of a call, or a break.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Call<'a> {
     /// The process.
@@ -170,8 +181,10 @@ pub struct Call<'a> {
     pub thread: Option<Cow<'a, str>>,
     /// The function.
     pub function: Cow<'a, str>,
-    /// Whether it is an entry.
-    pub is_entry: bool,
+    /// The id of the function.
+    pub method: Option<u64>,
+    /// What happened.
+    pub step: Step,
     /// The agent's time in milliseconds, of 32 bits.
     pub time: u32,
     /// The number of the event, of 32 bits.

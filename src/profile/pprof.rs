@@ -196,7 +196,10 @@ mod tests {
         GzDecoder::new(&gzip[..]).read_to_end(&mut profile).unwrap();
         let all = |number: u8| -> Vec<&[u8]> {
             let of = |value| if let Value::Bytes(bytes) = value { Some(bytes) } else { None };
-            Fields::of(&profile).filter(|field| field.number == u64::from(number)).filter_map(|field| of(field.value)).collect()
+            Fields::of(&profile)
+                .filter(|field| field.number == u64::from(number))
+                .filter_map(|field| of(field.value))
+                .collect()
         };
         let texts = all(STRING);
         let text = |number: u64| str::from_utf8(texts[number as usize]).unwrap();

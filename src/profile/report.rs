@@ -86,11 +86,19 @@ pub fn write_tree(stacks: &Stacks, counted: Counted, out: &mut impl Write) -> io
         let calls = if has_calls { format!("  {:>10}", own[1]) } else { String::new() };
         let (total, own) = (value(counted, sum), value(counted, own[column]));
         let name = &stacks.named(node).text;
-        writeln!(out, "{total:>12}  {:>5.1}%  {own:>12}{calls}  {:indent$}{name}", share(sum, all), "", indent = 2 * depth)?;
+        writeln!(
+            out,
+            "{total:>12}  {:>5.1}%  {own:>12}{calls}  {:indent$}{name}",
+            share(sum, all),
+            "",
+            indent = 2 * depth
+        )?;
     }
     match left_out {
         (0, _) => Ok(()),
-        (count, sum) => writeln!(out, "{:>12}  {:>5.1}%  in {count} smaller parts", value(counted, sum), share(sum, all)),
+        (count, sum) => {
+            writeln!(out, "{:>12}  {:>5.1}%  in {count} smaller parts", value(counted, sum), share(sum, all))
+        }
     }
 }
 
@@ -115,9 +123,12 @@ mod tests {
     fn stacks() -> Stacks {
         let mut stacks = Stacks::default();
         let frame = |name: &&'static str| Frame { function: Some((*name).into()), site: Site::default() };
-        for (frames, value, calls) in
-            [(&["a"][..], 2_000_000, 1), (&["b", "a"], 5_000_000, 3), (&["a", "b", "a"], 3_000_000, 3), (&["c"], 1000, 9)]
-        {
+        for (frames, value, calls) in [
+            (&["a"][..], 2_000_000, 1),
+            (&["b", "a"], 5_000_000, 3),
+            (&["a", "b", "a"], 3_000_000, 3),
+            (&["c"], 1000, 9),
+        ] {
             for (counted, value) in [(Counted::Wall, value), (Counted::Calls, calls)] {
                 let frames = frames.iter().map(frame).collect();
                 stacks.add(&Sample { counted, value, frames, ..Sample::default() });
@@ -142,7 +153,10 @@ mod tests {
         let mut out = Vec::new();
         write_tree(&stacks(), Counted::Wall, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert!(text.lines().nth(1).unwrap().ends_with("  a") && text.lines().nth(2).unwrap().ends_with("    b"), "{text}");
+        assert!(
+            text.lines().nth(1).unwrap().ends_with("  a") && text.lines().nth(2).unwrap().ends_with("    b"),
+            "{text}"
+        );
         assert!(text.lines().nth(3).unwrap().ends_with("      a"), "{text}");
         let first: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(first, ["10.000", "ms", "100.0%", "2.000", "ms", "1", "a"]);

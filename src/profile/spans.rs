@@ -99,11 +99,13 @@ struct Around {
 
 /// Adds the spans of one trace.
 fn sum_up(spans: &[Held], stacks: &mut Stacks) {
-    let mut places: HashMap<u64, usize, RandomState> = HashMap::with_capacity_and_hasher(spans.len(), RandomState::default());
+    let mut places: HashMap<u64, usize, RandomState> =
+        HashMap::with_capacity_and_hasher(spans.len(), RandomState::default());
     spans.iter().enumerate().for_each(|(at, span)| {
         places.entry(span.id).or_insert(at);
     });
-    let parent = |at: usize| places.get(&spans[at].parent).copied().filter(|parent| spans[at].parent != 0 && *parent != at);
+    let parent =
+        |at: usize| places.get(&spans[at].parent).copied().filter(|parent| spans[at].parent != 0 && *parent != at);
     let mut children: HashMap<usize, Vec<usize>, RandomState> = HashMap::default();
     let mut roots = Vec::new();
     for at in 0..spans.len() {

@@ -111,7 +111,8 @@ mod tests {
     #[test]
     fn calls_are_laid_out_one_after_another_and_end_with_their_caller() {
         let mut stacks = Stacks::default();
-        for (frames, thread, value) in [(&["b", "a"][..], "t", 3), (&["a"], "t", 1), (&["c"], "t", 2), (&["d"], "u", 5)] {
+        for (frames, thread, value) in [(&["b", "a"][..], "t", 3), (&["a"], "t", 1), (&["c"], "t", 2), (&["d"], "u", 5)]
+        {
             let frame = |name: &&'static str| Frame { function: Some((*name).into()), site: Site::default() };
             let frames = frames.iter().map(frame).collect();
             stacks.add(&Sample { frames, value, thread: Some(thread.into()), agent: "p".into(), ..Sample::default() });

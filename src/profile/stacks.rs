@@ -53,7 +53,7 @@ pub struct Stacks {
 
 impl Default for Stacks {
     fn default() -> Self {
-        let tree = Tree::new(MAX_NODES, MAX_DEPTH);
+        let tree = Tree::new(MAX_NODES, MAX_DEPTH, 2);
         Stacks { frames: Vec::new(), numbers: HashMap::default(), tree, totals: [0; 2], cut: 0 }
     }
 }
@@ -109,16 +109,12 @@ impl Stacks {
 
     /// The same calls as those of `node`, in another thread.
     pub fn moved(&mut self, node: u32, thread: u32) -> u32 {
-        self.tree.moved(node, 2, thread)
+        self.tree.moved(node, thread)
     }
 
     /// The thread of a node.
     pub fn thread_of(&self, node: u32) -> u32 {
-        let mut at = node;
-        while self.tree.nodes()[at as usize].depth > 2 {
-            at = self.tree.nodes()[at as usize].caller;
-        }
-        at
+        self.tree.nodes()[node as usize].base
     }
 
     /// Adds to a sum of a node.

@@ -19,6 +19,8 @@ pub struct Node {
     pub is_incomplete: bool,
     /// Two sums of this path alone, without its callees.
     pub own: [u64; 2],
+    /// The node on the path to it that is [`Tree::new`]'s `base` calls deep, or itself if it is not deeper.
+    pub base: u32,
     /// The frame and the node of the callee that was used last; node 0: none.
     recent: (u32, u32),
 }
@@ -30,14 +32,16 @@ pub struct Tree {
     callees: HashMap<(u32, u32), u32, RandomState>,
     max_nodes: usize,
     max_depth: u32,
+    base: u32,
 }
 
 impl Tree {
-    /// An empty tree of at most `max_nodes` call paths, each of at most `max_depth` calls.
-    pub fn new(max_nodes: usize, max_depth: u32) -> Tree {
+    /// An empty tree of at most `max_nodes` call paths, each of at most `max_depth` calls. The first `base` frames of a path are
+    /// no calls: they tell what the calls belong to, e.g. a thread.
+    pub fn new(max_nodes: usize, max_depth: u32, base: u32) -> Tree {
         // Node numbers have 32 bits.
         let max_nodes = max_nodes.min(u32::MAX as usize - 1);
-        Tree { nodes: vec![Node::default()], callees: HashMap::default(), max_nodes, max_depth }
+        Tree { nodes: vec![Node::default()], callees: HashMap::default(), max_nodes, max_depth, base }
     }
 
     /// The node of a call by `caller`. When there is no space for it, the call is folded into its caller: the result is
@@ -61,7 +65,8 @@ impl Tree {
                     return caller;
                 }
                 let node = self.nodes.len() as u32;
-                self.nodes.push(Node { caller, frame, depth, ..Node::default() });
+                let base = if depth <= self.base { node } else { self.nodes[caller as usize].base };
+                self.nodes.push(Node { caller, frame, depth, base, ..Node::default() });
                 self.callees.insert((caller, frame), node);
                 node
             }
@@ -75,6 +80,12 @@ impl Tree {
     pub fn add(&mut self, node: u32, column: usize, value: u64) {
         let own = &mut self.nodes[node as usize].own[column];
         *own = own.saturating_add(value);
+    }
+
+    /// Adds to a sum of a node for a call that is folded into it.
+    pub fn fold(&mut self, node: u32, column: usize, value: u64) {
+        self.nodes[node as usize].is_incomplete = true;
+        self.add(node, column, value);
     }
 
     /// Every node, the root first, each after its caller.
@@ -93,9 +104,9 @@ impl Tree {
         })
     }
 
-    /// The path of a node below `callers` nodes from the root, under another node instead.
-    pub fn moved(&mut self, node: u32, callers: u32, under: u32) -> u32 {
-        let below = self.nodes[node as usize].depth.saturating_sub(callers);
+    /// The calls of a path under another base.
+    pub fn moved(&mut self, node: u32, under: u32) -> u32 {
+        let below = self.nodes[node as usize].depth.saturating_sub(self.base);
         let mut frames: Vec<u32> = self.frames(node).take(below as usize).collect();
         frames.reverse();
         frames.into_iter().fold(under, |caller, frame| self.callee(caller, frame))
@@ -104,7 +115,7 @@ impl Tree {
     /// Replaces the tree by one that has only these nodes and their callers, without sums, and renumbers them. Returns the tree
     /// as it was.
     pub fn restart<'a>(&mut self, kept: impl Iterator<Item = &'a mut u32>) -> Tree {
-        let mut next = Tree::new(self.max_nodes, self.max_depth);
+        let mut next = Tree::new(self.max_nodes, self.max_depth, self.base);
         let mut numbers: HashMap<u32, u32, RandomState> = HashMap::default();
         numbers.insert(ROOT, ROOT);
         let mut missing = Vec::new();
@@ -141,7 +152,7 @@ mod tests {
 
     #[test]
     fn equal_paths_have_one_node_and_calls_without_space_fold_into_their_callers() {
-        let mut tree = Tree::new(4, 3);
+        let mut tree = Tree::new(4, 3, 0);
         let abc = path(&mut tree, &[1, 2, 3]);
         assert_eq!(path(&mut tree, &[1, 2, 3]), abc);
         assert_eq!(path(&mut tree, &[1, 2, 3, 4]), abc, "too deep");
@@ -158,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_restart_keeps_paths_of_open_calls_and_no_sum() {
-        let mut tree = Tree::new(100, 100);
+        let mut tree = Tree::new(100, 100, 1);
         let (mut abc, mut abd, e) = (path(&mut tree, &[1, 2, 3]), path(&mut tree, &[1, 2, 4]), path(&mut tree, &[5]));
         tree.add(abc, 0, 7);
         tree.add(e, 1, 9);
@@ -170,7 +181,8 @@ mod tests {
         assert!(tree.nodes().iter().all(|node| node.own == [0, 0]));
         assert_eq!(path(&mut tree, &[1, 2, 4]), abd);
         let other = path(&mut tree, &[9]);
-        let moved = tree.moved(abd, 1, other);
+        let moved = tree.moved(abd, other);
         assert_eq!(tree.frames(moved).collect::<Vec<_>>(), [4, 2, 9]);
+        assert_eq!((tree.nodes()[moved as usize].base, tree.nodes()[other as usize].base), (other, other));
     }
 }

@@ -238,7 +238,7 @@ fn files_may_be_rotated_compressed_and_incomplete() {
     let torn = format!(
         "{}\nnot json\n{}{}",
         &events[..half - 20],
-        line("span", "x", json!({}), json!({}), 1),
+        line("metric", "x", json!({}), json!({}), 1),
         &events[half..]
     );
     let torn = files.file("torn", torn.trim_end());

@@ -8,7 +8,7 @@ use super::super::counted;
 use crate::profile::logs::CallLogs;
 use crate::profile::spans::Spans;
 use crate::profile::stacks::{Stacks, process_text};
-use crate::profile::{Clock, Counted, Item, pprof, report};
+use crate::profile::{Call, Clock, Counted, Item, Step, pprof, report};
 
 /// What stacks are made of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -83,12 +83,12 @@ impl Collected {
             Item::Sample(sample) => (Source::of(sample.counted), &sample.agent, sample.time, 0),
             Item::Span(span) => (Source::Spans, &span.agent, span.start, span.duration.unwrap_or(0)),
             Item::Call(call) => (Source::Entries, &call.agent, call.at, 0),
-            Item::Object(_) | Item::DumpEnd(_) => return,
+            Item::Method(_) | Item::Lines(_) | Item::Object(_) | Item::DumpEnd(_) => return,
         };
         let stacks = self.stacks.entry(source).or_default();
         let key = (source, process_text(agent));
         let about = self.about.entry(key).or_default();
-        about.events += 1;
+        about.events += u64::from(!matches!(item, Item::Call(Call { step: Step::Break, .. })));
         if let Some(time) = time {
             about.first = Some(about.first.map_or(time, |first| first.min(time)));
             let end = time.saturating_add(until);
@@ -102,7 +102,7 @@ impl Collected {
             }
             Item::Span(span) => self.spans.add(span, stacks),
             Item::Call(call) => self.logs.add(call, stacks),
-            Item::Object(_) | Item::DumpEnd(_) => {}
+            Item::Method(_) | Item::Lines(_) | Item::Object(_) | Item::DumpEnd(_) => {}
         }
     }
 
@@ -162,7 +162,8 @@ impl Shown<'_> {
         };
         let mut parts = vec![format!("{who}: {}", self.source.words(self.events()))];
         if self.counted != Counted::Cpu {
-            let unit = if matches!(self.counted, Counted::Wall | Counted::HeapBytes) { "" } else { self.counted.things() };
+            let unit =
+                if matches!(self.counted, Counted::Wall | Counted::HeapBytes) { "" } else { self.counted.things() };
             parts.push(format!("{} {unit}", report::value(self.counted, total)).trim_end().to_owned());
         }
         parts.extend(self.clock());

@@ -9,9 +9,10 @@ use super::input::Input;
 use super::{Failure, counted, quiet, say};
 use crate::event::Batch;
 use crate::profile::compare::Comparison;
+use crate::profile::coverage::{Coverage, Method, Told};
 use crate::profile::events::{self, EventFile};
 use crate::profile::heap::{Dumps, Heap, Name, Wanted};
-use crate::profile::{Counted, Item, flamegraph, pprof, report, speedscope};
+use crate::profile::{Counted, Item, Sample, Step, flamegraph, pprof, report, speedscope};
 use crate::protocol::Protocol;
 use collected::{Collected, Shown, Source};
 
@@ -52,6 +53,12 @@ enum Form {
     Tree,
     /// The objects of the heap, by class and place (rbkit)
     Heap,
+    /// The packages, classes and methods that were run (bytefrog)
+    Coverage,
+    /// The same as JSON, with lines where they are known
+    CoverageJson,
+    /// The same as a tracefile of lcov
+    Lcov,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -94,21 +101,30 @@ impl Arguments {
     pub(super) fn is_wanted(&self, protocol: Protocol) -> Result<bool, Failure> {
         let is_wanted = self.form.is_some() || self.compare.is_some();
         let is_heap = matches!(self.form, Some(Form::Heap));
+        let is_table = is_heap || self.is_coverage();
         let misused = |words: &str| Err(Failure::Misused(words.to_owned()));
         match () {
-            () if self.sample.is_some() && (is_heap || self.form.is_none()) => {
+            () if self.sample.is_some() && (is_table || self.form.is_none()) => {
                 misused("--sample needs --as folded, flamegraph, pprof, speedscope, top or tree")
             }
-            () if self.agent.is_some() && (is_heap || self.form.is_none()) => {
+            () if self.agent.is_some() && (is_table || self.form.is_none()) => {
                 misused("--agent needs --as folded, flamegraph, pprof, speedscope, top or tree")
             }
             () if self.dump.is_some() && !is_heap => misused("--dump needs --as heap"),
             () if (is_heap || self.compare.is_some()) && protocol != Protocol::Rbkit => {
                 misused("--as heap and --compare: only rbkit has heap dumps")
             }
+            () if self.is_coverage() && protocol != Protocol::Bytefrog => {
+                misused("--as coverage, coverage-json and lcov: only bytefrog has coverage")
+            }
             () if is_wanted && protocol == Protocol::Endless => misused("--as: endless has no profiles"),
             () => Ok(is_wanted),
         }
+    }
+
+    /// Whether coverage is asked for.
+    pub(super) fn is_coverage(&self) -> bool {
+        matches!(self.form, Some(Form::Coverage | Form::CoverageJson | Form::Lcov))
     }
 
     /// Writes the profile to stdout.
@@ -124,6 +140,14 @@ impl Arguments {
             (None, Some(Form::Heap)) => {
                 let wanted = self.dump.map_or(Wanted::LastWhole, Wanted::Number);
                 heap(wanted, false, files_or_stdin, decode)?.write(&mut out)
+            }
+            (None, Some(form @ (Form::Coverage | Form::CoverageJson | Form::Lcov))) => {
+                let coverage = coverage(files_or_stdin, decode)?;
+                match form {
+                    Form::CoverageJson => coverage.write_json(&mut out),
+                    Form::Lcov => coverage.write_lcov(&mut out),
+                    _ => coverage.write_text(&mut out),
+                }
             }
             (None, form) => self.write_stacks(form.unwrap_or(Form::Folded), files_or_stdin, decode, &mut out)?,
         };
@@ -148,14 +172,17 @@ impl Arguments {
         let Shown { source, counted: quantity, .. } = shown;
         let Some(stacks) = collected.stacks(source) else { return Ok(Ok(())) };
         let is_wanted = |process: &str| self.agent.is_none() || shown.processes.iter().any(|(it, _)| *it == process);
-        let (is_several, is_labelled): (bool, bool) = (shown.processes.len() > 1, matches!(form, Form::Pprof | Form::Speedscope));
+        let (is_several, is_labelled): (bool, bool) =
+            (shown.processes.len() > 1, matches!(form, Form::Pprof | Form::Speedscope));
         let keeps_process = form == Form::Pprof || (is_several && form != Form::Top);
         let stacks = stacks.merged(is_wanted, keeps_process, is_labelled);
         let total = stacks.totals()[quantity.column()];
         summary(&collected, &shown, total, form);
         if stacks.cut() > 0 {
             let cut = counted(stacks.cut(), "call");
-            say(format_args!("{cut} are added to their callers: there are too many different stacks, or too deep ones"));
+            say(format_args!(
+                "{cut} are added to their callers: there are too many different stacks, or too deep ones"
+            ));
         }
         let title = shown.title(total);
         Ok(match form {
@@ -164,7 +191,7 @@ impl Arguments {
             Form::Speedscope => speedscope::write(&stacks, quantity, &title, out),
             Form::Top => report::write_top(&stacks, quantity, out),
             Form::Tree => report::write_tree(&stacks, quantity, out),
-            Form::Folded | Form::Heap => {
+            Form::Folded | Form::Heap | Form::Coverage | Form::CoverageJson | Form::Lcov => {
                 stacks.write_folded(quantity.column(), quantity.folded_divisor(), None, out)
             }
         })
@@ -282,12 +309,49 @@ fn summary(collected: &Collected, shown: &Shown<'_>, total: u64, form: Form) {
     }
 }
 
+fn coverage(files: &[PathBuf], decode: &Decode<'_>) -> Result<Coverage, Failure> {
+    let mut coverage = Coverage::default();
+    read(files, decode, |item| match item {
+        Item::Method(method) => coverage.add(&method),
+        Item::Lines(lines) => coverage.add_lines(&lines),
+        Item::Call(call) if call.step == Step::Entry => {
+            coverage.add(&Method {
+                agent: call.agent,
+                id: call.method,
+                function: call.function,
+                runs: 1,
+                told: Told::Entry,
+            });
+        }
+        Item::Span(span) => {
+            coverage.add(&Method { agent: span.agent, id: None, function: span.name, runs: 1, told: Told::Span });
+        }
+        Item::Sample(Sample { counted: Counted::Calls, value, agent, frames, .. }) => {
+            if let Some(function) = frames.into_iter().next().and_then(|frame| frame.function) {
+                coverage.add(&Method { agent, id: None, function, runs: value, told: Told::Sample });
+            }
+        }
+        _ => {}
+    })?;
+    let left_out = coverage.finish();
+    if left_out > 0 {
+        let parts = counted(left_out, "part");
+        say(format_args!(
+            "{parts} of the input are left out: methods over the limit, or lines of methods without a name"
+        ));
+    }
+    if coverage.is_empty() {
+        return Err(Failure::Failed("no method in the input".to_owned()));
+    }
+    Ok(coverage)
+}
+
 fn heap(wanted: Wanted, keeps_objects: bool, files: &[PathBuf], decode: &Decode<'_>) -> Result<Heap, Failure> {
     let mut dumps = Dumps::new(wanted, keeps_objects);
     read(files, decode, |item| match item {
         Item::Object(object) => dumps.object(&object),
         Item::DumpEnd(dump) => dumps.end(&dump),
-        Item::Sample(_) | Item::Span(_) | Item::Call(_) => {}
+        _ => {}
     })?;
     let lacking = |name: &Name| if name.is_whole() { "" } else { " (not whole)" };
     let (heap, others) = dumps.finish().map_err(|names| {
