@@ -536,7 +536,8 @@ impl Run {
     /// Whether an event can be counted in the profile without waiting: it is the next one, and its thread has a name.
     #[inline]
     fn is_next_of_profile(&mut self, event: &Event) -> bool {
-        let can_pass = self.ready.is_empty() && self.rename_wait().is_zero() && self.missing(event).is_none();
+        let waits_for_others = self.is_in_order || !self.ready.is_empty() || !self.rename_wait().is_zero();
+        let can_pass = !waits_for_others && self.missing(event).is_none();
         let start = self.sequence.start();
         can_pass && self.reorder_buffer.as_mut().is_some_and(|buffer| buffer.pass(event.number, start))
     }
