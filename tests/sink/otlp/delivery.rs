@@ -1,6 +1,7 @@
 //! Events reach a receiver over gRPC and HTTP, in each compression and size, and from a spool.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
