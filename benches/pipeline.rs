@@ -1,17 +1,22 @@
-//! Finished batches through one sink queue to a sink that discards them, and through two sink queues.
+//! Finished batches through one sink queue to a sink that discards them, and through two sink queues; and what the rules of a
+//! sink cost.
 
 #![allow(missing_docs)]
 
+use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
+use tributary::config::Config;
 use tributary::event::{Batch, BatchBuilder, Header, Origin, Position, Severity, UnixNanos, semconv};
 use tributary::pipeline::Sinks;
 use tributary::pipeline::options::QueueOptions;
+use tributary::select::Rules;
 use tributary::sink::discard::Discard;
+use tributary::sink::{Kinds, Selection};
 
 const BATCHES: u64 = 200;
 const EVENTS_PER_BATCH: u64 = 300;
@@ -70,5 +75,46 @@ fn pipeline(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, pipeline);
+/// The rules of a sink with these lines of configuration.
+fn rules(lines: &str) -> Arc<Rules> {
+    let text = format!("[sinks.a]\ntype = \"discard\"\n{lines}\n");
+    let config = Config::parse("bench", &text).unwrap_or_else(|errors| panic!("{errors}")).config;
+    Rules::new(&config.sinks[0].select).ok().flatten().expect("rules")
+}
+
+fn selection(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("rules");
+    group.sample_size(20).measurement_time(Duration::from_secs(2));
+    group.throughput(Throughput::Elements(EVENTS_PER_BATCH));
+    let batch = batches().remove(0);
+    let ten = (0..10).map(|number| format!("{{ name = \"zico.{number}*\" }}")).collect::<Vec<_>>().join(", ");
+    for (name, lines) in [
+        ("one condition, another kind", "where = [{ kind = \"span\", min_duration = \"100ms\" }]"),
+        ("one condition, another name", "where = [{ name = \"rbkit.object.*\" }]"),
+        ("three conditions and two exceptions, other kinds and names", THREE),
+        ("ten conditions, other names", &format!("where = [{ten}]")),
+        (
+            "one condition, an attribute that is compared",
+            "where = [{ attribute = \"datadog.string_cache_size\", min = 2000 }]",
+        ),
+    ] {
+        let rules = rules(lines);
+        group.bench_function(name, |bencher| bencher.iter(|| rules.choose(black_box(&batch), Kinds::ALL)));
+    }
+    let events = Selection::new(&batch, Kinds::ALL);
+    for (name, lines) in [
+        ("remove: no such key", "remove = [\"http.request.header.cookie\", \"*.password\", \"resource:host.name\"]"),
+        ("remove: one attribute", "remove = [\"datadog.string_cache_size\"]"),
+    ] {
+        let rules = rules(lines);
+        group.bench_function(name, |bencher| bencher.iter(|| rules.redact(black_box(events))));
+    }
+    group.finish();
+}
+
+/// Rules of a sink for slow and failed spans.
+const THREE: &str = "where = [{ kind = \"span\", min_duration = \"100ms\" }, { kind = \"span\", status = \"error\" }, { kind = \"loss\" }]\n\
+                     unless = [{ name = \"rbkit.object.*\" }, { kind = \"span\", attribute = \"http.route\", equals = \"/health\" }]";
+
+criterion_group!(benches, pipeline, selection);
 criterion_main!(benches);

@@ -7,6 +7,7 @@
 //!   6  server  admin  config                 start, reload and stop; the admin endpoint; which components there are
 //!   5  transport  driver  decode             sockets, tasks and clocks; sessions driven with and without sockets
 //!   4  pipeline  sink                        queues and accounting; encoders, files, streams
+//!      select                                what a sink takes, and what it may show
 //!      zico_store  rbkit_store               registered agents; profiles that were switched on
 //!   3  protocol                              sessions: bytes and time in, events and replies out; no I/O
 //!   2  explain  profile                      annotated bytes; flame graphs and heap tables
@@ -39,6 +40,7 @@ pub mod profile;
 pub mod protocol;
 pub mod quarantine;
 pub mod rbkit_store;
+pub mod select;
 pub mod server;
 pub mod simulate;
 pub mod sink;

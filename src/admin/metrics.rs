@@ -16,6 +16,7 @@ use crate::event::{Kind, Reason};
 use crate::health::Reloads;
 use crate::histogram::DurationTotals;
 use crate::pipeline::accounting::{ListenerTotals, Totals};
+use crate::select::Rule;
 use crate::sink::file::FileTotals;
 use crate::sink::{AckLevel, RemoteState};
 
@@ -184,10 +185,21 @@ impl Collector for Reading {
             unaccounted,
         )?;
         let outcomes = sinks.iter().flat_map(|sink| {
-            [("written", sink.written), ("shed", sink.shed), ("failed", sink.failed)]
+            let filtered = sink.filtered();
+            [("written", sink.written), ("shed", sink.shed), ("failed", sink.failed), ("filtered", filtered)]
                 .map(|(outcome, events)| ([("sink", sink.name.clone()), ("outcome", outcome.to_owned())], events))
         });
         counters(&mut encoder, "tributary_sink_events", "Events by sink and outcome", outcomes)?;
+        let filtered = sinks.iter().flat_map(|sink| {
+            let of = |rule: &Rule| [("sink", sink.name.clone()), ("rule", rule.to_string())];
+            sink.filtered.iter().map(move |(rule, events)| (of(rule), *events))
+        });
+        counters(
+            &mut encoder,
+            "tributary_filtered_events",
+            "Events left out by the rules of a sink, by rule",
+            filtered,
+        )?;
         let in_flight = sinks
             .iter()
             .map(|sink| ([("sink", sink.name.clone())], i64::try_from(sink.in_flight()).unwrap_or(i64::MAX)));
@@ -259,6 +271,8 @@ fn remotes(
     counters(encoder, "tributary_retries", help, all(|state| state.retries))?;
     let help = "Requests that a destination has refused for good";
     counters(encoder, "tributary_refused_requests", help, all(|state| state.refused))?;
+    let help = "Requests with the profiles of heap dumps that a destination has not taken";
+    counters(encoder, "tributary_refused_heap_profiles", help, all(|state| state.refused_heap_profiles))?;
     let help = "Time of one attempt to send a request";
     let mut family = encoder.encode_descriptor("tributary_request_seconds", help, None, MetricType::Histogram)?;
     for (name, _, times) in remotes {

@@ -40,8 +40,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (listeners, sinks) = (counted(listeners, "listener"), counted(sinks, "sink"));
     say(format_args!("{source}: valid configuration: {listeners}, {sinks}"));
     config.acknowledge_notes().iter().for_each(|note| say(format_args!("{source}: {note}")));
-    let disk = disk(config);
-    disk.iter().for_each(say);
+    let rules: Vec<_> = config.sinks.iter().flat_map(|sink| sink.select.in_words(&sink.name)).collect();
+    let notes: Vec<_> = rules.into_iter().chain(disk(config)).collect();
+    notes.iter().for_each(say);
     if let Some(rate) = arguments.rate {
         retention::lines(config, rate, arguments.event_bytes).iter().for_each(say);
     }
@@ -49,8 +50,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Ok(());
     }
     let table = config.bounds().table(config.limits.memory_bytes);
-    let disk: String = disk.iter().map(|line| format!("#\n# {line}\n")).collect();
-    print(format!("{}{table}{disk}", loaded.effective).as_bytes())
+    let notes: String = notes.iter().map(|line| format!("#\n# {line}\n")).collect();
+    print(format!("{}{table}{notes}", loaded.effective).as_bytes())
 }
 
 /// For each sink that sends requests: what it keeps, where, while its destination is away.

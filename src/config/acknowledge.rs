@@ -1,6 +1,6 @@
 //! The level at which each listener acknowledges requests: what its option asks for, and what its sinks can reach.
 
-use super::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
+use super::{Config, ListenerConfig, ProtocolOptions, SinkKind};
 use crate::options::Section;
 use crate::sink::AckLevel;
 use crate::sink::file::Fsync;
@@ -17,13 +17,6 @@ impl SinkKind {
             SinkKind::Tcp(_) => Some("has type = \"tcp\", whose receivers do not acknowledge"),
             SinkKind::Discard => Some("has type = \"discard\""),
         }
-    }
-}
-
-impl SinkConfig {
-    fn takes_events_of(&self, listener: &ListenerConfig) -> bool {
-        let protocols = &self.queue.protocols;
-        protocols.is_empty() || protocols.contains(&listener.protocol.protocol())
     }
 }
 

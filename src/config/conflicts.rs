@@ -5,7 +5,6 @@ use std::path::{Component, Path, PathBuf};
 
 use super::ListenerConfig;
 use crate::options::Section;
-use crate::protocol::Protocol;
 
 /// Reports a name of a listener or sink that is not valid. Names appear in file paths, metrics and log lines, where they
 /// need no quoting.
@@ -55,20 +54,17 @@ struct Claim {
 }
 
 impl OutputFiles {
-    /// Adds the files of a sink: the template `path` with the events of `listeners`, of `protocols` alone if there are
-    /// any. Returns the sink that writes one of these files too, and the file.
-    pub(super) fn claim(
+    /// Adds the files of a sink: the template `path` with the events of `listeners`. Returns the sink that writes one of
+    /// these files too, and the file.
+    pub(super) fn claim<'a>(
         &mut self,
         sink: &str,
         path: &str,
-        protocols: &[Protocol],
-        listeners: &[ListenerConfig],
+        listeners: impl Iterator<Item = &'a ListenerConfig>,
     ) -> Option<(&str, String)> {
         let template = normalize(path);
         let mut expansions: Vec<PathBuf> = listeners
-            .iter()
             .map(|listener| (listener.protocol.protocol(), listener.name.as_str()))
-            .filter(|(protocol, _)| protocols.is_empty() || protocols.contains(protocol))
             .map(|(protocol, name)| template.replace("{protocol}", protocol.as_str()).replace("{listener}", name))
             .map(|expansion| resolve(Path::new(&expansion)))
             .collect();

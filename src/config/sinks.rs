@@ -6,6 +6,7 @@ use super::ListenerConfig;
 use super::conflicts::{OutputFiles, check_name};
 use crate::options::{Bounds, Section};
 use crate::pipeline::options::QueueOptions;
+use crate::select;
 use crate::sink::{file, http, otlp, stdout, tcp};
 
 /// One sink.
@@ -15,6 +16,8 @@ pub struct SinkConfig {
     pub name: String,
     /// The options of every sink: its queue.
     pub queue: QueueOptions,
+    /// Which events it takes, and what it may show of them.
+    pub select: select::Options,
     /// The type and its options.
     pub kind: SinkKind,
 }
@@ -77,11 +80,23 @@ impl SinkKind {
     }
 }
 
+/// Whether a sink can take an event of this listener.
+fn takes_events_of(queue: &QueueOptions, select: &select::Options, listener: &ListenerConfig) -> bool {
+    let protocol = listener.protocol.protocol();
+    (queue.protocols.is_empty() || queue.protocols.contains(&protocol)) && select.may_take(protocol, &listener.name)
+}
+
 impl SinkConfig {
+    /// Whether it can take an event of this listener.
+    pub(super) fn takes_events_of(&self, listener: &ListenerConfig) -> bool {
+        takes_events_of(&self.queue, &self.select, listener)
+    }
+
     /// Declares the memory that it takes at most.
     pub(super) fn declare(&self, bounds: &mut Bounds) {
         let of = format!("sinks.{}", self.name);
         self.queue.declare(&of, bounds);
+        self.select.declare(&of, bounds);
         match &self.kind {
             SinkKind::Stdout(options) => options.declare(&of, bounds),
             SinkKind::File(options) => options.declare(&of, bounds),
@@ -133,9 +148,12 @@ fn sink(
         Type::Discard => SinkKind::Discard,
     });
     let queue = QueueOptions::read(section);
+    let names: Vec<_> = listeners.iter().map(|listener| listener.name.as_str()).collect();
+    let select = select::Options::read(section, &names);
     match &kind {
         Some(SinkKind::File(file)) => {
-            if let Some((other, shared)) = outputs.files.claim(name, &file.path, &queue.protocols, listeners) {
+            let of = listeners.iter().filter(|listener| takes_events_of(&queue, &select, listener));
+            if let Some((other, shared)) = outputs.files.claim(name, &file.path, of) {
                 let message = format!("sinks `{other}` and `{name}` write the same file: {shared}");
                 section.error("path", message, Some("set another path".into()));
             }
@@ -150,7 +168,7 @@ fn sink(
     if kind.is_none() {
         section.accept_other_keys();
     }
-    Some(SinkConfig { name: name.to_owned(), queue, kind: kind? })
+    Some(SinkConfig { name: name.to_owned(), queue, select, kind: kind? })
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -43,6 +43,11 @@ impl Batch {
         self.events.is_empty()
     }
 
+    /// The kind of the event with this index.
+    pub fn kind_of(&self, index: usize) -> Option<Kind> {
+        self.events.get(index).map(|event| event.data.kind())
+    }
+
     /// Number of events of one kind.
     pub fn count(&self, kind: Kind) -> u64 {
         u64::from(self.counts[kind.index()])

@@ -7,6 +7,7 @@
 
 mod batch;
 mod builder;
+pub mod copy;
 mod id;
 mod identity;
 mod loss;

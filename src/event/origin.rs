@@ -3,6 +3,7 @@
 //! Both are shared by every event of a connection and seldom change, so an encoder renders them once
 //! and keeps the bytes beside them ([`Origin::rendered`], [`Resource::rendered`]).
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
 use super::identity::Merged;
@@ -17,8 +18,10 @@ pub struct Origin {
     pub version: Option<Arc<str>>,
     /// The operator's name for the listener.
     pub listener: Arc<str>,
-    /// The peer's address as text; for offline decoding the file's name.
+    /// The peer's address as text; for offline decoding the file's name. Empty: a sink must not show it.
     pub peer: Arc<str>,
+    /// `peer` is empty or a hash, because a sink must not show it.
+    pub is_peer_hidden: bool,
     /// Number of the connection, counted up over the life of the process.
     pub connection: u64,
     /// What the operator configured about the listener's agents. `None`: nothing.
@@ -29,7 +32,16 @@ pub struct Origin {
 impl Origin {
     /// An origin whose protocol version is not yet known.
     pub fn new(protocol: &'static str, listener: Arc<str>, peer: Arc<str>, connection: u64) -> Self {
-        Origin { protocol, version: None, listener, peer, connection, identity: None, rendered: OnceLock::new() }
+        Origin {
+            protocol,
+            version: None,
+            listener,
+            peer,
+            is_peer_hidden: false,
+            connection,
+            identity: None,
+            rendered: OnceLock::new(),
+        }
     }
 
     /// The same with the identity of its listener, which every event of it has in its resource.
@@ -44,6 +56,30 @@ impl Origin {
             version: Some(version.into()),
             identity: self.identity.clone(),
             ..Origin::new(self.protocol, self.listener.clone(), self.peer.clone(), self.connection)
+        }
+    }
+
+    /// The address and port of the peer. A peer without a port, as the name of a file, is an address.
+    pub fn peer_address(&self) -> (&str, Option<u16>) {
+        let peer = &*self.peer;
+        let address = peer.strip_prefix("tcp://").unwrap_or(peer);
+        let Some((host, port)) = address.rsplit_once(':') else { return (peer, None) };
+        let Ok(port) = port.parse() else { return (peer, None) };
+        let is_host = !host.is_empty() && !host.contains(['/', ':']);
+        match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+            Some(host) if host.parse::<IpAddr>().is_ok() => (host, Some(port)),
+            None if is_host || address.parse::<SocketAddr>().is_ok() => (host, Some(port)),
+            _ => (peer, None),
+        }
+    }
+
+    /// The same connection with another text instead of the peer's address, or none.
+    pub fn with_hidden_peer(&self, peer: Arc<str>) -> Self {
+        Origin {
+            version: self.version.clone(),
+            is_peer_hidden: true,
+            identity: self.identity.clone(),
+            ..Origin::new(self.protocol, self.listener.clone(), peer, self.connection)
         }
     }
 
@@ -167,5 +203,28 @@ impl Resource {
     /// The rendering by an encoder, made by `render` on first use.
     pub fn rendered(&self, render: impl FnOnce(&Resource) -> Vec<u8>) -> &[u8] {
         self.rendered.get_or_init(|| render(self).into_boxed_slice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peer_is_an_address_and_a_port_or_as_it_is() {
+        for (text, expected) in [
+            ("127.0.0.1:40112", ("127.0.0.1", Some(40112))),
+            ("[::1]:9", ("::1", Some(9))),
+            ("tcp://ruby.example:5555", ("ruby.example", Some(5555))),
+            ("several", ("several", None)),
+            ("tests/data/a:7", ("tests/data/a:7", None)),
+            ("::1", ("::1", None)),
+            ("", ("", None)),
+            (":1", (":1", None)),
+            ("host:99999", ("host:99999", None)),
+        ] {
+            let origin = Origin::new("datadog", "spans".into(), text.into(), 1);
+            assert_eq!(origin.peer_address(), expected);
+        }
     }
 }

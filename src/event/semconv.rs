@@ -14,6 +14,22 @@ impl Name {
         NAMES[self.0 as usize][0]
     }
 
+    /// Every name, in the order of [`Name::index`].
+    pub fn all() -> impl ExactSizeIterator<Item = Name> {
+        (0..NAMES.len()).map(|index| Name(index as u16))
+    }
+
+    /// The name with this text.
+    pub fn of(text: &str) -> Option<Name> {
+        Name::all().find(|name| name.as_str() == text)
+    }
+
+    /// Its position in [`Name::all`], for tables by name.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
     /// The name as a JSON string, in its quotes.
     #[inline]
     pub(crate) fn quoted_padded(self) -> Padded {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::batch::{Attribute, Data, Event, Frame, Key, LossData, Named, Run, Text, Value};
 use super::{
-    Batch, Header, Kind, Link, MetricData, Name, Origin, Position, Reason, Resource, SampleData, Severity, SpanData,
-    TraceContext, UnixNanos,
+    Batch, Header, Kind, Link, MetricData, Name, Origin, Position, Reason, Resource, ResourceValue, SampleData,
+    Severity, SpanData, TraceContext, UnixNanos,
 };
 
 /// One event of a batch.
@@ -149,6 +149,19 @@ pub enum ValueView<'a> {
     Map(Members<'a>),
 }
 
+impl ResourceValue {
+    /// The value as that of an attribute.
+    pub fn view(&self) -> ValueView<'_> {
+        match self {
+            ResourceValue::Bool(value) => ValueView::Bool(*value),
+            ResourceValue::I64(value) => ValueView::I64(*value),
+            ResourceValue::U64(value) => ValueView::U64(*value),
+            ResourceValue::F64(value) => ValueView::F64(*value),
+            ResourceValue::Text(text) => ValueView::Text(TextView::unchecked(text)),
+        }
+    }
+}
+
 /// The data of an event without its header.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
@@ -201,7 +214,7 @@ impl Batch {
     }
 
     #[inline]
-    fn key(&self, key: Key) -> KeyView<'_> {
+    pub(super) fn key(&self, key: Key) -> KeyView<'_> {
         match key.named() {
             Named::Name(name) => KeyView::Name(name),
             Named::Text(text) => KeyView::Text(self.text(text)),
@@ -209,7 +222,7 @@ impl Batch {
     }
 
     #[inline(always)]
-    fn value(&self, value: Value) -> ValueView<'_> {
+    pub(super) fn value(&self, value: Value) -> ValueView<'_> {
         match value {
             Value::Null => ValueView::Null,
             Value::Bool(value) => ValueView::Bool(value),
@@ -257,12 +270,17 @@ impl<'a> EventView<'a> {
 
     /// The attributes, in the order in which they were written, one by one.
     pub fn attributes(&self) -> impl Iterator<Item = (TextView<'a>, ValueView<'a>)> {
+        self.attribute_members().map(|member| (member.key().text(), member.value()))
+    }
+
+    /// The same, looked up on access.
+    pub fn attribute_members(&self) -> impl Iterator<Item = Member<'a>> {
         self.attribute_parts().flat_map(|part| {
             let (one, run) = match part {
                 AttributeView::One(member) => (Some(member), None),
                 AttributeView::Run(run) => (None, Some(run.members())),
             };
-            one.into_iter().chain(run.into_iter().flatten()).map(|member| (member.key().text(), member.value()))
+            one.into_iter().chain(run.into_iter().flatten())
         })
     }
 

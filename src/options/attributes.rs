@@ -95,7 +95,7 @@ fn read_value(key: &str, value: &DeValue<'_>) -> Result<ResourceValue, (String, 
 }
 
 /// A value as TOML.
-fn shown(value: &ResourceValue) -> String {
+pub(super) fn shown(value: &ResourceValue) -> String {
     match value {
         ResourceValue::Bool(flag) => flag.to_string(),
         ResourceValue::I64(number) => number.to_string(),

@@ -6,6 +6,7 @@
 mod attributes;
 pub mod bounds;
 pub mod diagnostic;
+mod parsed;
 mod secret;
 pub mod section;
 pub mod units;

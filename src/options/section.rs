@@ -135,11 +135,13 @@ impl<'a> Section<'a> {
         values
     }
 
-    /// Reads the list of tables `key`, or if it is missing the list in the document `default`. None: it is not a list.
+    /// Reads the list of tables `key`, or if it is missing the list in the document `default`. None: it is not a list; the
+    /// error shows `example`.
     pub fn tables<T>(
         &mut self,
         key: &str,
         default: &'static str,
+        example: &str,
         mut read: impl FnMut(&mut Section<'_>) -> T,
     ) -> Option<Vec<T>> {
         let builtin = DeTable::parse_recoverable(default).0.into_inner();
@@ -152,7 +154,7 @@ impl<'a> Section<'a> {
             Some((DeValue::Array(elements), _)) => elements.iter().collect(),
             Some((other, span)) => {
                 let message = format!("`{key}` must be a list of tables, not {}", article(other.type_str()));
-                self.report(Some(span.clone()), message, Some(format!("for example {}", default.trim())));
+                self.report(Some(span.clone()), message, Some(format!("for example {}", example.trim())));
                 return None;
             }
             None => Vec::new(),
@@ -218,6 +220,11 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Whether it has no key.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_none_or(|table| table.is_empty())
+    }
+
     /// Accepts keys that no read has asked for. For a section of an unknown type.
     pub fn accept_other_keys(&mut self) {
         self.others_accepted = true;
@@ -234,6 +241,11 @@ impl<'a> Section<'a> {
     /// Whether the file has the key.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.is_some_and(|table| table.contains_key(key))
+    }
+
+    /// The value of `key`, which does not count as read.
+    pub(super) fn peek(&self, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.table.and_then(|table| table.get(key))
     }
 
     /// The value of `key`. The key counts as known from now on.

@@ -147,7 +147,7 @@ impl Section<'_> {
         self.list(key, read_cidr, |network| toml_text(&network.to_string()))
     }
 
-    fn with_default<T>(
+    pub(super) fn with_default<T>(
         &mut self,
         key: &str,
         default: T,
@@ -159,7 +159,7 @@ impl Section<'_> {
         value
     }
 
-    fn optional<T>(
+    pub(super) fn optional<T>(
         &mut self,
         key: &str,
         read: impl FnOnce(&DeValue<'_>) -> Result<T, Fault>,
@@ -171,7 +171,7 @@ impl Section<'_> {
     }
 
     /// The valid elements of a list. Each invalid element is reported at its own place.
-    fn list<T>(
+    pub(super) fn list<T>(
         &mut self,
         key: &str,
         read: impl Fn(&DeValue<'_>) -> Result<T, Fault>,
@@ -215,7 +215,7 @@ impl Section<'_> {
         }
     }
 
-    fn require(&mut self, key: &str, help: impl FnOnce() -> String) {
+    pub(super) fn require(&mut self, key: &str, help: impl FnOnce() -> String) {
         if !self.has(key) {
             self.error_at_name(format!("{} needs the key `{key}`", self.title()), Some(help()));
         }
@@ -258,18 +258,18 @@ impl Whole for u32 {
 }
 
 /// The error of a value.
-struct Fault {
+pub(super) struct Fault {
     /// The text after the name of the key.
-    message: String,
-    help: Option<String>,
+    pub(super) message: String,
+    pub(super) help: Option<String>,
 }
 
 impl Fault {
-    fn wrong_type(wanted: &str, found: &DeValue<'_>) -> Fault {
+    pub(super) fn wrong_type(wanted: &str, found: &DeValue<'_>) -> Fault {
         Fault { message: format!("must be {wanted}, not {}", article(found.type_str())), help: None }
     }
 
-    fn with_help(message: impl Into<String>, help: impl Into<String>) -> Fault {
+    pub(super) fn with_help(message: impl Into<String>, help: impl Into<String>) -> Fault {
         Fault { message: message.into(), help: Some(help.into()) }
     }
 }
@@ -302,7 +302,7 @@ fn within<T: Whole>(number: Option<u64>, allowed: &RangeInclusive<T>, show: impl
     })
 }
 
-fn read_duration(value: &DeValue<'_>, allowed: &RangeInclusive<Duration>) -> Result<Duration, Fault> {
+pub(super) fn read_duration(value: &DeValue<'_>, allowed: &RangeInclusive<Duration>) -> Result<Duration, Fault> {
     let duration = match value {
         DeValue::String(text) => {
             parse_duration(text).map_err(|error| Fault::with_help("is not a duration", error.to_string()))?

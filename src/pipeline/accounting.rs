@@ -1,7 +1,8 @@
 //! The counters of listeners and sinks: what was received, what became of it, and whether the two agree.
 //!
 //! Two equations hold whenever nothing is in flight, and always after the daemon has stopped:
-//! `bytes_in = bytes_decoded + bytes_lost + buffered` per listener, and `events + resumed = written + shed + failed + waiting` per sink.
+//! `bytes_in = bytes_decoded + bytes_lost + buffered` per listener, and `events + resumed =
+//! written + shed + failed + filtered + waiting` per sink.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::event::{Batch, DataView, Kind, Reason};
 use crate::histogram::{DurationTotals, Durations};
 use crate::protocol::{Output, Protocol};
+use crate::select::Rule;
 use crate::sink::file::{FileStatus, FileTotals};
 use crate::sink::{AckLevel, Progress, RemoteState, RemoteStatus};
 
@@ -193,6 +195,8 @@ pub struct SinkCounters {
     written: AtomicU64,
     shed: AtomicU64,
     failed: AtomicU64,
+    /// By the rule that has left them out. Rules that have left out none are here, too.
+    filtered: Mutex<BTreeMap<Rule, u64>>,
     resumed: AtomicU64,
     waiting: AtomicU64,
     retries: AtomicU64,
@@ -218,6 +222,7 @@ impl SinkCounters {
             written: AtomicU64::new(0),
             shed: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            filtered: Mutex::default(),
             resumed: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             retries: AtomicU64::new(0),
@@ -261,6 +266,30 @@ impl SinkCounters {
 
     pub(super) fn add_failed(&self, events: u64) {
         self.failed.fetch_add(events, Relaxed);
+    }
+
+    /// Counts events that rules have left out.
+    pub(super) fn add_filtered(&self, events: &[(Rule, u64)]) {
+        if events.is_empty() {
+            return;
+        }
+        let mut filtered = self.filtered();
+        for (rule, events) in events {
+            self.add_events(*events);
+            *filtered.entry(*rule).or_default() += events;
+        }
+    }
+
+    /// The sink has these rules: they are shown from now on.
+    pub(super) fn has_rules(&self, rules: impl Iterator<Item = Rule>) {
+        let mut filtered = self.filtered();
+        for rule in rules {
+            filtered.entry(rule).or_default();
+        }
+    }
+
+    fn filtered(&self) -> MutexGuard<'_, BTreeMap<Rule, u64>> {
+        self.filtered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes over what a sink that counts its events itself has counted since `last`, which is `None` at its first call.
@@ -321,12 +350,15 @@ impl SinkCounters {
 
     /// The current values.
     pub fn totals(&self) -> SinkTotals {
+        // Before the events, which are counted before it.
+        let filtered = self.filtered().iter().map(|(rule, events)| (*rule, *events)).collect();
         SinkTotals {
             name: self.name.to_string(),
             events: self.events.load(Relaxed),
             written: self.written.load(Relaxed),
             shed: self.shed.load(Relaxed),
             failed: self.failed.load(Relaxed),
+            filtered,
             resumed: self.resumed.load(Relaxed),
             waiting: self.waiting.load(Relaxed),
             retries: self.retries.load(Relaxed),
@@ -461,6 +493,8 @@ pub struct SinkTotals {
     pub written: u64,
     pub shed: u64,
     pub failed: u64,
+    /// Left out by the sink's rules, by rule, in the order in which they are tried. Also rules that have left out none.
+    pub filtered: Vec<(Rule, u64)>,
     /// Left in the sink's own queue by an earlier process.
     pub resumed: u64,
     /// In the sink's own queue.
@@ -536,11 +570,16 @@ impl ListenerTotals {
 }
 
 impl SinkTotals {
+    /// Events left out by the sink's rules.
+    pub fn filtered(&self) -> u64 {
+        self.filtered.iter().map(|(_, events)| events).sum()
+    }
+
     /// Events that are queued or being written. A negative value is a bug, and is shown too.
     pub fn in_flight(&self) -> i128 {
         let SinkTotals { events, resumed, written, shed, failed, waiting, .. } = *self;
         i128::from(events) + i128::from(resumed)
-            - [written, shed, failed, waiting].into_iter().map(i128::from).sum::<i128>()
+            - [written, shed, failed, self.filtered(), waiting].into_iter().map(i128::from).sum::<i128>()
     }
 }
 
@@ -593,6 +632,9 @@ impl fmt::Display for SinkTotals {
             write!(f, " + {resumed} resumed")?;
         }
         write!(f, " = {written} written + {shed} shed + {failed} failed")?;
+        if !self.filtered.is_empty() {
+            write!(f, " + {} filtered", self.filtered())?;
+        }
         if *waiting > 0 {
             write!(f, " + {waiting} waiting")?;
         }

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::event::Batch;
 use crate::memory::MemoryBudget;
+use crate::select::Rules;
 use crate::sink::{AckLevel, Sink, SinkError};
 
 use accounting::SinkCounters;
@@ -136,17 +137,18 @@ impl Sender {
         if full.is_empty() {
             return;
         }
-        let _waits = self.overflow.wait(batch.memory_bytes() as u64);
+        let copies: u64 = full.iter().map(|(_, waiting)| waiting.own_bytes(&batch)).sum();
+        let _waits = self.overflow.wait(batch.memory_bytes() as u64 + copies);
         if full.len() == 1
-            && let Some((queue, handle)) = full.pop()
+            && let Some((queue, batch)) = full.pop()
         {
-            return queue.wait(batch, handle, self.max_wait).await;
+            return queue.wait(batch, self.max_wait).await;
         }
         // Dropping the set drops its tasks and their handles.
         let mut waiting = JoinSet::new();
-        for (queue, handle) in full {
-            let (queue, batch, max_wait) = (queue.clone(), batch.clone(), self.max_wait);
-            waiting.spawn(async move { queue.wait(batch, handle, max_wait).await });
+        for (queue, batch) in full {
+            let (queue, max_wait) = (queue.clone(), self.max_wait);
+            waiting.spawn(async move { queue.wait(batch, max_wait).await });
         }
         while waiting.join_next().await.is_some() {}
     }
@@ -215,11 +217,23 @@ impl Sinks {
         Sinks { queues, counters, former, predecessors, workers, reopen, runtime, stop, abort }
     }
 
-    /// Adds a sink and starts its worker. `make` makes the sink, and another one whenever it has failed.
+    /// Adds a sink without rules, which takes all events of its protocols and kinds, and starts its worker. `make` makes the
+    /// sink, and another one whenever it has failed.
     pub fn add<S: Sink>(
         &mut self,
         name: &str,
         options: QueueOptions,
+        make: impl Fn() -> Result<S, SinkError> + Send + Sync + 'static,
+    ) {
+        self.add_with(name, options, None, make);
+    }
+
+    /// The same with rules: what the sink takes of these events, and what it may show of them.
+    pub fn add_with<S: Sink>(
+        &mut self,
+        name: &str,
+        options: QueueOptions,
+        rules: Option<Arc<Rules>>,
         make: impl Fn() -> Result<S, SinkError> + Send + Sync + 'static,
     ) {
         // A sink that returns with other options continues its counters.
@@ -233,10 +247,12 @@ impl Sinks {
             }
         };
         let (kinds, on_failure) = (options.kinds, options.on_failure);
-        let (queue, queued_batches, queue_state) = SinkQueue::new(options, counters);
+        rules.iter().for_each(|rules| counters.has_rules(rules.filters()));
+        let (queue, queued_batches, queue_state) = SinkQueue::new(options, rules.clone(), counters);
         let context = worker::WorkerContext {
             counters: queue_state,
             kinds,
+            rules,
             on_failure,
             reopen: self.reopen.subscribe(),
             stop: self.stop.clone(),

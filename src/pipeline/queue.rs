@@ -8,7 +8,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, watch}
 use tokio::time::timeout;
 
 use crate::event::{Batch, Origin, Reason, UnixNanos};
-use crate::sink::{Kinds, Selection};
+use crate::select::{Choice, Rules};
+use crate::sink::{Chosen, Kinds, Selection};
 
 use super::accounting::{InQueue, SinkCounters};
 use super::delivery::{DeliveryHandle, OutcomeSender};
@@ -16,6 +17,9 @@ use super::options::{QueueOptions, WhenFull};
 use super::pending_losses::{LossReport, PendingLosses};
 use super::shed_log::ShedLog;
 
+/// Of a batch at least so large, of whose events a sink takes at most this part, it gets a copy: the rest would only fill its
+/// queue.
+const SPARSE: (usize, u64) = (16 << 10, 4);
 /// The unit in which the memory of batches is counted.
 const PERMIT_BYTES: usize = 1024;
 
@@ -29,20 +33,43 @@ pub(super) struct QueuedBatch {
 /// A batch and its share of the queue.
 #[derive(Debug)]
 pub(super) struct QueuedEvents {
-    batch: Arc<Batch>,
+    taken: TakenEvents,
     _room: OwnedSemaphorePermit,
     _counted: InQueue,
 }
 
+/// The events of a batch that the rules of a sink let through.
+#[derive(Debug)]
+pub(super) struct TakenEvents {
+    batch: Arc<Batch>,
+    /// `None`: all of the sink's kinds.
+    chosen: Option<Chosen>,
+}
+
+/// A batch that waits for room in a queue.
+#[derive(Debug)]
+pub(super) struct WaitingBatch {
+    taken: TakenEvents,
+    handle: DeliveryHandle,
+}
+
+impl WaitingBatch {
+    /// Memory of its events, if they are not those of `batch`.
+    pub(super) fn own_bytes(&self, batch: &Arc<Batch>) -> u64 {
+        if Arc::ptr_eq(&self.taken.batch, batch) { 0 } else { self.taken.batch.memory_bytes() as u64 }
+    }
+}
+
 impl QueuedBatch {
-    fn new(batch: Arc<Batch>, handle: DeliveryHandle, room: OwnedSemaphorePermit, counters: &SinkQueueState) -> Self {
-        let contents = QueuedEvents { batch, _room: room, _counted: counters.sink.in_queue() };
+    fn new(waiting: WaitingBatch, room: OwnedSemaphorePermit, counters: &SinkQueueState) -> Self {
+        let WaitingBatch { taken, handle } = waiting;
+        let contents = QueuedEvents { taken, _room: room, _counted: counters.sink.in_queue() };
         QueuedBatch { contents, handle }
     }
 
     /// When the collector read the last of the events.
     pub(super) fn observed(&self) -> Option<UnixNanos> {
-        self.contents.batch.events().last().map(|event| event.observed())
+        self.contents.taken.batch.events().last().map(|event| event.observed())
     }
 
     /// The batch, which is dropped when the sink has taken it, and the handle, which is kept until the sink has flushed it.
@@ -54,7 +81,7 @@ impl QueuedBatch {
 impl QueuedEvents {
     /// The events that the sink takes.
     pub(super) fn selection(&self, kinds: Kinds) -> Selection<'_> {
-        Selection::new(&self.batch, kinds)
+        Selection::new(&self.taken.batch, kinds).chosen(self.taken.chosen.as_ref())
     }
 }
 
@@ -62,6 +89,7 @@ impl QueuedEvents {
 #[derive(Clone, Debug)]
 pub(super) struct SinkQueue {
     options: Arc<QueueOptions>,
+    rules: Option<Arc<Rules>>,
     queued_batches: mpsc::Sender<QueuedBatch>,
     room: Arc<Semaphore>,
     room_permits: u32,
@@ -86,6 +114,7 @@ impl SinkQueue {
     /// A queue and its receiving end.
     pub(super) fn new(
         options: QueueOptions,
+        rules: Option<Arc<Rules>>,
         sink: Arc<SinkCounters>,
     ) -> (SinkQueue, mpsc::Receiver<QueuedBatch>, Arc<SinkQueueState>) {
         let (queued_batches, receiver) = mpsc::channel(options.buffer_batches.max(1));
@@ -101,6 +130,7 @@ impl SinkQueue {
         });
         let queue = SinkQueue {
             options: Arc::new(options),
+            rules,
             queued_batches,
             room,
             room_permits: permits as u32,
@@ -115,52 +145,74 @@ impl SinkQueue {
         self.counters.sink.name()
     }
 
-    /// Puts the batch into the queue if the sink takes it and there is room. If the queue is full and does not shed, returns
-    /// the batch's handle for [`SinkQueue::wait`].
+    /// Puts the events that the sink takes into the queue if there is room. If the queue is full and does not shed, returns
+    /// them for [`SinkQueue::wait`].
     pub(super) fn offer(
         &self,
         batch: &Arc<Batch>,
         answer: Option<&Arc<OutcomeSender>>,
         has_max_wait: bool,
-    ) -> Option<DeliveryHandle> {
+    ) -> Option<WaitingBatch> {
         let origin = batch.origin();
         let protocols = &self.options.protocols;
         if !protocols.is_empty() && !protocols.iter().any(|p| origin.is_some_and(|o| o.protocol == p.as_str())) {
             return None;
         }
-        let events = Selection::new(batch, self.options.kinds).count();
-        if events == 0 {
-            return None;
-        }
+        let (taken, events) = self.take(batch)?;
         let handle = DeliveryHandle::new(self.counters.clone(), origin.cloned(), events, answer.cloned());
-        if self.counters.is_held(handle.origin()) {
-            return self.full(handle, has_max_wait);
+        let waiting = WaitingBatch { taken, handle };
+        if self.counters.is_held(waiting.handle.origin()) {
+            return self.full(waiting, has_max_wait);
         }
-        let room = match self.room.clone().try_acquire_many_owned(self.weight(batch)) {
+        let room = match self.room.clone().try_acquire_many_owned(self.weight(&waiting)) {
             Ok(room) => room,
-            Err(TryAcquireError::NoPermits) => return self.full(handle, has_max_wait),
+            Err(TryAcquireError::NoPermits) => return self.full(waiting, has_max_wait),
             // The queue is closed. The dropped handle counts the events as failed.
             Err(TryAcquireError::Closed) => return None,
         };
         match self.queued_batches.try_reserve() {
             Ok(place) => {
                 self.is_jammed.store(false, Ordering::Relaxed);
-                place.send(QueuedBatch::new(batch.clone(), handle, room, &self.counters));
+                place.send(QueuedBatch::new(waiting, room, &self.counters));
                 None
             }
-            Err(mpsc::error::TrySendError::Full(())) => self.full(handle, has_max_wait),
+            Err(mpsc::error::TrySendError::Full(())) => self.full(waiting, has_max_wait),
             // As above.
             Err(mpsc::error::TrySendError::Closed(())) => None,
         }
     }
 
+    /// The events of a batch that the sink takes, and their number; `None`: there are none. Counts those that its rules
+    /// leave out.
+    fn take(&self, batch: &Arc<Batch>) -> Option<(TakenEvents, u64)> {
+        let of_kinds = Selection::new(batch, self.options.kinds).count();
+        let Some(rules) = self.rules.as_ref().filter(|_| of_kinds > 0) else {
+            return (of_kinds > 0).then(|| (TakenEvents { batch: batch.clone(), chosen: None }, of_kinds));
+        };
+        let Choice { chosen, events, filtered } = rules.choose(batch, self.options.kinds);
+        self.counters.sink.add_filtered(&filtered);
+        if events == 0 {
+            return None;
+        }
+        let (least_bytes, part) = SPARSE;
+        let is_sparse = events * part <= batch.len() as u64 && batch.memory_bytes() >= least_bytes;
+        let taken = match chosen {
+            Some(few) if is_sparse => {
+                TakenEvents { batch: Arc::new(batch.copy_of(|index| few.contains(index))), chosen: None }
+            }
+            chosen => TakenEvents { batch: batch.clone(), chosen },
+        };
+        Some((taken, events))
+    }
+
     /// Puts a batch into the queue as soon as there is room; sheds it after `max_wait`. Returns, and the batch counts as
     /// failed, when the queue is closed.
-    pub(super) async fn wait(&self, batch: Arc<Batch>, handle: DeliveryHandle, max_wait: Option<Duration>) {
-        let origin = handle.origin().cloned();
+    pub(super) async fn wait(&self, waiting: WaitingBatch, max_wait: Option<Duration>) {
+        let origin = waiting.handle.origin().cloned();
+        let weight = self.weight(&waiting);
         let place = async {
             self.counters.released(origin.as_ref()).await;
-            let room = self.room.clone().acquire_many_owned(self.weight(&batch)).await.ok()?;
+            let room = self.room.clone().acquire_many_owned(weight).await.ok()?;
             Some((room, self.queued_batches.reserve().await.ok()?))
         };
         let place = match max_wait {
@@ -168,31 +220,33 @@ impl SinkQueue {
             None => Ok(place.await),
         };
         match place {
-            Ok(Some((room, place))) => place.send(QueuedBatch::new(batch, handle, room, &self.counters)),
+            Ok(Some((room, place))) => place.send(QueuedBatch::new(waiting, room, &self.counters)),
             // The queue is closed. The dropped handle counts the events as failed.
             Ok(None) => {}
             Err(_) => {
                 self.is_jammed.store(true, Ordering::Relaxed);
-                handle.shed();
+                waiting.handle.shed();
             }
         }
     }
 
-    fn full(&self, handle: DeliveryHandle, has_max_wait: bool) -> Option<DeliveryHandle> {
+    fn full(&self, waiting: WaitingBatch, has_max_wait: bool) -> Option<WaitingBatch> {
         // After one batch has waited `max_wait` in vain, none waits until there is room.
         let is_jammed = has_max_wait && self.is_jammed.load(Ordering::Relaxed);
         match self.options.when_full {
-            WhenFull::Block if !is_jammed => Some(handle),
+            WhenFull::Block if !is_jammed => Some(waiting),
             WhenFull::Block | WhenFull::Shed => {
-                handle.shed();
+                waiting.handle.shed();
                 None
             }
         }
     }
 
     /// A batch larger than the whole queue takes all of it.
-    fn weight(&self, batch: &Batch) -> u32 {
-        u32::try_from(batch.memory_bytes().div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX).clamp(1, self.room_permits)
+    fn weight(&self, waiting: &WaitingBatch) -> u32 {
+        u32::try_from(waiting.taken.batch.memory_bytes().div_ceil(PERMIT_BYTES))
+            .unwrap_or(u32::MAX)
+            .clamp(1, self.room_permits)
     }
 }
 

@@ -8,6 +8,7 @@
 //! blocked: it takes the batches of that thread back and continues without it.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
@@ -16,12 +17,13 @@ use std::time::Duration;
 
 use tokio::runtime;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::event::{Origin, Reason, UnixNanos};
 use crate::log_throttle::LogThrottle;
+use crate::select::Rules;
 use crate::sink::{Kinds, Progress, Selection, Sink, SinkError, Unwritten};
 
 use super::delivery::DeliveryHandle;
@@ -43,6 +45,7 @@ const GIVE_UP: Duration = Duration::from_millis(250);
 pub(super) struct WorkerContext {
     pub(super) counters: Arc<SinkQueueState>,
     pub(super) kinds: Kinds,
+    pub(super) rules: Option<Arc<Rules>>,
     pub(super) on_failure: OnFailure,
     /// Changes when the operator wants files to be reopened.
     pub(super) reopen: watch::Receiver<u64>,
@@ -406,6 +409,12 @@ impl Worker {
                     self.settle(sink).await?;
                     continue;
                 }
+                () = until_due(sink.flush_due()) => {
+                    let flushed = sink.flush().await;
+                    retry(sink, flushed, context).await?;
+                    self.settle(sink).await?;
+                    continue;
+                }
                 queued_batch = self.next_batch() => queued_batch,
             };
             // Everything that is queued goes into one flush.
@@ -419,6 +428,7 @@ impl Worker {
             }
             if is_last {
                 self.write_pending_losses(sink, 0).await?;
+                sink.finish();
             }
             let flushed = sink.flush().await;
             retry(sink, flushed, context).await?;
@@ -450,14 +460,23 @@ impl Worker {
         if self.progress.is_counted_by_sink {
             handle.counted_by_sink();
         }
-        let level = handle.level();
+        let (level, is_awaited) = (handle.level(), handle.is_awaited());
         let number = self.in_flight.add(handle);
         self.write_pending_losses(sink, number).await?;
         let selection = contents.selection(self.context.kinds).numbered(number).at_level(level);
-        let written = sink.write(selection).await;
+        let selection = if is_awaited { selection } else { selection.not_awaited() };
+        let written = self.write_selection(sink, selection).await;
         // The sink has taken the whole batch, even if it retries.
         drop(contents);
         retry(sink, written, &self.context).await
+    }
+
+    /// Gives events to the sink. This is the only place: without what the sink may not show.
+    async fn write_selection<S: Sink>(&self, sink: &mut S, events: Selection<'_>) -> Result<(), SinkError> {
+        match self.context.rules.as_ref().and_then(|rules| rules.redact(events)) {
+            Some(copy) => sink.write(events.replaced_by(&copy)).await,
+            None => sink.write(events).await,
+        }
     }
 
     /// Writes a loss for events that the sink did not get to its own output, before the events that follow them: the batch
@@ -467,9 +486,10 @@ impl Worker {
         // A report for each listener: their losses can have different destinations.
         for report in context.counters.take_pending_losses() {
             let Some(batch) = report.batch(UnixNanos(context.observed.load(Relaxed))) else { continue };
-            let losses = Selection::new(&batch, context.kinds).uncounted();
+            let chosen = context.rules.as_ref().and_then(|rules| rules.choose(&batch, context.kinds).chosen);
+            let losses = Selection::new(&batch, context.kinds).chosen(chosen.as_ref()).uncounted().not_awaited();
             let number = self.in_flight.add_report(report, losses.count(), precedes);
-            let written = sink.write(losses.numbered(number)).await;
+            let written = self.write_selection(sink, losses.numbered(number)).await;
             retry(sink, written, context).await?;
         }
         Ok(())
@@ -532,6 +552,14 @@ impl Worker {
 struct Rest {
     is_held: bool,
     is_unsynced: bool,
+}
+
+/// Waits until then; for ever if there is no such time.
+async fn until_due(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => pending().await,
+    }
 }
 
 /// Lets the sink do its periodic work. If that cannot be done now, the next tick tries again; meanwhile the sink writes.

@@ -33,6 +33,7 @@ use crate::pipeline::options::QueueOptions;
 use crate::pipeline::{Sinks, Workers};
 use crate::protocol::Protocol;
 use crate::protocol::rbkit::AgentStatus;
+use crate::select::Rules;
 use crate::sink::discard::Discard;
 use crate::sink::file::File;
 use crate::sink::http::Http;
@@ -56,6 +57,8 @@ const END_MARGIN: Duration = Duration::from_secs(1);
 pub struct Server {
     /// The configuration in force.
     config: Config,
+    /// The rules of its sinks, in their order.
+    rules: Vec<Option<Arc<Rules>>>,
     /// How many threads decode, which a reload cannot change.
     threads: usize,
     addresses: Vec<Bound>,
@@ -161,9 +164,10 @@ impl Server {
         for sink in config.sinks.iter().filter(|sink| matches!(sink.kind, SinkKind::Stdout(_))) {
             stdout::check().map_err(|source| StartError { part: format!("sink {}", sink.name), source })?;
         }
+        let rules = rules(config)?;
         let stop = CancellationToken::new();
         let mut sinks = Sinks::on(decoding.clone(), stop.clone());
-        config.sinks.iter().for_each(|sink| add_sink(&mut sinks, sink));
+        config.sinks.iter().zip(&rules).for_each(|(sink, rules)| add_sink(&mut sinks, sink, rules.clone()));
         add_sinks(&mut sinks);
         let (sender, workers) = sinks.start();
         accounting.set_sinks(workers.counters());
@@ -187,6 +191,7 @@ impl Server {
         let health = Health::new(accounting.clone(), memory, runtime.stop.clone(), stall_time);
         let mut server = Server {
             config: config.clone(),
+            rules,
             threads: config.limits.threads(),
             addresses: Vec::new(),
             accounting,
@@ -353,28 +358,36 @@ async fn open_admin(options: &AdminOptions) -> Result<Option<(Endpoint, SocketAd
     }
 }
 
-fn add_sink(sinks: &mut Sinks, config: &SinkConfig) {
+/// The rules of every sink. Reads the keys of hashes.
+fn rules(config: &Config) -> Result<Vec<Option<Arc<Rules>>>, StartError> {
+    let rules = |sink: &SinkConfig| {
+        Rules::new(&sink.select).map_err(|source| StartError { part: format!("sink {}", sink.name), source })
+    };
+    config.sinks.iter().map(rules).collect()
+}
+
+fn add_sink(sinks: &mut Sinks, config: &SinkConfig, rules: Option<Arc<Rules>>) {
     let (name, queue) = (&config.name, config.queue.clone());
     match config.kind.clone() {
-        SinkKind::Stdout(options) => sinks.add(name, queue, move || {
+        SinkKind::Stdout(options) => sinks.add_with(name, queue, rules, move || {
             let fault = |source| SinkFault { action: "use standard output".to_owned(), source };
             stdout::check().map_err(|source| SinkError::Failed(fault(source)))?;
             Ok(Stdout::new(options))
         }),
-        SinkKind::Tcp(options) => sinks.add(name, queue, move || Ok(Tcp::new(options.clone()))),
+        SinkKind::Tcp(options) => sinks.add_with(name, queue, rules, move || Ok(Tcp::new(options.clone()))),
         SinkKind::Http(options) => {
             let (sink, options) = (config.name.clone(), options.clone());
-            sinks.add(name, queue, move || Ok(Http::new(&sink, (*options).clone())));
+            sinks.add_with(name, queue, rules, move || Ok(Http::new(&sink, (*options).clone())));
         }
         SinkKind::Otlp(options) => {
             let (sink, options) = (config.name.clone(), options.clone());
             let queue = QueueOptions { kinds: options.kinds(queue.kinds), ..queue };
-            sinks.add(name, queue, move || Ok(Otlp::new(&sink, (*options).clone())));
+            sinks.add_with(name, queue, rules, move || Ok(Otlp::new(&sink, (*options).clone())));
         }
-        SinkKind::File(options) => sinks.add(name, queue, move || {
+        SinkKind::File(options) => sinks.add_with(name, queue, rules, move || {
             let fault = |why| SinkFault { action: format!("use {}", options.path), source: io::Error::other(why) };
             File::new(options.clone()).map_err(|why: String| SinkError::Failed(fault(why)))
         }),
-        SinkKind::Discard => sinks.add(name, queue, || Ok(Discard)),
+        SinkKind::Discard => sinks.add_with(name, queue, rules, || Ok(Discard)),
     }
 }

@@ -8,7 +8,9 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Limits, ListenerConfig};
+use crate::pipeline::Sinks;
 use crate::protocol::zico::agents::Agents;
+use crate::select::Rules;
 use crate::transport::tls::{Tls, TlsError};
 
 use super::listeners::{BoundListener, ListenerHandle};
@@ -83,7 +85,10 @@ impl Server {
             bound_listeners.push((bound_listener, listener, is_held));
         }
 
+        let rules = super::rules(config)?;
+
         let old = std::mem::replace(&mut self.config, config.clone());
+        let old_rules = std::mem::replace(&mut self.rules, rules);
         let grace = config.limits.shutdown_grace;
         self.runtime.grace = grace;
         self.runtime.memory.set_limit(config.bounds().left_of(config.limits.memory_bytes));
@@ -99,7 +104,7 @@ impl Server {
         // While sinks are replaced, old and new ones must reach the level.
         let durable = |listener| old.acknowledge(listener).min(config.acknowledge(listener));
         self.listeners.iter().for_each(|running| running.set_level(durable(&running.config)));
-        self.reload_sinks(&old, &mut reloaded).await;
+        self.reload_sinks(&old, &old_rules, &mut reloaded).await;
 
         // Before one listener stops what another one sees as switched on.
         let is_kept = |running: &&ListenerHandle| config.listeners.contains(&running.config);
@@ -177,23 +182,28 @@ impl Server {
         self.listeners.iter().any(|running| running.config == *listener)
     }
 
-    async fn reload_sinks(&mut self, old: &Config, reloaded: &mut Reloaded) {
-        let new = &self.config.sinks;
+    async fn reload_sinks(&mut self, old: &Config, old_rules: &[Option<Arc<Rules>>], reloaded: &mut Reloaded) {
+        // With its rules: the key of hashes may be another one.
+        let old: Vec<_> = old.sinks.iter().zip(old_rules).collect();
+        let new: Vec<_> = self.config.sinks.iter().zip(&self.rules).collect();
         let removed: Vec<_> =
-            old.sinks.iter().filter(|sink| !new.contains(sink)).map(|sink| sink.name.clone()).collect();
-        let added: Vec<_> = new.iter().filter(|sink| !old.sinks.contains(sink)).collect();
+            old.iter().filter(|sink| !new.contains(sink)).map(|(sink, _)| sink.name.clone()).collect();
+        let added: Vec<_> = new.into_iter().filter(|sink| !old.contains(sink)).collect();
         if removed.is_empty() && added.is_empty() {
             return;
         }
-        for sink in &added {
+        for (sink, _) in &added {
             let verb = if removed.contains(&sink.name) { "restarted" } else { "started" };
             reloaded.changes.push(format!("sink {} {verb}", sink.name));
         }
-        for name in removed.iter().filter(|name| !added.iter().any(|sink| sink.name == **name)) {
+        for name in removed.iter().filter(|name| !added.iter().any(|(sink, _)| sink.name == **name)) {
             reloaded.changes.push(format!("sink {name} stopped"));
         }
         let grace = self.config.limits.shutdown_grace;
-        self.workers.replace(&removed, grace, |sinks| added.iter().for_each(|sink| add_sink(sinks, sink))).await;
+        let add = |sinks: &mut Sinks| {
+            added.iter().for_each(|(sink, rules)| add_sink(sinks, sink, (*rules).clone()));
+        };
+        self.workers.replace(&removed, grace, add).await;
         self.accounting.set_sinks(self.workers.counters());
     }
 }

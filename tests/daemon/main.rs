@@ -36,6 +36,7 @@ mod prometheus;
 mod proxy;
 mod reload;
 mod reload_load;
+mod rules;
 mod service;
 mod shed;
 mod spool;

@@ -106,7 +106,8 @@ impl Options {
         let moment = Duration::from_millis(10);
         let listen_publish = section.optional_address("listen_publish");
         let default_agents = if listen_publish.is_some() { "agents = []" } else { DEFAULT_AGENTS };
-        let agents = section.tables("agents", default_agents, |section| AgentOptions::read(section, frames()));
+        let agents =
+            section.tables("agents", default_agents, default_agents, |section| AgentOptions::read(section, frames()));
         if agents.as_ref().is_some_and(Vec::is_empty) && listen_publish.is_none() {
             section.error("agents", "`agents` is empty, and there is no `listen_publish`", None);
         }

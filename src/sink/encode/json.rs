@@ -8,8 +8,8 @@ use super::number::{push_base64, push_f64, push_hex, push_i64, push_number, push
 use super::time::{RepeatedTime, TimeFormat};
 use crate::event::{
     AttributeView, Attributes, DataView, EventView, FrameView, KeyView, Kind, Link, LossView, Member, Members,
-    MetricData, MetricType, Origin, Position, Resource, ResourceValue, SampleView, Severity, SpanData, Status,
-    Temporality, TextView, TraceContext, ValueView,
+    MetricData, MetricType, Origin, Position, Resource, SampleView, Severity, SpanData, Status, Temporality, TextView,
+    TraceContext, ValueView,
 };
 
 /// Encodes events as JSON lines; caches the last times.
@@ -292,7 +292,7 @@ fn push_member(out: &mut Vec<u8>, member: Member<'_>) {
 }
 
 /// Appends a value.
-pub(in crate::sink) fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
+pub(crate) fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
     match value {
         ValueView::Text(text) => push_string(out, text),
         ValueView::I64(value) => push_i64(out, value),
@@ -349,7 +349,9 @@ fn render_origin(origin: &Origin) -> Vec<u8> {
         text_member(&mut out, b",\"version\":", version);
     }
     text_member(&mut out, b",\"listener\":", &origin.listener);
-    text_member(&mut out, b",\"peer\":", &origin.peer);
+    if !origin.peer.is_empty() {
+        text_member(&mut out, b",\"peer\":", &origin.peer);
+    }
     push(&mut out, b",\"connection\":");
     push_u64(&mut out, origin.connection);
     out
@@ -361,21 +363,11 @@ fn render_resource(resource: &Resource) -> Vec<u8> {
     for (key, value) in resource.attributes() {
         push_string(&mut out, TextView::unchecked(key));
         push(&mut out, b":");
-        push_value(&mut out, resource_value(value));
+        push_value(&mut out, value.view());
         push(&mut out, b",");
     }
     close(&mut out, b'}');
     out
-}
-
-fn resource_value(value: &ResourceValue) -> ValueView<'_> {
-    match value {
-        ResourceValue::Bool(value) => ValueView::Bool(*value),
-        ResourceValue::I64(value) => ValueView::I64(*value),
-        ResourceValue::U64(value) => ValueView::U64(*value),
-        ResourceValue::F64(value) => ValueView::F64(*value),
-        ResourceValue::Text(text) => ValueView::Text(TextView::unchecked(text)),
-    }
 }
 
 #[inline]

@@ -225,8 +225,10 @@ fn push_origin(out: &mut Vec<u8>, event: EventView<'_>) {
     let origin = event.origin();
     push(out, "  [");
     push(out, origin.protocol);
-    push(out, " ");
-    push_word(out, &origin.peer);
+    if !origin.peer.is_empty() {
+        push(out, " ");
+        push_word(out, &origin.peer);
+    }
     push(out, " #");
     push_u64(out, origin.connection);
     push(out, "]\n");

@@ -1,7 +1,6 @@
 //! The attributes of one event: its own, and those that the sink adds.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::value::{push_attribute, push_bool_attribute, push_text_attribute, push_u64_attribute};
@@ -170,9 +169,11 @@ impl Constant {
         let out = &mut constant.encoded;
         push_text_attribute(out, field, semconv::ORIGIN_LISTENER.as_str(), &origin.listener);
         constant.parts.push((semconv::ORIGIN_LISTENER, out.len()));
-        let (address, port) = peer(&origin.peer);
-        push_text_attribute(out, field, semconv::NETWORK_PEER_ADDRESS.as_str(), address);
-        constant.parts.push((semconv::NETWORK_PEER_ADDRESS, out.len()));
+        let (address, port) = origin.peer_address();
+        if !address.is_empty() {
+            push_text_attribute(out, field, semconv::NETWORK_PEER_ADDRESS.as_str(), address);
+            constant.parts.push((semconv::NETWORK_PEER_ADDRESS, out.len()));
+        }
         if is_short {
             return constant;
         }
@@ -183,40 +184,5 @@ impl Constant {
         push_u64_attribute(out, field, semconv::ORIGIN_CONNECTION.as_str(), origin.connection);
         constant.parts.push((semconv::ORIGIN_CONNECTION, out.len()));
         constant
-    }
-}
-
-/// The address and port of a peer. A peer without a port, as the name of a file, is an address.
-pub(super) fn peer(peer: &str) -> (&str, Option<u16>) {
-    let address = peer.strip_prefix("tcp://").unwrap_or(peer);
-    let Some((host, port)) = address.rsplit_once(':') else { return (peer, None) };
-    let Ok(port) = port.parse() else { return (peer, None) };
-    let is_host = !host.is_empty() && !host.contains(['/', ':']);
-    match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-        Some(host) if host.parse::<IpAddr>().is_ok() => (host, Some(port)),
-        None if is_host || address.parse::<SocketAddr>().is_ok() => (host, Some(port)),
-        _ => (peer, None),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_peer_is_an_address_and_a_port_or_as_it_is() {
-        for (text, expected) in [
-            ("127.0.0.1:40112", ("127.0.0.1", Some(40112))),
-            ("[::1]:9", ("::1", Some(9))),
-            ("tcp://ruby.example:5555", ("ruby.example", Some(5555))),
-            ("several", ("several", None)),
-            ("tests/data/a:7", ("tests/data/a:7", None)),
-            ("::1", ("::1", None)),
-            ("", ("", None)),
-            (":1", (":1", None)),
-            ("host:99999", ("host:99999", None)),
-        ] {
-            assert_eq!(peer(text), expected);
-        }
     }
 }
