@@ -39,7 +39,7 @@ pub use reader::Damage;
 pub use record::Position;
 use segment::{HEADER_BYTES, Name, Segment, Writer};
 pub use snapshot::{DropError, Kept, Refused, Snapshot, drop_waiting, is_spool, kept, refused, used_by};
-pub use state::{AppendError, UsedBy, Waiting};
+pub use state::{AppendError, Dropped, UsedBy, Waiting};
 use taken::TakenRecords;
 use walk::Walk;
 pub use walk::{Item, Record};
@@ -252,9 +252,12 @@ impl Spool {
         self.taken.oldest()
     }
 
-    /// The record with this number is settled: the destination has acknowledged it, or it was refused for good.
+    /// The record with this number is settled: the destination has acknowledged it, or it was refused for good. It is not
+    /// taken again after a kill. A loss of power can forget what was settled since the last [`Spool::tidy`].
     pub fn acknowledge(&mut self, number: u64) {
         self.taken.settle(number);
+        // If this fails, the next call or tidy writes it, and tidy reports why it cannot.
+        let _ = self.cursor.note(Saved { acknowledged: self.taken.acknowledged(), synced: self.synced });
     }
 
     /// Everything that was taken and is not acknowledged is taken again.
@@ -263,9 +266,9 @@ impl Spool {
         self.taken.clear();
     }
 
-    /// Removes the records of the oldest segment that were not taken; returns how many events they had. `None`: there
-    /// is nothing to remove. The segment is removed too, so what was taken of it cannot be taken again.
-    pub fn drop_oldest(&mut self) -> Option<u64> {
+    /// Removes the records of the oldest segment that were not taken, if there are any; returns them. `None`: there is no
+    /// segment. The segment is removed too, so what was taken of it cannot be taken again.
+    pub fn drop_oldest(&mut self) -> Option<Dropped> {
         if self.segments.len() == 1 {
             self.writer = None;
             self.forget_unsynced();
@@ -274,13 +277,13 @@ impl Spool {
         let end = self.segments.front().map_or(self.end, |next| next.name.start);
         self.remove(oldest.name);
         let position = self.walk.next();
-        if end.number <= position.number {
-            return Some(0);
+        if end.number > position.number {
+            self.taken.push(position, end, None);
+            self.walk.continue_at(end);
+            self.taken.settle(position.number);
         }
-        self.taken.push(position, end, None);
-        self.walk.continue_at(end);
-        self.taken.settle(position.number);
-        Some(end.events - position.events)
+        let events = end.events.saturating_sub(position.events);
+        Some(Dropped { numbers: position.number..end.number.max(position.number), events })
     }
 
     /// Saves the cursor and removes segments that are acknowledged.

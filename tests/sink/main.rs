@@ -1,6 +1,8 @@
 //! Sinks, encoders and the pipeline in front of them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 
+#[path = "../support/http_server/mod.rs"]
+mod http_server;
 #[path = "../support/live/mod.rs"]
 mod live;
 #[path = "../support/otlp/mod.rs"]
