@@ -36,6 +36,7 @@ mod memory;
 mod memory_flood;
 mod peers;
 mod proxy;
+mod quarantine;
 mod reload;
 mod reload_load;
 mod service;
