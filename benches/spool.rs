@@ -24,7 +24,7 @@ fn main() {
     let endpoint = receive();
     let http = format!("type = \"http\"\nendpoint = \"http://{endpoint}/\"\n");
     let spooled = format!("{http}spool = {{ dir = \"spool\", max_bytes = \"10GiB\", min_free_bytes = \"0B\" }}\n");
-    let sinks = [("file", FILE), ("http without a spool", &http), ("http with a spool", &spooled)];
+    let sinks = [("file", FILE), ("http without a spool", http.as_str()), ("http with a spool", spooled.as_str())];
     let mut runs: [Vec<Cost>; 3] = Default::default();
     for _ in 0..repetitions {
         for ((_, sink), runs) in sinks.iter().zip(&mut runs) {

@@ -19,7 +19,7 @@ use crate::protocol::zico::agents::Refusal;
 #[derive(Debug)]
 struct Writer {
     connection: Connection,
-    /// The disk has failed since SQLite's log was last empty.
+    /// The disk may have failed since SQLite's log was last empty: in this process, or in the one before it.
     is_log_suspect: bool,
 }
 
@@ -87,15 +87,15 @@ impl Shared {
             full: LogThrottle::new(),
             admitted,
             digests: RkeyDigests::new(salt),
-            writer: Mutex::new(Writer { connection: writer, is_log_suspect: false }),
+            writer: Mutex::new(Writer { connection: writer, is_log_suspect: reader.is_some() }),
             reader,
             marks: Marks::default(),
             _claim: claim,
         })
     }
 
-    /// Writes. After an error of the disk, SQLite's log is first emptied into the database, both on the disk: after a failed
-    /// sync, the disk may lack parts of the log that SQLite does not write again.
+    /// Writes. The first time, and after an error of the disk, SQLite's log is first emptied into the database, both on the
+    /// disk: after a failed sync, the disk may lack parts of the log that SQLite does not write again.
     pub(super) fn write<T, E: FileError>(&self, work: impl FnOnce(&mut Connection) -> Result<T, E>) -> Result<T, E> {
         let mut writer = self.writer();
         if writer.is_log_suspect {

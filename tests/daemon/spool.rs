@@ -88,8 +88,9 @@ impl Site {
     /// The received lines: those of events, and what those of losses say.
     pub(crate) fn received(&self) -> (Vec<String>, Vec<Value>) {
         let lines = self.receiver.state.lock().unwrap().1.clone();
-        let (losses, events) = lines.into_iter().partition(|line| line.contains("\"tributary.loss\""));
-        (events, losses.iter().map(|line: &String| serde_json::from_str(line).unwrap()).collect())
+        let (losses, events): (Vec<String>, Vec<String>) =
+            lines.into_iter().partition(|line| line.contains("\"tributary.loss\""));
+        (events, losses.iter().map(|line| serde_json::from_str(line).unwrap()).collect())
     }
 
     pub(crate) fn segments(&self) -> Vec<PathBuf> {
