@@ -1,5 +1,7 @@
 //! Tests of the spool over real directories.
 
+use std::path::Path;
+
 use super::*;
 
 /// Injected faults of writes and syncs, and what the disk has. Each test runs on a thread of its own.
