@@ -334,11 +334,11 @@ impl Agent {
         self.drain != Drain::No
     }
 
-    /// A heartbeat has reported so many buffers with something to send.
-    pub(super) fn count_buffers(&mut self, buffers: u16) {
+    /// A heartbeat has reported its buffers. `is_empty`: the agent has nothing to send.
+    pub(super) fn count_buffers(&mut self, is_empty: bool) {
         if let Drain::Suspended { quiet, .. } = &mut self.drain {
             // A thread that has held a buffer for long returns it at any time.
-            *quiet = if self.mode == Mode::Suspended && buffers == 0 { *quiet + 1 } else { 0 };
+            *quiet = if self.mode == Mode::Suspended && is_empty { *quiet + 1 } else { 0 };
         }
     }
 
@@ -492,11 +492,11 @@ mod tests {
         let mut agent = settled(Mode::Tracing);
         assert_eq!(agent.drain(SECOND), [6]);
         for buffers in [0, 0, 0, 5, 0, 0, 1, 0, 0] {
-            agent.count_buffers(buffers);
+            agent.count_buffers(buffers == 0);
             agent.heartbeat(Mode::Suspended, SECOND);
             assert_eq!(agent.poll_drain(SECOND), b"", "{buffers}");
         }
-        agent.count_buffers(0);
+        agent.count_buffers(true);
         assert_eq!(agent.poll_drain(SECOND), [3]);
         assert_eq!(agent.poll_drain(99 * SECOND), b"");
     }

@@ -23,6 +23,7 @@ mod run;
 mod run_table;
 mod sequence;
 mod session;
+mod slots;
 mod wire;
 
 pub use command::{Command, Mode, Refusal};

@@ -47,7 +47,7 @@ pub struct Options {
     /// at all; then short runs have wrong thread names.
     pub rename_wait: Duration,
     /// Events of one run that wait for any of these. Over the limit, the one that has waited longest is written as it
-    /// is. 1,000,000, which is more than an agent keeps in `agent_buffer` of 8 MiB. At least 1024.
+    /// is. 4,000,000: with `agent_buffer` of 8 MiB, numbers of real agents were up to 1.4 million ahead. At least 1024.
     pub max_waiting: usize,
     /// Names of one run that are kept.
     pub dictionary: DictionaryLimits,
@@ -226,7 +226,7 @@ impl Default for Options {
             reorder_window: Duration::from_secs(10),
             unresolved_wait: Duration::from_secs(10),
             rename_wait: Duration::from_millis(200),
-            max_waiting: 1_000_000,
+            max_waiting: 4_000_000,
             dictionary: DictionaryLimits::default(),
             max_open_calls: 65_536,
             max_stall: Duration::from_secs(1),

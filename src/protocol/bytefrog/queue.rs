@@ -11,14 +11,13 @@ use hashbrown::{HashMap, HashSet};
 use crate::event::UnixNanos;
 
 use super::dictionary::{Dictionary, Id};
+use super::slots::Slots;
 use super::wire::{Call, What};
 
 /// The numbers from the next one on are stored by index, as long as there are no more of them than this …
 const MIN_NEAR: usize = 512;
 /// … and this many for each event among them. So memory and time are proportional to the events.
 const NEAR_PER_EVENT: usize = 4;
-/// The index keeps its memory up to this length.
-const SMALL_INDEX: usize = 8192;
 /// Ids without a mapping that no event waits for any longer. Events wait for further ids each time.
 const MAX_ABANDONED: usize = 65_536;
 
@@ -179,8 +178,8 @@ impl UnresolvedEvents {
 /// Events in the order of their numbers (`order = "sequence"`, rules 16 and 17).
 #[derive(Debug)]
 pub(super) struct ReorderBuffer {
-    /// Events from `next` on, by number; `None`: not here.
-    events: VecDeque<Option<Event>>,
+    /// Events from `next` on, by number.
+    events: Slots<Event>,
     next: u64,
     /// The events among them.
     near: usize,
@@ -191,7 +190,7 @@ pub(super) struct ReorderBuffer {
 impl ReorderBuffer {
     /// An empty buffer.
     pub(super) fn new() -> Self {
-        ReorderBuffer { events: VecDeque::new(), next: 0, near: 0, far: BTreeMap::new() }
+        ReorderBuffer { events: Slots::new(), next: 0, near: 0, far: BTreeMap::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -200,7 +199,7 @@ impl ReorderBuffer {
 
     /// Bytes of memory, approximately.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.events.capacity() * size_of::<Option<Event>>() + self.far.len() * (size_of::<Event>() + 32)
+        self.events.memory_bytes() + self.far.len() * (size_of::<Event>() + 32)
     }
 
     /// The next number to be written.
@@ -238,7 +237,7 @@ impl ReorderBuffer {
     pub(super) fn front(&mut self, awaited: u64) -> Option<&Event> {
         loop {
             self.draw_near();
-            if matches!(self.events.front(), Some(Some(_))) || self.next >= awaited {
+            if self.events.front().is_some() || self.next >= awaited {
                 break;
             }
             self.next = match self.events.pop_front() {
@@ -246,7 +245,7 @@ impl ReorderBuffer {
                 None => self.far.keys().next().map_or(awaited, |far| awaited.min(*far)),
             };
         }
-        self.events.front()?.as_ref()
+        self.events.front()
     }
 
     /// Removes the event of [`ReorderBuffer::front`].
@@ -254,10 +253,6 @@ impl ReorderBuffer {
         let event = self.events.pop_front()??;
         self.next = event.number + 1;
         self.near -= 1;
-        let room = self.events.capacity();
-        if room > SMALL_INDEX && self.events.len() < room / 8 {
-            self.events.shrink_to(room / 4);
-        }
         Some(event)
     }
 
@@ -276,11 +271,7 @@ impl ReorderBuffer {
     }
 
     fn place(&mut self, event: Event) {
-        let index = (event.number - self.next) as usize;
-        if index >= self.events.len() {
-            self.events.resize_with(index + 1, || None);
-        }
-        self.events[index] = Some(event);
+        self.events.set((event.number - self.next) as usize, event);
         self.near += 1;
     }
 }

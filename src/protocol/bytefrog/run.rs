@@ -327,18 +327,34 @@ impl Run {
     /// When [`Run::pump`] must be called though nothing has arrived.
     pub(super) fn deadline(&mut self) -> Option<Duration> {
         let (rename_wait, unresolved_wait) = (self.rename_wait(), self.options.unresolved_wait);
+        let may_expire = self.may_expire();
         let head = match &mut self.reorder_buffer {
             // After the wait for renames, the next event in order waits for its names.
             Some(reorder_buffer) => {
-                reorder_buffer.front(self.sequence.next()).map(|event| match event.arrived + rename_wait {
-                    renamed if renamed > self.clock.elapsed => renamed,
-                    _ => event.arrived + unresolved_wait,
+                reorder_buffer.front(self.sequence.next()).and_then(|event| match event.arrived + rename_wait {
+                    renamed if renamed > self.clock.elapsed => Some(renamed),
+                    _ => may_expire.then_some(event.arrived + unresolved_wait),
                 })
             }
             None => self.awaiting_rename.front().map(|event| event.arrived + rename_wait),
         };
+        let unresolved = self.waiting.deadline().filter(|_| may_expire);
+        let gap = self.sequence.checkpoint().filter(|_| may_expire);
         let profile = self.profile.as_ref().and_then(CallProfile::due);
-        [head, self.waiting.deadline(), self.sequence.checkpoint(), profile].into_iter().flatten().min()
+        [head, unresolved, gap, profile].into_iter().flatten().min()
+    }
+
+    /// Whether the time for missing numbers and names can end. An agent that shuts down sends all that it has, and slowly when
+    /// its machine is busy: its events wait until the run ends.
+    fn may_expire(&self) -> bool {
+        !self.agent.is_draining()
+    }
+
+    /// A heartbeat has reported so many buffers with something to send. A thread can have a buffer that is not counted, so an
+    /// agent that is suspended has sent everything only when all numbers before the break have arrived.
+    pub(super) fn count_buffers(&mut self, buffers: u16) {
+        let misses_numbers = self.breaks.last.is_some_and(|last| self.sequence.next() < last);
+        self.agent.count_buffers(buffers == 0 && !misses_numbers);
     }
 
     /// Takes an event of a thread.
@@ -443,7 +459,7 @@ impl Run {
         }
         let is_closing = self.state == State::Closing;
         let is_over = is_closing || self.is_short_of_memory || self.held() > self.options.max_waiting;
-        let is_due = self.waiting.deadline().is_some_and(|due| due <= now.elapsed);
+        let is_due = self.may_expire() && self.waiting.deadline().is_some_and(|due| due <= now.elapsed);
         let is_over_limit =
             is_over && (self.awaiting_rename.is_empty() || self.waiting.len() > self.options.max_waiting / 2);
         if (is_due || is_over_limit)
@@ -464,15 +480,14 @@ impl Run {
             return true;
         }
         let must_give_up = self.sequence.has_jumped() || (is_over && (is_closing || self.reorder_buffer.is_some()));
-        // An agent that shuts down sends all that it has, and slowly when its machine is busy.
-        let may_expire = !self.agent.is_draining();
         let gap = match must_give_up {
             true => self.sequence.give_up(),
-            false if may_expire => self.sequence.expire(now.elapsed),
+            false if self.may_expire() => self.sequence.expire(now.elapsed),
             false => None,
         };
         if let Some(gap) = gap {
-            self.report_gap(gap, now, out);
+            let is_short = !is_closing && is_over;
+            self.report_gap(gap, is_short, now, out);
             return true;
         }
         if is_closing && let Some(calls) = &mut self.open_calls {
@@ -557,6 +572,7 @@ impl Run {
     /// In order: moves the next event to `ready` once its waits are over. `false`: there is none.
     fn take_next_in_order(&mut self, is_over: bool, now: Now) -> bool {
         let (rename_wait, names_threads) = (self.rename_wait(), self.version.names_threads());
+        let may_expire = self.may_expire();
         let Some(reorder_buffer) = &mut self.reorder_buffer else { return false };
         let Some(event) = reorder_buffer.front(self.sequence.next()) else { return false };
         if !is_over && event.arrived + rename_wait > now.elapsed {
@@ -567,7 +583,7 @@ impl Run {
             _ => event.missing(&self.dictionary, names_threads),
         };
         if let Some(id) = missing.filter(|id| !self.waiting.is_abandoned(*id)) {
-            if !is_over && event.arrived + self.options.unresolved_wait > now.elapsed {
+            if !is_over && (!may_expire || event.arrived + self.options.unresolved_wait > now.elapsed) {
                 return false;
             }
             self.waiting.abandon(id);
@@ -618,8 +634,9 @@ impl Run {
             let only_spans = self.options.calls == Calls::Spans;
             match call.what {
                 What::Entry => {
-                    if !self.is_short_of_memory {
-                        ids = calls.open(event, call.method, call.thread, call.time);
+                    match self.is_short_of_memory {
+                        false => ids = calls.open(event, call.method, call.thread, call.time),
+                        true => out.warn("call_without_memory"),
                     }
                     if ids.is_some() && only_spans {
                         return;
@@ -655,7 +672,8 @@ impl Run {
         }
     }
 
-    fn report_gap(&mut self, gap: Gap, now: Now, out: &mut Output) {
+    /// Reports missing numbers. `is_short`: they may still arrive, but the events after them cannot wait any longer.
+    fn report_gap(&mut self, gap: Gap, is_short: bool, now: Now, out: &mut Output) {
         if self.breaks.explain(gap) {
             return;
         }
@@ -663,7 +681,11 @@ impl Run {
         self.gaps_reported += 1;
         if self.gaps_reported <= MAX_GAPS_AT_ONCE {
             self.set_origin(0, out);
-            return normalize::gap(out, gap, gap.len(), "numbers that never arrived", now);
+            let detail = match is_short {
+                false => "numbers that never arrived",
+                true => "numbers that had not arrived when memory or max_waiting was used up",
+            };
+            return normalize::gap(out, gap, gap.len(), detail, now);
         }
         let unreported = self.gaps_unreported.get_or_insert((gap, 0));
         unreported.0.last = gap.last;
