@@ -1,6 +1,6 @@
 //! Samples: `Profile` of `opentelemetry/proto/profiles/v1development/profiles.proto`.
 //!
-//! Samples of one connection, type and period of 10 seconds are a profile.
+//! Samples of one connection, type, clock and period of 10 seconds are a profile.
 
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
