@@ -65,6 +65,8 @@ Examples:
   tributary decode datadog --explain wire.bin | less
   tributary decode bytefrog --explain control.bin data-0.bin
   tributary decode rbkit --as flamegraph events.ndjson > cpu.svg
+  tributary decode bytefrog --as top control.bin data-0.bin
+  tributary decode zico --as pprof --agent shop events.ndjson > shop.pb.gz
   tributary decode rbkit --compare 1 2 events.ndjson")]
 pub(super) struct Arguments {
     /// The protocol of the bytes
@@ -90,7 +92,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     format: OutputFormat,
     /// Print annotated bytes instead of events: offset, bytes, field, value, and the losses
-    #[arg(long, conflicts_with_all = ["format", "form", "compare", "sample", "dump"])]
+    #[arg(long, conflicts_with_all = ["format", "form", "compare", "sample", "dump", "agent"])]
     explain: bool,
     #[command(flatten)]
     profile: profile::Arguments,
@@ -109,6 +111,26 @@ fn renamed(_: &str) -> Result<u8, String> {
 }
 
 impl Arguments {
+    /// The options of the listener. A profile of Bytefrog needs its calls as spans, and coverage the names of methods.
+    fn listener_options(&self) -> Vec<String> {
+        let mut options = self.options.clone();
+        let is_profile = matches!(self.profile.is_wanted(self.protocol.0), Ok(true));
+        if self.protocol.0 == Protocol::Bytefrog && is_profile {
+            let wanted: &[_] = match self.profile.is_coverage() {
+                true => &["calls=events", "emit_definitions=true"],
+                false => &["calls=spans"],
+            };
+            for option in wanted {
+                // A key cannot be repeated.
+                let key = &option[..=option.find('=').unwrap_or(0)];
+                if !options.iter().any(|set| set.starts_with(key)) {
+                    options.push((*option).to_owned());
+                }
+            }
+        }
+        options
+    }
+
     /// The version of `--protocol-version`.
     ///
     /// # Errors
@@ -159,7 +181,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Result<(), Failure> {
     let protocol = arguments.protocol.0;
     let version = arguments.version()?;
-    let listener = listener(protocol.as_str(), &arguments.options)?;
+    let listener = listener(protocol.as_str(), &arguments.listener_options())?;
     let memory = MemoryBudget::new(Config::builtin().limits.memory_bytes);
     let ListenerConfig { options, protocol: own, .. } = listener;
     let ListenerOptions { max_message_bytes, emit_definitions, identity, .. } = options;

@@ -11,6 +11,7 @@ pub mod lru;
 pub mod lz4;
 pub mod msgpack;
 pub mod mutf8;
+pub(crate) mod protobuf;
 pub mod proxy;
 pub mod reader;
 pub(crate) mod terminal;

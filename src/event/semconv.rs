@@ -216,6 +216,20 @@ names! {
     BYTEFROG_SOURCE_LOCATION_COUNTED = "bytefrog.source_location.counted";
     /// The end of a run.
     BYTEFROG_RUN_ENDED = "bytefrog.run.ended";
+    /// A stack of calls with their self time or their number.
+    BYTEFROG_CALLS = "bytefrog.calls";
+    /// How many exceptions of a type were thrown.
+    BYTEFROG_EXCEPTIONS = "bytefrog.exceptions";
+    /// A method that runs for the first time in its run.
+    BYTEFROG_METHOD_COVERED = "bytefrog.method.covered";
+    /// How many methods were run.
+    BYTEFROG_COVERAGE = "bytefrog.coverage";
+    /// Their number.
+    BYTEFROG_COVERAGE_METHODS = "bytefrog.coverage.methods";
+    /// The number of their classes.
+    BYTEFROG_COVERAGE_CLASSES = "bytefrog.coverage.classes";
+    /// How much time a profile covers, in milliseconds.
+    BYTEFROG_PROFILE_DURATION_MS = "bytefrog.profile.duration_ms";
     /// The run's id on the wire.
     BYTEFROG_RUN_ID = "bytefrog.run.id";
     /// The version of the hello.

@@ -1,51 +1,170 @@
 //! Extracts the items of profiles from events: from batches, and from event files as the JSON encoder writes them.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{self, BufRead, BufReader, Read};
+use std::net::SocketAddr;
 
 use flate2::bufread::MultiGzDecoder;
+use jiff::Timestamp;
 use lz4_flex::frame::FrameDecoder;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
-use super::{Counted, Dump, Frame, Item, Object, Sample, Site};
+use super::coverage::{Lines as SourceLines, Method, Told};
+use super::{Call, Clock, Counted, Dump, Frame, Item, Object, Sample, Site, Span, Step};
 use crate::event::{
-    Batch, DataView, EventView, Number, Resource, ResourceValue, SampleView, ValueView, semconv as names,
+    Batch, DataView, EventView, Number, Resource, ResourceValue, SampleClock, SampleView, UnixNanos, ValueView,
+    semconv as names,
 };
 
-const CPU: &str = "cpu";
-const ALLOCATIONS: &str = "alloc_objects";
 const HEAP_OBJECT: &str = names::RBKIT_HEAP_OBJECT.as_str();
 const HEAP_DUMP: &str = names::RBKIT_HEAP_DUMP.as_str();
-const PID: &str = names::PROCESS_PID.as_str();
-const OBJECT_ID: &str = names::RBKIT_OBJECT_ID.as_str();
-const CLASS: &str = names::RBKIT_CLASS_NAME.as_str();
-const REFERENCES: &str = names::RBKIT_OBJECT_REFERENCES.as_str();
-const FILE: &str = names::CODE_FILE_PATH.as_str();
-const LINE: &str = names::CODE_LINE_NUMBER.as_str();
-const SIZE: &str = names::RBKIT_OBJECT_SIZE.as_str();
-const DUMP_ID: &str = names::RBKIT_DUMP_ID.as_str();
-const OBJECT_COUNT: &str = names::RBKIT_DUMP_OBJECT_COUNT.as_str();
+const ENTRY: &str = names::BYTEFROG_METHOD_ENTRY.as_str();
+const EXIT: &str = names::BYTEFROG_METHOD_EXIT.as_str();
+const BUBBLED: &str = names::BYTEFROG_EXCEPTION_BUBBLED.as_str();
+const BREAK: &str = names::BYTEFROG_DATA_BREAK.as_str();
+const COVERED: &str = names::BYTEFROG_METHOD_COVERED.as_str();
+const MAPPED: &str = names::BYTEFROG_METHOD_MAPPED.as_str();
+const LOCATION: &str = names::BYTEFROG_SOURCE_LOCATION_MAPPED.as_str();
+const VISIT: &str = names::BYTEFROG_METHOD_VISIT.as_str();
 
 /// Longer lines of an event file are skipped. An object with a million references has a third of this length.
 const MAX_LINE_BYTES: usize = 64 << 20;
 
 /// The items of a batch, in its order.
 pub fn items(batch: &Batch) -> impl Iterator<Item = Item<'_>> {
-    batch.events().filter_map(item)
+    batch.events().filter_map(|event| {
+        let name = event.name().text();
+        if !is_wanted(event.kind().as_str(), name) {
+            return None;
+        }
+        let data = match event.data() {
+            DataView::Sample(view) => Data::Sample(sample(view)),
+            DataView::Span(span) => Data::Span(SpanParts {
+                trace: u128::from_be_bytes(span.trace_id.0),
+                id: u64::from_be_bytes(span.span_id.0),
+                parent: span.parent.map(|parent| u64::from_be_bytes(parent.0)),
+                duration: span.duration_nanos,
+            }),
+            _ => Data::Log,
+        };
+        let origin = event.origin();
+        let resource = resource(event.resource());
+        let time = event.time().map(|UnixNanos(time)| time);
+        let agent = resource.agent(origin.protocol, &origin.peer);
+        let attributes = attributes(event);
+        let (peer, connection, sequence) = (Cow::Borrowed(&*origin.peer), origin.connection, event.position().sequence);
+        let pid = resource.pid;
+        Parts { name: name.into(), time, data, attributes, agent, peer, connection, pid, sequence }
+            .item()
+            .ok()
+            .flatten()
+    })
 }
 
-fn item(event: EventView<'_>) -> Option<Item<'_>> {
-    match event.data() {
-        DataView::Sample(view) => sample(event, view).map(Item::Sample),
-        DataView::Log { .. } if event.name().text() == HEAP_OBJECT => Some(Item::Object(object(event))),
-        DataView::Log { .. } if event.name().text() == HEAP_DUMP => Some(Item::DumpEnd(object(event).dump)),
-        _ => None,
+/// Whether events of this kind and name are items.
+fn is_wanted(kind: &str, name: &str) -> bool {
+    match kind {
+        "sample" | "span" => true,
+        "loss" => name == BREAK,
+        "log" => [HEAP_OBJECT, HEAP_DUMP, ENTRY, EXIT, BUBBLED, COVERED, MAPPED, LOCATION, VISIT].contains(&name),
+        _ => false,
     }
 }
 
-fn sample<'a>(event: EventView<'a>, view: SampleView<'a>) -> Option<Sample<'a>> {
+/// The parts of an event that items are made of.
+struct Parts<'a> {
+    name: Cow<'a, str>,
+    time: Option<u64>,
+    data: Data<'a>,
+    attributes: Attributes<'a>,
+    agent: String,
+    peer: Cow<'a, str>,
+    connection: u64,
+    pid: Option<u64>,
+    sequence: Option<u64>,
+}
+
+enum Data<'a> {
+    Sample(SampleParts<'a>),
+    Span(SpanParts),
+    Log,
+}
+
+struct SampleParts<'a> {
+    sample_type: Cow<'a, str>,
+    value: u64,
+    frames: Vec<Frame<'a>>,
+    period: Option<u64>,
+    clock: Option<Clock>,
+}
+
+struct SpanParts {
+    trace: u128,
+    id: u64,
+    parent: Option<u64>,
+    duration: Option<u64>,
+}
+
+impl<'a> Parts<'a> {
+    /// The item. An error: the event lacks what events of its name have.
+    fn item(self) -> Result<Option<Item<'a>>, ()> {
+        let Parts { name, time, data, attributes, agent, peer, connection, pid, sequence } = self;
+        let Attributes { id, class, references, file, line, size, dump, object_count, .. } = attributes;
+        let Attributes {
+            thread, thread_id, function, method, relative_ms, detail, incomplete, line_end, number, ..
+        } = attributes;
+        let (site, agent) = (Site { file, line }, Cow::Owned(agent));
+        match data {
+            Data::Sample(SampleParts { sample_type, value, frames, period, clock }) => {
+                let Some(counted) = Counted::ALL.into_iter().find(|it| it.sample_type() == sample_type) else {
+                    return Ok(None);
+                };
+                let is_incomplete = incomplete.is_some();
+                let sample =
+                    Sample { counted, value, frames, site, class, agent, thread, time, period, clock, is_incomplete };
+                Ok(Some(Item::Sample(sample)))
+            }
+            Data::Span(SpanParts { trace, id, parent, duration }) => {
+                Ok(Some(Item::Span(Span { agent, thread, trace, id, parent, name, detail, start: time, duration })))
+            }
+            Data::Log if name == HEAP_DUMP || name == HEAP_OBJECT => {
+                let dump = Dump { peer, connection, pid, id: dump.ok_or(())?, object_count };
+                if name == HEAP_DUMP {
+                    return Ok(Some(Item::DumpEnd(dump)));
+                }
+                let references = references.0;
+                Ok(Some(Item::Object(Object { dump, id: id.ok_or(())?, class, site, size, references })))
+            }
+            Data::Log if name == BREAK => {
+                let (sequence, at) = (number.ok_or(())? as u32, time);
+                Ok(Some(Item::Call(Call { agent, step: Step::Break, sequence, at, ..Call::default() })))
+            }
+            Data::Log if name == COVERED || name == MAPPED => {
+                let function = function.ok_or(())?;
+                let runs = u64::from(name == COVERED);
+                Ok(Some(Item::Method(Method { agent, id: method, function, runs, told: Told::Method })))
+            }
+            Data::Log if name == LOCATION || name == VISIT => {
+                let Some(first) = site.line else { return Ok(None) };
+                let (method, lines) = (method.ok_or(())?, (first, line_end.unwrap_or(first)));
+                Ok(Some(Item::Lines(SourceLines { agent, method, lines, is_run: name == VISIT })))
+            }
+            Data::Log => {
+                let unknown = || method.map(|method| Cow::Owned(format!("method#{method}")));
+                let function = function.or_else(unknown).ok_or(())?;
+                let thread_id = thread_id.ok_or(())?;
+                let step = if name == ENTRY { Step::Entry } else { Step::Exit };
+                let (time, at) = (relative_ms.ok_or(())? as u32, time);
+                let sequence = sequence.ok_or(())? as u32;
+                Ok(Some(Item::Call(Call { agent, thread_id, thread, function, method, step, time, sequence, at })))
+            }
+        }
+    }
+}
+
+fn sample(view: SampleView<'_>) -> SampleParts<'_> {
     let value = match view.data.value {
         Number::U64(value) => value,
         Number::I64(value) => u64::try_from(value).unwrap_or(0),
@@ -55,51 +174,146 @@ fn sample<'a>(event: EventView<'a>, view: SampleView<'a>) -> Option<Sample<'a>> 
         function: frame.function.map(|text| text.text().into()),
         site: Site { file: frame.file.map(|text| text.text().into()), line: frame.line },
     });
-    let counted = counted(view.data.sample_type)?;
-    let Object { class, site, .. } = object(event);
-    Some(Sample { counted, value, frames: frames.collect(), site, class })
+    let clock = view.data.clock.map(|clock| match clock {
+        SampleClock::Cpu => Clock::Cpu,
+        SampleClock::Wall => Clock::Wall,
+    });
+    let sample_type = view.data.sample_type.into();
+    SampleParts { sample_type, value, frames: frames.collect(), period: view.data.period_nanos, clock }
 }
 
-fn counted(sample_type: &str) -> Option<Counted> {
-    match sample_type {
-        CPU => Some(Counted::Cpu),
-        ALLOCATIONS => Some(Counted::Allocations),
-        _ => None,
-    }
+/// The attributes that items are made of; missing ones are None or 0.
+#[derive(Deserialize, Default)]
+struct Attributes<'a> {
+    #[serde(rename = "rbkit.object.id")]
+    id: Option<u64>,
+    #[serde(rename = "rbkit.class.name")]
+    class: Option<Cow<'a, str>>,
+    #[serde(rename = "rbkit.object.references", default)]
+    references: Count,
+    #[serde(rename = "code.file.path")]
+    file: Option<Cow<'a, str>>,
+    #[serde(rename = "code.line.number")]
+    line: Option<u64>,
+    #[serde(rename = "rbkit.object.size")]
+    size: Option<u64>,
+    #[serde(rename = "rbkit.dump.id")]
+    dump: Option<u64>,
+    #[serde(rename = "rbkit.dump.object_count")]
+    object_count: Option<u64>,
+    #[serde(rename = "thread.name")]
+    thread: Option<Cow<'a, str>>,
+    #[serde(rename = "thread.id")]
+    thread_id: Option<u64>,
+    #[serde(rename = "code.function.name")]
+    function: Option<Cow<'a, str>>,
+    #[serde(rename = "bytefrog.method.id")]
+    method: Option<u64>,
+    #[serde(rename = "bytefrog.time.relative_ms")]
+    relative_ms: Option<u64>,
+    #[serde(rename = "datadog.resource")]
+    detail: Option<Cow<'a, str>>,
+    #[serde(rename = "bytefrog.sequence")]
+    number: Option<u64>,
+    #[serde(rename = "bytefrog.line.end")]
+    line_end: Option<u64>,
+    #[serde(rename = "tributary.incomplete")]
+    incomplete: Option<IgnoredAny>,
 }
 
-/// Reads the attributes of an event as those of an object of a dump. Missing ones are None or 0.
-fn object(event: EventView<'_>) -> Object<'_> {
-    let origin = event.origin();
-    let dump = Dump {
-        peer: Cow::Borrowed(&*origin.peer),
-        connection: origin.connection,
-        pid: pid(event.resource()),
-        ..Dump::default()
-    };
-    let mut object = Object { dump, id: 0, class: None, site: Site::default(), size: None, references: 0 };
+fn attributes(event: EventView<'_>) -> Attributes<'_> {
+    let mut known = Attributes::default();
     for (key, value) in event.attributes() {
-        match (key.text(), value) {
-            (OBJECT_ID, ValueView::U64(id)) => object.id = id,
-            (CLASS, ValueView::Text(class)) => object.class = Some(class.text().into()),
-            (REFERENCES, ValueView::Array(ids)) => object.references = ids.count() as u64,
-            (FILE, ValueView::Text(file)) => object.site.file = Some(file.text().into()),
-            (LINE, ValueView::U64(line)) => object.site.line = Some(line),
-            (SIZE, ValueView::U64(size)) => object.size = Some(size),
-            (DUMP_ID, ValueView::U64(id)) => object.dump.id = id,
-            (OBJECT_COUNT, ValueView::U64(count)) => object.dump.object_count = Some(count),
+        let text = || if let ValueView::Text(text) = value { Some(Cow::Borrowed(text.text())) } else { None };
+        let number = || match value {
+            ValueView::U64(number) => Some(number),
+            ValueView::I64(number) => u64::try_from(number).ok(),
+            _ => None,
+        };
+        match key.text() {
+            "rbkit.object.id" => known.id = number(),
+            "rbkit.class.name" => known.class = text(),
+            "rbkit.object.references" => {
+                if let ValueView::Array(ids) = value {
+                    known.references = Count(ids.count() as u64);
+                }
+            }
+            "code.file.path" => known.file = text(),
+            "code.line.number" => known.line = number(),
+            "rbkit.object.size" => known.size = number(),
+            "rbkit.dump.id" => known.dump = number(),
+            "rbkit.dump.object_count" => known.object_count = number(),
+            "thread.name" => known.thread = text(),
+            "thread.id" => known.thread_id = number(),
+            "code.function.name" => known.function = text(),
+            "bytefrog.method.id" => known.method = number(),
+            "bytefrog.time.relative_ms" => known.relative_ms = number(),
+            "datadog.resource" => known.detail = text(),
+            "bytefrog.sequence" => known.number = number(),
+            "bytefrog.line.end" => known.line_end = number(),
+            "tributary.incomplete" => known.incomplete = Some(IgnoredAny),
             _ => {}
         }
     }
-    object
+    known
 }
 
-fn pid(resource: &Resource) -> Option<u64> {
-    resource.attributes().iter().find_map(|(key, value)| match value {
-        ResourceValue::U64(pid) if key == PID => Some(*pid),
-        ResourceValue::I64(pid) if key == PID => u64::try_from(*pid).ok(),
-        _ => None,
-    })
+/// The attributes of a resource that tell processes apart.
+#[derive(Deserialize, Default)]
+struct Process<'a> {
+    #[serde(rename = "process.pid")]
+    pid: Option<u64>,
+    #[serde(rename = "process.executable.name")]
+    executable: Option<Cow<'a, str>>,
+    #[serde(rename = "service.name")]
+    service: Option<Cow<'a, str>>,
+    #[serde(rename = "host.name")]
+    host: Option<Cow<'a, str>>,
+    #[serde(rename = "bytefrog.run.id")]
+    run: Option<u64>,
+}
+
+fn resource(resource: &Resource) -> Process<'_> {
+    let mut known = Process::default();
+    for (key, value) in resource.attributes() {
+        let text = || if let ResourceValue::Text(text) = value { Some(Cow::Borrowed(text.as_str())) } else { None };
+        let number = || match value {
+            ResourceValue::U64(number) => Some(*number),
+            ResourceValue::I64(number) => u64::try_from(*number).ok(),
+            _ => None,
+        };
+        match key.as_str() {
+            "process.pid" => known.pid = number(),
+            "process.executable.name" => known.executable = text(),
+            "service.name" => known.service = text(),
+            "host.name" => known.host = text(),
+            "bytefrog.run.id" => known.run = number(),
+            _ => {}
+        }
+    }
+    known
+}
+
+impl Process<'_> {
+    /// The process in words, different for different processes.
+    fn agent(&self, protocol: &str, peer: &str) -> String {
+        let name = self.service.as_deref().or(self.executable.as_deref()).filter(|name| !name.is_empty());
+        let mut words = name.unwrap_or(protocol).to_owned();
+        let address = peer.parse::<SocketAddr>().ok();
+        let place = match (&self.host, address) {
+            (Some(host), _) if !host.is_empty() => Some(host.to_string()),
+            // The address that we dial is that of one process. Other peers connect from any port.
+            (_, Some(address)) if protocol == "rbkit" => Some(address.to_string()),
+            (_, address) => address.map(|address| address.ip().to_string()),
+        };
+        let run = self.run.map(|run| format!("run {run}"));
+        let pid = self.pid.map(|pid| format!("pid {pid}"));
+        let details: Vec<String> = [run, pid, place].into_iter().flatten().collect();
+        if !details.is_empty() {
+            let _ = write!(words, " ({})", details.join(", "));
+        }
+        words
+    }
 }
 
 /// An event file, decompressed.
@@ -117,17 +331,17 @@ pub struct Lines {
 }
 
 impl EventFile {
-    /// Opens an event file, which begins with `{`, or with the first byte of gzip or LZ4 if the file sink has compressed it.
+    /// Opens an event file, which begins with `{`, or with the magic of gzip or LZ4 if the file sink has compressed it.
     /// Recorded wire bytes begin with none of these; such an input is returned as it is.
     ///
     /// # Errors
     /// The input cannot be read.
     pub fn open(input: impl Read + 'static) -> io::Result<Result<EventFile, Box<dyn Read>>> {
         let mut input = BufReader::with_capacity(256 * 1024, input);
-        let file: Box<dyn BufRead> = match input.fill_buf()?.first() {
-            Some(b'{') => Box::new(input),
-            Some(0x1F) => Box::new(BufReader::new(MultiGzDecoder::new(input))),
-            Some(0x04) => Box::new(BufReader::new(FrameDecoder::new(input))),
+        let file: Box<dyn BufRead> = match input.fill_buf()? {
+            start if is_start(start, b"{") => Box::new(input),
+            start if is_start(start, &[0x1F, 0x8B]) => Box::new(BufReader::new(MultiGzDecoder::new(input))),
+            start if is_start(start, &[0x04, 0x22, 0x4D, 0x18]) => Box::new(BufReader::new(FrameDecoder::new(input))),
             _ => return Ok(Err(Box::new(input))),
         };
         Ok(Ok(EventFile(file)))
@@ -154,6 +368,11 @@ impl EventFile {
             }
         }
     }
+}
+
+/// Whether what has arrived of an input is the start of `magic`, or begins with it.
+fn is_start(bytes: &[u8], magic: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().zip(magic).all(|(byte, expected)| byte == expected)
 }
 
 /// Reads the next line. `None`: the end; `Some(false)`: the line was too long and is incomplete.
@@ -192,11 +411,13 @@ struct Named<'a> {
 
 #[derive(Deserialize)]
 struct Line {
+    time: Option<String>,
     sample: Option<JsonSample>,
+    span: Option<JsonSpan>,
     #[serde(default)]
-    attributes: Attributes,
+    attributes: Attributes<'static>,
     #[serde(default)]
-    resource: JsonResource,
+    resource: Process<'static>,
     #[serde(default)]
     origin: JsonOrigin,
 }
@@ -207,6 +428,8 @@ struct JsonSample {
     sample_type: String,
     value: u64,
     frames: Vec<JsonFrame>,
+    period_ns: Option<u64>,
+    clock: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -216,24 +439,12 @@ struct JsonFrame {
     line: Option<u64>,
 }
 
-#[derive(Deserialize, Default)]
-struct Attributes {
-    #[serde(rename = "rbkit.object.id")]
-    id: Option<u64>,
-    #[serde(rename = "rbkit.class.name")]
-    class: Option<String>,
-    #[serde(rename = "rbkit.object.references", default)]
-    references: Count,
-    #[serde(rename = "code.file.path")]
-    file: Option<String>,
-    #[serde(rename = "code.line.number")]
-    line: Option<u64>,
-    #[serde(rename = "rbkit.object.size")]
-    size: Option<u64>,
-    #[serde(rename = "rbkit.dump.id")]
-    dump: Option<u64>,
-    #[serde(rename = "rbkit.dump.object_count")]
-    object_count: Option<u64>,
+#[derive(Deserialize)]
+struct JsonSpan {
+    trace_id: String,
+    span_id: String,
+    parent_span_id: Option<String>,
+    duration_ns: Option<u64>,
 }
 
 /// The number of elements of a list. There may be a million, so they are not kept.
@@ -265,46 +476,55 @@ impl<'de> Deserialize<'de> for Count {
 }
 
 #[derive(Deserialize, Default)]
-struct JsonResource {
-    #[serde(rename = "process.pid")]
-    pid: Option<u64>,
-}
-
-#[derive(Deserialize, Default)]
 struct JsonOrigin {
+    #[serde(default)]
+    protocol: String,
     #[serde(default)]
     peer: String,
     #[serde(default)]
     connection: u64,
+    sequence: Option<u64>,
 }
 
 /// The item of a line, if it has one. An error: the line is not an event, or lacks the fields that events of its name have.
-fn parse(line: &[u8]) -> Result<Option<Item<'_>>, ()> {
+fn parse(line: &[u8]) -> Result<Option<Item<'static>>, ()> {
     let Named { kind, name } = serde_json::from_slice(line).map_err(|_| ())?;
-    let is_wanted = match &*kind {
-        "sample" => true,
-        "log" => name == HEAP_OBJECT || name == HEAP_DUMP,
-        _ => false,
-    };
-    if !is_wanted {
+    if !is_wanted(&kind, &name) {
         return Ok(None);
     }
-    let Line { sample, attributes, resource, origin } = serde_json::from_slice(line).map_err(|_| ())?;
-    let Attributes { id, class, references, file, line, size, dump, object_count } = attributes;
-    let (class, site) = (class.map(Cow::Owned), Site { file: file.map(Cow::Owned), line });
-    if let Some(JsonSample { sample_type, value, frames }) = sample {
-        let frames = frames.into_iter().map(|JsonFrame { function, file, line }| Frame {
-            function: function.map(Cow::Owned),
-            site: Site { file: file.map(Cow::Owned), line },
-        });
-        let sample = |counted| Sample { counted, value, frames: frames.collect(), site, class };
-        return Ok(counted(&sample_type).map(sample).map(Item::Sample));
-    }
-    let (peer, connection) = (Cow::Owned(origin.peer), origin.connection);
-    let dump = Dump { peer, connection, pid: resource.pid, id: dump.ok_or(())?, object_count };
-    if name == HEAP_DUMP {
-        return Ok(Some(Item::DumpEnd(dump)));
-    }
-    let references = references.0;
-    Ok(Some(Item::Object(Object { dump, id: id.ok_or(())?, class, site, size, references })))
+    let Line { time, sample, span, attributes, resource, origin } = serde_json::from_slice(line).map_err(|_| ())?;
+    let data = match &*kind {
+        "sample" => Data::Sample(json_sample(sample.ok_or(())?)),
+        "span" => Data::Span(json_span(&span.ok_or(())?)?),
+        _ => Data::Log,
+    };
+    let time = time.and_then(|time| time.parse::<Timestamp>().ok());
+    let time = time.and_then(|time| u64::try_from(time.as_nanosecond()).ok());
+    let JsonOrigin { protocol, peer, connection, sequence } = origin;
+    let (agent, pid, name) = (resource.agent(&protocol, &peer), resource.pid, name.into_owned().into());
+    Parts { name, time, data, attributes, agent, peer: peer.into(), connection, pid, sequence }.item()
+}
+
+fn json_sample(sample: JsonSample) -> SampleParts<'static> {
+    let JsonSample { sample_type, value, frames, period_ns, clock } = sample;
+    let frames = frames.into_iter().map(|JsonFrame { function, file, line }| Frame {
+        function: function.map(Cow::Owned),
+        site: Site { file: file.map(Cow::Owned), line },
+    });
+    let clock = match clock.as_deref() {
+        Some("cpu") => Some(Clock::Cpu),
+        Some("wall") => Some(Clock::Wall),
+        _ => None,
+    };
+    SampleParts { sample_type: sample_type.into(), value, frames: frames.collect(), period: period_ns, clock }
+}
+
+fn json_span(span: &JsonSpan) -> Result<SpanParts, ()> {
+    let id = |text: &str| u64::from_str_radix(text, 16).map_err(|_| ());
+    Ok(SpanParts {
+        trace: u128::from_str_radix(&span.trace_id, 16).map_err(|_| ())?,
+        id: id(&span.span_id)?,
+        parent: span.parent_span_id.as_deref().map(id).transpose()?,
+        duration: span.duration_ns,
+    })
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use inferno::flamegraph::{Options, from_lines};
+use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::Counted;
 use super::stacks::Stacks;
@@ -16,20 +16,25 @@ const MIN_SHARE: u64 = 10_000;
 /// Writing to `out` failed, or there is nothing to draw.
 pub fn write(stacks: &Stacks, counted: Counted, title: &str, out: &mut impl Write) -> io::Result<()> {
     // The crate does not check for overflow.
-    if i64::try_from(stacks.total()).is_err() {
+    if i64::try_from(stacks.totals()[counted.column()]).is_err() {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the samples add up to more than can be drawn"));
     }
     let mut folded = Vec::new();
-    stacks.write_folded(Some(MIN_SHARE), &mut folded)?;
+    stacks.write_folded(counted.column(), counted.folded_divisor(), Some(MIN_SHARE), &mut folded)?;
     let folded = String::from_utf8_lossy(&folded);
     let mut options = Options::default();
     options.title = title.to_owned();
-    options.count_name = match counted {
-        Counted::Cpu => "samples",
-        Counted::Allocations => "objects",
-    }
-    .to_owned();
+    options.count_name = counted.things().to_owned();
+    // A name that does not fit keeps its beginning, which is what distinguishes it.
+    options.text_truncate_direction = TextTruncateDirection::Right;
     // The same input gives the same picture.
     options.deterministic = true;
     from_lines(&mut options, folded.lines(), out)
+}
+
+impl Counted {
+    /// What folded values are divided by: times are shown in microseconds.
+    pub fn folded_divisor(self) -> u64 {
+        if self == Counted::Wall { 1000 } else { 1 }
+    }
 }

@@ -1,15 +1,26 @@
-//! Human-readable profiles of events: folded stacks, flame graphs, tables of the heap.
+//! Human-readable profiles of events: stacks in several forms, flame graphs, tables of the heap.
 //!
-//! [`events`] extracts samples, objects and dumps from batches or event files; [`stacks`] sums samples, and [`flamegraph`]
-//! draws them; [`heap`] collects dumps and counts their objects; [`compare`] compares two dumps. Memory grows with the
-//! different call paths, sites and (for a comparison) object ids in the input, not with its length.
+//! [`events`] extracts samples, spans, calls, objects and dumps from batches or event files. [`stacks`] sums samples by stack;
+//! [`spans`] and [`logs`] find the self times of spans, and of entries and exits. [`flamegraph`], [`pprof`], [`speedscope`]
+//! and [`report`] write stacks. [`heap`] collects dumps and counts their objects; [`coverage`] tells which methods and lines were run; [`compare`] compares two dumps. Memory grows
+//! with the different call paths, sites and (for a comparison) object ids in the input; spans wait for their traces.
+//!
+//! [`tree`] and [`calls`] are also the parts of which protocols make profiles while events arrive.
 
+pub mod calls;
 pub mod compare;
+pub mod coverage;
 pub mod events;
 pub mod flamegraph;
 pub mod heap;
+pub mod logs;
+pub mod pprof;
+pub mod report;
 mod rows;
+pub mod spans;
+pub mod speedscope;
 pub mod stacks;
+pub mod tree;
 mod words;
 
 use std::borrow::Cow;
@@ -19,6 +30,14 @@ use std::borrow::Cow;
 pub enum Item<'a> {
     /// A stack and a value.
     Sample(Sample<'a>),
+    /// A span.
+    Span(Span<'a>),
+    /// An entry or exit of a call, or a break.
+    Call(Call<'a>),
+    /// A method that is known or was run.
+    Method(coverage::Method<'a>),
+    /// Lines that are known or were run.
+    Lines(coverage::Lines<'a>),
     /// An object of a heap dump.
     Object(Object<'a>),
     /// The end of a complete dump.
@@ -26,16 +45,63 @@ pub enum Item<'a> {
 }
 
 /// The quantity that a sample counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Counted {
     /// CPU time; the value is a number of samples.
+    #[default]
     Cpu,
     /// Allocations; the value is a number of objects.
     Allocations,
+    /// Time that calls took without the calls within them, in nanoseconds.
+    Wall,
+    /// A number of calls.
+    Calls,
+    /// The size of the objects of a heap, in bytes.
+    HeapBytes,
+    /// The number of the objects of a heap.
+    HeapObjects,
+}
+
+impl Counted {
+    /// All of them.
+    pub const ALL: [Counted; 6] =
+        [Counted::Cpu, Counted::Allocations, Counted::Wall, Counted::Calls, Counted::HeapBytes, Counted::HeapObjects];
+
+    /// The type of its samples in events.
+    pub const fn sample_type(self) -> &'static str {
+        match self {
+            Counted::Cpu => "cpu",
+            Counted::Allocations => "alloc_objects",
+            Counted::Wall => "wall",
+            Counted::Calls => "calls",
+            Counted::HeapBytes => "inuse_space",
+            Counted::HeapObjects => "inuse_objects",
+        }
+    }
+
+    /// The unit of its values in profiles.
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Counted::Wall => "nanoseconds",
+            Counted::HeapBytes => "bytes",
+            Counted::Cpu | Counted::Allocations | Counted::Calls | Counted::HeapObjects => "count",
+        }
+    }
+
+    /// What is counted, in the plural.
+    pub const fn things(self) -> &'static str {
+        match self {
+            Counted::Cpu => "samples",
+            Counted::Wall => "microseconds",
+            Counted::Calls => "calls",
+            Counted::HeapBytes => "bytes",
+            Counted::Allocations | Counted::HeapObjects => "objects",
+        }
+    }
 }
 
 /// A stack and a value.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample<'a> {
     /// The quantity of the value.
     pub counted: Counted,
@@ -47,6 +113,84 @@ pub struct Sample<'a> {
     pub site: Site<'a>,
     /// For allocations: the class of the objects.
     pub class: Option<Cow<'a, str>>,
+    /// The process.
+    pub agent: Cow<'a, str>,
+    /// The name of the thread, if it is known.
+    pub thread: Option<Cow<'a, str>>,
+    /// When it was taken, in nanoseconds since the epoch.
+    pub time: Option<u64>,
+    /// The time between two samples, if they are taken by time, in nanoseconds.
+    pub period: Option<u64>,
+    /// The clock of that time.
+    pub clock: Option<Clock>,
+    /// Deeper frames were folded into this stack.
+    pub is_incomplete: bool,
+}
+
+/// The clock that samples are taken by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[allow(missing_docs)]
+pub enum Clock {
+    Cpu,
+    Wall,
+}
+
+/// A span.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Span<'a> {
+    /// The process.
+    pub agent: Cow<'a, str>,
+    /// The name of its thread, if it is known.
+    pub thread: Option<Cow<'a, str>>,
+    /// The ids of its trace, itself and its parent.
+    pub trace: u128,
+    #[allow(missing_docs)]
+    pub id: u64,
+    #[allow(missing_docs)]
+    pub parent: Option<u64>,
+    /// Its name.
+    pub name: Cow<'a, str>,
+    /// What it worked on, for example a route.
+    pub detail: Option<Cow<'a, str>>,
+    /// When it began, in nanoseconds since the epoch.
+    pub start: Option<u64>,
+    /// How long it took, in nanoseconds; `None`: unknown.
+    pub duration: Option<u64>,
+}
+
+/// What happens with calls.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Step {
+    /// Events were dropped before this number: every open call ends without an exit.
+    Break,
+    /// A call begins.
+    #[default]
+    Entry,
+    /// A call ends.
+    Exit,
+}
+
+/// An entry or exit of a call, or a break.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Call<'a> {
+    /// The process.
+    pub agent: Cow<'a, str>,
+    /// The thread.
+    pub thread_id: u64,
+    /// The name of the thread, if it is known.
+    pub thread: Option<Cow<'a, str>>,
+    /// The function.
+    pub function: Cow<'a, str>,
+    /// The id of the function.
+    pub method: Option<u64>,
+    /// What happened.
+    pub step: Step,
+    /// The agent's time in milliseconds, of 32 bits.
+    pub time: u32,
+    /// The number of the event, of 32 bits.
+    pub sequence: u32,
+    /// When it happened, in nanoseconds since the epoch.
+    pub at: Option<u64>,
 }
 
 /// A frame of a stack.

@@ -1,121 +1,212 @@
-//! Sums samples by stack: a tree of calls, and the folded form that flame graph tools read.
+//! Sums samples and calls by stack, and the folded form that flame graph tools read.
+//!
+//! Every stack begins with two frames that are no calls: its process and its thread. [`Stacks::merged`] removes them.
 
 use std::io::{self, Write};
 
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
+use super::tree::{ROOT, Tree};
 use super::{Counted, Frame, Sample, words};
 
-/// The maximum number of calls in the tree; a stack that needs more is cut at that frame.
+/// The maximum number of call paths; calls of further ones are added to their callers.
 const MAX_NODES: usize = 1 << 23;
+/// The maximum depth of a stack, process and thread included; deeper calls are added to their callers.
+const MAX_DEPTH: u32 = 2048;
 
-/// Sums of samples by stack.
-#[derive(Debug)]
-pub struct Stacks {
-    /// The texts of frames by number, and the numbers by text.
-    frames: Vec<Box<str>>,
-    numbers: HashMap<Box<str>, u32, RandomState>,
-    /// The root, which is not a call, then the calls, each after its caller.
-    nodes: Vec<Node>,
-    calls: HashMap<(u32, u32), u32, RandomState>,
-    samples: u64,
-    total: u64,
-    cut: u64,
+/// What a frame of the tree is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Level {
+    /// A process.
+    Process,
+    /// A thread.
+    Thread,
+    /// A call.
+    Call,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Node {
-    caller: u32,
-    frame: u32,
-    /// The sum of the samples that end here.
-    own: u64,
+/// A frame of the tree.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// What it is.
+    pub level: Level,
+    /// Its text, e.g. `label (file:line)`, without `;`.
+    pub text: Box<str>,
+    /// The function, if it is known apart from its place.
+    pub function: Option<Box<str>>,
+    /// The file.
+    pub file: Option<Box<str>>,
+    /// The line.
+    pub line: Option<u64>,
+}
+
+/// Sums by stack: two numbers for each stack, see [`Counted::column`].
+#[derive(Debug)]
+pub struct Stacks {
+    frames: Vec<Named>,
+    numbers: HashMap<(Level, Box<str>), u32, RandomState>,
+    tree: Tree,
+    totals: [u64; 2],
+    cut: u64,
 }
 
 impl Default for Stacks {
     fn default() -> Self {
-        let nodes = vec![Node::default()];
-        let (numbers, calls) = (HashMap::default(), HashMap::default());
-        Stacks { frames: Vec::new(), numbers, nodes, calls, samples: 0, total: 0, cut: 0 }
+        let tree = Tree::new(MAX_NODES, MAX_DEPTH, 2);
+        Stacks { frames: Vec::new(), numbers: HashMap::default(), tree, totals: [0; 2], cut: 0 }
     }
 }
 
 impl Stacks {
-    /// Adds a sample. An allocation has two more frames than its stack: its site and the class of its objects.
+    /// Adds a sample. An allocation has two more frames than its stack: its site and the class of its objects; an object of a
+    /// heap has them alone.
     pub fn add(&mut self, sample: &Sample<'_>) {
-        self.samples += 1;
-        self.total = self.total.saturating_add(sample.value);
-        let mut texts: Vec<String> = sample.frames.iter().rev().map(words::frame).collect();
-        if sample.counted == Counted::Allocations {
-            texts.push(words::frame(&Frame { function: None, site: sample.site.clone() }));
-            texts.push(words::folded(words::class(sample.class.as_deref())));
-        } else if texts.is_empty() {
-            texts.push("(no frames)".to_owned());
+        let mut frames: Vec<Named> = sample.frames.iter().rev().map(named).collect();
+        if sample.counted.has_classes() {
+            frames.push(named(&Frame { function: None, site: sample.site.clone() }));
+            frames.push(plain(Level::Call, words::folded(words::class(sample.class.as_deref()))));
+        } else if frames.is_empty() {
+            frames.push(plain(Level::Call, "(no frames)".to_owned()));
         }
-        let mut node = 0;
-        for text in &texts {
-            match self.call(node, text) {
-                Some(call) => node = call,
-                None => {
-                    self.cut += 1;
-                    break;
-                }
-            }
+        let mut node = self.thread(&sample.agent, sample.thread.as_deref());
+        for frame in frames {
+            let number = self.number(frame);
+            node = self.callee(node, number);
         }
-        let own = &mut self.nodes[node as usize].own;
-        *own = own.saturating_add(sample.value);
+        self.count(node, sample.counted.column(), sample.value);
     }
 
-    /// The node of a call; `None` if the tree is full.
-    fn call(&mut self, caller: u32, frame: &str) -> Option<u32> {
-        let known = self.numbers.get(frame).copied();
-        if let Some(node) = known.and_then(|frame| self.calls.get(&(caller, frame))) {
-            return Some(*node);
-        }
-        let next = self.nodes.len();
-        if next == MAX_NODES {
-            return None;
-        }
-        let frame = known.unwrap_or_else(|| {
-            let number = self.frames.len() as u32;
-            self.frames.push(frame.into());
-            self.numbers.insert(frame.into(), number);
-            number
-        });
-        self.nodes.push(Node { caller, frame, own: 0 });
-        self.calls.insert((caller, frame), next as u32);
-        Some(next as u32)
+    /// The node of a thread of a process.
+    pub fn thread(&mut self, process: &str, thread: Option<&str>) -> u32 {
+        let process = self.number(plain(Level::Process, process_text(process)));
+        let thread = self.number(plain(Level::Thread, words::folded(words::one_line(thread.unwrap_or("")))));
+        let process = self.callee(ROOT, process);
+        self.callee(process, thread)
     }
 
-    /// The number of samples.
-    pub fn samples(&self) -> u64 {
-        self.samples
+    /// The number of a frame.
+    pub fn frame(&mut self, frame: &Frame<'_>) -> u32 {
+        self.number(named(frame))
     }
 
-    /// The sum of their values.
-    pub fn total(&self) -> u64 {
-        self.total
+    fn number(&mut self, frame: Named) -> u32 {
+        let key = (frame.level, frame.text.clone());
+        let frames = &mut self.frames;
+        *self.numbers.entry(key).or_insert_with(|| {
+            frames.push(frame);
+            frames.len() as u32 - 1
+        })
     }
 
-    /// The number of samples whose stacks were cut because the tree is full.
+    /// The node of a call by `caller`.
+    pub fn callee(&mut self, caller: u32, frame: u32) -> u32 {
+        let node = self.tree.callee(caller, frame);
+        // The tree is full or too deep.
+        self.cut += u64::from(node == caller);
+        node
+    }
+
+    /// The same calls as those of `node`, in another thread.
+    pub fn moved(&mut self, node: u32, thread: u32) -> u32 {
+        self.tree.moved(node, thread)
+    }
+
+    /// The thread of a node.
+    pub fn thread_of(&self, node: u32) -> u32 {
+        self.tree.nodes()[node as usize].base
+    }
+
+    /// Adds to a sum of a node.
+    pub fn count(&mut self, node: u32, column: usize, value: u64) {
+        self.tree.add(node, column, value);
+        self.totals[column] = self.totals[column].saturating_add(value);
+    }
+
+    /// The sums of everything.
+    pub fn totals(&self) -> [u64; 2] {
+        self.totals
+    }
+
+    /// How many calls were added to their callers because the tree is full or too deep.
     pub fn cut(&self) -> u64 {
         self.cut
     }
 
+    /// The stacks of the processes for which `is_wanted`, without the frames of processes and threads that are not kept. The
+    /// frame of a thread without a name is empty.
+    pub fn merged(&self, is_wanted: impl Fn(&str) -> bool, keeps_process: bool, keeps_thread: bool) -> Stacks {
+        let mut merged = Stacks { frames: self.frames.clone(), numbers: self.numbers.clone(), ..Stacks::default() };
+        merged.cut = self.cut;
+        let mut places: Vec<Option<u32>> = vec![Some(ROOT)];
+        for node in &self.tree.nodes()[1..] {
+            let frame = &self.frames[node.frame as usize];
+            let is_kept = match frame.level {
+                Level::Process => keeps_process,
+                Level::Thread => keeps_thread,
+                Level::Call => true,
+            };
+            let caller = places[node.caller as usize];
+            let place = match caller {
+                Some(_) if frame.level == Level::Process && !is_wanted(&frame.text) => None,
+                Some(caller) if is_kept => Some(merged.tree.callee(caller, node.frame)),
+                caller => caller,
+            };
+            places.push(place);
+            if let Some(place) = place {
+                (0..2).for_each(|column| merged.count(place, column, node.own[column]));
+            }
+        }
+        merged
+    }
+
+    /// The frame of a node.
+    pub fn named(&self, node: u32) -> &Named {
+        &self.frames[self.tree.nodes()[node as usize].frame as usize]
+    }
+
+    /// The frames, by number.
+    pub fn all_frames(&self) -> &[Named] {
+        &self.frames
+    }
+
+    /// The tree.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// The sum of each node and of all calls below it.
+    pub fn cumulated(&self, column: usize) -> Vec<u64> {
+        let nodes = self.tree.nodes();
+        let mut sums: Vec<u64> = nodes.iter().map(|node| node.own[column]).collect();
+        for node in (1..sums.len()).rev() {
+            let caller = nodes[node].caller as usize;
+            sums[caller] = sums[caller].saturating_add(sums[node]);
+        }
+        sums
+    }
+
     /// Writes one line for each stack, `root;…;innermost value`: callers before callees, siblings in the order of their texts.
-    /// Calls with less than 1/`min_share` of the total are added to their callers.
+    /// Values are divided by `divisor` and rounded. Calls with less than 1/`min_share` of the total are added to their callers.
     ///
     /// # Errors
     /// Writing to `out` failed.
-    pub fn write_folded(&self, min_share: Option<u64>, out: &mut impl Write) -> io::Result<()> {
-        let order = self.order();
-        let (own, is_shown) = self.merge_small(min_share);
+    pub fn write_folded(
+        &self,
+        column: usize,
+        divisor: u64,
+        min_share: Option<u64>,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let (own, is_shown) = self.merge_small(column, min_share);
+        let rounded = |value: u64| (value / divisor).saturating_add(u64::from(value % divisor >= divisor.div_ceil(2)));
+        let rounded = |value: u64| if divisor == 1 { value } else { rounded(value) };
         let mut line = String::new();
         // The length of the line at each depth, so that a frame can be appended to its caller.
         let mut ends: Vec<usize> = Vec::new();
-        for (node, depth) in order {
-            let node = node as usize;
-            if !is_shown[node] {
+        for (node, depth) in self.order() {
+            let at = node as usize;
+            if !is_shown[at] {
                 continue;
             }
             ends.truncate(depth);
@@ -123,33 +214,34 @@ impl Stacks {
             if !line.is_empty() {
                 line.push(';');
             }
-            line.push_str(&self.frames[self.nodes[node].frame as usize]);
+            line.push_str(&self.named(node).text);
             ends.push(line.len());
-            if own[node] > 0 {
-                writeln!(out, "{line} {}", own[node])?;
+            if rounded(own[at]) > 0 {
+                writeln!(out, "{line} {}", rounded(own[at]))?;
             }
         }
-        if own[0] > 0 {
-            writeln!(out, "(others) {}", own[0])?;
+        if rounded(own[0]) > 0 {
+            writeln!(out, "(others) {}", rounded(own[0]))?;
         }
         Ok(())
     }
 
     /// Every call with its depth, from 0: callers before callees, siblings in the order of their texts.
-    fn order(&self) -> Vec<(u32, usize)> {
-        let text = |node: u32| &*self.frames[self.nodes[node as usize].frame as usize];
-        let mut calls: Vec<u32> = (1..self.nodes.len() as u32).collect();
+    pub fn order(&self) -> Vec<(u32, usize)> {
+        let nodes = self.tree.nodes();
+        let text = |node: u32| &*self.named(node).text;
+        let mut calls: Vec<u32> = (1..nodes.len() as u32).collect();
         // In descending order of the texts, because the last element is popped first.
         calls.sort_by(|a, b| {
-            let callers = self.nodes[*a as usize].caller.cmp(&self.nodes[*b as usize].caller);
+            let callers = nodes[*a as usize].caller.cmp(&nodes[*b as usize].caller);
             callers.then_with(|| text(*b).cmp(text(*a)))
         });
         let callees = |caller: u32| {
-            let start = calls.partition_point(|call| self.nodes[*call as usize].caller < caller);
-            calls[start..].iter().take_while(move |call| self.nodes[**call as usize].caller == caller)
+            let start = calls.partition_point(|call| nodes[*call as usize].caller < caller);
+            calls[start..].iter().take_while(move |call| nodes[**call as usize].caller == caller)
         };
         let mut order = Vec::with_capacity(calls.len());
-        let mut waiting: Vec<(u32, usize)> = callees(0).map(|call| (*call, 0)).collect();
+        let mut waiting: Vec<(u32, usize)> = callees(ROOT).map(|call| (*call, 0)).collect();
         while let Some((node, depth)) = waiting.pop() {
             order.push((node, depth));
             waiting.extend(callees(node).map(|call| (*call, depth + 1)));
@@ -158,21 +250,54 @@ impl Stacks {
     }
 
     /// The own value of each call after the small ones have been added to their callers, and whether it is shown.
-    fn merge_small(&self, min_share: Option<u64>) -> (Vec<u64>, Vec<bool>) {
-        let mut own: Vec<u64> = self.nodes.iter().map(|node| node.own).collect();
+    fn merge_small(&self, column: usize, min_share: Option<u64>) -> (Vec<u64>, Vec<bool>) {
+        let nodes = self.tree.nodes();
+        let mut own: Vec<u64> = nodes.iter().map(|node| node.own[column]).collect();
         let mut is_shown = vec![true; own.len()];
         let Some(parts) = min_share else { return (own, is_shown) };
-        let mut totals = own.clone();
+        let sums = self.cumulated(column);
         // Callees are after their callers.
         for node in (1..own.len()).rev() {
-            let caller = self.nodes[node].caller as usize;
-            totals[caller] = totals[caller].saturating_add(totals[node]);
-            is_shown[node] = u128::from(totals[node]) * u128::from(parts) >= u128::from(self.total);
+            is_shown[node] = u128::from(sums[node]) * u128::from(parts) >= u128::from(self.totals[column]);
             if !is_shown[node] {
+                let caller = nodes[node].caller as usize;
                 own[caller] = own[caller].saturating_add(own[node]);
             }
         }
         (own, is_shown)
+    }
+}
+
+impl Counted {
+    /// Which of the two sums of a stack it is.
+    pub fn column(self) -> usize {
+        usize::from(matches!(self, Counted::Calls | Counted::HeapObjects))
+    }
+
+    /// Whether its samples have a class and a site instead of, or beside, a stack.
+    pub(super) fn has_classes(self) -> bool {
+        matches!(self, Counted::Allocations | Counted::HeapBytes | Counted::HeapObjects)
+    }
+}
+
+/// The name of a process as the text of its frame.
+pub fn process_text(process: &str) -> String {
+    words::folded(words::one_line(process))
+}
+
+fn plain(level: Level, text: String) -> Named {
+    Named { level, text: text.into(), function: None, file: None, line: None }
+}
+
+fn named(frame: &Frame<'_>) -> Named {
+    let Frame { function, site } = frame;
+    let text = |text: Option<&str>| text.map(words::one_line).filter(|text| !text.is_empty()).map(Box::from);
+    Named {
+        level: Level::Call,
+        text: words::frame(frame).into(),
+        function: text(function.as_deref()),
+        file: text(site.file.as_deref()),
+        line: site.line.filter(|line| *line != 0),
     }
 }
 
@@ -184,12 +309,12 @@ mod tests {
     fn sample(frames: &[&'static str], value: u64) -> Sample<'static> {
         let frame = |name: &&'static str| Frame { function: Some((*name).into()), site: Site::default() };
         let frames = frames.iter().map(frame).collect();
-        Sample { counted: Counted::Cpu, value, frames, site: Site::default(), class: None }
+        Sample { value, frames, agent: "shop".into(), ..Sample::default() }
     }
 
     fn folded(stacks: &Stacks, min_share: Option<u64>) -> String {
         let mut out = Vec::new();
-        stacks.write_folded(min_share, &mut out).unwrap();
+        stacks.merged(|_| true, false, false).write_folded(0, 1, min_share, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -201,7 +326,7 @@ mod tests {
         {
             stacks.add(&sample(frames, value));
         }
-        assert_eq!(stacks.total(), 100);
+        assert_eq!(stacks.totals(), [100, 0]);
         assert_eq!(folded(&stacks, None), "a;b 89\na;c 4\na;c;d 5\na;c;d;e 1\nf 1\n");
         assert_eq!(folded(&stacks, Some(100)), folded(&stacks, None));
         assert_eq!(folded(&stacks, Some(20)), "a;b 89\na;c 4\na;c;d 6\n(others) 1\n");
@@ -215,8 +340,34 @@ mod tests {
         stacks.add(&sample(&["a", "a", "a"], u64::MAX));
         stacks.add(&sample(&["a", "a", "a"], 1));
         stacks.add(&sample(&["a"], 0));
-        assert_eq!((stacks.total(), stacks.samples(), stacks.cut()), (u64::MAX, 3, 0));
+        assert_eq!((stacks.totals(), stacks.cut()), ([u64::MAX, 0], 0));
         assert_eq!(folded(&stacks, None), format!("a;a;a {}\n", u64::MAX));
         assert_eq!(folded(&stacks, Some(10)), folded(&stacks, None));
+    }
+
+    #[test]
+    fn stacks_deeper_than_the_limit_keep_their_total() {
+        let mut stacks = Stacks::default();
+        stacks.add(&sample(&["a"; 10_000], 3));
+        assert_eq!((stacks.totals()[0], stacks.cut()), (3, 10_000 - u64::from(MAX_DEPTH) + 2));
+        assert_eq!(folded(&stacks, None).matches('a').count(), MAX_DEPTH as usize - 2);
+    }
+
+    #[test]
+    fn processes_and_threads_are_kept_or_merged() {
+        let mut stacks = Stacks::default();
+        let of = |agent, thread, value| Sample { agent, thread, ..sample(&["a"], value) };
+        stacks.add(&of("x".into(), Some("t".into()), 1));
+        stacks.add(&of("x".into(), Some("u".into()), 2));
+        stacks.add(&of("y".into(), None, 4));
+        let folded = |process, thread| {
+            let mut out = Vec::new();
+            stacks.merged(|name| name != "z", process, thread).write_folded(0, 1, None, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(folded(false, false), "a 7\n");
+        assert_eq!(folded(true, false), "x;a 3\ny;a 4\n");
+        assert_eq!(folded(true, true), "x;t;a 1\nx;u;a 2\ny;;a 4\n");
+        assert_eq!(stacks.merged(|name| name == "y", false, false).totals(), [4, 0]);
     }
 }

@@ -13,6 +13,7 @@ mod commands;
 mod config;
 mod config_errors;
 mod explain;
+mod profiles;
 mod rules;
 mod run;
 mod simulate;

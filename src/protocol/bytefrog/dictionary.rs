@@ -43,6 +43,8 @@ pub(super) struct Name {
     pub memo: Interned,
     /// The text together with its id in the batch.
     pub run: InternedRun,
+    /// Of a name of a thread: its number in the profile of the run; 0: none yet.
+    pub number: u32,
 }
 
 impl Name {
@@ -53,7 +55,7 @@ impl Name {
     }
 
     fn new(text: Box<str>, is_repaired: bool) -> Name {
-        Name { text, is_repaired, memo: Interned::default(), run: InternedRun::default() }
+        Name { text, is_repaired, memo: Interned::default(), run: InternedRun::default(), number: 0 }
     }
 }
 
@@ -66,6 +68,8 @@ pub(super) struct Method {
     pub access: Option<u64>,
     /// Its descriptor, e.g. `([Ljava/lang/String;)V`.
     pub descriptor: Option<Box<str>>,
+    /// It has run.
+    pub is_covered: bool,
 }
 
 impl Method {
@@ -77,10 +81,15 @@ impl Method {
             && let Ok(access) = flags.parse::<u32>()
         {
             let function = Name::new(name.replace('/', ".").into(), is_repaired);
-            return Method { function, access: Some(access.into()), descriptor: Some(descriptor.into()) };
+            return Method {
+                function,
+                access: Some(access.into()),
+                descriptor: Some(descriptor.into()),
+                is_covered: false,
+            };
         }
         let function = Name::new(text, is_repaired);
-        Method { function, access: None, descriptor: None }
+        Method { function, access: None, descriptor: None, is_covered: false }
     }
 
     fn bytes(&self) -> usize {
@@ -189,7 +198,11 @@ impl Dictionary {
         if !self.has_room(signature.len()) {
             return false;
         }
-        let method = Method::read(signature);
+        let mut method = Method::read(signature);
+        if let Some(known) = self.methods.get(id) {
+            // A method that is named again is not a new one.
+            method.is_covered = known.is_covered && known.function.text == method.function.text;
+        }
         self.count(method.bytes());
         if let Some(old) = self.methods.insert(id, method) {
             self.discount(old.bytes());

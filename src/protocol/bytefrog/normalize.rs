@@ -142,6 +142,15 @@ pub(super) fn run_ended(out: &mut Output, end: RunEnd, now: Now) {
     event.log(Severity::Info, None);
 }
 
+/// Writes how many methods and classes have run in a run.
+pub(super) fn coverage(out: &mut Output, methods: u64, classes: u64, now: Now) {
+    let position = MessagePosition { offset: 0, length: 0, now };
+    let mut event = untimed(out, names::BYTEFROG_COVERAGE, position);
+    event.attribute(names::BYTEFROG_COVERAGE_METHODS, methods);
+    event.attribute(names::BYTEFROG_COVERAGE_CLASSES, classes);
+    event.log(Severity::Info, None);
+}
+
 /// A definition, for a listener that emits them.
 pub(super) enum Definition<'a> {
     Thread { thread: u16, time: u32, resolved: UnixNanos, name: &'a [u8] },
@@ -261,6 +270,21 @@ impl EventWriter {
         timed.hex(names::SPAN_ID, &span.to_string());
         let context = TraceContext { trace_id: trace, span_id: Some(span) };
         timed.end(call.time).log_in(context, Severity::Info, None);
+    }
+
+    /// Writes that a method runs for the first time.
+    pub(super) fn covered(
+        &mut self,
+        out: &mut Output,
+        event: &Event,
+        call: &Call,
+        time: UnixNanos,
+        dictionary: &mut Dictionary,
+    ) {
+        let header = header(names::BYTEFROG_METHOD_COVERED, event, time);
+        let mut timed = TimedEvent::new(self, out, header, dictionary);
+        timed.method(call.method, true);
+        timed.end(call.time).log(Severity::Info, None);
     }
 
     /// Writes a marker at `time`.

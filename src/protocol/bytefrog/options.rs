@@ -33,6 +33,10 @@ pub struct Options {
     pub inclusions: Vec<String>,
     /// The events made of method calls.
     pub calls: Calls,
+    /// The limits of a profile of calls.
+    pub profile: ProfileLimits,
+    /// Whether a log is written when a method runs for the first time in its run, and their number at the end. No.
+    pub coverage: bool,
     /// The order in which the events of a run are written.
     pub order: Order,
     /// How long events wait for a missing number before them. Then it is reported as a gap. 10 s. At least 1 ms.
@@ -92,6 +96,19 @@ pub enum Calls {
     Spans,
     /// Both.
     Both,
+    /// Samples of stacks, at intervals: the self time and the number of calls of each.
+    Profile,
+}
+
+/// The limits of a profile of calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProfileLimits {
+    /// The time that a profile covers. 10 s. 1 s to 1 h.
+    pub interval: Duration,
+    /// Different stacks of one run and interval. Further ones are added to their callers. 262,144. At least 1.
+    pub max_nodes: usize,
+    /// The calls of a stack. Deeper ones are added to their callers. 512. 1 to 65,536.
+    pub max_depth: u32,
 }
 
 /// The order in which the events of a run are written.
@@ -110,7 +127,8 @@ impl Options {
         let default = Options::default();
         let starts =
             [("immediately", Start::Immediately), ("suspended", Start::Suspended), ("on_command", Start::OnCommand)];
-        let calls = [("events", Calls::Events), ("spans", Calls::Spans), ("both", Calls::Both)];
+        let calls =
+            [("events", Calls::Events), ("spans", Calls::Spans), ("both", Calls::Both), ("profile", Calls::Profile)];
         let orders = [("received", Order::Received), ("sequence", Order::Sequence)];
         let heartbeats = Duration::from_millis(100)..=Duration::from_secs(5);
         let moment = Duration::from_millis(1);
@@ -122,6 +140,8 @@ impl Options {
             exclusions: section.list_of_text_or("exclusions", &default.exclusions),
             inclusions: section.list_of_text("inclusions"),
             calls: section.choice("calls", default.calls, &calls),
+            profile: ProfileLimits::read(section),
+            coverage: section.bool("coverage", default.coverage),
             order: section.choice("order", default.order, &orders),
             reorder_window: section.duration("reorder_window", default.reorder_window, moment..=LONGEST),
             unresolved_wait: section.duration("unresolved_wait", default.unresolved_wait, Duration::ZERO..=LONGEST),
@@ -184,7 +204,7 @@ impl Options {
         (WINDOW_PER_AGENT_EVENT * self.agent_buffer / MIN_EVENT_BYTES).max(self.max_waiting as u64)
     }
 
-    /// Whether events wait for the numbers before them, which spans require too.
+    /// Whether events wait for the numbers before them, which spans and profiles require too.
     pub fn is_ordered(&self) -> bool {
         self.order == Order::Sequence || self.calls != Calls::Events
     }
@@ -200,6 +220,8 @@ impl Default for Options {
             exclusions: vec![PLATFORM.to_owned()],
             inclusions: Vec::new(),
             calls: Calls::Events,
+            profile: ProfileLimits::default(),
+            coverage: false,
             order: Order::Received,
             reorder_window: Duration::from_secs(10),
             unresolved_wait: Duration::from_secs(10),
@@ -215,6 +237,24 @@ impl Default for Options {
             reserved_runs: 16,
             amplification: Amplification { ratio: 256, burst: 16 * MIB, rate: 4 * MIB },
         }
+    }
+}
+
+impl ProfileLimits {
+    fn read(section: &mut Section<'_>) -> Self {
+        let default = ProfileLimits::default();
+        let intervals = Duration::from_secs(1)..=Duration::from_secs(3600);
+        ProfileLimits {
+            interval: section.duration("profile_interval", default.interval, intervals),
+            max_nodes: section.count("max_nodes", default.max_nodes, 1..=16_777_216),
+            max_depth: section.count("max_depth", default.max_depth as usize, 1..=65_536) as u32,
+        }
+    }
+}
+
+impl Default for ProfileLimits {
+    fn default() -> Self {
+        ProfileLimits { interval: Duration::from_secs(10), max_nodes: 262_144, max_depth: 512 }
     }
 }
 

@@ -87,6 +87,18 @@ impl Event {
     }
 }
 
+impl Event {
+    /// The thread of an entry, if it has no name yet: what a profile needs before the call is counted.
+    pub(super) fn missing_thread(&self, dictionary: &Dictionary, names_threads: bool) -> Option<Id> {
+        match &self.body {
+            Body::Call(Call { what: What::Entry, thread, .. }) if names_threads => {
+                Some(Id::Thread(*thread)).filter(|id| !dictionary.knows(*id))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Events that wait for the mapping of an id (rule 20), by the first id that is missing.
 #[derive(Debug, Default)]
 pub(super) struct UnresolvedEvents {
@@ -208,6 +220,18 @@ impl ReorderBuffer {
             self.far.insert(event.number, event);
         }
         None
+    }
+
+    /// Whether this is the number of the next event to be written, and no other event is here: then it need not be stored, and
+    /// counts as written. `start` is the first number of the run: before any event was written, lower numbers may arrive.
+    #[inline]
+    pub(super) fn pass(&mut self, number: u64, start: u64) -> bool {
+        let is_next = self.near == 0 && self.far.is_empty() && number == self.next && start < number;
+        if is_next {
+            self.events.clear();
+            self.next = number + 1;
+        }
+        is_next
     }
 
     /// The next event to be written. Numbers below `awaited` that are not here are given up.

@@ -23,9 +23,11 @@ use super::calls::{OpenCall, OpenCalls};
 use super::clock::AgentClock;
 use super::command::{Command, Refusal};
 use super::configuration::Configuration;
+use super::coverage::Coverage;
 use super::dictionary::{Dictionary, Id};
 use super::normalize::{self, EventWriter, RunEnd};
 use super::options::{Calls, Options, Order};
+use super::profile::CallProfile;
 use super::queue::{Body, Event, Marker, ReorderBuffer, UnresolvedEvents};
 use super::sequence::{Gap, Seen, Sequence};
 use super::wire::{Call, Version, What};
@@ -69,6 +71,8 @@ pub(super) struct Run {
     waiting: UnresolvedEvents,
     reorder_buffer: Option<ReorderBuffer>,
     open_calls: Option<OpenCalls>,
+    profile: Option<CallProfile>,
+    coverage: Option<Coverage>,
     /// Events to be written next, unless another name is missing.
     ready: VecDeque<Event>,
     writer: EventWriter,
@@ -144,7 +148,11 @@ impl Run {
             awaiting_rename: VecDeque::new(),
             waiting: UnresolvedEvents::default(),
             reorder_buffer: options.is_ordered().then(ReorderBuffer::new),
-            open_calls: (options.calls != Calls::Events).then(|| OpenCalls::new(key, options.max_open_calls)),
+            open_calls: matches!(options.calls, Calls::Spans | Calls::Both)
+                .then(|| OpenCalls::new(key, options.max_open_calls)),
+            coverage: options.coverage.then(Coverage::default),
+            profile: (options.calls == Calls::Profile)
+                .then(|| CallProfile::new(options.profile, options.max_open_calls)),
             ready: VecDeque::new(),
             writer: EventWriter::new(version.names_threads()),
             written_bytes: 0,
@@ -310,7 +318,9 @@ impl Run {
         let reorder_buffer = self.reorder_buffer.as_ref().map_or(0, ReorderBuffer::memory_bytes);
         let events = queued + reorder_buffer + self.marker_bytes + self.waiting.abandoned_bytes();
         let calls = self.open_calls.as_ref().map_or(0, OpenCalls::memory_bytes);
-        let bytes = self.dictionary.memory_bytes() + events + calls + self.sequence.memory_bytes();
+        let profile = self.profile.as_ref().map_or(0, CallProfile::memory_bytes);
+        let coverage = self.coverage.as_ref().map_or(0, Coverage::memory_bytes);
+        let bytes = self.dictionary.memory_bytes() + events + calls + profile + coverage + self.sequence.memory_bytes();
         self.is_short_of_memory = !self.memory.resize(bytes as u64);
     }
 
@@ -327,7 +337,8 @@ impl Run {
             }
             None => self.awaiting_rename.front().map(|event| event.arrived + rename_wait),
         };
-        [head, self.waiting.deadline(), self.sequence.checkpoint()].into_iter().flatten().min()
+        let profile = self.profile.as_ref().and_then(CallProfile::due);
+        [head, self.waiting.deadline(), self.sequence.checkpoint(), profile].into_iter().flatten().min()
     }
 
     /// Takes an event of a thread.
@@ -382,6 +393,7 @@ impl Run {
             || self.awaiting_rename.len() > MAX_AWAITING_RENAME
             || self.sequence.has_jumped()
             || self.open_calls.as_ref().is_some_and(OpenCalls::has_unfinished)
+            || self.profile.as_ref().is_some_and(CallProfile::is_writing)
     }
 
     /// Writes all events that are ready or have waited long enough to the batch of this connection, unless another one
@@ -420,6 +432,9 @@ impl Run {
     fn step(&mut self, now: Now, out: &mut Output) -> bool {
         if let Some(open_call) = self.open_calls.as_mut().and_then(OpenCalls::take_unfinished) {
             self.write_span(&open_call, None, out);
+            return true;
+        }
+        if self.write_profile(false, now, out) {
             return true;
         }
         if let Some(event) = self.ready.pop_front() {
@@ -464,6 +479,18 @@ impl Run {
             calls.end_all();
             return calls.has_unfinished();
         }
+        is_closing && self.write_profile(true, now, out)
+    }
+
+    /// Writes the next event of a profile whose interval has ended, or is ended now. `false`: there is none.
+    fn write_profile(&mut self, is_last: bool, now: Now, out: &mut Output) -> bool {
+        let Some(profile) = &mut self.profile else { return false };
+        if profile.is_writing() || profile.end_interval(now.elapsed, is_last) {
+            self.set_origin(0, out);
+            if let Some(profile) = &mut self.profile {
+                return profile.write_next(now, &mut self.dictionary, out);
+            }
+        }
         false
     }
 
@@ -492,6 +519,10 @@ impl Run {
     }
 
     fn accept(&mut self, event: Event, now: Now, out: &mut Output) {
+        if self.profile.is_some() && self.is_next_of_profile(&event) {
+            self.clear_stacks(event.number);
+            return self.emit(&event, out);
+        }
         if let Some(reorder_buffer) = &mut self.reorder_buffer {
             let late = reorder_buffer.push(event, self.sequence.start());
             self.ready.extend(late.map(|event| Event { is_late: true, ..event }));
@@ -500,6 +531,15 @@ impl Run {
         } else {
             self.awaiting_rename.push_back(event);
         }
+    }
+
+    /// Whether an event can be counted in the profile without waiting: it is the next one, and its thread has a name.
+    #[inline]
+    fn is_next_of_profile(&mut self, event: &Event) -> bool {
+        let waits_for_others = self.is_in_order || !self.ready.is_empty() || !self.rename_wait().is_zero();
+        let can_pass = !waits_for_others && self.missing(event).is_none();
+        let start = self.sequence.start();
+        can_pass && self.reorder_buffer.as_mut().is_some_and(|buffer| buffer.pass(event.number, start))
     }
 
     /// Writes an event, unless it still has to wait for a name. In order, it has waited for names before its turn.
@@ -522,7 +562,11 @@ impl Run {
         if !is_over && event.arrived + rename_wait > now.elapsed {
             return false;
         }
-        if let Some(id) = event.missing(&self.dictionary, names_threads).filter(|id| !self.waiting.is_abandoned(*id)) {
+        let missing = match (&self.profile, &self.coverage) {
+            (Some(_), None) => event.missing_thread(&self.dictionary, names_threads),
+            _ => event.missing(&self.dictionary, names_threads),
+        };
+        if let Some(id) = missing.filter(|id| !self.waiting.is_abandoned(*id)) {
             if !is_over && event.arrived + self.options.unresolved_wait > now.elapsed {
                 return false;
             }
@@ -536,11 +580,29 @@ impl Run {
     }
 
     fn missing(&self, event: &Event) -> Option<Id> {
-        event.missing(&self.dictionary, self.version.names_threads()).filter(|id| !self.waiting.is_abandoned(*id))
+        let names_threads = self.version.names_threads();
+        let missing = match (&self.profile, &self.coverage) {
+            (Some(_), None) => event.missing_thread(&self.dictionary, names_threads),
+            _ => event.missing(&self.dictionary, names_threads),
+        };
+        missing.filter(|id| !self.waiting.is_abandoned(*id))
     }
 
-    /// Writes an event, or makes a span of it.
+    /// Writes an event, makes a span of it, or counts it in the profile.
     fn emit(&mut self, event: &Event, out: &mut Output) {
+        if let (Some(coverage), Body::Call(call)) = (&mut self.coverage, &event.body)
+            && call.what == What::Entry
+            && coverage.enter(call.method, &mut self.dictionary)
+        {
+            self.set_origin(event.source, out);
+            let time = self.clock.time(call.time, event.observed);
+            self.writer.covered(out, event, call, time, &mut self.dictionary);
+        }
+        if let (Some(profile), Body::Call(call)) = (&mut self.profile, &event.body) {
+            self.written_bytes += u64::from(event.length);
+            let has_memory = !self.is_short_of_memory;
+            return profile.add(call, has_memory, event.is_late, self.clock.elapsed, &mut self.dictionary);
+        }
         self.set_origin(event.source, out);
         self.written_bytes += u64::from(event.length);
         let time = self.clock.time(event.time(), event.observed);
@@ -587,10 +649,9 @@ impl Run {
 
     /// Events up to this number were written: a break among them ends every open call.
     fn clear_stacks(&mut self, number: u64) {
-        if self.breaks.reach(number)
-            && let Some(calls) = &mut self.open_calls
-        {
-            calls.end_all();
+        if self.breaks.reach(number) {
+            self.open_calls.iter_mut().for_each(OpenCalls::end_all);
+            self.profile.iter_mut().for_each(CallProfile::end_calls);
         }
     }
 
@@ -627,6 +688,9 @@ impl Run {
             let events = Some(self.writer.unresolved);
             let loss = Loss { reason: Reason::Unresolved, bytes: 0, events, detail, excerpt: &[] };
             out.loss(Header::observed_at(names::LOSS, now.unix, Position::default()), loss);
+        }
+        if let Some(coverage) = &self.coverage {
+            normalize::coverage(out, coverage.methods(), coverage.classes(), now);
         }
         let end = RunEnd {
             events: self.events,

@@ -13,7 +13,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::encode::Signal;
-use super::encode::wire::{Field, Fields, Value, push_bytes_field};
+use crate::codec::protobuf::{Field, Fields, Value, push_bytes_field};
 use crate::sink::forward::{Compression, Request};
 
 /// Bytes in front of the message.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 
-use super::encode::wire::{Fields, Value, bytes_of, varint_of};
 use crate::codec::base64;
+use crate::codec::protobuf::{Fields, Value, bytes_of, varint_of};
 use crate::sink::forward::Answer;
 use crate::sink::forward::client::{retry_after, shown};
 

@@ -135,6 +135,7 @@ pub fn check_run(done: &Finished, walks: &[Walk], sizes: &[u64], calls: Calls) -
                 }
                 Calls::Spans => assert_eq!(logs + spans + repeated, 1, "{what}"),
                 Calls::Events | Calls::Both => assert_eq!(logs + repeated, 1, "{what}"),
+                Calls::Profile => panic!("this is the law of single calls"),
             }
             assert!(
                 spans + repeated <= u64::from(calls != Calls::Events && (is_entry || is_exit) || repeated > 0),

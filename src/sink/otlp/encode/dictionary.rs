@@ -5,7 +5,7 @@ use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 
 use super::value::{key_of, push_body};
-use super::wire::{push_bytes_field, push_message, push_varint, push_varint_field};
+use crate::codec::protobuf::{push_bytes_field, push_message, push_varint, push_varint_field};
 use crate::event::{EventView, Name, Origin, ValueView, semconv};
 
 /// Field of a request.

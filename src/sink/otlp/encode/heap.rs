@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use super::dictionary::Dictionary;
 use super::profiles::{PROFILE_OVERHEAD, Profile, REQUEST_OVERHEAD, SAMPLE_OVERHEAD, Sample};
 use super::request::Groups;
-use super::wire::push_varint;
+use crate::codec::protobuf::push_varint;
 use crate::event::{AttributeView, EventView, KeyView, ValueView, semconv};
 
 /// The profiles of a dump: type and unit.

@@ -2,7 +2,7 @@
 
 use super::attributes::{AttributeWriter, OriginCache};
 use super::value::push_body;
-use super::wire::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
+use crate::codec::protobuf::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
 use crate::event::{EventView, KeyView, LossView, Severity, TraceContext, ValueView, semconv, write_hex};
 
 // Fields of LogRecord.

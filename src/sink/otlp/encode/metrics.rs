@@ -5,7 +5,7 @@ use hashbrown::{Equivalent, HashMap};
 
 use super::attributes::{AttributeWriter, OriginCache};
 use super::logs::is;
-use super::wire::{
+use crate::codec::protobuf::{
     len_tag, push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len,
 };
 use crate::event::{EventView, MetricData, MetricType, Number, Temporality, semconv};

@@ -13,7 +13,6 @@ mod request;
 mod resource;
 mod traces;
 mod value;
-pub(super) mod wire;
 
 use std::sync::Arc;
 

@@ -7,7 +7,9 @@ use hashbrown::HashMap;
 
 use super::dictionary::Dictionary;
 use super::request::{Groups, RECORDS};
-use super::wire::{push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len};
+use crate::codec::protobuf::{
+    push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len,
+};
 use crate::event::{EventView, Number, SampleClock, SampleView, TextView};
 
 // Fields of Profile.

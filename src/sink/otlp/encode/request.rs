@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 
 use super::metrics::Metrics;
 use super::resource::{encode_resource, encode_scope};
-use super::wire::{len_tag, push_bytes_field, push_varint, varint_len};
+use crate::codec::protobuf::{len_tag, push_bytes_field, push_varint, varint_len};
 use crate::event::{EventView, MetricData, Origin, Resource};
 
 /// Field of a request.

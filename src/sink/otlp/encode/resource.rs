@@ -1,7 +1,7 @@
 //! Resources and scopes: the agent that sent the events, and its protocol.
 
 use super::value::{push_resource_attribute, push_text_attribute};
-use super::wire::push_bytes_field;
+use crate::codec::protobuf::push_bytes_field;
 use crate::event::{Origin, Resource, ResourceValue, semconv};
 
 // Fields of Resource and InstrumentationScope.

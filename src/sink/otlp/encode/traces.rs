@@ -3,7 +3,7 @@
 use super::attributes::{AttributeWriter, OriginCache};
 use super::logs::is;
 use super::value::{push_attribute, push_text_list_attribute};
-use super::wire::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
+use crate::codec::protobuf::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
 use crate::event::{EventView, SpanData, Status, ValueView, semconv};
 
 // Fields of Span.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::wire::{
+use crate::codec::protobuf::{
     len_tag, push_bytes_field, push_fixed64_field, push_message, push_varint, push_varint_field, varint_len,
 };
 use crate::event::{Members, ResourceValue, ValueView};

@@ -4,30 +4,30 @@
 //! is one byte.
 
 /// The tag of a field whose value is a varint.
-pub(super) const fn varint_tag(field: u8) -> u8 {
+pub(crate) const fn varint_tag(field: u8) -> u8 {
     field << 3
 }
 
 /// The tag of a field whose value has 8 bytes.
-pub(super) const fn fixed64_tag(field: u8) -> u8 {
+pub(crate) const fn fixed64_tag(field: u8) -> u8 {
     field << 3 | 1
 }
 
 /// The tag of a field whose value begins with its length: text, bytes, messages and packed lists.
-pub(super) const fn len_tag(field: u8) -> u8 {
+pub(crate) const fn len_tag(field: u8) -> u8 {
     field << 3 | 2
 }
 
 /// Length of a varint in bytes.
 #[inline]
-pub(super) const fn varint_len(value: u64) -> usize {
+pub(crate) const fn varint_len(value: u64) -> usize {
     let bits = 64 - (value | 1).leading_zeros() as usize;
     bits.div_ceil(7)
 }
 
 /// Appends a varint.
 #[inline]
-pub(super) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -37,14 +37,14 @@ pub(super) fn push_varint(out: &mut Vec<u8>, mut value: u64) {
 
 /// Appends a field whose value is a varint.
 #[inline]
-pub(super) fn push_varint_field(out: &mut Vec<u8>, field: u8, value: u64) {
+pub(crate) fn push_varint_field(out: &mut Vec<u8>, field: u8, value: u64) {
     out.push(varint_tag(field));
     push_varint(out, value);
 }
 
 /// Appends a field of 8 bytes.
 #[inline]
-pub(super) fn push_fixed64_field(out: &mut Vec<u8>, field: u8, value: u64) {
+pub(crate) fn push_fixed64_field(out: &mut Vec<u8>, field: u8, value: u64) {
     let mut bytes = [fixed64_tag(field); 9];
     bytes[1..].copy_from_slice(&value.to_le_bytes());
     out.extend_from_slice(&bytes);
@@ -61,7 +61,7 @@ pub(crate) fn push_bytes_field(out: &mut Vec<u8>, field: u8, value: &[u8]) {
 /// Appends a message that `write` appends, with its tag and length. The length is expected to take `expected` bytes; if it does
 /// not, the message is moved.
 #[inline]
-pub(super) fn push_message(out: &mut Vec<u8>, field: u8, expected: usize, write: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn push_message(out: &mut Vec<u8>, field: u8, expected: usize, write: impl FnOnce(&mut Vec<u8>)) {
     const ZEROS: [u8; 10] = [0; 10];
     out.push(len_tag(field));
     let start = out.len();

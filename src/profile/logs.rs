@@ -1,0 +1,138 @@
+//! Self times of calls that were written as entries and exits, paired in the order of their numbers.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use foldhash::quality::RandomState;
+use hashbrown::HashMap;
+
+use super::calls::OpenCalls;
+use super::stacks::Stacks;
+use super::{Call, Frame, Site, Step};
+
+/// Entries and exits that wait for others with lower numbers, for each process.
+const WINDOW: usize = 1 << 17;
+/// Open calls of a process.
+const MAX_OPEN_CALLS: usize = 1 << 20;
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// Entries and exits of all processes.
+#[derive(Debug, Default)]
+pub struct CallLogs {
+    /// By the node of the process.
+    processes: HashMap<u32, Process, RandomState>,
+    added: u64,
+}
+
+#[derive(Debug)]
+struct Process {
+    waiting: BinaryHeap<Reverse<Ordered>>,
+    /// The last number, unwrapped.
+    last: u64,
+    open: OpenCalls,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Ordered {
+    number: u64,
+    step: Step,
+    time: u32,
+    frame: u32,
+    thread_id: u64,
+    /// The node of the thread's name.
+    thread: u32,
+}
+
+impl CallLogs {
+    /// Adds an entry or exit, for `stacks`.
+    pub fn add(&mut self, call: &Call<'_>, stacks: &mut Stacks) {
+        let thread = stacks.thread(&call.agent, call.thread.as_deref());
+        let process = stacks.tree().nodes()[thread as usize].caller;
+        let frame = stacks.frame(&Frame { function: Some(call.function.clone()), site: Site::default() });
+        let process = self.processes.entry(process).or_insert_with(|| Process {
+            waiting: BinaryHeap::new(),
+            // Numbers of 32 bits may be lower than the first one.
+            last: 1 << 32 | u64::from(call.sequence),
+            open: OpenCalls::new(MAX_OPEN_CALLS),
+        });
+        let ahead = call.sequence.wrapping_sub(process.last as u32).cast_signed();
+        let number = process.last.saturating_add_signed(ahead.into());
+        if call.step != Step::Break {
+            process.last = process.last.max(number);
+            self.added += 1;
+        }
+        let Call { step, time, thread_id, .. } = *call;
+        process.waiting.push(Reverse(Ordered { number, step, time, frame, thread_id, thread }));
+        if process.waiting.len() > WINDOW {
+            process.take_first(stacks);
+        }
+    }
+
+    /// Sums up all that are held.
+    pub fn finish(&mut self, stacks: &mut Stacks) {
+        for process in self.processes.values_mut() {
+            while process.take_first(stacks) {}
+        }
+        self.processes.clear();
+    }
+
+    /// How many entries and exits were added.
+    pub fn added(&self) -> u64 {
+        self.added
+    }
+}
+
+impl Process {
+    fn take_first(&mut self, stacks: &mut Stacks) -> bool {
+        let Some(Reverse(Ordered { step, time, frame, thread_id, thread, .. })) = self.waiting.pop() else {
+            return false;
+        };
+        if step == Step::Break {
+            self.open.end_all();
+        } else if step == Step::Entry {
+            self.open.enter(thread_id, frame, time, |caller| {
+                let caller = match caller {
+                    Some(caller) if stacks.thread_of(caller) != thread => stacks.moved(caller, thread),
+                    caller => caller.unwrap_or(thread),
+                };
+                let node = stacks.callee(caller, frame);
+                stacks.count(node, 1, 1);
+                node
+            });
+        } else if let Some(ended) = self.open.exit(thread_id, frame, time) {
+            stacks.count(ended.node, 0, ended.self_millis.saturating_mul(NANOS_PER_MILLI));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_and_exits_are_paired_in_the_order_of_their_numbers() {
+        let (mut stacks, mut logs) = (Stacks::default(), CallLogs::default());
+        let mut add = |sequence: u32, function: &'static str, step, time| {
+            let call = Call { function: function.into(), step, time, sequence, ..Call::default() };
+            logs.add(&call, &mut stacks);
+        };
+        add(u32::MAX, "b", Step::Entry, 10);
+        add(u32::MAX - 1, "a", Step::Entry, 0);
+        add(2, "a", Step::Exit, 100);
+        add(0, "b", Step::Exit, 40);
+        add(1, "c", Step::Entry, 50);
+        assert_eq!(logs.added(), 5);
+        logs.finish(&mut stacks);
+        let folded = |column| {
+            let mut out = Vec::new();
+            stacks
+                .merged(|_| true, false, false)
+                .write_folded(column, 1_000_000 - 999_999 * column as u64, None, &mut out)
+                .unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(folded(0), "a 70\na;b 30\n");
+        assert_eq!(folded(1), "a 1\na;b 1\na;c 1\n");
+    }
+}

@@ -1,0 +1,229 @@
+//! `decode --as`: profiles of calls and spans, in every form, against other readers of the formats.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::live::binary::{Ended, run, tributary};
+
+fn data(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
+}
+
+/// The files of a recorded Bytefrog run: its control connection, then its data connections.
+fn run_files(name: &str) -> Vec<String> {
+    let folder = data("bytefrog").join(name);
+    let mut files: Vec<String> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|file| file.unwrap().path().display().to_string())
+        .filter(|file| file.ends_with(".agent.bin"))
+        .collect();
+    // `control` is before `data`.
+    files.sort();
+    files
+}
+
+/// Recorded Bytefrog runs whose control connection begins with a hello.
+fn runs() -> Vec<String> {
+    let entries = fs::read_dir(data("bytefrog")).unwrap().map(|entry| entry.unwrap());
+    let folders = entries.filter(|entry| entry.path().is_dir());
+    let names = folders.map(|entry| entry.file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| !name.starts_with("bad-") && run_files(name).len() > 1).collect();
+    names.sort();
+    names
+}
+
+fn decode(protocol: &str, arguments: &[&str], files: &[String]) -> Ended {
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    run(&[&["decode", protocol], arguments, &files].concat())
+}
+
+/// The sum of folded stacks.
+fn sum(folded: &str) -> u64 {
+    folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+}
+
+/// Numbers that are not in one sequence: entries that arrive after their gap was reported are part of no span.
+const OUT_OF_SEQUENCE: [&str; 1] = ["edge-v1-sequence-wrap"];
+
+#[test]
+fn spans_entries_and_the_profile_of_a_recorded_run_have_the_same_stacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let events = folder.path().join("events.ndjson");
+    let mut compared = 0;
+    for name in runs().iter().filter(|name| !OUT_OF_SEQUENCE.contains(&name.as_str())) {
+        let files = run_files(name);
+        fs::write(&events, decode("bytefrog", &[], &files).stdout).unwrap();
+        let events = [events.display().to_string()];
+        for quantity in ["calls", "wall"] {
+            let arguments = ["--as", "folded", "--sample", quantity];
+            let spans = decode("bytefrog", &arguments, &files);
+            let profile = decode("bytefrog", &[&["-o", "calls=profile"], &arguments[..]].concat(), &files);
+            assert_eq!(profile.stdout, spans.stdout, "{name}, {quantity}");
+            // Numbers that are half of all numbers apart have no order without the bytes.
+            if !name.contains("synthetic") {
+                let entries = decode("bytefrog", &arguments, &events);
+                assert_eq!(entries.stdout, spans.stdout, "{name}, {quantity}: {}", entries.stderr);
+            }
+            compared += u64::from(sum(&spans.stdout) > 0);
+        }
+    }
+    assert!(compared >= 20, "{compared}");
+}
+
+#[test]
+fn coverage_of_a_recorded_run_is_the_same_in_every_form_and_from_events() {
+    let files = run_files("v1-orig-mix");
+    let text = decode("bytefrog", &["--as", "coverage"], &files);
+    assert_eq!(text.code, Some(0), "{}", text.stderr);
+    assert!(text.stdout.lines().any(|line| line.ends_with("       160  demo.Tracee$Worker.work")), "{}", text.stdout);
+    let json = decode("bytefrog", &["--as", "coverage-json"], &files).stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let run = json["methods"]["run"].as_u64().unwrap();
+    assert!(run > 10 && json["methods"]["known"].as_u64().unwrap() >= run, "{json}");
+    // The agent of version 1 sends no lines; of version 3 it does.
+    let lcov = decode("bytefrog", &["--as", "lcov"], &files).stdout;
+    assert!(lcov.contains("SF:demo/Tracee.java\n") && lcov.contains("FNDA:160,Tracee$Worker.work\n"), "{lcov}");
+    let lines = decode("bytefrog", &["--as", "lcov"], &run_files("v3-release-smap")).stdout;
+    assert!(lines.contains("SF:demo/JspLike.java\n") && lines.lines().any(|line| line.starts_with("DA:")), "{lines}");
+    // The daemon's own events.
+    let covered = decode("bytefrog", &["-o", "calls=profile", "-o", "coverage=true"], &files).stdout;
+    let events: Vec<Value> = covered.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |name: &str| events.iter().filter(|event| event["name"] == name).collect::<Vec<_>>();
+    assert_eq!(of("bytefrog.method.covered").len() as u64, run);
+    assert_eq!(of("bytefrog.coverage")[0]["attributes"]["bytefrog.coverage.methods"], json["methods"]["run"]);
+    assert_eq!(of("bytefrog.coverage")[0]["attributes"]["bytefrog.coverage.classes"], json["classes"]["run"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("java.info");
+    fs::write(&path, &lcov).unwrap();
+    if Command::new("genhtml").arg("--version").stdout(Stdio::null()).status().is_err() {
+        println!("skipped: reading by genhtml, because lcov is not installed");
+        return;
+    }
+    let mut genhtml = Command::new("genhtml");
+    genhtml.args(["--ignore-errors", "source", "--output-directory"]).arg(folder.path().join("html")).arg(&path);
+    let output = genhtml.output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && shown.contains("functions..:"),
+        "{shown}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn spans_of_other_protocols_have_profiles_too() {
+    let zico = [data("zico/doc-be/bodies/0004-trc.bin").display().to_string()];
+    let ended = decode("zico", &["--as", "folded"], &zico);
+    assert_eq!((ended.code, &*ended.stdout), (Some(0), "method#1 3277\nmethod#1;method#2 3277\n"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("3 spans, 6.553 ms of self time; values are microseconds\n"), "{}", ended.stderr);
+    let datadog = [data("datadog/many-spans/wire.bin").display().to_string()];
+    let ended = decode("datadog", &["--as", "top"], &datadog);
+    assert!(ended.stdout.lines().nth(1).unwrap().ends_with("  web.request GET /"), "{}", ended.stdout);
+    let rows: Vec<&str> = ended.stdout.lines().nth(1).unwrap().split_whitespace().collect();
+    assert!(rows.contains(&"135.150") && rows.contains(&"200"), "{rows:?}");
+    let ended = run(&["decode", "endless", "--as", "top"]);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("endless has no profiles"), "{}", ended.stderr);
+}
+
+/// Event files of two processes, each with one span and calls of its own.
+fn two_processes() -> String {
+    let span = |service: &str, pid: u64, duration: u64| {
+        json!({
+            "time": "2026-11-20T12:15:00.500000000Z", "kind": "span", "name": "serve",
+            "span": {"trace_id": format!("{pid:032x}"), "span_id": "00000000000000a1", "duration_ns": duration},
+            "attributes": {}, "resource": {"service.name": service, "process.pid": pid, "host.name": "web-1"},
+            "origin": {"protocol": "datadog", "peer": "10.0.0.1:4000", "connection": 1},
+        })
+    };
+    format!("{}\n{}\n", span("shop", 7, 3_000_000), span("billing", 8, 5_000_000))
+}
+
+#[test]
+fn processes_are_told_apart_and_one_can_be_chosen() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = [folder.path().join("events.ndjson").display().to_string()];
+    fs::write(&file[0], two_processes()).unwrap();
+    let ended = decode("datadog", &["--as", "folded"], &file);
+    assert_eq!(ended.stdout, "billing (pid 8, web-1);serve 5000\nshop (pid 7, web-1);serve 3000\n");
+    for line in ["  shop (pid 7, web-1): 1 span\n", "  --agent NAME shows one of these processes\n"] {
+        assert!(ended.stderr.contains(line), "{}", ended.stderr);
+    }
+    let one = decode("datadog", &["--as", "folded", "--agent", "shop"], &file);
+    assert_eq!((&*one.stdout, one.code), ("serve 3000\n", Some(0)));
+    let none = decode("datadog", &["--as", "folded", "--agent", "nothing"], &file);
+    assert_eq!(none.code, Some(1));
+    assert!(none.stderr.contains("there is shop (pid 7, web-1)\n"), "{}", none.stderr);
+    let svg = decode("datadog", &["--as", "flamegraph", "--agent", "shop"], &file).stdout;
+    let title = "shop (pid 7, web-1): 1 span, 3.000 ms, wall-clock time, 2026-11-20 12:15:00 UTC, 0.003 s";
+    assert!(svg.contains(title), "no title {title:?}");
+    assert!(svg.contains("truncate_text_right = true"), "names lose their beginnings");
+    let unused = decode("datadog", &["--agent", "shop"], &file);
+    assert!(unused.code == Some(2) && unused.stderr.contains("--agent needs --as"), "{}", unused.stderr);
+}
+
+/// Writes a profile of a recorded run into a file.
+fn profile_file(folder: &Path, form: &str) -> PathBuf {
+    let files = run_files("v1-orig-mix");
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    let output = tributary(&[&["decode", "bytefrog", "--as", form], &files[..]].concat()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let path = folder.join(form);
+    fs::write(&path, output.stdout).unwrap();
+    path
+}
+
+#[test]
+fn pprof_of_go_reads_the_same_sums() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = profile_file(folder.path(), "pprof");
+    if Command::new("go").arg("version").stdout(Stdio::null()).status().is_err() {
+        println!("skipped: reading by `go tool pprof`, because Go is not installed");
+        return;
+    }
+    for (index, total) in [("wall", "Total samples = 28ms"), ("calls", "Total samples = 572")] {
+        let index = format!("-sample_index={index}");
+        let output = Command::new("go").args(["tool", "pprof", "-top", &index]).arg(&path).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(total) && text.contains("demo.Tracee.main"), "{text}");
+        assert!(text.contains("bytefrog (run 0): 572 spans, 28.000 ms"), "{text}");
+    }
+    let output = Command::new("go").args(["tool", "pprof", "-tags"]).arg(&path).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("tracee-1") && text.contains("process: Total"), "{text}");
+}
+
+/// Checks the rules of the schema and those that the reader adds: frames exist, times ascend, every call that opens is closed.
+#[test]
+fn speedscope_files_are_evented_profiles_of_each_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = profile_file(folder.path(), "speedscope");
+    let document: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    assert_eq!(document["$schema"], "https://www.speedscope.app/file-format-schema.json");
+    let frames = document["shared"]["frames"].as_array().unwrap();
+    assert!(frames.iter().all(|frame| frame["name"].is_string()));
+    let mut total = 0;
+    for profile in document["profiles"].as_array().unwrap() {
+        assert_eq!((&profile["type"], &profile["unit"]), (&json!("evented"), &json!("nanoseconds")));
+        let (mut open, mut last) = (Vec::new(), 0);
+        for event in profile["events"].as_array().unwrap() {
+            let (frame, at) = (event["frame"].as_u64().unwrap(), event["at"].as_u64().unwrap());
+            assert!((frame as usize) < frames.len() && at >= last);
+            last = at;
+            match event["type"].as_str().unwrap() {
+                "O" => open.push(frame),
+                _ => assert_eq!(open.pop(), Some(frame)),
+            }
+        }
+        assert!(open.is_empty());
+        assert_eq!(profile["endValue"].as_u64(), Some(last));
+        total += last;
+    }
+    assert_eq!(total, 28_000_000);
+    let names: Vec<&str> =
+        document["profiles"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"main") && names.contains(&"tracee-1"), "{names:?}");
+}
