@@ -80,6 +80,7 @@ fn the_events_of_each_protocol_are_the_same_in_requests() {
                 kinds[event.kind().index()] += 1;
             }
             encoder.end_requests();
+            encoder.end_heap();
             let mut decoded = Decoded::default();
             let mut events = 0;
             for request in encoder.take_requests() {

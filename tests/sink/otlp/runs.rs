@@ -58,7 +58,7 @@ impl Receivers {
             "protocol = \"http/protobuf\"\ncompression = \"none\"\nmax_request_bytes = \"512KiB\"\nmax_in_flight = 2",
         );
         self.python.iter().for_each(|python| {
-            add("python", &python.lock().unwrap().address(), "max_request_bytes = \"200KiB\"\nmax_in_flight = 2")
+            add("python", &python.lock().unwrap().address(), "max_request_bytes = \"512KiB\"\nmax_in_flight = 2")
         });
         Sinks { toml, file }
     }
@@ -95,7 +95,6 @@ fn compare(name: &str, decoded: Decoded, (records_of_lines, samples): &Expected)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn datadog() {
     let receivers = Receivers::start().await;
-    let mut lines = 0;
     let sinks = receivers.sinks();
     let daemon = Daemon::with(&sinks.toml).await;
     for entry in std::fs::read_dir(data("datadog")).unwrap() {
@@ -107,8 +106,8 @@ async fn datadog() {
     }
     daemon.until_all_closed().await;
     daemon.stop().await;
-    lines += receivers.check("datadog", &sinks).await;
-    assert!(lines > 1_000, "{lines}");
+    let lines = receivers.check("datadog", &sinks).await;
+    assert!(lines > 300, "{lines}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -61,14 +61,12 @@ async fn expect_accepted(receiver: &Receiver, options: Options) {
     assert_eq!(receiver.names(), names(5, 4));
 }
 
-/// No request reaches the receiver. The sink retries until it is stopped, and the log says why: a word of it is `reason`.
-async fn expect_no_connection(receiver: &Receiver, options: Options, reason: &str) {
+/// No request reaches the receiver. The sink retries until it is stopped.
+async fn expect_no_connection(receiver: &Receiver, options: Options) {
     let sending = Sending::start(options);
     let sender = sending.sender.clone();
     let delivering = tokio::spawn(async move { sender.deliver(logs(&names(5, 4))).await });
     until("the sink retries", || sending.counters.totals().is_retrying.then_some(())).await;
-    let fault = until("a reason", || sending.counters.remote().and_then(|remote| remote.state().fault)).await;
-    assert!(fault.contains(reason), "{fault}");
     let totals = sending.abort().await;
     assert_eq!((totals.written, totals.failed), (0, 5));
     assert_eq!(within("it has an outcome", delivering).await.unwrap(), DeliveryOutcome::Failed);
@@ -82,8 +80,8 @@ async fn the_certificate_of_the_receiver_must_be_of_a_known_authority_and_for_it
         let receiver = receiver(&world, protocol, false).await;
         let wrong_name = ClientTls { server_name: None, ..options(&receiver, &world).tls };
         let wrong_name = Options { tls: wrong_name, ..options(&receiver, &world) };
-        expect_no_connection(&receiver, wrong_name, "not valid for name").await;
-        expect_no_connection(&receiver, options(&receiver, &other), "certificate").await;
+        expect_no_connection(&receiver, wrong_name).await;
+        expect_no_connection(&receiver, options(&receiver, &other)).await;
         expect_accepted(&receiver, options(&receiver, &world)).await;
     }
 }
@@ -97,8 +95,8 @@ async fn a_receiver_that_requires_a_certificate_gets_it_or_nothing() {
             let options = options(&receiver, &world);
             Options { tls: ClientTls { identity, ..options.tls.clone() }, ..options }
         };
-        expect_no_connection(&receiver, with(None), "").await;
-        expect_no_connection(&receiver, with(identity(&other)), "").await;
+        expect_no_connection(&receiver, with(None)).await;
+        expect_no_connection(&receiver, with(identity(&other))).await;
         expect_accepted(&receiver, with(identity(&world))).await;
     }
 }

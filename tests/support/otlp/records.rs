@@ -43,7 +43,8 @@ pub(crate) fn sorted(requests: Requests) -> Requests {
     )
 }
 
-/// The same as JSON lines show it: bytes are base64 under a key with that ending, and doubles that are not finite are texts.
+/// The same in a form that JSON lines have, too: bytes are base64, also under a key without that ending, and doubles that are
+/// not finite are texts.
 pub(crate) fn as_lines_show(requests: Requests) -> Requests {
     sorted(each_list(requests, &|attributes| show_members(attributes), &show_value))
 }
@@ -104,12 +105,15 @@ fn fix_value(value: &mut AnyValue) {
 }
 
 fn show_members(members: &mut [KeyValue]) {
+    members.iter_mut().filter_map(|member| member.value.as_mut()).for_each(show_value);
+    // Lines have bytes below keys with this ending, or inside of values whose type is known.
+    let keys: HashSet<String> = members.iter().map(|member| member.key.clone()).collect();
     for member in members {
-        let Some(value) = &mut member.value else { continue };
-        if matches!(value.value, Some(Any::BytesValue(_))) && !member.key.ends_with("_base64") {
-            member.key.push_str("_base64");
+        let is_text = matches!(member.value, Some(AnyValue { value: Some(Any::StringValue(_)) }));
+        match member.key.strip_suffix("_base64") {
+            Some(short) if is_text && !short.is_empty() && !keys.contains(short) => member.key = short.to_owned(),
+            _ => {}
         }
-        show_value(value);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Samples: `Profile` of `opentelemetry/proto/profiles/v1development/profiles.proto`.
 //!
-//! Samples of one connection, type and period of 10 seconds are a profile.
+//! Samples of one connection, type, clock and period of 10 seconds are a profile.
 
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
@@ -46,8 +46,8 @@ struct ProfileKey {
     scope: usize,
     /// The address of the origin, which the groups keep.
     origin: usize,
-    sample_type: &'static str,
-    unit: &'static str,
+    /// A process can change its clock between two samples.
+    types: Types,
     /// The time in units of [`LONGEST_PROFILE`].
     time: u64,
 }
@@ -108,8 +108,7 @@ impl Profiles {
         let key = ProfileKey {
             scope,
             origin: std::ptr::from_ref(&**event.origin()).addr(),
-            sample_type: sample.data.sample_type,
-            unit: sample.data.unit,
+            types: types(sample),
             time: time / LONGEST_PROFILE,
         };
         let known = self.known.get(&key).copied();
@@ -228,9 +227,11 @@ impl Profile {
 }
 
 type TypeAndUnit = (&'static str, &'static str);
+/// Of the values and of the period, and its length.
+type Types = (TypeAndUnit, TypeAndUnit, u64);
 
 /// The type of the values, and the type and length of the period, which is never 0.
-fn types(sample: SampleView<'_>) -> (TypeAndUnit, TypeAndUnit, u64) {
+fn types(sample: SampleView<'_>) -> Types {
     let data = sample.data;
     let of_sample = (data.sample_type, data.unit);
     let value = if data.sample_type == "cpu" { ("samples", "count") } else { of_sample };
