@@ -271,6 +271,8 @@ fn remotes(
     counters(encoder, "tributary_retries", help, all(|state| state.retries))?;
     let help = "Requests that a destination has refused for good";
     counters(encoder, "tributary_refused_requests", help, all(|state| state.refused))?;
+    let help = "Requests with the profiles of heap dumps that a destination has not taken";
+    counters(encoder, "tributary_refused_heap_profiles", help, all(|state| state.refused_heap_profiles))?;
     let help = "Time of one attempt to send a request";
     let mut family = encoder.encode_descriptor("tributary_request_seconds", help, None, MetricType::Histogram)?;
     for (name, _, times) in remotes {

@@ -1,11 +1,12 @@
-//! Files with secrets that the configuration names: TLS keys, tokens, registration keys, keys of hashes.
+//! Files with secrets that the configuration names: TLS keys, tokens, registration keys, keys of hashes, headers.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use tracing::warn;
 
-use super::{Config, ProtocolOptions};
+use super::{Config, ProtocolOptions, SinkConfig, SinkKind};
+use crate::options::Secret;
 
 /// The permission bits of users that are neither the owner nor in the group.
 const OTHERS: u32 = 0o007;
@@ -64,9 +65,25 @@ impl Config {
                 secrets.push((format!("listeners.{name}.keys_file"), path));
             }
         }
-        for sink in &self.sinks {
-            if let Some(hash) = &sink.select.hash {
-                secrets.push((format!("sinks.{}.hash.key_file", sink.name), &hash.key_file));
+        for SinkConfig { name, kind, select, .. } in &self.sinks {
+            if let Some(hash) = &select.hash {
+                secrets.push((format!("sinks.{name}.hash.key_file"), &hash.key_file));
+            }
+            match kind {
+                SinkKind::Http(options) => {
+                    let keys = options.tls.identity.iter().map(|(_, key)| (format!("sinks.{name}.key"), &**key));
+                    let headers = options.secret_files().map(|path| (format!("sinks.{name}.header_files"), path));
+                    secrets.extend(keys.chain(headers));
+                }
+                SinkKind::Otlp(options) => {
+                    let keys = options.tls.identity.iter().map(|(_, key)| (format!("sinks.{name}.tls.key"), &**key));
+                    let headers = options.headers.iter().filter_map(|(header, value)| match value {
+                        Secret::File(path) => Some((format!("sinks.{name}.headers.{header}"), &**path)),
+                        Secret::Text(_) | Secret::Env(_) => None,
+                    });
+                    secrets.extend(keys.chain(headers));
+                }
+                SinkKind::Stdout(_) | SinkKind::File(_) | SinkKind::Tcp(_) | SinkKind::Discard => {}
             }
         }
         secrets

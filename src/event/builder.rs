@@ -7,7 +7,8 @@ use super::batch::{
     Attribute, Batch, Data, Event, Frame, Header, Key, Link, LossData, MetricData, NO_CONTEXT, Named, Run, SampleData,
 };
 use super::batch::{Span32, SpanData, Text, TraceContext, Value, index32, is_plain};
-use super::{Kind, Loss, Origin, Resource, Severity, semconv};
+use super::semconv::{self, Name};
+use super::{Kind, Loss, Origin, Resource, Severity};
 
 /// A batch is full at this many events …
 const FULL_EVENTS: usize = 1024;
@@ -452,6 +453,7 @@ impl EventBuilder<'_> {
         if span.parent == Some(span.span_id) {
             // Readers that follow parents would never reach a root.
             span.parent = None;
+            self.remove(semconv::PARENT_SELF);
             self.attribute(semconv::PARENT_SELF, true);
         }
         let Batch { spans, links: known, .. } = &mut self.batch.batch;
@@ -461,6 +463,30 @@ impl EventBuilder<'_> {
         known.extend(links.into_iter().map(|link| (place, link)));
         self.batch.expanded += (known.len() - before) * LINK_BYTES;
         self.end(Data::Span(place));
+    }
+
+    /// Removes an attribute that a peer may have sent. Keys must not repeat.
+    #[cold]
+    fn remove(&mut self, name: Name) {
+        let Batch { attributes, runs, members, text, .. } = &mut self.batch.batch;
+        let is_it = |key: &Key| match key.named() {
+            Named::Name(key) => key == name,
+            Named::Text(key) => text[key.range()] == *name.as_str(),
+        };
+        let all = attributes.split_off(self.first_attribute);
+        for attribute in all {
+            match attribute {
+                Attribute::One(key, _) if is_it(&key) => {}
+                Attribute::Run(run)
+                    if members[runs[run as usize].members.range()].iter().any(|(key, _)| is_it(key)) =>
+                {
+                    let run = &members[runs[run as usize].members.range()];
+                    let rest = run.iter().filter(|(key, _)| !is_it(key));
+                    attributes.extend(rest.map(|(key, value)| Attribute::One(*key, *value)));
+                }
+                kept => attributes.push(kept),
+            }
+        }
     }
 
     /// Ends a metric.

@@ -121,6 +121,11 @@ impl DeliveryHandle {
         self.outcome_sender.as_ref().map_or(AckLevel::Written, |sender| sender.level())
     }
 
+    /// Whether a peer waits for the outcome.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.outcome_sender.is_some()
+    }
+
     /// The sink has taken the events, and counts itself what becomes of them: [`Sink::progress`](crate::sink::Sink::progress).
     pub(super) fn counted_by_sink(&mut self) {
         self.is_counted_by_sink = true;

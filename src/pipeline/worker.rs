@@ -8,6 +8,7 @@
 //! blocked: it takes the batches of that thread back and continues without it.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use tokio::runtime;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -408,6 +409,12 @@ impl Worker {
                     self.settle(sink).await?;
                     continue;
                 }
+                () = until_due(sink.flush_due()) => {
+                    let flushed = sink.flush().await;
+                    retry(sink, flushed, context).await?;
+                    self.settle(sink).await?;
+                    continue;
+                }
                 queued_batch = self.next_batch() => queued_batch,
             };
             // Everything that is queued goes into one flush.
@@ -421,6 +428,7 @@ impl Worker {
             }
             if is_last {
                 self.write_pending_losses(sink, 0).await?;
+                sink.finish();
             }
             let flushed = sink.flush().await;
             retry(sink, flushed, context).await?;
@@ -452,10 +460,11 @@ impl Worker {
         if self.progress.is_counted_by_sink {
             handle.counted_by_sink();
         }
-        let level = handle.level();
+        let (level, is_awaited) = (handle.level(), handle.is_awaited());
         let number = self.in_flight.add(handle);
         self.write_pending_losses(sink, number).await?;
         let selection = contents.selection(self.context.kinds).numbered(number).at_level(level);
+        let selection = if is_awaited { selection } else { selection.not_awaited() };
         let written = self.write_selection(sink, selection).await;
         // The sink has taken the whole batch, even if it retries.
         drop(contents);
@@ -478,7 +487,7 @@ impl Worker {
         for report in context.counters.take_pending_losses() {
             let Some(batch) = report.batch(UnixNanos(context.observed.load(Relaxed))) else { continue };
             let chosen = context.rules.as_ref().and_then(|rules| rules.choose(&batch, context.kinds).chosen);
-            let losses = Selection::new(&batch, context.kinds).chosen(chosen.as_ref()).uncounted();
+            let losses = Selection::new(&batch, context.kinds).chosen(chosen.as_ref()).uncounted().not_awaited();
             let number = self.in_flight.add_report(report, losses.count(), precedes);
             let written = self.write_selection(sink, losses.numbered(number)).await;
             retry(sink, written, context).await?;
@@ -543,6 +552,14 @@ impl Worker {
 struct Rest {
     is_held: bool,
     is_unsynced: bool,
+}
+
+/// Waits until then; for ever if there is no such time.
+async fn until_due(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => pending().await,
+    }
 }
 
 /// Lets the sink do its periodic work. If that cannot be done now, the next tick tries again; meanwhile the sink writes.

@@ -1,5 +1,6 @@
 //! `where`, `unless`, `sample`, `remove` and `hash` of a sink, as they stand in the configuration.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -91,7 +92,7 @@ fn read_condition(section: &mut Section<'_>, listeners: &[&str]) -> Condition {
         name: section.optional_parsed("name", Glob::parse).map(NameGlob::new),
         protocol: section.optional_choice("protocol", &protocols),
         listener: section.optional_choice("listener", &listeners).map(str::to_owned),
-        severity: section.optional_choice("severity", &SEVERITIES),
+        severity: section.optional_parsed("severity", Level::parse).map(|Level(severity)| severity),
         status: section.optional_choice("status", &STATUSES),
         min_duration: section.optional_duration("min_duration", Duration::ZERO..=LONGEST).map(|time| {
             // A year of nanoseconds fits.
@@ -171,20 +172,37 @@ fn read_key(text: &str) -> Result<String, (String, String)> {
     }
 }
 
-/// The names in the configuration, which are lower-case; in events they are upper-case, and both are allowed.
-const SEVERITIES: [(&str, Severity); 12] = [
+/// A severity in the configuration: lower-case, as other options; as in events, upper-case, it is read as well.
+struct Level(Severity);
+
+impl Level {
+    fn parse(text: &str) -> Result<Level, (String, String)> {
+        let lower = text.to_ascii_lowercase();
+        if let Some((_, severity)) = SEVERITIES.iter().find(|(name, _)| *name == lower) {
+            return Ok(Level(*severity));
+        }
+        let help = match lower.as_str() {
+            "warning" => "did you mean \"warn\"?",
+            _ => "allowed: \"trace\", \"debug\", \"info\", \"warn\", \"error\" or \"fatal\"",
+        };
+        Err((format!("cannot be {text:?}"), help.to_owned()))
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = SEVERITIES.iter().find(|(_, severity)| *severity == self.0).map_or("", |(name, _)| name);
+        f.write_str(name)
+    }
+}
+
+const SEVERITIES: [(&str, Severity); 6] = [
     ("trace", Severity::Trace),
     ("debug", Severity::Debug),
     ("info", Severity::Info),
     ("warn", Severity::Warn),
     ("error", Severity::Error),
     ("fatal", Severity::Fatal),
-    ("TRACE", Severity::Trace),
-    ("DEBUG", Severity::Debug),
-    ("INFO", Severity::Info),
-    ("WARN", Severity::Warn),
-    ("ERROR", Severity::Error),
-    ("FATAL", Severity::Fatal),
 ];
 
 const STATUSES: [(&str, Status); 3] = [("unset", Status::Unset), ("ok", Status::Ok), ("error", Status::Error)];

@@ -21,6 +21,8 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use crate::event::{Batch, EventView, Kind, Origin};
 pub use remote::{RemoteState, RemoteStatus};
 
@@ -42,12 +44,21 @@ pub trait Sink: Send + 'static {
     /// Those of [`Sink::flush`]. After [`SinkError::Retry`] the sink has nevertheless taken the whole batch.
     fn write(&mut self, events: Selection<'_>) -> impl Future<Output = Result<(), SinkError>> + Send;
 
-    /// Writes everything that was taken to its destination.
+    /// Writes everything that was taken to its destination. A sink that counts events itself ([`Sink::progress`]) may keep
+    /// those for which no peer waits ([`Selection::is_awaited`]) open for more, until [`Sink::flush_due`].
     ///
     /// # Errors
     /// [`SinkError::Retry`]: not possible now; the sink keeps what it could not write, and no record is half-written.
     /// [`SinkError::Closed`]: the reader has closed the stream. [`SinkError::Failed`]: the sink cannot be used again.
     fn flush(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send;
+
+    /// When the worker calls [`Sink::flush`] although no batch arrives: the sink keeps events open, and writes them then.
+    fn flush_due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// No batch follows: from now on a flush writes everything.
+    fn finish(&mut self) {}
 
     /// Makes the batches durable that [`Unwritten::unsynced`] names. Called after a flush or tick that returned `Ok`, and
     /// only when there are any: several batches share one call.
@@ -194,13 +205,22 @@ pub struct Selection<'a> {
     chosen: Option<&'a Chosen>,
     number: u64,
     is_counted: bool,
+    is_awaited: bool,
     level: AckLevel,
 }
 
 impl<'a> Selection<'a> {
     /// The events of `kinds`.
     pub fn new(batch: &'a Batch, kinds: Kinds) -> Self {
-        Selection { batch, kinds, chosen: None, number: 0, is_counted: true, level: AckLevel::Written }
+        Selection {
+            batch,
+            kinds,
+            chosen: None,
+            number: 0,
+            is_counted: true,
+            is_awaited: true,
+            level: AckLevel::Written,
+        }
     }
 
     /// Of these events only the chosen ones, if there is a choice.
@@ -210,8 +230,8 @@ impl<'a> Selection<'a> {
 
     /// All events of another batch instead, which is a copy of these.
     pub fn replaced_by(self, copy: &Batch) -> Selection<'_> {
-        let Selection { number, is_counted, level, .. } = self;
-        Selection { batch: copy, kinds: Kinds::ALL, chosen: None, number, is_counted, level }
+        let Selection { number, is_counted, is_awaited, level, .. } = self;
+        Selection { batch: copy, kinds: Kinds::ALL, chosen: None, number, is_counted, is_awaited, level }
     }
 
     /// The same events, with the number by which [`Unwritten`] names the batch.
@@ -222,6 +242,16 @@ impl<'a> Selection<'a> {
     /// The same events, which report what the sink did not get: they are not counted as events of the sink.
     pub fn uncounted(self) -> Self {
         Selection { is_counted: false, ..self }
+    }
+
+    /// The same events, for which no peer waits.
+    pub fn not_awaited(self) -> Self {
+        Selection { is_awaited: false, ..self }
+    }
+
+    /// Whether a peer waits until the events are delivered.
+    pub fn is_awaited(&self) -> bool {
+        self.is_awaited
     }
 
     /// The same events, which are delivered when they have reached this level.

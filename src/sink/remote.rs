@@ -32,6 +32,8 @@ pub struct RemoteState {
     pub retries: u64,
     /// Requests that the destination has refused for good.
     pub refused: u64,
+    /// Requests with the profiles of heap dumps that the destination did not take. Their objects count as logs.
+    pub refused_heap_profiles: u64,
     /// Why the last attempt failed, if no request has been settled since.
     pub fault: Option<String>,
     /// Why the spool has no room, if it has none.

@@ -432,11 +432,17 @@ fn files_with_secrets_that_every_user_can_access_are_found() {
     };
     let (key, token, registration_keys) = (path("key", 0o644), path("token", 0o604), path("keys", 0o602));
     let (private, group) = (path("private", 0o600), path("group", 0o640));
+    let (sink_key, header) = (path("sink_key", 0o644), path("header", 0o604));
+    let (otlp_key, otlp_header) = (path("otlp_key", 0o644), path("otlp_header", 0o604));
     let text = format!(
         "[admin]\ntoken_file = {token:?}\ntls = {{ cert = \"c\", key = {key:?} }}\n\
          [listeners.a]\nprotocol = \"datadog\"\ntls = {{ cert = \"c\", key = {group:?} }}\n\
          [listeners.b]\nprotocol = \"zico\"\nkeys_file = {registration_keys:?}\ntls = {{ cert = \"c\", key = {private:?} }}\n\
-         [listeners.c]\nprotocol = \"endless\"\ntls = {{ cert = \"c\", key = \"/nowhere\" }}\n"
+         [listeners.c]\nprotocol = \"endless\"\ntls = {{ cert = \"c\", key = \"/nowhere\" }}\n\
+         [sinks.d]\ntype = \"http\"\nendpoint = \"https://a/\"\ncert = \"c\"\nkey = {sink_key:?}\n\
+         header_files = [\"Authorization: {header}\", \"X-Private: {private}\"]\n\
+         [sinks.e]\ntype = \"otlp\"\nendpoint = \"https://a\"\ntls = {{ cert = \"c\", key = {otlp_key:?} }}\n\
+         headers = {{ a = \"plain\", b = {{ file = {otlp_header:?} }}, c = {{ env = \"HOME\" }}, d = {{ file = {private:?} }} }}\n"
     );
     let exposed = read(&text).config.exposed_secrets();
     let found: Vec<_> =
@@ -445,6 +451,10 @@ fn files_with_secrets_that_every_user_can_access_are_found() {
         ("admin.tls.key", key, 0o644),
         ("admin.token_file", token, 0o604),
         ("listeners.b.keys_file", registration_keys, 0o602),
+        ("sinks.d.key", sink_key, 0o644),
+        ("sinks.d.header_files", header, 0o604),
+        ("sinks.e.tls.key", otlp_key, 0o644),
+        ("sinks.e.headers.b", otlp_header, 0o604),
     ];
     assert_eq!(found, expected);
 }

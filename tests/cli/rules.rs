@@ -33,7 +33,7 @@ fn each_wrong_option_of_a_rule_is_an_error_at_its_place() {
         ("where = [{ listener = 'jave' }]", "5:23: `listener` cannot be \"jave\"; did you mean \"java\"?"),
         (
             "where = [{ protocol = 'zipkin' }]",
-            "5:23: `protocol` cannot be \"zipkin\"; allowed: \"datadog\", \"bytefrog\", \"endless\", \"zico\" or \"rbkit\"",
+            "5:23: `protocol` cannot be \"zipkin\"; allowed: \"rbkit\", \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",
         ),
         ("where = [{ severity = 'warning' }]", "5:23: `severity` cannot be \"warning\"; did you mean \"warn\"?"),
         (
@@ -42,7 +42,7 @@ fn each_wrong_option_of_a_rule_is_an_error_at_its_place() {
         ),
         (
             "where = [{ min_duration = '-1s' }]",
-            "5:27: `min_duration` is not a duration; write a number and a unit, e.g. \"10s\"",
+            "5:27: `min_duration` is not a duration; write a whole number and a unit, without spaces and decimal points",
         ),
         ("where = [{ min_duration = 100 }]", "5:27: `min_duration` has no unit; write a unit, e.g. \"100s\""),
         (

@@ -1,14 +1,24 @@
 //! Sinks, encoders and the pipeline in front of them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 
+#[path = "../support/bytefrog/mod.rs"]
+mod bytefrog_support;
+#[path = "../support/endless/mod.rs"]
+mod endless_support;
 #[path = "../support/live/mod.rs"]
 mod live;
 #[path = "../support/otlp/mod.rs"]
 mod otlp_support;
+#[path = "../support/rbkit/mod.rs"]
+mod rbkit_support;
 #[path = "../support/sink_file/mod.rs"]
 mod sink_file_support;
+#[path = "../support/tls/mod.rs"]
+mod tls_support;
 #[path = "../../benches/workloads/mod.rs"]
 mod workloads;
+#[path = "../support/zico/mod.rs"]
+mod zico_support;
 
 mod contained;
 mod encode;
@@ -16,8 +26,6 @@ mod file;
 mod full_disk;
 mod http;
 mod otlp;
-mod otlp_encoding;
-mod otlp_protocols;
 mod pipeline;
 mod select;
 mod stdout;

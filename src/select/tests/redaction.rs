@@ -158,12 +158,12 @@ fn a_key_that_cannot_be_used_is_an_error_that_names_its_file() {
 #[test]
 fn rules_with_another_key_are_other_rules() {
     let directory = tempfile::tempdir().unwrap();
-    let text = hash(&directory, "'a'", b"one");
+    let text = hash(&directory, "'a'", b"first-key");
     let before = rules(&text);
     assert!(before == rules(&text));
-    hash(&directory, "'a'", b"two");
+    hash(&directory, "'a'", b"second-key");
     assert!(before != rules(&text));
-    assert!(!format!("{before:?}").contains("one"), "the key is not shown");
+    assert!(!format!("{before:?}").contains("first-key"), "the key is not shown");
 }
 
 #[test]

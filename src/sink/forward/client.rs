@@ -109,7 +109,13 @@ pub(crate) fn endpoint(section: &mut Section<'_>, example: &str) -> Uri {
     let help = format!("write endpoint = \"{example}\"");
     let Some(text) = section.required_text("endpoint", &help) else { return Uri::default() };
     let is_complete = |uri: &Uri| uri.host().is_some() && matches!(uri.scheme_str(), Some("http" | "https"));
+    let has_credentials = |uri: &Uri| uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
     match text.parse::<Uri>().ok().filter(is_complete) {
+        Some(uri) if has_credentials(&uri) => {
+            let help = "send them in a header, with its value in a file".to_owned();
+            section.error("endpoint", "has credentials, which the log would show", Some(help));
+            Uri::default()
+        }
         Some(uri) => uri,
         None => {
             section.error("endpoint", "is not an address of HTTP", Some(help));

@@ -384,7 +384,7 @@ async fn deliver<D: Destination>(
                 Answer::TooLarge(why) => (why, true),
                 Answer::Refused(why) => (why, false),
             };
-            match destination.split(&part).filter(|_| is_too_large) {
+            match Some(&part).filter(|_| is_too_large).and_then(|part| destination.split(part)) {
                 // The first part is sent first.
                 Some([first, second]) => parts.extend([second, first]),
                 None => {

@@ -1,5 +1,6 @@
 //! The options of an HTTP sink.
 
+use std::path::Path;
 use std::time::Duration;
 
 use hyper::Uri;
@@ -87,6 +88,11 @@ impl Options {
             section.error("retry_min", "is more than retry_max", None);
         }
         options
+    }
+
+    /// The files that have values of headers.
+    pub(crate) fn secret_files(&self) -> impl Iterator<Item = &Path> {
+        self.header_files.iter().filter_map(|line| line.split_once(':')).map(|(_, path)| Path::new(path.trim()))
     }
 
     /// The headers of each request. Files are read.

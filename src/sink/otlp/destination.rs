@@ -1,6 +1,7 @@
 //! The client of the sink: one request, one answer.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub(super) struct Receiver {
     headers: HeaderMap,
     client: HttpClient,
     off: SignalsOff,
+    /// Requests with heap dumps that were not taken.
+    refused_heaps: Arc<AtomicU64>,
 }
 
 /// The signals that a receiver does not take, until when. A clone is the same.
@@ -58,7 +61,12 @@ impl Receiver {
     ///
     /// # Errors
     /// A file or a variable of the environment cannot be used, or the system has no authorities for `https`.
-    pub(super) fn new(sink: &str, options: &Options, off: SignalsOff) -> io::Result<Receiver> {
+    pub(super) fn new(
+        sink: &str,
+        options: &Options,
+        off: SignalsOff,
+        refused_heaps: Arc<AtomicU64>,
+    ) -> io::Result<Receiver> {
         let version = match options.protocol {
             Protocol::Grpc => client::Version::Http2,
             Protocol::Http => client::Version::Http1,
@@ -72,6 +80,7 @@ impl Receiver {
             protocol: options.protocol,
             headers,
             off,
+            refused_heaps,
         })
     }
 
@@ -173,18 +182,24 @@ impl Destination for Receiver {
             return Answer::Refused("the stored request is not of this version".to_owned());
         };
         let all = u64::from(request.events);
+        // A request with heap dumps has no events that count.
+        let is_heap = payload.signal == Signal::Profiles && all == 0;
+        let note_heap = |is_refused: bool| self.refused_heaps.fetch_add((is_heap && is_refused).into(), Relaxed);
         if self.is_off(payload.signal) {
+            note_heap(true);
             return Answer::Partial(all, None);
         }
         match self.attempt(&payload).await {
             Meaning::NoSignal(why) => {
                 self.note(payload.signal, Some(&why));
+                note_heap(true);
                 Answer::Partial(all, None)
             }
             Meaning::Answer(answer) => {
                 if matches!(answer, Answer::Accepted | Answer::Partial(..)) {
                     self.note(payload.signal, None);
                 }
+                note_heap(matches!(answer, Answer::Refused(_) | Answer::Partial(1.., _)));
                 match answer {
                     Answer::Partial(rejected, why) => {
                         Answer::Partial(events_of(&payload, request.events, rejected), why)
@@ -196,6 +211,11 @@ impl Destination for Receiver {
     }
 
     fn split(&self, request: &Request) -> Option<[Request; 2]> {
-        split(request)
+        let parts = split(request);
+        let is_heap =
+            request.events == 0 && Payload::of(&request.payload).is_some_and(|of| of.signal == Signal::Profiles);
+        // It is too large and refused.
+        self.refused_heaps.fetch_add((is_heap && parts.is_none()).into(), Relaxed);
+        parts
     }
 }

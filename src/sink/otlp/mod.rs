@@ -3,6 +3,9 @@
 //! With a spool, events are written when their request is in its file, and durable when that is synced. Without one they are
 //! written when the receiver has answered, and never durable.
 //!
+//! A request stays open for more events until it has `max_request_bytes`, until `max_request_delay` after its first event, or
+//! until a peer waits for the acknowledgement of its events.
+//!
 //! HTTP/2 and the framing of gRPC come from `hyper`: docs/decisions/0038 tells why not from `tonic`.
 
 mod destination;
@@ -13,8 +16,9 @@ mod response;
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::forward::{Outbox, Pace};
@@ -35,10 +39,17 @@ pub struct Otlp {
     options: Options,
     name: String,
     encoder: Encoder,
-    /// Since when the encoder has events.
+    /// Since when the encoder has events, and since when a heap dump that is not complete.
     since: Option<Instant>,
+    heap_since: Option<Instant>,
+    /// A peer waits for events in open requests.
+    is_awaited: bool,
+    /// No batch follows.
+    is_finishing: bool,
     outbox: Outbox,
     signals_off: SignalsOff,
+    /// Requests with heap dumps that the receiver did not take.
+    refused_heaps: Arc<AtomicU64>,
     /// Events that are larger than a request may be, and those that are not reported yet.
     too_large: u64,
     lost: Vec<(Arc<Origin>, u64)>,
@@ -54,12 +65,18 @@ impl Otlp {
             request_timeout: options.timeout,
             retry: options.retry_min..=options.retry_max,
         };
+        let mut encoder = Encoder::new(options.max_request_bytes, options.origin, HEAD_BYTES);
+        encoder.set_heap_profiles(options.signals.contains(&Signal::Profiles));
         Otlp {
             name: name.to_owned(),
-            encoder: Encoder::new(options.max_request_bytes, options.origin, HEAD_BYTES),
+            encoder,
             since: None,
+            heap_since: None,
+            is_awaited: false,
+            is_finishing: false,
             outbox: Outbox::new(name, options.endpoint.to_string(), options.spool.clone(), pace),
             signals_off: SignalsOff::default(),
+            refused_heaps: Arc::default(),
             too_large: 0,
             lost: Vec::new(),
             too_large_log: LogThrottle::new(),
@@ -69,15 +86,27 @@ impl Otlp {
 
     /// Starts to send, on the first call that succeeds.
     fn start(&mut self) -> Result<(), SinkError> {
-        let Otlp { options, name, outbox, signals_off, .. } = self;
+        let Otlp { options, name, outbox, signals_off, refused_heaps, .. } = self;
         let fault =
             |source: io::Error| SinkFault { action: format!("prepare requests to {}", options.endpoint), source };
-        outbox.start(|| Receiver::new(name, options, signals_off.clone()).map_err(fault))
+        outbox.start(|| Receiver::new(name, options, signals_off.clone(), refused_heaps.clone()).map_err(fault))
     }
 
+    fn is_due(&self, since: Option<Instant>) -> bool {
+        since.is_some_and(|since| since.elapsed() >= self.options.max_request_delay)
+    }
+
+    /// Ends the requests that are due, or for which a peer waits.
     fn end_requests(&mut self) {
-        self.encoder.end_requests();
-        self.since = None;
+        if self.is_awaited || self.is_finishing || self.is_due(self.since) {
+            self.encoder.end_requests();
+            (self.since, self.is_awaited) = (None, false);
+        }
+        // The profiles of a heap dump do not count, so no peer waits for them.
+        if self.is_finishing || self.is_due(self.heap_since) {
+            self.encoder.end_heap();
+            self.heap_since = None;
+        }
     }
 
     /// Compresses the complete requests.
@@ -116,11 +145,10 @@ impl Sink for Otlp {
                 );
             }
         }
-        if self.encoder.has_pending()
-            && self.since.get_or_insert_with(Instant::now).elapsed() >= self.options.max_request_delay
-        {
-            self.end_requests();
-        }
+        self.is_awaited |= events.is_awaited() && events.count() > 0;
+        let begun = |since: Option<Instant>| since.unwrap_or_else(Instant::now);
+        self.since = self.encoder.has_pending().then(|| begun(self.since));
+        self.heap_since = self.encoder.has_heap().then(|| begun(self.heap_since));
         Ok(())
     }
 
@@ -129,6 +157,15 @@ impl Sink for Otlp {
         self.push_requests()?;
         self.start()?;
         self.outbox.flush().await
+    }
+
+    fn flush_due(&self) -> Option<Instant> {
+        let first = [self.since, self.heap_since].into_iter().flatten().min();
+        first.map(|first| first + self.options.max_request_delay)
+    }
+
+    fn finish(&mut self) {
+        self.is_finishing = true;
     }
 
     async fn sync(&mut self) -> Result<(), SinkError> {
@@ -159,7 +196,9 @@ impl Sink for Otlp {
     }
 
     fn remote(&self) -> Option<Arc<RemoteStatus>> {
-        self.outbox.remote()
+        let status = self.outbox.remote()?;
+        status.update(|state| state.refused_heap_profiles = self.refused_heaps.load(Relaxed));
+        Some(status)
     }
 
     fn progress(&self) -> Option<Progress> {

@@ -170,8 +170,8 @@ impl Options {
     /// Declares the memory that such a sink takes at most.
     pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
         let request = self.max_request_bytes as u64;
-        // One request of each signal is being made, twice as long while its buffers grow.
-        let made = Signal::ALL.len() as u64 * request * 2;
+        // One request of each signal is being made, and one with heap dumps, twice as long while its buffers grow.
+        let made = (Signal::ALL.len() as u64 + 1) * request * 2;
         let sent = (request + MOST_BATCH_BYTES) * (2 + self.max_in_flight as u64);
         bounds.add(of, "requests being made and sent", made + sent + CLIENT_BYTES);
         if self.spool.is_some() {

@@ -73,9 +73,9 @@ fn numbers_are_complete_names_are_sent_and_calls_are_nested() {
         for in_order in [false, true] {
             for threads in [1, 4, 64] {
                 let options = Options { in_order, threads, ..options(version) };
-                let streams = [walk::messages(&stream(3, options, 30_000), version)];
+                let streams = [walk::messages(&stream(3, options, 10_000), version)];
                 let numbered = walk::numbered(&streams);
-                assert_eq!(numbered.len(), 30_000);
+                assert_eq!(numbered.len(), 10_000);
                 walk::assert_complete(&numbered);
                 walk::assert_mapped(&streams);
                 let depth = walk::assert_nested(&numbered);
@@ -115,7 +115,7 @@ fn real_agents_lose_the_order_and_an_ordered_one_keeps_it() {
 fn threads_are_named_and_some_new_names_arrive_before_the_old() {
     let mut before = 0;
     for seed in 0..20 {
-        let messages = walk::messages(&stream(seed, Options { threads: 16, ..options(1) }, 20_000), 1);
+        let messages = walk::messages(&stream(seed, Options { threads: 16, ..options(1) }, 5_000), 1);
         let names: Vec<_> = messages.iter().filter(|message| message.kind == 10).collect();
         assert!(names.iter().any(|name| name.text == "main"));
         let threads: HashSet<_> = names.iter().map(|name| name.thread).collect();

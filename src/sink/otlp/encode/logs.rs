@@ -3,7 +3,7 @@
 use super::attributes::{AttributeWriter, OriginCache};
 use super::value::push_body;
 use crate::codec::protobuf::{push_bytes_field, push_fixed64_field, push_message, push_varint_field};
-use crate::event::{EventView, KeyView, LossView, Severity, ValueView, semconv, write_hex};
+use crate::event::{EventView, KeyView, LossView, Severity, TraceContext, ValueView, semconv, write_hex};
 
 // Fields of LogRecord.
 const TIME: u8 = 1;
@@ -21,8 +21,7 @@ pub(super) fn push_log(
     out: &mut Vec<u8>,
     field: u8,
     event: EventView<'_>,
-    severity: Severity,
-    body: Option<ValueView<'_>>,
+    (severity, context, body): (Severity, Option<&TraceContext>, Option<ValueView<'_>>),
     origin: Option<&mut OriginCache>,
 ) {
     push_message(out, field, 2, |out| {
@@ -31,20 +30,23 @@ pub(super) fn push_log(
         if let Some(body) = body {
             attributes.note_nested(push_body(out, BODY, body));
         }
-        let (mut trace_id, mut span_id) = (None, None);
-        attributes.push_all(out, |key, value| {
-            if is(key, semconv::TRACE_ID) {
-                trace_id = id::<16>(value);
-                trace_id.is_some()
-            } else if is(key, semconv::SPAN_ID) {
-                span_id = id::<8>(value);
-                span_id.is_some()
-            } else {
-                false
+        let Some(context) = context else {
+            attributes.push_all(out, |_, _| false);
+            return attributes.finish(out, origin);
+        };
+        let TraceContext { trace_id, span_id } = context;
+        // The deprecated attributes have the same ids.
+        attributes.push_all(out, |key, value| match value {
+            ValueView::Text(text) if is(key, semconv::TRACE_ID) => is_hex_of(text.text(), &trace_id.0),
+            ValueView::Text(text) if is(key, semconv::SPAN_ID) => {
+                span_id.is_some_and(|span_id| is_hex_of(text.text(), &span_id.0))
             }
+            _ => false,
         });
-        trace_id.iter().for_each(|id| push_bytes_field(out, TRACE_ID, id));
-        span_id.iter().for_each(|id| push_bytes_field(out, SPAN_ID, id));
+        push_bytes_field(out, TRACE_ID, &trace_id.0);
+        if let Some(span_id) = span_id {
+            push_bytes_field(out, SPAN_ID, &span_id.0);
+        }
         attributes.finish(out, origin);
     });
 }
@@ -108,17 +110,9 @@ pub(super) fn is(key: KeyView<'_>, name: semconv::Name) -> bool {
     }
 }
 
-/// An id in hex. `None`: the value is none.
-fn id<const N: usize>(value: ValueView<'_>) -> Option<[u8; N]> {
-    let ValueView::Text(text) = value else { return None };
-    let digits = text.text().as_bytes();
-    if digits.len() != 2 * N {
-        return None;
-    }
-    let mut id = [0; N];
-    for (byte, pair) in id.iter_mut().zip(digits.chunks(2)) {
-        let digit = |at: usize| char::from(pair[at]).to_digit(16);
-        *byte = (digit(0)? * 16 + digit(1)?) as u8;
-    }
-    Some(id)
+/// Whether a text is these bytes in hex, in lower case.
+fn is_hex_of(text: &str, bytes: &[u8]) -> bool {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |half: u8| DIGITS[usize::from(half & 15)];
+    text.bytes().eq(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]))
 }

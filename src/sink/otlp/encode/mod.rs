@@ -4,6 +4,8 @@
 //! <https://github.com/open-telemetry/opentelemetry-proto>.
 
 mod attributes;
+mod dictionary;
+mod heap;
 mod logs;
 mod metrics;
 mod profiles;
@@ -14,8 +16,9 @@ mod value;
 
 use std::sync::Arc;
 
-use crate::event::{DataView, EventView, Kind, Origin};
+use crate::event::{DataView, EventView, KeyView, Kind, Origin, semconv};
 use attributes::OriginCache;
+use heap::Heaps;
 use profiles::Profiles;
 use request::Groups;
 
@@ -76,6 +79,9 @@ pub struct ExportRequest {
 }
 
 /// Makes requests of events.
+///
+/// The log of an object of a heap dump is also a part of a profile, which has a request of its own: without events that count,
+/// and open until its dump ends, or [`Encoder::end_heap`] is called.
 #[derive(Debug)]
 pub struct Encoder {
     /// A request has at most this many bytes.
@@ -84,6 +90,9 @@ pub struct Encoder {
     head_bytes: usize,
     origins: Option<[OriginCache; 4]>,
     pending: [Option<Pending>; 4],
+    /// Whether heap dumps become profiles, and the dumps that are not complete.
+    has_heaps: bool,
+    heap: Option<PendingHeap>,
     complete: Vec<ExportRequest>,
     record: Vec<u8>,
 }
@@ -93,6 +102,14 @@ struct Pending {
     groups: Groups,
     profiles: Option<Profiles>,
     events: u32,
+    origin: Arc<Origin>,
+}
+
+/// Heap dumps.
+#[derive(Debug)]
+struct PendingHeap {
+    groups: Groups,
+    heaps: Heaps,
     origin: Arc<Origin>,
 }
 
@@ -106,9 +123,16 @@ impl Encoder {
             head_bytes,
             origins: has_origin.then_some(origins),
             pending: [const { None }; 4],
+            has_heaps: true,
+            heap: None,
             complete: Vec::new(),
             record: Vec::new(),
         }
+    }
+
+    /// Sets whether heap dumps also become profiles. Default yes.
+    pub fn set_heap_profiles(&mut self, has_heaps: bool) {
+        self.has_heaps = has_heaps;
     }
 
     /// Adds an event to the request of its signal. Returns `false` if it is larger than a request may be.
@@ -118,8 +142,8 @@ impl Encoder {
         self.record.clear();
         let record = &mut self.record;
         match event.data() {
-            DataView::Log { severity, body, .. } => {
-                logs::push_log(record, request::RECORDS, event, severity, body, origin);
+            DataView::Log { severity, context, body } => {
+                logs::push_log(record, request::RECORDS, event, (severity, context, body), origin);
             }
             DataView::Loss(loss) => logs::push_loss(record, request::RECORDS, event, loss, origin),
             DataView::Span(span) => traces::push_span(record, request::RECORDS, event, span, origin),
@@ -135,7 +159,33 @@ impl Encoder {
                 return false;
             }
         }
+        if let (DataView::Log { .. }, KeyView::Name(name)) = (event.data(), event.name_key())
+            && self.has_heaps
+        {
+            match name {
+                semconv::RBKIT_HEAP_OBJECT => self.push_object(event),
+                semconv::RBKIT_HEAP_DUMP => self.end_heap(),
+                _ => {}
+            }
+        }
         true
+    }
+
+    /// Adds an object to the profile of its dump. One that is larger than a request may be is only a log.
+    fn push_object(&mut self, event: EventView<'_>) {
+        for _ in 0..2 {
+            let PendingHeap { groups, heaps, .. } = self.heap.get_or_insert_with(|| PendingHeap {
+                groups: Groups::default(),
+                heaps: Heaps::default(),
+                origin: event.origin().clone(),
+            });
+            let scope = groups.scope_of(event);
+            let limit = self.max_request_bytes.saturating_sub(groups.len());
+            if heaps.push(scope, event, self.origins.is_some(), limit) {
+                return;
+            }
+            self.end_heap();
+        }
     }
 
     /// Adds the encoded record of an event to a request. Returns `false` if it would be too long.
@@ -182,7 +232,18 @@ impl Encoder {
         }
     }
 
-    /// Ends all requests that have events.
+    /// Ends the request with heap dumps.
+    pub fn end_heap(&mut self) {
+        let Some(PendingHeap { groups, heaps, origin }) = self.heap.take() else { return };
+        if heaps.is_empty() {
+            return;
+        }
+        let mut body = vec![0; self.head_bytes];
+        heaps.write(groups, &mut body);
+        self.complete.push(ExportRequest { signal: Signal::Profiles, body, events: 0, origin });
+    }
+
+    /// Ends all requests that have events; not that with heap dumps.
     pub fn end_requests(&mut self) {
         Signal::ALL.into_iter().for_each(|signal| self.end_request(signal));
     }
@@ -195,5 +256,10 @@ impl Encoder {
     /// Whether an event is in a request that is not complete.
     pub fn has_pending(&self) -> bool {
         self.pending.iter().any(Option::is_some)
+    }
+
+    /// Whether a heap dump is in a request that is not complete.
+    pub fn has_heap(&self) -> bool {
+        self.heap.is_some()
     }
 }

@@ -7,9 +7,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message as _;
 use tributary::event::{
-    Batch, BatchBuilder, Header, InternedRun, Key, Link, Loss, MetricData, MetricType, Number, Origin, Position,
-    Reason, Resource, ResourceValue, Severity, SpanData, SpanId, Status, Temporality, TraceId, UnixNanos, Value,
-    semconv,
+    Batch, BatchBuilder, EventView, Header, InternedRun, Key, Link, Loss, MetricData, MetricType, Number, Origin,
+    Position, Reason, Resource, ResourceValue, Severity, SpanData, SpanId, Status, Temporality, TraceContext, TraceId,
+    UnixNanos, Value, ValueView, semconv,
 };
 use tributary::sink::otlp::{Encoder, ExportRequest, Signal};
 
@@ -58,6 +58,7 @@ const KEYS: &[&str] = &[
     "datadog.type",
     "tributary.incomplete",
     "tributary.incomplete_base64",
+    "tributary.parent.self",
     "tributary.listener",
     "tributary.offset_base64",
     "tributary.sequence",
@@ -76,6 +77,7 @@ const TEXTS: &[&str] = &[
     "internal",
     "SERVER",
     "0123456789abcdef",
+    "0123456789abcdef0123456789abcdef",
     "0123456789ABCDEF0123456789abcdef",
     "NaN",
     "ü\u{202e}\"\\\n",
@@ -252,7 +254,16 @@ fn write_event(builder: &mut BatchBuilder, spec: &EventSpec, run: &mut InternedR
         0 | 1 => {
             let severities =
                 [Severity::Trace, Severity::Debug, Severity::Info, Severity::Warn, Severity::Error, Severity::Fatal];
-            event.log(severities[usize::from(choice) % 6], body);
+            let severity = severities[usize::from(choice) % 6];
+            let id = 0x0123_4567_89ab_cdef_u64.to_be_bytes();
+            let mut trace_id = [0; 16];
+            trace_id[..8].copy_from_slice(&id);
+            trace_id[8..].copy_from_slice(&id);
+            let span_id = Some(SpanId(id)).filter(|_| choice & 4 == 0);
+            match choice & 2 {
+                0 => event.log(severity, body),
+                _ => event.log_in(TraceContext { trace_id: TraceId(trace_id), span_id }, severity, body),
+            }
         }
         2 => {
             let span_id = SpanId(number.to_be_bytes());
@@ -279,6 +290,39 @@ fn write_event(builder: &mut BatchBuilder, spec: &EventSpec, run: &mut InternedR
                 start: spec.end.map(UnixNanos),
             });
         }
+    }
+}
+
+#[test]
+fn a_mark_that_a_peer_sends_itself_is_there_once_with_our_value() {
+    let mut builder = BatchBuilder::new(Arc::new(Origin::new("datadog", "apm".into(), "127.0.0.1:9".into(), 1)));
+    let key: Key = builder.push_text(semconv::PARENT_SELF.as_str()).into();
+    let no: Value = builder.push_text("no").into();
+    let mut run = InternedRun::default();
+    let run = builder.intern_run(&mut run, |builder| [(key, no), (builder.push_text("env").into(), no)]);
+    for has_run in [false, true] {
+        let name = builder.push_text("GET /").into();
+        let header = Header { name, time: None, observed: UnixNanos(7), position: Position::default() };
+        let mut event = builder.event(header);
+        event.attribute(semconv::DATADOG_TYPE, no);
+        if has_run {
+            event.run(run)
+        } else {
+            event.attribute(key, no)
+        }
+        event.attribute(semconv::DATADOG_RESOURCE, no);
+        let span_id = SpanId([2; 8]);
+        let parent = Some(span_id);
+        let trace_id = TraceId([1; 16]);
+        event.span(SpanData { trace_id, span_id, parent, end: None, duration_nanos: None, status: Status::Unset });
+    }
+    let batch = builder.take();
+    let keys = |event: EventView<'_>| -> Vec<String> { event.attributes().map(|(key, _)| key.text().into()).collect() };
+    let events: Vec<_> = batch.events().map(keys).collect();
+    assert_eq!(events[0], ["datadog.type", "datadog.resource", "tributary.parent.self"]);
+    assert_eq!(events[1], ["datadog.type", "env", "datadog.resource", "tributary.parent.self"]);
+    for event in batch.events() {
+        assert!(matches!(event.attributes().last().unwrap().1, ValueView::Bool(true)));
     }
 }
 

@@ -1,7 +1,7 @@
 """A receiver of OTLP made with grpcio and the messages of opentelemetry-proto.
 
 Prints its port, then a line for each request: the signal, and the message in base64 as this implementation writes what it
-has read. Ends when stdin does. Exit code 3: there is no grpcio or no opentelemetry-proto.
+has read, before it answers; a line "mark" for each line of stdin. Ends when stdin does. Exit code 3: there is no grpcio or no opentelemetry-proto.
 """
 
 import base64
@@ -52,5 +52,7 @@ for signal, (service, request_type, response_type) in SERVICES.items():
 port = server.add_insecure_port("127.0.0.1:0")
 server.start()
 print(port, flush=True)
-sys.stdin.read()
+for _line in sys.stdin:
+    with printing:
+        print("mark", flush=True)
 server.stop(None).wait()

@@ -1,0 +1,189 @@
+//! Heap dumps of Ruby processes as profiles: how many objects there are, and how many bytes they take, by class and site.
+//!
+//! Each object is also a log, which counts. A profile is made of all objects of a dump that arrive before its request ends.
+
+use foldhash::quality::RandomState;
+use hashbrown::HashMap;
+
+use super::dictionary::Dictionary;
+use super::profiles::{PROFILE_OVERHEAD, Profile, REQUEST_OVERHEAD, SAMPLE_OVERHEAD, Sample};
+use super::request::Groups;
+use crate::codec::protobuf::push_varint;
+use crate::event::{AttributeView, EventView, KeyView, ValueView, semconv};
+
+/// The profiles of a dump: type and unit.
+const OBJECTS: (&str, &str) = ("inuse_objects", "count");
+const SPACE: (&str, &str) = ("inuse_space", "bytes");
+/// The kind of the frames.
+const FRAME_TYPE: &str = "ruby";
+
+/// The dumps of one request, until it is complete.
+#[derive(Debug, Default)]
+pub(super) struct Heaps {
+    dictionary: Dictionary,
+    dumps: Vec<Dump>,
+    known: HashMap<DumpKey, usize, RandomState>,
+    /// Length of the profiles at most.
+    len: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct DumpKey {
+    scope: usize,
+    /// The address of the origin, which the groups keep.
+    origin: usize,
+    dump: Option<u64>,
+    time: u64,
+}
+
+#[derive(Debug)]
+struct Dump {
+    scope: usize,
+    time: u64,
+    /// Of both profiles: the origin and the id of the dump. Indexes, packed.
+    attributes: Vec<u8>,
+    sums: Vec<Sum>,
+    /// The sums by class and stack.
+    known: HashMap<(u32, u32), usize, RandomState>,
+}
+
+/// Objects of one class and site.
+#[derive(Debug)]
+struct Sum {
+    stack: u32,
+    /// The index of the attribute; 0: unknown.
+    class: u32,
+    objects: u64,
+    bytes: u64,
+}
+
+/// What the log of an object says.
+#[derive(Default)]
+struct Object<'a> {
+    class: Option<&'a str>,
+    file: Option<&'a str>,
+    line: u64,
+    bytes: u64,
+    dump: Option<u64>,
+}
+
+impl<'a> Object<'a> {
+    fn of(event: EventView<'a>) -> Object<'a> {
+        let mut object = Object::default();
+        let mut note = |key: KeyView<'a>, value: ValueView<'a>| match (key, value) {
+            (KeyView::Name(semconv::RBKIT_CLASS_NAME), ValueView::Text(text)) => object.class = Some(text.text()),
+            (KeyView::Name(semconv::CODE_FILE_PATH), ValueView::Text(text)) => object.file = Some(text.text()),
+            (KeyView::Name(semconv::CODE_LINE_NUMBER), ValueView::U64(line)) => object.line = line,
+            (KeyView::Name(semconv::RBKIT_OBJECT_SIZE), ValueView::U64(bytes)) => object.bytes = bytes,
+            (KeyView::Name(semconv::RBKIT_DUMP_ID), ValueView::U64(id)) => object.dump = Some(id),
+            _ => {}
+        };
+        for part in event.attribute_parts() {
+            match part {
+                AttributeView::One(member) => note(member.key(), member.value()),
+                AttributeView::Run(run) => run.members().for_each(|member| note(member.key(), member.value())),
+            }
+        }
+        object
+    }
+}
+
+impl Heaps {
+    /// Whether no object was added.
+    pub(super) fn is_empty(&self) -> bool {
+        self.dumps.is_empty()
+    }
+
+    /// Adds an object, unless `limit` is less than what the request would then have. Returns whether it was added.
+    pub(super) fn push(&mut self, scope: usize, event: EventView<'_>, has_origin: bool, limit: usize) -> bool {
+        let object = Object::of(event);
+        let mark = self.dictionary.mark();
+        let time = event.time().unwrap_or(event.observed()).0;
+        let origin = std::ptr::from_ref(&**event.origin()).addr();
+        let key = DumpKey { scope, origin, dump: object.dump, time };
+        let dictionary = &mut self.dictionary;
+        let class = object.class.map_or(0, |class| dictionary.text_attribute(semconv::RBKIT_CLASS_NAME, class));
+        let location = object.file.map(|file| {
+            let site = if object.line > 0 { &format!("{file}:{}", object.line) } else { file };
+            dictionary.location(site, file, object.line, FRAME_TYPE)
+        });
+        let stack = dictionary.stack(location);
+        let known = self.known.get(&key).copied();
+        let new = if known.is_none() { Some(Dump::new(dictionary, event, key, has_origin)) } else { None };
+        let sum = known.and_then(|dump| self.dumps[dump].known.get(&(class, stack)).copied());
+        // Of both profiles.
+        let added = new.as_ref().map_or(0, |new| 2 * (PROFILE_OVERHEAD + new.attributes.len()))
+            + if sum.is_none() { 2 * SAMPLE_OVERHEAD } else { 0 };
+        if REQUEST_OVERHEAD + self.len + added + self.dictionary.len() > limit {
+            self.dictionary.truncate(&mark);
+            return false;
+        }
+        self.len += added;
+        let at = known.unwrap_or_else(|| {
+            self.dumps.extend(new);
+            self.known.insert(key, self.dumps.len() - 1);
+            self.dumps.len() - 1
+        });
+        let dump = &mut self.dumps[at];
+        let at = sum.unwrap_or_else(|| {
+            dump.sums.push(Sum { stack, class, objects: 0, bytes: 0 });
+            dump.known.insert((class, stack), dump.sums.len() - 1);
+            dump.sums.len() - 1
+        });
+        let sum = &mut dump.sums[at];
+        sum.objects += 1;
+        sum.bytes = sum.bytes.saturating_add(object.bytes);
+        true
+    }
+
+    /// Appends the request.
+    pub(super) fn write(mut self, mut groups: Groups, out: &mut Vec<u8>) {
+        for (kind, value) in [(OBJECTS, Sum::objects as fn(&Sum) -> u64), (SPACE, Sum::bytes as fn(&Sum) -> u64)] {
+            let types = [kind.0, kind.1, kind.0, kind.1].map(|text| self.dictionary.string(text));
+            for dump in &self.dumps {
+                dump.profile(types, value).push_to(&mut groups, dump.scope);
+            }
+        }
+        groups.write(out);
+        self.dictionary.write(out);
+    }
+}
+
+impl Dump {
+    fn new(dictionary: &mut Dictionary, event: EventView<'_>, key: DumpKey, has_origin: bool) -> Dump {
+        // Texts of the profiles, so that they are part of the length.
+        for (of, unit) in [OBJECTS, SPACE] {
+            dictionary.string(of);
+            dictionary.string(unit);
+        }
+        let mut attributes = if has_origin { dictionary.origin_attributes(event.origin()) } else { Vec::new() };
+        if let Some(id) = key.dump {
+            let (index, _) = dictionary.attribute(semconv::RBKIT_DUMP_ID.as_str(), ValueView::U64(id));
+            push_varint(&mut attributes, index.into());
+        }
+        Dump { scope: key.scope, time: key.time, attributes, sums: Vec::new(), known: HashMap::default() }
+    }
+
+    fn profile(&self, types: [u32; 4], value: fn(&Sum) -> u64) -> Profile {
+        let sample = |sum: &Sum| {
+            let (mut attributes, mut values) = (Vec::new(), Vec::new());
+            if sum.class > 0 {
+                push_varint(&mut attributes, sum.class.into());
+            }
+            push_varint(&mut values, value(sum).min(i64::MAX as u64));
+            Sample { stack: sum.stack, attributes, values, timestamps: Vec::new() }
+        };
+        let samples = self.sums.iter().map(sample).collect();
+        Profile { types, period: 1, attributes: self.attributes.clone(), times: (self.time, self.time), samples }
+    }
+}
+
+impl Sum {
+    fn objects(&self) -> u64 {
+        self.objects
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}

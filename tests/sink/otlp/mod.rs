@@ -1,0 +1,107 @@
+//! The sink `otlp`: what it writes, decoded by other implementations, and how it treats receivers on loopback.
+
+mod delivery;
+mod encoding;
+mod faults;
+mod protocols;
+mod python;
+mod receiver;
+mod runs;
+mod tls;
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tributary::event::{
+    Batch, BatchBuilder, Header, MetricData, MetricType, Number, Origin, Position, Severity, SpanData, SpanId, Status,
+    TraceId, UnixNanos,
+};
+use tributary::pipeline::accounting::{SinkCounters, SinkTotals};
+use tributary::pipeline::options::QueueOptions;
+use tributary::pipeline::{DeliveryOutcome, Sender, Sinks, Workers};
+use tributary::sink::otlp::{Options, Otlp};
+
+use crate::live::within;
+
+/// An OTLP sink with its queue, on a thread of its own, as the daemon runs it.
+struct Sending {
+    sender: Sender,
+    workers: Workers,
+    counters: Arc<SinkCounters>,
+}
+
+impl Sending {
+    fn start(options: Options) -> Sending {
+        let mut sinks = Sinks::new(CancellationToken::new());
+        sinks.add("remote", QueueOptions::default(), move || Ok(Otlp::new("remote", options.clone())));
+        let counters = sinks.counters()[0].clone();
+        let (sender, workers) = sinks.start();
+        Sending { sender, workers, counters }
+    }
+
+    async fn deliver(&self, batch: Batch) -> DeliveryOutcome {
+        within("the batch is delivered", self.sender.deliver(batch)).await
+    }
+
+    async fn finish(mut self) -> SinkTotals {
+        drop(self.sender);
+        within("the sink ends", self.workers.drained()).await;
+        let totals = self.counters.totals();
+        assert_eq!(totals.in_flight(), 0, "{totals:?}");
+        totals
+    }
+
+    async fn abort(mut self) -> SinkTotals {
+        within("the sink ends", self.workers.abort()).await;
+        drop(self.sender);
+        self.counters.totals()
+    }
+}
+
+fn builder(listener: &str) -> BatchBuilder {
+    BatchBuilder::new(Arc::new(Origin::new("datadog", listener.into(), "127.0.0.1:40112".into(), 9)))
+}
+
+fn header(builder: &mut BatchBuilder, name: &str) -> Header {
+    let name = builder.push_text(name).into();
+    Header { name, time: Some(UnixNanos(5)), observed: UnixNanos(7), position: Position::default() }
+}
+
+/// Logs of these names.
+fn logs(names: &[String]) -> Batch {
+    let mut builder = builder("apm");
+    for name in names {
+        let header = header(&mut builder, name);
+        builder.event(header).log(Severity::Info, None);
+    }
+    builder.take()
+}
+
+fn names(count: usize, length: usize) -> Vec<String> {
+    (0..count).map(|number| format!("{number:0>length$}")).collect()
+}
+
+/// A log, a span and a metric of each number.
+fn mixed(numbers: std::ops::Range<u64>) -> Batch {
+    let mut builder = builder("apm");
+    for number in numbers {
+        let head = header(&mut builder, &format!("log {number}"));
+        let mut event = builder.event(head);
+        event.text(tributary::event::semconv::DATADOG_TYPE, "web");
+        event.log(Severity::Warn, None);
+        let head = header(&mut builder, "GET /");
+        let span = SpanData {
+            trace_id: TraceId([1; 16]),
+            span_id: SpanId(number.to_be_bytes()),
+            parent: None,
+            end: Some(UnixNanos(9)),
+            duration_nanos: Some(4),
+            status: Status::Error,
+        };
+        builder.event(head).span(span);
+        let head = header(&mut builder, "queue");
+        let metric = MetricData { metric_type: MetricType::Gauge, unit: "By", value: Number::U64(number), start: None };
+        builder.event(head).metric(metric);
+    }
+    builder.take()
+}
