@@ -133,7 +133,10 @@ impl Health {
             sink if sink.is_shedding => Some(format!("sink {} is full and sheds events", sink.name)),
             _ => None,
         });
-        down.or_else(|| self.hangs())
+        let unstarted = || remotes.iter().find(|(_, state, _)| state.cannot_start.is_some());
+        let cannot_start =
+            || unstarted().map(|(name, state, _)| format!("sink {name} cannot start, and its listeners wait: {state}"));
+        down.or_else(cannot_start).or_else(|| self.hangs())
     }
 
     /// Notes for the operator of a daemon that is ready: the destinations that are away while their spools have room.

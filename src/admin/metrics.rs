@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 use crate::event::{Kind, Reason};
 use crate::health::Reloads;
 use crate::histogram::DurationTotals;
-use crate::pipeline::accounting::{ListenerTotals, Totals};
+use crate::pipeline::accounting::{ListenerTotals, SinkTotals, Totals};
 use crate::select::Rule;
 use crate::sink::file::FileTotals;
 use crate::sink::{AckLevel, RemoteState};
@@ -211,8 +211,10 @@ impl Collector for Reading {
         )?;
         let queues = sinks.iter().map(|sink| ([("sink", sink.name.clone())], sink.queue_batches as i64));
         gauges(&mut encoder, "tributary_sink_queue_batches", "Batches in the queue of a sink", queues)?;
-        let up =
-            sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(!sink.is_retrying && !sink.is_dead)));
+        let cannot_start =
+            |name: &str| self.remotes.iter().any(|(remote, state, _)| remote == name && state.cannot_start.is_some());
+        let is_up = |sink: &SinkTotals| !sink.is_retrying && !sink.is_dead && !cannot_start(&sink.name);
+        let up = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(is_up(sink))));
         gauges(&mut encoder, "tributary_sink_up", "Whether a sink can write", up)?;
         let shedding = sinks.iter().map(|sink| ([("sink", sink.name.clone())], i64::from(sink.is_shedding)));
         let help = "Whether a sink has shed events in the last 10 seconds";

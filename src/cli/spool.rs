@@ -1,9 +1,10 @@
 //! `tributary spool`: what waits for destinations that are away.
 
 mod content;
+mod place;
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
@@ -11,9 +12,9 @@ use serde_json::{Value, json};
 use crate::options::units::format_duration;
 use crate::spool::{self, Finding, Item, Snapshot, UsedBy, Waiting};
 
-use super::run;
 use super::{Failure, OutputFormat, counted, print, say, table};
 use content::Lines;
+use place::{Place, Source, in_place};
 
 /// Show, check, export or remove what waits in the spools of sinks
 ///
@@ -101,25 +102,6 @@ Examples:
     },
 }
 
-#[derive(Debug, clap::Args)]
-struct Source {
-    /// Configuration file with the sinks [default: as for `run`]
-    #[arg(long, value_name = "FILE", conflicts_with = "dir")]
-    config: Option<PathBuf>,
-    /// Directory of the spools (`spool.dir`) or of one spool, instead of those of a configuration
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-    /// Only the spool of this sink
-    #[arg(value_name = "SINK")]
-    sink: Option<String>,
-}
-
-/// The spool of a sink.
-struct Place {
-    sink: String,
-    directory: PathBuf,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.command {
         Command::List { source, format } => list(&source.places()?, *format),
@@ -130,72 +112,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Export { source, to } => content::export(&source.places()?, to.as_deref()),
         Command::Drop { source, yes } => drop_waiting(&source.places()?, *yes),
     }
-}
-
-impl Source {
-    /// The spools that exist.
-    fn places(&self) -> Result<Vec<Place>, Failure> {
-        let (what, mut places) = match &self.dir {
-            Some(dir) => (dir.display().to_string(), in_directory(dir)?),
-            None => configured(self.config.clone())?,
-        };
-        if let Some(sink) = &self.sink {
-            let names: Vec<String> = places.iter().map(|place| place.sink.clone()).collect();
-            places.retain(|place| place.sink == *sink);
-            if places.is_empty() {
-                let known = if names.is_empty() { "there is none".to_owned() } else { names.join(", ") };
-                return Err(Failure::Failed(format!("{what}: no spool of a sink `{sink}`; spools: {known}")));
-            }
-        }
-        places.retain(|place| {
-            let exists = place.directory.exists();
-            if !exists {
-                say(format_args!("sink {}: {} does not exist yet", place.sink, place.directory.display()));
-            }
-            exists
-        });
-        Ok(places)
-    }
-}
-
-fn configured(config: Option<PathBuf>) -> Result<(String, Vec<Place>), Failure> {
-    let (source, loaded) = run::load(config)?;
-    let place = |sink: &crate::config::SinkConfig| {
-        let directory = sink.kind.spool()?.directory(&sink.name);
-        Some(Place { sink: sink.name.clone(), directory })
-    };
-    let places: Vec<Place> = loaded.config.sinks.iter().filter_map(place).collect();
-    if places.is_empty() {
-        return Err(Failure::Failed(format!("{source}: no sink has a spool")));
-    }
-    Ok((source, places))
-}
-
-fn in_directory(dir: &Path) -> Result<Vec<Place>, Failure> {
-    let place = |directory: PathBuf| {
-        let name =
-            directory.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-        Place { sink: name.unwrap_or_default(), directory }
-    };
-    if spool::is_spool(dir) {
-        return Ok(vec![place(dir.to_owned())]);
-    }
-    let mut places = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(|error| in_place(dir, &error))? {
-        let path = entry.map_err(|error| in_place(dir, &error))?.path();
-        if spool::is_spool(&path) {
-            places.push(place(path));
-        }
-    }
-    if places.is_empty() {
-        return Err(Failure::Failed(format!("{}: there is no spool in this directory", dir.display())));
-    }
-    places.sort_by(|one, other| one.sink.cmp(&other.sink));
-    Ok(places)
-}
-
-fn in_place(directory: &Path, error: &io::Error) -> Failure {
-    Failure::Failed(format!("{}: {error}", directory.display()))
 }
 
 fn read(place: &Place) -> Result<Snapshot, Failure> {

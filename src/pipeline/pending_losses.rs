@@ -19,6 +19,10 @@ impl PendingLosses {
         self.entries().add(origin, reason, events);
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries().entries.is_empty()
+    }
+
     /// The losses so far: a report for each listener that has any.
     pub(super) fn take(&self) -> Vec<LossReport> {
         let taken = std::mem::take(&mut *self.entries());
@@ -106,7 +110,7 @@ impl LossReport {
             let (reason, events) = (*reason, *events);
             let detail = match reason {
                 Reason::Shed => "the queue of this sink was full",
-                _ => "this sink failed before it had written them",
+                _ => "this sink could not write them, or its destination has refused them",
             };
             builder.loss(header, Loss { reason, bytes: 0, events: Some(events), detail, excerpt: &[] });
         }

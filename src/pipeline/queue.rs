@@ -265,6 +265,11 @@ impl SinkQueueState {
         self.pending.add(origin, reason, events);
     }
 
+    /// Whether there are pending losses.
+    pub(super) fn has_pending_losses(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// The pending losses: a report for each listener that has any.
     pub(super) fn take_pending_losses(&self) -> Vec<LossReport> {
         self.pending.take()

@@ -407,6 +407,9 @@ impl Worker {
                 _ = ticks.tick() => {
                     tick(sink, context).await?;
                     self.settle(sink).await?;
+                    if self.progress.is_counted_by_sink {
+                        self.report_losses(sink).await?;
+                    }
                     continue;
                 }
                 () = until_due(sink.flush_due()) => {
@@ -439,6 +442,9 @@ impl Worker {
                     let flushed = sink.flush().await;
                     retry(sink, flushed, context).await?;
                     is_settled = self.settle(sink).await?;
+                }
+                if self.progress.is_counted_by_sink {
+                    self.report_losses(sink).await?;
                 }
                 close(sink, context).await?;
                 // No output is left for a loss event: what closing has lost is logged.
@@ -495,6 +501,17 @@ impl Worker {
         Ok(())
     }
 
+    /// Writes a loss for events that a sink with a queue of its own has lost there, although no batch follows.
+    async fn report_losses<S: Sink>(&self, sink: &mut S) -> Result<(), Outcome> {
+        if !self.context.counters.has_pending_losses() {
+            return Ok(());
+        }
+        self.write_pending_losses(sink, 0).await?;
+        let flushed = sink.flush().await;
+        retry(sink, flushed, &self.context).await?;
+        self.settle(sink).await.map(drop)
+    }
+
     /// After a flush that returned `Ok`: completes the batches that are written, then syncs those that ask for it and
     /// completes them, too. Returns whether the sink holds no batch.
     async fn settle<S: Sink>(&self, sink: &mut S) -> Result<bool, Outcome> {
@@ -532,8 +549,10 @@ impl Worker {
             let events: u64 = unwritten.lost.iter().map(|(_, events)| events).sum();
             error!(sink = name, error = %fault, suppressed, events, "written events are lost");
         }
-        for (origin, events) in unwritten.lost {
-            context.counters.add_pending_loss(Some(origin), Reason::Failed, events);
+        for (reason, events_of) in [(Reason::Failed, unwritten.lost), (Reason::Shed, unwritten.shed)] {
+            for (origin, events) in events_of {
+                context.counters.add_pending_loss(Some(origin), reason, events);
+            }
         }
         match (unwritten.failed_fault, context.on_failure) {
             (Some(fault), OnFailure::Fatal) => return Err(Outcome::Failed(fault.to_string())),

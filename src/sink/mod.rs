@@ -143,8 +143,11 @@ pub struct Unwritten {
     pub failed: BTreeMap<u64, u64>,
     /// Why batches are dropped: the latest fault.
     pub failed_fault: Option<SinkFault>,
-    /// Events that counted as written and were lost afterwards, because the disk refused them.
+    /// Events that counted as written and were lost afterwards, because the disk refused them; or that failed after the sink
+    /// had taken them into a queue of its own.
     pub lost: Vec<(Arc<Origin>, u64)>,
+    /// Events that the sink has dropped because its own queue was full, as configured.
+    pub shed: Vec<(Arc<Origin>, u64)>,
     /// Why written events were lost: the latest fault.
     pub lost_fault: Option<SinkFault>,
 }
@@ -152,7 +155,8 @@ pub struct Unwritten {
 impl Unwritten {
     /// Whether everything is written.
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.unsynced.is_empty() && self.failed.is_empty() && self.lost.is_empty()
+        let Unwritten { held, unsynced, failed, lost, shed, .. } = self;
+        held.is_empty() && unsynced.is_empty() && failed.is_empty() && lost.is_empty() && shed.is_empty()
     }
 }
 

@@ -38,6 +38,8 @@ pub struct RemoteState {
     pub fault: Option<String>,
     /// Why the spool has no room, if it has none.
     pub full: Option<String>,
+    /// Why the sink cannot begin, if it cannot: its spool or its TLS files cannot be opened.
+    pub cannot_start: Option<String>,
 }
 
 impl RemoteStatus {
@@ -74,6 +76,9 @@ impl RemoteState {
 impl fmt::Display for RemoteState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RemoteState { requests, events, .. } = self;
+        if let Some(fault) = &self.cannot_start {
+            return f.write_str(fault);
+        }
         if let Some(full) = &self.full {
             write!(f, "{full}; ")?;
         }

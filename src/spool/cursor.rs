@@ -1,7 +1,8 @@
 //! The file `cursor`: up to where the destination has acknowledged everything, and up to where records were synced.
 //!
-//! It has two slots, written in turns, so that one of them is whole after a kill or a loss of power at any time. A slot has
-//! 48 bytes: `TCur`, its count, two positions (a record's number and the events before it), and the CRC-32C of these.
+//! It has two slots. One of them is on the disk, and the other one is written until it is on the disk, too: so one of them is
+//! whole after a kill or a loss of power at any time. The slot with the larger count is valid. A slot has 48 bytes: `TCur`,
+//! its count, two positions (a record's number and the events before it), and the CRC-32C of these.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -30,7 +31,12 @@ pub(super) struct Cursor {
     file: File,
     /// Counts the writes.
     count: u64,
-    saved: Option<Saved>,
+    /// The slot that is written next: the one that is not on the disk.
+    slot: u64,
+    /// What the file says. `None`: nothing, or a write has failed.
+    noted: Option<Saved>,
+    /// Whether that is on the disk.
+    is_synced: bool,
 }
 
 impl Cursor {
@@ -41,28 +47,53 @@ impl Cursor {
     pub(super) fn open(path: &Path) -> io::Result<Cursor> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         let latest = read(&file)?;
-        Ok(Cursor { file, count: latest.map_or(0, |(count, _)| count), saved: latest.map(|(_, saved)| saved) })
+        // The process before this one may have been killed before it did that.
+        file.sync_data()?;
+        Ok(match latest {
+            Some(Slot { count, saved, slot }) => {
+                Cursor { file, count, slot: 1 - slot, noted: Some(saved), is_synced: true }
+            }
+            None => Cursor { file, count: 0, slot: 1, noted: None, is_synced: false },
+        })
     }
 
     /// What the file says. `None`: it is new, or both slots are damaged.
     pub(super) fn saved(&self) -> Option<Saved> {
-        self.saved
+        self.noted
+    }
+
+    /// Writes positions to the file, if they are not there. They survive the end of this process, but not a loss of power.
+    ///
+    /// # Errors
+    /// The system's. The file has these positions or those that were saved last.
+    pub(super) fn note(&mut self, saved: Saved) -> io::Result<()> {
+        if self.noted == Some(saved) {
+            return Ok(());
+        }
+        (self.noted, self.is_synced) = (None, false);
+        // Also counts a write that fails, because it may have been carried out.
+        self.count += 1;
+        self.file.write_all_at(&encode(self.count, saved), self.slot * SLOT_DISTANCE)?;
+        self.noted = Some(saved);
+        Ok(())
     }
 
     /// Forces positions to the disk, if they are not there.
     ///
     /// # Errors
-    /// The system's. The file has these positions or the last ones.
+    /// The system's. The file has these positions or those that were saved last.
     pub(super) fn save(&mut self, saved: Saved) -> io::Result<()> {
-        if self.saved == Some(saved) {
-            return Ok(());
+        self.note(saved)?;
+        if !self.is_synced {
+            if let Err(error) = self.file.sync_data() {
+                // It is to be written again: the system may have dropped it.
+                self.noted = None;
+                return Err(error);
+            }
+            self.is_synced = true;
+            // From now on this slot stays whole until the other one is on the disk.
+            self.slot = 1 - self.slot;
         }
-        // The other slot stays whole until this one is on the disk.
-        self.saved = None;
-        let count = self.count + 1;
-        self.file.write_all_at(&encode(count, saved), count % 2 * SLOT_DISTANCE)?;
-        self.file.sync_data()?;
-        (self.count, self.saved) = (count, Some(saved));
         Ok(())
     }
 }
@@ -91,7 +122,7 @@ pub(super) fn peek(path: &Path) -> io::Result<Peeked> {
     Ok(match metadata.is_file() {
         false => Peeked::Damaged,
         true if metadata.len() == 0 => Peeked::Missing,
-        true => read(&file)?.map_or(Peeked::Damaged, |(_, saved)| Peeked::Saved(saved)),
+        true => read(&file)?.map_or(Peeked::Damaged, |slot| Peeked::Saved(slot.saved)),
     })
 }
 
@@ -116,13 +147,21 @@ fn decode(bytes: &[u8; SLOT_BYTES]) -> Option<(u64, Saved)> {
     (saved.acknowledged.number > 0 && encode(u64_at(4), saved) == *bytes).then(|| (u64_at(4), saved))
 }
 
+/// A slot that is whole. They are ordered by their counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Slot {
+    count: u64,
+    saved: Saved,
+    slot: u64,
+}
+
 /// The newer of the two slots.
-fn read(file: &File) -> io::Result<Option<(u64, Saved)>> {
+fn read(file: &File) -> io::Result<Option<Slot>> {
     let mut newest = None;
     for slot in 0..2 {
         let mut bytes = [0; SLOT_BYTES];
         match file.read_exact_at(&mut bytes, slot * SLOT_DISTANCE) {
-            Ok(()) => newest = newest.max(decode(&bytes)),
+            Ok(()) => newest = newest.max(decode(&bytes).map(|(count, saved)| Slot { count, saved, slot })),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             Err(error) => return Err(error),
         }
@@ -147,7 +186,8 @@ mod tests {
             cursor.save(*position).unwrap();
         }
         let before = std::fs::read(&path).unwrap();
-        cursor.save(positions[2]).unwrap();
+        // Without a sync: the other slot is the one on the disk.
+        cursor.note(positions[2]).unwrap();
         let after = std::fs::read(&path).unwrap();
         let slot = SLOT_DISTANCE as usize;
         for torn_at in 0..SLOT_BYTES {
@@ -162,6 +202,31 @@ mod tests {
         std::fs::write(&path, after).unwrap();
         assert_eq!(peek(&path).unwrap(), Peeked::Saved(positions[2]));
         assert_eq!(peek(&directory.path().join("other")).unwrap(), Peeked::Missing);
+    }
+
+    #[test]
+    fn positions_are_noted_in_the_slot_that_is_not_on_the_disk_until_one_is_saved() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cursor");
+        let position = |number| Position { number, events: number };
+        let saved = |number| Saved { acknowledged: position(number), synced: position(number) };
+        let mut cursor = Cursor::open(&path).unwrap();
+        cursor.save(saved(1)).unwrap();
+        for number in 2..=6 {
+            let before = std::fs::read(&path).unwrap();
+            let slot = SLOT_DISTANCE as usize;
+            // The synced slot is 1 after the first save, and 0 after the second one.
+            cursor.note(saved(number)).unwrap();
+            let after = std::fs::read(&path).unwrap();
+            let synced = if number <= 4 { slot..slot + SLOT_BYTES } else { 0..SLOT_BYTES };
+            assert_eq!(before[synced.clone()], after[synced], "number {number}");
+            assert_eq!(peek(&path).unwrap(), Peeked::Saved(saved(number)), "as a killed process leaves it");
+            if number == 4 {
+                cursor.save(saved(number)).unwrap();
+                cursor = Cursor::open(&path).unwrap();
+                assert_eq!(cursor.saved(), Some(saved(4)));
+            }
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@
 mod cursor;
 mod directory;
 mod finding;
+mod open;
 mod reader;
 mod record;
 mod segment;
@@ -28,7 +29,7 @@ mod walk;
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -39,7 +40,7 @@ pub use reader::Damage;
 pub use record::Position;
 use segment::{HEADER_BYTES, Name, Segment, Writer};
 pub use snapshot::{DropError, Kept, Refused, Snapshot, drop_waiting, is_spool, kept, refused, used_by};
-pub use state::{AppendError, UsedBy, Waiting};
+pub use state::{AppendError, Dropped, UsedBy, Waiting};
 use taken::TakenRecords;
 use walk::Walk;
 pub use walk::{Item, Record};
@@ -99,76 +100,6 @@ struct Unsynced {
 }
 
 impl Spool {
-    /// Opens the spool in `directory`, or creates it.
-    ///
-    /// # Errors
-    /// The system's, with the path; also when another process uses the spool.
-    pub fn open(directory: &Path, limits: Limits) -> Result<(Spool, Vec<Finding>), (PathBuf, io::Error)> {
-        let at = |path: &Path| {
-            let path = path.to_owned();
-            move |error| (path, error)
-        };
-        directory::create(directory).map_err(at(directory))?;
-        let lock = directory::lock(directory)?;
-        let mut findings = Vec::new();
-        let listed = directory::list(directory).map_err(at(directory))?;
-        directory::clean(directory, &listed).map_err(at(directory))?;
-        findings.extend(listed.findings());
-        let last_serial = listed.last_serial;
-        let cursor = directory::open_cursor(directory, &mut findings)?;
-        let mut end = Position::START;
-        if let Some(last) = listed.segments.back() {
-            let path = directory.join(last.name.file_name());
-            end = directory::find_end(&path, last.name, &mut findings).map_err(at(&path))?;
-        }
-        let saved = cursor.saved().unwrap_or_else(|| {
-            let first = listed.segments.front().map(|first| first.name.start);
-            if first.is_some() && !findings.iter().any(|finding| matches!(finding, Finding::DamagedCursor(_))) {
-                findings.push(Finding::NoCursor);
-            }
-            let acknowledged = first.unwrap_or(Position::START);
-            Saved { acknowledged, synced: acknowledged }
-        });
-        let dropped_until = directory::dropped_until(directory).map_err(at(directory))?;
-        let start = dropped_until.unwrap_or_default().max(saved.acknowledged);
-        let dropped = Waiting {
-            records: start.number - saved.acknowledged.number,
-            events: start.events.saturating_sub(saved.acknowledged.events),
-            bytes: 0,
-        };
-        if dropped.records > 0 {
-            findings.push(Finding::Dropped(dropped.records, dropped.events));
-        }
-        directory::sync(directory).map_err(at(directory))?;
-        // Synced records that are missing at the end are damaged. Those that were acknowledged may have been sent
-        // before they were synced, and lost.
-        let end = end.max(saved.synced).max(start);
-        let mut spool = Spool {
-            directory: directory.to_owned(),
-            limits,
-            _lock: lock,
-            cursor,
-            segments: listed.segments,
-            writer: None,
-            last_serial,
-            synced: end,
-            unsynced: VecDeque::new(),
-            unsynced_bytes: 0,
-            must_rewrite: false,
-            is_directory_unsynced: false,
-            end,
-            walk: Walk::from(directory.to_owned(), start),
-            taken: TakenRecords::from(start),
-            dropped,
-        };
-        if dropped_until.is_some() {
-            // Counted once: by this start.
-            spool.tidy().map_err(at(directory))?;
-            directory::forget_dropped(directory).map_err(at(directory))?;
-        }
-        Ok((spool, findings))
-    }
-
     /// Appends a request with this many events. It survives a kill of the daemon from here on, and a loss of power from the
     /// next [`Spool::sync`] on.
     ///
@@ -252,9 +183,12 @@ impl Spool {
         self.taken.oldest()
     }
 
-    /// The record with this number is settled: the destination has acknowledged it, or it was refused for good.
+    /// The record with this number is settled: the destination has acknowledged it, or it was refused for good. It is not
+    /// taken again after a kill. A loss of power can forget what was settled since the last [`Spool::tidy`].
     pub fn acknowledge(&mut self, number: u64) {
         self.taken.settle(number);
+        // If this fails, the next call or tidy writes it, and tidy reports why it cannot.
+        let _ = self.cursor.note(Saved { acknowledged: self.taken.acknowledged(), synced: self.synced });
     }
 
     /// Everything that was taken and is not acknowledged is taken again.
@@ -263,9 +197,9 @@ impl Spool {
         self.taken.clear();
     }
 
-    /// Removes the records of the oldest segment that were not taken; returns how many events they had. `None`: there
-    /// is nothing to remove. The segment is removed too, so what was taken of it cannot be taken again.
-    pub fn drop_oldest(&mut self) -> Option<u64> {
+    /// Removes the records of the oldest segment that were not taken, if there are any; returns them. `None`: there is no
+    /// segment. The segment is removed too, so what was taken of it cannot be taken again.
+    pub fn drop_oldest(&mut self) -> Option<Dropped> {
         if self.segments.len() == 1 {
             self.writer = None;
             self.forget_unsynced();
@@ -274,13 +208,13 @@ impl Spool {
         let end = self.segments.front().map_or(self.end, |next| next.name.start);
         self.remove(oldest.name);
         let position = self.walk.next();
-        if end.number <= position.number {
-            return Some(0);
+        if end.number > position.number {
+            self.taken.push(position, end, None);
+            self.walk.continue_at(end);
+            self.taken.settle(position.number);
         }
-        self.taken.push(position, end, None);
-        self.walk.continue_at(end);
-        self.taken.settle(position.number);
-        Some(end.events - position.events)
+        let events = end.events.saturating_sub(position.events);
+        Some(Dropped { numbers: position.number..end.number.max(position.number), events })
     }
 
     /// Saves the cursor and removes segments that are acknowledged.

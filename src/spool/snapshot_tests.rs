@@ -1,6 +1,7 @@
 //! Tests of what other processes and bad directories do to a spool, and of spools with many records.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::tests::{LIMITS, append, open, payload, segments, sum, take_all, take_one};
 use super::*;

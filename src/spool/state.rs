@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// What waits in a spool: appended and not acknowledged.
@@ -13,6 +14,15 @@ pub struct Waiting {
     pub events: u64,
     /// The size of the segments on the disk, in bytes.
     pub bytes: u64,
+}
+
+/// Records that were dropped because there was no room.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dropped {
+    /// Their numbers.
+    pub numbers: Range<u64>,
+    /// Their number of events.
+    pub events: u64,
 }
 
 /// Which process uses a spool.

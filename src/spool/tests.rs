@@ -1,5 +1,7 @@
 //! Tests of the spool over real directories.
 
+use std::path::Path;
+
 use super::*;
 
 /// Injected faults of writes and syncs, and what the disk has. Each test runs on a thread of its own.
@@ -300,7 +302,8 @@ fn a_full_spool_refuses_or_drops_its_oldest_segment() {
     assert_eq!(take_one(&mut spool), 1);
     assert_eq!(take_one(&mut spool), 2);
     let before = spool.waiting().events;
-    let dropped = spool.drop_oldest().unwrap();
+    let Dropped { numbers, events: dropped } = spool.drop_oldest().unwrap();
+    assert_eq!((numbers.start, sum(numbers)), (3, dropped));
     assert!(dropped > 0);
     assert_eq!(spool.waiting().events, before - dropped, "what is being sent still waits");
     append(&mut spool, last + 1..=last + 1);

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior, ffi, params};
 
 use super::error::{DAMAGED, StoreError, explain};
 use super::keys;
@@ -142,12 +142,14 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     }
     match version(&connection).map_err(of)? {
         Found::Nothing => {
-            // Readers are not blocked by a writer; a commit is on the disk when it returns.
-            connection.pragma_update(None, "journal_mode", "WAL").map_err(of)?;
+            keep_log(path, &connection)?;
             create(&mut connection).map_err(of)?;
         }
-        Found::Ours(VERSION) => {}
-        Found::Ours(1) => convert(&mut connection).map_err(of)?,
+        Found::Ours(VERSION) => keep_log(path, &connection)?,
+        Found::Ours(1) => {
+            keep_log(path, &connection)?;
+            convert(&mut connection).map_err(of)?;
+        }
         Found::Ours(version) => {
             let what = format!("it has schema {version}, and this version of tributary knows {VERSION}");
             return Err(StoreError::new(path, format!("{what}; run the version that wrote it, or move it away")));
@@ -160,6 +162,17 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
+/// Makes SQLite keep a log (WAL): readers are not blocked by a writer, and a commit is on the disk when it returns. Without a
+/// log, a loss of power can undo a commit, because SQLite removes its journal without a sync of the directory.
+fn keep_log(path: &Path, connection: &Connection) -> Result<(), StoreError> {
+    // If SQLite cannot change the mode, it returns the present one.
+    let mode = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0));
+    match mode.map_err(|error| StoreError::of(path, &error))?.as_str() {
+        "wal" => Ok(()),
+        mode => Err(StoreError::new(path, format!("its journal mode is `{mode}` and cannot be changed to `wal`"))),
+    }
+}
+
 /// A further connection to an open file, for reading.
 pub(super) fn open_again(path: &Path) -> Result<Connection, StoreError> {
     let open = || {
@@ -168,6 +181,22 @@ pub(super) fn open_again(path: &Path) -> Result<Connection, StoreError> {
         Ok(connection)
     };
     open().map_err(|error| StoreError::of(path, &error))
+}
+
+/// Forces the names of the file and of SQLite's log to the disk. SQLite does that too, and ignores errors of it.
+pub(super) fn sync_names(path: &Path) -> Result<(), StoreError> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| StoreError::new(path, format!("its directory cannot be synced: {error}")))
+}
+
+/// Copies SQLite's log to the database, both on the disk, and makes the log empty.
+pub(super) fn empty_log(connection: &Connection) -> rusqlite::Result<()> {
+    let is_busy: bool = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    if is_busy {
+        return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None));
+    }
+    Ok(())
 }
 
 /// Opens an existing file for reading, or also for writing.

@@ -107,8 +107,8 @@ impl Agents for Store {
     }
 
     fn agent(&self, name: &str) -> Result<Option<Arc<Agent>>, Refusal> {
-        let found = register::find(&self.shared.reader(), name).map_err(|error| self.shared.refusal(&error))?;
-        Ok(found.map(Arc::new))
+        let found = self.shared.read(|connection| register::find(connection, name));
+        Ok(found.map_err(|error| self.shared.refusal(&error))?.map(Arc::new))
     }
 
     fn seen(&self, requester: Requester<'_>, more: Counters, now: UnixNanos) {

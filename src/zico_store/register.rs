@@ -9,7 +9,7 @@ use tracing::warn;
 
 use super::keys;
 use super::network::network;
-use super::shared::Shared;
+use super::shared::{FileError, Shared};
 use crate::event::ResourceValue;
 use crate::protocol::zico::agents::{Agent, Opened, Opening, Refusal, Registered, Registration};
 
@@ -30,6 +30,15 @@ enum Failure {
 impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Self {
         Failure::File(error)
+    }
+}
+
+impl FileError for Failure {
+    fn file_error(&self) -> Option<&rusqlite::Error> {
+        match self {
+            Failure::File(error) => Some(error),
+            Failure::Refused(_) | Failure::Random => None,
+        }
     }
 }
 
@@ -74,11 +83,12 @@ impl Shared {
 
     /// Runs one transaction. When it returns `Ok`, the result is on the disk.
     fn transact<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Result<T, Failure>) -> Result<T, Failure> {
-        let mut connection = self.writer();
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let result = work(&transaction)?;
-        transaction.commit()?;
-        Ok(result)
+        self.write(|connection| {
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let result = work(&transaction)?;
+            transaction.commit()?;
+            Ok(result)
+        })
     }
 
     fn refuse(&self, failure: Failure) -> Refusal {
@@ -307,13 +317,14 @@ impl Shared {
         {
             return Ok(Some(agent));
         }
-        let connection = self.reader();
-        let mut statement = connection.prepare_cached(
-            "SELECT agents.id, agents.uuid, name, app, env, attrs, sessions.used FROM sessions
-             JOIN keys ON keys.id = sessions.key JOIN agents ON agents.id = keys.agent WHERE sessions.hash = ?",
-        )?;
-        let found =
-            statement.query_row([keys::hash(session)], |row| Ok((agent_of(row)?, row.get::<_, i64>(6)?))).optional()?;
+        let found = self.read(|connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT agents.id, agents.uuid, name, app, env, attrs, sessions.used FROM sessions
+                 JOIN keys ON keys.id = sessions.key JOIN agents ON agents.id = keys.agent WHERE sessions.hash = ?",
+            )?;
+            let row = |row: &Row<'_>| Ok((agent_of(row)?, row.get::<_, i64>(6)?));
+            statement.query_row([keys::hash(session)], row).optional()
+        })?;
         Ok(found.filter(|(_, used)| self.is_live(session, *used, now)).map(|(agent, _)| Arc::new(agent)))
     }
 

@@ -15,6 +15,26 @@ use super::options::StoreOptions;
 use crate::log_throttle::LogThrottle;
 use crate::protocol::zico::agents::Refusal;
 
+/// The connection that writes.
+#[derive(Debug)]
+struct Writer {
+    connection: Connection,
+    /// The disk may have failed since SQLite's log was last empty: in this process, or in the one before it.
+    is_log_suspect: bool,
+}
+
+/// An error that may be one of the file.
+pub(super) trait FileError: From<rusqlite::Error> {
+    /// The error of the file, if it is one.
+    fn file_error(&self) -> Option<&rusqlite::Error>;
+}
+
+impl FileError for rusqlite::Error {
+    fn file_error(&self) -> Option<&rusqlite::Error> {
+        Some(self)
+    }
+}
+
 /// What the store and its writer thread share.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -28,7 +48,7 @@ pub(super) struct Shared {
     pub(super) full: LogThrottle,
     pub(super) admitted: Option<AdmittedKeys>,
     pub(super) digests: RkeyDigests,
-    writer: Mutex<Connection>,
+    writer: Mutex<Writer>,
     /// Looks up sessions while a commit waits for the disk. `None`: the store is in memory.
     reader: Option<Mutex<Connection>>,
     pub(super) marks: Marks,
@@ -53,7 +73,9 @@ impl Shared {
                 let path = file::path(dir, listener);
                 let claim = file::claim(&path)?;
                 let writer = file::open(&path)?;
-                (path.display().to_string(), Some(claim), writer, Some(Mutex::new(file::open_again(&path)?)))
+                let reader = file::open_again(&path)?;
+                file::sync_names(&path)?;
+                (path.display().to_string(), Some(claim), writer, Some(Mutex::new(reader)))
             }
         };
         let salt = file::salt(&writer).map_err(|error| StoreError::of(Path::new(&name), &error))?;
@@ -65,19 +87,40 @@ impl Shared {
             full: LogThrottle::new(),
             admitted,
             digests: RkeyDigests::new(salt),
-            writer: Mutex::new(writer),
+            writer: Mutex::new(Writer { connection: writer, is_log_suspect: reader.is_some() }),
             reader,
             marks: Marks::default(),
             _claim: claim,
         })
     }
 
-    pub(super) fn writer(&self) -> MutexGuard<'_, Connection> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Writes. The first time, and after an error of the disk, SQLite's log is first emptied into the database, both on the
+    /// disk: after a failed sync, the disk may lack parts of the log that SQLite does not write again.
+    pub(super) fn write<T, E: FileError>(&self, work: impl FnOnce(&mut Connection) -> Result<T, E>) -> Result<T, E> {
+        let mut writer = self.writer();
+        if writer.is_log_suspect {
+            file::empty_log(&writer.connection)?;
+            writer.is_log_suspect = false;
+        }
+        let result = work(&mut writer.connection);
+        if let Some(error) = result.as_ref().err().and_then(FileError::file_error) {
+            let is_locked =
+                matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked));
+            writer.is_log_suspect = self.reader.is_some() && !is_locked;
+        }
+        result
     }
 
-    pub(super) fn reader(&self) -> MutexGuard<'_, Connection> {
-        self.reader.as_ref().unwrap_or(&self.writer).lock().unwrap_or_else(PoisonError::into_inner)
+    /// Reads.
+    pub(super) fn read<T>(&self, work: impl FnOnce(&Connection) -> T) -> T {
+        match &self.reader {
+            Some(reader) => work(&reader.lock().unwrap_or_else(PoisonError::into_inner)),
+            None => work(&self.writer().connection),
+        }
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether an error says that the memory of a store without a file is full.
@@ -106,7 +149,7 @@ impl Shared {
         if marks.is_empty() {
             return Ok(());
         }
-        let result = marks::write(&mut self.writer(), &marks, self.options.max_agents);
+        let result = self.write(|connection| marks::write(connection, &marks, self.options.max_agents));
         if result.is_err() {
             self.marks.restore(marks);
         }

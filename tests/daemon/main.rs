@@ -5,12 +5,16 @@
 mod common;
 #[path = "../support/endless/mod.rs"]
 mod endless_support;
+#[path = "../support/http_server/mod.rs"]
+mod http_server;
 #[path = "../support/live/mod.rs"]
 mod live;
 #[path = "../support/rbkit_law/mod.rs"]
 mod rbkit_law_support;
 #[path = "../support/sink_file/mod.rs"]
 mod sink_file_support;
+#[path = "../support/small_disk/mod.rs"]
+mod small_disk;
 #[path = "../support/tls/mod.rs"]
 mod tls_support;
 #[path = "../support/zico/mod.rs"]
@@ -34,12 +38,14 @@ mod orphans;
 mod peers;
 mod prometheus;
 mod proxy;
+mod quarantine;
 mod reload;
 mod reload_load;
 mod rules;
 mod service;
 mod shed;
 mod spool;
+mod spool_directory;
 mod tap;
 mod tls;
 mod tls_reload;

@@ -1,11 +1,14 @@
 //! The daemon with a spool while its destination is away: it stops, restarts, finds damage, and says what waits. Each test has
 //! the name of a failure that users of other collectors have reported.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use serde_json::Value;
+
+use crate::http_server::{self, Connection};
 use crate::live::binary::{Binary, Ended, run, tributary, until};
 
 /// An HTTP server on a thread of its own, which answers with a status that the test sets.
@@ -18,88 +21,79 @@ struct Receiver {
 
 impl Receiver {
     fn start(status: u16) -> Receiver {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let receiver =
-            Receiver { address: listener.local_addr().unwrap(), state: Arc::new(Mutex::new((status, Vec::new()))) };
-        let serving = receiver.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let serving = serving.clone();
-                std::thread::spawn(move || serving.serve(stream.unwrap()));
-            }
-        });
-        receiver
+        let state = Arc::new(Mutex::new((status, Vec::new())));
+        let serving = state.clone();
+        Receiver { address: http_server::start(move |connection| serve(&serving, connection)), state }
     }
+}
 
-    fn serve(&self, mut stream: TcpStream) -> Option<()> {
-        let mut reader = BufReader::new(stream.try_clone().unwrap());
-        loop {
-            let mut length = 0;
-            loop {
-                let mut line = String::new();
-                reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
-                if line == "\r\n" {
-                    break;
-                }
-                if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
-                    length = value.trim().parse().unwrap();
-                }
-            }
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).ok()?;
-            let mut state = self.state.lock().unwrap();
-            let status = state.0;
-            if status == 200 {
-                state.1.extend(String::from_utf8(body).unwrap().lines().map(str::to_owned));
-            }
-            drop(state);
-            write!(stream, "HTTP/1.1 {status} x\r\nContent-Length: 13\r\n\r\nin the move\r\n").ok()?;
+fn serve(state: &Mutex<(u16, Vec<String>)>, mut connection: Connection) -> Option<()> {
+    loop {
+        let head = connection.read_head()?;
+        let body = connection.read_body(&head)?;
+        let mut state = state.lock().unwrap();
+        let status = state.0;
+        if status == 200 {
+            state.1.extend(String::from_utf8(body).unwrap().lines().map(str::to_owned));
         }
-    }
-
-    fn set(&self, status: u16) {
-        self.state.lock().unwrap().0 = status;
-    }
-
-    fn lines(&self) -> Vec<String> {
-        self.state.lock().unwrap().1.clone()
+        drop(state);
+        connection.answer(status, "", "in the move\r\n")?;
     }
 }
 
 /// A directory with a configuration whose sink sends to a receiver.
-struct Site {
-    directory: tempfile::TempDir,
+pub(crate) struct Site {
+    pub(crate) directory: tempfile::TempDir,
+    /// Where its spools are.
+    spools: PathBuf,
     receiver: Receiver,
 }
 
 impl Site {
-    fn new(spool_options: &str) -> Site {
-        let (directory, receiver) = (tempfile::tempdir().unwrap(), Receiver::start(503));
-        let home = directory.path().display();
+    pub(crate) fn new(spool_options: &str) -> Site {
+        let directory = tempfile::tempdir().unwrap();
+        let spools = directory.path().join("spool");
+        Site::with_spools(directory, spools, spool_options)
+    }
+
+    pub(crate) fn with_spools(directory: tempfile::TempDir, spools: PathBuf, spool_options: &str) -> Site {
+        let (receiver, dir) = (Receiver::start(503), spools.display());
         let toml = format!(
             "[admin]\nlisten = \"127.0.0.1:0\"\n\
              [listeners.desktops]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\nquarantine.dir = \"\"\ndelivery_timeout = \"1s\"\n\
              [sinks.backend]\ntype = \"http\"\nendpoint = \"http://{}/\"\nretry_min = \"5ms\"\nretry_max = \"50ms\"\n\
-             spool = {{ dir = \"{home}/spool\", {spool_options} }}\n",
+             spool = {{ dir = \"{dir}\", {spool_options} }}\n",
             receiver.address
         );
         std::fs::write(directory.path().join("t.toml"), toml).unwrap();
-        Site { directory, receiver }
+        Site { directory, spools, receiver }
     }
 
-    fn config(&self) -> String {
+    pub(crate) fn config(&self) -> String {
         self.directory.path().join("t.toml").display().to_string()
     }
 
-    fn spool(&self) -> PathBuf {
-        self.directory.path().join("spool/backend")
+    pub(crate) fn spool(&self) -> PathBuf {
+        self.spools.join("backend")
     }
 
-    fn start(&self) -> Binary {
+    pub(crate) fn start(&self) -> Binary {
         Binary::start(tributary(&["run", "--config", &self.config()]))
     }
 
-    fn segments(&self) -> Vec<PathBuf> {
+    pub(crate) fn set(&self, status: u16) {
+        self.receiver.state.lock().unwrap().0 = status;
+    }
+
+    /// The received lines: those of events, and what those of losses say.
+    pub(crate) fn received(&self) -> (Vec<String>, Vec<Value>) {
+        let lines = self.receiver.state.lock().unwrap().1.clone();
+        let (losses, events): (Vec<String>, Vec<String>) =
+            lines.into_iter().partition(|line| line.contains("\"tributary.loss\""));
+        (events, losses.iter().map(|line| serde_json::from_str(line).unwrap()).collect())
+    }
+
+    pub(crate) fn segments(&self) -> Vec<PathBuf> {
         let files = std::fs::read_dir(self.spool()).unwrap().map(|file| file.unwrap().path());
         let mut segments: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "spool")).collect();
         segments.sort();
@@ -108,13 +102,13 @@ impl Site {
 }
 
 /// A machine uploads events, each of which is answered 200; returns how many.
-fn upload(daemon: &Binary, count: u64, seed: u64) -> u64 {
+pub(crate) fn upload(daemon: &Binary, count: u64, seed: u64) -> u64 {
     let (address, count, seed) = (daemon.address("desktops").to_string(), count.to_string(), seed.to_string());
     let sent = run(&["simulate", "endless", "--to", &address, "--count", &count, "--seed", &seed]).sent();
     sent["events"].as_u64().unwrap()
 }
 
-fn get(daemon: &Binary, path: &str) -> (u16, String) {
+pub(crate) fn get(daemon: &Binary, path: &str) -> (u16, String) {
     let address: SocketAddr = daemon.until_stderr("admin endpoint on").rsplit(' ').next().unwrap().parse().unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").unwrap();
@@ -124,7 +118,7 @@ fn get(daemon: &Binary, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-fn stop(daemon: Binary) -> Ended {
+pub(crate) fn stop(daemon: Binary) -> Ended {
     daemon.signal("TERM");
     daemon.end()
 }
@@ -148,12 +142,12 @@ fn a_restart_with_a_backlog_loses_nothing() {
     daemon.signal("KILL");
     drop(daemon.end());
     let all = first + second;
-    site.receiver.set(200);
+    site.set(200);
     let daemon = site.start();
-    until("everything is received", || (site.receiver.lines().len() as u64 >= all).then_some(()));
+    until("everything is received", || (site.received().0.len() as u64 >= all).then_some(()));
     let ended = stop(daemon);
     ended.line(&format!("sink backend: 0 events + {all} resumed = {all} written + 0 shed + 0 failed"));
-    let lines = site.receiver.lines();
+    let lines = site.received().0;
     assert_eq!((lines.len() as u64, unique(&lines) as u64), (all, all), "each once");
 }
 
@@ -167,17 +161,17 @@ fn a_shutdown_while_the_destination_is_away_deletes_nothing() {
     stop(daemon);
     let waiting = |site: &Site| {
         let listed = run(&["spool", "list", "--format", "json", "--config", &site.config()]);
-        let line: serde_json::Value = serde_json::from_str(listed.stdout.trim()).unwrap();
+        let line: Value = serde_json::from_str(listed.stdout.trim()).unwrap();
         (line["events"].as_u64().unwrap(), line["used_by"].clone(), line["refused"].as_u64().unwrap())
     };
-    assert_eq!(waiting(&site), (sent, serde_json::Value::Null, 0));
+    assert_eq!(waiting(&site), (sent, Value::Null, 0));
     for signals in [&["TERM"][..], &["TERM", "TERM"], &["KILL"]] {
         let daemon = site.start();
         until("an attempt has failed", || get(&daemon, "/readyz").1.contains("503").then_some(()));
         assert_eq!(waiting(&site), (sent, daemon.pid().into(), 0), "the list does not disturb the daemon");
         signals.iter().for_each(|signal| daemon.signal(signal));
         drop(daemon.end());
-        assert_eq!(waiting(&site), (sent, serde_json::Value::Null, 0), "{signals:?}");
+        assert_eq!(waiting(&site), (sent, Value::Null, 0), "{signals:?}");
     }
 }
 
@@ -207,9 +201,9 @@ fn a_damaged_queue_does_not_stop_the_start_and_the_loss_is_counted_exactly() {
     let lost: u64 = verdict.rsplit_once(" with ").unwrap().1.split(' ').next().unwrap().parse().unwrap();
     assert!(lost > 0 && lost < sent, "{verdict}");
     assert!(verified.stdout.contains(&format!("{} at 16: ", segments[1].display())), "{}", verified.stdout);
-    site.receiver.set(200);
+    site.set(200);
     let daemon = site.start();
-    until("the rest is received", || (site.receiver.lines().len() as u64 >= sent - lost).then_some(()));
+    until("the rest is received", || (site.received().0.len() as u64 >= sent - lost).then_some(()));
     until("nothing waits", || {
         get(&daemon, "/metrics").1.contains("tributary_spool_events{sink=\"backend\"} 0\n").then_some(())
     });
@@ -219,7 +213,35 @@ fn a_damaged_queue_does_not_stop_the_start_and_the_loss_is_counted_exactly() {
     ended.line(&format!("sink backend: 0 events + {sent} resumed = {written} written + 0 shed + {lost} failed"));
     ended.line("cursor is damaged or of a newer tributary");
     assert!(site.spool().join("aside/cursor").exists());
-    assert_eq!(site.receiver.lines().len() as u64, written);
+    let (events, losses) = site.received();
+    assert_eq!(events.len() as u64, written);
+    let [loss] = losses.as_slice() else { panic!("{losses:?}") };
+    assert_eq!((&loss["loss"]["reason"], loss["loss"]["events"].as_u64()), (&"failed".into(), Some(lost)));
+    // The process that knew its connection is gone.
+    assert_eq!((&loss["origin"]["protocol"], &loss["origin"]["listener"]), (&"tributary".into(), &"backend".into()));
+}
+
+#[test]
+fn a_spool_that_drops_its_oldest_requests_tells_the_destination_how_many_events_are_missing() {
+    let site = Site::new("min_free_bytes = \"0B\", max_bytes = \"1MiB\", when_full = \"drop_oldest\"");
+    let daemon = site.start();
+    let sent = upload(&daemon, 4000, 7);
+    until("it has shed", || get(&daemon, "/metrics").1.lines().find_map(shed).filter(|shed| *shed > 0));
+    site.set(200);
+    until("nothing waits", || {
+        get(&daemon, "/metrics").1.contains("tributary_spool_events{sink=\"backend\"} 0\n").then_some(())
+    });
+    let ended = stop(daemon);
+    let (events, losses) = site.received();
+    let missing = sent - events.len() as u64;
+    ended.line(&format!("sink backend: {sent} events = {} written + {missing} shed + 0 failed", events.len()));
+    let told = losses.iter().map(|loss| loss["loss"]["events"].as_u64().unwrap()).sum::<u64>();
+    assert!(losses.iter().all(|loss| loss["loss"]["reason"] == "shed" && loss["origin"]["listener"] == "desktops"));
+    assert_eq!(told, missing, "{losses:?}");
+}
+
+fn shed(line: &str) -> Option<u64> {
+    line.strip_prefix("tributary_sink_events_total{sink=\"backend\",outcome=\"shed\"} ")?.parse().ok()
 }
 
 #[test]
@@ -245,7 +267,7 @@ fn a_daemon_whose_destination_is_away_is_ready_and_says_what_waits() {
     assert_eq!(value("tributary_refused_requests_total"), 0.0);
     assert!(value("tributary_request_seconds_count") >= value("tributary_retries_total"));
     assert!(metrics.contains("tributary_request_seconds_bucket{le=\"+Inf\",sink=\"backend\"}"), "{metrics}");
-    site.receiver.set(400);
+    site.set(400);
     until("all are refused", || {
         get(&daemon, "/metrics").1.contains("tributary_spool_events{sink=\"backend\"} 0\n").then_some(())
     });
@@ -266,19 +288,4 @@ fn a_daemon_whose_spool_is_full_is_not_ready_and_says_why() {
     let start = "sink backend cannot write, and its listeners wait: the spool is full: its file system has ";
     assert!(text.starts_with(start) && text.contains("min_free_bytes = "), "{text}");
     drop(machine);
-}
-
-#[test]
-fn a_spool_that_cannot_be_opened_is_named_and_the_daemon_runs() {
-    let site = Site::new("min_free_bytes = \"0B\"");
-    std::fs::create_dir(site.directory.path().join("spool")).unwrap();
-    std::fs::write(site.spool(), "a file of another program").unwrap();
-    let daemon = site.start();
-    let line = daemon.until_stderr("cannot open the spool");
-    assert!(line.contains("it is a file, and must be a directory"), "{line}");
-    assert_eq!(std::fs::read(site.spool()).unwrap(), b"a file of another program");
-    // As soon as it can be opened, it is used.
-    std::fs::remove_file(site.spool()).unwrap();
-    assert!(upload(&daemon, 5, 6) > 0);
-    assert_eq!(stop(daemon).code, Some(0));
 }

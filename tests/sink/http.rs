@@ -2,8 +2,8 @@
 //! spool.
 
 use std::collections::HashMap;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::Read as _;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use tributary::pipeline::{DeliveryOutcome, RequestedLevel, Sender, Sinks, Worker
 use tributary::sink::AckLevel;
 use tributary::sink::http::{Compression, Http, Options, SpoolOptions, WhenFull};
 
+use crate::http_server::{self, Connection, Head};
 use crate::live::{until, within};
 use crate::sink_file_support::{batch_of, names, names_in, now};
 
@@ -36,65 +37,61 @@ struct State {
 }
 
 struct Received {
-    head: HashMap<String, String>,
+    head: Head,
     lines: Vec<u8>,
 }
 
 impl Receiver {
     fn start(status: u16) -> Receiver {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let receiver = Receiver { address, state: Arc::default() };
-        receiver.state().status = status;
-        let serving = receiver.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let serving = serving.clone();
-                std::thread::spawn(move || serving.serve(stream.unwrap()));
-            }
-        });
-        receiver
+        let state = Arc::new(Mutex::new(State { status, ..State::default() }));
+        let serving = state.clone();
+        Receiver { address: http_server::start(move |connection| serve(&serving, connection)), state }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
 
-    fn serve(&self, mut stream: TcpStream) -> Option<()> {
-        let mut reader = BufReader::new(stream.try_clone().unwrap());
-        loop {
-            let mut head = HashMap::new();
-            loop {
-                let mut line = String::new();
-                reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
-                match line.trim_end().split_once(": ") {
-                    Some((name, value)) => drop(head.insert(name.to_lowercase(), value.to_owned())),
-                    None if line == "\r\n" => break,
-                    None => drop(head.insert("request".into(), line.trim_end().to_owned())),
-                }
-            }
-            let mut body = vec![0; head["content-length"].parse().unwrap()];
-            reader.read_exact(&mut body).ok()?;
-            let mut lines = Vec::new();
-            match head.get("content-encoding").map(String::as_str) {
-                None => lines = body,
-                Some("gzip") => drop(flate2::read::GzDecoder::new(&body[..]).read_to_end(&mut lines).unwrap()),
-                Some("zstd") => lines = zstd::stream::decode_all(&body[..]).unwrap(),
-                Some(other) => panic!("{other}"),
-            }
-            let mut state = self.state();
-            *state.attempts.entry(head["idempotency-key"].clone()).or_default() += 1;
-            let (status, headers) = (state.status, state.headers.clone());
-            if status == 200 {
-                state.received.push(Received { head, lines });
-            }
-            drop(state);
-            write!(stream, "HTTP/1.1 {status} x\r\n{headers}Content-Length: 4\r\n\r\nwhy\n").ok()?;
-        }
+    fn names(&self) -> Vec<String> {
+        let names: Vec<_> = self.state().received.iter().flat_map(|request| names_in(&request.lines)).collect();
+        names.into_iter().filter(|name| name != "tributary.loss").collect()
     }
 
-    fn names(&self) -> Vec<String> {
-        self.state().received.iter().flat_map(|request| names_in(&request.lines)).collect()
+    /// The losses that were received: reason, events, listener.
+    fn losses(&self) -> Vec<(String, u64, String)> {
+        let state = self.state();
+        let lines = state.received.iter().flat_map(|request| str::from_utf8(&request.lines).unwrap().lines());
+        let events = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let losses = events.filter(|event| event["name"] == "tributary.loss");
+        losses
+            .map(|event| {
+                let loss = &event["loss"];
+                (text(&loss["reason"]), loss["events"].as_u64().unwrap(), text(&event["origin"]["listener"]))
+            })
+            .collect()
+    }
+}
+
+fn serve(state: &Mutex<State>, mut connection: Connection) -> Option<()> {
+    loop {
+        let head = connection.read_head()?;
+        let body = connection.read_body(&head)?;
+        let mut lines = Vec::new();
+        match head.get("content-encoding").map(String::as_str) {
+            None => lines = body,
+            Some("gzip") => drop(flate2::read::GzDecoder::new(&body[..]).read_to_end(&mut lines).unwrap()),
+            Some("zstd") => lines = zstd::stream::decode_all(&body[..]).unwrap(),
+            Some(other) => panic!("{other}"),
+        }
+        let mut state = state.lock().unwrap();
+        *state.attempts.entry(head["idempotency-key"].clone()).or_default() += 1;
+        let (status, headers) = (state.status, state.headers.clone());
+        if status == 200 {
+            state.received.push(Received { head, lines });
+        }
+        drop(state);
+        connection.answer(status, &headers, "why\n")?;
     }
 }
 
@@ -247,9 +244,39 @@ async fn a_damaged_spool_does_not_keep_the_sink_from_starting_and_its_loss_is_co
     let sending = Sending::start(spooled(receiver.address, directory.path()));
     until("everything is settled", || (sending.counters.totals().waiting == 0).then_some(())).await;
     until("the rest is sent", || (sending.counters.totals().written == 45).then_some(())).await;
+    until("the loss is reported", || (!receiver.losses().is_empty()).then_some(())).await;
     let totals = sending.finish().await;
     assert_eq!((totals.resumed, totals.written, totals.failed), (50, 45, 5));
     assert_eq!(receiver.names().len(), 45);
+    // Whose events they were is not known after a restart.
+    assert_eq!(receiver.losses(), [("failed".into(), 5, "remote".into())]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_full_spool_drops_is_reported_to_the_destination_as_soon_as_there_is_room() {
+    for when_full in [WhenFull::DropOldest, WhenFull::DropNewest] {
+        let directory = tempfile::tempdir().unwrap();
+        let receiver = Receiver::start(503);
+        let mut options = spooled(receiver.address, directory.path());
+        options.spool = options.spool.map(|spool| SpoolOptions { max_bytes: 20_000, when_full, ..spool });
+        let sending = Sending::start(options);
+        for number in 0..100 {
+            assert_eq!(sending.deliver(&names(number * 5..number * 5 + 5, 50)).await, DeliveryOutcome::Written);
+        }
+        until("events are dropped", || (sending.counters.totals().shed > 0).then_some(())).await;
+        receiver.state().status = 200;
+        until("the spool has room", || (sending.counters.totals().waiting == 0).then_some(())).await;
+        // The spool tells what it has dropped when it has taken a request again.
+        assert_eq!(sending.deliver(&names(500..505, 50)).await, DeliveryOutcome::Written);
+        until("everything is sent", || (receiver.names().last() == names(504..505, 50).last()).then_some(())).await;
+        let totals = sending.finish().await;
+        assert_eq!((totals.events, totals.written + totals.shed, totals.failed), (505, 505, 0), "{when_full:?}");
+        assert_eq!(receiver.names().len() as u64, totals.written, "{when_full:?}");
+        let losses = receiver.losses();
+        let told: u64 = losses.iter().map(|(_, events, _)| events).sum();
+        assert!(losses.iter().all(|(reason, _, listener)| (&**reason, &**listener) == ("shed", "web")), "{losses:?}");
+        assert_eq!(told, totals.shed, "{when_full:?}: {losses:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -263,11 +290,15 @@ async fn a_refused_request_is_kept_with_its_reason_and_blocks_nothing() {
     assert_eq!(sending.deliver(&names(3..5, 5)).await, DeliveryOutcome::Written);
     until("the next is sent", || (sending.counters.totals().written == 2).then_some(())).await;
     assert_eq!(sending.finish().await.in_flight(), 0);
-    let mut refused = std::fs::read_dir(directory.path().join("remote/refused")).unwrap();
-    let kept = std::fs::read_to_string(refused.next().unwrap().unwrap().path()).unwrap();
+    let refused = std::fs::read_dir(directory.path().join("remote/refused")).unwrap();
+    let mut kept = refused.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+    // The report of the loss may have been refused, too.
+    let kept = kept.find(|kept| kept.contains("\"events\":3")).unwrap();
     let (reason, lines) = kept.split_once('\n').unwrap();
-    assert!(reason.contains("\"events\":3") && reason.contains("400 why"), "{reason}");
+    assert!(reason.contains("400 why"), "{reason}");
     assert_eq!(names_in(lines.as_bytes()), names(0..3, 5));
+    let reported = receiver.losses();
+    assert!(reported.is_empty() || reported == [("failed".into(), 3, "web".into())], "{reported:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -138,6 +138,11 @@ impl Agents {
         self.shared.acknowledged.lock().unwrap().requests.len() as u64
     }
 
+    /// The number of registered agents.
+    pub(crate) fn registered(&self) -> u64 {
+        self.shared.acknowledged.lock().unwrap().registrations.len() as u64
+    }
+
     /// Ends all agents.
     pub(crate) fn stop(self) -> Acknowledged {
         self.shared.is_over.store(true, SeqCst);
@@ -150,7 +155,7 @@ impl Shared {
     fn send(&self, agent: u64, mut rng: Rng) {
         while !self.is_over.load(SeqCst) {
             let number = self.next.fetch_add(1, SeqCst);
-            if agent == 0 && rng.below(4) == 0 {
+            if agent == 0 && rng.below(2) == 0 {
                 self.register(number);
                 continue;
             }

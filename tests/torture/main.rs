@@ -14,6 +14,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 #![allow(clippy::print_stdout, reason = "a program that reports what it does")]
 
+#[path = "../support/http_server/mod.rs"]
+mod http_server;
+
 mod agents;
 mod check;
 mod image;

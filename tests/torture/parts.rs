@@ -50,7 +50,7 @@ pub(crate) fn power(run: &Run) -> String {
     let log = directory.path().join("journal");
     receiver.state().journal = log.clone();
     let site = Site::new(&directory.path().join("site"), receiver.address, "durable");
-    let environment = preload(&library, &site, &log, None, run.lie);
+    let environment = preload(&library, &site, &log, run.lie);
     let mut rng = Rng::new(run.seed, 2);
     let agents = Agents::start(&site, log.clone(), run.seed);
     // Several lives, so that images also have what a start and a stop write.
@@ -130,64 +130,95 @@ fn power_image(
     verdict
 }
 
+/// Which operations fail in a life: so many of a million, of the paths with this text.
+const FAULTS: [(u64, &str); 4] = [(3_000, "/"), (30_000, "/state/"), (15_000, "/"), (500, "/")];
+
 /// Makes `count` file operations fail while the daemon runs, then compares, also with an image of the disk.
 pub(crate) fn faults(run: &Run) -> String {
     let directory = tempfile::tempdir().unwrap();
     let Some(library) = journal::build(directory.path()) else { return "skipped: there is no C compiler".to_owned() };
     let mut rng = Rng::new(run.seed, 3);
-    let (mut faults, mut lives, mut requests, mut images, mut ended, mut holes) = (0, 0, 0, 0, 0, 0);
-    while faults < run.count {
-        lives += 1;
-        let receiver = Receiver::start();
-        let log = directory.path().join("journal");
-        receiver.state().journal = log.clone();
-        let place = directory.path().join(format!("site-{lives}"));
-        let site = Site::new(&place, receiver.address, "durable");
-        let plan = Some((rng.below(1 << 40), [500, 3_000, 15_000][lives % 3]));
-        let environment = preload(&library, &site, &log, plan, 0);
-        let agents = Agents::start(&site, log.clone(), run.seed + lives as u64);
-        let begin = Instant::now();
-        // A daemon that cannot start because of a fault is started again, as a service manager does.
-        let limit = Duration::from_secs(3);
-        while begin.elapsed() < limit && agents.acknowledged() < 150 {
-            let Ok(mut daemon) = site.start(&environment) else {
-                ended += 1;
-                continue;
-            };
-            let life = Duration::from_millis(300 + rng.below(1500));
-            let born = Instant::now();
-            while born.elapsed() < life && begin.elapsed() < limit && daemon.is_running() {
-                sleep(Duration::from_millis(5));
-            }
-            ended += u64::from(!daemon.is_running());
-            if rng.below(2) == 0 {
-                daemon.kill();
-            } else {
-                let _ = daemon.stop();
-            }
-        }
-        let acknowledged = agents.stop();
-        let entries = journal::read(&fs::read(&log).unwrap_or_default(), &site.directory);
-        faults += entries.iter().filter(|entry| matches!(entry.operation, Operation::Fault)).count() as u64;
-        requests += acknowledged.requests.len();
-        let mut disk = Disk::default();
-        entries.iter().for_each(|entry| disk.apply(&entry.operation));
-        let mut verdict = power_image(directory.path(), &disk, &acknowledged, &receiver, END - 1, &mut rng);
-        images += 1;
-        // What a failed sync has lost of events that were not acknowledged may be a hole in a file that is given up.
-        holes += verdict.torn.drain(..).count();
-        assert_good(&verdict, run, &format!("life {lives}, the disk after a loss of power"));
-        let daemon = site.start(&[]).unwrap();
-        finish(&site, &acknowledged, &receiver, END);
-        assert_eq!(daemon.stop(), Some(0), "{}", site.log());
-        assert_good(&check::compare(&site, &acknowledged, &receiver, END), run, &format!("life {lives}"));
+    let mut sum = Faults::default();
+    while sum.faults < run.count {
+        sum.lives += 1;
+        let place = directory.path().join(format!("site-{}", sum.lives));
+        faulty_life(run, &library, &place, &mut rng, &mut sum);
         fs::remove_dir_all(&place).unwrap();
-        fs::remove_file(&log).unwrap();
     }
+    let Faults { faults, lives, holes, requests, registrations, ended } = sum;
     format!(
-        "{faults} faults in {lives} lives, {images} images ({holes} with a hole), {requests} requests acknowledged, lost 0; {ended} daemons \
-         ended by themselves and were started again"
+        "{faults} faults in {lives} lives, each with an image ({holes} with a hole), {requests} requests and {registrations} \
+         registrations acknowledged, lost 0; {ended} daemons ended by themselves and were started again"
     )
+}
+
+/// The sums of the part `faults`.
+#[derive(Default)]
+struct Faults {
+    faults: u64,
+    lives: usize,
+    holes: usize,
+    requests: usize,
+    registrations: usize,
+    ended: usize,
+}
+
+/// One disk, with daemons on it that are killed, stopped, and started again, and what is on it at the end.
+fn faulty_life(run: &Run, library: &Path, place: &Path, rng: &mut Rng, sum: &mut Faults) {
+    let life = format!("life {}", sum.lives);
+    let receiver = Receiver::start();
+    let [log, switch] = ["journal", "switch"].map(|name| place.with_extension(name));
+    receiver.state().journal = log.clone();
+    let site = Site::new(place, receiver.address, "durable");
+    let agents = Agents::start(&site, log.clone(), run.seed + sum.lives as u64);
+    let begin = Instant::now();
+    // Each life must show something.
+    while agents.acknowledged() < 100 || agents.registered() < 3 {
+        assert!(begin.elapsed() < PATIENCE, "{life}: nothing is acknowledged: {}", site.log());
+        let (rate, part) = FAULTS[sum.lives % FAULTS.len()];
+        let mut environment = preload(library, &site, &log, 0);
+        environment.push(("TORTURE_FAULTS", format!("{} {rate} {part}", rng.below(1 << 40))));
+        environment.push(("TORTURE_SWITCH", switch.display().to_string()));
+        // A few starts have faults, too. A daemon that cannot start is started again, as a service manager does.
+        let _ = fs::remove_file(&switch);
+        let is_start_faulty = rng.below(4) == 0;
+        if is_start_faulty {
+            fs::write(&switch, "").unwrap();
+        }
+        let Ok(mut daemon) = site.start(&environment) else {
+            assert!(is_start_faulty, "{life}: {}", site.log());
+            sum.ended += 1;
+            continue;
+        };
+        fs::write(&switch, "").unwrap();
+        let (born, age) = (Instant::now(), Duration::from_millis(300 + rng.below(1500)));
+        while born.elapsed() < age && daemon.is_running() {
+            sleep(Duration::from_millis(5));
+        }
+        sum.ended += usize::from(!daemon.is_running());
+        if rng.below(2) == 0 {
+            daemon.kill();
+        } else {
+            let _ = daemon.stop();
+        }
+    }
+    let acknowledged = agents.stop();
+    sum.requests += acknowledged.requests.len();
+    sum.registrations += acknowledged.registrations.len();
+    let entries = journal::read(&fs::read(&log).unwrap(), &site.directory);
+    sum.faults += entries.iter().filter(|entry| matches!(entry.operation, Operation::Fault)).count() as u64;
+    let mut disk = Disk::default();
+    entries.iter().for_each(|entry| disk.apply(&entry.operation));
+    let directory = place.parent().unwrap();
+    let mut verdict = power_image(directory, &disk, &acknowledged, &receiver, END - 1, rng);
+    // What a failed sync has lost of events that were not acknowledged may be a hole in a file that is given up.
+    sum.holes += verdict.torn.drain(..).count();
+    assert_good(&verdict, run, &format!("{life}, the disk after a loss of power"));
+    let daemon = site.start(&[]).unwrap();
+    finish(&site, &acknowledged, &receiver, END);
+    assert_eq!(daemon.stop(), Some(0), "{}", site.log());
+    assert_good(&check::compare(&site, &acknowledged, &receiver, END), run, &life);
+    [log, switch].iter().for_each(|path| fs::remove_file(path).unwrap());
 }
 
 /// Changes the manners of the destination `count` times.
@@ -228,19 +259,12 @@ fn finish(site: &Site, acknowledged: &Acknowledged, receiver: &Receiver, positio
     assert_eq!(check::forgotten(site, acknowledged, position), [""; 0], "registered agents are forgotten");
 }
 
-fn preload(
-    library: &Path,
-    site: &Site,
-    log: &Path,
-    faults: Option<(u64, u64)>,
-    lie: u64,
-) -> Vec<(&'static str, String)> {
+fn preload(library: &Path, site: &Site, log: &Path, lie: u64) -> Vec<(&'static str, String)> {
     let mut environment = vec![
         ("LD_PRELOAD", library.display().to_string()),
         ("TORTURE_ROOT", site.directory.display().to_string()),
         ("TORTURE_LOG", log.display().to_string()),
     ];
-    environment.extend(faults.map(|(seed, rate)| ("TORTURE_FAULTS", format!("{seed} {rate}"))));
     environment.extend((lie > 0).then(|| ("TORTURE_LIE", lie.to_string())));
     environment
 }

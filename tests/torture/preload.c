@@ -1,8 +1,9 @@
 // Records the file operations of the daemon below one directory, in their order, and makes some of them fail. A library for
 // LD_PRELOAD, built by the torture program; nothing else uses it.
 //
-// Environment: TORTURE_ROOT, the directory; TORTURE_LOG, the file for the records (empty: none); TORTURE_FAULTS, "SEED RATE":
-// of a million operations so many fail; TORTURE_LIE: so many of a thousand syncs return 0 and do nothing.
+// Environment: TORTURE_ROOT, the directory; TORTURE_LOG, the file for the records (empty: none); TORTURE_FAULTS, "SEED RATE
+// PART": of a million operations so many fail, if PART is in the path; TORTURE_SWITCH: they fail only once this file exists;
+// TORTURE_LIE: so many of a thousand syncs return 0 and do nothing.
 //
 // A record: operation (1 byte), result (4, signed), length of path, length of second path (2 each), offset (8), length of
 // data (4), then these three. Numbers are little-endian.
@@ -29,6 +30,8 @@ static char root[PATH_MAX];
 static size_t root_length;
 static int log_fd = -1;
 static uint64_t random_state, fault_rate, lie_rate;
+static char fault_part[64] = "/";
+static const char *fault_switch;
 
 __attribute__((constructor)) static void start(void) {
     const char *of = getenv("TORTURE_ROOT"), *log = getenv("TORTURE_LOG");
@@ -37,7 +40,8 @@ __attribute__((constructor)) static void start(void) {
     root_length = strlen(root);
     if (log && *log) log_fd = syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     unsigned long long seed = 1, rate = 0;
-    if (faults) sscanf(faults, "%llu %llu", &seed, &rate);
+    if (faults) sscanf(faults, "%llu %llu %63s", &seed, &rate, fault_part);
+    fault_switch = getenv("TORTURE_SWITCH");
     random_state = seed * 0x9E3779B97F4A7C15ull | 1;
     fault_rate = rate;
     lie_rate = lie ? strtoull(lie, NULL, 10) : 0;
@@ -95,9 +99,17 @@ static void record(uint8_t operation, int32_t result, const char *path, const ch
     if (syscall(SYS_writev, log_fd, parts, 8) < 0) abort();
 }
 
+// Whether an operation on `path` is to be disturbed.
+static int is_disturbed(const char *path) {
+    if (!fault_rate || !strstr(path, fault_part) || next_random() % 1000000 >= fault_rate) return 0;
+    if (fault_switch && syscall(SYS_faccessat, AT_FDCWD, fault_switch, F_OK)) return 0;
+    fault_switch = NULL;
+    return 1;
+}
+
 // Whether an operation on `path` is to fail; then errno is set.
 static int fails(const char *path, int error) {
-    if (!fault_rate || next_random() % 1000000 >= fault_rate) return 0;
+    if (!is_disturbed(path)) return 0;
     record(FAULT, error, path, NULL, 0, NULL, 0);
     errno = error;
     return 1;
@@ -110,7 +122,7 @@ static int write_error(void) { return next_random() % 2 ? EIO : ENOSPC; }
 
 static ssize_t written_at(int fd, const void *data, size_t length, off64_t offset, const char *path) {
     if (fails(path, write_error())) return -1;
-    if (fault_rate && length > 1 && next_random() % 1000000 < fault_rate) {
+    if (length > 1 && is_disturbed(path)) {
         record(FAULT, 0, path, NULL, 0, NULL, 0);
         length = 1 + next_random() % (length - 1);
     }
@@ -160,8 +172,7 @@ static int synced(int fd, int call) {
     if (!path_of(fd, path)) return syscall(call, fd);
     pthread_mutex_lock(&lock);
     if (lie_rate && next_random() % 1000 < lie_rate) END(0);
-    // SQLite does not write the head of its log again after a failed sync: see docs/reliability.md.
-    int failed = !strstr(path, "/state/") && fails(path, EIO);
+    int failed = fails(path, EIO);
     if (failed) record(SYNC_END, -1, path, NULL, 0, NULL, 0);
     else record(SYNC_BEGIN, 0, path, NULL, 0, NULL, 0);
     int error = errno;

@@ -1,12 +1,13 @@
 //! The destination of the sink `remote`: an HTTP server that remembers what it has accepted, and misbehaves when told to.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
+
+use super::http_server::{self, Connection};
 
 /// What it does with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,75 +58,53 @@ pub(crate) struct State {
 
 impl Receiver {
     pub(crate) fn start() -> Receiver {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
         let state = State { manner: Manner::Accept, received: BTreeMap::new(), journal: PathBuf::new(), misdeeds: 0 };
-        let receiver = Receiver { address, state: Arc::new(Mutex::new(state)) };
-        let serving = receiver.clone();
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let serving = serving.clone();
-                thread::spawn(move || serving.serve(&stream.unwrap()));
-            }
-        });
-        receiver
+        let state = Arc::new(Mutex::new(state));
+        let serving = state.clone();
+        let address = http_server::start(move |connection| serve(&serving, connection));
+        Receiver { address, state }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
+}
 
-    fn serve(&self, stream: &TcpStream) -> Option<()> {
-        let mut reader = BufReader::new(stream.try_clone().unwrap());
-        loop {
-            let mut length = 0;
-            loop {
-                let mut line = String::new();
-                reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
-                if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                    length = value.trim().parse().unwrap();
-                }
-                if line == "\r\n" {
-                    break;
-                }
-            }
-            let manner = self.state().manner;
-            if manner == Manner::Close {
-                self.state().misdeeds += 1;
-                return None;
-            }
-            let mut body = vec![0; length];
-            reader.read_exact(&mut body).ok()?;
-            self.respond(manner, stream, &String::from_utf8(body).unwrap())?;
+fn serve(state: &Mutex<State>, mut connection: Connection) -> Option<()> {
+    loop {
+        let head = connection.read_head()?;
+        let manner = state.lock().unwrap().manner;
+        if manner == Manner::Close {
+            state.lock().unwrap().misdeeds += 1;
+            return None;
         }
-    }
-
-    fn respond(&self, manner: Manner, mut stream: &TcpStream, body: &str) -> Option<()> {
+        let body = String::from_utf8(connection.read_body(&head)?).unwrap();
         let is_accepted = !matches!(manner, Manner::Refuse | Manner::AskForPause | Manner::Nonsense);
         {
-            let mut state = self.state();
+            let mut state = state.lock().unwrap();
             let position = std::fs::metadata(&state.journal).map_or(0, |journal| journal.len());
             if is_accepted {
-                for mark in super::check::marks(body) {
+                for mark in super::check::marks(&body) {
                     state.received.entry(mark.to_owned()).or_insert((position, 0)).1 += 1;
                 }
             }
             state.misdeeds += u64::from(manner != Manner::Accept);
         }
-        let ok = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-        match manner {
-            Manner::Accept => stream.write_all(ok.as_bytes()).ok(),
-            Manner::Late => {
-                thread::sleep(Duration::from_millis(150));
-                stream.write_all(ok.as_bytes()).ok()
-            }
-            Manner::Refuse => stream.write_all(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n").ok(),
-            Manner::AskForPause => {
-                stream.write_all(b"HTTP/1.1 503 Busy\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n").ok()
-            }
-            Manner::Nonsense => stream.write_all(b"\0\x01\x02 nonsense\r\n\r\n").ok().and(None),
-            Manner::DieWithinResponse => stream.write_all(&ok.as_bytes()[..20]).ok().and(None),
-            Manner::DieBeforeResponse | Manner::Close => None,
+        respond(manner, &mut connection)?;
+    }
+}
+
+fn respond(manner: Manner, connection: &mut Connection) -> Option<()> {
+    match manner {
+        Manner::Accept => connection.answer(200, "", ""),
+        Manner::Late => {
+            thread::sleep(Duration::from_millis(150));
+            connection.answer(200, "", "")
         }
+        Manner::Refuse => connection.answer(503, "", ""),
+        Manner::AskForPause => connection.answer(503, "Retry-After: 1\r\n", ""),
+        Manner::Nonsense => connection.write(b"\0\x01\x02 nonsense\r\n\r\n").and(None),
+        Manner::DieWithinResponse => connection.write(b"HTTP/1.1 200 OK\r\nCon").and(None),
+        Manner::DieBeforeResponse | Manner::Close => None,
     }
 }

@@ -8,13 +8,13 @@
 mod backoff;
 pub(crate) mod client;
 mod compression;
+mod contents;
 mod outbox;
 mod spool_options;
 mod store;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::ops::RangeInclusive;
@@ -27,9 +27,11 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::{Progress, RemoteStatus};
-use crate::event::Origin;
+use crate::event::Reason;
 use backoff::Backoff;
 pub use compression::Compression;
+pub(crate) use contents::Contents;
+use contents::{AllContents, Missed};
 pub(crate) use outbox::Outbox;
 pub use spool_options::SpoolOptions;
 pub(crate) use store::Store;
@@ -37,8 +39,6 @@ pub use store::WhenFull;
 
 /// How often the spool is tidied up.
 const TICK: Duration = Duration::from_secs(1);
-/// Of more requests than these, the first ones' origins are not kept.
-const MAX_ORIGINS: usize = 64 * 1024;
 /// The longest pause that a destination can ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
@@ -114,10 +114,9 @@ struct State {
     fault: Option<String>,
     /// Each is a WARN of its own; taken by the sink.
     refusals: Vec<String>,
-    /// Where the events of requests in the store come from, by the requests' numbers; as far as that is known.
-    origins: BTreeMap<u64, Arc<Origin>>,
-    /// Events that failed, of a known origin; taken by the sink.
-    lost: Vec<(Arc<Origin>, u64)>,
+    contents: AllContents,
+    /// The last request was dropped because the store was full.
+    is_shedding: bool,
 }
 
 /// What became of a request.
@@ -129,13 +128,19 @@ struct Settled {
 }
 
 impl Forwarder {
-    /// Sends what `store` has and gets, as a task on the current runtime, until it is dropped.
-    pub(crate) fn start(store: Store, pace: Pace, destination: impl Destination) -> Forwarder {
+    /// Sends what `store` has and gets, as a task on the current runtime, until it is dropped. Others see in `status` what it
+    /// does.
+    pub(crate) fn start(
+        store: Store,
+        pace: Pace,
+        destination: impl Destination,
+        status: Arc<RemoteStatus>,
+    ) -> Forwarder {
         let (waiting, shed) = (store.waiting(), store.dropped());
         let progress = Progress { resumed: waiting + shed, shed, waiting, ..Progress::default() };
-        let state =
-            State { store, progress, fault: None, refusals: Vec::new(), origins: BTreeMap::new(), lost: Vec::new() };
-        let status = Arc::default();
+        let mut contents = AllContents::default();
+        contents.gone(0..0, Reason::Shed, shed);
+        let state = State { store, progress, fault: None, refusals: Vec::new(), contents, is_shedding: false };
         let shared = Shared { state: Mutex::new(state), appended: Notify::new(), changed: Notify::new(), status };
         shared.publish(&shared.state());
         let shared = Arc::new(shared);
@@ -143,29 +148,30 @@ impl Forwarder {
         Forwarder { shared, sending }
     }
 
-    /// Appends a request. If `origin` is that of all its events, [`Forwarder::take_lost`] names it when they fail.
+    /// Appends a request. What the store drops of it or for it is in [`Forwarder::take_missed`].
     ///
     /// # Errors
     /// The store has no room, or the system's error. Nothing was appended.
-    pub(crate) fn append(&self, payload: Bytes, events: u32, origin: Option<Arc<Origin>>) -> io::Result<()> {
+    pub(crate) fn append(&self, payload: Bytes, events: u32, of: &Contents) -> io::Result<()> {
         let mut state = self.shared.state();
-        let State { store, progress, origins, .. } = &mut *state;
-        let before = store.last_number();
+        let State { store, progress, contents, is_shedding, .. } = &mut *state;
         let appended = store.append(payload, events);
         let full = appended.as_ref().err().filter(|error| error.kind() == io::ErrorKind::StorageFull);
         let full = full.map(ToString::to_string);
         self.shared.status.update(|status| status.full = full);
-        progress.shed += appended?;
-        progress.waiting = store.waiting();
-        if let Some(origin) = origin
-            && store.last_number() > before
-        {
-            // Requests that a full spool has dropped are never settled.
-            if origins.len() >= MAX_ORIGINS {
-                origins.pop_first();
-            }
-            origins.insert(store.last_number(), origin);
+        let appended = appended?;
+        for dropped in appended.dropped {
+            progress.shed += dropped.events;
+            contents.gone(dropped.numbers, Reason::Shed, dropped.events);
         }
+        *is_shedding = appended.is_dropped;
+        if appended.is_dropped {
+            progress.shed += u64::from(events);
+            contents.refused(of.clone(), events.into());
+        } else {
+            contents.insert(store.last_number(), of.clone());
+        }
+        progress.waiting = store.waiting();
         self.shared.publish(&state);
         drop(state);
         self.shared.appended.notify_one();
@@ -185,19 +191,16 @@ impl Forwarder {
         self.shared.state().progress
     }
 
-    /// What it does, for others.
-    pub(crate) fn status(&self) -> Arc<RemoteStatus> {
-        self.shared.status.clone()
-    }
-
     /// Why the last attempt failed, if nothing was settled since.
     pub(crate) fn fault(&self) -> Option<String> {
         self.shared.state().fault.clone()
     }
 
-    /// The events that have failed since the last call, where their origin is known.
-    pub(crate) fn take_lost(&self) -> Vec<(Arc<Origin>, u64)> {
-        std::mem::take(&mut self.shared.state().lost)
+    /// The events that were shed or have failed since the last call. While the store has no room for a report of them, they
+    /// stay here.
+    pub(crate) fn take_missed(&self) -> Vec<Missed> {
+        let mut state = self.shared.state();
+        if state.is_shedding { Vec::new() } else { state.contents.take_missed() }
     }
 
     /// What destinations have refused since the last call.
@@ -262,15 +265,16 @@ impl Shared {
     }
 
     fn take_from(state: &mut State) -> Option<(u64, Request)> {
-        let State { store, progress, fault, refusals, .. } = state;
+        let State { store, progress, fault, refusals, contents, .. } = state;
         loop {
             let taken = store.take();
             progress.waiting = store.waiting();
             match taken {
                 Ok(Some(store::Item::Request(number, request))) => return Some((number, request)),
-                Ok(Some(store::Item::Damaged(events, why))) => {
-                    progress.failed += events;
-                    refusals.push(why);
+                Ok(Some(store::Item::Damaged(damaged))) => {
+                    progress.failed += damaged.events;
+                    contents.gone(damaged.numbers, Reason::Failed, damaged.events);
+                    refusals.push(damaged.why);
                 }
                 Ok(None) => return None,
                 Err(error) => {
@@ -287,10 +291,7 @@ impl Shared {
         state.progress.waiting = state.store.waiting();
         state.progress.written += settled.written;
         state.progress.failed += settled.failed;
-        let origin = state.origins.remove(&settled.number);
-        if settled.failed > 0 {
-            state.lost.extend(origin.map(|origin| (origin, settled.failed)));
-        }
+        state.contents.settled(settled.number, settled.failed);
         state.fault = None;
         self.publish(&state);
         drop(state);

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tracing::warn;
 
-use super::{Destination, Forwarder, Pace, SpoolOptions, Store};
-use crate::event::Origin;
+use super::{Contents, Destination, Forwarder, Pace, SpoolOptions, Store};
+use crate::event::{DataView, Origin, Reason};
 use crate::log_throttle::LogThrottle;
 use crate::sink::{AckLevel, Progress, RemoteStatus, Selection, SinkError, SinkFault, Unwritten};
 use crate::spool::Spool;
@@ -18,6 +18,9 @@ use crate::spool::Spool;
 const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// With a spool: how long a stopping sink waits for responses.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The protocol in the origin of losses whose connection is not known.
+const OWN_PROTOCOL: &str = "tributary";
 
 /// The complete requests of one sink.
 ///
@@ -29,8 +32,14 @@ pub(crate) struct Outbox {
     endpoint: String,
     spool: Option<SpoolOptions>,
     pace: Pace,
+    /// What it does, for others.
+    status: Arc<RemoteStatus>,
+    /// The origin of missed events whose connection is not known.
+    own: Arc<Origin>,
+    /// What is known of the next request: the losses that it reports.
+    next: Contents,
     /// Requests that are not appended yet.
-    requests: VecDeque<(Bytes, u32, Option<Arc<Origin>>)>,
+    requests: VecDeque<(Bytes, u32, Contents)>,
     forwarder: Option<Forwarder>,
     /// Batches that ask to be durable, and whose requests are not known to be on the disk.
     unsynced: BTreeSet<u64>,
@@ -49,6 +58,9 @@ impl Outbox {
     pub(crate) fn new(sink: &str, endpoint: String, spool: Option<SpoolOptions>, pace: Pace) -> Outbox {
         Outbox {
             sink: sink.to_owned(),
+            status: Arc::default(),
+            own: Arc::new(Origin::new(OWN_PROTOCOL, sink.into(), endpoint.as_str().into(), 0)),
+            next: Contents::default(),
             endpoint,
             spool,
             pace,
@@ -73,28 +85,36 @@ impl Outbox {
         if self.forwarder.is_some() {
             return Ok(());
         }
-        let destination = connect().map_err(SinkError::Retry)?;
-        let store = match &self.spool {
-            None => Store::memory(),
-            Some(options) => {
-                let directory = options.directory(&self.sink);
-                let (spool, findings) = Spool::open(&directory, options.limits()).map_err(|(path, source)| {
-                    SinkError::Retry(SinkFault { action: format!("open the spool {}", path.display()), source })
-                })?;
-                for finding in findings {
-                    warn!(sink = self.sink, spool = %directory.display(), "{finding}");
-                }
-                Store::Spool(Box::new(spool), options.when_full)
-            }
-        };
-        self.forwarder = Some(Forwarder::start(store, self.pace.clone(), destination));
+        let opened = connect().and_then(|destination| Ok((destination, self.open_store()?)));
+        let fault = opened.as_ref().err().map(ToString::to_string);
+        self.status.update(|status| status.cannot_start = fault);
+        let (destination, store) = opened.map_err(SinkError::Retry)?;
+        self.forwarder = Some(Forwarder::start(store, self.pace.clone(), destination, self.status.clone()));
         Ok(())
+    }
+
+    fn open_store(&self) -> Result<Store, SinkFault> {
+        let Some(options) = &self.spool else { return Ok(Store::memory()) };
+        let directory = options.directory(&self.sink);
+        let (spool, findings) = Spool::open(&directory, options.limits())
+            .map_err(|(path, source)| SinkFault { action: format!("open the spool {}", path.display()), source })?;
+        for finding in findings {
+            warn!(sink = self.sink, spool = %directory.display(), "{finding}");
+        }
+        Ok(Store::Spool(Box::new(spool), options.when_full))
     }
 
     /// Notes a batch whose events the sink encodes now.
     pub(crate) fn begin(&mut self, events: &Selection<'_>) {
         if events.level() == AckLevel::Durable && self.spool.is_some() {
             self.unsynced.insert(events.number());
+        }
+        if !events.is_counted() {
+            for event in events.events() {
+                if let DataView::Loss(loss) = event.data() {
+                    self.next.report(event.origin(), loss.reason, loss.events.unwrap_or(0));
+                }
+            }
         }
     }
 
@@ -103,9 +123,19 @@ impl Outbox {
         self.held += events;
     }
 
-    /// Takes a complete request. Its events were [held](Outbox::hold); `origin` is theirs if all have the same.
+    /// The next complete request has this event.
+    pub(crate) fn note_origin(&mut self, origin: &Arc<Origin>) {
+        self.next.add(origin, 1);
+    }
+
+    /// Takes a complete request. Its events were [held](Outbox::hold); `origin` is theirs if all have the same, unless their
+    /// origins were [noted](Outbox::note_origin).
     pub(crate) fn push(&mut self, payload: Bytes, events: u32, origin: Option<Arc<Origin>>) {
-        self.requests.push_back((payload, events, origin));
+        let mut contents = std::mem::take(&mut self.next);
+        if let Some(origin) = origin {
+            contents.add(&origin, events.into());
+        }
+        self.requests.push_back((payload, events, contents));
     }
 
     /// Appends the complete requests to the store; without a spool, waits for the responses.
@@ -114,8 +144,8 @@ impl Outbox {
     /// The requests cannot be kept, or the destination does not take them now. They stay here, or in the store.
     pub(crate) async fn flush(&mut self) -> Result<(), SinkError> {
         let Some(forwarder) = &self.forwarder else { return Ok(()) };
-        while let Some((payload, events, origin)) = self.requests.front() {
-            if let Err(source) = forwarder.append(payload.clone(), *events, origin.clone()) {
+        while let Some((payload, events, contents)) = self.requests.front() {
+            if let Err(source) = forwarder.append(payload.clone(), *events, contents) {
                 return Err(self.fault("keep a request for", source));
             }
             self.held -= u64::from(*events);
@@ -179,13 +209,17 @@ impl Outbox {
 
     /// What is not written, or not durable.
     pub(crate) fn unwritten(&self) -> Unwritten {
-        let lost = self.forwarder.iter().flat_map(Forwarder::take_lost).collect();
-        Unwritten { lost, unsynced: self.unsynced.clone(), ..Unwritten::default() }
+        let mut unwritten = Unwritten { unsynced: self.unsynced.clone(), ..Unwritten::default() };
+        for missed in self.forwarder.iter().flat_map(Forwarder::take_missed) {
+            let of_reason = if missed.reason == Reason::Shed { &mut unwritten.shed } else { &mut unwritten.lost };
+            of_reason.push((missed.origin.unwrap_or_else(|| self.own.clone()), missed.events));
+        }
+        unwritten
     }
 
     /// What it does, for others.
     pub(crate) fn remote(&self) -> Option<Arc<RemoteStatus>> {
-        self.forwarder.as_ref().map(Forwarder::status)
+        Some(self.status.clone())
     }
 
     /// The events until now.

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
+use std::ops::Range;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 
 use super::Request;
-use crate::spool::{self, AppendError, Spool};
+use crate::spool::{self, AppendError, Dropped, Spool};
 
 /// Requests that are not settled.
 #[derive(Debug)]
@@ -48,8 +49,26 @@ pub(crate) struct Memory {
 pub(super) enum Item {
     /// A request and its number.
     Request(u64, Request),
-    /// This many events were lost, and why.
-    Damaged(u64, String),
+    /// Requests that cannot be read.
+    Damaged(Damaged),
+}
+
+/// Requests that cannot be read.
+#[derive(Debug)]
+pub(super) struct Damaged {
+    pub(super) numbers: Range<u64>,
+    pub(super) events: u64,
+    /// What is damaged.
+    pub(super) why: String,
+}
+
+/// What became of a request that was to be appended.
+#[derive(Debug, Default)]
+pub(super) struct Appended {
+    /// It was dropped.
+    pub(super) is_dropped: bool,
+    /// Older requests that were dropped for it.
+    pub(super) dropped: Vec<Dropped>,
 }
 
 impl Store {
@@ -110,28 +129,28 @@ impl Store {
         }
     }
 
-    /// Appends a request; returns how many events were dropped for it, or with it.
-    pub(super) fn append(&mut self, payload: Bytes, events: u32) -> io::Result<u64> {
+    /// Appends a request, or drops it or others, as configured.
+    pub(super) fn append(&mut self, payload: Bytes, events: u32) -> io::Result<Appended> {
         let (spool, when_full) = match self {
             Store::Memory(memory) => {
                 memory.append(payload, events);
-                return Ok(0);
+                return Ok(Appended::default());
             }
             Store::Spool(spool, when_full) => (spool, *when_full),
         };
-        let mut dropped = 0;
+        let mut appended = Appended::default();
         loop {
             match spool.append(payload.clone(), events) {
-                Ok(()) => return Ok(dropped),
+                Ok(()) => return Ok(appended),
                 Err(AppendError::Full(_)) if when_full == WhenFull::DropNewest => {
-                    return Ok(dropped + u64::from(events));
+                    return Ok(Appended { is_dropped: true, ..appended });
                 }
                 Err(AppendError::Full(why)) if when_full == WhenFull::DropOldest => match spool.drop_oldest() {
-                    Some(events) => dropped += events,
+                    Some(dropped) => appended.dropped.push(dropped),
                     // Not even an empty spool has room for it.
                     None => {
                         tracing::warn!(events, why, "a request was dropped");
-                        return Ok(dropped + u64::from(events));
+                        return Ok(Appended { is_dropped: true, ..appended });
                     }
                 },
                 Err(error @ AppendError::Full(_)) => return Err(io::Error::new(io::ErrorKind::StorageFull, error)),
@@ -162,7 +181,8 @@ impl Store {
             spool::Item::Damaged(damage) => {
                 let (records, events) = (damage.records(), damage.events());
                 let place = format!("{} at {}", damage.path.display(), damage.offset);
-                Item::Damaged(events, format!("{records} requests with {events} events cannot be read: {place}"))
+                let why = format!("{records} requests with {events} events cannot be read: {place}");
+                Item::Damaged(Damaged { numbers: damage.start.number..damage.end.number, events, why })
             }
         }))
     }

@@ -70,9 +70,13 @@ fn pace(max_in_flight: usize) -> Pace {
     Pace { max_in_flight, request_timeout: Duration::from_secs(5), retry }
 }
 
+fn start(store: Store, pace: Pace, peer: Peer) -> Forwarder {
+    Forwarder::start(store, pace, peer, Arc::default())
+}
+
 fn append(forwarder: &Forwarder, requests: &[&[u8]]) {
     for request in requests {
-        forwarder.append(Bytes::copy_from_slice(request), request.len() as u32, None).unwrap();
+        forwarder.append(Bytes::copy_from_slice(request), request.len() as u32, &Contents::default()).unwrap();
     }
 }
 
@@ -87,7 +91,7 @@ const LONG: Duration = Duration::from_secs(3600);
 async fn requests_are_sent_in_order_with_a_limit_of_those_in_flight() {
     for max_in_flight in [1, 4] {
         let peer = Peer::default();
-        let forwarder = Forwarder::start(Store::memory(), pace(max_in_flight), peer.clone());
+        let forwarder = start(Store::memory(), pace(max_in_flight), peer.clone());
         append(&forwarder, &[&[1, 2], &[3], &[4], &[5, 6], &[7], &[8]]);
         assert_eq!(forwarder.progress().waiting, 8);
         assert!(forwarder.settled_within(LONG).await);
@@ -102,7 +106,7 @@ async fn a_failed_attempt_is_repeated_with_the_same_id_after_the_pause_that_the_
     let peer = Peer::default();
     let later = |after| Answer::Later("busy".into(), after);
     peer.state().answers = vec![later(Some(Duration::from_secs(77))), later(None)];
-    let forwarder = Forwarder::start(Store::memory(), pace(1), peer.clone());
+    let forwarder = start(Store::memory(), pace(1), peer.clone());
     append(&forwarder, &[&[1]]);
     assert!(!forwarder.settled_within(Duration::from_secs(60)).await);
     assert_eq!(forwarder.fault().as_deref(), Some("busy"));
@@ -117,7 +121,7 @@ async fn a_request_that_is_too_large_is_divided_and_a_refused_part_fails_alone()
     let peer = Peer::default();
     peer.state().largest = Some(2);
     peer.state().answers = vec![Answer::Accepted, Answer::Refused("no such table".into()), Answer::Accepted];
-    let forwarder = Forwarder::start(Store::memory(), pace(1), peer.clone());
+    let forwarder = start(Store::memory(), pace(1), peer.clone());
     append(&forwarder, &[&[1, 2, 3, 4, 5, 6], &[7]]);
     assert!(forwarder.settled_within(LONG).await);
     assert_eq!(peer.numbers(), [1, 2, 4, 5, 6, 7]);
@@ -131,7 +135,7 @@ async fn a_spool_is_sent_by_the_next_process_and_each_event_is_in_one_of_the_sum
     let directory = tempfile::tempdir().unwrap();
     let peer = Peer::default();
     peer.state().answers = vec![Answer::Later("away".into(), None); 1000];
-    let forwarder = Forwarder::start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(2), peer.clone());
+    let forwarder = start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(2), peer.clone());
     append(&forwarder, &[&[1, 2], &[3], &[4, 5, 6]]);
     forwarder.sync().unwrap();
     assert!(!forwarder.settled_within(Duration::from_secs(300)).await);
@@ -141,7 +145,7 @@ async fn a_spool_is_sent_by_the_next_process_and_each_event_is_in_one_of_the_sum
     drop(forwarder);
     tokio::task::yield_now().await;
     peer.state().answers.clear();
-    let forwarder = Forwarder::start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(2), peer.clone());
+    let forwarder = start(spool(directory.path(), 1 << 20, WhenFull::Block), pace(2), peer.clone());
     append(&forwarder, &[&[7]]);
     assert!(forwarder.settled_within(LONG).await);
     assert_eq!(peer.numbers(), [1, 2, 3, 4, 5, 6, 7]);
@@ -156,10 +160,10 @@ async fn a_full_spool_waits_or_drops_the_oldest_or_the_newest() {
         let directory = tempfile::tempdir().unwrap();
         let peer = Peer::default();
         peer.state().answers = vec![Answer::Later("away".into(), None)];
-        let forwarder = Forwarder::start(spool(directory.path(), 1000, when_full), pace(1), peer.clone());
+        let forwarder = start(spool(directory.path(), 1000, when_full), pace(1), peer.clone());
         let mut results = Vec::new();
         for number in 1..=30 {
-            results.push(forwarder.append(Bytes::copy_from_slice(&[number; 5]), 5, None).is_ok());
+            results.push(forwarder.append(Bytes::copy_from_slice(&[number; 5]), 5, &Contents::default()).is_ok());
         }
         let Progress { waiting, shed, .. } = forwarder.progress();
         let appended = results.iter().filter(|appended| **appended).count() as u64;

@@ -74,6 +74,9 @@ impl Sink for Http {
             self.encoder.encode(event, &mut self.lines);
             self.events += u32::from(events.is_counted());
             self.outbox.hold(events.is_counted().into());
+            if events.is_counted() {
+                self.outbox.note_origin(event.origin());
+            }
             if self.lines.len() >= self.options.batch_bytes {
                 self.end_request()?;
             }

@@ -1,0 +1,83 @@
+//! Opening a spool: what an earlier process has left in its directory.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::cursor::Saved;
+use super::record::Position;
+use super::taken::TakenRecords;
+use super::walk::Walk;
+use super::{Finding, Limits, Spool, Waiting, directory};
+
+impl Spool {
+    /// Opens the spool in `directory`, or creates it.
+    ///
+    /// # Errors
+    /// The system's, with the path; also when another process uses the spool.
+    pub fn open(directory: &Path, limits: Limits) -> Result<(Spool, Vec<Finding>), (PathBuf, io::Error)> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |error| (path, error)
+        };
+        directory::create(directory).map_err(at(directory))?;
+        let lock = directory::lock(directory)?;
+        let mut findings = Vec::new();
+        let listed = directory::list(directory).map_err(at(directory))?;
+        directory::clean(directory, &listed).map_err(at(directory))?;
+        findings.extend(listed.findings());
+        let last_serial = listed.last_serial;
+        let cursor = directory::open_cursor(directory, &mut findings)?;
+        let mut end = Position::START;
+        if let Some(last) = listed.segments.back() {
+            let path = directory.join(last.name.file_name());
+            end = directory::find_end(&path, last.name, &mut findings).map_err(at(&path))?;
+        }
+        let saved = cursor.saved().unwrap_or_else(|| {
+            let first = listed.segments.front().map(|first| first.name.start);
+            if first.is_some() && !findings.iter().any(|finding| matches!(finding, Finding::DamagedCursor(_))) {
+                findings.push(Finding::NoCursor);
+            }
+            let acknowledged = first.unwrap_or(Position::START);
+            Saved { acknowledged, synced: acknowledged }
+        });
+        let dropped_until = directory::dropped_until(directory).map_err(at(directory))?;
+        let start = dropped_until.unwrap_or_default().max(saved.acknowledged);
+        let dropped = Waiting {
+            records: start.number - saved.acknowledged.number,
+            events: start.events.saturating_sub(saved.acknowledged.events),
+            bytes: 0,
+        };
+        if dropped.records > 0 {
+            findings.push(Finding::Dropped(dropped.records, dropped.events));
+        }
+        directory::sync(directory).map_err(at(directory))?;
+        // Synced records that are missing at the end are damaged. Those that were acknowledged may have been sent
+        // before they were synced, and lost.
+        let end = end.max(saved.synced).max(start);
+        let mut spool = Spool {
+            directory: directory.to_owned(),
+            limits,
+            _lock: lock,
+            cursor,
+            segments: listed.segments,
+            writer: None,
+            last_serial,
+            synced: end,
+            unsynced: VecDeque::new(),
+            unsynced_bytes: 0,
+            must_rewrite: false,
+            is_directory_unsynced: false,
+            end,
+            walk: Walk::from(directory.to_owned(), start),
+            taken: TakenRecords::from(start),
+            dropped,
+        };
+        if dropped_until.is_some() {
+            // Counted once: by this start.
+            spool.tidy().map_err(at(directory))?;
+            directory::forget_dropped(directory).map_err(at(directory))?;
+        }
+        Ok((spool, findings))
+    }
+}

@@ -1,0 +1,42 @@
+//! A small file system of its own, which can be full or read-only. Mounting needs root.
+
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// A tmpfs, unmounted when dropped.
+pub(crate) struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    /// Mounts a tmpfs of so many bytes. `None`, with a line on stderr, when this process may not mount.
+    pub(crate) fn mount(bytes: usize) -> Option<SmallDisk> {
+        let directory = tempfile::tempdir().unwrap();
+        let size = format!("size={bytes}");
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(directory.path()).output();
+        if !mount.is_ok_and(|output| output.status.success()) {
+            eprintln!("note: not allowed to mount a tmpfs, so the full or read-only disk is not tested here");
+            return None;
+        }
+        Some(SmallDisk(directory))
+    }
+
+    /// Forbids every change, or permits changes again.
+    #[allow(dead_code, reason = "no test binary uses all of it")]
+    pub(crate) fn set_read_only(&self, is_read_only: bool) {
+        let option = if is_read_only { "remount,ro" } else { "remount,rw" };
+        let status = Command::new("mount").args(["-o", option]).arg(self.path()).status().unwrap();
+        assert!(status.success(), "{option}");
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily, so that a file which a failed test left open does not keep it.
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
