@@ -45,29 +45,34 @@ fn sum(folded: &str) -> u64 {
     folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
 }
 
-/// Numbers that are not in one sequence: entries that arrive after their gap was reported are part of no span.
-const OUT_OF_SEQUENCE: [&str; 1] = ["edge-v1-sequence-wrap"];
+/// Whether the numbers of a run are not in one sequence. An entry that arrives after its turn is part of no span; a profile counts
+/// it. The order of numbers that are half of all numbers apart cannot be told from events.
+fn is_out_of_sequence(name: &str) -> bool {
+    name.contains("synthetic") || name == "edge-v1-sequence-wrap"
+}
 
 #[test]
 fn spans_entries_and_the_profile_of_a_recorded_run_have_the_same_stacks() {
     let folder = tempfile::tempdir().unwrap();
     let events = folder.path().join("events.ndjson");
     let mut compared = 0;
-    for name in runs().iter().filter(|name| !OUT_OF_SEQUENCE.contains(&name.as_str())) {
-        let files = run_files(name);
+    for name in runs() {
+        let files = run_files(&name);
         fs::write(&events, decode("bytefrog", &[], &files).stdout).unwrap();
         let events = [events.display().to_string()];
-        for quantity in ["calls", "wall"] {
+        for quantity in ["wall", "calls"] {
             let arguments = ["--as", "folded", "--sample", quantity];
             let spans = decode("bytefrog", &arguments, &files);
+            compared += u64::from(sum(&spans.stdout) > 0);
+            if is_out_of_sequence(&name) && quantity == "calls" {
+                continue;
+            }
             let profile = decode("bytefrog", &[&["-o", "calls=profile"], &arguments[..]].concat(), &files);
             assert_eq!(profile.stdout, spans.stdout, "{name}, {quantity}");
-            // Numbers that are half of all numbers apart have no order without the bytes.
-            if !name.contains("synthetic") {
+            if !is_out_of_sequence(&name) {
                 let entries = decode("bytefrog", &arguments, &events);
                 assert_eq!(entries.stdout, spans.stdout, "{name}, {quantity}: {}", entries.stderr);
             }
-            compared += u64::from(sum(&spans.stdout) > 0);
         }
     }
     assert!(compared >= 20, "{compared}");

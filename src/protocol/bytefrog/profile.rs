@@ -382,7 +382,7 @@ mod tests {
         assert!(!profile.end_interval(Duration::from_secs(100), true), "nothing has happened");
         names.map_exception(4, b"java.lang.Error");
         let mut add = |what, method, time| {
-            profile.add(&call(what, 1, method, time), true, false, now(time.into()).elapsed, &mut names)
+            profile.add(&call(what, 1, method, time), true, false, now(time.into()).elapsed, &mut names);
         };
         add(What::Entry, 1, 1000);
         for start in [1010, 1020, 1030] {
