@@ -435,7 +435,7 @@ fn files_with_secrets_that_every_user_can_access_are_found() {
     let (sink_key, header) = (path("sink_key", 0o644), path("header", 0o604));
     let (otlp_key, otlp_header) = (path("otlp_key", 0o644), path("otlp_header", 0o604));
     let text = format!(
-        "[admin]\ntoken_file = {token:?}\ntls = {{ cert = \"c\", key = {key:?} }}\n\
+        "[limits]\nmemory_bytes = \"1GiB\"\n[admin]\ntoken_file = {token:?}\ntls = {{ cert = \"c\", key = {key:?} }}\n\
          [listeners.a]\nprotocol = \"datadog\"\ntls = {{ cert = \"c\", key = {group:?} }}\n\
          [listeners.b]\nprotocol = \"zico\"\nkeys_file = {registration_keys:?}\ntls = {{ cert = \"c\", key = {private:?} }}\n\
          [listeners.c]\nprotocol = \"endless\"\ntls = {{ cert = \"c\", key = \"/nowhere\" }}\n\

@@ -196,7 +196,7 @@ fn operators_list_and_remove_agents_while_the_daemon_runs() {
     client.session(&key);
     let config = dir.path().join("tributary.toml");
     let agents = |arguments: &[&str]| run(&[&["agents"], arguments, &["--config", config.to_str().unwrap()]].concat());
-    let listed = agents(&["list", "--format", "json"]).events();
+    let listed = agents(&["registered", "--format", "json"]).events();
     assert_eq!(listed.len(), 1);
     assert_eq!((&listed[0]["uuid"], &listed[0]["sessions"]), (&json!(key.0), &json!(1)));
     assert_eq!(agents(&["forget", "host"]).code, Some(0));

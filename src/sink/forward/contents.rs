@@ -11,6 +11,8 @@ use crate::event::{Origin, Reason};
 const MAX_REQUESTS: usize = 16 * 1024;
 /// Events of further connections of a request have no known origin.
 const MAX_ORIGINS: usize = 4;
+/// Of more connections than these, the losses are told together: a report must find room where events did not.
+const MAX_MISSED: usize = 16;
 
 /// What is in one request, as far as that is known.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +31,17 @@ pub(crate) struct Missed {
     /// `Shed` or `Failed`.
     pub(crate) reason: Reason,
     pub(crate) events: u64,
+}
+
+impl Missed {
+    /// Whether the other ones have the same connection and reason.
+    fn is_of_same(&self, other: &Missed) -> bool {
+        let key = |missed: &Missed| {
+            let origin = missed.origin.as_ref()?;
+            Some((origin.listener.clone(), origin.connection, origin.peer.clone()))
+        };
+        self.reason == other.reason && key(self) == key(other)
+    }
 }
 
 impl Contents {
@@ -90,13 +103,13 @@ impl AllContents {
     pub(super) fn settled(&mut self, number: u64, failed: u64) {
         let contents = self.requests.remove(&number).unwrap_or_default();
         // The destination has seen its reports, or has refused them.
-        self.missed.extend(contents.missed(Reason::Failed, failed));
+        self.note(contents.missed(Reason::Failed, failed));
     }
 
     /// The store has not taken a request because it was full.
     pub(super) fn refused(&mut self, mut contents: Contents, events: u64) {
-        self.missed.append(&mut contents.reports);
-        self.missed.extend(contents.missed(Reason::Shed, events));
+        self.note(std::mem::take(&mut contents.reports));
+        self.note(contents.missed(Reason::Shed, events));
     }
 
     /// Requests with these numbers, which the store had, are gone with so many events.
@@ -105,13 +118,27 @@ impl AllContents {
         let known: Vec<u64> = self.requests.range(numbers).map(|(number, _)| *number).collect();
         for number in known {
             let mut contents = self.requests.remove(&number).unwrap_or_default();
-            self.missed.append(&mut contents.reports);
+            self.note(std::mem::take(&mut contents.reports));
             let known = contents.origins.iter().map(|(_, events)| events).sum::<u64>().min(rest);
             rest -= known;
-            self.missed.extend(contents.missed(reason, known));
+            self.note(contents.missed(reason, known));
         }
         if rest > 0 {
-            self.missed.push(Missed { origin: None, reason, events: rest });
+            self.note(vec![Missed { origin: None, reason, events: rest }]);
+        }
+    }
+
+    /// Adds what was missed to the sums of its connections.
+    fn note(&mut self, missed: Vec<Missed>) {
+        for mut missed in missed {
+            let index = self.missed.iter().position(|known| known.is_of_same(&missed));
+            if index.is_none() && self.missed.len() >= MAX_MISSED {
+                missed.origin = None;
+            }
+            match self.missed.iter_mut().find(|known| known.is_of_same(&missed)) {
+                Some(known) => known.events += missed.events,
+                None => self.missed.push(missed),
+            }
         }
     }
 

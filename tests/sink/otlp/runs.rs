@@ -97,13 +97,16 @@ async fn datadog() {
     let receivers = Receivers::start().await;
     let sinks = receivers.sinks();
     let daemon = Daemon::with(&sinks.toml).await;
+    let mut connections = 0;
     for entry in std::fs::read_dir(data("datadog")).unwrap() {
         let Ok(bytes) = std::fs::read(entry.unwrap().path().join("wire.bin")) else { continue };
         let mut stream = daemon.connect().await;
         // The daemon may close the connection before the end of a damaged stream.
         let _ = stream.write_all(&bytes).await;
         let _ = stream.shutdown().await;
+        connections += 1;
     }
+    daemon.until_totals("every connection is accepted", |counters| counters.connections == connections).await;
     daemon.until_all_closed().await;
     daemon.stop().await;
     let lines = receivers.check("datadog", &sinks).await;
