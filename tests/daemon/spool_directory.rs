@@ -1,6 +1,8 @@
 //! Directories of spools that cannot be used, or have something else in them: the daemon says what is wrong, and replaces
 //! nothing.
 
+#![allow(clippy::print_stderr, reason = "a test that cannot run says why")]
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;

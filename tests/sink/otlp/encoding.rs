@@ -306,9 +306,9 @@ fn a_mark_that_a_peer_sends_itself_is_there_once_with_our_value() {
         let mut event = builder.event(header);
         event.attribute(semconv::DATADOG_TYPE, no);
         if has_run {
-            event.run(run)
+            event.run(run);
         } else {
-            event.attribute(key, no)
+            event.attribute(key, no);
         }
         event.attribute(semconv::DATADOG_RESOURCE, no);
         let span_id = SpanId([2; 8]);

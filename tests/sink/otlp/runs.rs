@@ -58,7 +58,7 @@ impl Receivers {
             "protocol = \"http/protobuf\"\ncompression = \"none\"\nmax_request_bytes = \"512KiB\"\nmax_in_flight = 2",
         );
         self.python.iter().for_each(|python| {
-            add("python", &python.lock().unwrap().address(), "max_request_bytes = \"512KiB\"\nmax_in_flight = 2")
+            add("python", &python.lock().unwrap().address(), "max_request_bytes = \"512KiB\"\nmax_in_flight = 2");
         });
         Sinks { toml, file }
     }

@@ -1,5 +1,7 @@
 //! A small file system of its own, which can be full or read-only. Mounting needs root.
 
+#![allow(clippy::print_stderr, reason = "a test that cannot run says why")]
+
 use std::path::Path;
 use std::process::Command;
 
