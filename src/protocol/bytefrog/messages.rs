@@ -26,7 +26,7 @@ pub(super) fn control(
         Control::Heartbeat { mode, buffers } => {
             let mode = Mode::of(mode);
             let has_recovered = run.agent.heartbeat(mode, now.elapsed);
-            run.count_buffers(buffers);
+            run.agent.count_buffers(buffers == 0);
             normalize::heartbeat(out, mode, buffers, position);
             if has_recovered {
                 let position = MessagePosition { length: 0, ..position };

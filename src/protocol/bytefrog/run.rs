@@ -350,13 +350,6 @@ impl Run {
         !self.agent.is_draining()
     }
 
-    /// A heartbeat has reported so many buffers with something to send. A thread can have a buffer that is not counted, so an
-    /// agent that is suspended has sent everything only when all numbers before the break have arrived.
-    pub(super) fn count_buffers(&mut self, buffers: u16) {
-        let misses_numbers = self.breaks.last.is_some_and(|last| self.sequence.next() < last);
-        self.agent.count_buffers(buffers == 0 && !misses_numbers);
-    }
-
     /// Takes an event of a thread.
     pub(super) fn call(&mut self, call: Call, arrival: Arrival<'_>, out: &mut Output) {
         self.clock.event_arrived(call.time);

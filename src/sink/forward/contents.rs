@@ -131,8 +131,8 @@ impl AllContents {
     /// Adds what was missed to the sums of its connections.
     fn note(&mut self, missed: Vec<Missed>) {
         for mut missed in missed {
-            let index = self.missed.iter().position(|known| known.is_of_same(&missed));
-            if index.is_none() && self.missed.len() >= MAX_MISSED {
+            let is_known = self.missed.iter().any(|known| known.is_of_same(&missed));
+            if !is_known && self.missed.len() >= MAX_MISSED {
                 missed.origin = None;
             }
             match self.missed.iter_mut().find(|known| known.is_of_same(&missed)) {
@@ -173,16 +173,26 @@ mod tests {
         all.insert(7, contents(&[(1, 3), (2, 4)]));
         all.insert(8, contents(&[(1, 3)]));
         all.gone(6..9, Reason::Shed, 20);
-        let shed = [(Some(1), 3), (Some(2), 4), (Some(1), 3), (None, 10)];
+        let shed = [(Some(1), 6), (Some(2), 4), (None, 10)];
         assert_eq!(missed(&mut all), shed.map(|(origin, events)| (origin, Reason::Shed, events)));
         all.insert(9, contents(&[(5, 3)]));
         all.insert(10, contents(&[(1, 3), (2, 4)]));
         all.insert(11, contents(&[(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)]));
         (9..13).zip([2, 1, 5, 6]).for_each(|(number, failed)| all.settled(number, failed));
-        let failed =
-            [(Some(5), 2), (None, 1), (Some(1), 1), (Some(2), 1), (Some(3), 1), (Some(4), 1), (None, 1), (None, 6)];
+        let failed = [(Some(5), 2), (None, 8), (Some(1), 1), (Some(2), 1), (Some(3), 1), (Some(4), 1)];
         assert_eq!(missed(&mut all), failed.map(|(origin, events)| (origin, Reason::Failed, events)));
         assert!(all.requests.is_empty());
+    }
+
+    #[test]
+    fn losses_of_many_connections_are_told_together_and_exactly() {
+        let mut all = AllContents::default();
+        (0..1000).for_each(|number| all.insert(number, contents(&[(number, 2)])));
+        all.gone(0..1000, Reason::Shed, 2000);
+        let missed = missed(&mut all);
+        assert_eq!(missed.len(), MAX_MISSED + 1);
+        assert_eq!(missed.iter().map(|(.., events)| events).sum::<u64>(), 2000);
+        assert_eq!(missed.last(), Some(&(None, Reason::Shed, 2 * (1000 - MAX_MISSED as u64))));
     }
 
     #[test]
