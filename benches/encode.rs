@@ -6,6 +6,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod otlp_structs;
 mod workloads;
 
 use std::hint::black_box;
@@ -14,18 +15,14 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use prost::Message;
+use otlp_structs::Structs;
 use serde_json::{Map, Value as Json, json};
 use tributary::event::{
     Batch, BatchBuilder, DataView, EventView, Header, Interned, Origin, Position, Resource, ResourceValue, SpanData,
     SpanId, Status, TraceId, UnixNanos, ValueView, semconv,
 };
 use tributary::sink::encode::{Encoder, Format};
-use tributary::sink::otlp::{self, Signal};
+use tributary::sink::otlp;
 
 const EVENTS: usize = 1000;
 
@@ -120,35 +117,10 @@ fn otlp(group: &mut BenchmarkGroup<'_, WallTime>, workload: &workloads::Workload
     let bytes: usize = finished.iter().map(|request| request.body.len()).sum();
     group.throughput(Throughput::ElementsAndBytes { elements: workload.events, bytes: bytes as u64 });
     group.bench_function("otlp", |b| b.iter(|| requests(black_box(batches))));
-    let decode = |request: &otlp::ExportRequest| match request.signal {
-        Signal::Logs => Structs::Logs(Message::decode(&request.body[..]).unwrap()),
-        Signal::Traces => Structs::Traces(Message::decode(&request.body[..]).unwrap()),
-        Signal::Metrics => Structs::Metrics(Message::decode(&request.body[..]).unwrap()),
-        Signal::Profiles => Structs::Profiles(Message::decode(&request.body[..]).unwrap()),
-    };
-    let structs: Vec<Structs> = finished.iter().map(decode).collect();
+    let structs: Vec<Structs> = finished.iter().map(|request| Structs::of(request.signal, &request.body)).collect();
     group.bench_function("otlp: prost, copy finished structs and write them", |b| {
         b.iter(|| black_box(&structs).iter().map(|structs| structs.clone().written().len()).sum::<usize>());
     });
-}
-
-#[derive(Clone)]
-enum Structs {
-    Logs(ExportLogsServiceRequest),
-    Traces(ExportTraceServiceRequest),
-    Metrics(ExportMetricsServiceRequest),
-    Profiles(ExportProfilesServiceRequest),
-}
-
-impl Structs {
-    fn written(self) -> Vec<u8> {
-        match self {
-            Structs::Logs(request) => request.encode_to_vec(),
-            Structs::Traces(request) => request.encode_to_vec(),
-            Structs::Metrics(request) => request.encode_to_vec(),
-            Structs::Profiles(request) => request.encode_to_vec(),
-        }
-    }
 }
 
 fn encoded(format: Format, batch: &Batch) -> Vec<u8> {

@@ -10,6 +10,7 @@
 #[allow(dead_code, unreachable_pub, reason = "each bench uses a part of it")]
 mod daemon;
 mod otlp_receiver;
+mod otlp_structs;
 mod workloads;
 
 use std::hint::black_box;
@@ -19,12 +20,8 @@ use daemon::loads::{FILE, Load};
 use daemon::process::thread_cpu_seconds;
 use daemon::table::{self, count, fixed, head, median, row, spread};
 use daemon::{Cost, Daemon, Simulation, raw};
-use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use otlp_receiver::Receiver;
-use prost::Message;
+use otlp_structs::Structs;
 use tributary::event::Batch;
 use tributary::sink::encode::{Encoder as LineEncoder, Format};
 use tributary::sink::otlp::{Encoder, Signal};
@@ -159,34 +156,6 @@ fn requests(batches: &[Batch]) -> Vec<(Signal, Vec<u8>)> {
     encoder.end_requests();
     encoder.end_heap();
     encoder.take_requests().into_iter().map(|request| (request.signal, request.body)).collect()
-}
-
-#[derive(Clone)]
-enum Structs {
-    Logs(ExportLogsServiceRequest),
-    Traces(ExportTraceServiceRequest),
-    Metrics(ExportMetricsServiceRequest),
-    Profiles(ExportProfilesServiceRequest),
-}
-
-impl Structs {
-    fn of(signal: Signal, body: &[u8]) -> Structs {
-        match signal {
-            Signal::Logs => Structs::Logs(Message::decode(body).unwrap()),
-            Signal::Traces => Structs::Traces(Message::decode(body).unwrap()),
-            Signal::Metrics => Structs::Metrics(Message::decode(body).unwrap()),
-            Signal::Profiles => Structs::Profiles(Message::decode(body).unwrap()),
-        }
-    }
-
-    fn written(self) -> Vec<u8> {
-        match self {
-            Structs::Logs(request) => request.encode_to_vec(),
-            Structs::Traces(request) => request.encode_to_vec(),
-            Structs::Metrics(request) => request.encode_to_vec(),
-            Structs::Profiles(request) => request.encode_to_vec(),
-        }
-    }
 }
 
 /// Prints the latency at a rate.

@@ -9,6 +9,7 @@ pub mod http;
 pub mod inflate;
 pub mod lru;
 pub mod lz4;
+pub(crate) mod mix;
 pub mod msgpack;
 pub mod mutf8;
 pub(crate) mod protobuf;

@@ -7,11 +7,13 @@
 pub mod accounting;
 mod agent_registry;
 mod delivery;
+mod in_flight;
 pub mod options;
 mod overflow;
 mod pending_losses;
 mod queue;
 mod shed_log;
+mod sink_counters;
 pub mod tap;
 mod worker;
 

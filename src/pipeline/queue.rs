@@ -11,11 +11,11 @@ use crate::event::{Batch, Origin, Reason, UnixNanos};
 use crate::select::{Choice, Rules};
 use crate::sink::{Chosen, Kinds, Selection};
 
-use super::accounting::{InQueue, SinkCounters};
 use super::delivery::{DeliveryHandle, OutcomeSender};
 use super::options::{QueueOptions, WhenFull};
 use super::pending_losses::{LossReport, PendingLosses};
 use super::shed_log::ShedLog;
+use super::sink_counters::{InQueue, SinkCounters};
 
 /// Of a batch at least so large, of whose events a sink takes at most this part, it gets a copy: the rest would only fill its
 /// queue.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::codec::mix::split_mix;
 use crate::event::{DataView, EventView, Kind, TraceId};
 
 /// Which share is kept, and what of.
@@ -87,12 +88,7 @@ fn randomness(TraceId(bytes): TraceId) -> u64 {
 
 /// A number that depends on all of `parts`, the same in every process: SplitMix64 of each, in order.
 fn mixed(parts: &[u64]) -> u64 {
-    parts.iter().fold(0, |state, part| {
-        let mut z = (state ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    })
+    parts.iter().fold(0, |state, part| split_mix(state ^ part))
 }
 
 #[cfg(test)]

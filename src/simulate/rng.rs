@@ -1,13 +1,12 @@
 //! Seeded numbers, the same on every machine.
 
+use crate::codec::mix::{STEP, mix};
+
 /// A splitmix64 generator: one word of state, good enough for invented traffic and for nothing secret.
 #[derive(Clone, Debug)]
 pub(super) struct Rng {
     state: u64,
 }
-
-/// The step of the state: odd, so that the state takes every value.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Rng {
     /// The generator of stream number `stream` under `seed`. Streams of one seed have no visible relation.
@@ -36,13 +35,6 @@ impl Rng {
     pub(super) fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len() as u64) as usize]
     }
-}
-
-/// Spreads every bit of `z` over the whole word.
-pub(super) const fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

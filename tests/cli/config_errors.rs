@@ -14,7 +14,7 @@ fn listener_errors(lines: &str) -> Vec<String> {
 }
 
 /// `line:column: message; help` of every error.
-fn summary(text: &str) -> Vec<String> {
+pub(crate) fn summary(text: &str) -> Vec<String> {
     let errors = Config::parse("t.toml", text).expect_err("it is invalid");
     let line = |one: &tributary::options::Diagnostic| {
         let place = one.place.as_ref().map(|place| format!("{}:{}: ", place.line, place.column)).unwrap_or_default();

@@ -5,18 +5,12 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use tributary::config::Config;
 
+use crate::config_errors::summary;
 use crate::live::binary::run;
 
 /// `line:column: message; help` of every error of a sink with these lines, of which the first is line 5.
 fn errors(lines: &str) -> Vec<String> {
-    let text = format!("[listeners.java]\nprotocol = \"bytefrog\"\n[sinks.a]\ntype = \"discard\"\n{lines}\n");
-    let errors = Config::parse("t.toml", &text).expect_err(lines);
-    let line = |one: &tributary::options::Diagnostic| {
-        let place = one.place.as_ref().map(|place| format!("{}:{}: ", place.line, place.column)).unwrap_or_default();
-        let help = one.help.as_ref().map(|help| format!("; {help}")).unwrap_or_default();
-        format!("{place}{}{help}", one.message)
-    };
-    errors.diagnostics.iter().map(line).collect()
+    summary(&format!("[listeners.java]\nprotocol = \"bytefrog\"\n[sinks.a]\ntype = \"discard\"\n{lines}\n"))
 }
 
 #[test]

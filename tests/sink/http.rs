@@ -8,15 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-use tributary::pipeline::accounting::{SinkCounters, SinkTotals};
-use tributary::pipeline::options::QueueOptions;
-use tributary::pipeline::{DeliveryOutcome, RequestedLevel, Sender, Sinks, Workers};
+use tributary::event::Batch;
+use tributary::pipeline::{DeliveryOutcome, RequestedLevel};
 use tributary::sink::AckLevel;
 use tributary::sink::http::{Compression, Http, Options, SpoolOptions, WhenFull};
 
 use crate::http_server::{self, Connection, Head};
 use crate::live::{until, within};
+use crate::sending::Sending;
 use crate::sink_file_support::{batch_of, names, names_in, now};
 
 /// A server on a thread of its own. It answers with `status` until that is changed.
@@ -95,41 +94,13 @@ fn serve(state: &Mutex<State>, mut connection: Connection) -> Option<()> {
     }
 }
 
-/// An HTTP sink with its queue, on a thread of its own, as the daemon runs it.
-struct Sending {
-    sender: Sender,
-    workers: Workers,
-    counters: Arc<SinkCounters>,
+fn start(options: Options) -> Sending {
+    Sending::start(move || Http::new("remote", options.clone()))
 }
 
-impl Sending {
-    fn start(options: Options) -> Sending {
-        let mut sinks = Sinks::new(CancellationToken::new());
-        sinks.add("remote", QueueOptions::default(), move || Ok(Http::new("remote", options.clone())));
-        let counters = sinks.counters()[0].clone();
-        let (sender, workers) = sinks.start();
-        Sending { sender, workers, counters }
-    }
-
-    async fn deliver(&self, names: &[String]) -> DeliveryOutcome {
-        within("the batch is delivered", self.sender.deliver(batch_of(names, "web", now()))).await
-    }
-
-    /// Stops like a daemon.
-    async fn finish(mut self) -> SinkTotals {
-        drop(self.sender);
-        within("the sink ends", self.workers.drained()).await;
-        let totals = self.counters.totals();
-        assert_eq!(totals.in_flight(), 0, "{totals:?}");
-        totals
-    }
-
-    /// Stops like a daemon whose grace period is over.
-    async fn abort(mut self) -> SinkTotals {
-        within("the sink ends", self.workers.abort()).await;
-        drop(self.sender);
-        self.counters.totals()
-    }
+/// A batch of logs with these names.
+fn batch(names: &[String]) -> Batch {
+    batch_of(names, "web", now())
 }
 
 fn options(address: SocketAddr) -> Options {
@@ -153,10 +124,10 @@ async fn events_arrive_as_json_lines_in_each_compression_and_are_written_when_th
     for compression in Compression::ALL {
         let receiver = Receiver::start(200);
         let headers = vec!["X-Scope-OrgID: shop".to_owned()];
-        let sending = Sending::start(Options { compression, headers, batch_bytes: 4096, ..options(receiver.address) });
+        let sending = start(Options { compression, headers, batch_bytes: 4096, ..options(receiver.address) });
         let sent = names(0..500, 60);
         for chunk in sent.chunks(50) {
-            assert_eq!(sending.deliver(chunk).await, DeliveryOutcome::Written);
+            assert_eq!(sending.deliver(batch(chunk)).await, DeliveryOutcome::Written);
         }
         let totals = sending.finish().await;
         assert_eq!((totals.events, totals.written), (500, 500));
@@ -179,7 +150,7 @@ async fn events_arrive_as_json_lines_in_each_compression_and_are_written_when_th
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_spool_an_agent_is_answered_only_after_the_server_and_a_stop_counts_the_rest_as_failed() {
     let receiver = Receiver::start(503);
-    let sending = Sending::start(options(receiver.address));
+    let sending = start(options(receiver.address));
     let sender = sending.sender.clone();
     let first = tokio::spawn(async move { sender.deliver(batch_of(&names(0..3, 5), "web", now())).await });
     until("the sink retries", || sending.counters.totals().is_retrying.then_some(())).await;
@@ -203,16 +174,16 @@ async fn a_stop_while_the_server_is_away_keeps_the_spool_and_the_next_start_send
     let receiver = Receiver::start(503);
     let sent = names(0..400, 30);
     for chunk in sent.chunks(200) {
-        let sending = Sending::start(spooled(receiver.address, directory.path()));
+        let sending = start(spooled(receiver.address, directory.path()));
         for part in chunk.chunks(20) {
-            assert_eq!(sending.deliver(part).await, DeliveryOutcome::Written, "it is on the disk");
+            assert_eq!(sending.deliver(batch(part)).await, DeliveryOutcome::Written, "it is on the disk");
         }
         let totals = sending.finish().await;
         assert_eq!((totals.events, totals.written, totals.failed), (200, 0, 0));
         assert_eq!(totals.waiting, 200 + totals.resumed);
     }
     receiver.state().status = 200;
-    let sending = Sending::start(spooled(receiver.address, directory.path()));
+    let sending = start(spooled(receiver.address, directory.path()));
     until("everything is sent", || (sending.counters.totals().written == 400).then_some(())).await;
     let totals = sending.finish().await;
     assert_eq!((totals.events, totals.resumed, totals.waiting), (0, 400, 0));
@@ -221,7 +192,7 @@ async fn a_stop_while_the_server_is_away_keeps_the_spool_and_the_next_start_send
     let mut expected = sent;
     expected.sort();
     assert_eq!(received, expected, "each once");
-    let sending = Sending::start(spooled(receiver.address, directory.path()));
+    let sending = start(spooled(receiver.address, directory.path()));
     let totals = sending.finish().await;
     assert_eq!((totals.resumed, receiver.names().len()), (0, 400), "nothing is sent twice");
 }
@@ -230,9 +201,9 @@ async fn a_stop_while_the_server_is_away_keeps_the_spool_and_the_next_start_send
 async fn a_damaged_spool_does_not_keep_the_sink_from_starting_and_its_loss_is_counted_exactly() {
     let directory = tempfile::tempdir().unwrap();
     let receiver = Receiver::start(503);
-    let sending = Sending::start(spooled(receiver.address, directory.path()));
+    let sending = start(spooled(receiver.address, directory.path()));
     for number in 0..10 {
-        assert_eq!(sending.deliver(&names(number * 5..number * 5 + 5, 5)).await, DeliveryOutcome::Written);
+        assert_eq!(sending.deliver(batch(&names(number * 5..number * 5 + 5, 5))).await, DeliveryOutcome::Written);
     }
     sending.finish().await;
     let path = segments(directory.path()).pop().unwrap();
@@ -241,7 +212,7 @@ async fn a_damaged_spool_does_not_keep_the_sink_from_starting_and_its_loss_is_co
     bytes[middle] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     receiver.state().status = 200;
-    let sending = Sending::start(spooled(receiver.address, directory.path()));
+    let sending = start(spooled(receiver.address, directory.path()));
     until("everything is settled", || (sending.counters.totals().waiting == 0).then_some(())).await;
     until("the rest is sent", || (sending.counters.totals().written == 45).then_some(())).await;
     until("the loss is reported", || (!receiver.losses().is_empty()).then_some(())).await;
@@ -254,23 +225,41 @@ async fn a_damaged_spool_does_not_keep_the_sink_from_starting_and_its_loss_is_co
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_full_spool_drops_is_reported_to_the_destination_as_soon_as_there_is_room() {
-    for when_full in [WhenFull::DropOldest; 1] {
+    for when_full in [WhenFull::DropOldest, WhenFull::DropNewest] {
         let directory = tempfile::tempdir().unwrap();
         let receiver = Receiver::start(503);
         let mut options = spooled(receiver.address, directory.path());
         options.spool = options.spool.map(|spool| SpoolOptions { max_bytes: 20_000, when_full, ..spool });
-        let sending = Sending::start(options);
+        let sending = start(options);
         for number in 0..100 {
-            assert_eq!(sending.deliver(&names(number * 5..number * 5 + 5, 50)).await, DeliveryOutcome::Written);
+            assert_eq!(sending.deliver(batch(&names(number * 5..number * 5 + 5, 50))).await, DeliveryOutcome::Written);
         }
-        until("events are dropped", || (sending.counters.totals().shed > 0).then_some(())).await;
+        let shed = || sending.counters.totals().shed;
+        until("events are dropped", || (shed() > 0).then_some(())).await;
         receiver.state().status = 200;
-        until("the spool has room", || (sending.counters.totals().waiting == 0).then_some(())).await;
-        // The spool tells what it has dropped when it has taken a request again.
-        assert_eq!(sending.deliver(&names(500..505, 50)).await, DeliveryOutcome::Written);
-        until("everything is sent", || receiver.names().contains(&names(504..505, 50)[0]).then_some(())).await;
+        until("nothing waits", || (sending.counters.totals().waiting == 0).then_some(())).await;
+        // The spool tells what it has dropped when it has taken a request again. It has room when it has removed a segment,
+        // which can be a second later.
+        let mut delivered = 500;
+        within("the spool has room", async {
+            loop {
+                let before = shed();
+                let next = names(delivered..delivered + 5, 50);
+                assert_eq!(sending.deliver(batch(&next)).await, DeliveryOutcome::Written);
+                delivered += 5;
+                if shed() == before {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        })
+        .await;
+        let last = names(delivered - 1..delivered, 50);
+        until("everything is sent", || (receiver.names().last() == last.last()).then_some(())).await;
         let totals = sending.finish().await;
-        assert_eq!((totals.events, totals.written + totals.shed, totals.failed), (505, 505, 0), "{when_full:?}");
+        let delivered = delivered as u64;
+        let sums = (totals.events, totals.written + totals.shed, totals.failed);
+        assert_eq!(sums, (delivered, delivered, 0), "{when_full:?}");
         assert_eq!(receiver.names().len() as u64, totals.written, "{when_full:?}");
         let losses = receiver.losses();
         let told: u64 = losses.iter().map(|(_, events, _)| events).sum();
@@ -283,11 +272,11 @@ async fn what_a_full_spool_drops_is_reported_to_the_destination_as_soon_as_there
 async fn a_refused_request_is_kept_with_its_reason_and_blocks_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let receiver = Receiver::start(400);
-    let sending = Sending::start(spooled(receiver.address, directory.path()));
-    assert_eq!(sending.deliver(&names(0..3, 5)).await, DeliveryOutcome::Written);
+    let sending = start(spooled(receiver.address, directory.path()));
+    assert_eq!(sending.deliver(batch(&names(0..3, 5))).await, DeliveryOutcome::Written);
     until("it is refused", || (sending.counters.totals().failed == 3).then_some(())).await;
     receiver.state().status = 200;
-    assert_eq!(sending.deliver(&names(3..5, 5)).await, DeliveryOutcome::Written);
+    assert_eq!(sending.deliver(batch(&names(3..5, 5))).await, DeliveryOutcome::Written);
     until("the next is sent", || (sending.counters.totals().written == 2).then_some(())).await;
     assert_eq!(sending.finish().await.in_flight(), 0);
     let refused = std::fs::read_dir(directory.path().join("remote/refused")).unwrap();
@@ -306,7 +295,7 @@ async fn a_refused_request_is_kept_with_its_reason_and_blocks_nothing() {
 async fn with_a_spool_a_durable_delivery_is_complete_when_the_request_is_synced_and_the_server_is_away() {
     let directory = tempfile::tempdir().unwrap();
     let receiver = Receiver::start(503);
-    let sending = Sending::start(spooled(receiver.address, directory.path()));
+    let sending = start(spooled(receiver.address, directory.path()));
     let durable = sending.sender.clone().with_level(RequestedLevel::new(AckLevel::Durable));
     for number in 0..3 {
         let batch = batch_of(&names(number..number + 1, 5), "web", now());

@@ -30,5 +30,6 @@ mod http;
 mod otlp;
 mod pipeline;
 mod select;
+mod sending;
 mod stdout;
 mod tcp;

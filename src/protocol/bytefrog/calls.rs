@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
+use crate::codec::mix::mix;
 use crate::event::{SpanId, TraceId, UnixNanos};
 
 use super::queue::Event;
@@ -203,13 +204,6 @@ fn trace_id(key: u64, thread: u16, number: u64) -> TraceId {
     id[..8].copy_from_slice(&high);
     id[8..].copy_from_slice(&low);
     TraceId(id)
-}
-
-/// A permutation of 64 bits without visible pattern: the finalizer of SplitMix64.
-pub(super) fn mix(mut x: u64) -> u64 {
-    x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ x >> 31
 }
 
 #[cfg(test)]

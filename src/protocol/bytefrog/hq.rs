@@ -9,10 +9,10 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tracing::warn;
 
+use crate::codec::mix::mix;
 use crate::memory::MemoryBudget;
 use crate::protocol::Now;
 
-use super::calls::mix;
 use super::command::{Command, Mode, Refusal};
 use super::options::{Options, Start};
 use super::run::{Run, RunStart, lock};

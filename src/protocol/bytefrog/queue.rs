@@ -73,8 +73,12 @@ impl Event {
         }
     }
 
-    /// The first id that the dictionary does not have. Thread ids count in versions that name threads.
-    pub(super) fn missing(&self, dictionary: &Dictionary, names_threads: bool) -> Option<Id> {
+    /// The first id that the dictionary does not have. Thread ids count in versions that name threads. `is_counted`: the event
+    /// is counted in a profile and not written, which needs the thread of an entry only.
+    pub(super) fn missing(&self, dictionary: &Dictionary, names_threads: bool, is_counted: bool) -> Option<Id> {
+        if is_counted {
+            return self.missing_thread(dictionary, names_threads);
+        }
         let Body::Call(call) = &self.body else { return None };
         let what = match call.what {
             What::Thrown { exception, .. } | What::Bubbled { exception } => Some(Id::Exception(exception)),
@@ -84,11 +88,9 @@ impl Event {
         let thread = names_threads.then_some(Id::Thread(call.thread));
         [Some(Id::Method(call.method)), what, thread].into_iter().flatten().find(|id| !dictionary.knows(*id))
     }
-}
 
-impl Event {
-    /// The thread of an entry, if it has no name yet: what a profile needs before the call is counted.
-    pub(super) fn missing_thread(&self, dictionary: &Dictionary, names_threads: bool) -> Option<Id> {
+    /// The thread of an entry, if it has no name yet.
+    fn missing_thread(&self, dictionary: &Dictionary, names_threads: bool) -> Option<Id> {
         match &self.body {
             Body::Call(Call { what: What::Entry, thread, .. }) if names_threads => {
                 Some(Id::Thread(*thread)).filter(|id| !dictionary.knows(*id))

@@ -2,6 +2,7 @@
 
 use ring::digest::{SHA256, digest};
 
+use crate::codec::mix::split_mix;
 use crate::event::{SpanId, TraceId};
 
 use super::wire::Prolog;
@@ -30,7 +31,7 @@ pub(super) struct Seed(u64);
 impl Seed {
     pub(super) fn of(trace: TraceId) -> Self {
         let trace = u128::from_be_bytes(trace.0);
-        Seed(mix(mix((trace >> 64) as u64) ^ trace as u64))
+        Seed(split_mix(split_mix((trace >> 64) as u64) ^ trace as u64))
     }
 }
 
@@ -38,22 +39,13 @@ impl Seed {
 #[inline]
 pub(super) fn span_id(trace: Seed, index: u64, prolog: Option<Prolog>) -> SpanId {
     let Prolog { start, method } = prolog.unwrap_or(Prolog { start: 0, method: 0 });
-    let id = [index, start, method].into_iter().fold(trace.0, |mixed, part| mix(mixed ^ part));
+    let id = [index, start, method].into_iter().fold(trace.0, |mixed, part| split_mix(mixed ^ part));
     SpanId(id.max(1).to_be_bytes())
 }
 
 /// The agent's own id (rule 28).
 pub(super) fn given(id: u64) -> Option<SpanId> {
     (id != 0).then_some(SpanId(id.to_be_bytes()))
-}
-
-/// The step of SplitMix64, a bijection.
-#[inline]
-fn mix(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ mixed >> 31
 }
 
 #[cfg(test)]

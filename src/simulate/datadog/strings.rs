@@ -4,7 +4,7 @@
 use bytes::BufMut;
 use hashbrown::HashMap;
 
-use super::super::rng::mix;
+use crate::codec::mix::mix;
 
 /// The object type of a string.
 const STRING: u16 = 0xdd06;

@@ -5,10 +5,11 @@ use std::io;
 
 use tokio::task::yield_now;
 
-use super::super::rng::{Rng, mix};
+use super::super::rng::Rng;
 use super::dialect::Dialect;
 use super::program::{CLASSES, FILES};
 use super::wire::{Value, dump_head, fields, key, pack};
+use crate::codec::mix::mix;
 
 /// Objects of one piece; and of one event, in the dialects that split dumps.
 const PIECE: u64 = 1_000;

@@ -27,9 +27,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::pace::{Pace, SLICE};
-use super::rng::mix;
 use super::tcp::{out_of_patience, unix_nanos};
 use super::{Amount, Sent};
+use crate::codec::mix::mix;
 use crate::protocol::Protocol;
 use heap::Dump;
 use program::{Program, Queue};

@@ -36,11 +36,14 @@ pub(crate) struct Missed {
 impl Missed {
     /// Whether the other ones have the same connection and reason.
     fn is_of_same(&self, other: &Missed) -> bool {
-        let key = |missed: &Missed| {
-            let origin = missed.origin.as_ref()?;
-            Some((origin.listener.clone(), origin.connection, origin.peer.clone()))
+        let is_same_origin = match (&self.origin, &other.origin) {
+            (None, None) => true,
+            (Some(one), Some(other)) => {
+                one.is_same_listener(other) && (one.connection, &one.peer) == (other.connection, &other.peer)
+            }
+            _ => false,
         };
-        self.reason == other.reason && key(self) == key(other)
+        is_same_origin && self.reason == other.reason
     }
 }
 

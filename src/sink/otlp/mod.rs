@@ -146,9 +146,9 @@ impl Sink for Otlp {
             }
         }
         self.is_awaited |= events.is_awaited() && events.count() > 0;
-        let begun = |since: Option<Instant>| since.unwrap_or_else(Instant::now);
-        self.since = self.encoder.has_pending().then(|| begun(self.since));
-        self.heap_since = self.encoder.has_heap().then(|| begun(self.heap_since));
+        let or_now = |since: Option<Instant>| since.unwrap_or_else(Instant::now);
+        self.since = self.encoder.has_pending().then(|| or_now(self.since));
+        self.heap_since = self.encoder.has_heap().then(|| or_now(self.heap_since));
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use tributary::pipeline::DeliveryOutcome;
 use tributary::sink::otlp::{Compression, Options, Protocol, SpoolOptions, WhenFull};
 
 use super::receiver::{Receiver, Reply};
-use super::{Sending, logs, mixed, names};
+use super::{logs, mixed, names, start};
 use crate::live::{until, within};
 use crate::otlp_support::{records, requests};
 
@@ -23,7 +23,7 @@ async fn events_arrive_by_each_protocol_in_each_compression_and_size() {
         {
             let receiver = Receiver::start(protocol).await;
             let headers = vec![("X-Scope-OrgID".to_owned(), Secret::Text("shop".to_owned()))];
-            let sending = Sending::start(Options { compression, max_request_bytes, headers, ..receiver.options() });
+            let sending = start(Options { compression, max_request_bytes, headers, ..receiver.options() });
             let batches = || [mixed(0..300), mixed(300..301), mixed(301..400)];
             for batch in batches() {
                 assert_eq!(sending.deliver(batch).await, DeliveryOutcome::Written);
@@ -49,7 +49,7 @@ async fn a_receiver_that_starts_later_gets_everything() {
         let address = listener.local_addr().unwrap();
         drop(listener);
         let options = Receiver { address: address.to_string(), protocol, state: Arc::default() }.options();
-        let sending = Sending::start(options);
+        let sending = start(options);
         let sender = sending.sender.clone();
         let delivering = tokio::spawn(async move { sender.deliver(logs(&names(5, 4))).await });
         until("the sink retries", || sending.counters.totals().is_retrying.then_some(())).await;
@@ -70,7 +70,7 @@ async fn a_request_that_is_too_large_for_the_receiver_is_divided_down_to_one_eve
         for compression in Compression::ALL {
             let receiver = Receiver::start(protocol).await;
             receiver.state().largest = Some(1500);
-            let sending = Sending::start(Options { compression, origin: false, ..receiver.options() });
+            let sending = start(Options { compression, origin: false, ..receiver.options() });
             sending.deliver(mixed(0..40)).await;
             let long = "x".repeat(3000);
             let some = ["a".to_owned(), long, "b".to_owned()];
@@ -90,7 +90,7 @@ async fn a_request_that_is_too_large_for_the_receiver_is_divided_down_to_one_eve
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_that_is_larger_than_a_request_may_be_is_reported_as_a_loss() {
     let receiver = Receiver::start(Protocol::Grpc).await;
-    let sending = Sending::start(Options { max_request_bytes: 4096, ..receiver.options() });
+    let sending = start(Options { max_request_bytes: 4096, ..receiver.options() });
     sending.deliver(logs(&["a".to_owned(), "x".repeat(5000), "b".to_owned()])).await;
     sending.deliver(logs(&["c".to_owned()])).await;
     let totals = sending.finish().await;
@@ -104,12 +104,12 @@ async fn a_spool_keeps_the_signal_of_each_request_until_the_next_start() {
         let directory = tempfile::tempdir().unwrap();
         let receiver = Receiver::start(protocol).await;
         receiver.state().of_path = Some(("/", Reply::Busy));
-        let sending = Sending::start(spooled(&receiver, directory.path()));
+        let sending = start(spooled(&receiver, directory.path()));
         assert_eq!(sending.deliver(mixed(0..50)).await, DeliveryOutcome::Written, "it is on the disk");
         let totals = sending.abort().await;
         assert_eq!((totals.written, totals.failed, totals.waiting), (0, 0, 150));
         receiver.state().of_path = None;
-        let sending = Sending::start(spooled(&receiver, directory.path()));
+        let sending = start(spooled(&receiver, directory.path()));
         until("everything is sent", || (sending.counters.totals().written == 150).then_some(())).await;
         let totals = sending.finish().await;
         assert_eq!((totals.resumed, totals.waiting), (150, 0));
@@ -136,7 +136,7 @@ async fn a_request_stays_open_until_its_delay_is_over_or_a_peer_waits() {
         let attempts = || receiver.state().attempts.len();
 
         // No peer waits: everything is one request, which the end completes.
-        let sending = Sending::start(with(hour, "a"));
+        let sending = start(with(hour, "a"));
         for name in names(20, 4) {
             sending.sender.send(logs(&[name])).await;
         }
@@ -146,7 +146,7 @@ async fn a_request_stays_open_until_its_delay_is_over_or_a_peer_waits() {
         assert_eq!((attempts(), receiver.names()), (1, names(20, 4)));
 
         // A peer waits: its events are sent immediately, with those that came before.
-        let sending = Sending::start(with(hour, "b"));
+        let sending = start(with(hour, "b"));
         sending.sender.send(logs(&["first".to_owned()])).await;
         assert_eq!(sending.deliver(logs(&["second".to_owned()])).await, DeliveryOutcome::Written);
         until("it is sent", || (sending.counters.totals().written == 2).then_some(())).await;
@@ -155,13 +155,13 @@ async fn a_request_stays_open_until_its_delay_is_over_or_a_peer_waits() {
         assert_eq!(attempts(), 2);
 
         // The delay is over.
-        let sending = Sending::start(with(Duration::from_millis(20), "c"));
+        let sending = start(with(Duration::from_millis(20), "c"));
         sending.sender.send(logs(&["third".to_owned()])).await;
         until("it is sent", || (sending.counters.totals().written == 1).then_some(())).await;
         assert_eq!(attempts(), 3);
         sending.finish().await;
         // What is open when the grace period ends has failed.
-        let sending = Sending::start(with(hour, "d"));
+        let sending = start(with(hour, "d"));
         sending.sender.send(logs(&["fourth".to_owned()])).await;
         until("it is encoded", || (sending.counters.totals().waiting == 1).then_some(())).await;
         let totals = sending.abort().await;

@@ -7,7 +7,7 @@ use tributary::pipeline::DeliveryOutcome;
 use tributary::sink::otlp::{Options, Protocol};
 
 use super::receiver::{Raw, Receiver, Reply};
-use super::{Sending, builder, header, logs, mixed, names};
+use super::{builder, header, logs, mixed, names, start};
 use crate::live::until;
 use crate::otlp_support::profiles;
 
@@ -19,7 +19,7 @@ async fn failures_that_can_pass_are_retried_until_the_events_are_accepted_once()
             let receiver = Receiver::start(protocol).await;
             receiver.state().replies = [fault, fault].into();
             let options = Options { timeout: Duration::from_millis(300), ..receiver.options() };
-            let sending = Sending::start(options);
+            let sending = start(options);
             assert_eq!(sending.deliver(logs(&names(5, 4))).await, DeliveryOutcome::Written);
             let totals = sending.finish().await;
             assert_eq!((totals.written, totals.failed), (5, 0), "{protocol:?} {fault:?}");
@@ -35,7 +35,7 @@ async fn what_a_receiver_refuses_or_rejects_counts_as_failed_and_is_reported_as_
         for (reply, failed) in [(Reply::Refuse("3", 400), 5), (Reply::Refuse("7", 403), 5), (Reply::Partial(2), 2)] {
             let receiver = Receiver::start(protocol).await;
             receiver.state().replies = [reply].into();
-            let sending = Sending::start(receiver.options());
+            let sending = start(receiver.options());
             sending.deliver(logs(&names(5, 4))).await;
             until("it failed", || (sending.counters.totals().failed == failed).then_some(())).await;
             assert_eq!(sending.deliver(logs(&["next".to_owned()])).await, DeliveryOutcome::Written);
@@ -63,7 +63,7 @@ async fn an_answer_that_is_no_otlp_loses_nothing() {
     for protocol in Protocol::ALL {
         let receiver = Receiver::start(protocol).await;
         receiver.state().replies = [Reply::Nonsense].into();
-        let sending = Sending::start(receiver.options());
+        let sending = start(receiver.options());
         assert_eq!(sending.deliver(logs(&names(5, 4))).await, DeliveryOutcome::Written);
         assert_eq!(sending.finish().await.written, 5);
         assert_eq!(receiver.names(), names(5, 4));
@@ -77,7 +77,7 @@ async fn a_signal_that_the_receiver_does_not_take_is_left_alone_and_the_others_g
     for protocol in Protocol::ALL {
         let receiver = Receiver::start(protocol).await;
         receiver.state().of_path = Some(("trace", Reply::Refuse("12", 404)));
-        let sending = Sending::start(receiver.options());
+        let sending = start(receiver.options());
         for start in 0..4 {
             sending.deliver(mixed(start * 10..start * 10 + 10)).await;
         }
@@ -95,7 +95,7 @@ async fn connections_that_break_or_are_not_http_lose_nothing() {
         for fault in [Raw::Garbage, Raw::Reset] {
             let receiver = Receiver::start(protocol).await;
             receiver.state().raw = [fault, fault].into();
-            let sending = Sending::start(receiver.options());
+            let sending = start(receiver.options());
             assert_eq!(sending.deliver(logs(&names(5, 4))).await, DeliveryOutcome::Written);
             let totals = sending.finish().await;
             assert_eq!((totals.written, totals.failed), (5, 0), "{protocol:?} {fault:?}");
@@ -109,7 +109,7 @@ async fn connections_that_break_or_are_not_http_lose_nothing() {
 async fn a_status_of_success_counts_although_its_body_cannot_be_read() {
     let receiver = Receiver::start(Protocol::Http).await;
     receiver.state().raw = [Raw::HalfResponse].into();
-    let sending = Sending::start(receiver.options());
+    let sending = start(receiver.options());
     assert_eq!(sending.deliver(logs(&names(5, 4))).await, DeliveryOutcome::Written);
     assert_eq!(sending.finish().await.written, 5);
     assert!(receiver.state().attempts.is_empty(), "it is not sent again");
@@ -120,7 +120,7 @@ async fn a_slow_receiver_gets_each_request_once() {
     for protocol in Protocol::ALL {
         let receiver = Receiver::start(protocol).await;
         receiver.state().of_path = Some(("/", Reply::Slow));
-        let sending = Sending::start(receiver.options());
+        let sending = start(receiver.options());
         for number in 0..4 {
             assert_eq!(sending.deliver(logs(&[number.to_string()])).await, DeliveryOutcome::Written);
         }
@@ -156,7 +156,7 @@ async fn without_profiles_at_the_receiver_objects_of_heaps_count_as_their_logs()
         {
             let receiver = Receiver::start(protocol).await;
             receiver.state().of_path = Some(("rofiles", reply));
-            let sending = Sending::start(receiver.options());
+            let sending = start(receiver.options());
             for _ in 0..2 {
                 sending.deliver(heap_and_sample()).await;
             }

@@ -11,51 +11,16 @@ mod tls;
 
 use std::sync::Arc;
 
-use tokio_util::sync::CancellationToken;
 use tributary::event::{
     Batch, BatchBuilder, Header, MetricData, MetricType, Number, Origin, Position, Severity, SpanData, SpanId, Status,
     TraceId, UnixNanos,
 };
-use tributary::pipeline::accounting::{SinkCounters, SinkTotals};
-use tributary::pipeline::options::QueueOptions;
-use tributary::pipeline::{DeliveryOutcome, Sender, Sinks, Workers};
 use tributary::sink::otlp::{Options, Otlp};
 
-use crate::live::within;
+use crate::sending::Sending;
 
-/// An OTLP sink with its queue, on a thread of its own, as the daemon runs it.
-struct Sending {
-    sender: Sender,
-    workers: Workers,
-    counters: Arc<SinkCounters>,
-}
-
-impl Sending {
-    fn start(options: Options) -> Sending {
-        let mut sinks = Sinks::new(CancellationToken::new());
-        sinks.add("remote", QueueOptions::default(), move || Ok(Otlp::new("remote", options.clone())));
-        let counters = sinks.counters()[0].clone();
-        let (sender, workers) = sinks.start();
-        Sending { sender, workers, counters }
-    }
-
-    async fn deliver(&self, batch: Batch) -> DeliveryOutcome {
-        within("the batch is delivered", self.sender.deliver(batch)).await
-    }
-
-    async fn finish(mut self) -> SinkTotals {
-        drop(self.sender);
-        within("the sink ends", self.workers.drained()).await;
-        let totals = self.counters.totals();
-        assert_eq!(totals.in_flight(), 0, "{totals:?}");
-        totals
-    }
-
-    async fn abort(mut self) -> SinkTotals {
-        within("the sink ends", self.workers.abort()).await;
-        drop(self.sender);
-        self.counters.totals()
-    }
+fn start(options: Options) -> Sending {
+    Sending::start(move || Otlp::new("remote", options.clone()))
 }
 
 fn builder(listener: &str) -> BatchBuilder {

@@ -13,8 +13,8 @@ use tributary::protocol::datadog::{DatadogSession, Options as DatadogOptions};
 use tributary::protocol::{End, Protocol};
 use tributary::sink::otlp::{Compression, Encoder, Options};
 
-use super::Sending;
 use super::python::Python;
+use super::start;
 use crate::otlp_support::{Decoded, profiles, records, requests, sorted};
 use crate::workloads::{self, NOW};
 
@@ -109,7 +109,7 @@ async fn a_receiver_in_python_reads_the_same() {
     let endpoint: hyper::Uri = format!("http://{}", python.address()).parse().unwrap();
     for compression in [Compression::Gzip, Compression::None] {
         let options = Options { compression, max_request_bytes: 1 << 20, ..Options::to(endpoint.clone()) };
-        let sending = Sending::start(options);
+        let sending = start(options);
         for (_, batches) in batches() {
             for batch in batches {
                 sending.deliver(batch).await;

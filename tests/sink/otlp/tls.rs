@@ -14,7 +14,7 @@ use tributary::pipeline::DeliveryOutcome;
 use tributary::sink::otlp::{ClientTls, Options, Protocol};
 
 use super::receiver::Receiver;
-use super::{Sending, logs, names};
+use super::{logs, names, start};
 use crate::live::{until, within};
 use crate::tls_support::World;
 
@@ -55,7 +55,7 @@ fn identity(world: &World) -> Option<(PathBuf, PathBuf)> {
 }
 
 async fn expect_accepted(receiver: &Receiver, options: Options) {
-    let sending = Sending::start(options);
+    let sending = start(options);
     assert_eq!(sending.deliver(logs(&names(5, 4))).await, DeliveryOutcome::Written);
     assert_eq!(sending.finish().await.written, 5);
     assert_eq!(receiver.names(), names(5, 4));
@@ -63,7 +63,7 @@ async fn expect_accepted(receiver: &Receiver, options: Options) {
 
 /// No request reaches the receiver. The sink retries until it is stopped.
 async fn expect_no_connection(receiver: &Receiver, options: Options) {
-    let sending = Sending::start(options);
+    let sending = start(options);
     let sender = sending.sender.clone();
     let delivering = tokio::spawn(async move { sender.deliver(logs(&names(5, 4))).await });
     until("the sink retries", || sending.counters.totals().is_retrying.then_some(())).await;

@@ -101,13 +101,13 @@ impl Traced {
 
 /// The calls of a recording. Those that another thread's call has interrupted are put together.
 fn ended_calls(text: &str) -> Vec<String> {
-    let (mut begun, mut ended) = (HashMap::new(), Vec::new());
+    let (mut unfinished, mut ended) = (HashMap::new(), Vec::new());
     for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::trim_end) {
         let thread = line.split(' ').next().unwrap();
         if let Some(begin) = line.strip_suffix(" <unfinished ...>") {
-            begun.insert(thread, begin);
+            unfinished.insert(thread, begin);
         } else if let Some((_, rest)) = line.split_once(" resumed>") {
-            ended.push(format!("{}{rest}", begun.remove(thread).unwrap_or_default()));
+            ended.push(format!("{}{rest}", unfinished.remove(thread).unwrap_or_default()));
         } else {
             ended.push(line.to_owned());
         }

@@ -1,0 +1,229 @@
+//! The counters of one sink.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::select::Rule;
+use crate::sink::file::{FileStatus, FileTotals};
+use crate::sink::{Progress, RemoteStatus};
+
+use super::accounting::SinkTotals;
+
+/// A sink counts as shedding for so long after it has shed events.
+const SHEDDING_TIME: Duration = Duration::from_secs(10);
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX - 1)
+}
+
+/// The running counters of one sink.
+#[derive(Debug)]
+pub struct SinkCounters {
+    name: Arc<str>,
+    events: AtomicU64,
+    written: AtomicU64,
+    shed: AtomicU64,
+    failed: AtomicU64,
+    /// By the rule that has left them out. Rules that have left out none are here, too.
+    filtered: Mutex<BTreeMap<Rule, u64>>,
+    resumed: AtomicU64,
+    waiting: AtomicU64,
+    retries: AtomicU64,
+    queue_batches: AtomicU64,
+    /// When the sink shed events last, in milliseconds since `created`, and one more; 0: never.
+    last_shed: AtomicU64,
+    created: Instant,
+    is_retrying: AtomicBool,
+    is_closed: AtomicBool,
+    is_dead: AtomicBool,
+    /// Of a sink that sends requests over a network.
+    remote: Mutex<Option<Arc<RemoteStatus>>>,
+    /// Of a sink that writes files.
+    files: Mutex<Option<Arc<FileStatus>>>,
+}
+
+impl SinkCounters {
+    /// Counters that are all 0.
+    pub fn new(name: Arc<str>) -> Arc<Self> {
+        Arc::new(SinkCounters {
+            name,
+            events: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            shed: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            filtered: Mutex::default(),
+            resumed: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
+            queue_batches: AtomicU64::new(0),
+            last_shed: AtomicU64::new(0),
+            created: Instant::now(),
+            is_retrying: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            is_dead: AtomicBool::new(false),
+            remote: Mutex::default(),
+            files: Mutex::default(),
+        })
+    }
+
+    /// The sink's name in the configuration.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn add_events(&self, events: u64) {
+        self.events.fetch_add(events, Relaxed);
+    }
+
+    pub(super) fn add_written(&self, events: u64) {
+        self.written.fetch_add(events, Relaxed);
+    }
+
+    pub(super) fn add_shed(&self, events: u64) {
+        self.add_shed_at(events, self.created.elapsed());
+    }
+
+    fn add_shed_at(&self, events: u64, elapsed: Duration) {
+        self.shed.fetch_add(events, Relaxed);
+        self.last_shed.store(1 + millis(elapsed), Relaxed);
+    }
+
+    fn is_shedding_at(&self, elapsed: Duration) -> bool {
+        let last = self.last_shed.load(Relaxed);
+        last > 0 && millis(elapsed).saturating_sub(last - 1) < millis(SHEDDING_TIME)
+    }
+
+    pub(super) fn add_failed(&self, events: u64) {
+        self.failed.fetch_add(events, Relaxed);
+    }
+
+    /// Counts events that rules have left out.
+    pub(super) fn add_filtered(&self, events: &[(Rule, u64)]) {
+        if events.is_empty() {
+            return;
+        }
+        let mut filtered = self.filtered();
+        for (rule, events) in events {
+            self.add_events(*events);
+            *filtered.entry(*rule).or_default() += events;
+        }
+    }
+
+    /// The sink has these rules: they are shown from now on.
+    pub(super) fn has_rules(&self, rules: impl Iterator<Item = Rule>) {
+        let mut filtered = self.filtered();
+        for rule in rules {
+            filtered.entry(rule).or_default();
+        }
+    }
+
+    fn filtered(&self) -> MutexGuard<'_, BTreeMap<Rule, u64>> {
+        self.filtered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over what a sink that counts its events itself has counted since `last`, which is `None` at its first call.
+    pub(super) fn progress(&self, last: Option<Progress>, now: Progress) {
+        let before = last.unwrap_or_default();
+        self.written.fetch_add(now.written - before.written, Relaxed);
+        self.failed.fetch_add(now.failed - before.failed, Relaxed);
+        match now.shed - before.shed {
+            0 => {}
+            // Removed by an operator before this start.
+            shed if last.is_none() => drop(self.shed.fetch_add(shed, Relaxed)),
+            shed => self.add_shed(shed),
+        }
+        self.retries.fetch_add(now.retries - before.retries, Relaxed);
+        let waited = self.waiting.swap(now.waiting, Relaxed);
+        if last.is_none() {
+            // What the sink before this one has left in the same queue has been counted.
+            self.resumed.fetch_add(now.resumed.saturating_sub(waited), Relaxed);
+        }
+    }
+
+    pub(super) fn set_remote(&self, remote: Option<Arc<RemoteStatus>>) {
+        *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = remote;
+    }
+
+    /// What it does, if it sends requests over a network.
+    pub fn remote(&self) -> Option<Arc<RemoteStatus>> {
+        self.remote.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_files(&self, files: Option<Arc<FileStatus>>) {
+        *self.files.lock().unwrap_or_else(PoisonError::into_inner) = files;
+    }
+
+    /// What it did, if it writes files.
+    pub(super) fn files(&self) -> Option<FileTotals> {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.as_ref().map(|files| files.totals())
+    }
+
+    /// Counts a batch as queued until the guard is dropped.
+    pub(super) fn in_queue(self: &Arc<Self>) -> InQueue {
+        self.queue_batches.fetch_add(1, Relaxed);
+        InQueue(self.clone())
+    }
+
+    pub(super) fn set_retrying(&self, is_retrying: bool) {
+        self.is_retrying.store(is_retrying, Relaxed);
+    }
+
+    pub(super) fn set_closed(&self) {
+        self.is_closed.store(true, Relaxed);
+    }
+
+    pub(super) fn set_dead(&self) {
+        self.is_dead.store(true, Relaxed);
+    }
+
+    /// The current values.
+    pub fn totals(&self) -> SinkTotals {
+        // Before the events, which are counted before it.
+        let filtered = self.filtered().iter().map(|(rule, events)| (*rule, *events)).collect();
+        SinkTotals {
+            name: self.name.to_string(),
+            events: self.events.load(Relaxed),
+            written: self.written.load(Relaxed),
+            shed: self.shed.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+            filtered,
+            resumed: self.resumed.load(Relaxed),
+            waiting: self.waiting.load(Relaxed),
+            retries: self.retries.load(Relaxed),
+            queue_batches: self.queue_batches.load(Relaxed),
+            is_shedding: self.is_shedding_at(self.created.elapsed()),
+            is_retrying: self.is_retrying.load(Relaxed),
+            is_closed: self.is_closed.load(Relaxed),
+            is_dead: self.is_dead.load(Relaxed),
+        }
+    }
+}
+
+/// Counts a batch as queued until dropped.
+#[derive(Debug)]
+pub(super) struct InQueue(Arc<SinkCounters>);
+
+impl Drop for InQueue {
+    fn drop(&mut self) {
+        self.0.queue_batches.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sink_counts_as_shedding_for_ten_seconds_after_it_has_shed() {
+        let sink = SinkCounters::new("full".into());
+        let is_shedding = |millis| sink.is_shedding_at(Duration::from_millis(millis));
+        assert!(!is_shedding(0));
+        sink.add_shed_at(1, Duration::ZERO);
+        assert!(is_shedding(0) && is_shedding(9_999) && !is_shedding(10_000));
+        sink.add_shed_at(1, Duration::from_secs(30));
+        assert!(is_shedding(39_999) && !is_shedding(40_000));
+    }
+}
