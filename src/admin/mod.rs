@@ -60,7 +60,17 @@ pub(crate) struct Endpoint {
     socket: TcpListener,
     tls: Option<Tls>,
     guard: Guard,
+    scope: Scope,
     limits: Limits,
+}
+
+/// What an address of the endpoint answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Every request that the guard accepts.
+    All,
+    /// `/livez`, `/readyz` and `/metrics`, to everyone: they say nothing about agents, and command nothing.
+    Metrics,
 }
 
 /// The limits of its connections.
@@ -86,7 +96,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// The address cannot be bound, or a file cannot be used; the message names the file.
-    pub(crate) async fn bind(options: &AdminOptions, address: SocketAddr) -> io::Result<Endpoint> {
+    pub(crate) async fn bind(options: &AdminOptions, address: SocketAddr, scope: Scope) -> io::Result<Endpoint> {
         let token = match &options.token_file {
             Some(path) => {
                 let with_path = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
@@ -105,7 +115,7 @@ impl Endpoint {
             response_time: options.response_timeout,
         };
         let guard = Guard::new(token, &options.hosts);
-        Ok(Endpoint { socket: TcpListener::bind(address).await?, tls, guard, limits })
+        Ok(Endpoint { socket: TcpListener::bind(address).await?, tls, guard, scope, limits })
     }
 
     /// The address that it is bound to.
@@ -122,14 +132,14 @@ impl Endpoint {
     }
 
     /// Serves until the handle is dropped.
-    pub(crate) fn serve(self, subject: Subject) -> Serving {
+    pub(crate) fn serve(self, subject: Arc<Subject>) -> Serving {
         let closing = CancellationToken::new();
-        let task = tokio::spawn(self.accept(Arc::new(subject), closing.clone()));
+        let task = tokio::spawn(self.accept(subject, closing.clone()));
         Serving { task: AbortOnDropHandle::new(task), closing }
     }
 
     async fn accept(self, subject: Arc<Subject>, closing: CancellationToken) {
-        let Endpoint { socket, tls, guard, limits } = self;
+        let Endpoint { socket, tls, guard, scope, limits } = self;
         let (accept_errors, closed_early) = (LogThrottle::new(), LogThrottle::new());
         let mut connections = Connections::new(limits.connections);
         loop {
@@ -152,7 +162,7 @@ impl Endpoint {
             };
             let tls = tls.as_ref().map(Tls::acceptor);
             let closed = connections.add(|progress| {
-                let connection = Connection { subject: subject.clone(), guard: guard.clone(), progress };
+                let connection = Connection { subject: subject.clone(), guard: guard.clone(), scope, progress };
                 connection.serve(stream, tls, limits)
             });
             if closed.is_some()
@@ -192,6 +202,7 @@ impl Serving {
 struct Connection {
     subject: Arc<Subject>,
     guard: Guard,
+    scope: Scope,
     progress: Progress,
 }
 
@@ -252,8 +263,11 @@ impl Connection {
     async fn respond(&self, request: Request<Incoming>, local: SocketAddr) -> AdminResponse {
         self.progress.set(Stage::Response(Instant::now()));
         let path = request.uri().path();
-        let is_probe = matches!(path, "/livez" | "/readyz");
-        if let Err(refused) = self.guard.check(&request, local, is_probe) {
+        if self.scope == Scope::Metrics {
+            if !matches!(path, "/livez" | "/readyz" | "/metrics") {
+                return text(StatusCode::NOT_FOUND, "no such path; this address has /livez, /readyz and /metrics");
+            }
+        } else if let Err(refused) = self.guard.check(&request, local, matches!(path, "/livez" | "/readyz")) {
             return *refused;
         }
         let segments: Vec<_> = path.split('/').skip(1).collect();

@@ -19,6 +19,9 @@ pub struct AdminOptions {
     pub listen: Option<SocketAddr>,
     /// `listen` is the default: if another process has that address, the daemon runs without an endpoint.
     pub is_default: bool,
+    /// A second address, which answers `/livez`, `/readyz` and `/metrics` only, to everyone and without a token; with the
+    /// same `tls`. None, as by default: none.
+    pub metrics_listen: Option<SocketAddr>,
     /// A file with the token that requests must have, except requests of `/livez` and `/readyz`. None: no token.
     pub token_file: Option<PathBuf>,
     /// Host names and IP addresses that requests may have in their Host header, besides loopback and the address of the
@@ -46,6 +49,7 @@ impl AdminOptions {
         let options = AdminOptions {
             listen,
             is_default: listen == Some(address),
+            metrics_listen: section.optional_address("metrics_listen"),
             token_file: section.optional_path("token_file"),
             hosts: section.list_of_text("hosts").iter().map(|host| host.to_ascii_lowercase()).collect(),
             max_connections: section.count("max_connections", default.max_connections, 8..=1024),
@@ -80,9 +84,12 @@ impl AdminOptions {
 
     /// Declares the memory that the endpoint can use.
     pub(crate) fn declare(&self, bounds: &mut Bounds) {
-        if self.listen.is_some() {
-            let connections = self.max_connections as u64;
-            let what = format!("{connections} connections, each with a request and a response");
+        let connections = self.max_connections as u64;
+        for (key, _) in [("listen", self.listen), ("metrics_listen", self.metrics_listen)]
+            .into_iter()
+            .filter(|(_, address)| address.is_some())
+        {
+            let what = format!("{key}: {connections} connections, each with a request and a response");
             bounds.add("admin", what, connections * CONNECTION_BYTES);
         }
     }
@@ -99,6 +106,7 @@ impl Default for AdminOptions {
         AdminOptions {
             listen: None,
             is_default: false,
+            metrics_listen: None,
             token_file: None,
             hosts: Vec::new(),
             max_connections: 16,

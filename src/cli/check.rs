@@ -6,17 +6,20 @@ use crate::config::{Config, SinkConfig};
 use crate::options::units::ByteSize;
 use crate::sink::http::WhenFull;
 
-use super::{Failure, counted, print, retention, run, say};
+use super::{Failure, counted, deep, print, retention, run, say};
 
 /// Check a configuration file and report all its errors
 ///
-/// Binds no port, reads no TLS file and writes no event file. Exit code 2 if the configuration is invalid.
+/// Reads the file and nothing else; with --deep, also what it needs of this machine and of others: addresses that can be
+/// bound, certificates and secrets that can be read, directories that can be written, destinations that accept connections.
+/// Changes nothing. Exit code 2 if the configuration is invalid, 1 if --deep finds an error.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   tributary check --config tributary.toml
   tributary check --print                      every option with its effective value, as TOML, and the most memory that
                                                this configuration uses
+  tributary check --deep                       before a start: also ports, certificates, directories and destinations
   tributary check --rate 10000/s               for how long files keep events that arrive at this rate")]
 pub(super) struct Arguments {
     /// Configuration file [default: as for `run`]
@@ -25,6 +28,9 @@ pub(super) struct Arguments {
     /// Print the effective configuration on stdout
     #[arg(long)]
     print: bool,
+    /// Also examine ports, certificates, secrets, directories and destinations
+    #[arg(long)]
+    deep: bool,
     /// Print for how long files keep the events of this rate
     #[arg(long, value_name = "N/s", value_parser = retention::rate)]
     rate: Option<u64>,
@@ -46,12 +52,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(rate) = arguments.rate {
         retention::lines(config, rate, arguments.event_bytes).iter().for_each(say);
     }
-    if !arguments.print {
+    if arguments.print {
+        let table = config.bounds().table(config.limits.memory_bytes);
+        let notes: String = notes.iter().map(|line| format!("#\n# {line}\n")).collect();
+        print(format!("{}{table}{notes}", loaded.effective).as_bytes())?;
+    }
+    if !arguments.deep {
         return Ok(());
     }
-    let table = config.bounds().table(config.limits.memory_bytes);
-    let notes: String = notes.iter().map(|line| format!("#\n# {line}\n")).collect();
-    print(format!("{}{table}{notes}", loaded.effective).as_bytes())
+    let report = deep::look(config);
+    report.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
+    report.errors.iter().for_each(|line| say(format_args!("error: {line}")));
+    say(report.summary());
+    if report.errors.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::Failed("this configuration cannot work here now".to_owned()))
+    }
 }
 
 /// For each sink that sends requests: what it keeps, where, while its destination is away.

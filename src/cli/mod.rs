@@ -6,6 +6,7 @@ mod agents;
 mod captures;
 mod check;
 mod decode;
+mod deep;
 mod demo;
 mod endpoint;
 mod health;

@@ -1,6 +1,6 @@
 //! `tributary run`: the daemon.
 
-use std::fs;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
-use toml::de::DeTable;
 use tracing::{error, info, warn};
 
 use crate::config::{Config, Loaded};
+use crate::options::Files;
 use crate::pipeline::accounting::{SinkTotals, Totals};
 use crate::server::Server;
 
@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let threads = loaded.config.limits.threads();
     let decoding = Builder::new_multi_thread().worker_threads(threads).thread_name("decode").enable_all().build()?;
     // Signals, health and the admin endpoint have the main thread: a session that decodes for long delays none of them.
-    let serving = serve(loaded.config, arguments.config.clone(), decoding.handle().clone());
+    let serving = serve(loaded, arguments.config.clone(), decoding.handle().clone());
     let totals = block_on_with(&mut Builder::new_current_thread(), serving);
     decoding.shutdown_background();
     check_written(&totals??)
@@ -56,26 +56,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// Loads the named configuration, or the first that exists, or the built-in one. Returns its name, too.
 pub(super) fn load(named: Option<PathBuf>) -> Result<(String, Loaded), Failure> {
-    load_with_text(named).map(|(source, _, loaded)| (source, loaded))
-}
-
-/// The same with the text of the file.
-fn load_with_text(named: Option<PathBuf>) -> Result<(String, String, Loaded), Failure> {
     let found = named.or_else(|| PLACES.iter().map(PathBuf::from).find(|place| place.exists()));
-    let (source, text, loaded) = match found {
-        Some(path) => match fs::read_to_string(&path) {
-            Ok(text) => {
-                let source = path.display().to_string();
-                let loaded = Config::parse(&source, &text);
-                (source, text, loaded)
-            }
-            // It says why the file cannot be read.
-            Err(_) => (path.display().to_string(), String::new(), Config::load(&path)),
-        },
-        None => ("built-in defaults".to_owned(), String::new(), Config::parse("built-in defaults", "")),
+    let (source, loaded) = match found {
+        Some(path) => (path.display().to_string(), Config::load(&path)),
+        None => ("built-in defaults".to_owned(), Config::parse("built-in defaults", "")),
     };
     let loaded = loaded.map_err(|errors| Failure::Misused(format!("invalid configuration\n{errors}")))?;
-    Ok((source, text, loaded))
+    Ok((source, loaded))
 }
 
 /// SIGTERM and SIGINT.
@@ -99,28 +86,28 @@ impl StopSignals {
     }
 }
 
-async fn serve(mut config: Config, named: Option<PathBuf>, decoding: Handle) -> Result<Totals, Failure> {
+async fn serve(mut running: Loaded, named: Option<PathBuf>, decoding: Handle) -> Result<Totals, Failure> {
     let mut stop_signals = StopSignals::new()?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    // Before the files are read, so that no later change is missed.
-    let mut watch = Watch::new(named.clone(), &config);
-    let started = Server::start_on(&config, service::sockets()?, &decoding, |_| {}).await;
+    // Before the TLS files are read, so that no later change is missed.
+    let mut watch = Watch::new(&running);
+    let started = Server::start_on(&running.config, service::sockets()?, &decoding, |_| {}).await;
     let mut server = started.map_err(|error| Failure::Failed(error.to_string()))?;
-    log_addresses(&server, &config);
+    log_addresses(&server, &running.config);
     let _watchdog = AbortOnDropHandle::new(tokio::spawn(service::feed_watchdog(server.health().clone())));
     service::ready();
     loop {
         tokio::select! {
             () = stop_signals.next() => break,
             () = server.wants_to_stop() => break,
-            () = watch.changed(), if config.watch => {
+            () = watch.changed(), if running.config.watch => {
                 info!("the configuration or a certificate has changed");
-                reload(&mut server, &mut config, named.clone(), &mut stop_signals).await;
-                watch.follow(&config);
+                reload(&mut server, &mut running, named.clone(), &mut stop_signals).await;
+                watch.follow(&running);
             }
             _ = hang_up.recv() => {
-                reload(&mut server, &mut config, named.clone(), &mut stop_signals).await;
-                watch.follow(&config);
+                reload(&mut server, &mut running, named.clone(), &mut stop_signals).await;
+                watch.follow(&running);
                 server.reopen();
                 info!("SIGHUP: files are reopened");
             }
@@ -143,36 +130,35 @@ async fn serve(mut config: Config, named: Option<PathBuf>, decoding: Handle) -> 
     Ok(totals)
 }
 
-/// Notices when the configuration file, or a TLS file that it names, is replaced or changed.
+/// Notices when a file of the configuration, or a TLS file that it names, is replaced, changed, added or removed.
 struct Watch {
-    path: Option<PathBuf>,
+    files: Files,
     tls: Vec<PathBuf>,
     seen: Fingerprints,
     ticks: Interval,
 }
 
-/// Inode, length and time of files, the configuration first; `None`: it does not exist. While a file is being written its
-/// fingerprint keeps changing.
-type Fingerprints = Vec<Option<(u64, u64, SystemTime)>>;
+/// Inode, length and time of files; a file that does not exist is missing. While a file is being written its fingerprint
+/// keeps changing.
+type Fingerprints = BTreeMap<PathBuf, (u64, u64, SystemTime)>;
 
 impl Watch {
-    fn new(named: Option<PathBuf>, config: &Config) -> Watch {
-        let path = named.or_else(|| PLACES.iter().map(PathBuf::from).find(|place| place.exists()));
-        let mut watch = Watch { path, tls: Vec::new(), seen: Fingerprints::new(), ticks: interval(WATCH) };
-        watch.seen = watch.fingerprints();
-        watch.follow(config);
+    fn new(running: &Loaded) -> Watch {
+        let mut watch =
+            Watch { files: Files::default(), tls: Vec::new(), seen: Fingerprints::new(), ticks: interval(WATCH) };
         watch.ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        watch.follow(running);
         watch
     }
 
-    /// Watches the TLS files that this configuration names.
-    fn follow(&mut self, config: &Config) {
-        let tls = config.tls_files();
-        if tls != self.tls {
-            self.tls = tls;
-            // The configuration's own fingerprint stays: it may have changed since.
-            self.seen.truncate(1);
-            self.seen.extend(self.fingerprints().drain(1..));
+    /// Watches the files of this configuration, and the TLS files that it names.
+    fn follow(&mut self, running: &Loaded) {
+        (self.files, self.tls) = (running.files.clone(), running.config.tls_files());
+        let current = self.fingerprints();
+        self.seen.retain(|path, _| current.contains_key(path));
+        for (path, fingerprint) in current {
+            // The fingerprint of a file that was watched before stays: it may have changed since.
+            self.seen.entry(path).or_insert(fingerprint);
         }
     }
 
@@ -182,7 +168,7 @@ impl Watch {
         loop {
             self.ticks.tick().await;
             let current = self.fingerprints();
-            let exists = current.first().is_some_and(Option::is_some);
+            let exists = self.files.main().is_some_and(|main| current.contains_key(main));
             if exists && current != self.seen && current == last {
                 self.seen = current;
                 return;
@@ -194,10 +180,9 @@ impl Watch {
     fn fingerprints(&self) -> Fingerprints {
         let fingerprint = |path: &PathBuf| {
             let metadata = path.metadata().ok()?;
-            Some((metadata.ino(), metadata.len(), metadata.modified().ok()?))
+            Some((path.clone(), (metadata.ino(), metadata.len(), metadata.modified().ok()?)))
         };
-        let config = self.path.as_ref().and_then(fingerprint);
-        [config].into_iter().chain(self.tls.iter().map(fingerprint)).collect()
+        self.files.paths().iter().chain(&self.tls).filter_map(fingerprint).collect()
     }
 }
 
@@ -209,6 +194,9 @@ fn log_addresses(server: &Server, config: &Config) {
     }
     if let Some(address) = server.admin_address() {
         info!("admin endpoint on {address}");
+    }
+    if let Some(address) = server.metrics_address() {
+        info!("metrics, /livez and /readyz also on {address}, without a token");
     }
     for (name, agents) in server.dialled() {
         for agent in agents {
@@ -224,10 +212,10 @@ fn log_addresses(server: &Server, config: &Config) {
 
 /// Reads the configuration again and puts it into force. An invalid one changes nothing. A stop signal does not wait for
 /// the reload.
-async fn reload(server: &mut Server, config: &mut Config, named: Option<PathBuf>, stop_signals: &mut StopSignals) {
+async fn reload(server: &mut Server, running: &mut Loaded, named: Option<PathBuf>, stop_signals: &mut StopSignals) {
     service::reloading();
     let stop = server.stop_token();
-    let mut rereading = pin!(reread(server, config, named));
+    let mut rereading = pin!(reread(server, running, named));
     tokio::select! {
         () = &mut rereading => {}
         () = stop_signals.next() => {
@@ -239,20 +227,20 @@ async fn reload(server: &mut Server, config: &mut Config, named: Option<PathBuf>
     service::ready();
 }
 
-async fn reread(server: &mut Server, config: &mut Config, named: Option<PathBuf>) {
-    let result = reread_file(server, config, named).await;
+async fn reread(server: &mut Server, running: &mut Loaded, named: Option<PathBuf>) {
+    let result = reread_file(server, running, named).await;
     server.health().note_reload(result.is_ok());
     if let Err(why) = result {
         error!("the running configuration stays in force: {why}");
     }
 }
 
-async fn reread_file(server: &mut Server, config: &mut Config, named: Option<PathBuf>) -> Result<(), String> {
-    let (source, text, loaded) = match load_with_text(named) {
+async fn reread_file(server: &mut Server, running: &mut Loaded, named: Option<PathBuf>) -> Result<(), String> {
+    let (source, loaded) = match load(named) {
         Ok(loaded) => loaded,
         Err(failure) => return Err(failure.to_string()),
     };
-    if let Some(lost) = lost_section(config, &text) {
+    if let Some(lost) = lost_section(&running.config, &loaded) {
         return Err(format!(
             "{source} has no [{lost}] any more, as if it were cut off; to run with the built-in {lost}, \
              restart the daemon"
@@ -263,19 +251,18 @@ async fn reread_file(server: &mut Server, config: &mut Config, named: Option<Pat
             info!("{source}: {reloaded}");
             reloaded.stale.iter().for_each(|why| warn!("{why}"));
             reloaded.failures.iter().for_each(|failure| error!("{failure}"));
-            *config = loaded.config;
-            log_addresses(server, config);
+            *running = loaded;
+            log_addresses(server, &running.config);
             Ok(())
         }
         Err(failure) => Err(failure.to_string()),
     }
 }
 
-/// The section that the running configuration has and a new file has lost completely, so that the built-in one would take
+/// The section that the running configuration has and a new one has lost completely, so that the built-in one would take
 /// its place. A file that is being written, or was cut off, may be valid: an empty one is.
-fn lost_section(running: &Config, text: &str) -> Option<&'static str> {
-    let (document, _) = DeTable::parse_recoverable(text);
-    let is_lost = |section| !document.get_ref().contains_key(section);
+fn lost_section(running: &Config, loaded: &Loaded) -> Option<&'static str> {
+    let is_lost = |section| loaded.builtin.contains(&section);
     let builtin = Config::builtin();
     if running.listeners != builtin.listeners && is_lost("listeners") {
         return Some("listeners");

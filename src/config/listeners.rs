@@ -1,8 +1,10 @@
 //! `[listeners.NAME]`: the addresses that agents connect to, and their protocols.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use super::conflicts::{Addresses, check_name};
+use crate::event::{Identity, ResourceValue};
 use crate::options::{Bounds, Section};
 use crate::pipeline::AGENT_REGISTRY_BYTES;
 use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
@@ -89,10 +91,20 @@ impl ListenerConfig {
     }
 }
 
-/// Reads all listeners, in the order of the file. `bound` has the addresses that others bind.
-pub(super) fn read(root: &mut Section<'_>, bound: &mut Addresses) -> Vec<ListenerConfig> {
+/// Reads all listeners, in the order of the file. `bound` has the addresses that others bind; `labels` are the attributes of
+/// every listener's events.
+pub(super) fn read(
+    root: &mut Section<'_>,
+    bound: &mut Addresses,
+    labels: &[(String, ResourceValue)],
+) -> Vec<ListenerConfig> {
     let listeners = root.named_sections("listeners", |name, section| listener(name, section, bound));
-    listeners.into_iter().flatten().collect()
+    let mut listeners: Vec<_> = listeners.into_iter().flatten().collect();
+    for listener in listeners.iter_mut().filter(|_| !labels.is_empty()) {
+        let own = listener.options.identity.take();
+        listener.options.identity = Some(Arc::new(Identity::labelled(labels, own.as_deref())));
+    }
+    listeners
 }
 
 /// None when the section has no valid `protocol`.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::admin::options::AdminOptions;
 use crate::event::MOST_BATCH_BYTES;
-use crate::options::{Bounds, ConfigErrors, Diagnostic, Section, bounds, section};
+use crate::options::{Bounds, ConfigErrors, Files, Section, Source, bounds, read_sources, section};
 use crate::transport::options::TlsOptions;
 
 use conflicts::Addresses;
@@ -62,33 +62,23 @@ pub struct Loaded {
     pub config: Config,
     /// The effective configuration: a TOML document with every option, which reads as this same configuration.
     pub effective: String,
+    /// The files that it was read from.
+    pub files: Files,
+    /// The tables that no file has, so that the built-in ones stand in their place.
+    pub builtin: Vec<&'static str>,
     /// Every option as its dotted path and its value in TOML, in the order of `effective`. The value is empty for an
     /// option without a default that is not set.
     pub options: Vec<(String, String)>,
 }
 
 impl Config {
-    /// Reads a file.
+    /// Reads a file and the files that it includes.
     ///
     /// # Errors
-    /// The file cannot be read, or is not valid: then every error in it.
+    /// A file cannot be read, or is not valid: then every error in all files.
     pub fn load(path: &Path) -> Result<Loaded, ConfigErrors> {
-        let source = path.display().to_string();
-        let unreadable = |why: String| {
-            let message = format!("cannot be read: {why}");
-            ConfigErrors {
-                diagnostics: vec![Diagnostic {
-                    source: source.clone(),
-                    place: None,
-                    message,
-                    help: None,
-                    notes: vec![],
-                }],
-            }
-        };
-        let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-        let text = String::from_utf8(bytes).map_err(|error| unreadable(error.to_string()))?;
-        Config::parse(&source, &text)
+        let (sources, files) = read_sources(path)?;
+        Config::read(&sources, files)
     }
 
     /// Reads a TOML document. `source_name` is its name in errors.
@@ -96,7 +86,14 @@ impl Config {
     /// # Errors
     /// Every error in the document.
     pub fn parse(source_name: &str, text: &str) -> Result<Loaded, ConfigErrors> {
-        let (config, settings) = section::read_document(source_name, text, BUILTIN, |root| {
+        Config::read(&[Source { name: source_name.to_owned(), text: text.to_owned() }], Files::default())
+    }
+
+    fn read(sources: &[Source], files: Files) -> Result<Loaded, ConfigErrors> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let mut builtin = Vec::new();
+        let (config, settings) = section::read_documents(sources, BUILTIN, variable, &mut builtin, |root| {
+            let labels = root.attributes("labels");
             let limits = root.section("limits", Limits::read);
             let admin = root.section("admin", AdminOptions::read);
             let watch = root.section("reload", |section| section.bool("watch", false));
@@ -104,7 +101,13 @@ impl Config {
             if let Some(listen) = admin.listen {
                 bound.claim(listen, "the admin endpoint ([admin] listen)".to_owned());
             }
-            let listeners = listeners::read(root, &mut bound);
+            if let Some(listen) = admin.metrics_listen
+                && let Some((owner, other)) = bound.claim(listen, "[admin] metrics_listen".to_owned())
+            {
+                let message = format!("`metrics_listen` cannot be {listen}: {owner} listens on {other}");
+                root.error_below(&["admin"], "metrics_listen", message, "set another port");
+            }
+            let listeners = listeners::read(root, &mut bound, &labels);
             let sinks = sinks::read(root, &listeners);
             let config = Config { limits, admin, watch, listeners, sinks };
             config.check_acknowledge(root);
@@ -112,11 +115,8 @@ impl Config {
             config
         })?;
         let effective = section::render(&settings);
-        let options = settings
-            .into_iter()
-            .map(|setting| (format!("{}.{}", setting.header, setting.key), setting.value.unwrap_or_default()))
-            .collect();
-        Ok(Loaded { config, effective, options })
+        let options = settings.into_iter().map(|setting| (setting.path(), setting.value.unwrap_or_default())).collect();
+        Ok(Loaded { config, effective, files, builtin, options })
     }
 
     /// All TLS files of the listeners and the admin endpoint: certificates, keys, authorities.

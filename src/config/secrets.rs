@@ -46,7 +46,7 @@ impl Config {
     }
 
     /// Every option that names a file with a secret, and the file.
-    fn secrets(&self) -> Vec<(String, &Path)> {
+    pub(crate) fn secrets(&self) -> Vec<(String, &Path)> {
         let mut secrets = Vec::new();
         if let Some(tls) = &self.admin.tls {
             secrets.push(("admin.tls.key".to_owned(), &*tls.key));

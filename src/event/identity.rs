@@ -8,19 +8,29 @@ use super::{Name, Resource, ResourceValue};
 #[derive(Debug, PartialEq)]
 pub struct Identity {
     attributes: Vec<(String, ResourceValue)>,
-    wins: bool,
+    /// So many of the first attributes replace those that agents send.
+    fixed: usize,
 }
 
 impl Identity {
     /// An identity of these attributes, each key once. With `wins` they replace those that agents send; without, they
     /// are for what an agent does not send, or sends as an empty text.
     pub fn new(attributes: Vec<(String, ResourceValue)>, wins: bool) -> Self {
-        Identity { attributes, wins }
+        let fixed = if wins { attributes.len() } else { 0 };
+        Identity { attributes, fixed }
+    }
+
+    /// The attributes of `own`, and the labels that it does not have. Labels never replace what agents send.
+    pub fn labelled(labels: &[(String, ResourceValue)], own: Option<&Identity>) -> Self {
+        let (mut attributes, fixed) = own.map_or((Vec::new(), 0), |own| (own.attributes.clone(), own.fixed));
+        let is_new = |(key, _): &&(String, ResourceValue)| own.is_none_or(|own| own.place(key).is_none());
+        attributes.extend(labels.iter().filter(is_new).cloned());
+        Identity { attributes, fixed }
     }
 
     /// Whether an agent cannot change the attribute.
     pub fn fixes(&self, name: Name) -> bool {
-        self.wins && self.get(name.as_str()).is_some()
+        self.place(name.as_str()).is_some_and(|place| place < self.fixed)
     }
 
     /// The attributes, each key once.
@@ -30,8 +40,8 @@ impl Identity {
 
     /// The attributes together with those that an agent sends.
     pub(super) fn merged(&self, sent: &Resource) -> Vec<(String, ResourceValue)> {
-        let is_kept = |key: &str, value: &ResourceValue| match self.get(key) {
-            Some(_) => !self.wins && !matches!(value, ResourceValue::Text(text) if text.is_empty()),
+        let is_kept = |key: &str, value: &ResourceValue| match self.place(key) {
+            Some(place) => place >= self.fixed && !matches!(value, ResourceValue::Text(text) if text.is_empty()),
             None => true,
         };
         let sent = sent.attributes().iter().filter(|(key, value)| is_kept(key, value));
@@ -39,8 +49,8 @@ impl Identity {
         Resource::new(self.attributes.iter().chain(sent).cloned()).into_attributes()
     }
 
-    fn get(&self, key: &str) -> Option<&ResourceValue> {
-        self.attributes.iter().find_map(|(known, value)| (known == key).then_some(value))
+    fn place(&self, key: &str) -> Option<usize> {
+        self.attributes.iter().position(|(known, _)| known == key)
     }
 }
 

@@ -6,6 +6,8 @@
 mod attributes;
 pub mod bounds;
 pub mod diagnostic;
+pub(crate) mod document;
+mod include;
 mod parsed;
 mod secret;
 pub mod section;
@@ -14,6 +16,8 @@ mod value;
 
 pub use bounds::Bounds;
 pub use diagnostic::{ConfigErrors, Diagnostic};
+pub use document::Source;
+pub use include::{Files, read_sources};
 pub use secret::Secret;
 pub use section::Section;
 pub use units::{ByteSize, LONGEST};

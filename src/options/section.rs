@@ -7,12 +7,14 @@
 //!
 //! Sections know no component, so components of every layer can use them. The typed reads are in `value`.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostic::{ConfigErrors, Diagnostic, Place, nearest, printable};
+use super::diagnostic::{ConfigErrors, nearest};
+use super::document::{Documents, Source};
 
 /// A TOML table that is read, or a missing one: then every read returns its default.
 #[derive(Debug)]
@@ -31,12 +33,10 @@ pub struct Section<'a> {
     findings: &'a mut Findings,
 }
 
-/// Errors and options found in a document.
+/// Errors and options found in the documents.
 #[derive(Debug)]
-pub(crate) struct Findings {
-    source: String,
-    text: String,
-    diagnostics: Vec<Diagnostic>,
+struct Findings {
+    documents: Documents,
     settings: Vec<Setting>,
 }
 
@@ -51,36 +51,36 @@ pub(crate) struct Setting {
     pub(crate) value: Option<String>,
 }
 
-/// Parses a document, adds the tables of `builtin` that it does not have, and reads it with `read`.
+impl Setting {
+    /// The dotted path of the option.
+    pub(crate) fn path(&self) -> String {
+        join(&self.header, &self.key)
+    }
+}
+
+/// Parses the documents of a configuration, adds the tables of `builtin` that they do not have, and reads them with `read`.
+/// `variable` is the environment; `added` gets the names of the tables that were added.
 ///
 /// # Errors
-/// Every syntax error; without syntax errors, every error that `read` and its sections reported.
-pub(crate) fn read_document<T>(
-    source: &str,
-    text: &str,
+/// Those of [`Documents::table`]; without them, every error that `read` and its sections reported.
+pub(crate) fn read_documents<T>(
+    sources: &[Source],
     builtin: &'static str,
+    variable: impl Fn(&str) -> Option<String>,
+    added: &mut Vec<&'static str>,
     read: impl FnOnce(&mut Section<'_>) -> T,
 ) -> Result<(T, Vec<Setting>), ConfigErrors> {
-    let mut findings =
-        Findings { source: source.to_owned(), text: text.to_owned(), diagnostics: Vec::new(), settings: Vec::new() };
-    let (document, syntax_errors) = DeTable::parse_recoverable(text);
-    for error in syntax_errors {
-        // The parser can report several errors of one line; only the first is the cause.
-        let place = Place::of(text, error.span().unwrap_or(0..0));
-        let has_same_line = |other: &Diagnostic| other.place.as_ref().is_some_and(|other| other.line == place.line);
-        if !findings.diagnostics.iter().any(has_same_line) {
-            findings.report(Some(place), format!("invalid TOML: {}", error.message()), None);
-        }
-    }
-    // After a syntax error the rest of the document can be misread, which would give false errors.
-    findings.check()?;
-
-    let mut table = document.into_inner();
+    let mut documents = Documents::new(sources);
+    let mut table = documents.table(sources, variable)?;
     for (name, value) in DeTable::parse_recoverable(builtin).0.into_inner() {
         if !table.contains_key(name.get_ref().as_ref()) {
+            if let Cow::Borrowed(name) = *name.get_ref() {
+                added.push(name);
+            }
             table.insert(name, value);
         }
     }
+    let mut findings = Findings { documents, settings: Vec::new() };
     let root = Section {
         table: Some(&table),
         span: None,
@@ -92,8 +92,20 @@ pub(crate) fn read_document<T>(
         findings: &mut findings,
     };
     let value = root.read(read);
-    findings.check()?;
+    findings.documents.check()?;
     Ok((value, findings.settings))
+}
+
+/// Reads one document, without an environment.
+#[cfg(test)]
+pub(crate) fn read_document<T>(
+    name: &str,
+    text: &str,
+    builtin: &'static str,
+    read: impl FnOnce(&mut Section<'_>) -> T,
+) -> Result<(T, Vec<Setting>), ConfigErrors> {
+    let source = Source { name: name.to_owned(), text: text.to_owned() };
+    read_documents(&[source], builtin, |_| None, &mut Vec::new(), read)
 }
 
 impl<'a> Section<'a> {
@@ -206,7 +218,7 @@ impl<'a> Section<'a> {
     /// `notes`, one line each. Does nothing if there are other errors: options with errors have their defaults, so this
     /// error could be false.
     pub fn error_together(&mut self, section: &str, key: &str, message: String, help: String, notes: Vec<String>) {
-        if !self.findings.diagnostics.is_empty() {
+        if !self.findings.documents.is_valid() {
             return;
         }
         let table = self.table.and_then(|table| table.get(section));
@@ -215,9 +227,7 @@ impl<'a> Section<'a> {
             _ => None,
         };
         self.report(span, message, Some(help));
-        if let Some(diagnostic) = self.findings.diagnostics.last_mut() {
-            diagnostic.notes = notes;
-        }
+        self.findings.documents.note(notes);
     }
 
     /// Whether it has no key.
@@ -263,8 +273,7 @@ impl<'a> Section<'a> {
 
     pub(super) fn report(&mut self, span: Option<Range<usize>>, message: String, help: Option<String>) {
         if !self.unset {
-            let place = span.map(|span| Place::of(&self.findings.text, span));
-            self.findings.report(place, message, help);
+            self.findings.documents.report(span, message, help);
         }
     }
 
@@ -328,24 +337,7 @@ impl<'a> Section<'a> {
     }
 }
 
-impl Findings {
-    fn report(&mut self, place: Option<Place>, message: String, help: Option<String>) {
-        let (message, help) = (printable(&message), help.map(|help| printable(&help)));
-        self.diagnostics.push(Diagnostic { source: self.source.clone(), place, message, help, notes: Vec::new() });
-    }
-
-    /// Returns the reported errors, in the order of the file.
-    fn check(&mut self) -> Result<(), ConfigErrors> {
-        if self.diagnostics.is_empty() {
-            return Ok(());
-        }
-        let mut diagnostics = std::mem::take(&mut self.diagnostics);
-        diagnostics.sort_by_key(|one| one.place.as_ref().map(|place| (place.line, place.column)));
-        Err(ConfigErrors { diagnostics })
-    }
-}
-
-/// Settings as a TOML document. A setting without a value becomes a comment.
+/// Settings as a TOML document, those without a header first. A setting without a value becomes a comment.
 pub(crate) fn render(settings: &[Setting]) -> String {
     let mut text = String::new();
     let mut header = "";

@@ -23,7 +23,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{error, warn};
 
 use crate::admin::options::AdminOptions;
-use crate::admin::{Endpoint, Serving, Subject};
+use crate::admin::{Endpoint, Scope, Serving, Subject};
 use crate::commands::{BytefrogAgents, Directory, Processes};
 use crate::config::{Config, SinkConfig, SinkKind};
 use crate::health::Health;
@@ -63,7 +63,7 @@ pub struct Server {
     threads: usize,
     addresses: Vec<Bound>,
     accounting: Accounting,
-    admin: Option<Admin>,
+    admin: Vec<Admin>,
     listeners: Vec<ListenerHandle>,
     runtime: Runtime,
     workers: Workers,
@@ -73,9 +73,10 @@ pub struct Server {
     _watch: AbortOnDropHandle<()>,
 }
 
-/// A running admin endpoint.
+/// A running address of the admin endpoint.
 #[derive(Debug)]
 struct Admin {
+    scope: Scope,
     address: SocketAddr,
     tls: Option<Tls>,
     serving: Serving,
@@ -195,7 +196,7 @@ impl Server {
             threads: config.limits.threads(),
             addresses: Vec::new(),
             accounting,
-            admin: None,
+            admin: Vec::new(),
             listeners,
             runtime,
             workers,
@@ -204,9 +205,7 @@ impl Server {
             health,
         };
         server.note_addresses();
-        if let Some(admin) = admin {
-            server.serve_admin(admin);
-        }
+        server.serve_admin(admin);
         Ok(server)
     }
 
@@ -232,7 +231,16 @@ impl Server {
 
     /// Where the admin endpoint listens, if there is one.
     pub fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().map(|admin| admin.address)
+        self.admin_address_of(Scope::All)
+    }
+
+    /// Where it answers `/livez`, `/readyz` and `/metrics` only, if it has such an address.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.admin_address_of(Scope::Metrics)
+    }
+
+    fn admin_address_of(&self, scope: Scope) -> Option<SocketAddr> {
+        self.admin.iter().find(|admin| admin.scope == scope).map(|admin| admin.address)
     }
 
     /// The processes that are dialled, by listener.
@@ -308,7 +316,7 @@ impl Server {
         let has_ended = timeout_at(end, rest).await.is_ok();
         // The admin endpoint answers until here, also about the stop itself.
         taps.close();
-        if let Some(Admin { serving, .. }) = admin {
+        for Admin { serving, .. } in admin {
             let _ = timeout_at(end, serving.finish()).await;
         }
         let mut totals = accounting.totals();
@@ -323,15 +331,21 @@ impl Server {
         self.addresses = self.listeners.iter().filter_map(ListenerHandle::bound).collect();
     }
 
-    fn serve_admin(&mut self, (endpoint, address): (Endpoint, SocketAddr)) {
-        let subject = Subject {
+    fn serve_admin(&mut self, endpoints: Vec<(Scope, Endpoint, SocketAddr)>) {
+        let subject = Arc::new(Subject {
             accounting: self.accounting.clone(),
             memory: self.runtime.memory.clone(),
             directory: self.runtime.directory.clone(),
             health: self.health.clone(),
             taps: self.runtime.sender.taps().clone(),
+        });
+        let serve = |(scope, endpoint, address): (Scope, Endpoint, SocketAddr)| Admin {
+            scope,
+            address,
+            tls: endpoint.tls(),
+            serving: endpoint.serve(subject.clone()),
         };
-        self.admin = Some(Admin { address, tls: endpoint.tls(), serving: endpoint.serve(subject) });
+        self.admin = endpoints.into_iter().map(serve).collect();
     }
 }
 
@@ -344,18 +358,25 @@ async fn is_done_by(deadline: Instant, now: &CancellationToken, future: impl Fut
     }
 }
 
-/// Binds the admin endpoint, if the configuration has one. If the default address is in use, as by a second daemon on the
-/// machine, the daemon runs without an endpoint.
-async fn open_admin(options: &AdminOptions) -> Result<Option<(Endpoint, SocketAddr)>, StartError> {
-    let Some(listen) = options.listen else { return Ok(None) };
-    match Endpoint::bind(options, listen).await.and_then(|endpoint| Ok((endpoint.address()?, endpoint))) {
-        Ok((address, endpoint)) => Ok(Some((endpoint, address))),
-        Err(error) if options.is_default && error.kind() == io::ErrorKind::AddrInUse => {
-            warn!("there is no admin endpoint: {listen} is in use; [admin] listen sets another address");
-            Ok(None)
+/// Binds the addresses of the admin endpoint that the configuration has. If the default address is in use, as by a second
+/// daemon on the machine, the daemon runs without it.
+async fn open_admin(options: &AdminOptions) -> Result<Vec<(Scope, Endpoint, SocketAddr)>, StartError> {
+    let mut endpoints = Vec::new();
+    for (scope, listen, what) in [
+        (Scope::All, options.listen, "the admin endpoint"),
+        (Scope::Metrics, options.metrics_listen, "the metrics address of the admin endpoint"),
+    ] {
+        let Some(listen) = listen else { continue };
+        let bound = Endpoint::bind(options, listen, scope).await;
+        match bound.and_then(|endpoint| Ok((scope, endpoint.address()?, endpoint))) {
+            Ok((scope, address, endpoint)) => endpoints.push((scope, endpoint, address)),
+            Err(error) if scope == Scope::All && options.is_default && error.kind() == io::ErrorKind::AddrInUse => {
+                warn!("there is no admin endpoint: {listen} is in use; [admin] listen sets another address");
+            }
+            Err(source) => return Err(StartError { part: format!("{what} on {listen}"), source }),
         }
-        Err(source) => Err(StartError { part: format!("the admin endpoint on {listen}"), source }),
     }
+    Ok(endpoints)
 }
 
 /// The rules of every sink. Reads the keys of hashes.

@@ -11,7 +11,7 @@ use crate::config::{Config, Limits, ListenerConfig};
 use crate::pipeline::Sinks;
 use crate::protocol::zico::agents::Agents;
 use crate::select::Rules;
-use crate::transport::tls::{Tls, TlsError};
+use crate::transport::tls::TlsError;
 
 use super::listeners::{BoundListener, ListenerHandle};
 use super::{Admin, Server, StartError, add_sink, open_admin};
@@ -161,16 +161,16 @@ impl Server {
 
         self.health.set_stall_time(config.admin.stall_time);
         if old.admin == config.admin {
-            let tls = self.admin.as_ref().and_then(|admin| admin.tls.as_ref());
-            reloaded.reread("the admin endpoint", tls.map_or(Ok(false), Tls::reread));
+            for tls in self.admin.iter().filter_map(|admin| admin.tls.as_ref()) {
+                reloaded.reread("the admin endpoint", tls.reread());
+            }
         } else {
-            if let Some(Admin { serving, .. }) = self.admin.take() {
+            for Admin { serving, .. } in std::mem::take(&mut self.admin) {
                 serving.finish().await;
             }
             reloaded.changes.push("admin endpoint restarted".to_owned());
             match open_admin(&config.admin).await {
-                Ok(Some(admin)) => self.serve_admin(admin),
-                Ok(None) => {}
+                Ok(admin) => self.serve_admin(admin),
                 Err(failure) => reloaded.failures.push(failure),
             }
         }

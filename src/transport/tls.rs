@@ -10,6 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::options::TlsOptions;
 
@@ -37,9 +38,10 @@ struct Shared {
     current: Mutex<Current>,
 }
 
-/// The acceptor of new connections, and a digest of the files that it was made of.
+/// The acceptor of new connections, the end of its certificate's validity, and a digest of the files that it was made of.
 struct Current {
     acceptor: TlsAcceptor,
+    expires: Option<i64>,
     files: Vec<u8>,
 }
 
@@ -56,13 +58,18 @@ impl Tls {
     /// A file that cannot be read, or holds no certificate or key, or a pair that does not belong together.
     pub fn open(options: &TlsOptions) -> Result<Tls, TlsError> {
         let files = Files::read(options)?;
-        let current = Mutex::new(Current { acceptor: files.acceptor(options)?, files: files.digest() });
+        let current = Mutex::new(files.current(options)?);
         Ok(Tls(Arc::new(Shared { options: options.clone(), current })))
     }
 
     /// The acceptor for a new connection.
     pub fn acceptor(&self) -> TlsAcceptor {
         self.current().acceptor.clone()
+    }
+
+    /// Until when the certificate is valid, in seconds since 1970. None: it cannot be read.
+    pub fn expires(&self) -> Option<i64> {
+        self.current().expires
     }
 
     /// Reads the files again. New connections use them; open connections continue. Returns whether the files have changed.
@@ -75,8 +82,8 @@ impl Tls {
         if self.current().files == digest {
             return Ok(false);
         }
-        let acceptor = files.acceptor(&self.0.options)?;
-        *self.current() = Current { acceptor, files: digest };
+        let current = files.current(&self.0.options)?;
+        *self.current() = current;
         Ok(true)
     }
 
@@ -97,6 +104,15 @@ impl Files {
         let read = |path: &PathBuf| std::fs::read(path).map_err(|error| fault(path, error));
         let client_ca = options.client_ca.as_ref().map(read).transpose()?;
         Ok(Files { cert: read(&options.cert)?, key: read(&options.key)?, client_ca })
+    }
+
+    fn current(&self, options: &TlsOptions) -> Result<Current, TlsError> {
+        let first = certificates(&self.cert, &options.cert)?.into_iter().next();
+        let expires = first.and_then(|certificate| {
+            let (_, certificate) = X509Certificate::from_der(&certificate).ok()?;
+            Some(certificate.validity().not_after.timestamp())
+        });
+        Ok(Current { acceptor: self.acceptor(options)?, expires, files: self.digest() })
     }
 
     /// A digest of the contents.

@@ -303,7 +303,7 @@ fn the_effective_configuration_reads_as_itself() {
 fn the_effective_configuration_has_defaults_and_options_that_are_not_set() {
     let effective = read("[sinks.a]\ntype = \"discard\"\nbuffer_bytes = 65536\n").effective;
     assert!(effective.starts_with(
-        "[limits]\nmemory_bytes = \"256MiB\"\n# memory_per_address is not set\n# threads is not set\nshutdown_grace = \"1m\"\n\n[admin]\n"
+        "labels = {}\n\n[limits]\nmemory_bytes = \"256MiB\"\n# memory_per_address is not set\n# threads is not set\nshutdown_grace = \"1m\"\n\n[admin]\n"
     ));
     assert!(effective.contains("\nlisten = \"127.0.0.1:8136\"\n"));
     assert!(effective.contains("\nallow = []\n"));
@@ -374,7 +374,7 @@ fn the_reference_file_shows_every_option_once() {
         if let Some(name) = line.strip_prefix('[') {
             header = name.trim_end_matches(']');
         } else if let Some((key, _)) = line.split_once(" = ") {
-            shown.push(format!("{header}.{key}"));
+            shown.push(if header.is_empty() { key.to_owned() } else { format!("{header}.{key}") });
         }
     }
     known.sort();

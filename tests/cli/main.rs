@@ -13,6 +13,7 @@ mod commands;
 mod config;
 mod config_errors;
 mod explain;
+mod files;
 mod profiles;
 mod rules;
 mod run;

@@ -45,6 +45,26 @@ async fn tell(server: &Server, agent: &str, command: &str) -> Answer {
     ask(server.admin_address().unwrap(), "POST", &path, "x-tributary: 1\r\n").await
 }
 
+#[tokio::test]
+async fn the_metrics_address_answers_probes_and_metrics_to_everyone_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let token = directory.path().join("token");
+    std::fs::write(&token, "secret").unwrap();
+    let admin = format!("{ADMIN}metrics_listen = \"127.0.0.1:0\"\ntoken_file = {token:?}\n");
+    let daemon = Daemon::start(&format!("{admin}{}", crate::live::listener(""))).await;
+    let address = daemon.server.metrics_address().unwrap();
+    // As a Prometheus server asks that knows the machine by a name, and a page of another site.
+    let foreign = "GET {path} HTTP/1.1\r\nhost: collector.example\r\norigin: http://evil.example\r\n\r\n";
+    for (path, status) in
+        [("/livez", 200), ("/readyz", 200), ("/metrics", 200), ("/agents", 404), ("/tap", 404), ("/", 404)]
+    {
+        assert_eq!(send(address, &foreign.replace("{path}", path)).await.status, status, "{path}");
+    }
+    assert_eq!(ask(address, "POST", "/agents/1/commands/stop", "x-tributary: 1\r\n").await.status, 404);
+    assert_eq!(get(&daemon.server, "/metrics").await.status, 401);
+    daemon.stop().await;
+}
+
 /// The value of a series in a scrape.
 fn value(metrics: &str, series: &str) -> f64 {
     let line = metrics.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')));

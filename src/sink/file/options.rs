@@ -1,5 +1,6 @@
 //! The options of a file sink.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::template::Template;
@@ -73,6 +74,11 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The directory that all files are in, or below: the base of `path`.
+    pub fn directory(&self) -> PathBuf {
+        Template::parse(&self.path).map(|template| template.base().to_owned()).unwrap_or_default()
+    }
+
     /// Reads the options of `type = "file"`; errors are reported to the section.
     pub fn read(section: &mut Section<'_>) -> Options {
         let default = Options::default();

@@ -1,0 +1,223 @@
+//! `tributary check --deep`: what a configuration needs of this machine and of others.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hyper::Uri;
+use rustix::fs::{Access, access};
+
+use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkConfig, SinkKind};
+use crate::transport::options::TlsOptions;
+use crate::transport::tls::Tls;
+
+use super::counted;
+
+/// How long a destination may take to accept a connection.
+const CONNECT_TIME: Duration = Duration::from_secs(3);
+/// A certificate that ends sooner is a warning.
+const CERTIFICATE_TIME: Duration = Duration::from_secs(30 * 24 * 3600);
+const SECONDS_PER_DAY: i64 = 24 * 3600;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    /// What cannot work, each with the option that it is about.
+    pub(super) errors: Vec<String>,
+    /// What works now and may not later, or only in part.
+    pub(super) warnings: Vec<String>,
+    checked: u64,
+}
+
+/// Binds and releases each address, reads each file, examines each directory and connects to each destination. Changes
+/// nothing.
+pub(super) fn look(config: &Config) -> Report {
+    let mut report = Report::default();
+    for (option, listen) in
+        [("admin.listen", config.admin.listen), ("admin.metrics_listen", config.admin.metrics_listen)]
+    {
+        listen.into_iter().for_each(|listen| report.bind(option, listen));
+    }
+    if let Some(tls) = &config.admin.tls {
+        report.certificate("admin.tls", tls);
+    }
+    config.listeners.iter().for_each(|listener| report.listener(listener));
+    config.sinks.iter().for_each(|sink| report.sink(sink));
+    for (option, path) in config.secrets() {
+        report.readable(&option, path);
+    }
+    for exposed in config.exposed_secrets() {
+        let (option, path, mode) = (exposed.option, exposed.path.display(), exposed.mode);
+        report
+            .warnings
+            .push(format!("{option}: every user of this machine can access {path} ({mode:04o}); run `chmod o= FILE`"));
+    }
+    report
+}
+
+impl Report {
+    /// How much was looked at, and what was found.
+    pub(super) fn summary(&self) -> String {
+        let (errors, warnings) = (self.errors.len() as u64, self.warnings.len() as u64);
+        format!("{}: {}, {}", counted(self.checked, "check"), counted(errors, "error"), counted(warnings, "warning"))
+    }
+
+    fn listener(&mut self, listener: &ListenerConfig) {
+        let of = format!("listeners.{}", listener.name);
+        if let Some(listen) = listener.listen {
+            self.bind(&format!("{of}.listen"), listen);
+        }
+        if let Some(tls) = &listener.options.tls {
+            self.certificate(&format!("{of}.tls"), tls);
+        }
+        if let Some(capture) = &listener.options.capture {
+            self.directory(&format!("{of}.capture.dir"), &capture.dir);
+        }
+        let quarantine = match &listener.protocol {
+            ProtocolOptions::Endless(_, http) => Some(&http.quarantine.dir),
+            ProtocolOptions::Zico(_, store, http) => {
+                self.state(&of, store.state_dir.as_deref());
+                Some(&http.quarantine.dir)
+            }
+            ProtocolOptions::Rbkit(options) => {
+                self.state(&of, options.state_dir.as_deref());
+                if let Some(listen) = options.listen_publish {
+                    self.bind(&format!("{of}.listen_publish"), listen);
+                }
+                for address in options.agents.iter().flat_map(|agent| [&agent.publish, &agent.request]).flatten() {
+                    // A process that does not run now is dialled again and again.
+                    let reached = self.connect(address);
+                    let why = |why| {
+                        format!("{of}.agents: {address} cannot be reached: {why}; the daemon tries again until it can")
+                    };
+                    self.warnings.extend(reached.err().map(why));
+                }
+                None
+            }
+            ProtocolOptions::Bytefrog(_) | ProtocolOptions::Datadog(_) => None,
+        };
+        if let Some(dir) = quarantine.filter(|dir| !dir.as_os_str().is_empty()) {
+            self.directory(&format!("{of}.quarantine.dir"), dir);
+        }
+    }
+
+    fn sink(&mut self, sink: &SinkConfig) {
+        let of = format!("sinks.{}", sink.name);
+        if let Some(spool) = sink.kind.spool() {
+            self.directory(&format!("{of}.spool.dir"), &spool.directory(&sink.name));
+        }
+        match &sink.kind {
+            SinkKind::File(options) => self.directory(&format!("{of}.path"), &options.directory()),
+            SinkKind::Tcp(options) => self.destination(&format!("{of}.address"), &options.address),
+            SinkKind::Http(options) => self.destination(&format!("{of}.endpoint"), &address_of(&options.endpoint)),
+            SinkKind::Otlp(options) => self.destination(&format!("{of}.endpoint"), &address_of(&options.endpoint)),
+            SinkKind::Stdout(_) | SinkKind::Discard => {}
+        }
+    }
+
+    /// Whether the address can be bound.
+    fn bind(&mut self, option: &str, address: SocketAddr) {
+        self.checked += 1;
+        let Err(error) = TcpListener::bind(address) else { return };
+        let port = address.port();
+        let what_to_do = match error.kind() {
+            ErrorKind::AddrInUse => format!("; `ss -ltnp 'sport = :{port}'` shows the process that has it"),
+            ErrorKind::PermissionDenied => {
+                format!(
+                    "; ports below 1024 need the capability CAP_NET_BIND_SERVICE, or a socket of systemd (port {port})"
+                )
+            }
+            ErrorKind::AddrNotAvailable => "; this machine does not have this address".to_owned(),
+            _ => String::new(),
+        };
+        self.errors.push(format!("{option}: {address} cannot be bound: {error}{what_to_do}"));
+    }
+
+    /// Whether the files can be read and belong together, and how long the certificate is valid.
+    fn certificate(&mut self, option: &str, options: &TlsOptions) {
+        self.checked += 1;
+        let tls = match Tls::open(options) {
+            Ok(tls) => tls,
+            Err(error) => return self.errors.push(format!("{option}: {error}")),
+        };
+        let path = options.cert.display();
+        let Some(expires) = tls.expires() else {
+            return self.warnings.push(format!("{option}: {path}: the end of its validity cannot be read"));
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
+        match expires - now {
+            ..=0 => self.errors.push(format!("{option}: {path}: the certificate has expired; agents refuse it")),
+            left if left < CERTIFICATE_TIME.as_secs() as i64 => {
+                let days = (left / SECONDS_PER_DAY) as u64;
+                self.warnings.push(format!("{option}: {path}: the certificate expires in {}", counted(days, "day")));
+            }
+            _ => {}
+        }
+    }
+
+    fn state(&mut self, of: &str, dir: Option<&Path>) {
+        dir.into_iter().for_each(|dir| self.directory(&format!("{of}.state_dir"), dir));
+    }
+
+    /// Whether files can be created in the directory, or it can be created.
+    fn directory(&mut self, option: &str, dir: &Path) {
+        self.checked += 1;
+        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+        let mut existing = dir.to_owned();
+        while let Err(error) = existing.metadata() {
+            if error.kind() != ErrorKind::NotFound {
+                return self.errors.push(format!("{option}: {}: {error}", existing.display()));
+            }
+            existing = match existing.parent() {
+                Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+                _ => PathBuf::from("."),
+            };
+        }
+        if !existing.is_dir() {
+            return self.errors.push(format!("{option}: {} is not a directory", existing.display()));
+        }
+        if let Err(error) = access(&existing, Access::WRITE_OK | Access::EXEC_OK) {
+            let error = io::Error::from(error);
+            self.errors.push(format!("{option}: files cannot be created in {}: {error}", existing.display()));
+        }
+    }
+
+    /// Whether the file can be read.
+    fn readable(&mut self, option: &str, path: &Path) {
+        self.checked += 1;
+        let read = File::open(path).and_then(|file| file.metadata());
+        match read {
+            Ok(metadata) if metadata.is_file() => {}
+            Ok(_) => self.errors.push(format!("{option}: {} is not a file", path.display())),
+            Err(error) => self.errors.push(format!("{option}: {} cannot be read: {error}", path.display())),
+        }
+    }
+
+    /// Whether the destination accepts connections.
+    fn destination(&mut self, option: &str, address: &str) {
+        if let Err(why) = self.connect(address) {
+            self.errors.push(format!("{option}: {address} cannot be reached: {why}"));
+        }
+    }
+
+    /// Connects to `HOST:PORT`: to one of its addresses.
+    fn connect(&mut self, address: &str) -> io::Result<()> {
+        self.checked += 1;
+        let mut failure = io::Error::new(ErrorKind::NotFound, "the name has no address");
+        for address in address.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, CONNECT_TIME) {
+                Ok(_) => return Ok(()),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+}
+
+/// `HOST:PORT` of a URL.
+fn address_of(endpoint: &Uri) -> String {
+    let port = endpoint.port_u16().unwrap_or(if endpoint.scheme_str() == Some("https") { 443 } else { 80 });
+    format!("{}:{port}", endpoint.host().unwrap_or_default())
+}

@@ -1,0 +1,182 @@
+//! A configuration in several files, with variables of the environment and labels; and `check --deep`.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+
+use crate::live::binary::{Binary, Ended, tributary};
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use tempfile::TempDir;
+use tributary::config::Config;
+use tributary::event::ResourceValue;
+
+/// A directory with these files.
+fn directory(files: &[(&str, &str)]) -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = directory.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    directory
+}
+
+/// Runs `tributary check` in the directory, with these variables.
+fn check(directory: &Path, more: &[&str], variables: &[(&str, &str)]) -> Ended {
+    let mut command = tributary(&[&["check", "--config", "main.toml"], more].concat());
+    command.current_dir(directory).env_clear().envs(variables.iter().copied());
+    Binary::start(command).end()
+}
+
+const SINK: &str = "[sinks.out]\ntype = \"discard\"\n";
+
+#[test]
+fn included_files_are_part_of_the_configuration_in_the_order_of_their_names() {
+    let directory = directory(&[
+        ("main.toml", &format!("include = [\"conf.d/*.toml\", \"one.toml\"]\n{SINK}")),
+        ("conf.d/b.toml", "[listeners.b]\nprotocol = \"zico\"\n"),
+        ("conf.d/a.toml", "[listeners.a]\nprotocol = \"endless\"\n[limits]\nthreads = 3\n"),
+        ("conf.d/not.txt", "no TOML"),
+        ("one.toml", "[listeners.c]\nprotocol = \"datadog\"\n"),
+    ]);
+    let loaded = Config::load(&directory.path().join("main.toml")).unwrap();
+    let names: Vec<_> = loaded.config.listeners.iter().map(|listener| listener.name.as_str()).collect();
+    assert_eq!((names, loaded.config.limits.threads), (vec!["a", "b", "c"], Some(3)));
+    let paths: Vec<_> = loaded.files.paths().iter().map(|path| path.file_name().unwrap().to_owned()).collect();
+    assert_eq!(paths, ["main.toml", "a.toml", "b.toml", "one.toml"]);
+    // The effective configuration is one file that means the same.
+    assert_eq!(Config::parse("effective", &loaded.effective).unwrap().config, loaded.config);
+}
+
+#[test]
+fn errors_of_included_files_name_the_file_and_the_line() {
+    let directory = directory(&[
+        ("main.toml", &format!("include = [\"conf.d/*.toml\"]\n{SINK}")),
+        ("conf.d/a.toml", "[listeners.a]\nprotocol = \"datadog\"\n"),
+        ("conf.d/b.toml", "\n[listeners.a]\nprotocol = \"zico\"\n[listeners.b]\nprotocol = \"datadgo\"\n"),
+    ]);
+    let ended = check(directory.path(), &[], &[]);
+    assert_eq!(ended.code, Some(2));
+    // A key in two files is reported before the values are read.
+    assert!(ended.stderr.contains("conf.d/b.toml:3:1: `listeners.a.protocol` is set in two files"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("also in conf.d/a.toml, line 2"), "{}", ended.stderr);
+    fs::remove_file(directory.path().join("conf.d/a.toml")).unwrap();
+    let ended = check(directory.path(), &[], &[]);
+    assert!(ended.stderr.contains("conf.d/b.toml:5:12: `protocol` cannot be \"datadgo\""), "{}", ended.stderr);
+    assert!(ended.stderr.contains("did you mean \"datadog\"?"), "{}", ended.stderr);
+}
+
+#[test]
+fn an_include_that_is_no_list_or_names_a_missing_file_is_an_error_at_its_place() {
+    for (include, why) in [
+        ("\"a.toml\"", "main.toml:1:11: `include` must be a list of paths"),
+        ("[1]", "main.toml:1:12: an element of `include` is not a path"),
+        ("[\"a***\"]", "main.toml:1:12: an element of `include` is not a pattern"),
+        ("[\"missing.toml\"]", "main.toml:1:12: `include`: there is no file missing.toml"),
+        ("[\"latin1.toml\"]", "main.toml:1:12: `include`: latin1.toml cannot be read"),
+    ] {
+        let directory = directory(&[("main.toml", &format!("include = {include}\n"))]);
+        fs::write(directory.path().join("latin1.toml"), b"# \xe9").unwrap();
+        let ended = check(directory.path(), &[], &[]);
+        assert!(ended.code == Some(2) && ended.stderr.contains(why), "{}", ended.stderr);
+    }
+    let directory = directory(&[("main.toml", "include = [\"none/*.toml\"]\n")]);
+    assert_eq!(check(directory.path(), &[], &[]).code, Some(0), "no file has to match a pattern");
+}
+
+#[test]
+fn texts_take_variables_of_the_environment() {
+    let text = format!("[listeners.a]\nprotocol = \"datadog\"\nlisten = \"${{HOST}}:${{PORT:-8136}}\"\n{SINK}");
+    let directory = directory(&[("main.toml", &text)]);
+    let ended = check(directory.path(), &["--print"], &[("HOST", "127.0.0.9")]);
+    assert!(ended.stdout.contains("listen = \"127.0.0.9:8136\""), "{}", ended.stderr);
+    let ended = check(directory.path(), &[], &[]);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("main.toml:3:10: the environment variable `HOST` is not set"), "{}", ended.stderr);
+    // What a variable contains is checked as what a file contains.
+    let ended = check(directory.path(), &[], &[("HOST", "localhost")]);
+    assert!(ended.stderr.contains("main.toml:3:10: `listen` is not an address"), "{}", ended.stderr);
+}
+
+#[test]
+fn labels_stand_in_the_resource_of_every_listener_below_its_own_attributes() {
+    let text = "labels = { env = \"prod\", site = 3 }\n[listeners.a]\nprotocol = \"datadog\"\n\
+                [listeners.b]\nprotocol = \"zico\"\nresource = { env = \"test\" }\nresource_wins = true\n";
+    let config = Config::parse("t", text).unwrap().config;
+    let attributes = |index: usize| config.listeners[index].options.identity.as_ref().unwrap().attributes().to_vec();
+    let text = |key: &str, value: &str| (key.to_owned(), ResourceValue::Text(value.to_owned()));
+    let site = ("site".to_owned(), ResourceValue::I64(3));
+    assert_eq!(attributes(0), [text("env", "prod"), site.clone()]);
+    assert_eq!(attributes(1), [text("env", "test"), site]);
+}
+
+#[test]
+fn deep_reports_what_cannot_work_on_this_machine() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let directory = directory(&[("file", ""), ("token", "secret")]);
+    // A port that refuses: bound once, and free again.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let text = format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"missing\"\n\
+         [listeners.a]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n\
+         [listeners.b]\nprotocol = \"datadog\"\nlisten = \"192.0.2.1:8136\"\n\
+         [sinks.f]\ntype = \"file\"\npath = \"file/below/{{protocol}}\"\n\
+         [sinks.h]\ntype = \"http\"\nendpoint = \"http://{free}/\"\nspool = {{ dir = \"new/spool\" }}\n\
+         [sinks.t]\ntype = \"tcp\"\naddress = \"{address}\"\n"
+    );
+    fs::write(directory.path().join("main.toml"), text).unwrap();
+    let ended = check(directory.path(), &["--deep"], &[]);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    let port = address.port();
+    for line in [
+        &*format!("error: listeners.a.listen: {address} cannot be bound: Address already in use (os error 98)"),
+        &*format!("`ss -ltnp 'sport = :{port}'` shows the process that has it"),
+        "error: listeners.b.listen: 192.0.2.1:8136 cannot be bound: ",
+        "error: sinks.f.path: file/below: Not a directory (os error 20)",
+        &*format!("error: sinks.h.endpoint: {free} cannot be reached: Connection refused"),
+        "error: admin.token_file: missing cannot be read: No such file or directory",
+    ] {
+        assert!(ended.stderr.contains(line), "{line}\n{}", ended.stderr);
+    }
+    assert!(ended.stderr.contains("8 checks: 5 errors, 0 warnings"), "{}", ended.stderr);
+    assert!(!directory.path().join("new").exists(), "it changes nothing");
+}
+
+#[test]
+fn deep_reports_certificates_that_have_expired_or_expire_soon() {
+    let year = |name: &str, from: i32, to: i32| {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (date_time_ymd(from, 1, 1), date_time_ymd(to, 1, 1));
+        let key = KeyPair::generate().unwrap();
+        (format!("{name}.pem"), params.self_signed(&key).unwrap().pem(), format!("{name}.key"), key.serialize_pem())
+    };
+    let directory = directory(&[]);
+    for (cert, pem, key, key_pem) in [year("old", 2000, 2001), year("new", 2000, 4000)] {
+        fs::write(directory.path().join(cert), pem).unwrap();
+        fs::write(directory.path().join(&key), key_pem).unwrap();
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(directory.path().join(key), private).unwrap();
+    }
+    let listener = |name: &str, cert: &str, key: &str| {
+        format!(
+            "[listeners.{name}]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\ntls = {{ cert = \"{cert}.pem\", key = \"{key}.key\" }}\n"
+        )
+    };
+    let [old, new, mixed] =
+        [("old", "old"), ("new", "new"), ("new", "old")].map(|(cert, key)| listener(cert, cert, key));
+    let text = |listeners: &str| format!("[admin]\nlisten = \"\"\n{listeners}{SINK}");
+    let deep = |listeners: &str| {
+        fs::write(directory.path().join("main.toml"), text(listeners)).unwrap();
+        check(directory.path(), &["--deep"], &[])
+    };
+    let ended = deep(&old);
+    assert!(
+        ended.stderr.contains("error: listeners.old.tls: old.pem: the certificate has expired"),
+        "{}",
+        ended.stderr
+    );
+    assert_eq!(deep(&new).code, Some(0));
+    let ended = deep(&mixed);
+    assert!(ended.stderr.contains("it does not belong to the key in old.key"), "{}", ended.stderr);
+}
