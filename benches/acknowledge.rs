@@ -3,7 +3,8 @@
 //!
 //! `cargo bench --bench acknowledge [-- [REQUESTS] [CONCURRENT REQUESTS]]` prints two tables. The requests are `endless` uploads
 //! of one event, to a file sink; they are made before anything is measured. Lone requests and bare syncs alternate, because
-//! disks are slower at some times than at others. A bare sync appends as many bytes as the daemon writes for a request to a
+//! disks are slower at some times than at others; each is first in half of the turns, because the first one also writes what
+//! other programs have left to the disk. A bare sync appends as many bytes as the daemon writes for a request to a
 //! file beside its own, and forces them to the disk.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
@@ -74,15 +75,23 @@ fn lone(level: &str, requests: u64) -> [Histogram<u64>; 2] {
     let mut file = OpenOptions::new().append(true).create(true).open(daemon.path("out/bare")).unwrap();
     let bytes = vec![b'x'; BYTES];
     let [mut bare, mut lone] = [histogram(), histogram()];
-    for _ in 0..requests {
+    let mut sync = || {
         let began = Instant::now();
         file.write_all(&bytes).unwrap();
         file.sync_data().unwrap();
         record(&mut bare, began);
+    };
+    for number in 0..requests {
+        if number % 2 == 0 {
+            sync();
+        }
         let request = agent.request();
         let began = Instant::now();
         http.request(&request);
         record(&mut lone, began);
+        if number % 2 == 1 {
+            sync();
+        }
     }
     daemon.stop().check((requests + 1) * EVENTS);
     [bare, lone]

@@ -1,5 +1,6 @@
 //! The admin endpoint of a running daemon, as a client.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -103,12 +104,13 @@ impl Endpoint {
             request = request.header(AUTHORIZATION, format!("Bearer {}", token.trim()));
         }
         let request = request.body(Empty::new()).map_err(|error| self.failed(error))?;
-        let stream = TcpStream::connect(&self.address).await.map_err(|error| self.failed(error))?;
+        let stream = TcpStream::connect(&self.address).await.map_err(|error| self.unreachable(&error))?;
         match &self.ca {
             None => self.send(stream, request).await,
             Some(path) => {
                 let name = ServerName::try_from(self.host.clone()).map_err(|error| self.failed(error))?;
-                let stream = connector(path)?.connect(name, stream).await.map_err(|error| self.failed(error))?;
+                let stream =
+                    connector(path)?.connect(name, stream).await.map_err(|error| self.untrusted(&error, path))?;
                 self.send(stream, request).await
             }
         }
@@ -131,13 +133,34 @@ impl Endpoint {
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.failed(error))?;
         // Its error is an error of the response too.
         tokio::spawn(connection);
-        sender.send_request(request).await.map_err(|error| self.failed(error))
+        sender.send_request(request).await.map_err(|error| match self.ca {
+            // A TLS server answers a request without TLS with an alert, or closes.
+            None => self.failed(format_args!("{error}; if the endpoint has TLS, pass --ca FILE")),
+            Some(_) => self.failed(error),
+        })
     }
 
     /// The failure for a response that is not the wanted one.
     pub(super) fn refused(&self, status: StatusCode, body: &[u8]) -> Failure {
         let why = String::from_utf8_lossy(body);
         self.failed(format_args!("{status}: {}", terminal::shown(why.trim_end())))
+    }
+
+    fn unreachable(&self, error: &io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => {
+                self.failed(format_args!("{error}; does the daemon run, and is this the address of [admin] listen?"))
+            }
+            _ => self.failed(error),
+        }
+    }
+
+    /// The failure of a TLS handshake.
+    fn untrusted(&self, error: &io::Error, ca: &Path) -> Failure {
+        let ca = ca.display();
+        self.failed(format_args!(
+            "{error}; {ca} must have the authority of the endpoint's certificate, and the endpoint TLS"
+        ))
     }
 
     fn failed(&self, why: impl std::fmt::Display) -> Failure {

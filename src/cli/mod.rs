@@ -26,6 +26,7 @@ mod tap;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -209,6 +210,12 @@ impl ValueEnum for NamedProtocol {
 /// A number with its noun: `1 sink`, `2 sinks`.
 fn counted(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// `HOST:PORT` on the command line: the first address of the host.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let mut addresses = text.to_socket_addrs().map_err(|error| format!("{error}; write HOST:PORT"))?;
+    addresses.next().ok_or_else(|| "the host has no address".to_owned())
 }
 
 /// The format of events on stdout.

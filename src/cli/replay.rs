@@ -18,7 +18,7 @@ use crate::protocol::Protocol;
 
 use super::captures::{Captures, Source, Step};
 use super::input::Input;
-use super::{Failure, block_on, counted, say};
+use super::{Failure, address, block_on, counted, say};
 
 /// After everything is sent, the collector has this much time to read it and to close the connections.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -48,7 +48,7 @@ pub(super) struct Arguments {
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// The address to send to
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     to: SocketAddr,
     /// A factor, 1 is the recorded speed; or `max`, without waits
     #[arg(long, value_name = "SPEED", default_value = "1")]

@@ -1,13 +1,13 @@
 //! `tributary simulate`: agents for load tests and demos.
 
 use std::future::pending;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::protocol::Protocol;
 use crate::simulate::{self, Agent, Amount, Plan, bytefrog, datadog, endless, rbkit, zico};
 
-use super::{Failure, NamedProtocol, block_on, duration, say};
+use super::{Failure, NamedProtocol, address, block_on, duration, say};
 
 /// Simulate agents that send realistic, seeded traffic
 ///
@@ -25,7 +25,7 @@ pub(super) struct Arguments {
     /// The protocol of the agents
     protocol: NamedProtocol,
     /// The address that agents connect to. Not for rbkit: its collector connects to the agent
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     to: Option<SocketAddr>,
     /// Number of events that all agents send together
     #[arg(long, value_name = "N", default_value = "1000", conflicts_with = "time")]
@@ -42,36 +42,38 @@ pub(super) struct Arguments {
     /// Seed of the random traffic; the same seed gives the same traffic
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
-    /// datadog: layout of lists, as `list_layout` of the listener
-    #[arg(long, value_name = "LAYOUT", default_value = "exact")]
-    list_layout: Layout,
+    /// datadog: layout of lists, as `list_layout` of the listener [default: exact]
+    #[arg(long, value_name = "LAYOUT")]
+    list_layout: Option<Layout>,
     /// Version of the protocol: bytefrog 1 to 4 [default: 4], endless 2 or 3 [default: 3]
     #[arg(long, alias = "version", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     protocol_version: Option<u8>,
     /// Dialect: rbkit v0.1.10, master-2.1 (the default), master-2.1-raw or spec-2.1; zico doc, gen1 or gen2 (the default)
     #[arg(long, value_name = "DIALECT")]
     dialect: Option<String>,
-    /// bytefrog: number of threads of each traced program
-    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: u16,
-    /// bytefrog: project id, from version 4 on; 0: none
-    #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true)]
-    project_id: i32,
+    /// bytefrog: number of threads of each traced program [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// bytefrog: project id, from version 4 on; 0, the default: none
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    project_id: Option<i32>,
     /// bytefrog: send events in the order of their numbers and names before their use, unlike real agents
     #[arg(long)]
     in_order: bool,
-    /// bytefrog: drop one of N buffers, which leaves gaps in the numbers; 0: none
-    #[arg(long, value_name = "N", default_value = "0")]
-    gaps: u32,
-    /// rbkit: address of the publish socket; port 0: the system chooses a port, which is reported on stderr
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5555")]
-    publish: SocketAddr,
-    /// rbkit: address of the request socket; port 0: the system chooses a port, which is reported on stderr
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5556")]
-    request: SocketAddr,
-    /// rbkit: number of objects in a heap dump
-    #[arg(long, value_name = "N", default_value = "2000")]
-    heap_objects: u32,
+    /// bytefrog: drop one of N buffers, which leaves gaps in the numbers; 0, the default: none
+    #[arg(long, value_name = "N")]
+    gaps: Option<u32>,
+    /// rbkit: address of the publish socket; port 0: the system chooses a port, which is reported on stderr [default:
+    /// 127.0.0.1:5555]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    publish: Option<SocketAddr>,
+    /// rbkit: address of the request socket; port 0: the system chooses a port, which is reported on stderr [default:
+    /// 127.0.0.1:5556]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    request: Option<SocketAddr>,
+    /// rbkit: number of objects in a heap dump [default: 2000]
+    #[arg(long, value_name = "N")]
+    heap_objects: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -83,18 +85,19 @@ enum Layout {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    arguments.check_protocol()?;
     let agent = match arguments.protocol.0 {
         Protocol::Rbkit => return ruby(arguments),
         Protocol::Datadog => Agent::Datadog(match arguments.list_layout {
-            Layout::Exact => datadog::Dialect::Exact,
-            Layout::Padded32 => datadog::Dialect::Padded32,
+            None | Some(Layout::Exact) => datadog::Dialect::Exact,
+            Some(Layout::Padded32) => datadog::Dialect::Padded32,
         }),
         Protocol::Bytefrog => Agent::Bytefrog(bytefrog::Options {
             version: arguments.protocol_version.unwrap_or(bytefrog::Options::default().version),
-            threads: arguments.threads,
-            project: arguments.project_id,
+            threads: arguments.threads.unwrap_or(4),
+            project: arguments.project_id.unwrap_or(0),
             in_order: arguments.in_order,
-            gaps: arguments.gaps,
+            gaps: arguments.gaps.unwrap_or(0),
             ..Default::default()
         }),
         Protocol::Endless => Agent::Endless(match arguments.protocol_version {
@@ -134,7 +137,10 @@ fn ruby(arguments: &Arguments) -> Result<(), Failure> {
         let text = "rbkit: a collector connects to one agent, at --publish and --request; omit --to and --connections";
         return Err(Failure::Misused(text.to_owned()));
     }
-    let Arguments { publish, request, heap_objects, rate, seed, .. } = *arguments;
+    let Arguments { rate, seed, .. } = *arguments;
+    let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let (publish, request) = (arguments.publish.unwrap_or(local(5555)), arguments.request.unwrap_or(local(5556)));
+    let heap_objects = arguments.heap_objects.unwrap_or(2000);
     let dialect = arguments.dialect.as_deref().map(str::parse::<rbkit::Dialect>).transpose();
     let dialect = dialect.map_err(|why| Failure::Misused(format!("--dialect: {why}")))?.unwrap_or_default();
     let options = rbkit::Options { publish, request, dialect, heap_objects, ..Default::default() };
@@ -153,6 +159,34 @@ fn ruby(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 impl Arguments {
+    /// # Errors
+    /// An option is given that this protocol does not have.
+    fn check_protocol(&self) -> Result<(), Failure> {
+        use Protocol::{Bytefrog, Datadog, Endless, Rbkit, Zico};
+        let options: [(&str, bool, &[Protocol]); 10] = [
+            ("--list-layout", self.list_layout.is_some(), &[Datadog]),
+            ("--protocol-version", self.protocol_version.is_some(), &[Bytefrog, Endless]),
+            ("--dialect", self.dialect.is_some(), &[Rbkit, Zico]),
+            ("--threads", self.threads.is_some(), &[Bytefrog]),
+            ("--project-id", self.project_id.is_some(), &[Bytefrog]),
+            ("--in-order", self.in_order, &[Bytefrog]),
+            ("--gaps", self.gaps.is_some(), &[Bytefrog]),
+            ("--publish", self.publish.is_some(), &[Rbkit]),
+            ("--request", self.request.is_some(), &[Rbkit]),
+            ("--heap-objects", self.heap_objects.is_some(), &[Rbkit]),
+        ];
+        let protocol = self.protocol.0;
+        match options.iter().find(|(_, is_given, of)| *is_given && !of.contains(&protocol)) {
+            None => Ok(()),
+            Some((option, _, of)) => {
+                let names: Vec<_> = of.iter().map(|protocol| protocol.as_str()).collect();
+                let text =
+                    format!("{option} is an option of {}; {protocol} agents do not have it", names.join(" and "));
+                Err(Failure::Misused(text))
+            }
+        }
+    }
+
     fn amount(&self) -> Amount {
         self.time.map_or(Amount::Events(self.count), Amount::For)
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::conflicts::{Addresses, check_name};
 use crate::event::{Identity, ResourceValue};
+use crate::options::section::read_document;
 use crate::options::{Bounds, Section};
 use crate::pipeline::AGENT_REGISTRY_BYTES;
 use crate::protocol::{Protocol, bytefrog, datadog, endless, rbkit, zico};
@@ -119,6 +120,7 @@ fn listener(name: &str, section: &mut Section<'_>, bound: &mut Addresses) -> Opt
         }
     };
     let options = ListenerOptions::read(section, ListenerOptions::of(protocol));
+    section.explain_keys(protocol.map(misplaced_keys).unwrap_or_default());
     let Some(protocol) = protocol.map(|protocol| ProtocolOptions::read(protocol, section)) else {
         section.accept_other_keys();
         return None;
@@ -134,6 +136,28 @@ fn listener(name: &str, section: &mut Section<'_>, bound: &mut Addresses) -> Opt
         section.error(key, message, Some("set another port".into()));
     }
     Some(ListenerConfig { name: name.to_owned(), listen, options, protocol })
+}
+
+/// The keys of other protocols, each with whose it is.
+fn misplaced_keys(of: Protocol) -> Vec<(String, String)> {
+    let others = Protocol::ALL.into_iter().filter(|protocol| *protocol != of);
+    let mut keys: Vec<_> = others
+        .flat_map(|protocol| keys_of(protocol).into_iter().map(move |key| (key, format!("it is a key of {protocol}"))))
+        .collect();
+    if of == Protocol::Rbkit {
+        let help =
+            "the daemon connects to Ruby processes: write agents = [{ publish = \"HOST:PORT\" }], or listen_publish";
+        keys.push(("listen".to_owned(), help.to_owned()));
+    }
+    keys
+}
+
+/// The keys that the options of a protocol read.
+fn keys_of(protocol: Protocol) -> Vec<String> {
+    let read = |root: &mut Section<'_>| root.section("of", |section| drop(ProtocolOptions::read(protocol, section)));
+    let settings = read_document("", "", "", read).map(|(_, settings)| settings).unwrap_or_default();
+    let first = |key: &str| key.split('.').next().unwrap_or(key).to_owned();
+    settings.iter().map(|setting| first(&setting.key)).collect()
 }
 
 /// The port that agents of the protocol connect to by default.

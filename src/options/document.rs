@@ -14,6 +14,9 @@ use super::diagnostic::{ConfigErrors, Diagnostic, Place, printable};
 /// The key of the main document that names further documents.
 pub(crate) const INCLUDE: &str = "include";
 
+/// So many lines with syntax errors are reported of a document.
+const MOST_SYNTAX_ERRORS: usize = 5;
+
 /// One document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
@@ -121,15 +124,21 @@ impl Documents {
     }
 
     fn report_syntax(&mut self, source: &Source, start: usize, errors: &[toml::de::Error]) {
-        let mut last_line = None;
+        let (mut last_line, mut lines) = (None, 0);
         for error in errors {
             // The parser can report several errors of one line; only the first is the cause.
             let span = error.span().unwrap_or(0..0);
             let line = Place::of(&source.text, span.clone()).line;
-            if last_line.replace(line) != Some(line) {
-                let message = format!("invalid TOML: {}", error.message());
-                self.report(Some(span.start + start..span.end + start), message, None);
+            if last_line.replace(line) == Some(line) {
+                continue;
             }
+            lines += 1;
+            if lines > MOST_SYNTAX_ERRORS {
+                self.note(vec!["further errors are not shown: is this a TOML file?".to_owned()]);
+                return;
+            }
+            let message = format!("invalid TOML: {}", error.message());
+            self.report(Some(span.start + start..span.end + start), message, None);
         }
     }
 

@@ -30,6 +30,8 @@ pub struct Section<'a> {
     unset: bool,
     known: Vec<String>,
     others_accepted: bool,
+    /// Keys that do not belong here, each with what to write instead.
+    misplaced: Vec<(String, String)>,
     findings: &'a mut Findings,
 }
 
@@ -89,6 +91,7 @@ pub(crate) fn read_documents<T>(
         unset: false,
         known: Vec::new(),
         others_accepted: false,
+        misplaced: Vec::new(),
         findings: &mut findings,
     };
     let value = root.read(read);
@@ -97,7 +100,6 @@ pub(crate) fn read_documents<T>(
 }
 
 /// Reads one document, without an environment.
-#[cfg(test)]
 pub(crate) fn read_document<T>(
     name: &str,
     text: &str,
@@ -240,12 +242,26 @@ impl<'a> Section<'a> {
         self.others_accepted = true;
     }
 
+    /// Names keys that do not belong in this section, for errors: each with what to write instead.
+    pub fn explain_keys(&mut self, misplaced: Vec<(String, String)>) {
+        self.misplaced = misplaced;
+    }
+
     /// The name of the section in errors: `[listeners.spans]`.
     pub fn title(&self) -> String {
         match join(&self.header, &self.prefix) {
             path if path.is_empty() => "the file".to_owned(),
             path => format!("[{path}]"),
         }
+    }
+
+    /// The place of a key that differs from `key` by a typing error. It counts as known then.
+    pub(super) fn misspelt(&mut self, key: &str) -> Option<Range<usize>> {
+        let names = self.table.into_iter().flatten().map(|(name, _)| name);
+        let unknown = names.filter(|name| !self.known.iter().any(|known| known == name.get_ref()));
+        let found = unknown.into_iter().find(|name| nearest(name.get_ref(), std::iter::once(key)).is_some())?;
+        self.known.push(found.get_ref().to_string());
+        Some(found.span())
     }
 
     /// Whether the file has the key.
@@ -292,7 +308,9 @@ impl<'a> Section<'a> {
             if self.known.iter().any(|known| known == name) {
                 continue;
             }
+            let misplaced = self.misplaced.iter().find(|(key, _)| key == name).map(|(_, help)| help.clone());
             let help = match nearest(name, self.known.iter().map(String::as_str)) {
+                _ if misplaced.is_some() => misplaced,
                 Some(near) => Some(format!("did you mean `{near}`?")),
                 None if self.known.len() <= 8 => Some(format!("allowed keys: {}", self.known.join(", "))),
                 None => None,
@@ -332,6 +350,7 @@ impl<'a> Section<'a> {
             unset: unset || self.unset,
             known: Vec::new(),
             others_accepted: false,
+            misplaced: Vec::new(),
             findings: self.findings,
         }
     }

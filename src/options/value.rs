@@ -216,8 +216,13 @@ impl Section<'_> {
     }
 
     pub(super) fn require(&mut self, key: &str, help: impl FnOnce() -> String) {
-        if !self.has(key) {
-            self.error_at_name(format!("{} needs the key `{key}`", self.title()), Some(help()));
+        if self.has(key) {
+            return;
+        }
+        let message = format!("{} needs the key `{key}`", self.title());
+        match self.misspelt(key) {
+            Some(span) => self.report(Some(span), message, Some(format!("did you mean `{key}`?"))),
+            None => self.error_at_name(message, Some(help())),
         }
     }
 }

@@ -180,3 +180,57 @@ fn deep_reports_certificates_that_have_expired_or_expire_soon() {
     let ended = deep(&mixed);
     assert!(ended.stderr.contains("it does not belong to the key in old.key"), "{}", ended.stderr);
 }
+
+#[test]
+fn errors_name_the_key_that_was_meant_and_the_protocol_that_a_key_belongs_to() {
+    for (text, expected) in [
+        (
+            "[listeners.a]\nprotocl = \"datadog\"\n",
+            "t:2:1: [listeners.a] needs the key `protocol`\n  2 | protocl = \"datadog\"\n    | ^^^^^^^ did you mean `protocol`?",
+        ),
+        (
+            "[listeners.a]\nprotocol = \"datadog\"\nheartbeat_interval = \"1s\"\n",
+            "t:3:1: unknown key `heartbeat_interval` in [listeners.a]\n  3 | heartbeat_interval = \"1s\"\n    | ^^^^^^^^^^^^^^^^^^ it is a key of bytefrog",
+        ),
+        (
+            "[listeners.a]\nprotocol = \"rbkit\"\nlisten = \"127.0.0.1:1\"\n",
+            "t:3:1: unknown key `listen` in [listeners.a]\n  3 | listen = \"127.0.0.1:1\"\n    | ^^^^^^ the daemon connects to Ruby processes: write agents = [{ publish = \"HOST:PORT\" }], or listen_publish",
+        ),
+    ] {
+        assert_eq!(Config::parse("t", text).unwrap_err().to_string(), expected);
+    }
+}
+
+#[test]
+fn a_file_that_is_no_toml_gives_a_few_errors() {
+    let text = "not a key\n".repeat(50_000);
+    let errors = Config::parse("t", &text).unwrap_err();
+    assert_eq!(errors.diagnostics.len(), 5);
+    assert!(errors.to_string().ends_with("\n    | further errors are not shown: is this a TOML file?"), "{errors}");
+}
+
+#[test]
+fn options_of_another_protocol_are_refused_and_hosts_have_names() {
+    let misused = |arguments: &[&str]| {
+        let ended = crate::live::binary::run(arguments);
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        ended.stderr
+    };
+    let stderr = misused(&["simulate", "datadog", "--to", "127.0.0.1:1", "--dialect", "gen1"]);
+    assert!(stderr.contains("--dialect is an option of rbkit and zico; datadog agents do not have it"), "{stderr}");
+    let stderr = misused(&["simulate", "zico", "--to", "127.0.0.1:1", "--threads", "1"]);
+    assert!(stderr.contains("--threads is an option of bytefrog"), "{stderr}");
+    let stderr = misused(&["simulate", "datadog", "--to", "127.0.0.1"]);
+    assert!(stderr.contains("write HOST:PORT"), "{stderr}");
+    // The name is resolved, and nothing listens there.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let ended = crate::live::binary::run(&["simulate", "datadog", "--to", &format!("localhost:{}", free.port())]);
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr.contains("Connection refused"), "{}", ended.stderr);
+    let ended = crate::live::binary::run(&["tap", "--admin", &free.to_string()]);
+    assert!(
+        ended.stderr.contains("does the daemon run, and is this the address of [admin] listen?"),
+        "{}",
+        ended.stderr
+    );
+}
