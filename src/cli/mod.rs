@@ -12,6 +12,7 @@ mod endpoint;
 mod health;
 mod input;
 mod log;
+mod man;
 mod profile;
 mod quarantine;
 mod replay;
@@ -73,9 +74,7 @@ enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the man pages
-    #[command(after_help = "Example:\n  tributary man | man -l -")]
-    Man,
+    Man(man::Arguments),
 }
 
 /// Runs the program with the arguments of the process.
@@ -113,7 +112,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             clap_complete::generate(shell, &mut Arguments::command(), "tributary", &mut script);
             print(&script)
         }
-        Command::Man => man(),
+        Command::Man(arguments) => man::run(&arguments),
     };
     result.err().map_or(ExitCode::SUCCESS, Failure::exit)
 }
@@ -172,18 +171,6 @@ fn quiet(result: io::Result<()>) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
-}
-
-/// Prints the man pages of the program and of each command, in one document.
-fn man() -> Result<(), Failure> {
-    let mut page = Vec::new();
-    let command = Arguments::command();
-    clap_mangen::Man::new(command.clone()).render(&mut page)?;
-    for command in command.get_subcommands() {
-        let name = format!("tributary-{}", command.get_name());
-        clap_mangen::Man::new(command.clone().name(name)).render(&mut page)?;
-    }
-    print(&page)
 }
 
 /// A protocol on the command line.

@@ -413,7 +413,36 @@ fn version_completions_and_man_pages_are_written_to_stdout() {
     }
     let man = run(&["man"]);
     assert_eq!((man.code, &*man.stderr), (Some(0), ""));
-    assert!(man.stdout.contains(".TH tributary 1") && man.stdout.contains("tributary\\-simulate"));
+    for part in [
+        ".TH tributary 1",
+        "tributary\\-simulate",
+        ".SH \"EXIT STATUS\"",
+        ".SH ENVIRONMENT",
+        ".SH FILES",
+        ".SH SIGNALS",
+    ] {
+        assert!(man.stdout.contains(part), "{part}\n{}", man.stdout);
+    }
+}
+
+#[test]
+fn every_command_has_a_man_page() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("man1");
+    assert_eq!(run(&["man", "--dir", dir.to_str().unwrap()]).code, Some(0));
+    let mut names: Vec<_> =
+        fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    for name in ["tributary.1", "tributary-run.1", "tributary-agents.1", "tributary-agents-tell.1"] {
+        assert!(names.iter().any(|known| known == name), "{name} is not in {names:?}");
+    }
+    for name in &names {
+        let page = fs::read_to_string(dir.join(name)).unwrap();
+        assert!(page.contains(".SH \"EXIT STATUS\"") && page.contains(".SH SYNOPSIS"), "{name}");
+    }
+    let one = run(&["man", "agents", "tell"]);
+    assert_eq!(one.stdout, fs::read_to_string(dir.join("tributary-agents-tell.1")).unwrap());
+    assert_eq!(run(&["man", "nothing"]).code, Some(2));
 }
 
 #[test]
