@@ -31,6 +31,7 @@ struct Reading {
     remotes: Vec<(String, RemoteState, DurationTotals)>,
     files: Vec<(String, FileTotals)>,
     reloads: Reloads,
+    certificates: Vec<(String, i64)>,
     memory: (u64, u64),
     taps: u64,
     process: Option<Process>,
@@ -54,6 +55,7 @@ fn body(subject: &Subject) -> Result<String, fmt::Error> {
         remotes: subject.accounting.remotes(),
         files: subject.accounting.files(),
         reloads: subject.health.reloads(),
+        certificates: subject.certificates.expiries(),
         memory: (subject.memory.used(), subject.memory.limit()),
         taps: subject.taps.count() as u64,
         process: Process::read(),
@@ -222,6 +224,12 @@ impl Collector for Reading {
         remotes(&mut encoder, &self.remotes)?;
         files(&mut encoder, &self.files)?;
         reloads(&mut encoder, self.reloads)?;
+        gauges(
+            &mut encoder,
+            "tributary_certificate_expiry_timestamp_seconds",
+            "When the certificate of a section of the configuration expires, in seconds since 1970",
+            self.certificates.iter().map(|(section, expires)| ([("section", section.clone())], *expires)),
+        )?;
         gauge(&mut encoder, "tributary_taps", "Open taps", self.taps)?;
         gauge(
             &mut encoder,

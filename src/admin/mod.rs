@@ -39,7 +39,7 @@ use crate::log_throttle::LogThrottle;
 use crate::memory::MemoryBudget;
 use crate::pipeline::accounting::Accounting;
 use crate::pipeline::tap::Taps;
-use crate::transport::tls::Tls;
+use crate::transport::tls::{Certificates, Tls};
 
 use connections::{Connections, Progress, Stage};
 use exposition::Exposition;
@@ -89,6 +89,7 @@ pub(crate) struct Subject {
     pub(crate) directory: Directory,
     pub(crate) health: Arc<Health>,
     pub(crate) taps: Taps,
+    pub(crate) certificates: Certificates,
 }
 
 impl Endpoint {

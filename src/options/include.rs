@@ -1,5 +1,6 @@
 //! `include`: further files of a configuration.
 
+use std::fmt;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -79,7 +80,9 @@ fn matches(pattern: &str) -> Vec<PathBuf> {
 }
 
 fn read(path: &Path) -> Result<Source, String> {
-    let text = fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"))?;
+    let unreadable = |why: &dyn fmt::Display| format!("cannot be read: {why}");
+    let bytes = fs::read(path).map_err(|error| unreadable(&error))?;
+    let text = String::from_utf8(bytes).map_err(|error| unreadable(&error))?;
     Ok(Source { name: path.display().to_string(), text })
 }
 

@@ -380,15 +380,15 @@ pub(super) fn article(noun: &str) -> String {
     format!("{article} {noun}")
 }
 
-/// A string as TOML.
+/// A text as TOML that reads as the same text: see [`super::document`] for `$${`.
 pub(super) fn toml_text(text: &str) -> String {
-    toml::Value::from(text).to_string()
+    toml::Value::from(text.replace("${", "$${")).to_string()
 }
 
 /// A key as TOML.
 pub(super) fn quoted(key: &str) -> String {
     let bare = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-    if bare { key.to_owned() } else { toml_text(key) }
+    if bare { key.to_owned() } else { toml::Value::from(key).to_string() }
 }
 
 /// A header and the path below it, as one dotted path.

@@ -211,6 +211,11 @@ impl ListenerHandle {
         }
     }
 
+    /// Its TLS, if it has any.
+    pub(super) fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
     /// Reads its TLS files again, if it has any. Returns whether they have changed.
     pub(super) fn reread_tls(&self) -> Result<bool, TlsError> {
         self.tls.as_ref().map_or(Ok(false), Tls::reread)

@@ -42,7 +42,7 @@ use crate::sink::stdout::{self, Stdout};
 use crate::sink::tcp::Tcp;
 use crate::sink::{SinkError, SinkFault};
 use crate::transport::clock::Clock;
-use crate::transport::tls::Tls;
+use crate::transport::tls::{Certificates, Tls};
 
 use listeners::{BoundListener, ListenerHandle, Runtime};
 pub use reload::Reloaded;
@@ -68,6 +68,7 @@ pub struct Server {
     runtime: Runtime,
     workers: Workers,
     health: Arc<Health>,
+    certificates: Certificates,
     /// Cancelled when a stop must not wait any longer.
     stop_now: CancellationToken,
     _watch: AbortOnDropHandle<()>,
@@ -203,6 +204,7 @@ impl Server {
             stop_now: CancellationToken::new(),
             _watch: AbortOnDropHandle::new(tokio::spawn(health.clone().watch())),
             health,
+            certificates: Certificates::default(),
         };
         server.note_addresses();
         server.serve_admin(admin);
@@ -331,6 +333,17 @@ impl Server {
         self.addresses = self.listeners.iter().filter_map(ListenerHandle::bound).collect();
     }
 
+    /// Lists the certificates of the endpoint and of the listeners.
+    fn note_certificates(&self) {
+        let admin =
+            self.admin.iter().filter_map(|admin| admin.tls.clone()).take(1).map(|tls| ("admin".to_owned(), tls));
+        let listeners = self
+            .listeners
+            .iter()
+            .filter_map(|listener| Some((format!("listeners.{}", listener.config.name), listener.tls()?.clone())));
+        self.certificates.set(admin.chain(listeners).collect());
+    }
+
     fn serve_admin(&mut self, endpoints: Vec<(Scope, Endpoint, SocketAddr)>) {
         let subject = Arc::new(Subject {
             accounting: self.accounting.clone(),
@@ -338,6 +351,7 @@ impl Server {
             directory: self.runtime.directory.clone(),
             health: self.health.clone(),
             taps: self.runtime.sender.taps().clone(),
+            certificates: self.certificates.clone(),
         });
         let serve = |(scope, endpoint, address): (Scope, Endpoint, SocketAddr)| Admin {
             scope,
@@ -346,6 +360,7 @@ impl Server {
             serving: endpoint.serve(subject.clone()),
         };
         self.admin = endpoints.into_iter().map(serve).collect();
+        self.note_certificates();
     }
 }
 

@@ -174,6 +174,7 @@ impl Server {
                 Err(failure) => reloaded.failures.push(failure),
             }
         }
+        self.note_certificates();
         Ok(reloaded)
     }
 

@@ -38,6 +38,23 @@ struct Shared {
     current: Mutex<Current>,
 }
 
+/// The certificates that a daemon uses, each with the section of the configuration that names it. Clones are the same list.
+#[derive(Clone, Debug, Default)]
+pub struct Certificates(Arc<Mutex<Vec<(String, Tls)>>>);
+
+impl Certificates {
+    /// Replaces the list.
+    pub(crate) fn set(&self, certificates: Vec<(String, Tls)>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = certificates;
+    }
+
+    /// Until when each certificate is valid, in seconds since 1970; those whose end can be read.
+    pub(crate) fn expiries(&self) -> Vec<(String, i64)> {
+        let certificates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        certificates.iter().filter_map(|(section, tls)| Some((section.clone(), tls.expires()?))).collect()
+    }
+}
+
 /// The acceptor of new connections, the end of its certificate's validity, and a digest of the files that it was made of.
 struct Current {
     acceptor: TlsAcceptor,

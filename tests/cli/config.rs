@@ -288,14 +288,15 @@ fn every_string_is_printed_as_valid_toml() {
     let text = format!("listeners.\"a\".protocol = \"datadog\"\nlisteners.a.tls = {{ cert = {nasty:?}, key = 'k' }}\n");
     let loaded = read(&text.replace("\\u{1b}", "\\u001b"));
     assert_eq!(loaded.config.listeners[0].options.tls.as_ref().unwrap().cert.to_str(), Some(nasty));
-    assert_eq!(read(&loaded.effective), loaded);
+    assert_eq!(read(&loaded.effective).config, loaded.config);
 }
 
 #[test]
 fn the_effective_configuration_reads_as_itself() {
     for text in ["", MINIMAL, LISTENER, SINKS, &uncommented(REFERENCE, &["# "]), &with_examples()] {
         let loaded = read(text);
-        assert_eq!(read(&loaded.effective), loaded);
+        let again = read(&loaded.effective);
+        assert_eq!((again.config, again.effective, again.options), (loaded.config, loaded.effective, loaded.options));
     }
 }
 

@@ -93,6 +93,12 @@ fn texts_take_variables_of_the_environment() {
     let ended = check(directory.path(), &[], &[]);
     assert_eq!(ended.code, Some(2));
     assert!(ended.stderr.contains("main.toml:3:10: the environment variable `HOST` is not set"), "{}", ended.stderr);
+    // The characters themselves are printed so that they read as themselves.
+    let name = "a$${HOST}";
+    let text = format!("labels = {{ name = \"{name}\" }}\n{SINK}");
+    let loaded = Config::parse("t", &text).unwrap();
+    assert_eq!(Config::parse("t", &loaded.effective).unwrap().config, loaded.config);
+    assert!(loaded.effective.contains(name), "{}", loaded.effective);
     // What a variable contains is checked as what a file contains.
     let ended = check(directory.path(), &[], &[("HOST", "localhost")]);
     assert!(ended.stderr.contains("main.toml:3:10: `listen` is not an address"), "{}", ended.stderr);

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
+use crate::live::binary::{Binary, tributary};
 use crate::live::{Daemon, assert_is_closed, config, losses, until, wire, within};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -280,4 +281,24 @@ async fn a_changed_number_of_threads_is_reported_to_need_a_restart() {
     let reloaded = daemon.server.reload(&config(&format!("limits.shutdown_grace = \"9s\"\n{text}"))).await.unwrap();
     assert_eq!(reloaded.changes, ["limits changed"]);
     daemon.stop().await;
+}
+
+// ---- Several files ----
+
+#[test]
+fn with_watch_a_new_file_of_an_included_directory_is_loaded_and_a_removed_one_is_unloaded() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::create_dir(path("conf.d")).unwrap();
+    let main = "include = [\"conf.d/*.toml\"]\n[reload]\nwatch = true\n[admin]\nlisten = \"\"\n[sinks.s]\ntype = \"discard\"\n";
+    fs::write(path("main.toml"), format!("{main}{}", listener("a", free_address(), ""))).unwrap();
+    let daemon = Binary::start(tributary(&["run", "--config", path("main.toml").to_str().unwrap()]));
+    daemon.address("a");
+    fs::write(path("b.new"), listener("b", free_address(), "")).unwrap();
+    fs::rename(path("b.new"), path("conf.d/b.toml")).unwrap();
+    daemon.until_stderr("listener b (datadog) on ");
+    fs::remove_file(path("conf.d/b.toml")).unwrap();
+    daemon.until_stderr("listener b stopped");
+    daemon.signal("TERM");
+    assert_eq!(daemon.end().code, Some(0));
 }
