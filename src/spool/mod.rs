@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
@@ -158,6 +158,11 @@ impl Spool {
     /// # Errors
     /// The system's. The same call can succeed later.
     pub fn take(&mut self) -> io::Result<Option<Item>> {
+        if let Some(record) = self.unsynced_record(self.walk.next()) {
+            self.walk.pass(record.next());
+            self.taken.push(record.position, record.next(), Some(record.time));
+            return Ok(Some(Item::Record(record)));
+        }
         // Until they are written again, unsynced records cannot be read.
         let end = if self.must_rewrite { self.synced } else { self.end };
         let item = self.walk.step(&self.segments, Some(end))?;
@@ -171,6 +176,21 @@ impl Spool {
             None => {}
         }
         Ok(item)
+    }
+
+    /// The record at this position if it is not synced: then it is in memory, and is not read.
+    fn unsynced_record(&self, position: Position) -> Option<Record> {
+        let index = position.number.checked_sub(self.synced.number)?;
+        let Unsynced { payload, events, time } = self.unsynced.get(usize::try_from(index).ok()?)?;
+        // Older segments are synced.
+        let segment = self.segments.back().filter(|_| !self.must_rewrite)?;
+        Some(Record {
+            position,
+            id: segment.name.record_id(position),
+            events: *events,
+            time: UNIX_EPOCH + Duration::from_millis(*time),
+            payload: payload.clone(),
+        })
     }
 
     /// What the operator has removed between the last start and this one.

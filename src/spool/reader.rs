@@ -97,6 +97,11 @@ impl Reader {
         std::mem::take(&mut self.payload)
     }
 
+    /// So many bytes of the file can be read.
+    pub(super) fn note_len(&mut self, len: u64) {
+        self.len = len;
+    }
+
     /// Skips records before `number` by their heads. Stops earlier at a damaged one.
     ///
     /// # Errors

@@ -31,6 +31,11 @@ pub(super) struct Name {
 }
 
 impl Name {
+    /// The id of a record of this segment: the same whenever it is read, and different for every other record of any spool.
+    pub(super) fn record_id(&self, position: Position) -> String {
+        format!("{:016x}-{}", self.salt, position.number)
+    }
+
     /// The file's name.
     pub(super) fn file_name(&self) -> String {
         let Name { serial, start, salt } = self;

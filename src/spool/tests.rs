@@ -463,3 +463,22 @@ fn whatever_happens_synced_records_are_taken_in_order_and_nothing_is_lost() {
         }
     }
 }
+
+#[test]
+fn records_that_are_not_synced_are_taken_from_memory_and_later_ones_from_their_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut spool = open(directory.path());
+    append(&mut spool, 1..=3);
+    // The file is damaged, but nothing of it is read.
+    let [path] = &segments(directory.path())[..] else { panic!("one segment") };
+    let whole = fs::read(path).unwrap();
+    fs::write(path, vec![0; whole.len()]).unwrap();
+    assert_eq!(take_all(&mut spool), (vec![1, 2, 3], vec![]));
+    fs::write(path, &whole).unwrap();
+    // Now they are read, behind those that were not.
+    append(&mut spool, 4..=5);
+    spool.sync().unwrap();
+    assert_eq!(take_all(&mut spool), (vec![4, 5], vec![]));
+    spool.take_again();
+    assert_eq!(take_all(&mut spool), (vec![1, 2, 3, 4, 5], vec![]));
+}

@@ -5,6 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
+
 use super::reader::{Damage, Reader, Step};
 use super::record::Position;
 use super::segment::Segment;
@@ -30,7 +32,7 @@ pub struct Record {
     /// When it was appended.
     pub time: SystemTime,
     /// The request.
-    pub payload: Vec<u8>,
+    pub payload: Bytes,
 }
 
 impl Record {
@@ -60,6 +62,11 @@ impl Walk {
         self.next
     }
 
+    /// Passes a record that is known without being read, up to the position behind it.
+    pub(super) fn pass(&mut self, next: Position) {
+        self.next = next;
+    }
+
     /// Continues at another record, or in other segments.
     pub(super) fn continue_at(&mut self, next: Position) {
         self.next = next;
@@ -81,7 +88,11 @@ impl Walk {
             };
             let path = self.directory.join(segment.name.file_name());
             let reader = match self.reader.take().filter(|reader| reader.name == segment.name) {
-                Some(reader) => self.reader.insert(reader),
+                Some(mut reader) => {
+                    reader.note_len(segment.len);
+                    reader.skip_to(self.next.number)?;
+                    self.reader.insert(reader)
+                }
                 None => match Reader::open(&path, segment.name) {
                     Ok(mut reader) => {
                         reader.skip_to(self.next.number)?;
@@ -100,10 +111,10 @@ impl Walk {
                     self.next = head.next();
                     return Ok(Some(Item::Record(Record {
                         position: head.position,
-                        id: format!("{:016x}-{}", reader.name.salt, head.position.number),
+                        id: reader.name.record_id(head.position),
                         events: head.events,
                         time: UNIX_EPOCH + Duration::from_millis(head.time),
-                        payload: reader.take_payload(),
+                        payload: reader.take_payload().into(),
                     })));
                 }
                 Step::Damaged(damage) if damage.end.number <= self.next.number => {}

@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use bytes::Bytes;
 use serde_json::json;
 
 use super::{Place, in_place, read};
@@ -54,11 +55,11 @@ enum Content {
     /// JSON lines, decompressed.
     Lines(Vec<u8>),
     /// Something else, as it is sent.
-    Other(Vec<u8>),
+    Other(Bytes),
 }
 
 impl Content {
-    fn of(payload: Vec<u8>) -> Content {
+    fn of(payload: Bytes) -> Content {
         match http::lines(&payload) {
             Ok(mut lines) if lines.first() == Some(&b'{') && str::from_utf8(&lines).is_ok() => {
                 if lines.last() != Some(&b'\n') {

@@ -175,7 +175,7 @@ impl Store {
         };
         Ok(spool.take()?.map(|item| match item {
             spool::Item::Record(record) => {
-                let request = Request { id: record.id, events: record.events, payload: record.payload.into() };
+                let request = Request { id: record.id, events: record.events, payload: record.payload };
                 Item::Request(record.position.number, request)
             }
             spool::Item::Damaged(damage) => {
