@@ -122,9 +122,21 @@ impl<'a> Parts<'a> {
                     return Ok(None);
                 };
                 let is_incomplete = incomplete.is_some();
-                let sample =
-                    Sample { counted, value, frames, site, class, agent, thread, time, period, clock, is_incomplete };
-                Ok(Some(Item::Sample(sample)))
+                let dump = dump.map(|id| Dump { peer, connection, pid, id, object_count });
+                Ok(Some(Item::Sample(Sample {
+                    counted,
+                    value,
+                    frames,
+                    site,
+                    class,
+                    agent,
+                    thread,
+                    time,
+                    period,
+                    clock,
+                    is_incomplete,
+                    dump,
+                })))
             }
             Data::Span(SpanParts { trace, id, parent, duration }) => {
                 Ok(Some(Item::Span(Span { agent, thread, trace, id, parent, name, detail, start: time, duration })))
@@ -358,7 +370,7 @@ impl EventFile {
             line.clear();
             let Some(is_whole) = read_line(&mut *self.0, &mut line)? else { return Ok(lines) };
             lines.read += 1;
-            match if is_whole { parse(&line) } else { Err(()) } {
+            match if is_whole { item(&line) } else { Err(()) } {
                 Ok(Some(item)) => take(item),
                 Ok(None) => {}
                 Err(()) => {
@@ -486,8 +498,12 @@ struct JsonOrigin {
     sequence: Option<u64>,
 }
 
-/// The item of a line, if it has one. An error: the line is not an event, or lacks the fields that events of its name have.
-fn parse(line: &[u8]) -> Result<Option<Item<'static>>, ()> {
+/// The item of a line of an event file, if it has one.
+///
+/// # Errors
+/// The line is not an event, or lacks the fields that events of its name have.
+#[allow(clippy::result_unit_err)]
+pub fn item(line: &[u8]) -> Result<Option<Item<'static>>, ()> {
     let Named { kind, name } = serde_json::from_slice(line).map_err(|_| ())?;
     if !is_wanted(&kind, &name) {
         return Ok(None);
