@@ -1,6 +1,6 @@
 //! Records as profiles, and short records added to their parents: the sums are those of the spans.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use crate::live::binary::run;
@@ -26,17 +26,28 @@ fn spans(events: &[Value]) -> Vec<&Value> {
     events.iter().filter(|event| event["kind"] == "span").collect()
 }
 
-/// The self time in nanoseconds and the number of calls, by stack.
-type Sums = BTreeMap<String, [u64; 2]>;
+/// The self time in nanoseconds and the number of calls, by the number of the stack in [`Stacks`].
+type Sums = BTreeMap<usize, [u64; 2]>;
+
+/// Stacks by number, from 1: the number of the stack around it, and the innermost name. Some are 100,000 calls deep.
+#[derive(Default)]
+struct Stacks(HashMap<(usize, String), usize>);
+
+impl Stacks {
+    fn number(&mut self, around: usize, name: &str) -> usize {
+        let next = self.0.len() + 1;
+        *self.0.entry((around, name.to_owned())).or_insert(next)
+    }
+}
 
 fn total(sums: &Sums) -> [u64; 2] {
     sums.values().fold([0, 0], |total, sum| [total[0] + sum[0], total[1] + sum[1]])
 }
 
 /// The sums of spans. A span comes after those within it.
-fn of_spans(spans: &[&Value]) -> Sums {
+fn of_spans(spans: &[&Value], stacks: &mut Stacks) -> Sums {
     let key = |span: &Value, id: &str| format!("{} {}", span["span"]["trace_id"], span["span"][id]);
-    let places: BTreeMap<String, usize> =
+    let places: HashMap<String, usize> =
         spans.iter().enumerate().map(|(place, span)| (key(span, "span_id"), place)).collect();
     let parent = |place: usize| places.get(&key(spans[place], "parent_span_id")).copied().filter(|parent| *parent > place);
     let mut within = vec![0u64; spans.len()];
@@ -49,24 +60,24 @@ fn of_spans(spans: &[&Value]) -> Sums {
         }
     }
     let mut sums = Sums::new();
-    let mut paths = vec![String::new(); spans.len()];
+    let mut numbers = vec![0; spans.len()];
     for place in (0..spans.len()).rev() {
-        let name = spans[place]["name"].as_str().unwrap();
-        paths[place] = parent(place).map_or(name.to_owned(), |parent| format!("{};{name}", paths[parent]));
-        let sum = sums.entry(paths[place].clone()).or_default();
+        let around = parent(place).map_or(0, |parent| numbers[parent]);
+        numbers[place] = stacks.number(around, spans[place]["name"].as_str().unwrap());
+        let sum = sums.entry(numbers[place]).or_default();
         *sum = [sum[0] + own[place], sum[1] + 1];
     }
     sums
 }
 
 /// The sums of samples, and whether stacks were folded.
-fn of_samples(events: &[Value]) -> (Sums, bool) {
+fn of_samples(events: &[Value], stacks: &mut Stacks) -> (Sums, bool) {
     let (mut sums, mut is_folded) = (Sums::new(), false);
     for event in events.iter().filter(|event| event["name"] == "zico.profile") {
         let frames = event["sample"]["frames"].as_array().unwrap().iter().rev();
-        let path = frames.map(|frame| frame["function"].as_str().unwrap().to_owned()).collect::<Vec<_>>().join(";");
+        let stack = frames.fold(0, |around, frame| stacks.number(around, frame["function"].as_str().unwrap()));
         let column = usize::from(event["sample"]["type"] == "calls");
-        sums.entry(path).or_default()[column] += event["sample"]["value"].as_u64().unwrap();
+        sums.entry(stack).or_default()[column] += event["sample"]["value"].as_u64().unwrap();
         is_folded |= event["attributes"]["tributary.incomplete"].is_array();
     }
     (sums, is_folded)
@@ -75,11 +86,12 @@ fn of_samples(events: &[Value]) -> (Sums, bool) {
 #[test]
 fn profiles_of_recorded_conversations_have_the_sums_of_their_spans() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut stacks, mut folded) = (0, 0);
+    let (mut compared, mut folded) = (0, 0);
     for case in cases() {
         let name = &case.name;
+        let mut stacks = Stacks::default();
         let events = decoded(&case, directory.path(), &[]);
-        let expected = of_spans(&spans(&events));
+        let expected = of_spans(&spans(&events), &mut stacks);
         let both = decoded(&case, directory.path(), &["records=both"]);
         let only = decoded(&case, directory.path(), &["records=profile"]);
         assert_eq!(spans(&both).len(), spans(&events).len(), "{name}");
@@ -87,21 +99,22 @@ fn profiles_of_recorded_conversations_have_the_sums_of_their_spans() {
         let losses = |events: &[Value]| events.iter().filter(|event| event["kind"] == "loss").count();
         let logs = |events: &[Value]| events.iter().filter(|event| event["kind"] == "log").count();
         assert_eq!((losses(&only), logs(&only)), (losses(&events), logs(&events)), "{name}");
-        let (sums, is_folded) = of_samples(&only);
+        let (sums, is_folded) = of_samples(&only, &mut stacks);
         assert_eq!(total(&sums), total(&expected), "{name}");
-        assert_eq!(of_samples(&both), (sums.clone(), is_folded), "{name}");
+        assert_eq!(of_samples(&both, &mut stacks), (sums.clone(), is_folded), "{name}");
         if is_folded {
             folded += 1;
         } else {
             assert_eq!(sums, expected, "{name}");
-            stacks += sums.len();
+            compared += sums.len();
         }
         // A tree of two stacks has the same totals.
-        let (few, _) = of_samples(&decoded(&case, directory.path(), &["records=profile", "max_nodes=2"]));
+        let few = decoded(&case, directory.path(), &["records=profile", "max_nodes=2"]);
+        let (few, _) = of_samples(&few, &mut stacks);
         assert!(few.len() <= 3, "{name}: {few:?}");
         assert_eq!(total(&few), total(&expected), "{name}");
     }
-    assert!(stacks > 100 && folded > 0, "{stacks} {folded}");
+    assert!(compared > 100 && folded > 0, "{compared} {folded}");
 }
 
 #[test]
@@ -120,9 +133,10 @@ fn short_records_are_added_to_their_parents() {
         assert_eq!(left.len() as u64 + records, all.len() as u64, "{name}");
         pruned += records;
         // The sums of the profile do not change.
-        let (sums, is_folded) = of_samples(&kept);
-        assert_eq!(total(&sums), total(&of_spans(&all)), "{name}");
-        assert!(is_folded || sums == of_spans(&all), "{name}");
+        let mut stacks = Stacks::default();
+        let ((sums, is_folded), expected) = (of_samples(&kept, &mut stacks), of_spans(&all, &mut stacks));
+        assert_eq!(total(&sums), total(&expected), "{name}");
+        assert!(is_folded || sums == expected, "{name}");
         for span in left {
             assert_eq!(count(&span) > 0, span["attributes"]["zico.pruned.duration_ns"].is_u64(), "{name}: {span}");
         }

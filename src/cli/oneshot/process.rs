@@ -1,5 +1,6 @@
 //! A Ruby process that the command connects to itself: a daemon in this process, with one listener and one sink.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,6 +23,8 @@ const LISTENER: &str = "ruby";
 /// How long connecting may take, and how long the first reply.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 const REPLY_TIME: Duration = Duration::from_secs(15);
+/// A process is usually ready before this time. After it, connections are tried to find out what is wrong.
+const PROBE_AFTER: Duration = Duration::from_secs(1);
 /// How often the state of the process is checked.
 const CHECK: Duration = Duration::from_millis(20);
 /// How long reading may wait for this command.
@@ -73,17 +76,8 @@ impl Process {
         signals: &mut StopSignals,
     ) -> Result<(Process, Feed), Failure> {
         let (publish, request) = arguments.addresses()?;
-        for (address, what) in [(&publish, "publishes"), (&request, "takes requests (--request sets the address)")] {
-            let connected = timeout(CONNECT_TIME, TcpStream::connect(address.as_str())).await;
-            let why = match connected {
-                Ok(Ok(_)) => continue,
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => format!("no connection within {CONNECT_TIME:?}"),
-            };
-            let help = "the Ruby program must have called Rbkit.start_server";
-            return Err(Failure::Failed(format!("cannot connect to {address}, where the process {what}: {why}; {help}")));
-        }
-        let agent = rbkit::AgentOptions { publish: Some(publish), request: Some(request.clone()), ..options };
+        let agent =
+            rbkit::AgentOptions { publish: Some(publish.clone()), request: Some(request.clone()), ..options };
         let (pieces, mut feed) = Feed::new(None);
         let queue = QueueOptions::default();
         let config = config(agent);
@@ -97,14 +91,21 @@ impl Process {
         let ready = async {
             tokio::select! {
                 status = process.until(is_ready) => Ok(status),
-                () = sleep(REPLY_TIME) => Err(()),
-                () = signals.next() => Err(()),
+                why = unreachable(&publish, &request) => Err(why),
+                () = signals.next() => Err("it was interrupted".to_owned()),
             }
         };
-        let Followed::Ready(Ok(status)) = feed.follow(&mut |_| std::ops::ControlFlow::Continue(()), ready).await else {
-            feed.report_losses();
-            process.server.stop().await;
-            return Err(Failure::Failed(format!("{request} does not answer as a process with rbkit does")));
+        let ready = match feed.follow(&mut |_| ControlFlow::Continue(()), ready).await {
+            Followed::Ready(ready) => ready,
+            Followed::Enough | Followed::Closed => Err("the connection has ended".to_owned()),
+        };
+        let status = match ready {
+            Ok(status) => status,
+            Err(why) => {
+                feed.report_losses();
+                process.server.stop().await;
+                return Err(Failure::Failed(why));
+            }
         };
         let pid = status.pid.map_or_else(String::new, |pid| format!("pid {pid}, "));
         process.name = format!("{} ({pid}{request})", status.process.unwrap_or_else(|| "process".to_owned()));
@@ -150,6 +151,22 @@ impl Process {
         feed.drain(take);
         totals
     }
+}
+
+/// Finds out why a process is not ready after a while.
+async fn unreachable(publish: &str, request: &str) -> String {
+    sleep(PROBE_AFTER).await;
+    for (address, what) in [(publish, "publishes"), (request, "takes requests (--request sets the address)")] {
+        let why = match timeout(CONNECT_TIME, TcpStream::connect(address)).await {
+            Ok(Ok(_)) => continue,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no connection within {CONNECT_TIME:?}"),
+        };
+        let help = "the Ruby program must have called Rbkit.start_server";
+        return format!("cannot connect to {address}, where the process {what}: {why}; {help}");
+    }
+    sleep(REPLY_TIME).await;
+    format!("{request} does not answer as a process with rbkit does")
 }
 
 /// The configuration of a daemon that connects to this process only.

@@ -36,8 +36,8 @@ impl Progress {
         self.step = terminal::shown(step).into_owned();
         (self.since, self.time) = (Instant::now(), time);
         if !self.is_terminal {
-            let time = time.map_or_else(String::new, |time| format!(" for {time:?}"));
-            say(format_args!("{}{time}; Ctrl-C ends it early", self.step));
+            let time = time.map_or_else(String::new, |time| format!(" for {time:?}; Ctrl-C ends it early"));
+            say(format_args!("{}{time}", self.step));
         }
     }
 
@@ -52,13 +52,13 @@ impl Progress {
             return;
         }
         let passed = self.since.elapsed().as_secs();
-        let time = match self.time {
-            Some(time) => format!("{passed} of {} s", time.as_secs_f64().ceil()),
-            None => format!("{passed} s"),
+        let (time, help) = match self.time {
+            Some(time) => (format!("{passed} of {} s", time.as_secs_f64().ceil()), "; Ctrl-C ends it early"),
+            None => (format!("{passed} s"), ""),
         };
         let mut stderr = io::stderr();
         let arrived = counted(arrived, "event");
-        let line = format!("\r\x1b[K{}: {time}, {arrived}; Ctrl-C ends it early", self.step);
+        let line = format!("\r\x1b[K{}: {time}, {arrived}{help}", self.step);
         let _ = stderr.write_all(line.as_bytes()).and_then(|()| stderr.flush());
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
 use crate::event::{Resource, SampleClock, Severity, semconv as names};
-use crate::protocol::Output;
+use crate::protocol::{Flow, Now, Output};
 
 use super::command::{Answer, Command, Order, Refusal};
 use super::dump::Dumps;
@@ -17,6 +17,7 @@ use super::handshake::Handshake;
 use super::normalize::{self, Place};
 use super::object_counts::ObjectCounts;
 use super::options::{AgentOptions, Clock, Profile};
+use super::texts::Texts;
 use super::undo::{Link, PendingUndo, ProcessId, UndoList, UndoStore};
 use super::wire::Family;
 
@@ -302,6 +303,21 @@ impl Agent {
         state.is_first_message = true;
         state.is_start_due = true;
         state.wake_control();
+    }
+
+    /// The last recording has ended: writes what the ones before have left to be summed up.
+    pub(super) fn end_recording(&self, now: Now, out: &mut Output) -> Flow {
+        let mut texts = Texts::default();
+        let mut state = self.state();
+        let Some(objects) = &mut state.objects else { return Flow::Continue };
+        loop {
+            if out.batch.is_full() {
+                return Flow::Again;
+            }
+            if !objects.write_next(now, &mut texts, out) && !objects.end_interval(now, true) {
+                return Flow::Continue;
+            }
+        }
     }
 
     /// The subscription connection has ended.
