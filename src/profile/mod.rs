@@ -121,6 +121,8 @@ pub struct Sample<'a> {
     pub thread: Option<Cow<'a, str>>,
     /// When it was taken, in nanoseconds since the epoch.
     pub time: Option<u64>,
+    /// How long before that it began to count, if it counts for a while, in nanoseconds.
+    pub covers: Option<u64>,
     /// The time between two samples, if they are taken by time, in nanoseconds.
     pub period: Option<u64>,
     /// The clock of that time.

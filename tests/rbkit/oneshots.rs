@@ -92,7 +92,12 @@ async fn a_process_that_cannot_be_profiled_says_why() {
     let nobody = end(Binary::start(tributary(&["profile", "ruby", "127.0.0.1:1"]))).await;
     assert_eq!(nobody.code, Some(1));
     assert!(nobody.last_words().contains("cannot connect to 127.0.0.1:1"), "{}", nobody.stderr);
-    for wrong in [&["profile", "ruby", "5555"][..], &["profile", "ruby", "a:65535"], &["profile"], &["heap", "--after", "1s", "x"]] {
+    for wrong in [
+        &["profile", "ruby", "5555"][..],
+        &["profile", "ruby", "a:65535"],
+        &["profile"],
+        &["heap", "--after", "1s", "x"],
+    ] {
         assert_eq!(end(Binary::start(tributary(wrong))).await.code, Some(2), "{wrong:?}");
     }
 }
@@ -105,7 +110,11 @@ async fn heaps_are_dumped_and_compared() {
     heap.line("2500 objects");
     let compared = end(direct("heap", &process.options(), &["--compare", "--after", "10ms"])).await;
     assert_eq!(compared.code, Some(0), "{}", compared.stderr);
-    assert!(compared.stdout.contains("\nA: dump 2 of") && compared.stdout.contains("\nB: dump 3 of"), "{}", compared.stdout);
+    assert!(
+        compared.stdout.contains("\nA: dump 2 of") && compared.stdout.contains("\nB: dump 3 of"),
+        "{}",
+        compared.stdout
+    );
     let received = process.end().await;
     assert_eq!((received.requests["objectspace_snapshot"], received.faults()), (3, 0));
 }
@@ -120,7 +129,11 @@ async fn a_profile_through_a_daemon_switches_the_process_on_and_off() {
     let unknown = daemon.server.admin_address().unwrap().to_string();
     let unknown = end(Binary::start(tributary(&["profile", "test:7", "--admin", &unknown]))).await;
     assert_eq!(unknown.code, Some(1));
-    assert!(unknown.stderr.contains("no agent \"test:7\"") && unknown.stderr.contains("there is test:0"), "{}", unknown.stderr);
+    assert!(
+        unknown.stderr.contains("no agent \"test:7\"") && unknown.stderr.contains("there is test:0"),
+        "{}",
+        unknown.stderr
+    );
     daemon.stop().await;
     let received = process.end().await;
     assert_eq!((received.requests["start_cpu_profiling"], received.requests["stop_cpu_profiling"]), (1, 1));

@@ -123,8 +123,14 @@ fn summaries_of_recorded_conversations_are_the_sums_of_their_events() {
 fn what_is_over_the_limits_is_counted_together_and_marked() {
     let name = "master-2.1-dump-while-tracing";
     let whole = sums(&decoded(name, &[]));
-    let options =
-        ["objects=summary", "heap=summary", "max_classes=2", "max_sites=3", "max_live_objects=5", "summary_interval=1s"];
+    let options = [
+        "objects=summary",
+        "heap=summary",
+        "max_classes=2",
+        "max_sites=3",
+        "max_live_objects=5",
+        "summary_interval=1s",
+    ];
     let events = decoded(name, &options);
     let limited = sums(&events);
     let total = |sums: &BTreeMap<String, u64>| sums.values().sum::<u64>();

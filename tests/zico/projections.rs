@@ -49,7 +49,8 @@ fn of_spans(spans: &[&Value], stacks: &mut Stacks) -> Sums {
     let key = |span: &Value, id: &str| format!("{} {}", span["span"]["trace_id"], span["span"][id]);
     let places: HashMap<String, usize> =
         spans.iter().enumerate().map(|(place, span)| (key(span, "span_id"), place)).collect();
-    let parent = |place: usize| places.get(&key(spans[place], "parent_span_id")).copied().filter(|parent| *parent > place);
+    let parent =
+        |place: usize| places.get(&key(spans[place], "parent_span_id")).copied().filter(|parent| *parent > place);
     let mut within = vec![0u64; spans.len()];
     let mut own = vec![0u64; spans.len()];
     for (place, span) in spans.iter().enumerate() {

@@ -69,7 +69,8 @@ impl Agent {
     pub(super) async fn feed(&self, kinds: &[&str]) -> Result<Feed, Failure> {
         let listener = self.known["listener"].as_str().unwrap_or_default();
         let kinds: String = kinds.iter().map(|kind| format!("&kind={kind}")).collect();
-        let response = self.endpoint.request(Method::GET, &format!("/tap?listener={listener}&kind=loss{kinds}")).await?;
+        let response =
+            self.endpoint.request(Method::GET, &format!("/tap?listener={listener}&kind=loss{kinds}")).await?;
         let (status, mut body) = (response.status(), response.into_body());
         if status != StatusCode::OK {
             let why = Limited::new(body, MAX_ERROR_BYTES).collect().await.map(|body| body.to_bytes());

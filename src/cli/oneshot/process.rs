@@ -76,8 +76,7 @@ impl Process {
         signals: &mut StopSignals,
     ) -> Result<(Process, Feed), Failure> {
         let (publish, request) = arguments.addresses()?;
-        let agent =
-            rbkit::AgentOptions { publish: Some(publish.clone()), request: Some(request.clone()), ..options };
+        let agent = rbkit::AgentOptions { publish: Some(publish.clone()), request: Some(request.clone()), ..options };
         let (pieces, mut feed) = Feed::new(None);
         let queue = QueueOptions::default();
         let config = config(agent);
@@ -182,12 +181,8 @@ fn config(agent: rbkit::AgentOptions) -> Config {
         ..Default::default()
     };
     let protocol = ProtocolOptions::Rbkit(options);
-    config.listeners = vec![ListenerConfig {
-        name: LISTENER.to_owned(),
-        listen: None,
-        options: Default::default(),
-        protocol,
-    }];
+    config.listeners =
+        vec![ListenerConfig { name: LISTENER.to_owned(), listen: None, options: Default::default(), protocol }];
     config
 }
 

@@ -162,9 +162,9 @@ async fn of_process(
         }
     };
     let refusal = match feed.follow(take, is_on).await {
-        Followed::Ready(Some(Ok(status))) if !status.has_cpu_profile => {
-            Some("the process has release 0.1.10 of rbkit, which has no CPU profile; `tributary heap ruby` works with it")
-        }
+        Followed::Ready(Some(Ok(status))) if !status.has_cpu_profile => Some(
+            "the process has release 0.1.10 of rbkit, which has no CPU profile; `tributary heap ruby` works with it",
+        ),
         Followed::Ready(Some(Err(_))) => Some("the process has not switched its CPU profile on"),
         Followed::Ready(Some(Ok(_))) => {
             follow_for(&mut feed, time, &mut signals, take).await;

@@ -80,7 +80,10 @@ pub(in crate::cli) struct Collected {
 impl Collected {
     pub(in crate::cli) fn add(&mut self, item: &Item<'_>) {
         let (source, agent, time, until) = match item {
-            Item::Sample(sample) => (Source::of(sample.counted), &sample.agent, sample.time, 0),
+            Item::Sample(sample) => {
+                let covers = sample.covers.unwrap_or(0);
+                (Source::of(sample.counted), &sample.agent, sample.time.map(|time| time.saturating_sub(covers)), covers)
+            }
             Item::Span(span) => (Source::Spans, &span.agent, span.start, span.duration.unwrap_or(0)),
             Item::Call(call) => (Source::Entries, &call.agent, call.at, 0),
             Item::Method(_) | Item::Lines(_) | Item::Object(_) | Item::DumpEnd(_) => return,

@@ -72,11 +72,7 @@ impl Picture<'_> {
     }
 
     /// Writes the stacks, after the last item was added.
-    pub(in crate::cli) fn write(
-        &self,
-        collected: &Collected,
-        out: &mut impl Write,
-    ) -> Result<io::Result<()>, Failure> {
+    pub(in crate::cli) fn write(&self, collected: &Collected, out: &mut impl Write) -> Result<io::Result<()>, Failure> {
         let form = self.form;
         let shown = self.shown(collected)?;
         let Shown { source, counted: quantity, .. } = shown;
@@ -153,7 +149,8 @@ fn summary(collected: &Collected, shown: &Shown<'_>, total: u64, form: StackForm
         Counted::Calls => format!(", {}", counted(total, "call")),
         Counted::Allocations | Counted::HeapObjects => format!(", {}", counted(total, "object")),
     };
-    let unit = if form == StackForm::Folded && shown.counted == Counted::Wall { "; values are microseconds" } else { "" };
+    let unit =
+        if form == StackForm::Folded && shown.counted == Counted::Wall { "; values are microseconds" } else { "" };
     let words = shown.source.words(shown.events());
     say(format_args!("{words}{total}{unit}{}", also(collected, Some(shown.source))));
     if shown.processes.len() > 1 {

@@ -77,7 +77,8 @@ impl CallProfile {
 
     /// Bytes of memory, approximately.
     pub(super) fn memory_bytes(&self) -> usize {
-        let ended = self.ended.as_ref().map_or(0, |ended| ended.interval.tree.memory_bytes() + 32 * ended.exceptions.len());
+        let ended =
+            self.ended.as_ref().map_or(0, |ended| ended.interval.tree.memory_bytes() + 32 * ended.exceptions.len());
         self.tree.memory_bytes() + ended + self.open.memory_bytes() + self.thread_bytes + 32 * self.exceptions.len()
     }
 

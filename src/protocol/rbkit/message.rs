@@ -189,7 +189,10 @@ impl Message {
                 Err(error) => break Err((reader.may_wait(&error), error)),
             }
             // Events and objects come in long runs.
-            if !matches!(self.state, State::Event | State::Objects { .. }) || out.batch.is_full() || context.is_writing() {
+            if !matches!(self.state, State::Event | State::Objects { .. })
+                || out.batch.is_full()
+                || context.is_writing()
+            {
                 break Ok(());
             }
         };

@@ -188,7 +188,8 @@ impl ObjectCounts {
         if let Some(number) = self.numbers.get(name) {
             return *number as usize;
         }
-        if self.classes.len() >= self.limits.max_classes.saturating_add(2) || name.len() > MAX_NAME_BYTES || !has_memory {
+        if self.classes.len() >= self.limits.max_classes.saturating_add(2) || name.len() > MAX_NAME_BYTES || !has_memory
+        {
             return OTHERS;
         }
         let number = self.classes.len();

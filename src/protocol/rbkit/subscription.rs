@@ -14,8 +14,8 @@ use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutd
 use super::agent::Agent;
 use super::dump::Dumps;
 use super::explain::Explainer;
-use super::link::{self, Part};
 use super::heap_sums::HeapSums;
+use super::link::{self, Part};
 use super::message::{Buffers, Context as MessageContext, Message, Step};
 use super::normalize::Place;
 use super::object_counts::ObjectCounts;

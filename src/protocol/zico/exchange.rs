@@ -68,8 +68,7 @@ impl ZicoExchange {
             out.batch.set_origin(parked.origin.clone());
             out.batch.set_resource(parked.resource.clone());
             let context = Context { dialect: parked.trace.dialect, observed: parked.observed, request: parked.request };
-            let mut state =
-                BodyState::new(context, self.shared.open_limits(), 0, true, 0).with(&self.shared.options);
+            let mut state = BodyState::new(context, self.shared.open_limits(), 0, true, 0).with(&self.shared.options);
             parked.trace.begin_body();
             // Its symbols were filled in when it was parked.
             let mut nothing = Table::new(SymbolLimits { entries: 0, bytes: 0, text: 0 });
