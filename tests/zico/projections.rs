@@ -71,6 +71,11 @@ fn of_spans(spans: &[&Value], stacks: &mut Stacks) -> Sums {
     sums
 }
 
+/// Whether inner traces were submitted by themselves: then they are stacks of their own, with the same times.
+fn has_inner(events: &[Value]) -> bool {
+    events.iter().any(|event| event["span"]["links"].is_array())
+}
+
 /// The sums of samples, and whether stacks were folded.
 fn of_samples(events: &[Value], stacks: &mut Stacks) -> (Sums, bool) {
     let (mut sums, mut is_folded) = (Sums::new(), false);
@@ -97,7 +102,9 @@ fn profiles_of_recorded_conversations_have_the_sums_of_their_spans() {
         let only = decoded(&case, directory.path(), &["records=profile"]);
         assert_eq!(spans(&both).len(), spans(&events).len(), "{name}");
         assert!(spans(&only).is_empty(), "{name}");
-        let losses = |events: &[Value]| events.iter().filter(|event| event["kind"] == "loss").count();
+        // Symbols of attributes are not looked up for a profile, so fewer ids are undefined.
+        let is_loss = |event: &&Value| event["kind"] == "loss" && event["loss"]["reason"] != "unresolved";
+        let losses = |events: &[Value]| events.iter().filter(is_loss).count();
         let logs = |events: &[Value]| events.iter().filter(|event| event["kind"] == "log").count();
         assert_eq!((losses(&only), logs(&only)), (losses(&events), logs(&events)), "{name}");
         let (sums, is_folded) = of_samples(&only, &mut stacks);
@@ -105,7 +112,7 @@ fn profiles_of_recorded_conversations_have_the_sums_of_their_spans() {
         assert_eq!(of_samples(&both, &mut stacks), (sums.clone(), is_folded), "{name}");
         if is_folded {
             folded += 1;
-        } else {
+        } else if !has_inner(&events) {
             assert_eq!(sums, expected, "{name}");
             compared += sums.len();
         }
@@ -137,7 +144,7 @@ fn short_records_are_added_to_their_parents() {
         let mut stacks = Stacks::default();
         let ((sums, is_folded), expected) = (of_samples(&kept, &mut stacks), of_spans(&all, &mut stacks));
         assert_eq!(total(&sums), total(&expected), "{name}");
-        assert!(is_folded || sums == expected, "{name}");
+        assert!(is_folded || has_inner(&events) || sums == expected, "{name}");
         for span in left {
             assert_eq!(count(&span) > 0, span["attributes"]["zico.pruned.duration_ns"].is_u64(), "{name}: {span}");
         }

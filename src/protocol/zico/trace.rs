@@ -70,6 +70,8 @@ struct Copy {
     events: u64,
     /// It is no inner trace, but a whole body that is sent again.
     is_repeat: bool,
+    /// The delivered trace has the same id: its spans are within those of this one.
+    is_same_trace: bool,
 }
 
 /// The number of vectors that are kept for reuse.
@@ -445,7 +447,8 @@ impl Trace {
     /// Skips the copy of a delivered trace that began with the innermost record. The record that encloses it links to the
     /// delivered trace, once.
     fn skip(&mut self, place: usize, known: Known, state: &mut BodyState) {
-        self.copy = Some(Copy { top: place, events: 0, is_repeat: place == 0 });
+        let is_same_trace = known.link.trace_id == self.id;
+        self.copy = Some(Copy { top: place, events: 0, is_repeat: place == 0, is_same_trace });
         if let Some(enclosing) = place.checked_sub(1)
             && state.changes.linked.insert(known.number)
         {
@@ -513,8 +516,11 @@ impl Trace {
         if let Some(copy) = &mut self.copy {
             copy.events += 1;
             if self.records.len() == copy.top {
-                let (events, is_repeat) = (copy.events, copy.is_repeat);
+                let Copy { events, is_repeat, is_same_trace, .. } = *copy;
                 self.copy = None;
+                if let Some(parent) = self.records.last_mut().filter(|_| is_same_trace) {
+                    parent.within = parent.within.saturating_add(record.duration(self.dialect).unwrap_or(0));
+                }
                 if is_repeat {
                     let detail = "a trace that was delivered before";
                     state.lose(Reason::Duplicate, (record.offset, state.at), Some(events), detail, body, out);
@@ -590,7 +596,11 @@ impl Trace {
             open.node = Some((body, caller));
         }
         let node = match record.node {
-            Some((of, node)) if of == body => node,
+            Some((of, node)) if of == body => {
+                let is_unresolved = !state.has_spans && normalize::with_name(record, symbols, |_, is| is);
+                state.unresolved += u64::from(is_unresolved);
+                node
+            }
             _ => {
                 let (node, is_unresolved) = normalize::with_name(record, symbols, |name, is_unresolved| {
                     (calls.callee(caller, name), is_unresolved)
