@@ -94,11 +94,14 @@ impl<'a> Comparison<'a> {
     }
 }
 
+/// Class, file and line, as far as they are known.
+type ClassAndSite<'a> = (Option<&'a str>, Option<&'a str>, Option<u64>);
+
 impl Comparison<'_> {
     /// Writes a row for each class and site whose sums differ, the one with the largest difference of objects first.
     fn write_sums(&self, out: &mut impl Write) -> io::Result<()> {
         // Objects and bytes, before and after.
-        let mut rows: BTreeMap<(Option<&str>, Option<&str>, Option<u64>), [[u64; 2]; 2]> = BTreeMap::new();
+        let mut rows: BTreeMap<ClassAndSite<'_>, [[u64; 2]; 2]> = BTreeMap::new();
         for (column, heap) in [self.before, self.after].into_iter().enumerate() {
             for (row, sums) in (0..).zip(&heap.sums) {
                 let Place { class, file, line } = heap.places.place(row);

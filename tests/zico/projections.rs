@@ -1,6 +1,6 @@
 //! Records as profiles, and short records added to their parents: the sums are those of the spans.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use crate::live::binary::run;
@@ -118,8 +118,9 @@ fn profiles_of_recorded_conversations_have_the_sums_of_their_spans() {
         }
         // A tree of two stacks has the same totals.
         let few = decoded(&case, directory.path(), &["records=profile", "max_nodes=2"]);
+        let agents: BTreeSet<String> = few.iter().map(|event| event["resource"].to_string()).collect();
         let (few, _) = of_samples(&few, &mut stacks);
-        assert!(few.len() <= 3, "{name}: {few:?}");
+        assert!(few.len() <= 3 * agents.len(), "{name}: {few:?}");
         assert_eq!(total(&few), total(&expected), "{name}");
     }
     assert!(compared > 100 && folded > 0, "{compared} {folded}");

@@ -547,7 +547,7 @@ impl Trace {
                     _ => parent.has_written = true,
                 }
             }
-            let is_written = state.has_spans && !(is_pruned && !self.records.is_empty());
+            let is_written = state.has_spans && (!is_pruned || self.records.is_empty());
             let parent = self.records.last().map(|parent| parent.id);
             let remote = || record.begin.as_ref().and_then(|begin| begin.parent);
             let around = SpanContext {
