@@ -200,3 +200,94 @@ impl ObjectCounts {
         number
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::event::{BatchBuilder, DataView, Origin, ValueView};
+
+    fn now(second: u64) -> Now {
+        Now {
+            unix: UnixNanos(1_795_000_000_000_000_000 + second * 1_000_000_000),
+            elapsed: Duration::from_secs(second),
+        }
+    }
+
+    /// The metrics of an interval that ends now, by class and name, and the ages of the gauges in seconds.
+    fn written(counts: &mut ObjectCounts, second: u64) -> (BTreeMap<String, u64>, Vec<u64>) {
+        let origin = Origin::new("rbkit", "ruby".into(), "127.0.0.1:1".into(), 1);
+        let (mut out, mut texts) = (Output::new(BatchBuilder::new(origin.into())), Texts::default());
+        counts.end_interval(now(second), true);
+        while counts.write_next(now(second), &mut texts, &mut out) {}
+        let (mut values, mut ages) = (BTreeMap::new(), Vec::new());
+        for event in out.batch.take().events() {
+            let DataView::Metric(metric) = event.data() else { panic!("a metric") };
+            let class = event.attributes().find(|(key, _)| key.text() == "rbkit.class.name");
+            let class = match class {
+                Some((_, ValueView::Text(class))) => class.text().to_owned(),
+                _ => "-".to_owned(),
+            };
+            let name = event.name().text().rsplit('.').next().unwrap_or_default().to_owned();
+            let Number::U64(value) = metric.value else { panic!("a whole number") };
+            if name == "live" {
+                ages.push((now(second).unix.0 - metric.start.map_or(0, |start| start.0)) / 1_000_000_000);
+            }
+            values.insert(format!("{class} {name}"), value);
+        }
+        ages.dedup();
+        (values, ages)
+    }
+
+    fn expected(values: &[(&str, u64)]) -> BTreeMap<String, u64> {
+        values.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect()
+    }
+
+    #[test]
+    fn a_destroyed_object_has_the_class_with_which_it_was_created() {
+        let mut counts = ObjectCounts::new(SummaryLimits::default());
+        for id in 0..5 {
+            counts.created(id, Some(b"Cart"), true, now(1));
+        }
+        counts.created(9, None, true, now(1));
+        counts.destroyed(0, now(2));
+        counts.destroyed(77, now(2));
+        assert_eq!(counts.due(), Some(Duration::from_secs(11)));
+        let first = [("- created", 1), ("- destroyed", 1), ("- live", 1)];
+        let first = [&first[..], &[("Cart created", 5), ("Cart destroyed", 1), ("Cart live", 4)]].concat();
+        assert_eq!(written(&mut counts, 3), (expected(&first), vec![2]));
+        assert_eq!((counts.due(), written(&mut counts, 4).0.len()), (None, 0), "nothing has happened");
+        // The address of an object whose end was not received is used again.
+        counts.created(1, Some(b"Item"), true, now(5));
+        (2..5).for_each(|id| counts.destroyed(id, now(5)));
+        let second = [("- live", 1), ("Cart destroyed", 3), ("Cart live", 0), ("Item created", 1), ("Item live", 1)];
+        assert_eq!(written(&mut counts, 6), (expected(&second), vec![5]));
+    }
+
+    #[test]
+    fn after_missing_messages_live_objects_are_counted_from_then_on() {
+        let mut counts = ObjectCounts::new(SummaryLimits::default());
+        counts.created(1, Some(b"Cart"), true, now(1));
+        counts.forget_live();
+        counts.destroyed(1, now(5));
+        counts.created(2, Some(b"Cart"), true, now(6));
+        let all = [("- destroyed", 1), ("- live", 0), ("Cart created", 2), ("Cart live", 1)];
+        assert_eq!(written(&mut counts, 8), (expected(&all), vec![2]));
+    }
+
+    #[test]
+    fn memory_and_classes_are_bounded_and_sums_are_exact() {
+        let limits = SummaryLimits { max_objects: 100, max_classes: 10, ..SummaryLimits::default() };
+        let mut counts = ObjectCounts::new(limits);
+        for id in 0..100_000 {
+            counts.created(id, Some(format!("Class{}", id % 1000).as_bytes()), true, now(1));
+        }
+        (0..100_000).for_each(|id| counts.destroyed(id, now(1)));
+        assert!(counts.memory_bytes() < 10_000, "{}", counts.memory_bytes());
+        let (values, _) = written(&mut counts, 2);
+        let sum =
+            |name: &str| values.iter().filter(|(key, _)| key.ends_with(name)).map(|(_, value)| value).sum::<u64>();
+        assert_eq!((sum(" created"), sum(" destroyed"), sum(" live")), (100_000, 100_000, 0));
+    }
+}
