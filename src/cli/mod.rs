@@ -13,6 +13,7 @@ mod health;
 mod input;
 mod log;
 mod man;
+mod oneshot;
 mod profile;
 mod quarantine;
 mod replay;
@@ -46,7 +47,8 @@ Examples:
   tributary demo --for 5s                      events of simulated agents
   tributary run --config tributary.toml        run the daemon
   tributary check --config tributary.toml      report all errors of a configuration
-  tributary decode datadog capture.bin         print the events of a recorded connection"
+  tributary decode datadog capture.bin         print the events of a recorded connection
+  tributary profile ruby 127.0.0.1:5555 > cpu.svg   a flame graph of a Ruby process"
 )]
 struct Arguments {
     #[command(flatten)]
@@ -64,6 +66,8 @@ enum Command {
     Simulate(simulate::Arguments),
     Replay(replay::Arguments),
     Tap(tap::Arguments),
+    Profile(oneshot::profile::Arguments),
+    Heap(oneshot::heap::Arguments),
     Health(health::Arguments),
     Agents(agents::Arguments),
     Spool(spool::Arguments),
@@ -75,6 +79,13 @@ enum Command {
         shell: clap_complete::Shell,
     },
     Man(man::Arguments),
+}
+
+impl Command {
+    /// The level of the log, unless the user sets one. What a profile shows on stderr says itself what happens.
+    fn usual_log_level(&self) -> &'static str {
+        if matches!(self, Command::Profile(_) | Command::Heap(_)) { "warn" } else { "info" }
+    }
 }
 
 /// Runs the program with the arguments of the process.
@@ -92,7 +103,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
-    if let Err(error) = log::start(&arguments.log) {
+    if let Err(error) = log::start(&arguments.log, arguments.command.usual_log_level()) {
         return error.exit();
     }
     let result = match arguments.command {
@@ -103,6 +114,8 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Tap(arguments) => tap::run(&arguments),
+        Command::Profile(arguments) => oneshot::profile::run(&arguments),
+        Command::Heap(arguments) => oneshot::heap::run(&arguments),
         Command::Health(arguments) => health::run(&arguments),
         Command::Agents(arguments) => agents::run(&arguments),
         Command::Spool(arguments) => spool::run(&arguments),
