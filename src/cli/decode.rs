@@ -207,7 +207,9 @@ impl From<ChannelName> for Channel {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Content::Received(NamedProtocol(protocol)) = arguments.content else { return stored::run(arguments) };
     if arguments.filter.is_any() {
-        return Err(Failure::Misused("--since, --until and --where are for `decode events` and `decode parquet`".into()));
+        return Err(Failure::Misused(
+            "--since, --until and --where are for `decode events` and `decode parquet`".into(),
+        ));
     }
     if arguments.explain {
         return explained::run(arguments, protocol);

@@ -73,7 +73,9 @@ impl SinkKind {
         match self {
             SinkKind::Http(options) => options.spool.as_ref(),
             SinkKind::Otlp(options) => options.spool.as_ref(),
-            SinkKind::Stdout(_) | SinkKind::File(_) | SinkKind::Parquet(_) | SinkKind::Tcp(_) | SinkKind::Discard => None,
+            SinkKind::Stdout(_) | SinkKind::File(_) | SinkKind::Parquet(_) | SinkKind::Tcp(_) | SinkKind::Discard => {
+                None
+            }
         }
     }
 

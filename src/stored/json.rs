@@ -11,8 +11,8 @@ use serde_json::{Map, Value as Json};
 
 use super::{Data, OriginParts, Rebuilder, constant, hex, hex_bytes, reason, severity};
 use crate::event::{
-    Frame, Header, Key, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData, SpanData,
-    SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
+    Frame, Header, Key, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData,
+    SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value,
 };
 
 #[derive(Deserialize)]
@@ -164,7 +164,8 @@ fn data(line: &Line<'_>, out: &mut Rebuilder) -> Option<Data> {
         }
         "span" => {
             let span = line.span.as_ref()?;
-            let link = |ids: &Ids| Some(Link { trace_id: TraceId(hex(&ids.trace_id)?), span_id: SpanId(hex(&ids.span_id)?) });
+            let link =
+                |ids: &Ids| Some(Link { trace_id: TraceId(hex(&ids.trace_id)?), span_id: SpanId(hex(&ids.span_id)?) });
             let status = match &*span.status {
                 "unset" => Status::Unset,
                 "ok" => Status::Ok,
@@ -215,7 +216,10 @@ fn data(line: &Line<'_>, out: &mut Rebuilder) -> Option<Data> {
             let frames = sample.frames.iter().map(frame).collect();
             let (sample_type, unit) = (constant(&sample.sample_type), constant(&sample.unit));
             let value = number(&sample.value)?;
-            Data::Sample { sample: SampleData { sample_type, unit, value, period_nanos: sample.period_ns, clock }, frames }
+            Data::Sample {
+                sample: SampleData { sample_type, unit, value, period_nanos: sample.period_ns, clock },
+                frames,
+            }
         }
         "loss" => {
             let Loss { reason: name, bytes, events, detail, excerpt } = line.loss.as_ref()?;

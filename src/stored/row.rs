@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use super::{Data, OriginParts, Rebuilder, constant, reason, severity};
 use crate::event::{
-    DataView, EventView, Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Origin, Position, Resource, ResourceValue,
-    SampleClock, SampleData, SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value, ValueView,
+    DataView, EventView, Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Origin, Position, Resource,
+    ResourceValue, SampleClock, SampleData, SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos,
+    Value, ValueView,
 };
 
 /// The first byte of every record: its form.
@@ -63,7 +64,8 @@ impl RowEncoder {
 
     fn push_block(&mut self, event: EventView<'_>, out: &mut Vec<u8>) {
         let (origin, resource) = (event.origin(), event.resource());
-        let is_last = |(last, of): &(Arc<Origin>, Arc<Resource>)| Arc::ptr_eq(last, origin) && Arc::ptr_eq(of, resource);
+        let is_last =
+            |(last, of): &(Arc<Origin>, Arc<Resource>)| Arc::ptr_eq(last, origin) && Arc::ptr_eq(of, resource);
         if !self.last.as_ref().is_some_and(is_last) {
             self.last = Some((origin.clone(), resource.clone()));
             self.block.clear();
@@ -290,7 +292,7 @@ impl RowReader {
     /// # Errors
     /// Nothing is added.
     pub fn read(&mut self, line: &[u8], out: &mut Rebuilder) -> Result<(), Fault> {
-        unescape(line, &mut self.record);
+        unescape(line, &mut self.record).ok_or(Fault::Damaged)?;
         let Some((content, crc)) = self.record.split_last_chunk::<CRC_BYTES>() else { return Err(Fault::Damaged) };
         if crc32c::crc32c(content) != u32::from_le_bytes(*crc) {
             return Err(Fault::Damaged);
@@ -301,15 +303,22 @@ impl RowReader {
     }
 }
 
-fn unescape(line: &[u8], record: &mut Vec<u8>) {
+/// `None`: an escape is none that [`escape`] writes.
+fn unescape(line: &[u8], record: &mut Vec<u8>) -> Option<()> {
     record.clear();
     let mut rest = line;
     while let Some(at) = memchr::memchr(ESCAPE, rest) {
         record.extend_from_slice(&rest[..at]);
-        record.push(if rest.get(at + 1) == Some(&1) { b'\n' } else { ESCAPE });
-        rest = rest.get(at + 2..).unwrap_or_default();
+        let (code, after) = rest[at + 1..].split_first()?;
+        record.push(match code {
+            1 => b'\n',
+            2 => ESCAPE,
+            _ => return None,
+        });
+        rest = after;
     }
     record.extend_from_slice(rest);
+    Some(())
 }
 
 fn read(
@@ -407,7 +416,12 @@ fn read_data(record: &mut Reader<'_>, out: &mut Rebuilder) -> Option<Data> {
                 _ => return None,
             };
             let unit = constant(record.text()?);
-            Data::Metric(MetricData { metric_type, unit, value: record.any_number()?, start: record.option(Reader::time)? })
+            Data::Metric(MetricData {
+                metric_type,
+                unit,
+                value: record.any_number()?,
+                start: record.option(Reader::time)?,
+            })
         }
         Kind::Sample => {
             let (sample_type, unit) = (constant(record.text()?), constant(record.text()?));

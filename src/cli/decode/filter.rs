@@ -73,7 +73,8 @@ fn moment(text: &str) -> Result<u64, String> {
         }
         None => text.parse::<Timestamp>().map(Timestamp::as_nanosecond),
     };
-    let nanos = nanos.map_err(|_| "write a time such as 2026-11-20T14:03:00Z, or -15m for 15 minutes ago".to_owned())?;
+    let nanos =
+        nanos.map_err(|_| "write a time such as 2026-11-20T14:03:00Z, or -15m for 15 minutes ago".to_owned())?;
     u64::try_from(nanos).map_err(|_| "times before 1970 are none of events".to_owned())
 }
 

@@ -228,7 +228,7 @@ impl Writer {
             self.table.write(&mut self.file).map_err(failed)?;
         }
         self.file.append_key_value_metadata(KeyValue::new(JOURNAL_KEY.to_owned(), journal.to_owned()));
-        self.file.finish().map_err(failed)?;
+        // This also writes the footer.
         self.file.into_inner().map_err(failed)?.sync_all()
     }
 }

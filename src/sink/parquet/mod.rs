@@ -148,8 +148,7 @@ impl Parquet {
         match names::scan(&self.archive) {
             Ok(mut found) => {
                 found.retain(|found| found.state == State::Finished);
-                let keep = file::Options { keep_bytes, keep_time, ..file::Options::default() };
-                tidy::remove_old(&mut found, &keep, wall_clock(), &self.to, &self.status);
+                tidy::remove_old(&mut found, &self.options.kept(), wall_clock(), &self.to, &self.status);
             }
             Err(error) => {
                 if let Some(suppressed) = UNTIDY.permit() {

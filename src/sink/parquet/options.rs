@@ -134,6 +134,18 @@ impl Options {
         }
     }
 
+    /// What is kept of finished files, as options of the sink `file`.
+    pub fn kept(&self) -> file::Options {
+        let (keep_bytes, keep_time) = (self.keep_bytes, self.keep_time);
+        file::Options {
+            rotate_bytes: 0,
+            rotate_interval: Duration::ZERO,
+            keep_bytes,
+            keep_time,
+            ..file::Options::default()
+        }
+    }
+
     /// The columns of attributes that the operator names for this kind.
     pub(super) fn columns_of(&self, kind: Kind) -> &[(String, Shape)] {
         self.columns.iter().find(|(of, _)| *of == kind).map_or(&[], |(_, columns)| columns)

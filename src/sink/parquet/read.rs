@@ -14,8 +14,8 @@ use serde_json::Value as Json;
 use super::schema::is_free;
 use super::{FORM, FORM_KEY, KIND_KEY, TIME_KEY, exact, invalid};
 use crate::event::{
-    Batch, Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock, SampleData,
-    SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value, semconv,
+    Batch, Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock,
+    SampleData, SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value, semconv,
 };
 use crate::stored::{Data, OriginParts, Rebuilder, constant, hex, hex_bytes, reason, severity};
 
@@ -44,8 +44,10 @@ pub fn read<R: ChunkReader + 'static>(input: R, take: &mut dyn FnMut(Batch) -> i
     let mut rebuilder = Rebuilder::default();
     for group in 0..file.num_row_groups() {
         let group = file.get_row_group(group).map_err(failed)?;
-        let mut readers =
-            (0..table.leaves.len()).map(|leaf| group.get_column_reader(leaf)).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let mut readers = (0..table.leaves.len())
+            .map(|leaf| group.get_column_reader(leaf))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(failed)?;
         let mut left = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
         while left > 0 {
             let rows = left.min(PIECE_ROWS);
@@ -148,15 +150,15 @@ impl Table {
             Some(at) => Beyond::read(&stored.remove(at).1),
             None => Beyond::default(),
         };
-        let is_service = |(key, value): &(String, Stored)| {
-            key == semconv::SERVICE_NAME.as_str() && matches!(value, Stored::Text(_))
-        };
+        let is_service =
+            |(key, value): &(String, Stored)| key == semconv::SERVICE_NAME.as_str() && matches!(value, Stored::Text(_));
         if let Some(service) = service
             && !stored.iter().any(is_service)
         {
             resource.push((semconv::SERVICE_NAME.as_str().to_owned(), Stored::Text(service)));
         }
-        let resource = resource.into_iter().map(|(key, value)| Some((key, value.scalar()?))).collect::<Option<Vec<_>>>();
+        let resource =
+            resource.into_iter().map(|(key, value)| Some((key, value.scalar()?))).collect::<Option<Vec<_>>>();
         out.set_origin(OriginParts {
             protocol: &protocol,
             version: version.as_deref(),

@@ -166,12 +166,9 @@ const PARTS: [(&str, Shape); part::KIND] = [
 /// The parts of a kind.
 fn parts_of(kind: Kind) -> &'static [(&'static str, Shape)] {
     match kind {
-        Kind::Log => &[
-            ("severity", Shape::Text),
-            ("trace_id", Shape::Text),
-            ("span_id", Shape::Text),
-            ("body", Shape::Text),
-        ],
+        Kind::Log => {
+            &[("severity", Shape::Text), ("trace_id", Shape::Text), ("span_id", Shape::Text), ("body", Shape::Text)]
+        }
         Kind::Span => &[
             ("trace_id", Shape::Text),
             ("span_id", Shape::Text),
@@ -308,7 +305,8 @@ const TIME_BASIS: &str = "tributary.time.basis";
 /// The columns of a table, in order: parts, parts of the kind, attributes, maps.
 pub(super) fn columns(kind: Kind, protocol: &str, own: &[(String, Shape)]) -> Vec<Column> {
     let of = |role| move |(name, shape): (&str, Shape)| Column { name: name.to_owned(), shape, role };
-    let mut columns: Vec<Column> = PARTS.into_iter().chain(parts_of(kind).iter().copied()).map(of(Role::Part)).collect();
+    let mut columns: Vec<Column> =
+        PARTS.into_iter().chain(parts_of(kind).iter().copied()).map(of(Role::Part)).collect();
     let defaults = default_attributes(kind, protocol).iter().copied().chain([(TIME_BASIS, Shape::Text)]);
     let own = own.iter().map(|(name, shape)| (name.as_str(), *shape));
     let mut attributes: Vec<Column> = Vec::new();

@@ -55,7 +55,8 @@ async fn a_journal_that_a_killed_process_could_not_remove_is_not_written_again()
     killed(again.path(), &batches()).await;
     for live in files(again.path(), ".rows") {
         let stem = live.file_stem().unwrap().to_str().unwrap().to_owned();
-        let name = |path: &&std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{stem}."));
+        let name =
+            |path: &&std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{stem}."));
         let finished = archive.iter().find(name).unwrap().with_extension("rows");
         let place = directory.path().join(".journal").join(finished.strip_prefix(directory.path()).unwrap());
         fs::create_dir_all(place.parent().unwrap()).unwrap();

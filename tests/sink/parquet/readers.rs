@@ -17,9 +17,12 @@ const PACKAGES: &str = "import duckdb, pyarrow.parquet, polars";
 /// A Python with the packages.
 fn python() -> Option<String> {
     let python = std::env::var("TRIBUTARY_DUCKDB_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let has_packages = Command::new(&python).args(["-c", PACKAGES]).output().is_ok_and(|output| output.status.success());
+    let has_packages =
+        Command::new(&python).args(["-c", PACKAGES]).output().is_ok_and(|output| output.status.success());
     if !has_packages {
-        eprintln!("NOT TESTED: {python} has no duckdb, pyarrow and polars (TRIBUTARY_DUCKDB_PYTHON=a python that has them)");
+        eprintln!(
+            "NOT TESTED: {python} has no duckdb, pyarrow and polars (TRIBUTARY_DUCKDB_PYTHON=a python that has them)"
+        );
     }
     has_packages.then_some(python)
 }
@@ -31,12 +34,17 @@ fn run(python: &str, script: &str, arguments: &[&Path]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// An archive of recordings of every protocol.
+/// An archive of recordings of every protocol, and the same events as JSON lines.
 async fn archive(directory: &Path) -> usize {
     let mut batches: Vec<Batch> = Vec::new();
+    let mut lines = Vec::new();
     for recording in recordings() {
-        batches.extend(recording.decode().1);
+        let (stdout, recorded) = recording.decode();
+        lines.extend(stdout);
+        batches.extend(recorded);
     }
+    fs::create_dir(directory.join("events")).unwrap();
+    fs::write(directory.join("events/all.ndjson"), lines).unwrap();
     let rows = batches.iter().map(Batch::len).sum();
     let path = format!("{}/{{kind}}/date=%Y-%m-%d/{{protocol}}", directory.display());
     write(tributary::sink::parquet::Options { path, ..options(directory) }, &batches).await;
@@ -63,7 +71,7 @@ page, archive = open(sys.argv[1]).read(), sys.argv[2]
 connection = duckdb.connect()
 run = 0
 for block in re.findall(r"```sql\n(.*?)```", page, re.S):
-    text = block.replace("archive/", archive + "/")
+    text = block.replace("'archive/", "'" + archive + "/").replace("'events/", "'" + archive + "/events/")
     for statement in [one for one in text.split(";") if one.strip()]:
         try:
             found = connection.execute(statement).fetchall()

@@ -6,8 +6,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 use tributary::event::{
-    Batch, BatchBuilder, EventBuilder, Frame, Header, Kind, Link, Loss, MetricData, MetricType, Number, Origin, Position,
-    Reason, Resource, ResourceValue, SampleData, Severity, SpanData, SpanId, Status, Temporality, TraceId, UnixNanos, Value, semconv,
+    Batch, BatchBuilder, EventBuilder, Frame, Header, Kind, Link, Loss, MetricData, MetricType, Number, Origin,
+    Position, Reason, Resource, ResourceValue, SampleData, Severity, SpanData, SpanId, Status, Temporality, TraceId,
+    UnixNanos, Value, semconv,
 };
 use tributary::sink::parquet::{Compression, Options};
 use tributary::stored::row::{RowEncoder, RowReader};
@@ -49,7 +50,8 @@ pub(super) fn recordings() -> Vec<Recording> {
         add(&["zico", "--option", "emit_definitions=true"], sorted(&case.join("bodies")));
     }
     for case in sorted(&data.join("rbkit/sessions")) {
-        let is_body = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "msgpack" || extension == "bin");
+        let is_body =
+            |path: &PathBuf| path.extension().is_some_and(|extension| extension == "msgpack" || extension == "bin");
         add(&["rbkit"], sorted(&case).into_iter().filter(is_body).collect());
     }
     all
@@ -69,7 +71,8 @@ fn existing(directory: &Path, name: &str) -> Vec<PathBuf> {
 impl Recording {
     /// Its events as JSON lines, and as batches made of these.
     pub(super) fn decode(&self) -> (Vec<u8>, Vec<Batch>) {
-        let decode = Command::new(env!("CARGO_BIN_EXE_tributary")).arg("decode").args(&self.arguments).output().unwrap();
+        let decode =
+            Command::new(env!("CARGO_BIN_EXE_tributary")).arg("decode").args(&self.arguments).output().unwrap();
         assert!(decode.status.success(), "{}: {}", self.name, String::from_utf8_lossy(&decode.stderr));
         let (mut rebuilder, mut batches) = (Rebuilder::default(), Vec::new());
         for line in decode.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -150,7 +153,9 @@ fn extremes() -> Batch {
         let function = Some(builder.push_text("f"));
         let frames = [Frame { function, file: None, line: Some(u64::MAX) }, Frame::default()];
         builder.event(header()).sample(SampleData::new("cpu", "count", value), &frames);
-        builder.event(header()).sample(SampleData { period_nanos: Some(u64::MAX), ..SampleData::new("cpu", "", value) }, &[]);
+        builder
+            .event(header())
+            .sample(SampleData { period_nanos: Some(u64::MAX), ..SampleData::new("cpu", "", value) }, &[]);
     }
     let loss = Loss { reason: Reason::Gap, bytes: u64::MAX, events: Some(u64::MAX), detail: "d", excerpt: &[0x7F, 0] };
     builder.loss(header(), loss);
@@ -161,7 +166,8 @@ fn extremes() -> Batch {
 /// A span of another service than its resource.
 fn other_service() -> Batch {
     let mut builder = BatchBuilder::new(Arc::new(Origin::new("datadog", "d".into(), "".into(), 0)));
-    let resource = [("service.name".to_owned(), ResourceValue::from("shop")), ("x".to_owned(), ResourceValue::from(""))];
+    let resource =
+        [("service.name".to_owned(), ResourceValue::from("shop")), ("x".to_owned(), ResourceValue::from(""))];
     builder.set_resource(Arc::new(Resource::new(resource)));
     let mut event = log(&mut builder, 1);
     event.text(semconv::SERVICE_NAME, "of the span");
@@ -239,7 +245,8 @@ async fn values_keep_their_types_in_rows_and_in_an_archive() {
     let found = rows(&found);
     let wrong: Vec<_> = found.iter().zip(&expected).filter(|(one, other)| one != other).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
-    let kinds: Vec<_> = files(directory.path(), ".parquet").iter().map(|path| path.parent().unwrap().to_owned()).collect();
+    let kinds: Vec<_> =
+        files(directory.path(), ".parquet").iter().map(|path| path.parent().unwrap().to_owned()).collect();
     assert_eq!(kinds.len(), Kind::ALL.len(), "{kinds:?}");
 
     let directory = tempfile::tempdir().unwrap();
