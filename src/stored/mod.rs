@@ -6,6 +6,7 @@ pub mod row;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use crate::event::{
@@ -17,7 +18,7 @@ use crate::event::{
 #[derive(Debug)]
 pub struct Rebuilder {
     builder: BatchBuilder,
-    names: HashMap<&'static str, Name>,
+    names: HashMap<&'static str, Name, RandomState>,
 }
 
 /// The origin of an event, as it was stored.

@@ -12,6 +12,7 @@ use crate::options::section::read_document;
 use crate::select::{self, Rules, Verdict};
 
 #[derive(Debug, clap::Args)]
+#[group(id = "filter")]
 #[command(next_help_heading = "Stored events")]
 pub(super) struct Arguments {
     /// Only events of this time or later: RFC 3339, or `-15m` before now. The event's time; if it has none, when it was read

@@ -15,9 +15,8 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{ColumnPath, TypePtr};
 
 use super::options::{Compression, Options, ROW_GROUP_BYTES};
-use super::schema::{self, Column, Role, Shape};
+use super::schema::{self, Column, FORM, FORM_KEY, JOURNAL_KEY, KIND_KEY, Role, Shape};
 use super::table::Table;
-use super::{FORM, FORM_KEY, JOURNAL_KEY, KIND_KEY};
 use crate::directories;
 use crate::event::{Batch, EventView};
 use crate::stored::Rebuilder;
@@ -198,7 +197,7 @@ impl Writer {
     /// A file for events like this one.
     fn new(event: EventView<'_>, path: &Path, options: &Options) -> io::Result<Writer> {
         let (kind, protocol) = (event.kind(), event.origin().protocol);
-        let columns = schema::columns(kind, protocol, options.columns_of(kind));
+        let columns = schema::columns(kind, protocol, &options.columns_of(kind));
         let schema: TypePtr = schema::parquet(&columns).map_err(failed)?;
         let metadata = vec![
             KeyValue::new(FORM_KEY.to_owned(), FORM.to_owned()),

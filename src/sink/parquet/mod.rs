@@ -16,7 +16,6 @@ mod read;
 mod schema;
 mod table;
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,22 +27,13 @@ use self::convert::{Converted, Job, convert};
 use super::file::names::{self, State};
 use super::file::outputs::Outputs;
 use super::file::template::Template;
-use super::file::{self, FLUSH_BYTES, FileStatus, tidy};
+use super::file::{FLUSH_BYTES, FileStatus, tidy};
 use super::{Selection, Sink, SinkError, SinkFault, Unwritten};
 use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
 
-pub use self::options::{Compression, Options};
+pub use self::options::{ColumnType, Compression, Options};
 pub use self::read::read;
-
-/// The metadata of a file: the form of its tables, and the kind of its events.
-const FORM_KEY: &str = "tributary.form";
-const FORM: &str = "1";
-const KIND_KEY: &str = "tributary.kind";
-/// Which journal it was made of.
-const JOURNAL_KEY: &str = "tributary.journal";
-/// The key of `attributes_json` for parts of an event that their column cannot have.
-const TIME_KEY: &str = "tributary.time";
 
 /// How often the age of finished files is checked.
 const AGE_INTERVAL: Duration = Duration::from_secs(60);
@@ -240,9 +230,4 @@ impl Drop for Parquet {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
-}
-
-/// The error of a file that cannot be read.
-fn invalid(why: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, why.into())
 }

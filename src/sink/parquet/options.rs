@@ -41,7 +41,7 @@ pub struct Options {
     /// The compression of pages. Default zstd.
     pub compression: Compression,
     /// Attributes with a column of their own, in addition to those of their protocol, by kind.
-    pub columns: Vec<(Kind, Vec<(String, Shape)>)>,
+    pub columns: Vec<(Kind, Vec<(String, ColumnType)>)>,
     /// How many bytes the finished files of each series take at most; the oldest are removed first. Default 0: no limit.
     pub keep_bytes: u64,
     /// How long finished files are kept. Default zero: no limit.
@@ -75,7 +75,7 @@ impl Options {
         let columns = section.section("columns", |section| {
             let of = |(kind, table): (Kind, &str), section: &mut Section<'_>| {
                 let columns = section.list_of_parsed(table, MAX_COLUMNS, |text| Named::parse(kind, text));
-                (kind, columns.into_iter().map(|Named(name, shape)| (name, shape)).collect::<Vec<_>>())
+                (kind, columns.into_iter().map(|Named(name, column)| (name, column)).collect::<Vec<_>>())
             };
             TABLES.map(|table| of(table, section))
         });
@@ -147,8 +147,9 @@ impl Options {
     }
 
     /// The columns of attributes that the operator names for this kind.
-    pub(super) fn columns_of(&self, kind: Kind) -> &[(String, Shape)] {
-        self.columns.iter().find(|(of, _)| *of == kind).map_or(&[], |(_, columns)| columns)
+    pub(super) fn columns_of(&self, kind: Kind) -> Vec<(String, Shape)> {
+        let of_kind = self.columns.iter().filter(|(of, _)| *of == kind).flat_map(|(_, columns)| columns);
+        of_kind.map(|(name, column)| (name.clone(), column.shape())).collect()
     }
 
     /// Declares the memory that such a sink takes at most.
@@ -168,14 +169,14 @@ const TABLES: [(Kind, &str); 5] = [
 ];
 
 /// A column of an attribute in the configuration: `key:type`.
-struct Named(String, Shape);
+struct Named(String, ColumnType);
 
 impl Named {
     fn parse(kind: Kind, text: &str) -> Result<Named, (String, String)> {
-        let types = Shape::NAMED.map(|(name, _)| name).join(", ");
+        let types = ColumnType::ALL.map(ColumnType::as_str).join(", ");
         let help = || format!("write \"http.status_code:int\"; the types are {types}");
         let Some((name, of)) = text.rsplit_once(':') else { return Err((format!("{text:?} has no type"), help())) };
-        let Some((_, shape)) = Shape::NAMED.iter().find(|(known, _)| *known == of) else {
+        let Some(column) = ColumnType::ALL.into_iter().find(|known| known.as_str() == of) else {
             return Err((format!("{text:?} has no known type"), help()));
         };
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
@@ -184,14 +185,51 @@ impl Named {
         if !is_free(kind, name) {
             return Err((format!("`{name}` is another column of this table"), "it stays in the maps".to_owned()));
         }
-        Ok(Named(name.to_owned(), *shape))
+        Ok(Named(name.to_owned(), column))
     }
 }
 
 impl fmt::Display for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = Shape::NAMED.iter().find(|(_, shape)| *shape == self.1).map_or("", |(name, _)| name);
-        write!(f, "{}:{of}", self.0)
+        write!(f, "{}:{}", self.0, self.1.as_str())
+    }
+}
+
+/// The type of an attribute's column.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum ColumnType {
+    String,
+    Int,
+    Double,
+    Bool,
+    Ints,
+}
+
+impl ColumnType {
+    /// Every type.
+    pub const ALL: [ColumnType; 5] =
+        [ColumnType::String, ColumnType::Int, ColumnType::Double, ColumnType::Bool, ColumnType::Ints];
+
+    /// The name in configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ColumnType::String => "string",
+            ColumnType::Int => "int",
+            ColumnType::Double => "double",
+            ColumnType::Bool => "bool",
+            ColumnType::Ints => "int[]",
+        }
+    }
+
+    fn shape(self) -> Shape {
+        match self {
+            ColumnType::String => Shape::Text,
+            ColumnType::Int => Shape::Int,
+            ColumnType::Double => Shape::Double,
+            ColumnType::Bool => Shape::Bool,
+            ColumnType::Ints => Shape::Ints,
+        }
     }
 }
 

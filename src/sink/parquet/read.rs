@@ -2,6 +2,7 @@
 
 use std::io;
 
+use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use parquet::basic::{LogicalType, Type as PhysicalType};
 use parquet::column::reader::ColumnReader;
@@ -11,8 +12,8 @@ use parquet::file::reader::{ChunkReader, FileReader as _, SerializedFileReader};
 use parquet::schema::types::Type;
 use serde_json::Value as Json;
 
-use super::schema::is_free;
-use super::{FORM, FORM_KEY, KIND_KEY, TIME_KEY, exact, invalid};
+use super::exact;
+use super::schema::{FORM, FORM_KEY, KIND_KEY, TIME_KEY, is_free};
 use crate::event::{
     Batch, Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock,
     SampleData, SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value, semconv,
@@ -66,6 +67,11 @@ pub fn read<R: ChunkReader + 'static>(input: R, take: &mut dyn FnMut(Batch) -> i
     take(rebuilder.take()).map(drop)
 }
 
+/// The error of a file that cannot be read.
+fn invalid(why: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.into())
+}
+
 fn failed(error: ParquetError) -> io::Error {
     invalid(error.to_string())
 }
@@ -75,7 +81,7 @@ struct Table {
     kind: Kind,
     leaves: Vec<Leaf>,
     /// The first leaf of each part of the event.
-    parts: HashMap<String, usize>,
+    parts: HashMap<String, usize, RandomState>,
     attributes: Vec<Attribute>,
 }
 
@@ -88,7 +94,7 @@ struct Attribute {
 
 impl Table {
     fn new(kind: Kind, schema: &Type) -> Table {
-        let mut table = Table { kind, leaves: Vec::new(), parts: HashMap::new(), attributes: Vec::new() };
+        let mut table = Table { kind, leaves: Vec::new(), parts: HashMap::default(), attributes: Vec::new() };
         for field in schema.get_fields() {
             let (name, leaf) = (field.name().to_owned(), table.leaves.len());
             push_leaves(field, 0, 0, &mut table.leaves);
@@ -412,7 +418,7 @@ impl Stored {
 
 /// Parts of an event that their column cannot have.
 #[derive(Default)]
-struct Beyond(HashMap<String, u64>);
+struct Beyond(HashMap<String, u64, RandomState>);
 
 impl Beyond {
     fn read(stored: &Stored) -> Beyond {

@@ -9,6 +9,15 @@ use parquet::schema::types::{Type, TypePtr};
 use super::column::{Leaf, Physical};
 use crate::event::Kind;
 
+/// The metadata of a file: the form of its tables, and the kind of its events.
+pub(super) const FORM_KEY: &str = "tributary.form";
+pub(super) const FORM: &str = "1";
+pub(super) const KIND_KEY: &str = "tributary.kind";
+/// Which journal it was made of.
+pub(super) const JOURNAL_KEY: &str = "tributary.journal";
+/// The key of `attributes_json` for parts of an event that their column cannot have.
+pub(super) const TIME_KEY: &str = "tributary.time";
+
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Column {
@@ -47,15 +56,6 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    /// The types that the options name.
-    pub(super) const NAMED: [(&'static str, Shape); 5] = [
-        ("string", Shape::Text),
-        ("int", Shape::Int),
-        ("double", Shape::Double),
-        ("bool", Shape::Bool),
-        ("int[]", Shape::Ints),
-    ];
-
     /// Empty leaves for such a column.
     pub(super) fn leaves(self) -> Vec<Leaf> {
         match self {
@@ -131,24 +131,26 @@ fn leaf(name: &str, of: PhysicalType, repetition: Repetition, logical: Option<Lo
 }
 
 /// The parts that every event has: a leaf each, from 0.
-pub(super) mod part {
-    pub(in crate::sink::parquet) const TIME: usize = 0;
-    pub(in crate::sink::parquet) const OBSERVED: usize = 1;
-    pub(in crate::sink::parquet) const NAME: usize = 2;
-    pub(in crate::sink::parquet) const PROTOCOL: usize = 3;
-    pub(in crate::sink::parquet) const VERSION: usize = 4;
-    pub(in crate::sink::parquet) const LISTENER: usize = 5;
-    pub(in crate::sink::parquet) const PEER: usize = 6;
-    pub(in crate::sink::parquet) const CONNECTION: usize = 7;
-    pub(in crate::sink::parquet) const SEQUENCE: usize = 8;
-    pub(in crate::sink::parquet) const OFFSET: usize = 9;
-    pub(in crate::sink::parquet) const LENGTH: usize = 10;
-    pub(in crate::sink::parquet) const SERVICE: usize = 11;
+pub(super) struct Part;
+
+impl Part {
+    pub(super) const TIME: usize = 0;
+    pub(super) const OBSERVED: usize = 1;
+    pub(super) const NAME: usize = 2;
+    pub(super) const PROTOCOL: usize = 3;
+    pub(super) const VERSION: usize = 4;
+    pub(super) const LISTENER: usize = 5;
+    pub(super) const PEER: usize = 6;
+    pub(super) const CONNECTION: usize = 7;
+    pub(super) const SEQUENCE: usize = 8;
+    pub(super) const OFFSET: usize = 9;
+    pub(super) const LENGTH: usize = 10;
+    pub(super) const SERVICE: usize = 11;
     /// The first leaf of the kind.
-    pub(in crate::sink::parquet) const KIND: usize = 12;
+    pub(super) const KIND: usize = 12;
 }
 
-const PARTS: [(&str, Shape); part::KIND] = [
+const PARTS: [(&str, Shape); Part::KIND] = [
     ("time", Shape::Time),
     ("observed_time", Shape::Time),
     ("name", Shape::Text),
@@ -221,14 +223,16 @@ const MAPS: [(&str, Physical); 10] = [
 ];
 
 /// The leaves of the maps, from that of the keys of `attributes_string`.
-pub(super) mod map {
-    pub(in crate::sink::parquet) const STRING: usize = 0;
-    pub(in crate::sink::parquet) const INT: usize = 2;
-    pub(in crate::sink::parquet) const DOUBLE: usize = 4;
-    pub(in crate::sink::parquet) const BOOL: usize = 6;
-    pub(in crate::sink::parquet) const JSON: usize = 8;
+pub(super) struct Map;
+
+impl Map {
+    pub(super) const STRING: usize = 0;
+    pub(super) const INT: usize = 2;
+    pub(super) const DOUBLE: usize = 4;
+    pub(super) const BOOL: usize = 6;
+    pub(super) const JSON: usize = 8;
     /// Added for those of the resource.
-    pub(in crate::sink::parquet) const OF_RESOURCE: usize = 10;
+    pub(super) const OF_RESOURCE: usize = 10;
 }
 
 /// The attributes that have a column by default.

@@ -2,13 +2,14 @@
 
 use std::io::Write;
 
+use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use parquet::errors::Result;
 use parquet::file::writer::SerializedFileWriter;
 
 use super::column::{Leaf, write_leaves};
-use super::schema::{Column, Role, Shape, map, part};
-use super::{TIME_KEY, exact};
+use super::exact;
+use super::schema::{Column, Map, Part, Role, Shape, TIME_KEY};
 use crate::event::{
     DataView, EventView, KeyView, Member, MetricType, Name, Number, Resource, ResourceValue, Status, Temporality,
     UnixNanos, ValueView, Values, semconv, write_hex,
@@ -23,7 +24,7 @@ pub(super) struct Table {
     maps: usize,
     /// The columns of attributes: of names of ours by their index, of others by text.
     named: Vec<Option<Slot>>,
-    others: HashMap<String, Slot>,
+    others: HashMap<String, Slot, RandomState>,
     /// Parts of the event in hand that have no place in their column.
     beyond: Vec<(&'static str, u64)>,
 }
@@ -39,7 +40,7 @@ impl Table {
     pub(super) fn new(columns: &[Column]) -> Self {
         let mut leaves = Vec::new();
         let mut named = vec![None; Name::all().len()];
-        let mut others = HashMap::new();
+        let mut others = HashMap::default();
         for column in columns {
             let slot = Slot { leaf: leaves.len(), shape: column.shape };
             match (column.role, Name::of(&column.name)) {
@@ -49,7 +50,7 @@ impl Table {
             }
             leaves.append(&mut column.shape.leaves());
         }
-        let maps = leaves.len() - 2 * map::OF_RESOURCE;
+        let maps = leaves.len() - 2 * Map::OF_RESOURCE;
         Table { leaves, rows: 0, maps, named, others, beyond: Vec::new() }
     }
 
@@ -76,21 +77,21 @@ impl Table {
     pub(super) fn push(&mut self, event: EventView<'_>) {
         let row = self.rows;
         let (origin, position) = (event.origin(), event.position());
-        self.time(part::TIME, "time", event.time());
-        self.time(part::OBSERVED, "observed_time", Some(event.observed()));
-        self.text(part::NAME, event.name().text());
-        self.text(part::PROTOCOL, origin.protocol);
+        self.time(Part::TIME, "time", event.time());
+        self.time(Part::OBSERVED, "observed_time", Some(event.observed()));
+        self.text(Part::NAME, event.name().text());
+        self.text(Part::PROTOCOL, origin.protocol);
         if let Some(version) = &origin.version {
-            self.text(part::VERSION, version);
+            self.text(Part::VERSION, version);
         }
-        self.text(part::LISTENER, &origin.listener);
+        self.text(Part::LISTENER, &origin.listener);
         if !origin.peer.is_empty() {
-            self.text(part::PEER, &origin.peer);
+            self.text(Part::PEER, &origin.peer);
         }
-        self.uint(part::CONNECTION, Some(origin.connection));
-        self.uint(part::SEQUENCE, position.sequence);
-        self.uint(part::OFFSET, Some(position.offset));
-        self.uint(part::LENGTH, Some(position.length));
+        self.uint(Part::CONNECTION, Some(origin.connection));
+        self.uint(Part::SEQUENCE, position.sequence);
+        self.uint(Part::OFFSET, Some(position.offset));
+        self.uint(Part::LENGTH, Some(position.length));
         self.data(event);
         let mut own_service = false;
         for member in event.attribute_members() {
@@ -105,32 +106,32 @@ impl Table {
         let row = self.rows;
         match event.data() {
             DataView::Log { severity, context, body } => {
-                self.text(part::KIND, severity.as_str());
+                self.text(Part::KIND, severity.as_str());
                 if let Some(context) = context {
-                    self.hex(part::KIND + 1, &context.trace_id.0);
+                    self.hex(Part::KIND + 1, &context.trace_id.0);
                     if let Some(span_id) = context.span_id {
-                        self.hex(part::KIND + 2, &span_id.0);
+                        self.hex(Part::KIND + 2, &span_id.0);
                     }
                 }
                 if let Some(body) = body {
-                    self.leaves[part::KIND + 3].text_with(row, |out| exact::push(out, body));
+                    self.leaves[Part::KIND + 3].text_with(row, |out| exact::push(out, body));
                 }
             }
             DataView::Span(span) => {
-                self.hex(part::KIND, &span.trace_id.0);
-                self.hex(part::KIND + 1, &span.span_id.0);
+                self.hex(Part::KIND, &span.trace_id.0);
+                self.hex(Part::KIND + 1, &span.span_id.0);
                 if let Some(parent) = span.parent {
-                    self.hex(part::KIND + 2, &parent.0);
+                    self.hex(Part::KIND + 2, &parent.0);
                 }
-                self.time(part::KIND + 3, "end_time", span.end);
+                self.time(Part::KIND + 3, "end_time", span.end);
                 if let Some(duration) = span.duration_nanos {
                     match i64::try_from(duration) {
-                        Ok(duration) => self.leaves[part::KIND + 4].int(row, duration),
+                        Ok(duration) => self.leaves[Part::KIND + 4].int(row, duration),
                         Err(_) => self.beyond.push(("duration_ns", duration)),
                     }
                 }
                 self.text(
-                    part::KIND + 5,
+                    Part::KIND + 5,
                     match span.status {
                         Status::Unset => "unset",
                         Status::Ok => "ok",
@@ -138,60 +139,60 @@ impl Table {
                     },
                 );
                 for link in event.links() {
-                    self.hex(part::KIND + 6, &link.trace_id.0);
-                    self.hex(part::KIND + 7, &link.span_id.0);
+                    self.hex(Part::KIND + 6, &link.trace_id.0);
+                    self.hex(Part::KIND + 7, &link.span_id.0);
                 }
             }
             DataView::Metric(metric) => {
-                self.text(part::KIND, if metric.metric_type == MetricType::Gauge { "gauge" } else { "sum" });
-                self.text_or_null(part::KIND + 1, metric.unit);
+                self.text(Part::KIND, if metric.metric_type == MetricType::Gauge { "gauge" } else { "sum" });
+                self.text_or_null(Part::KIND + 1, metric.unit);
                 match whole(metric.value) {
-                    Whole::Int(value) => self.leaves[part::KIND + 2].int(row, value),
-                    Whole::Uint(value) => self.uint(part::KIND + 3, Some(value)),
-                    Whole::Double(value) => self.leaves[part::KIND + 4].double(row, value),
+                    Whole::Int(value) => self.leaves[Part::KIND + 2].int(row, value),
+                    Whole::Uint(value) => self.uint(Part::KIND + 3, Some(value)),
+                    Whole::Double(value) => self.leaves[Part::KIND + 4].double(row, value),
                 }
                 if let MetricType::Sum { temporality, monotonic } = metric.metric_type {
                     let temporality = match temporality {
                         Temporality::Delta => "delta",
                         Temporality::Cumulative => "cumulative",
                     };
-                    self.text(part::KIND + 5, temporality);
-                    self.leaves[part::KIND + 6].bool(row, monotonic);
+                    self.text(Part::KIND + 5, temporality);
+                    self.leaves[Part::KIND + 6].bool(row, monotonic);
                 }
-                self.time(part::KIND + 7, "start_time", metric.start);
+                self.time(Part::KIND + 7, "start_time", metric.start);
             }
             DataView::Sample(sample) => {
-                self.text(part::KIND, sample.data.sample_type);
-                self.text_or_null(part::KIND + 1, sample.data.unit);
+                self.text(Part::KIND, sample.data.sample_type);
+                self.text_or_null(Part::KIND + 1, sample.data.unit);
                 match whole(sample.data.value) {
-                    Whole::Int(value) => self.leaves[part::KIND + 2].int(row, value),
+                    Whole::Int(value) => self.leaves[Part::KIND + 2].int(row, value),
                     Whole::Uint(value) => self.beyond.push(("value", value)),
                     Whole::Double(value) => self.beyond.push(("value_bits", value.to_bits())),
                 }
-                self.uint(part::KIND + 3, sample.data.period_nanos);
+                self.uint(Part::KIND + 3, sample.data.period_nanos);
                 if let Some(clock) = sample.data.clock {
-                    self.text(part::KIND + 4, clock.as_str());
+                    self.text(Part::KIND + 4, clock.as_str());
                 }
                 for frame in sample.frames() {
-                    for (leaf, text) in [(part::KIND + 5, frame.function), (part::KIND + 6, frame.file)] {
+                    for (leaf, text) in [(Part::KIND + 5, frame.function), (Part::KIND + 6, frame.file)] {
                         match text {
                             Some(text) => self.text(leaf, text.text()),
                             None => self.leaves[leaf].null(row),
                         }
                     }
                     match frame.line {
-                        Some(line) => self.uint(part::KIND + 7, Some(line)),
-                        None => self.leaves[part::KIND + 7].null(row),
+                        Some(line) => self.uint(Part::KIND + 7, Some(line)),
+                        None => self.leaves[Part::KIND + 7].null(row),
                     }
                 }
             }
             DataView::Loss(loss) => {
-                self.text(part::KIND, loss.reason.as_str());
-                self.uint(part::KIND + 1, Some(loss.bytes));
-                self.uint(part::KIND + 2, loss.events);
-                self.text_or_null(part::KIND + 3, loss.detail.text());
+                self.text(Part::KIND, loss.reason.as_str());
+                self.uint(Part::KIND + 1, Some(loss.bytes));
+                self.uint(Part::KIND + 2, loss.events);
+                self.text_or_null(Part::KIND + 3, loss.detail.text());
                 if !loss.excerpt.is_empty() {
-                    self.hex(part::KIND + 4, loss.excerpt);
+                    self.hex(Part::KIND + 4, loss.excerpt);
                 }
             }
         }
@@ -234,7 +235,7 @@ impl Table {
         self.entry(self.maps, key.text().text(), value);
         match value {
             ValueView::Text(service) if key.text().text() == semconv::SERVICE_NAME.as_str() => {
-                self.text(part::SERVICE, service.text());
+                self.text(Part::SERVICE, service.text());
                 true
             }
             _ => false,
@@ -245,12 +246,12 @@ impl Table {
     fn entry(&mut self, maps: usize, key: &str, value: ValueView<'_>) {
         let row = self.rows;
         match value {
-            ValueView::Text(text) => self.keyed(maps + map::STRING, key).text(row, text.text().as_bytes()),
-            ValueView::F64(number) => self.keyed(maps + map::DOUBLE, key).double(row, number),
-            ValueView::Bool(value) => self.keyed(maps + map::BOOL, key).bool(row, value),
+            ValueView::Text(text) => self.keyed(maps + Map::STRING, key).text(row, text.text().as_bytes()),
+            ValueView::F64(number) => self.keyed(maps + Map::DOUBLE, key).double(row, number),
+            ValueView::Bool(value) => self.keyed(maps + Map::BOOL, key).bool(row, value),
             value => match int(value) {
-                Some(number) => self.keyed(maps + map::INT, key).int(row, number),
-                None => self.keyed(maps + map::JSON, key).text_with(row, |out| exact::push(out, value)),
+                Some(number) => self.keyed(maps + Map::INT, key).int(row, number),
+                None => self.keyed(maps + Map::JSON, key).text_with(row, |out| exact::push(out, value)),
             },
         }
     }
@@ -263,11 +264,11 @@ impl Table {
     }
 
     fn resource(&mut self, resource: &Resource, own_service: bool) {
-        let maps = self.maps + map::OF_RESOURCE;
+        let maps = self.maps + Map::OF_RESOURCE;
         for (key, value) in resource.attributes() {
             match value {
                 ResourceValue::Text(service) if !own_service && key == semconv::SERVICE_NAME.as_str() => {
-                    self.text(part::SERVICE, service);
+                    self.text(Part::SERVICE, service);
                 }
                 value => self.entry(maps, key, value.view()),
             }
@@ -313,7 +314,7 @@ impl Table {
         }
         let members: serde_json::Map<_, _> =
             self.beyond.drain(..).map(|(name, number)| (name.to_owned(), number.into())).collect();
-        let (row, keys) = (self.rows, self.maps + map::JSON);
+        let (row, keys) = (self.rows, self.maps + Map::JSON);
         self.leaves[keys].text(row, TIME_KEY.as_bytes());
         self.leaves[keys + 1].text(row, serde_json::Value::from(members).to_string().as_bytes());
     }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use tributary::event::Batch;
+use tributary::event::{Batch, Kind};
 use tributary::sink::parquet::{Options, Parquet};
 use tributary::sink::{Kinds, Selection, Sink};
 
@@ -15,6 +15,13 @@ use crate::workloads;
 /// Some batches of every protocol.
 fn batches() -> Vec<Batch> {
     workloads::all().into_iter().flat_map(|workload| workload.batches().into_iter().take(2)).collect()
+}
+
+/// Two batches that make one file each.
+fn of_one_kind() -> [Batch; 2] {
+    let is_one = |batch: &Batch| Kind::ALL.iter().any(|kind| batch.count(*kind) == batch.len() as u64);
+    let mut found = workloads::all().into_iter().flat_map(|workload| workload.batches()).filter(is_one);
+    [found.next().unwrap(), found.next().unwrap()]
 }
 
 /// A sink that is dropped as a killed process leaves it: nothing is closed.
@@ -71,18 +78,18 @@ async fn a_journal_that_a_killed_process_could_not_remove_is_not_written_again()
 #[tokio::test]
 async fn other_rows_under_the_name_of_a_file_get_another_name() {
     let directory = tempfile::tempdir().unwrap();
-    let all = batches();
-    let (first, second) = all.split_at(1);
-    write(options(directory.path()), first).await;
+    let [first, second] = of_one_kind();
+    write(options(directory.path()), &[first]).await;
     let file = files(directory.path(), ".parquet").pop().unwrap();
     let again = tempfile::tempdir().unwrap();
-    killed(again.path(), second).await;
+    killed(again.path(), &[second]).await;
     let live = files(again.path(), ".rows").pop().unwrap();
     let place = directory.path().join(".journal").join(file.strip_prefix(directory.path()).unwrap());
     fs::copy(&live, place.with_extension("rows")).unwrap();
     restarted(directory.path()).await;
     assert_eq!(files(directory.path(), ".parquet").len(), 2);
     assert!(files(directory.path(), ".rows").is_empty());
+    assert_same(&archived(directory.path()), &of_one_kind(), "both");
 }
 
 #[tokio::test]
@@ -136,8 +143,8 @@ async fn files_are_finished_by_their_rows_and_are_whole_whenever_they_are_seen()
 #[tokio::test]
 async fn finished_files_beyond_the_limits_are_removed() {
     let directory = tempfile::tempdir().unwrap();
-    let batches = [workloads::all().remove(0).batches().remove(0)];
-    write(options(directory.path()), &batches).await;
+    let [batch, _] = of_one_kind();
+    write(options(directory.path()), &[batch]).await;
     assert_eq!(files(directory.path(), ".parquet").len(), 1);
     let mut sink = Parquet::new(Options { keep_time: Duration::from_nanos(1), ..options(directory.path()) }).unwrap();
     tokio::time::sleep(Duration::from_millis(5)).await;

@@ -10,7 +10,7 @@ use tributary::event::{
     Position, Reason, Resource, ResourceValue, SampleData, Severity, SpanData, SpanId, Status, Temporality, TraceId,
     UnixNanos, Value, semconv,
 };
-use tributary::sink::parquet::{Compression, Options};
+use tributary::sink::parquet::{ColumnType, Compression, Options};
 use tributary::stored::row::{RowEncoder, RowReader};
 use tributary::stored::{Rebuilder, json};
 
@@ -109,6 +109,9 @@ async fn every_recording_is_read_back_from_json_lines_and_from_an_archive() {
     assert!(kinds.iter().all(|count| *count > 0), "{kinds:?}");
 }
 
+/// The key of an attribute.
+const KEY: &str = "\u{0}key \"ü\"\n\u{1b}";
+
 /// Every kind, and every type of a value, each at its limits.
 fn extremes() -> Batch {
     let origin = Origin::new("zico", "z".into(), "peer:1".into(), u64::MAX).with_version("2");
@@ -123,13 +126,12 @@ fn extremes() -> Batch {
     builder.set_resource(Arc::new(Resource::new(of_resource.map(|(key, value)| (key.to_owned(), value)))));
     let time = Some(UnixNanos(u64::MAX));
     let position = Position { sequence: Some(u64::MAX), offset: u64::MAX, length: 0 };
-    for number in 0..14 {
-        let key = builder.push_text("\u{0}key \"ü\"\n\u{1b}");
-        let value = self::value(&mut builder, number);
-        log(&mut builder, number).log(Severity::Fatal, Some(value));
-        let value = self::value(&mut builder, number);
+    for number in 0..15 {
+        let of_body = value(&mut builder, number);
+        log(&mut builder, number).log(Severity::Fatal, Some(of_body));
+        let (key, of_key) = (builder.push_text(KEY), value(&mut builder, number));
         let mut event = log(&mut builder, number);
-        event.attribute(key, value);
+        event.attribute(key, of_key);
         event.log(Severity::Trace, None);
     }
     let name = builder.push_text("").into();
@@ -197,6 +199,7 @@ fn value(builder: &mut BatchBuilder, number: u64) -> Value {
         8 => builder.bytes(b"\n\x1b\x00"),
         9 => builder.bytes(b""),
         10 => builder.array(&[]),
+        13 => builder.array(&[Value::I64(-1), Value::I64(i64::MAX), Value::I64(-1)]),
         11 => {
             let members = [("$bytes", Value::Null)].map(|(key, value)| (builder.push_text(key).into(), value));
             builder.map(&members)
@@ -240,11 +243,22 @@ async fn values_keep_their_types_in_rows_and_in_an_archive() {
 
     let directory = tempfile::tempdir().unwrap();
     write(options(directory.path()), &[extremes()]).await;
-    let found = archived(directory.path());
-    assert_same(&found, &[extremes()], "extremes");
-    let found = rows(&found);
-    let wrong: Vec<_> = found.iter().zip(&expected).filter(|(one, other)| one != other).collect();
-    assert!(wrong.is_empty(), "{wrong:?}");
+    // With a column for the attribute, too, whose type only some of its values have.
+    let with_column = ColumnType::ALL.map(|column| {
+        let directory = tempfile::tempdir().unwrap();
+        let columns = vec![(Kind::Log, vec![(KEY.to_owned(), column)])];
+        (Options { columns, ..options(directory.path()) }, directory)
+    });
+    for (options, _) in &with_column {
+        write(options.clone(), &[extremes()]).await;
+    }
+    for directory in with_column.iter().map(|(_, directory)| directory).chain([&directory]) {
+        let found = archived(directory.path());
+        assert_same(&found, &[extremes()], "extremes");
+        let found = rows(&found);
+        let wrong: Vec<_> = found.iter().zip(&expected).filter(|(one, other)| one != other).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
     let kinds: Vec<_> =
         files(directory.path(), ".parquet").iter().map(|path| path.parent().unwrap().to_owned()).collect();
     assert_eq!(kinds.len(), Kind::ALL.len(), "{kinds:?}");
