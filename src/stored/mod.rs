@@ -1,7 +1,9 @@
-//! Layer 1: events that were stored, made events of a batch again: [`json`] lines, and the [`row`]s of a journal.
+//! Layer 1: events that were stored, made events of a batch again: [`json`] lines, and the [`row`]s of a journal, which
+//! [`row_reader`] reads.
 
 pub mod json;
 pub mod row;
+pub mod row_reader;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};

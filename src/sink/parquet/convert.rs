@@ -20,7 +20,7 @@ use super::table::Table;
 use crate::directories;
 use crate::event::{Batch, EventView};
 use crate::stored::Rebuilder;
-use crate::stored::row::RowReader;
+use crate::stored::row_reader::RowReader;
 
 const BLOCK_BYTES: usize = 256 * 1024;
 /// The longest row of a journal that is read.

@@ -6,8 +6,9 @@
 //! disk, and that of its journal: so a journal that a killed process has left is converted by the next one, once.
 //!
 //! The parts: [`Parquet`] is the sink; `schema` has the tables, `table` fills their columns with events, `column` has one leaf of
-//! a row group; `convert` writes a file; `read` reads one again; `exact` has values as JSON.
+//! a row group; `convert` writes a file; `read` and `cells` read one again; `exact` has values as JSON.
 
+mod cells;
 mod column;
 mod convert;
 mod exact;

@@ -4,14 +4,12 @@ use std::io;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use parquet::basic::{LogicalType, Type as PhysicalType};
-use parquet::column::reader::ColumnReader;
-use parquet::data_type::ByteArray;
-use parquet::errors::ParquetError;
+use parquet::basic::{LogicalType, Repetition};
 use parquet::file::reader::{ChunkReader, FileReader as _, SerializedFileReader};
 use parquet::schema::types::Type;
 use serde_json::Value as Json;
 
+use super::cells::{Cell, Leaf, failed, invalid};
 use super::exact;
 use super::schema::{FORM, FORM_KEY, KIND_KEY, TIME_KEY, is_free};
 use crate::event::{
@@ -65,15 +63,6 @@ pub fn read<R: ChunkReader + 'static>(input: R, take: &mut dyn FnMut(Batch) -> i
         }
     }
     take(rebuilder.take()).map(drop)
-}
-
-/// The error of a file that cannot be read.
-fn invalid(why: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, why.into())
-}
-
-fn failed(error: ParquetError) -> io::Error {
-    invalid(error.to_string())
 }
 
 /// The columns of a file.
@@ -343,7 +332,6 @@ fn next_of_each<I: Iterator, const N: usize>(iterators: &mut [I; N]) -> Option<[
 
 /// The leaves of a field, in their order.
 fn push_leaves(field: &Type, definition: i16, repetition: i16, leaves: &mut Vec<Leaf>) {
-    use parquet::basic::Repetition;
     let (definition, repetition) = match field.get_basic_info().repetition() {
         Repetition::REQUIRED => (definition, repetition),
         Repetition::OPTIONAL => (definition + 1, repetition),
@@ -353,32 +341,6 @@ fn push_leaves(field: &Type, definition: i16, repetition: i16, leaves: &mut Vec<
         leaves.push(Leaf::new(field.get_physical_type(), definition, repetition > 0));
     } else {
         field.get_fields().iter().for_each(|field| push_leaves(field, definition, repetition, leaves));
-    }
-}
-
-/// A value of a column.
-enum Cell {
-    Int(i64),
-    Double(f64),
-    Bool(bool),
-    Text(ByteArray),
-}
-
-impl Cell {
-    fn text(self) -> io::Result<String> {
-        match self {
-            Cell::Text(text) => String::from_utf8(text.data().to_vec()).map_err(|_| invalid("a text is not UTF-8")),
-            _ => Err(invalid("a column of texts has another type")),
-        }
-    }
-
-    fn value(self, out: &mut Rebuilder) -> io::Result<Value> {
-        Ok(match self {
-            Cell::Int(number) => Value::I64(number),
-            Cell::Double(number) => Value::F64(number),
-            Cell::Bool(value) => Value::Bool(value),
-            text => Value::Text(out.builder().push_text(&text.text()?)),
-        })
     }
 }
 
@@ -429,131 +391,5 @@ impl Beyond {
 
     fn get(&self, name: &str) -> Option<u64> {
         self.0.get(name).copied()
-    }
-}
-
-/// A leaf column, of which some rows are in memory.
-struct Leaf {
-    values: Values,
-    definitions: Vec<i16>,
-    repetitions: Vec<i16>,
-    max_definition: i16,
-    is_repeated: bool,
-    /// The next level and value.
-    level: usize,
-    value: usize,
-}
-
-enum Values {
-    Int(Vec<i64>),
-    Double(Vec<f64>),
-    Bool(Vec<bool>),
-    Text(Vec<ByteArray>),
-    /// A type that tables of ours do not have.
-    Other,
-}
-
-impl Leaf {
-    fn new(physical: PhysicalType, max_definition: i16, is_repeated: bool) -> Leaf {
-        let values = match physical {
-            PhysicalType::INT64 => Values::Int(Vec::new()),
-            PhysicalType::DOUBLE => Values::Double(Vec::new()),
-            PhysicalType::BOOLEAN => Values::Bool(Vec::new()),
-            PhysicalType::BYTE_ARRAY => Values::Text(Vec::new()),
-            _ => Values::Other,
-        };
-        let (definitions, repetitions) = (Vec::new(), Vec::new());
-        Leaf { values, definitions, repetitions, max_definition, is_repeated, level: 0, value: 0 }
-    }
-
-    /// Replaces what is in memory by the next rows.
-    fn fill(&mut self, reader: &mut ColumnReader, rows: usize) -> io::Result<()> {
-        (self.level, self.value) = (0, 0);
-        self.definitions.clear();
-        self.repetitions.clear();
-        let definitions = (self.max_definition > 0).then_some(&mut self.definitions);
-        let repetitions = self.is_repeated.then_some(&mut self.repetitions);
-        let read = match (&mut self.values, reader) {
-            (Values::Int(values), ColumnReader::Int64ColumnReader(reader)) => {
-                values.clear();
-                reader.read_records(rows, definitions, repetitions, values)
-            }
-            (Values::Double(values), ColumnReader::DoubleColumnReader(reader)) => {
-                values.clear();
-                reader.read_records(rows, definitions, repetitions, values)
-            }
-            (Values::Bool(values), ColumnReader::BoolColumnReader(reader)) => {
-                values.clear();
-                reader.read_records(rows, definitions, repetitions, values)
-            }
-            (Values::Text(values), ColumnReader::ByteArrayColumnReader(reader)) => {
-                values.clear();
-                reader.read_records(rows, definitions, repetitions, values)
-            }
-            _ => return Err(invalid("a column has a type that tables of this program do not have")),
-        };
-        let (records, ..) = read.map_err(failed)?;
-        if records == rows { Ok(()) } else { Err(invalid("a column ends before its row group")) }
-    }
-
-    /// The value of the next row.
-    fn next(&mut self) -> Option<Cell> {
-        if self.max_definition > 0 {
-            let level = self.definitions.get(self.level).copied().unwrap_or(0);
-            self.level += 1;
-            if level < self.max_definition {
-                return None;
-            }
-        }
-        self.take()
-    }
-
-    fn take(&mut self) -> Option<Cell> {
-        let at = self.value;
-        self.value += 1;
-        match &self.values {
-            Values::Int(values) => values.get(at).map(|value| Cell::Int(*value)),
-            Values::Double(values) => values.get(at).map(|value| Cell::Double(*value)),
-            Values::Bool(values) => values.get(at).map(|value| Cell::Bool(*value)),
-            Values::Text(values) => values.get(at).map(|value| Cell::Text(value.clone())),
-            Values::Other => None,
-        }
-    }
-
-    /// The definition levels of the next row, one for each entry, or one for a list without entries.
-    fn next_levels(&mut self) -> Vec<i16> {
-        let start = self.level;
-        self.level += 1;
-        while self.repetitions.get(self.level).is_some_and(|level| *level > 0) {
-            self.level += 1;
-        }
-        self.definitions.get(start..self.level.min(self.definitions.len())).unwrap_or_default().to_vec()
-    }
-
-    /// The entries of the next row: lists of tables are never null. `None`: an entry without value.
-    fn next_entries(&mut self) -> Vec<Option<Cell>> {
-        let levels = self.next_levels();
-        let mut entries = Vec::new();
-        for level in levels.into_iter().filter(|level| *level > 0) {
-            entries.push(if level == self.max_definition { self.take() } else { None });
-        }
-        entries
-    }
-
-    /// The list of integers of the next row; `None`: it has none.
-    fn next_list(&mut self) -> Option<Vec<i64>> {
-        let levels = self.next_levels();
-        if levels.first().is_none_or(|level| *level == 0) {
-            return None;
-        }
-        let mut items = Vec::new();
-        for level in levels {
-            if level == self.max_definition
-                && let Some(Cell::Int(item)) = self.take()
-            {
-                items.push(item);
-            }
-        }
-        Some(items)
     }
 }

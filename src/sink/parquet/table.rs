@@ -198,48 +198,54 @@ impl Table {
         }
     }
 
-    /// Adds an attribute to its column, or to the map of its type. Returns whether it names the service.
+    /// Adds an attribute to its column, or to the map of its type. Returns whether it is in the map and names the service.
     #[inline]
     fn attribute(&mut self, member: Member<'_>) -> bool {
-        let (key, value, row) = (member.key(), member.value(), self.rows);
+        let (key, value) = (member.key(), member.value());
         let slot = match key {
             KeyView::Name(name) => self.named[name.index()],
             KeyView::Text(_) if self.others.is_empty() => None,
             KeyView::Text(text) => self.others.get(text.text()).copied(),
         };
-        if let Some(Slot { leaf, shape }) = slot {
-            let leaf = &mut self.leaves[leaf];
-            match (shape, value) {
-                (Shape::Text, ValueView::Text(text)) => return set(leaf.text(row, text.text().as_bytes())),
-                (Shape::Int, ValueView::I64(number)) => return set(leaf.int(row, number)),
-                (Shape::Int, ValueView::U64(number)) if i64::try_from(number).is_ok() => {
-                    return set(leaf.int(row, number as i64));
-                }
-                (Shape::Double, ValueView::F64(number)) => return set(leaf.double(row, number)),
-                (Shape::Bool, ValueView::Bool(value)) => return set(leaf.bool(row, value)),
-                (Shape::Ints, ValueView::Array(items)) if are_ints(items) => {
-                    let mut is_empty = true;
-                    for item in items.filter_map(int) {
-                        leaf.int(row, item);
-                        is_empty = false;
-                    }
-                    if is_empty {
-                        leaf.null(row);
-                    }
-                    return false;
-                }
-                // A value of another type stands in the maps.
-                _ => {}
-            }
+        if slot.is_some_and(|slot| self.fill(slot, value)) {
+            return false;
         }
-        self.entry(self.maps, key.text().text(), value);
+        let key = key.text().text();
+        self.entry(self.maps, key, value);
         match value {
-            ValueView::Text(service) if key.text().text() == semconv::SERVICE_NAME.as_str() => {
+            ValueView::Text(service) if key == semconv::SERVICE_NAME.as_str() => {
                 self.text(Part::SERVICE, service.text());
                 true
             }
             _ => false,
         }
+    }
+
+    /// Adds a value to the column of its attribute; `false`: it has another type.
+    #[inline]
+    fn fill(&mut self, slot: Slot, value: ValueView<'_>) -> bool {
+        let (leaf, row) = (&mut self.leaves[slot.leaf], self.rows);
+        match (slot.shape, value) {
+            (Shape::Text, ValueView::Text(text)) => leaf.text(row, text.text().as_bytes()),
+            (Shape::Double, ValueView::F64(number)) => leaf.double(row, number),
+            (Shape::Bool, ValueView::Bool(value)) => leaf.bool(row, value),
+            (Shape::Ints, ValueView::Array(items)) if are_ints(items) => {
+                let mut is_empty = true;
+                for item in items.filter_map(int) {
+                    leaf.int(row, item);
+                    is_empty = false;
+                }
+                if is_empty {
+                    leaf.null(row);
+                }
+            }
+            (Shape::Int, value) => match int(value) {
+                Some(number) => leaf.int(row, number),
+                None => return false,
+            },
+            _ => return false,
+        }
+        true
     }
 
     /// Adds to the map of its type.
@@ -318,11 +324,6 @@ impl Table {
         self.leaves[keys].text(row, TIME_KEY.as_bytes());
         self.leaves[keys + 1].text(row, serde_json::Value::from(members).to_string().as_bytes());
     }
-}
-
-/// The attribute is in its column, and does not name the service.
-fn set((): ()) -> bool {
-    false
 }
 
 /// A number as metrics and samples have it.

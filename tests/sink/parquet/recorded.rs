@@ -11,7 +11,8 @@ use tributary::event::{
     UnixNanos, Value, semconv,
 };
 use tributary::sink::parquet::{ColumnType, Compression, Options};
-use tributary::stored::row::{RowEncoder, RowReader};
+use tributary::stored::row::RowEncoder;
+use tributary::stored::row_reader::RowReader;
 use tributary::stored::{Rebuilder, json};
 
 use super::{archived, assert_same, files, options, write};
