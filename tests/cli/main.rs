@@ -19,3 +19,4 @@ mod rules;
 mod run;
 mod simulate;
 mod spool;
+mod stored;
