@@ -134,9 +134,10 @@ impl Program {
         }
     }
 
-    /// Takes away the buffers of threads that have not returned them. Returns the number of events in them.
+    /// Takes away the buffers that [`Program::keep_buffer`] has left to threads. Returns the number of events in them.
     pub(super) fn take_kept(&mut self) -> u64 {
-        self.waiting.drain(..).map(|waiting| waiting.buffer.counts.events).sum()
+        let kept = self.waiting.extract_if(.., |waiting| waiting.until_events == u64::MAX);
+        kept.map(|waiting| waiting.buffer.counts.events).sum()
     }
 
     /// Lets threads that have waited long enough continue.
