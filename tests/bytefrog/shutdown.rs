@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tributary::protocol::bytefrog::AgentStatus;
-use tributary::simulate::bytefrog::Options;
+use tributary::simulate::bytefrog::{Options, run_alone};
 use tributary::simulate::{Agent, Amount, Plan, Sent, run};
 
 /// No time limit passes, however busy the machine is.
@@ -61,6 +61,10 @@ fn traced_at(to: SocketAddr, options: Options, rate: u64) -> JoinHandle<io::Resu
 async fn until_agent(daemon: &Daemon, what: &str, condition: impl Fn(&AgentStatus) -> bool) {
     let agents = daemon.server.bytefrog("test").unwrap();
     crate::live::until(what, || agents.agents().into_iter().find(|agent| condition(agent))).await;
+}
+
+async fn until_entered(daemon: &Daemon) {
+    daemon.until_named("bytefrog.method.entry").await;
 }
 
 async fn until_traced(daemon: &Daemon) {
@@ -280,14 +284,68 @@ async fn a_stopping_daemon_ends_a_pause_before_it_stops_the_agent() {
     let stopping = tokio::spawn(daemon.stop());
     agent.until_message(&CollectorMessage::Suspend).await;
     agent.control.send(&[wire::data_break(0), wire::heartbeat(b'S').repeat(3)].concat()).await;
-    agent.until_message(&CollectorMessage::Stop).await;
+    agent.until_message(&bytefrog_support::end_of_trace()).await;
     let messages = agent.messages_received();
-    let [.., unpause, suspend, stop] = &messages[..] else { panic!("{messages:?}") };
+    let [.., unpause, suspend, stop, _] = &messages[..] else { panic!("{messages:?}") };
     let expected = (&CollectorMessage::Unpause, &CollectorMessage::Suspend, &CollectorMessage::Stop);
     assert_eq!((unpause, suspend, stop), expected);
     end(agent, data).await;
     let stopped = within("stopping", stopping).await.unwrap();
     assert_eq!((outcomes(&stopped.events), losses(&stopped.events)), (vec!["complete"], vec![]));
+}
+
+/// A thread that keeps a buffer for ten heartbeats, as one that loads classes on a busy machine does: no heartbeat counts the
+/// buffer, and its numbers are missing.
+#[tokio::test]
+async fn a_buffer_that_a_thread_returns_late_is_waited_for() {
+    for version in [1, 4] {
+        let daemon = daemon(PATIENT).await;
+        let options = Options { version, late_buffer: Duration::from_secs(1), ..Options::default() };
+        let agent = traced(daemon.server.address().unwrap(), options);
+        until_traced(&daemon).await;
+        let stopped = daemon.stop().await;
+        let sent = within("the agent ends", agent).await.unwrap();
+        assert_unharmed(sent, &stopped, &format!("version {version}"));
+    }
+}
+
+/// The buffer is lost, as in the agent, and nothing waits for it at the exit of the program.
+#[tokio::test]
+async fn a_program_with_a_thread_that_does_not_return_its_buffer_exits_and_the_numbers_are_reported() {
+    for version in 1..=4 {
+        let daemon = daemon(&format!("{PATIENT}\nstop_wait = \"1s\"")).await;
+        let options = Options { version, late_buffer: Duration::from_secs(3600), ..Options::default() };
+        let halt = std::future::pending();
+        let agent = tokio::spawn(run_alone(daemon.server.address().unwrap(), options, 5, 1_000_000, halt));
+        until_traced(&daemon).await;
+        let stopped = daemon.stop().await;
+        let (sent, observations) = within("the agent ends", agent).await.unwrap();
+        sent.unwrap_or_else(|error| panic!("version {version}: {error}"));
+        assert!(observations.has_late_buffer, "version {version}");
+        let missing: u64 = losses(&stopped.events).iter().map(|loss| loss["events"].as_u64().unwrap()).sum();
+        assert_eq!(missing, observations.lost_events, "version {version}: {:?}", losses(&stopped.events));
+        assert_eq!(outcomes(&stopped.events), ["with_gaps"], "version {version}");
+    }
+}
+
+/// A suspended agent takes no numbers, so those before its data break were taken for events.
+#[tokio::test]
+async fn numbers_that_are_missing_before_the_data_break_of_a_stop_are_reported() {
+    for after in [&[][..], &[wire::entry(9, 250, 1, 0)].concat()] {
+        let daemon = daemon(&format!("{PATIENT}\nstop_wait = \"1s\"")).await;
+        let (mut agent, mut data) = Puppet::trace(&daemon.server, 4).await;
+        data[0].send(&[wire::method(1, "demo/A.a;1;()V"), wire::entry(1, 0, 1, 0)].concat()).await;
+        until_entered(&daemon).await;
+        let stopping = tokio::spawn(daemon.stop());
+        agent.until_message(&CollectorMessage::Suspend).await;
+        agent.control.send(&[wire::data_break(250), wire::heartbeat(b'S').repeat(3)].concat()).await;
+        agent.until_message(&bytefrog_support::end_of_trace()).await;
+        data[0].send(after).await;
+        end(agent, data).await;
+        let stopped = within("stopping", stopping).await.unwrap();
+        let losses = losses(&stopped.events);
+        assert_eq!((losses.len(), &losses[0]["reason"], &losses[0]["events"]), (1, &"gap".into(), &249.into()));
+    }
 }
 
 /// The lines of the log of this thread.

@@ -6,8 +6,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use bytes::BytesMut;
+
 use super::command::{Command, Mode, Refusal};
 use super::options::Options;
+use super::wire;
 
 /// An agent should report the mode that a command leads to within this time (section 1.6) …
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -18,25 +21,33 @@ const MAX_QUEUED: usize = 8;
 /// An agent that has opened its last data connection lets its buffers follow commands within this time of its own, which
 /// is counted in heartbeats: while an agent does not run (a garbage collection, a busy machine), it sends none.
 const SETTLING_TIME: Duration = Duration::from_secs(3);
-/// An agent that shuts down is suspended until so many heartbeats, one after the other, have reported nothing to send.
+/// An agent that shuts down is suspended until so many heartbeats, one after the other, have reported nothing to send …
 const QUIET_HEARTBEATS: u32 = 3;
+/// … or so many, if numbers are missing: a thread has the buffer with them, or the agent has lost it.
+const QUIET_HEARTBEATS_WITH_GAPS: u32 = 15;
+/// The error that follows `stop`. Agents write it to their log, and those of version 1 to the standard error of the program.
+const COLLECTOR_STOPS: &str = "tributary stops the tracing; the program continues";
 /// More heartbeats missed than this make an agent unhealthy (rule 25).
 const MAX_MISSED: u32 = 3;
 
 /// How far an agent has come whose collector stops.
 ///
-/// An agent that is stopped closes its data connections after one heartbeat interval. A thread of the program that takes
-/// longer to fill a buffer, as when it loads classes for that, returns it afterwards, and then the program cannot exit.
-/// So the agent is suspended first, which lets no thread begin a buffer, and stopped when it has nothing to send.
+/// An agent that is stopped closes its data connections after one heartbeat interval, when it has nothing to send. A thread of
+/// the program that has taken a buffer before, and loads classes or does not get the processor, returns it afterwards, and then
+/// the program waits for ever at its exit. Heartbeats do not count such a buffer. So the agent is suspended first, which lets no
+/// thread take a buffer. When heartbeats and numbers show that everything has arrived, it is stopped. An error follows: an agent
+/// that has received one waits for no buffer, neither to close its connections nor at its exit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Drain {
     No,
     /// Commands are not harmless yet.
     Settling,
-    /// It is suspended, and stopped at this time at the latest. Its last so many heartbeats have reported nothing to send.
+    /// It is suspended, and stopped at this time at the latest. Its last so many heartbeats have reported nothing to send, and
+    /// this is whether numbers were missing then.
     Suspended {
         until: Duration,
         quiet: u32,
+        has_gaps: bool,
     },
     Stopped,
 }
@@ -81,10 +92,14 @@ pub(super) struct Agent {
     pub pending: Option<Command>,
     /// It was configured to trace nothing.
     pub is_untraced: bool,
-    /// The collector stops: the agent is stopped too, and sends what its buffers hold.
+    /// The collector stops: the agent sends what its buffers hold, and is stopped too.
     drain: Drain,
+    /// Commands `suspend` that it has not answered with a data break.
+    unanswered_suspends: u32,
     /// `stop` was sent to it.
     is_stopped: bool,
+    /// See [`Agent::take_events_left`].
+    has_events_left: bool,
     /// No time is left for what its buffers hold.
     is_abandoned: bool,
 }
@@ -112,7 +127,9 @@ impl Agent {
             pending: None,
             is_untraced: false,
             drain: Drain::No,
+            unanswered_suspends: 0,
             is_stopped: false,
+            has_events_left: false,
             is_abandoned: false,
         }
     }
@@ -268,6 +285,11 @@ impl Agent {
     /// The command is sent now; commands queued before it are void.
     fn send(&mut self, command: Command, elapsed: Duration) -> u8 {
         self.queued.clear();
+        self.sent(command, elapsed)
+    }
+
+    fn sent(&mut self, command: Command, elapsed: Duration) -> u8 {
+        self.unanswered_suspends += u32::from(command == Command::Suspend);
         self.unconfirmed = Some(Unconfirmed { command, since: elapsed, heartbeats: 0 });
         self.is_stopped |= command == Command::Stop;
         command.message()
@@ -286,8 +308,7 @@ impl Agent {
             return None;
         }
         self.queued.pop_front();
-        self.unconfirmed = Some(Unconfirmed { command: next, since: elapsed, heartbeats: 0 });
-        Some(next.message())
+        Some(self.sent(next, elapsed))
     }
 
     /// The collector stops: messages for now, and later those of [`Agent::poll_drain`]. The program continues untraced.
@@ -310,7 +331,7 @@ impl Agent {
         let mode = self.unconfirmed.map_or(self.mode, |unconfirmed| unconfirmed.command.target_mode());
         let commands: &[Command] = match self.drain {
             Drain::Settling if self.is_settled && !self.is_untraced => {
-                self.drain = Drain::Suspended { until: elapsed + self.stop_wait, quiet: 0 };
+                self.drain = Drain::Suspended { until: elapsed + self.stop_wait, quiet: 0, has_gaps: false };
                 match mode {
                     Mode::ShuttingDown | Mode::Suspended => &[],
                     Mode::Paused => &[Command::Unpause, Command::Suspend],
@@ -321,24 +342,55 @@ impl Agent {
                 self.drain = Drain::Stopped;
                 &[Command::Stop]
             }
-            Drain::Suspended { until, quiet } if quiet >= QUIET_HEARTBEATS || elapsed >= until => {
-                self.drain = Drain::Stopped;
-                &[Command::Stop]
+            Drain::Suspended { until, quiet, has_gaps } => {
+                let required = if has_gaps { QUIET_HEARTBEATS_WITH_GAPS } else { QUIET_HEARTBEATS };
+                self.has_events_left = quiet < required && elapsed >= until;
+                if quiet >= required || elapsed >= until {
+                    return self.stop(elapsed);
+                }
+                &[]
             }
-            Drain::No | Drain::Settling | Drain::Suspended { .. } | Drain::Stopped => &[],
+            Drain::No | Drain::Settling | Drain::Stopped => &[],
         };
         commands.iter().map(|command| self.send(*command, elapsed)).collect()
+    }
+
+    /// `stop`, and the error after which it waits for no buffer. An agent that does not come to handle the error is stopped all
+    /// the same.
+    fn stop(&mut self, elapsed: Duration) -> Vec<u8> {
+        self.drain = Drain::Stopped;
+        let mut messages = BytesMut::from(&[self.send(Command::Stop, elapsed)][..]);
+        wire::write_error(COLLECTOR_STOPS, &mut messages);
+        messages.to_vec()
+    }
+
+    /// Whether an error that it reports is its answer to the error that stops it.
+    pub(super) fn answers_stop(&self, error: &[u8]) -> bool {
+        self.drain == Drain::Stopped && error.ends_with(COLLECTOR_STOPS.as_bytes())
+    }
+
+    /// It was stopped now although it had not sent all its events.
+    pub(super) fn take_events_left(&mut self) -> bool {
+        std::mem::take(&mut self.has_events_left)
+    }
+
+    /// It reports a data break. `true`: as the answer to a `suspend`. While it is suspended it takes no number.
+    pub(super) fn take_data_break(&mut self) -> bool {
+        let is_answer = self.unanswered_suspends > 0;
+        self.unanswered_suspends -= u32::from(is_answer);
+        is_answer
     }
 
     pub(super) fn is_draining(&self) -> bool {
         self.drain != Drain::No
     }
 
-    /// A heartbeat has reported its buffers. `is_empty`: the agent has nothing to send.
-    pub(super) fn count_buffers(&mut self, is_empty: bool) {
-        if let Drain::Suspended { quiet, .. } = &mut self.drain {
+    /// A heartbeat has reported its buffers. `is_empty`: the agent has nothing to send. `misses_numbers`: some have not arrived.
+    pub(super) fn count_buffers(&mut self, is_empty: bool, misses_numbers: bool) {
+        if let Drain::Suspended { quiet, has_gaps, .. } = &mut self.drain {
             // A thread that has held a buffer for long returns it at any time.
             *quiet = if self.mode == Mode::Suspended && is_empty { *quiet + 1 } else { 0 };
+            *has_gaps = misses_numbers;
         }
     }
 
@@ -467,7 +519,7 @@ mod tests {
 
     #[test]
     fn the_shutdown_messages_let_the_program_continue() {
-        const STOP: [u8; 1] = [3];
+        let stop = [&[3, 99, 0, COLLECTOR_STOPS.len() as u8][..], COLLECTOR_STOPS.as_bytes()].concat();
         assert_eq!(new(1).drain(SECOND), [2]);
         assert_eq!(settled(Mode::Tracing).drain(SECOND), [6]);
         assert_eq!(settled(Mode::Paused).drain(SECOND), [5, 6]);
@@ -480,11 +532,14 @@ mod tests {
         let mut suspended = settled(Mode::Suspended);
         assert_eq!(suspended.drain(SECOND), b"");
         assert_eq!(suspended.poll_drain(20 * SECOND), b"");
-        assert_eq!(suspended.poll_drain(21 * SECOND), STOP);
+        assert_eq!(suspended.poll_drain(21 * SECOND), stop);
+        assert!(suspended.take_events_left() && !suspended.take_events_left());
+        assert!(suspended.answers_stop(format!("received error from HQ: {COLLECTOR_STOPS}").as_bytes()));
+        assert!(!suspended.answers_stop(b"Failed to write data buffer"));
         assert!(settled(Mode::ShuttingDown).drain(SECOND).is_empty());
         let mut untraced = settled(Mode::Tracing);
         untraced.is_untraced = true;
-        assert_eq!(untraced.drain(SECOND), STOP);
+        assert_eq!(untraced.drain(SECOND), [3]);
     }
 
     #[test]
@@ -492,13 +547,30 @@ mod tests {
         let mut agent = settled(Mode::Tracing);
         assert_eq!(agent.drain(SECOND), [6]);
         for buffers in [0, 0, 0, 5, 0, 0, 1, 0, 0] {
-            agent.count_buffers(buffers == 0);
+            agent.count_buffers(buffers == 0, false);
             agent.heartbeat(Mode::Suspended, SECOND);
             assert_eq!(agent.poll_drain(SECOND), b"", "{buffers}");
         }
-        agent.count_buffers(true);
-        assert_eq!(agent.poll_drain(SECOND), [3]);
+        agent.count_buffers(true, false);
+        assert_eq!(agent.poll_drain(SECOND)[0], 3);
+        assert!(!agent.take_events_left());
         assert_eq!(agent.poll_drain(99 * SECOND), b"");
+    }
+
+    #[test]
+    fn an_agent_with_missing_numbers_is_stopped_when_they_arrive_or_after_more_heartbeats() {
+        for arrive in [true, false] {
+            let mut agent = settled(Mode::Tracing);
+            agent.drain(SECOND);
+            agent.heartbeat(Mode::Suspended, SECOND);
+            for _ in 1..QUIET_HEARTBEATS_WITH_GAPS {
+                agent.count_buffers(true, true);
+                assert_eq!(agent.poll_drain(SECOND), b"");
+            }
+            agent.count_buffers(true, !arrive);
+            assert_eq!(agent.poll_drain(SECOND)[0], 3);
+            assert!(!agent.take_events_left());
+        }
     }
 
     #[test]
@@ -514,7 +586,7 @@ mod tests {
         }
         agent.heartbeat(Mode::Tracing, 2 * SECOND);
         assert_eq!(agent.poll_drain(2 * SECOND), [6]);
-        assert_eq!(agent.poll_drain(22 * SECOND), [3]);
+        assert_eq!(agent.poll_drain(22 * SECOND)[0], 3);
         assert_eq!(agent.outcome(false, false), "complete");
         assert!(agent.abandon() && !agent.abandon());
         assert_eq!(agent.outcome(false, false), "without_shutdown");

@@ -26,7 +26,8 @@ pub(super) fn control(
         Control::Heartbeat { mode, buffers } => {
             let mode = Mode::of(mode);
             let has_recovered = run.agent.heartbeat(mode, now.elapsed);
-            run.agent.count_buffers(buffers == 0);
+            let misses_numbers = run.misses_numbers();
+            run.agent.count_buffers(buffers == 0, misses_numbers);
             normalize::heartbeat(out, mode, buffers, position);
             if has_recovered {
                 let position = MessagePosition { length: 0, ..position };
@@ -51,8 +52,11 @@ pub(super) fn control(
             normalize::class(out, outcome, name, position);
         }
         Control::Error { text } => {
-            run.agent.failed();
-            normalize::error(out, text, position);
+            let is_answer = run.agent.answers_stop(text);
+            if !is_answer {
+                run.agent.failed();
+            }
+            normalize::error(out, text, if is_answer { Severity::Info } else { Severity::Error }, position);
         }
     }
     out.decoded_bytes += size as u64;

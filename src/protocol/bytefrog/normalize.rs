@@ -66,12 +66,12 @@ pub(super) fn class(out: &mut Output, outcome: ClassOutcome, name: &[u8], positi
 }
 
 /// Writes an error of the agent.
-pub(super) fn error(out: &mut Output, text: &[u8], position: MessagePosition) {
+pub(super) fn error(out: &mut Output, text: &[u8], severity: Severity, position: MessagePosition) {
     let text = Text::read(text);
     let mut event = untimed(out, names::BYTEFROG_AGENT_ERROR, position);
     mark_repaired(&mut event, text.is_repaired);
     let body = event.batch().push_text(&text.text);
-    event.log(Severity::Error, Some(body.into()));
+    event.log(severity, Some(body.into()));
 }
 
 /// Writes a change of the health or of the connection of an agent.

@@ -387,11 +387,20 @@ impl Run {
             let ahead = (number as u32).wrapping_sub(last as u32).cast_signed();
             number = last.saturating_add_signed(ahead.into());
         }
-        let is_news = self.breaks.add(number);
+        let is_ours = self.agent.take_data_break();
+        let is_news = self.breaks.add(number, !is_ours);
+        if is_ours && is_news {
+            self.sequence.expect_before(number);
+        }
         if is_news && self.reorder_buffer.as_ref().is_none_or(|reorder_buffer| reorder_buffer.next() >= number) {
             self.clear_stacks(number);
         }
         is_news
+    }
+
+    /// Whether numbers are known to be missing, of which none has been reported.
+    pub(super) fn misses_numbers(&self) -> bool {
+        self.sequence.has_gap()
     }
 
     /// The time of a definition, which never moves the base of the clock: nothing confirms it.

@@ -248,6 +248,21 @@ impl Sequence {
         }
     }
 
+    /// The numbers before this one were taken: those that do not arrive are missing, also when none after them arrives.
+    pub(super) fn expect_before(&mut self, number: u64) {
+        if !self.is_started {
+            self.start_at(number as u32);
+        }
+        if number > self.end && number - self.next < self.max_ahead {
+            self.end = number;
+        }
+    }
+
+    /// Whether a number is missing that was not given up.
+    pub(super) fn has_gap(&self) -> bool {
+        self.next != self.end || !self.far.is_empty()
+    }
+
     /// Whether the counter has jumped: the numbers before the jump are given up now.
     pub(super) fn has_jumped(&self) -> bool {
         self.far.len() >= MAX_FAR
@@ -256,7 +271,7 @@ impl Sequence {
     /// When the gaps of now will have lasted for `window`. Call it with the time of every input. `None`: there is no
     /// gap.
     pub(super) fn deadline(&mut self, window: Duration, elapsed: Duration) -> Option<Duration> {
-        if self.next == self.end && self.far.is_empty() {
+        if !self.has_gap() {
             self.checkpoint = None;
         } else if self.checkpoint.is_none_or(|(below, _)| below <= self.next) {
             self.checkpoint = Some((self.end.max(self.next + 1), elapsed + window));
@@ -284,11 +299,12 @@ impl Sequence {
         if self.next == self.end {
             return self.jump();
         }
-        let to = self.first_arrived()?;
+        let to = self.first_arrived().unwrap_or(self.end);
         // All numbers before it have arrived or are given up.
-        let passed = ((to - self.base) / CHUNK_NUMBERS) as usize;
-        self.allocated -= self.chunks.drain(..passed).flatten().count();
-        self.base += passed as u64 * CHUNK_NUMBERS;
+        let passed = (to - self.base) / CHUNK_NUMBERS;
+        let chunks = self.chunks.len().min(passed as usize);
+        self.allocated -= self.chunks.drain(..chunks).flatten().count();
+        self.base += passed * CHUNK_NUMBERS;
         *self.word(to) |= below(to);
         self.next = to;
         self.advance();
@@ -358,6 +374,28 @@ mod tests {
         assert_eq!(wrapped(sequence.next()), 5000);
         assert_eq!(sequence.see(77), Seen::Repeated);
         assert_eq!(gaps(&mut sequence), []);
+    }
+
+    #[test]
+    fn expected_numbers_that_do_not_arrive_are_a_gap() {
+        let mut sequence = Sequence::new(1 << 16);
+        let start = sequence.start();
+        sequence.expect_before(start + 600);
+        assert!(sequence.has_gap());
+        sequence.see(0);
+        sequence.see(5);
+        sequence.expect_before(start + 3);
+        sequence.expect_before(start + (1 << 20));
+        assert_eq!(gaps(&mut sequence), [(1, 4), (6, 599)]);
+        assert!(!sequence.has_gap());
+        assert!(matches!(sequence.see(600), Seen::New(_)));
+        assert!(matches!(sequence.see(599), Seen::Late(_)));
+        let mut sequence = Sequence::new(1 << 16);
+        sequence.expect_before(start + 10_000);
+        assert_eq!(gaps(&mut sequence), [(0, 9_999)]);
+        sequence.see(10_001);
+        sequence.expect_before(start + 10_003);
+        assert_eq!(gaps(&mut sequence), [(10_000, 10_000), (10_002, 10_002)]);
     }
 
     #[test]

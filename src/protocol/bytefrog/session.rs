@@ -509,6 +509,15 @@ impl Membership {
         out.reply.put_slice(&std::mem::take(&mut run.outbox));
         out.reply.put_slice(run.agent.take_pending(now.elapsed).as_slice());
         out.reply.put_slice(&run.agent.poll_drain(now.elapsed));
+        if run.agent.take_events_left() {
+            warn!(
+                listener = &*out.batch.origin().listener,
+                agent = run.address.map(tracing::field::display),
+                run = run.id,
+                "a traced Java program was stopped before its agent had sent all its events: these are lost, and the program \
+                 continues; stop_wait gives it more time"
+            );
+        }
         if run.agent.check_health(now.elapsed) {
             let position = MessagePosition { offset, length: 0, now };
             run.set_origin(self.source, out);

@@ -120,10 +120,17 @@ impl Agent {
                 Err(error)
             }
         };
-        *observations = Observations { lost_events: observations.lost_events, ..control.observations() };
+        let Observations { lost_events, has_late_buffer, .. } = *observations;
+        *observations = Observations { lost_events, has_late_buffer, ..control.observations() };
         ended?;
         let lost = observations.control_lost;
+        let hangs = has_late_buffer && !control.is_killed();
         control.close().await?;
+        if hangs {
+            return Err(
+                Harm::Hang("a thread returned its buffer after the data connections had closed".to_owned()).into()
+            );
+        }
         if lost { Err(io::Error::new(io::ErrorKind::ConnectionAborted, CONTROL_LOST)) } else { Ok(()) }
     }
 
@@ -139,7 +146,7 @@ impl Agent {
             configuration = control.until_start() => configuration?,
             () = self.halt.cancelled() => return Ok(None),
         };
-        let Options { in_order, gaps, start_up, .. } = self.options;
+        let Options { in_order, gaps, start_up, late_buffer, .. } = self.options;
         let base = Instant::now();
         let opening = async {
             sleep(start_up).await;
@@ -165,10 +172,14 @@ impl Agent {
             gaps,
             rng: Rng::new(!self.seed, self.number),
             lost: 0,
+            has_late_buffer: false,
+            late_buffer,
+            interval: control.interval(),
         };
         self.until_halted(control.serve_during(trace.run())).await?;
         control.end();
         observations.lost_events = trace.lost;
+        observations.has_late_buffer = trace.has_late_buffer;
         self.until_halted(control.serve_during(trace.senders.finish())).await?.map(Some)
     }
 

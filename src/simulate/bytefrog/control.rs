@@ -51,6 +51,8 @@ pub(super) struct Control {
     end_reported: bool,
     /// The collector has closed the connection.
     closed: bool,
+    /// The collector has stopped the agent by an error: it waits for no buffer any longer.
+    is_killed: bool,
     observations: Observations,
 }
 
@@ -87,6 +89,7 @@ impl Control {
             ended: None,
             end_reported: false,
             closed: false,
+            is_killed: false,
             observations: Observations::default(),
         };
         let event = Counts { messages: 1, events: 1 };
@@ -170,6 +173,11 @@ impl Control {
         self.heartbeat().await
     }
 
+    /// Whether the agent waits for no buffer at the exit of its program.
+    pub(super) fn is_killed(&self) -> bool {
+        self.is_killed
+    }
+
     /// Counts an event that the collector writes without a message.
     pub(super) fn count(&self, counts: Counts) {
         self.tally.sent(counts, 0);
@@ -220,6 +228,14 @@ impl Control {
                 Command::Stop => {
                     self.observations.stopped = true;
                     self.ended.get_or_insert_with(Instant::now);
+                }
+                Command::Error(text) => {
+                    self.is_killed = true;
+                    self.observations.stopped = true;
+                    self.ended.get_or_insert_with(Instant::now);
+                    let mut message = Vec::new();
+                    wire::error(&format!("received error from HQ: {text}"), &mut message);
+                    self.write(&message, Counts { messages: 1, events: 1 }).await?;
                 }
                 _ => {}
             }

@@ -3,7 +3,9 @@
 //! It behaves like the original agents where that matters to a collector: it connects, sends its hello, waits for the
 //! configuration and for `start`, opens the configured number of data connections and handles commands. Threads of the
 //! traced program share buffers, and one that does not get the processor keeps its buffer while others number hundreds
-//! of thousands of events: numbers are out of order, and names follow the events that need them.
+//! of thousands of events: numbers are out of order, and names follow the events that need them. After `stop` the data connections
+//! close one heartbeat interval later, once heartbeats count no buffer: a thread that returns its buffer after that makes the
+//! program hang at its exit. An agent that receives an error after `stop` or `suspend` waits for no buffer.
 //! Sections are those of `docs/protocols/bytefrog.md`.
 //!
 //! If the collector does something that harms a real program ([`Harm`]), the agent reports it and fails.
@@ -61,6 +63,9 @@ pub struct Options {
     /// runs of real agents. Then the program's threads continue to write events. In other runs the trace
     /// ends, and what its buffers hold is lost.
     pub error_handling_fails: bool,
+    /// How long a thread keeps the buffer that it holds when the agent is suspended, as one does that loads classes on a busy
+    /// machine. Heartbeats do not count this buffer. Zero: no thread keeps one for long.
+    pub late_buffer: Duration,
 }
 
 impl Default for Options {
@@ -76,6 +81,7 @@ impl Default for Options {
             start_up: Duration::from_millis(20),
             pause: Duration::ZERO,
             error_handling_fails: true,
+            late_buffer: Duration::ZERO,
         }
     }
 }

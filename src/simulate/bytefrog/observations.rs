@@ -14,6 +14,9 @@ pub struct Observations {
     pub stopped: bool,
     /// Whether the control connection was lost while the program was traced. The agent still sends everything.
     pub control_lost: bool,
-    /// Numbered events that were dropped on purpose (`Options::gaps`).
+    /// Numbered events that were not sent: dropped on purpose (`Options::gaps`), or in a buffer that was returned too late
+    /// (`Options::late_buffer`).
     pub lost_events: u64,
+    /// Whether a thread returned its buffer after the data connections had closed.
+    pub has_late_buffer: bool,
 }

@@ -124,8 +124,24 @@ impl Program {
         }
     }
 
+    /// The thread that writes to an open buffer with content keeps it until this time.
+    pub(super) fn keep_buffer(&mut self, until_millis: u32) {
+        let held = (0..self.buffers.open()).find_map(|place| self.buffers.hold(place));
+        let thread =
+            (0..self.threads.len()).find(|thread| self.waiting.iter().all(|waiting| waiting.thread != *thread));
+        if let (Some(buffer), Some(thread)) = (held, thread) {
+            self.waiting.push(Waiting { thread, buffer, until_events: u64::MAX, until_millis });
+        }
+    }
+
+    /// Takes away the buffers that [`Program::keep_buffer`] has left to threads. Returns the number of events in them.
+    pub(super) fn take_kept(&mut self) -> u64 {
+        let kept = self.waiting.extract_if(.., |waiting| waiting.until_events == u64::MAX);
+        kept.map(|waiting| waiting.buffer.counts.events).sum()
+    }
+
     /// Lets threads that have waited long enough continue.
-    fn continue_waiting(&mut self, millis: u32) {
+    pub(super) fn continue_waiting(&mut self, millis: u32) {
         let events = self.events;
         let is_over = |waiting: &mut Waiting| waiting.until_events <= events || waiting.until_millis <= millis;
         self.waiting.extract_if(.., is_over).for_each(|waiting| self.buffers.release(waiting.buffer));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::super::pace::{Pace, SLICE};
@@ -41,6 +41,12 @@ pub(super) struct Trace<'a> {
     pub(super) rng: Rng,
     /// Events in dropped buffers.
     pub(super) lost: u64,
+    /// Whether a buffer was returned too late to be sent.
+    pub(super) has_late_buffer: bool,
+    /// See [`Options::late_buffer`](super::Options::late_buffer).
+    pub(super) late_buffer: Duration,
+    /// The interval of heartbeats.
+    pub(super) interval: Duration,
 }
 
 impl Trace<'_> {
@@ -55,7 +61,10 @@ impl Trace<'_> {
         while made < self.events && !self.halt.is_cancelled() {
             let run_mode = *self.run_mode.borrow_and_update();
             match run_mode {
-                RunMode::Ended => break,
+                RunMode::Ended => {
+                    self.wait_for_threads().await;
+                    break;
+                }
                 RunMode::Blocked | RunMode::Untraced => {
                     let due_before = self.pace.due(self.start.elapsed());
                     self.wait(run_mode).await;
@@ -98,17 +107,45 @@ impl Trace<'_> {
 
     /// Waits, or runs untraced, while the mode lasts. Earlier events are sent.
     async fn wait(&mut self, run_mode: RunMode) {
-        self.program.close_partial();
-        self.hand_over();
         if run_mode == RunMode::Untraced {
+            if !self.late_buffer.is_zero() {
+                self.program.keep_buffer(self.millis().saturating_add(self.late_buffer.as_millis() as u32));
+            }
             // Section 1.4: no numbers are used, and the number of the next event is reported.
             self.report(ControlEvent::Break(self.program.next_sequence()));
             self.program.run_untraced();
         }
+        let mut slices = interval(SLICE);
+        while *self.run_mode.borrow() == run_mode && !self.halt.is_cancelled() {
+            self.send_returned();
+            tokio::select! {
+                _ = slices.tick() => {}
+                _ = self.run_mode.changed() => {}
+                () = self.halt.cancelled() => {}
+            }
+        }
+    }
+
+    /// Sends the buffers that threads have returned, also those that are not full.
+    fn send_returned(&mut self) {
+        while let Some(buffer) = self.senders.try_sent() {
+            self.program.give_back(buffer);
+        }
+        self.program.continue_waiting(self.millis());
+        self.program.close_partial();
+        self.hand_over();
+    }
+
+    /// The agent was stopped. What threads return within a heartbeat interval is sent.
+    async fn wait_for_threads(&mut self) {
         tokio::select! {
-            _ = self.run_mode.changed() => {}
+            () = sleep(self.interval) => {}
             () = self.halt.cancelled() => {}
         }
+        self.send_returned();
+        let late = self.program.take_kept();
+        self.has_late_buffer = late > 0;
+        self.lost += late;
     }
 
     /// Waits until a full buffer is sent. `false`: all connections are broken.
