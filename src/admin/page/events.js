@@ -62,7 +62,7 @@ export function eventList(label, { height = "44vh" } = {}) {
     detail.scrollIntoView({ block: "nearest" });
   }
 
-  return { element: h("div", {}, list.element, detail), update: (rows) => list.update(rows), list };
+  return { element: h("div", {}, list.element, detail), update: list.update, list };
 }
 
 /** One event: its parts in a table, and its whole JSON. */

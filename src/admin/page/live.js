@@ -71,7 +71,7 @@ function showEvents(main, query, mode) {
       return;
     }
     if (body.firstChild !== list.element) set(body, list.element);
-    if (!pause.isPaused) list.update(rows);
+    if (!pause.isPaused) list.update(rows, true);
   });
 
   function open() {

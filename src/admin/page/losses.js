@@ -62,7 +62,7 @@ export function show(main, route) {
   function drawDetail(group) {
     detail.hidden = false;
     set(detail,
-      h("div", { class: "row" }, h("h2", {}, `${group.reason} on `, said(group.listener)), h("span", { class: "soft" }, REASONS[group.reason] ?? ""),
+      h("div", { class: "row" }, h("h2", {}, said(`${group.reason}: ${group.listener}`)), h("span", { class: "soft" }, REASONS[group.reason] ?? ""),
         h("button", { type: "button", on: { click: () => { chosen = null; detail.hidden = true; list.select(null); } } }, "Close")),
       h("p", { class: "wrap" }, clean(group.cause, 1000)),
       group.option && h("p", {}, "The key ", h("code", {}, clean(group.option, 120)), ` of the configuration governs it${group.option_text ? `: ${clean(group.option_text, 200)}` : ""}. `, h("code", {}, "tributary check --print"), " shows its value."),

@@ -105,10 +105,12 @@ export function table({ label, columns, key, open, height = "62vh", minWidth = 0
   return {
     element,
     scroll,
-    /** Replaces the rows; the position and the selection stay. */
-    update(next) {
+    /** Replaces the rows; the selection stays. `follow`: new rows came at the top, and what is in sight stays in sight. */
+    update(next, follow = false) {
+      const first = follow && scroll.scrollTop > 0 && rows.length ? next.findIndex((row) => key(row) === key(rows[0])) : 0;
       rows = next;
       arrange();
+      if (first > 0) scroll.scrollTop += first * LINE;
     },
     select(id) {
       selected = id;
