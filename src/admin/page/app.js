@@ -31,8 +31,12 @@ async function open() {
   const route = parse(location.hash);
   const name = route.view in VIEWS ? route.view : "overview";
   for (const item of document.querySelectorAll("#nav a")) {
-    if (item.dataset.view === name) item.setAttribute("aria-current", "page");
-    else item.removeAttribute("aria-current");
+    if (item.dataset.view === name) {
+      item.setAttribute("aria-current", "page");
+      item.scrollIntoView({ block: "nearest", inline: "center" });
+    } else {
+      item.removeAttribute("aria-current");
+    }
   }
   document.title = `${VIEWS[name]} – tributary`;
   const turn = ++opening;

@@ -62,7 +62,7 @@ export function waterfall(spans, duration, logs, { choose }) {
       style: { top: `${at * LINE}px` },
       on: { click: () => select(index) },
     },
-    h("div", { class: "label", role: "gridcell", style: { "padding-left": `${8 + depth * 11}px` } }, toggle,
+    h("div", { class: "label", role: "gridcell", style: { "--depth": String(depth) } }, toggle,
       h("i", { class: "swatch", style: { background: colorOf(span) } }),
       isError && h("span", { class: "bad-text", title: "error" }, "✕"),
       said(span.name), span.detail && span.detail !== span.name && said(span.detail, "soft")),
@@ -77,11 +77,11 @@ export function waterfall(spans, duration, logs, { choose }) {
     const right = Math.min(101, share(span.start_ns + (span.duration_ns ?? 0)));
     if (right < 0 || left > 100) return null;
     const text = isOpen ? "no end" : units.nanos(span.duration_ns);
-    const isLate = left > 72;
+    const end = right > 88 ? (left > 14 ? { right: `${100 - left}%` } : { right: `${Math.max(0, 100 - right)}%`, color: "var(--panel)" }) : { left: `${right}%` };
     return [
       h("div", { class: `bar${isError ? " is-error" : ""}${isOpen ? " is-open" : ""}`, style: { left: `${left}%`, width: `${Math.max(0, right - left)}%`, "--color": colorOf(span) } }),
       (logsOf.get(index) ?? []).slice(0, 20).map((log) => h("i", { class: `tick ${log.severity === "ERROR" ? "bad" : ""}`, title: clean(log.text ?? log.name), style: { left: `${share(log.at_ns)}%` } })),
-      h("span", { class: "time num", style: isLate ? { right: `${100 - left}%` } : { left: `${Math.max(0, Math.min(right, 100))}%` } }, text),
+      h("span", { class: "time num", style: end }, text),
     ];
   }
 
