@@ -2,7 +2,7 @@
 
 import { get, poll, post } from "./api.js";
 import { isDark } from "./colors.js";
-import { clean, h, said, set } from "./dom.js";
+import { clean, h, path as qualified, set } from "./dom.js";
 import { choice, empty, failure, field, heading, meter, panel, segments } from "./parts.js";
 import { keep } from "./router.js";
 import { table } from "./table.js";
@@ -38,7 +38,7 @@ export function show(main, route) {
       { title: "Self time", width: "88px", num: true, cell: (row) => row.calls ? units.nanos(row.self_ns) : "", sort: (row) => row.self_ns },
       { title: "Exceptions", width: "80px", num: true, cell: (row) => row.exceptions ? h("span", { class: "bad-text" }, units.count(row.exceptions)) : h("span", { class: "soft" }, "0"), sort: (row) => row.exceptions },
       { title: "Last", width: "84px", num: true, cell: (row) => row.last_ms ? units.ago(row.last_ms) : "", sort: (row) => row.last_ms ?? 0 },
-      { title: "Method", width: "minmax(220px, 1fr)", cell: (row) => h("bdi", { class: "said tail", title: clean(row.full) }, clean(row.full)), sort: (row) => row.full },
+      { title: "Method", width: "minmax(220px, 1fr)", cell: (row) => qualified(row.full, "."), sort: (row) => row.full },
     ],
   });
   const shown = segments("Methods", [["", "All"], ["ran", "Ran"], ["never", "Never ran"]], "", (value) => { state.show = value; drawRows(); });

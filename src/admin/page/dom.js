@@ -62,6 +62,13 @@ export function said(text, className = "") {
   return h("bdi", { class: `said ${className}`, title: shown }, shown);
 }
 
+/** A path or a qualified name: where room is short, its beginning is cut and its last part stays. */
+export function path(text, separator = "/") {
+  const shown = clean(text);
+  const at = shown.lastIndexOf(separator) + 1;
+  return h("bdi", { class: "path", title: shown }, h("span", { class: "said" }, shown.slice(0, at)), h("span", { class: "said" }, shown.slice(at)));
+}
+
 /** Text of an agent that keeps its lines, for details. */
 export function block(text, limit = 20000) {
   const lines = String(text ?? "").slice(0, limit + 1).split("\n");

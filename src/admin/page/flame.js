@@ -86,16 +86,9 @@ export function flameCanvas({ label, name, describe, color, parent, choose = () 
       }
       if (size > TEXT_FROM) {
         context.fillStyle = isFaded ? style.soft : style.text;
-        paintText(context, clean(name(id), 200), x + 4, y + ROW / 2, size - 7);
+        context.fillText(fitted(context, clean(name(id), 200), size - 7), x + 4, y + ROW / 2);
       }
     }
-  }
-
-  function paintText(context, text, x, y, room) {
-    const fitting = Math.floor(room / 5.2);
-    let part = text.length > fitting ? text.slice(0, fitting) : text;
-    while (part.length > 1 && context.measureText(part).width > room) part = part.slice(0, Math.floor(part.length * 0.88));
-    context.fillText(part.length < text.length && part.length > 2 ? `${part.slice(0, -1)}…` : part, x, y);
   }
 
   function boxAt(event) {
@@ -225,6 +218,15 @@ export function flameCanvas({ label, name, describe, color, parent, choose = () 
       tip("");
     },
   };
+}
+
+/** As much of a text as there is room for; nothing where that is less than two characters. */
+export function fitted(context, text, room) {
+  const fitting = Math.floor(room / 4);
+  let part = text.length > fitting ? text.slice(0, fitting) : text;
+  while (part.length > 1 && context.measureText(part).width > room) part = part.slice(0, Math.floor(part.length * 0.88));
+  if (part.length === text.length) return part;
+  return part.length > 2 ? `${part.slice(0, -1)}…` : "";
 }
 
 /** The first index whose value is above `value`; `values` ascend. */

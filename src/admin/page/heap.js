@@ -1,7 +1,7 @@
 // Heap dumps of Ruby processes: by class and by site, two dumps compared, and what refers to a class.
 
 import { get, poll } from "./api.js";
-import { clean, h, said, set } from "./dom.js";
+import { clean, h, path, said, set } from "./dom.js";
 import { choice, commands, empty, failure, field, heading, meter, pill, segments } from "./parts.js";
 import { keep } from "./router.js";
 import { table } from "./table.js";
@@ -39,8 +39,8 @@ export function show(main, route) {
   const place = (row) => row.file ? `${row.file}${row.line ? `:${row.line}` : ""}` : "(no site)";
   const className = (row) => row.class ?? "(internal)";
   const classColumn = { title: "Class", width: "minmax(140px, 1fr)", cell: (row) => said(className(row)), sort: className };
-  const siteColumn = { title: "Site", width: "minmax(200px, 2fr)", cell: (row) => h("bdi", { class: "said tail", title: clean(place(row)) }, clean(place(row))), sort: place };
-  const signed = (value, format) => h("span", { class: value > 0 ? "more" : value < 0 ? "less" : "soft" }, value > 0 ? `+${format(value)}` : value < 0 ? `−${format(-value)}` : "0");
+  const siteColumn = { title: "Site", width: "minmax(200px, 2fr)", cell: (row) => path(place(row)), sort: place };
+  const signed = (value, format) => h("span", { class: value > 0 ? "rise" : value < 0 ? "fall" : "soft" }, value > 0 ? `+${format(value)}` : value < 0 ? `−${format(-value)}` : "0");
 
   function columns() {
     const names = state.by === "site" ? [siteColumn] : state.by === "class_site" ? [classColumn, siteColumn] : [classColumn];
@@ -118,7 +118,7 @@ export function show(main, route) {
       set(detail,
         h("header", {}, h("h2", {}, "References of ", said(name ?? "(internal)")), h("span", { class: "soft small" }, units.plural(found.objects, "object"), found.examined < found.of && `; references of ${units.count(found.examined)} of ${units.count(found.of)} objects were kept`),
           h("div", { class: "end" }, h("button", { type: "button", on: { click: () => { detail.hidden = true; } } }, "Close"))),
-        h("div", { class: "body grid2" }, side("Referred to from", found.referred_from, "from objects"), side("Refers to", found.refers_to, "objects")));
+        h("div", { class: "body grid2" }, side("Referred to from", found.referred_from, "From objects"), side("Refers to", found.refers_to, "Objects")));
       detail.scrollIntoView({ block: "nearest" });
     } catch (error) {
       set(detail, failure(error));

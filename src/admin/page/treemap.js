@@ -2,6 +2,7 @@
 
 import { isDark, onScheme, variable } from "./colors.js";
 import { clean, framed, h } from "./dom.js";
+import { fitted } from "./flame.js";
 import { tip } from "./parts.js";
 
 const TITLE = 17;
@@ -51,13 +52,8 @@ export function treemap({ label, color, describe, open, back, height = 460 }) {
       context.lineWidth = 1;
     }
     if (w > 34 && t > 13) {
-      context.save();
-      context.beginPath();
-      context.rect(x, y, w - 3, t);
-      context.clip();
       context.fillStyle = isLeaf ? style.inner : style.text;
-      context.fillText(clean(node.name, 120), x + 5, isLeaf ? y + Math.min(t / 2, 10) : y + TITLE / 2 + 1);
-      context.restore();
+      context.fillText(fitted(context, clean(node.name, 120), w - 9), x + 5, isLeaf ? y + Math.min(t / 2, 10) : y + TITLE / 2 + 1);
     }
   }
 
