@@ -1,6 +1,6 @@
 // Agents: everything heard recently. One opens to its resource, its commands and its last events.
 
-import { get, poll } from "./api.js";
+import { get, getEvents, poll } from "./api.js";
 import { clean, h, said, set } from "./dom.js";
 import { eventList } from "./events.js";
 import { choice, commands, empty, facts, failure, field, heading, panel, pill, words } from "./parts.js";
@@ -93,7 +93,7 @@ function showAgent(main, id) {
     return made;
   }
 
-  const end = poll((signal) => get(`api/v1/agents/${encodeURIComponent(id)}`, {}, signal), 2000, (answer) => {
+  const end = poll((signal) => getEvents(`api/v1/agents/${encodeURIComponent(id)}`, {}, signal), 2000, (answer) => {
     const { agent } = answer;
     head.scope(answer);
     parts ??= build();

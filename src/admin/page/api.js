@@ -116,6 +116,24 @@ export async function get(path, parameters, signal) {
   return response.json();
 }
 
+/** The JSON of a path that has events: see `parseExact`. */
+export async function getEvents(path, parameters, signal) {
+  const response = await send(address(path, parameters), { signal });
+  if (!response.ok) throw await refusal(response);
+  return parseExact(await response.text());
+}
+
+/** Parses JSON without changing a number: one that JavaScript would write in another way keeps its text (`JSON.rawJSON`). */
+function parseExact(text) {
+  if (!JSON.rawJSON) return JSON.parse(text);
+  return JSON.parse(text, (_, value, { source }) => typeof value === "number" && String(value) !== source ? JSON.rawJSON(source) : value);
+}
+
+/** The number of a value that `parseExact` may have kept as text. */
+export function numberOf(value) {
+  return Number(value?.rawJSON ?? value ?? NaN);
+}
+
 /** The bytes of a path. */
 export async function getBlob(path, parameters) {
   const response = await send(address(path, parameters), {});
@@ -221,7 +239,7 @@ async function readEvents(body, use) {
         if (line.startsWith("event:")) type = line.slice(6).trim();
         else if (line.startsWith("data:")) data += line.slice(line[5] === " " ? 6 : 5);
       }
-      if (data) use(type, JSON.parse(data));
+      if (data) use(type, parseExact(data));
     }
   }
 }

@@ -1,6 +1,6 @@
 // Events in lists, and one event as a whole.
 
-import { get } from "./api.js";
+import { getEvents, numberOf } from "./api.js";
 import { block, clean, h, said, set } from "./dom.js";
 import { empty, facts, failure, pill } from "./parts.js";
 import { to } from "./router.js";
@@ -11,10 +11,10 @@ import * as units from "./units.js";
 export function gist(event) {
   const parts = [];
   const { span, metric, sample, loss } = event;
-  if (span) parts.push(`${units.nanos(span.duration_ns)}${span.status === "error" ? " error" : ""}`);
+  if (span) parts.push(`${units.nanos(numberOf(span.duration_ns))}${span.status === "error" ? " error" : ""}`);
   if (metric) parts.push(measured(metric));
   if (sample) parts.push(`${measured(sample)}: ${sample.frames.map((frame) => frame.function ?? frame.file ?? "?").join(" ← ")}`);
-  if (loss) parts.push(`${loss.reason}: ${units.bytes(loss.bytes ?? 0)}. ${loss.detail ?? ""}`);
+  if (loss) parts.push(`${loss.reason}: ${units.bytes(numberOf(loss.bytes))}. ${loss.detail ?? ""}`);
   if (event.body !== undefined) parts.push(typeof event.body === "string" ? event.body : JSON.stringify(event.body).slice(0, 400));
   for (const [name, value] of Object.entries(event.attributes ?? {})) {
     parts.push(`${name}=${typeof value === "object" ? JSON.stringify(value) : value}`.slice(0, 300));
@@ -24,9 +24,10 @@ export function gist(event) {
 }
 
 function measured({ value, unit, type }) {
-  if (unit === "By" || unit === "bytes") return units.bytes(Number(value));
-  if (unit === "nanoseconds") return units.nanos(Number(value));
-  return `${typeof value === "number" ? value.toLocaleString("en") : value} ${unit ?? type ?? ""}`.trim();
+  const number = numberOf(value);
+  if (unit === "By" || unit === "bytes") return units.bytes(number);
+  if (unit === "nanoseconds") return units.nanos(number);
+  return `${Number.isFinite(number) ? number.toLocaleString("en") : value} ${unit ?? type ?? ""}`.trim();
 }
 
 function kindPill(event) {
@@ -37,6 +38,7 @@ function kindPill(event) {
 /** A list of events; one opens below it. Rows are `{ id, event }`. */
 export function eventList(label, { height = "44vh" } = {}) {
   const detail = h("div", { class: "detail-pane", hidden: true });
+  const element = h("div", {});
   const list = table({
     label,
     key: (row) => row.id,
@@ -54,15 +56,18 @@ export function eventList(label, { height = "44vh" } = {}) {
 
   function showDetail(row) {
     detail.hidden = false;
+    element.className = "has-detail";
     set(detail, eventDetail(row.event, () => {
       detail.hidden = true;
+      element.className = "";
       list.select(null);
       list.scroll.focus();
     }));
     detail.scrollIntoView({ block: "nearest" });
   }
 
-  return { element: h("div", {}, list.element, detail), update: list.update, list };
+  element.append(list.element, detail);
+  return { element, update: list.update, list };
 }
 
 /** One event: its parts in a table, and its whole JSON. */
@@ -96,7 +101,7 @@ async function copy(text, button) {
 export async function loadEvent(id, element, close) {
   set(element, h("p", { class: "soft" }, "Loading…"));
   try {
-    const { event } = await get(`api/v1/events/${encodeURIComponent(id)}`);
+    const { event } = await getEvents(`api/v1/events/${encodeURIComponent(id)}`);
     set(element, eventDetail(event, close));
   } catch (error) {
     set(element, error.status === 404 ? empty("This event has left the window", "The view keeps events for a limited time and in limited memory.") : failure(error));

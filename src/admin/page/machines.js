@@ -1,6 +1,6 @@
 // Machines with Endless OS: events by name over time, by image and by site, and the events of one machine.
 
-import { get, poll } from "./api.js";
+import { get, getEvents, poll } from "./api.js";
 import { clean, h, said, set } from "./dom.js";
 import { eventList } from "./events.js";
 import { choice, empty, facts, failure, field, heading, panel, pill, spark } from "./parts.js";
@@ -108,7 +108,7 @@ function showMachine(main, id) {
     h("section", { class: "panel" }, h("header", {}, h("h2", {}, "Its events")), events.element),
   ];
   main.append(head.element, body);
-  const end = poll((signal) => get(`api/v1/machines/${encodeURIComponent(id)}`, { limit: 500 }, signal), 3000, (answer) => {
+  const end = poll((signal) => getEvents(`api/v1/machines/${encodeURIComponent(id)}`, { limit: 500 }, signal), 3000, (answer) => {
     const { machine } = answer;
     head.scope(answer);
     set(title, said(machine.id));
