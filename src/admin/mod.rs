@@ -1,14 +1,17 @@
-//! The admin endpoint of a running daemon, over HTTP: health, metrics, agents and their commands, live views.
+//! The admin endpoint of a running daemon, over HTTP: health, metrics, agents and their commands, live views, the page and its
+//! API.
 //!
 //! It has tasks of its own, so it responds while listeners are busy and while the daemon stops. A connection has one
 //! request.
 
 mod agents;
+mod api;
 mod connections;
 mod exposition;
 mod guard;
 mod metrics;
 pub mod options;
+mod page;
 mod quarantine;
 mod response;
 mod tap;
@@ -46,7 +49,7 @@ use exposition::Exposition;
 pub(crate) use guard::COMMAND_HEADER;
 use guard::Guard;
 use options::AdminOptions;
-use response::{AdminResponse, method_not_allowed, text};
+use response::{AdminResponse, error, method_not_allowed, text};
 
 /// The longest head of a request.
 const MAX_HEAD_BYTES: usize = 16 << 10;
@@ -252,12 +255,18 @@ impl Connection {
     async fn respond(&self, request: Request<Incoming>, local: SocketAddr) -> AdminResponse {
         self.progress.set(Stage::Response(Instant::now()));
         let path = request.uri().path();
-        let is_probe = matches!(path, "/livez" | "/readyz");
-        if let Err(refused) = self.guard.check(&request, local, is_probe) {
-            return *refused;
+        let is_api = path.starts_with("/api/");
+        let is_public = matches!(path, "/livez" | "/readyz") || page::has(path);
+        let checked = self.guard.check(&request, local, is_public).and_then(|()| match *request.method() {
+            Method::GET | Method::HEAD => Ok(()),
+            _ => guard::check_command(&request),
+        });
+        if let Err(refused) = checked {
+            return refused.response(is_api);
         }
         let segments: Vec<_> = path.split('/').skip(1).collect();
         match (request.method(), segments.as_slice()) {
+            (_, ["api", "v1", ..]) => api::respond(self, &request).await,
             (&Method::GET | &Method::HEAD, ["livez"]) => text(StatusCode::OK, "alive"),
             (&Method::GET | &Method::HEAD, ["readyz"]) => match self.subject.health.not_ready() {
                 None => {
@@ -278,23 +287,25 @@ impl Connection {
                 }
                 response
             }
-            (&Method::POST, ["agents", id, "commands", command]) => match guard::check_command(&request) {
-                Ok(()) => agents::command(&self.subject, id, command).await,
-                Err(refused) => *refused,
-            },
+            (&Method::POST, ["agents", id, "commands", command]) => agents::command(&self.subject, id, command).await,
             (&Method::GET | &Method::HEAD, ["quarantine"]) => quarantine::list(&self.subject).await,
-            (&Method::POST, ["quarantine", listener, id, "retry"]) => match guard::check_command(&request) {
-                Ok(()) => quarantine::retry(&self.subject, listener, id).await,
-                Err(refused) => *refused,
-            },
-            (_, ["livez" | "readyz" | "metrics" | "agents" | "quarantine"]) => method_not_allowed("GET, HEAD"),
-            (_, ["agents", _, "commands", _] | ["quarantine", _, _, "retry"]) => method_not_allowed("POST"),
-            (_, ["tap"]) => method_not_allowed("GET"),
-            _ => {
-                let help = "no such path; the paths are /livez, /readyz, /metrics, /tap, /agents, /agents/ID/commands/COMMAND, \
-                            /quarantine and /quarantine/LISTENER/ID/retry";
-                text(StatusCode::NOT_FOUND, help)
+            (&Method::POST, ["quarantine", listener, id, "retry"]) => {
+                quarantine::retry(&self.subject, listener, id).await
             }
+            (&Method::GET | &Method::HEAD, _) if page::has(path) => {
+                page::respond(path, request.headers()).unwrap_or_else(|| unknown_path(is_api))
+            }
+            (_, ["livez" | "readyz" | "metrics" | "agents" | "quarantine"]) => method_not_allowed(is_api, "GET, HEAD"),
+            (_, ["agents", _, "commands", _] | ["quarantine", _, _, "retry"]) => method_not_allowed(is_api, "POST"),
+            (_, ["tap"]) => method_not_allowed(is_api, "GET"),
+            _ if page::has(path) => method_not_allowed(is_api, "GET, HEAD"),
+            _ => unknown_path(is_api),
         }
     }
+}
+
+fn unknown_path(is_api: bool) -> AdminResponse {
+    let help = "no such path; the paths are / (the page), /livez, /readyz, /metrics, /tap, /agents, \
+                /agents/ID/commands/COMMAND, /quarantine, /quarantine/LISTENER/ID/retry and those of /api/v1/openapi.json";
+    error(is_api, StatusCode::NOT_FOUND, help)
 }

@@ -3,6 +3,7 @@
 //! One worker (`pipeline::worker`) drives each [`Sink`]. The worker decides when to flush, waits and retries when the
 //! sink cannot write now, and keeps the counters.
 
+pub mod budget;
 pub mod discard;
 pub mod encode;
 pub mod file;

@@ -257,7 +257,8 @@ impl HttpClient for Http {
         };
         parts.headers.remove(hyper::header::CONNECTION);
         let failed = |error: &dyn std::error::Error| WebDriverError::RequestFailed(error.to_string());
-        let response = self.0.request(Request::from_parts(parts, Full::new(bytes))).await.map_err(|error| failed(&error))?;
+        let response =
+            self.0.request(Request::from_parts(parts, Full::new(bytes))).await.map_err(|error| failed(&error))?;
         let (parts, body) = response.into_parts();
         let bytes = body.collect().await.map_err(|error| failed(&error))?.to_bytes();
         Ok(Response::from_parts(parts, bytes))

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tributary::simulate::{Agent, Amount, bytefrog, datadog, endless, rbkit, zico};
 
 use crate::browser::Browser;
-use crate::live::within;
 use crate::live::wire as texts;
+use crate::live::within;
 use crate::wire::{Span, hello, meta, now};
 use crate::world::{LISTENERS, World};
 
@@ -52,8 +52,14 @@ async fn agents_are_listed_filtered_and_opened() {
     browser.until_text(".empty", "No agent has been heard yet").await;
     world.send("desktops", DESKTOPS, 60).await;
     world.send("zorka", ZORKA, 300).await;
-    browser.until("both protocols are listed", "return ['endless', 'zico'].every((name) => document.querySelector('.lines').innerText.includes(name))").await;
-    let sum = browser.js(&format!("{}.reduce((sum, text) => sum + Number(text.replaceAll(',', '')), 0)", column(6))).await;
+    browser
+        .until(
+            "both protocols are listed",
+            "return ['endless', 'zico'].every((name) => document.querySelector('.lines').innerText.includes(name))",
+        )
+        .await;
+    let sum =
+        browser.js(&format!("{}.reduce((sum, text) => sum + Number(text.replaceAll(',', '')), 0)", column(6))).await;
     let counted: u64 = world.daemon.server.accounting().totals().listeners.iter().map(|one| one.events()).sum();
     assert_eq!(sum, json!(counted));
     browser.choose("Protocol", "zico").await;
@@ -62,7 +68,8 @@ async fn agents_are_listed_filtered_and_opened() {
     browser.click(".line a", "").await;
     browser.until_text("dl.facts", "zorka").await;
     browser.until_text("dl.facts", "zico.session.id").await;
-    let name = browser.until("its events", &format!("return ({})()[0]", column(2).replacen("return", "() =>", 1))).await;
+    let name =
+        browser.until("its events", &format!("return ({})()[0]", column(2).replacen("return", "() =>", 1))).await;
     assert!(world.events().iter().any(|event| event["name"] == name), "{name}");
     browser.close().await;
     world.stop().await;
@@ -76,7 +83,8 @@ async fn live_events_appear_as_they_pass_are_filtered_paused_and_opened() {
     browser.until_text(".empty", "No event matches yet").await;
     let first = |trace: u128| {
         let mut bytes = hello(&["page.view", "numbers", "9007199254740993"]);
-        Span { trace, id: 1, parent: 0, start: now(), duration: 1500, texts: [1, 0, 0, 0], is_error: false }.write(&mut bytes);
+        Span { trace, id: 1, parent: 0, start: now(), duration: 1500, texts: [1, 0, 0, 0], is_error: false }
+            .write(&mut bytes);
         bytes.extend(meta(2, 3));
         bytes.extend(texts::metric(2, 1.0));
         bytes
@@ -135,7 +143,15 @@ async fn traces_are_listed_filtered_and_open_as_a_timeline_and_a_flame_chart() {
     let mut bytes = hello(&["web.request", "sql.query", "shop", "db", "GET /cart", "SELECT 1", "cron.job"]);
     let start = now();
     let ms = 1_000_000;
-    let span = |trace, id, parent, from: u64, duration, texts, is_error| Span { trace, id, parent, start: start + from, duration, texts, is_error };
+    let span = |trace, id, parent, from: u64, duration, texts, is_error| Span {
+        trace,
+        id,
+        parent,
+        start: start + from,
+        duration,
+        texts,
+        is_error,
+    };
     for span in [
         span(0xabc, 1, 0, 0, 40 * ms, [1, 0, 5, 3], false),
         span(0xabc, 2, 1, 5 * ms, 20 * ms, [2, 0, 6, 4], true),
@@ -147,7 +163,9 @@ async fn traces_are_listed_filtered_and_open_as_a_timeline_and_a_flame_chart() {
     drop(world.send_bytes("spans", &bytes).await);
     browser.until("two traces", "return document.querySelectorAll('.line').length === 2").await;
     browser.click(".segments button", "Slowest").await;
-    browser.until("the slowest is first", "return document.querySelector('.line')?.innerText.includes('40.0 ms')").await;
+    browser
+        .until("the slowest is first", "return document.querySelector('.line')?.innerText.includes('40.0 ms')")
+        .await;
     browser.click("label.check input", "").await;
     browser.until("only the one with an error", "return document.querySelectorAll('.line').length === 1").await;
     browser.click(".line a", "").await;
@@ -184,7 +202,8 @@ async fn calls_of_java_programs_are_traces_with_exceptions_beside() {
 /// A simulated Ruby process, and the listener that dials it.
 async fn ruby() -> (rbkit::Process, String) {
     let any = ([127, 0, 0, 1], 0).into();
-    let process = rbkit::Process::bind(rbkit::Options { publish: any, request: any, heap_objects: 500, ..Default::default() });
+    let process =
+        rbkit::Process::bind(rbkit::Options { publish: any, request: any, heap_objects: 500, ..Default::default() });
     let process = process.await.unwrap();
     let rbkit::Options { publish, request, .. } = process.options();
     let listener = format!(
@@ -207,7 +226,8 @@ async fn profiles_are_flame_graphs_that_are_searched_inverted_and_saved() {
     assert!(count > 0);
     browser.until_text(".panel header", &format!("{} in", thousands(count))).await;
     // The table of functions adds up to the samples.
-    let sum = browser.js(&format!("{}.reduce((sum, text) => sum + Number(text.replaceAll(',', '')), 0)", column(0))).await;
+    let sum =
+        browser.js(&format!("{}.reduce((sum, text) => sum + Number(text.replaceAll(',', '')), 0)", column(0))).await;
     assert!(sum.as_u64().unwrap() <= count, "{sum} of {count}");
     let events = world.events();
     let sample = events.iter().find(|event| event["name"] == "rbkit.cpu").unwrap();
@@ -237,13 +257,16 @@ async fn heap_dumps_are_taken_shown_and_compared() {
         browser.click("[data-command=objectspace_snapshot]", "").await;
         browser.click("[data-confirm=objectspace_snapshot]", "Send the command").await;
         browser.until_text(".outcome", "received").await;
-        let script = format!("return [...document.querySelectorAll('label')].find((one) => one.innerText.startsWith('Dump'))?.querySelectorAll('option').length === {dumps}");
+        let script = format!(
+            "return [...document.querySelectorAll('label')].find((one) => one.innerText.startsWith('Dump'))?.querySelectorAll('option').length === {dumps}"
+        );
         browser.until("the dump is listed", &script).await;
     }
     let dump = world.daemon.until_named("rbkit.heap.dump").await;
     let objects = dump["attributes"]["rbkit.dump.object_count"].as_u64().unwrap();
     browser.until_text(".row.small", "objects").await;
-    let count = browser.js(&format!("{}.reduce((sum, text) => sum + Number(text.replaceAll(',', '')), 0)", column(3))).await;
+    let count =
+        browser.js(&format!("{}.reduce((sum, text) => sum + Number(text.replaceAll(',', '')), 0)", column(3))).await;
     assert!(count.as_u64().unwrap() > 0 && objects > 0, "{count}");
     browser.click(".line", "String").await;
     browser.until_text("h2", "References of").await;
@@ -313,7 +336,9 @@ async fn losses_are_grouped_explained_and_name_the_key_that_governs_them() {
         drop(world.send_bytes("spans", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await);
     }
     browser.until_text("table.plain td", "malformed").await;
-    browser.until("three losses in one group", "return document.querySelector('.line')?.children[3].innerText === '3'").await;
+    browser
+        .until("three losses in one group", "return document.querySelector('.line')?.children[3].innerText === '3'")
+        .await;
     browser.click(".line", "malformed").await;
     browser.until_text(".detail-pane", "another protocol").await;
     browser.until_text(".detail-pane pre", "47 45 54").await;
@@ -324,6 +349,7 @@ async fn losses_are_grouped_explained_and_name_the_key_that_governs_them() {
 /// A number with groups of three digits.
 fn thousands(number: u64) -> String {
     let digits = number.to_string();
-    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap()).collect();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap()).collect();
     groups.join(",")
 }
