@@ -15,7 +15,12 @@ async fn command(browser: &Browser, name: &str) {
     let explained = browser.text("dialog p").await;
     assert!(explained.len() > 20, "{name} is explained: {explained:?}");
     browser.click(&format!("[data-confirm={name}]"), "Send the command").await;
-    browser.until(&format!("the outcome of {name}"), "return !document.querySelector('.outcome').innerText.includes('sending')").await;
+    browser
+        .until(
+            &format!("the outcome of {name}"),
+            "return !document.querySelector('.outcome').innerText.includes('sending')",
+        )
+        .await;
 }
 
 #[tokio::test]
@@ -23,7 +28,8 @@ async fn a_java_program_is_started_paused_suspended_and_stopped_from_its_page() 
     let Some(browser) = Browser::open().await else { return };
     let toml = "[listeners.java]\nprotocol = \"bytefrog\"\nlisten = \"127.0.0.1:0\"\nstart = \"on_command\"\nheartbeat_interval = \"100ms\"\n";
     let world = World::start("", toml).await;
-    let plan = Plan { to: world.address("java"), amount: Amount::For(PATIENCE * 2), rate: Some(100), connections: 1, seed: 7 };
+    let plan =
+        Plan { to: world.address("java"), amount: Amount::For(PATIENCE * 2), rate: Some(100), connections: 1, seed: 7 };
     let running = tokio::spawn(simulate::run(Agent::Bytefrog(bytefrog::Options::default()), plan, pending()));
     let connected = world.daemon.until_named("bytefrog.agent.connected").await;
     let run = &connected["resource"]["bytefrog.run.id"];
@@ -57,7 +63,9 @@ async fn every_command_of_a_ruby_process_arrives_once() {
     let options = rbkit::Options { publish: any, request: any, heap_objects: 100, ..Default::default() };
     let process = rbkit::Process::bind(options).await.unwrap();
     let rbkit::Options { publish, request, .. } = process.options();
-    let toml = format!("[listeners.ruby]\nprotocol = \"rbkit\"\nagents = [{{ publish = \"{publish}\", request = \"{request}\" }}]\n");
+    let toml = format!(
+        "[listeners.ruby]\nprotocol = \"rbkit\"\nagents = [{{ publish = \"{publish}\", request = \"{request}\" }}]\n"
+    );
     let world = World::start("", &toml).await;
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     let plan = rbkit::Plan { amount: Amount::For(PATIENCE * 2), rate: Some(50), seed: 1 };

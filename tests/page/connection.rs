@@ -15,14 +15,20 @@ async fn the_page_says_that_the_daemon_is_away_and_that_it_restarted() {
     browser.until_text("#banner", "does not answer").await;
     browser.until_text("#status", "No connection").await;
     // The same address, and other listeners.
-    let toml = format!("[admin]\nlisten = \"{admin}\"\n[listeners.later]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n");
+    let toml =
+        format!("[admin]\nlisten = \"{admin}\"\n[listeners.later]\nprotocol = \"datadog\"\nlisten = \"127.0.0.1:0\"\n");
     let daemon = Daemon::start(&toml).await;
     browser.until_text("#banner", "restarted").await;
     browser.until_text("[data-listener=later]", "datadog").await;
     browser.until_no_text("main", "spans").await;
     // The browser logs each connection that was refused.
     let errors = browser.errors().await;
-    assert!(errors.iter().all(|error| error.contains("ERR_CONNECTION") || error.contains("ERR_INCOMPLETE") || error.contains("ERR_EMPTY")), "{errors:#?}");
+    assert!(
+        errors.iter().all(|error| error.contains("ERR_CONNECTION")
+            || error.contains("ERR_INCOMPLETE")
+            || error.contains("ERR_EMPTY")),
+        "{errors:#?}"
+    );
     browser.quit().await;
     daemon.stop().await;
 }

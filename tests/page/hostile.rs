@@ -41,19 +41,37 @@ async fn texts_of_agents_are_text_and_the_layout_holds() {
         let other = id % count + 1;
         // Each is a name, a type, a resource and a service.
         let texts = [id, other, (id + 2) % count + 1, (id + 5) % count + 1];
-        Span { trace: 0xbad, id, parent: id - 1, start: now(), duration: 1_000 * (count - id), texts, is_error: id % 2 == 0 }.write(&mut bytes);
+        Span {
+            trace: 0xbad,
+            id,
+            parent: id - 1,
+            start: now(),
+            duration: 1_000 * (count - id),
+            texts,
+            is_error: id % 2 == 0,
+        }
+        .write(&mut bytes);
         bytes.extend(meta(id, other));
     }
     drop(world.send_bytes("spans", &bytes).await);
     drop(world.send_bytes("spans", b"<script>window.hacked = 6</script>").await);
     world.settle().await;
 
-    let views = VIEWS.map(str::to_owned).into_iter().chain([format!("traces/{:032x}", 0xbad), "live?kind=<script>alert(1)</script>".into(), "agents/<img src=x onerror=window.hacked=7>".into()]);
+    let views = VIEWS.map(str::to_owned).into_iter().chain([
+        format!("traces/{:032x}", 0xbad),
+        "live?kind=<script>alert(1)</script>".into(),
+        "agents/<img src=x onerror=window.hacked=7>".into(),
+    ]);
     for view in views {
         browser.goto("about:blank").await;
         browser.goto(&world.page(&view)).await;
         browser.until("the view is drawn", "return document.querySelector('h1')?.innerText").await;
-        browser.until(&format!("{view} has data or says that there is none"), "return document.querySelector('.line, .span-line, .empty, .card, .error, .facts')").await;
+        browser
+            .until(
+                &format!("{view} has data or says that there is none"),
+                "return document.querySelector('.line, .span-line, .empty, .card, .error, .facts')",
+            )
+            .await;
         for (width, height) in [(1280, 800), (390, 844)] {
             browser.size(width, height).await;
             let wide = browser.js("return [document.documentElement.scrollWidth, innerWidth]").await;
@@ -75,7 +93,8 @@ async fn texts_of_agents_are_text_and_the_layout_holds() {
     browser.find(".flame canvas").await;
     assert_eq!(browser.js("return window.hacked ?? null").await, json!(null));
     // A filter of the address that is not valid is an error of the daemon, which the page shows.
-    let errors: Vec<String> = browser.errors().await.into_iter().filter(|error| !error.contains("status of 40")).collect();
+    let errors: Vec<String> =
+        browser.errors().await.into_iter().filter(|error| !error.contains("status of 40")).collect();
     assert!(errors.is_empty(), "{errors:#?}");
     browser.quit().await;
     world.stop().await;

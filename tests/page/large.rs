@@ -43,7 +43,15 @@ async fn a_window_of_a_hundred_thousand_spans_is_listed_opened_and_scrolled() {
             // A tree of eight calls each, in time order.
             let parent = if id == 1 { 0 } else { (id - 2) / 8 + 1 };
             let texts = if id % 3 == 0 { [2, 0, 0, 4] } else { [1, 0, 5, 3] };
-            let span = Span { trace: u128::from(trace), id, parent, start: start + id * 1_000, duration: (SPANS - id + 1) * 1_000, texts, is_error: id % 1_000 == 0 };
+            let span = Span {
+                trace: u128::from(trace),
+                id,
+                parent,
+                start: start + id * 1_000,
+                duration: (SPANS - id + 1) * 1_000,
+                texts,
+                is_error: id % 1_000 == 0,
+            };
             span.write(&mut bytes);
         }
         drop(world.send_bytes("spans", &bytes).await);
@@ -56,11 +64,15 @@ async fn a_window_of_a_hundred_thousand_spans_is_listed_opened_and_scrolled() {
     let rows = browser.js("return document.querySelectorAll('.line').length").await;
     // The largest trace in the window.
     let id = browser.js("return [...document.querySelectorAll('.line')].sort((a, b) => Number(b.children[5].innerText.replaceAll(',', '')) - Number(a.children[5].innerText.replaceAll(',', ''))).map((line) => [line.querySelector('a').hash, Number(line.children[5].innerText.replaceAll(',', ''))])[0]").await;
-    let shown = opened(&browser, id[0].as_str().unwrap(), "return document.querySelectorAll('.span-line').length > 5").await;
+    let shown =
+        opened(&browser, id[0].as_str().unwrap(), "return document.querySelectorAll('.span-line').length > 5").await;
     let speed = scrolled(&browser, ".waterfall .scroll").await;
     let lines = browser.js("return document.querySelectorAll('.span-line').length").await;
     assert!(lines.as_u64().unwrap() < 200, "only lines in sight exist: {lines}");
-    println!("traces: {rows} listed in {listed:.0} ms; the trace of {} spans opened in {shown:.0} ms, scrolled at {speed:.0} frames/s", id[1]);
+    println!(
+        "traces: {rows} listed in {listed:.0} ms; the trace of {} spans opened in {shown:.0} ms, scrolled at {speed:.0} frames/s",
+        id[1]
+    );
     let kept = browser.js("return document.querySelector('.scope').innerText").await;
     println!("traces: {kept}");
     browser.close().await;
@@ -91,11 +103,14 @@ async fn a_flame_graph_of_a_hundred_thousand_stacks_is_drawn() {
         const ask = window.fetch;
         window.fetch = (path, options) => path.startsWith('api/v1/profiles/flame') ? Promise.resolve(new Response(text.flame)) : path.startsWith('api/v1/profiles') ? Promise.resolve(new Response(text.list)) : ask(path, options);";
     browser.js(profile).await;
-    let drawn = opened(&browser, "#/profiles", "return (document.querySelector('.flame canvas')?.height ?? 0) > 200").await;
+    let drawn =
+        opened(&browser, "#/profiles", "return (document.querySelector('.flame canvas')?.height ?? 0) > 200").await;
     let speed = scrolled(&browser, ".flame").await;
     let inverted = browser.js("return (async () => { const started = performance.now(); [...document.querySelectorAll('button')].find((one) => one.innerText === 'Inverted').click(); await new Promise(requestAnimationFrame); await new Promise(requestAnimationFrame); return performance.now() - started })()").await;
     let found = browser.js("return (async () => { const field = document.querySelector(\"input[placeholder='Find functions']\"); field.value = 'method_77'; field.dispatchEvent(new Event('input')); const started = performance.now(); while (!document.body.innerText.includes(' found')) await new Promise(requestAnimationFrame); return performance.now() - started - 250 })()").await;
-    println!("flame graph of 100,000 stacks: opened in {drawn:.0} ms, scrolled at {speed:.0} frames/s, inverted in {inverted} ms, searched in {found} ms");
+    println!(
+        "flame graph of 100,000 stacks: opened in {drawn:.0} ms, scrolled at {speed:.0} frames/s, inverted in {inverted} ms, searched in {found} ms"
+    );
     browser.close().await;
     world.stop().await;
 }
@@ -109,8 +124,12 @@ async fn the_page_is_small_and_names_a_listener_soon() {
     let times = "const [page] = performance.getEntriesByType('navigation'); \
         return { files: performance.getEntriesByType('resource').filter((one) => !one.name.includes('/api/')).length, interactive: page.domInteractive, paint: performance.getEntriesByName('first-contentful-paint')[0]?.startTime }";
     println!("first view: {}", browser.js(times).await);
-    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/admin/page")).unwrap().map(|file| file.unwrap().path());
-    let page = files.filter(|path| path.extension().is_some_and(|ending| ["html", "css", "js", "svg"].iter().any(|one| ending == *one)));
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/admin/page"))
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    let page = files.filter(|path| {
+        path.extension().is_some_and(|ending| ["html", "css", "js", "svg"].iter().any(|one| ending == *one))
+    });
     let bytes: u64 = page.map(|path| path.metadata().unwrap().len()).sum();
     println!("the files of the page have {bytes} bytes");
     assert!(bytes <= 200_000, "{bytes} bytes");

@@ -6,7 +6,13 @@
 #[path = "../support/live/mod.rs"]
 mod live;
 
+mod access;
 mod browser;
+mod commands;
+mod connection;
+mod hostile;
+mod large;
+mod layout;
 mod views;
 mod wire;
 mod world;
