@@ -1,6 +1,6 @@
 // The frame of the page: navigation, the connection's state, the token, and the view that the address names.
 
-import { forgetToken, hasToken, link, linkState, setToken } from "./api.js";
+import { forgetToken, get, hasToken, link, linkState, setToken } from "./api.js";
 import { clean, h, set } from "./dom.js";
 import { failure } from "./parts.js";
 import { onPulse, startPulse } from "./pulse.js";
@@ -43,7 +43,7 @@ async function open() {
   view?.end();
   view = null;
   if (linkState() === "unauthorized") {
-    askToken();
+    askToken(hasToken());
     return;
   }
   try {
@@ -56,18 +56,27 @@ async function open() {
   }
 }
 
-function askToken(isWrong = hasToken()) {
+function askToken(isWrong) {
+  opening += 1;
   view?.end();
   view = null;
   const input = h("input", { type: "password", id: "token", autocomplete: "off", required: true, "aria-label": "Token" });
-  const enter = (event) => {
+  const enter = async (event) => {
     event.preventDefault();
     setToken(input.value.trim());
-    link.dispatchEvent(new CustomEvent("token"));
+    try {
+      await get("api/v1/overview");
+      open();
+    } catch (error) {
+      if (error.status === 401) {
+        forgetToken();
+        askToken(true);
+      }
+    }
   };
   set(main, h("section", { class: "panel" }, h("div", { class: "empty" },
     h("strong", {}, isWrong ? "This token is wrong" : "The daemon wants its token"),
-    h("p", {}, "It is in the file that [admin] token_file names. This tab keeps it until it is closed, and sends it to nobody else."),
+    h("p", {}, "It is in the file that [admin] token_file names. This tab keeps it until it is closed, and sends it to this daemon only."),
     h("form", { class: "row", on: { submit: enter } }, input, h("button", { type: "submit", class: "primary" }, "Continue")))));
   input.focus();
 }
@@ -114,10 +123,6 @@ for (const [name, title] of Object.entries(VIEWS)) {
   nav.append(h("a", { href: `#/${name}`, "data-view": name }, title, badges[name]));
 }
 link.addEventListener("state", drawLink);
-link.addEventListener("token", () => {
-  pulse.now();
-  link.addEventListener("state", (event) => event.detail.state === "connected" && open(), { once: true });
-});
 addEventListener("hashchange", open);
 onPulse((overview, isRestarted) => {
   drawStatus(overview);
@@ -125,5 +130,5 @@ onPulse((overview, isRestarted) => {
     say("good", `The daemon restarted at ${units.clock(overview.now_ms - overview.uptime_ms, 0)}. Connected again; what the view held before is gone.`);
   }
 });
-const pulse = startPulse();
+startPulse();
 open();

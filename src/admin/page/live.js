@@ -5,7 +5,7 @@ import { clean, framed, h, set } from "./dom.js";
 import { eventList } from "./events.js";
 import { PROTOCOLS } from "./agents.js";
 import { choice, empty, failure, field, heading, segments } from "./parts.js";
-import { go, here, keep } from "./router.js";
+import { go, keep } from "./router.js";
 import { onPulse } from "./pulse.js";
 import * as units from "./units.js";
 
@@ -32,6 +32,20 @@ function pauseButton(change) {
   return { button, get isPaused() { return isPaused; } };
 }
 
+/** A choice of the daemon's listeners. `element` for the filters, `end` when the view closes. */
+function listenerChoice(value, change) {
+  const control = choice("Listener", [["", "all"]], value, change);
+  let known = null;
+  const end = onPulse(({ listeners }) => {
+    const found = listeners.map((one) => one.name).join("\n");
+    if (found === known) return;
+    known = found;
+    const current = control.select.value || value;
+    control.draw([["", "all"], ...listeners.map((one) => [one.name, `${one.name} (${one.protocol})`])], current);
+  });
+  return { element: control.element, end };
+}
+
 function showEvents(main, query, mode) {
   const names = ["protocol", "kind", "name", "text", "listener"];
   let filter = Object.fromEntries(names.map((name) => [name, query.get(name) ?? ""]));
@@ -50,11 +64,13 @@ function showEvents(main, query, mode) {
     keep(filter);
     open();
   };
+  const listener = listenerChoice(filter.listener, (value) => change({ listener: value }));
   main.append(head.element, h("div", { class: "filters" },
+    listener.element,
     choice("Protocol", [["", "all"], ...PROTOCOLS.map((name) => [name, name])], filter.protocol, (protocol) => change({ protocol })).element,
     choice("Kind", [["", "all"], ...KINDS.map((name) => [name, name])], filter.kind, (kind) => change({ kind })).element,
-    field("Name", { placeholder: "sql.query or zico.*", value: filter.name }, (name) => change({ name })).element,
-    field("Text", { placeholder: "anywhere in the event", value: filter.text }, (text) => change({ text })).element), body);
+    field("Name", { placeholder: "sql.query or zico.*", value: filter.name, width: "170px" }, (name) => change({ name })).element,
+    field("Text", { placeholder: "anywhere in the event", value: filter.text, width: "180px" }, (text) => change({ text })).element), body);
 
   const draw = framed(() => {
     const paused = pause.isPaused ? ` · paused, ${units.plural(totals.missed, "event")} since` : "";
@@ -101,7 +117,12 @@ function showEvents(main, query, mode) {
     });
   }
   open();
-  return { end: () => end() };
+  return {
+    end: () => {
+      end();
+      listener.end();
+    },
+  };
 }
 
 function showWire(main, query, mode) {
@@ -122,13 +143,7 @@ function showWire(main, query, mode) {
     keep(filter);
     open();
   };
-  const listener = choice("Listener", [["", "all"]], filter.listener, (value) => change({ listener: value }));
-  let known = "";
-  const endPulse = onPulse(({ listeners }) => {
-    const found = listeners.map((one) => one.name).join("\n");
-    if (found !== known) listener.draw([["", "all"], ...listeners.map((one) => [one.name, `${one.name} (${one.protocol})`])], filter.listener);
-    known = found;
-  });
+  const listener = listenerChoice(filter.listener, (value) => change({ listener: value }));
   main.append(head.element, h("div", { class: "filters" }, listener.element,
     field("Connection", { placeholder: "its number", value: filter.connection, width: "120px" }, (value) => change({ connection: value.trim() })).element), body);
 
@@ -173,8 +188,7 @@ function showWire(main, query, mode) {
   return {
     end: () => {
       end();
-      endPulse();
-      if (here().view !== "live") lines = [];
+      listener.end();
     },
   };
 }

@@ -70,7 +70,7 @@ function perSecond(values, step) {
 function listenerCard(listener, step) {
   const rates = perSecond(listener.history.events, step);
   return h("article", { class: "card", "data-listener": listener.name },
-    h("header", {}, said(listener.name, "name"), pill(listener.protocol), h("span", { class: "soft small" }, listener.address ? clean(listener.address) : "connects to its agents")),
+    h("header", {}, h("a", { class: "name", href: to("live", null, { listener: listener.name }), title: "Its events, live" }, said(listener.name)), pill(listener.protocol), h("span", { class: "soft small" }, listener.address ? clean(listener.address) : "connects to its agents")),
     h("div", { class: "figures" },
       figure(units.rate(listener.events_per_second), "events"),
       figure(units.byteRate(listener.bytes_per_second), "received"),
