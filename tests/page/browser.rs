@@ -13,10 +13,9 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
-use thirtyfour::extensions::cdp::ChromeDevTools;
 use thirtyfour::prelude::{WebDriverError, WebDriverResult};
 use thirtyfour::session::http::{Body, HttpClient};
-use thirtyfour::{By, ChromiumLikeCapabilities, DesiredCapabilities, WebDriver, WebElement};
+use thirtyfour::{By, ChromiumLikeCapabilities, DesiredCapabilities, LoggingPrefsLogLevel, WebDriver, WebElement};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
@@ -57,7 +56,7 @@ impl Browser {
         for argument in always.iter().chain(arguments) {
             capabilities.add_arg(argument).unwrap();
         }
-        capabilities.set("goog:loggingPrefs", json!({ "browser": "ALL" })).unwrap();
+        capabilities.set_browser_log_level(LoggingPrefsLogLevel::All).unwrap();
         let driver = WebDriver::builder(format!("http://127.0.0.1:{port}"), capabilities).client(Http::new());
         let browser = Browser { driver: driver.await.unwrap(), process, _permit: permit };
         browser.size(1280, 800).await;
@@ -105,8 +104,7 @@ impl Browser {
 
     /// A command of Chromium's developer tools.
     pub async fn devtools(&self, command: &str, parameters: Value) -> Value {
-        let tools = ChromeDevTools::new(self.driver.handle.clone());
-        tools.execute_cdp_with_params(command, parameters).await.unwrap()
+        self.driver.cdp().send_raw(command, parameters).await.unwrap()
     }
 
     /// The value of a script's `return`.

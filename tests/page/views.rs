@@ -227,7 +227,7 @@ async fn profiles_are_flame_graphs_that_are_searched_inverted_and_saved() {
     browser.until_text(".panel header", &format!("{} in", thousands(count))).await;
     // The table of functions adds up to the samples.
     let sum =
-        browser.js(&format!("{}.reduce((sum, text) => sum + Number(text.replaceAll(',', '')), 0)", column(0))).await;
+        browser.js(&format!("{}.reduce((sum, text) => sum + Number(text.replaceAll(',', '')), 0)", column(1))).await;
     assert!(sum.as_u64().unwrap() <= count, "{sum} of {count}");
     let events = world.events();
     let sample = events.iter().find(|event| event["name"] == "rbkit.cpu").unwrap();
@@ -266,7 +266,7 @@ async fn heap_dumps_are_taken_shown_and_compared() {
     let objects = dump["attributes"]["rbkit.dump.object_count"].as_u64().unwrap();
     browser.until_text(".row.small", "objects").await;
     let count =
-        browser.js(&format!("{}.reduce((sum, text) => sum + Number(text.replaceAll(',', '')), 0)", column(3))).await;
+        browser.js(&format!("{}.reduce((sum, text) => sum + Number(text.replaceAll(',', '')), 0)", column(4))).await;
     assert!(count.as_u64().unwrap() > 0 && objects > 0, "{count}");
     browser.click(".line", "String").await;
     browser.until_text("h2", "References of").await;
@@ -294,7 +294,7 @@ async fn the_code_view_shows_what_ran_and_what_ran_since_a_mark() {
         .filter_map(|event| event["attributes"]["code.function.name"].as_str())
         .collect();
     browser.click(".segments button", "Ran").await;
-    let shown = browser.until("methods", &column(4)).await;
+    let shown = browser.until("methods", &column(0)).await;
     for name in shown.as_array().unwrap() {
         let name = name.as_str().unwrap().replace('\n', "");
         assert!(entered.contains(name.as_str()), "{name} ran");

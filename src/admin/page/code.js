@@ -34,11 +34,11 @@ export function show(main, route) {
     order: ["Calls", "down"],
     foot: () => answer?.left_out ? `${units.plural(answer.left_out, "method")} left out` : "",
     columns: [
+      { title: "Method", width: "minmax(190px, 1fr)", cell: (row) => qualified(row.full, "."), sort: (row) => row.full },
       { title: "Calls", width: "96px", num: true, cell: (row) => row.calls ? units.count(row.calls) : h("span", { class: "soft" }, "never ran"), sort: (row) => row.calls },
       { title: "Self time", width: "88px", num: true, cell: (row) => row.calls ? units.nanos(row.self_ns) : "", sort: (row) => row.self_ns },
       { title: "Exceptions", width: "80px", num: true, cell: (row) => row.exceptions ? h("span", { class: "bad-text" }, units.count(row.exceptions)) : h("span", { class: "soft" }, "0"), sort: (row) => row.exceptions },
       { title: "Last", width: "84px", num: true, cell: (row) => row.last_ms ? units.ago(row.last_ms) : "", sort: (row) => row.last_ms ?? 0 },
-      { title: "Method", width: "minmax(220px, 1fr)", cell: (row) => qualified(row.full, "."), sort: (row) => row.full },
     ],
   });
   const shown = segments("Methods", [["", "All"], ["ran", "Ran"], ["never", "Never ran"]], "", (value) => { state.show = value; drawRows(); });

@@ -46,22 +46,22 @@ export function show(main, route) {
     const names = state.by === "site" ? [siteColumn] : state.by === "class_site" ? [classColumn, siteColumn] : [classColumn];
     if (state.with) {
       return [
+        ...names,
         { title: "Change", width: "96px", num: true, cell: (row) => signed(row.bytes_change, units.bytes), sort: (row) => row.bytes_change },
         { title: "Objects ±", width: "92px", num: true, cell: (row) => signed(row.count_change, units.count), sort: (row) => row.count_change },
         { title: "Before", width: "92px", num: true, cell: (row) => units.bytes(row.bytes_before), sort: (row) => row.bytes_before },
         { title: "After", width: "92px", num: true, cell: (row) => units.bytes(row.bytes), sort: (row) => row.bytes },
         { title: "Objects", width: "86px", num: true, cell: (row) => units.count(row.count), sort: (row) => row.count },
-        ...names,
       ];
     }
     const most = Math.max(1, ...(answer?.rows ?? []).map((row) => row.bytes));
     return [
+      ...names,
       { title: "Size", width: "86px", num: true, cell: (row) => units.bytes(row.bytes), sort: (row) => row.bytes },
       { title: "Share", width: "62px", num: true, cell: (row) => units.percent(row.bytes, answer.total.bytes), sort: (row) => row.bytes },
       { title: "", width: "60px", cell: (row) => meter(row.bytes, most, "") },
       { title: "Objects", width: "84px", num: true, cell: (row) => units.count(row.count), sort: (row) => row.count },
       { title: "References", width: "88px", num: true, cell: (row) => units.count(row.references), sort: (row) => row.references },
-      ...names,
     ];
   }
 

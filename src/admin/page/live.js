@@ -39,8 +39,8 @@ function listenerChoice(value, change) {
   const end = onPulse(({ listeners }) => {
     const found = listeners.map((one) => one.name).join("\n");
     if (found === known) return;
+    const current = known === null ? value : control.select.value;
     known = found;
-    const current = control.select.value || value;
     control.draw([["", "all"], ...listeners.map((one) => [one.name, `${one.name} (${one.protocol})`])], current);
   });
   return { element: control.element, end };

@@ -44,11 +44,11 @@ export function show(main, route) {
     height: "44vh",
     order: ["Self", "down"],
     columns: [
+      { title: "Function", width: "minmax(160px, 1fr)", cell: (row) => said(row.name), sort: (row) => row.name },
       { title: "Self", width: "92px", num: true, cell: (row) => units.quantity(row.self, answer.unit), sort: (row) => row.self },
       { title: "Share", width: "64px", num: true, cell: (row) => units.percent(row.self, answer.total), sort: (row) => row.self },
       { title: "Total", width: "92px", num: true, cell: (row) => units.quantity(row.total, answer.unit), sort: (row) => row.total },
       { title: "Change", width: "76px", num: true, cell: (row) => changeOf(row.total, row.before), sort: (row) => row.total / (answer.total || 1) - row.before / (answer.before_total || 1) },
-      { title: "Function", width: "minmax(160px, 1fr)", cell: (row) => said(row.name), sort: (row) => row.name },
     ],
   });
   const content = h("div", { class: "stack" },

@@ -59,7 +59,7 @@ function showList(main, query) {
     choice("Protocol", [["", "all"], ...PROTOCOLS.map((name) => [name, name])], filter.protocol, (protocol) => change({ protocol })).element,
     service.element,
     field("Span name", { placeholder: "part of a name", value: filter.name, width: "150px" }, (name) => change({ name })).element,
-    field("Text", { placeholder: "anywhere in a span", value: filter.text, width: "150px" }, (text) => change({ text })).element,
+    field("Text", { placeholder: "anywhere in a span", value: filter.text, width: "172px" }, (text) => change({ text })).element,
     field("At least", { placeholder: "ms", value: filter.min_ms, type: "number", width: "86px" }, (value) => change({ min_ms: value })).element,
     h("label", { class: "check" }, errors, "With errors")), body);
   const end = poll((signal) => get("api/v1/traces", parameters(), signal), 3000, (answer) => {
