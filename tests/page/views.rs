@@ -20,6 +20,16 @@ fn column(number: usize) -> String {
     format!("return [...document.querySelectorAll('.table .line')].map((line) => line.children[{number}].innerText)")
 }
 
+/// The first text of a column.
+fn first_of(number: usize) -> String {
+    format!("return document.querySelector('.table .line')?.children[{number}].innerText")
+}
+
+/// The sum of a column of numbers.
+fn sum_of(number: usize) -> String {
+    format!("{}.reduce((sum, text) => sum + Number(text.replaceAll(',', '')), 0)", column(number))
+}
+
 #[tokio::test]
 async fn the_overview_shows_every_listener_and_sink_with_its_counters() {
     let Some(browser) = Browser::open().await else { return };
@@ -58,8 +68,7 @@ async fn agents_are_listed_filtered_and_opened() {
             "return ['endless', 'zico'].every((name) => document.querySelector('.lines').innerText.includes(name))",
         )
         .await;
-    let sum =
-        browser.js(&format!("{}.reduce((sum, text) => sum + Number(text.replaceAll(',', '')), 0)", column(6))).await;
+    let sum = browser.js(&sum_of(6)).await;
     let counted: u64 = world.daemon.server.accounting().totals().listeners.iter().map(|one| one.events()).sum();
     assert_eq!(sum, json!(counted));
     browser.choose("Protocol", "zico").await;
@@ -68,8 +77,7 @@ async fn agents_are_listed_filtered_and_opened() {
     browser.click(".line a", "").await;
     browser.until_text("dl.facts", "zorka").await;
     browser.until_text("dl.facts", "zico.session.id").await;
-    let name =
-        browser.until("its events", &format!("return ({})()[0]", column(2).replacen("return", "() =>", 1))).await;
+    let name = browser.until("its events", &first_of(2)).await;
     assert!(world.events().iter().any(|event| event["name"] == name), "{name}");
     browser.close().await;
     world.stop().await;
@@ -117,8 +125,6 @@ async fn the_wire_view_explains_bytes_as_they_arrive() {
     let world = World::start("", LISTENERS).await;
     browser.goto(&world.page("live?view=wire&listener=spans")).await;
     browser.until_text(".empty", "Waiting for bytes").await;
-    let taps = "the daemon has a subscriber";
-    crate::live::until(taps, || Some(())).await;
     let mut found = Value::Null;
     // The subscription begins some time after the view is drawn.
     for _ in 0..100 {
@@ -226,8 +232,7 @@ async fn profiles_are_flame_graphs_that_are_searched_inverted_and_saved() {
     assert!(count > 0);
     browser.until_text(".panel header", &format!("{} in", thousands(count))).await;
     // The table of functions adds up to the samples.
-    let sum =
-        browser.js(&format!("{}.reduce((sum, text) => sum + Number(text.replaceAll(',', '')), 0)", column(1))).await;
+    let sum = browser.js(&sum_of(1)).await;
     assert!(sum.as_u64().unwrap() <= count, "{sum} of {count}");
     let events = world.events();
     let sample = events.iter().find(|event| event["name"] == "rbkit.cpu").unwrap();
@@ -265,8 +270,7 @@ async fn heap_dumps_are_taken_shown_and_compared() {
     let dump = world.daemon.until_named("rbkit.heap.dump").await;
     let objects = dump["attributes"]["rbkit.dump.object_count"].as_u64().unwrap();
     browser.until_text(".row.small", "objects").await;
-    let count =
-        browser.js(&format!("{}.reduce((sum, text) => sum + Number(text.replaceAll(',', '')), 0)", column(4))).await;
+    let count = browser.js(&sum_of(4)).await;
     assert!(count.as_u64().unwrap() > 0 && objects > 0, "{count}");
     browser.click(".line", "String").await;
     browser.until_text("h2", "References of").await;
@@ -320,7 +324,7 @@ async fn machines_are_shown_by_event_image_and_one_by_one() {
     browser.until_text("table.plain td", image).await;
     browser.click(".line a", "").await;
     browser.until_text("h2", "Its events").await;
-    let name = browser.until("an event", &format!("return ({})()[0]", column(2).replacen("return", "() =>", 1))).await;
+    let name = browser.until("an event", &first_of(2)).await;
     assert!(events.iter().any(|event| event["name"] == name), "{name}");
     browser.close().await;
     world.stop().await;
