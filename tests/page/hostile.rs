@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::browser::Browser;
+use crate::rbkit_support::agent::Agent;
 use crate::wire::{Span, hello, meta, now};
 use crate::world::{LISTENERS, World};
 
@@ -97,5 +98,70 @@ async fn texts_of_agents_are_text_and_the_layout_holds() {
         browser.errors().await.into_iter().filter(|error| !error.contains("status of 40")).collect();
     assert!(errors.is_empty(), "{errors:#?}");
     browser.quit().await;
+    world.stop().await;
+}
+
+/// A MessagePack map with integer keys.
+fn map(pairs: Vec<(u64, rmpv::Value)>) -> rmpv::Value {
+    rmpv::Value::Map(pairs.into_iter().map(|(key, value)| (key.into(), value)).collect())
+}
+
+#[tokio::test]
+async fn names_of_classes_files_and_functions_are_text_too() {
+    let Some(browser) = Browser::open().await else { return };
+    let agent = Agent::bind().await;
+    let (publish, request) = (agent.publish, agent.request);
+    let enable = "enable = [\"cpu_profile\", \"memory_profile\"]";
+    let ruby = format!(
+        "[listeners.ruby]\nprotocol = \"rbkit\"\nagents = [{{ publish = \"{publish}\", request = \"{request}\", {enable} }}]\n"
+    );
+    let world = World::start("", &ruby).await;
+    agent.until_subscribed().await;
+    let texts = texts(60_000);
+    let millis = rmpv::Value::F64(now() as f64 / 1e6);
+    let text = |at: usize| rmpv::Value::from(texts[at % texts.len()].as_str());
+    let object = |at: usize| {
+        let references = rmpv::Value::Array(vec![((at as u64 + 1) % 12 + 1).into()]);
+        map(vec![
+            (3, (at as u64 + 1).into()),
+            (4, text(at)),
+            (5, references),
+            (6, text(at + 1)),
+            (7, 3.into()),
+            (8, 40.into()),
+        ])
+    };
+    let objects = rmpv::Value::Array((0..texts.len()).map(object).collect());
+    let dump = map(vec![(0, 5.into()), (1, millis.clone()), (2, objects), (10, 1.into()), (11, texts.len().into())]);
+    let frame = |at: usize| {
+        map(vec![(12, text(at)), (13, text(at)), (6, text(at + 2)), (7, 1.into()), (14, 0.into()), (15, text(at))])
+    };
+    let frames = rmpv::Value::Array((0..texts.len()).map(frame).collect());
+    let sample = map(vec![(0, 9.into()), (1, millis.clone()), (2, frames)]);
+    for (counter, event) in (1_u64..).zip([dump, sample]) {
+        let message =
+            map(vec![(0, 7.into()), (1, millis.clone()), (9, counter.into()), (2, rmpv::Value::Array(vec![event]))]);
+        let mut body = Vec::new();
+        rmpv::encode::write_value(&mut body, &message).unwrap();
+        agent.publish(&body).await;
+    }
+    world.daemon.until_named("rbkit.heap.dump").await;
+    world.daemon.until_named("rbkit.cpu").await;
+
+    browser.goto(&world.page("heap?by=class_site")).await;
+    browser.until_text(".line", "<img src=x onerror").await;
+    browser.click(".line", "<script>").await;
+    browser.until_text("h2", "References of").await;
+    browser.goto(&world.page("profiles?threads=1")).await;
+    browser.until("the flame graph", "return (document.querySelector('.flame canvas')?.height ?? 0) > 100").await;
+    browser.find(".flame canvas").await.focus().await.unwrap();
+    for _ in 0..6 {
+        browser.press("\u{e015}").await;
+    }
+    browser.until_text("#functions .line", "<script>").await;
+    browser.click(".segments button", "Inverted").await;
+    let state = browser.js("return [window.hacked ?? null, document.scripts.length, document.querySelectorAll('main img, main style').length, document.documentElement.scrollWidth <= innerWidth]").await;
+    assert_eq!(state, json!([null, 1, 0, true]));
+    browser.close().await;
     world.stop().await;
 }

@@ -5,6 +5,8 @@
 
 #[path = "../support/live/mod.rs"]
 mod live;
+#[path = "../support/rbkit/mod.rs"]
+mod rbkit_support;
 
 mod access;
 mod browser;

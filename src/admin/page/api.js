@@ -210,7 +210,11 @@ export function stream(path, parameters, use, tell = () => {}) {
         await readEvents(response.body, use);
       } catch (error) {
         if (ended || error.name === "AbortError") return;
-        if (error instanceof Refused && error.status !== 401) tell("refused", error);
+        if (error instanceof Refused && error.status !== 401) {
+          tell("refused", error);
+          // Too many live views: a later try may succeed. Anything else stays wrong.
+          if (error.status !== 503) return;
+        }
       }
       if (ended) return;
       tell("closed");
