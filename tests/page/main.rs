@@ -15,6 +15,7 @@ mod connection;
 mod hostile;
 mod large;
 mod layout;
+mod modules;
 mod views;
 mod wire;
 mod world;
