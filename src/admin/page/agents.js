@@ -9,6 +9,8 @@ import { table } from "./table.js";
 import * as units from "./units.js";
 
 export const PROTOCOLS = ["bytefrog", "datadog", "endless", "rbkit", "zico"];
+/** The views that show what the agents of a protocol send. */
+const SHOWN_IN = { bytefrog: ["code", "profiles", "traces"], datadog: ["traces"], endless: ["machines"], rbkit: ["profiles", "heap"], zico: ["traces", "profiles"] };
 const GOOD = new Set(["heard", "tracing", "subscribed"]);
 
 export function show(main, route) {
@@ -110,7 +112,8 @@ function showAgent(main, id) {
       ["events", units.count(agent.events ?? 0)],
       ["losses", agent.losses ? h("a", { href: to("losses", null, { listener: agent.listener }), class: "bad-text" }, units.count(agent.losses)) : "0"],
     ]));
-    set(parts.links, h("a", { class: "button", href: to("live", null, { protocol: agent.protocol, text: agent.peer }) }, "Live events"));
+    set(parts.links, h("a", { class: "button", href: to("live", null, { protocol: agent.protocol, text: agent.peer }) }, "Live events"),
+      (SHOWN_IN[agent.protocol] ?? []).map((view) => h("a", { class: "button", href: to(view, null, view === "traces" ? { protocol: agent.protocol } : {}) }, words(view))));
     const details = Object.entries(agent.details ?? {}).map(([name, value]) => [words(name), value]);
     set(parts.resource, Object.keys(agent.resource ?? {}).length || details.length ? facts([...Object.entries(agent.resource ?? {}), ...details]) : h("p", { class: "soft" }, "The agent sent nothing about itself yet."));
     parts.actions.hidden = answer.commands.length === 0;

@@ -74,9 +74,11 @@ export function eventList(label, { height = "44vh" } = {}) {
 export function eventDetail(event, close) {
   const json = JSON.stringify(event, null, 2);
   const trace = event.span?.trace_id ?? event.trace_id;
+  const origin = event.origin ?? {};
   return h("div", { class: "event" },
     h("div", { class: "row" }, kindPill(event), h("h2", {}, said(event.name)),
       trace && h("a", { class: "button", href: to("traces", trace) }, "Its trace"),
+      origin.connection !== undefined && h("a", { class: "button", href: to("live", null, { view: "wire", listener: origin.listener, connection: numberOf(origin.connection) }) }, "Bytes of its connection"),
       h("button", { type: "button", on: { click: (click) => copy(json, click.target) } }, "Copy JSON"),
       close && h("button", { type: "button", on: { click: close } }, "Close")),
     h("div", { class: "grid2" },

@@ -122,7 +122,7 @@ export function tip(text, x, y) {
 
 /** The title of a command or of a state: its name in words. */
 export function words(name) {
-  const text = clean(name, 60).replaceAll("_", " ");
+  const text = clean(name, 60).replaceAll("_", " ").replace(/\b(gc|cpu|pid)\b/g, (short) => short.toUpperCase());
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
