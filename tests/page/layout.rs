@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tributary::simulate::{Agent, Amount, bytefrog, datadog, endless, rbkit, zico};
 
 use crate::browser::Browser;
-use crate::live::within;
+use crate::live::PATIENCE;
 use crate::world::{LISTENERS, World};
 
 /// Each view, and a script that returns something when it shows its data.
@@ -34,15 +34,15 @@ async fn busy_world() -> World {
          enable = [\"cpu_profile\", \"memory_profile\"] }}]\n"
     );
     let world = World::start("", &listeners).await;
-    let plan = rbkit::Plan { amount: Amount::Events(4_000), rate: None, seed: 1 };
-    let running = tokio::spawn(process.run(plan, pending()));
+    // It runs until the test ends.
+    let plan = rbkit::Plan { amount: Amount::For(PATIENCE * 10), rate: Some(500), seed: 1 };
+    tokio::spawn(process.run(plan, pending()));
     world.daemon.until_named("rbkit.handshake").await;
     let dump = "POST /api/v1/agents/ruby%3A0/commands/objectspace_snapshot";
     let request = format!("{dump} HTTP/1.1\r\nhost: {}\r\nx-tributary: 1\r\nconnection: close\r\n\r\n", world.admin());
     let mut stream = tokio::net::TcpStream::connect(world.admin()).await.unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
     world.daemon.until_named("rbkit.heap.dump").await;
-    within("the Ruby process ends", running).await.unwrap().unwrap();
     let java = bytefrog::Options { gaps: 9, ..Default::default() };
     for (listener, agent, events) in [
         ("spans", Agent::Datadog(datadog::Dialect::Exact), 4_000),
@@ -112,7 +112,10 @@ async fn every_view_fits_its_window_in_light_and_dark_and_is_reached_by_the_keyb
             }
         }
     }
-    // One trace, one agent.
+    // One agent, one trace.
+    browser.goto(&world.page("agents/ruby%3A0")).await;
+    browser.until("its commands", "return document.querySelectorAll('[data-command]').length > 5").await;
+    browser.screenshot("agent-light").await;
     browser.goto(&world.page("traces?protocol=datadog&order=slowest")).await;
     browser.click(".line a", "").await;
     browser.until("the timeline", "return document.querySelectorAll('.span-line').length").await;

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tributary::pipeline::accounting::ListenerTotals;
+use tributary::protocol::Protocol;
 use tributary::simulate::{self, Agent, Amount, Plan, Sent};
 
 use crate::live::{Daemon, Stopped, until, within};
@@ -69,12 +71,13 @@ impl World {
         stream
     }
 
-    /// Waits until every connection is closed and every event written.
+    /// Waits until every connection of an agent is closed and every event written. Those that the daemon opens stay.
     pub async fn settle(&self) {
         until("everything is written", || {
             let totals = self.daemon.server.accounting().totals();
-            let is_closed = totals.listeners.iter().all(|one| one.connections_open == 0);
-            (is_closed && totals.sinks.iter().all(|sink| sink.in_flight() == 0)).then_some(())
+            let is_closed = |one: &ListenerTotals| one.connections_open == 0 || one.protocol == Protocol::Rbkit;
+            (totals.listeners.iter().all(is_closed) && totals.sinks.iter().all(|sink| sink.in_flight() == 0))
+                .then_some(())
         })
         .await;
     }
