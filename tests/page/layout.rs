@@ -84,7 +84,7 @@ async fn unreached(browser: &Browser) -> Value {
     for _ in 0..count.div_ceil(20) + 1 {
         browser.press(&"\u{e004}".repeat(20)).await;
     }
-    browser.js("return [...document.querySelectorAll('a[href], button, input, select, summary, [tabindex=\"0\"]')].filter((one) => !reached.has(one) && !one.disabled && one.getClientRects().length && one.tabIndex >= 0 && !one.closest('.lines')).map((one) => [one.tagName, one.className, one.innerText?.slice(0, 40)]).slice(0, 10)").await
+    browser.js("return [...document.querySelectorAll('a[href], button, input, select, summary, [tabindex=\"0\"]')].filter((one) => !reached.has(one) && !one.disabled && one.checkVisibility() && one.tabIndex >= 0 && !one.closest('.lines')).map((one) => [one.tagName, one.className, one.innerText?.slice(0, 40)]).slice(0, 10)").await
 }
 
 #[tokio::test]
