@@ -28,7 +28,7 @@ static BROWSERS: Semaphore = Semaphore::const_new(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A browser with one tab, and its driver.
-pub struct Browser {
+pub(crate) struct Browser {
     driver: WebDriver,
     process: Driver,
     _permit: SemaphorePermit<'static>,
@@ -39,12 +39,12 @@ struct Driver(Child);
 
 impl Browser {
     /// Opens a browser of 1280 × 800 points. None, and a line that says so: Chromium is not installed.
-    pub async fn open() -> Option<Browser> {
+    pub(crate) async fn open() -> Option<Browser> {
         Browser::open_with(&[]).await
     }
 
     /// The same with further arguments of Chromium.
-    pub async fn open_with(arguments: &[&str]) -> Option<Browser> {
+    pub(crate) async fn open_with(arguments: &[&str]) -> Option<Browser> {
         let permit = BROWSERS.acquire().await.unwrap();
         let Some((process, port)) = Driver::start() else {
             println!("skipped: chromium and chromedriver are not installed, so the page is not tested");
@@ -64,57 +64,57 @@ impl Browser {
     }
 
     /// Ends the browser. It must not have reported an error.
-    pub async fn close(self) {
+    pub(crate) async fn close(self) {
         let errors = self.errors().await;
         self.quit().await;
         assert!(errors.is_empty(), "{errors:#?}");
     }
 
     /// Ends the browser, whatever it reported.
-    pub async fn quit(self) {
+    pub(crate) async fn quit(self) {
         self.driver.quit().await.unwrap();
         drop(self.process);
     }
 
     /// What the page, the network and the Content-Security-Policy reported as an error since the last call.
-    pub async fn errors(&self) -> Vec<String> {
+    pub(crate) async fn errors(&self) -> Vec<String> {
         let log = self.driver.browser_log().await.unwrap();
         log.into_iter().filter(|entry| entry.level == "SEVERE").map(|entry| entry.message).collect()
     }
 
-    pub async fn goto(&self, url: &str) {
+    pub(crate) async fn goto(&self, url: &str) {
         self.driver.goto(url).await.unwrap();
     }
 
-    pub async fn reload(&self) {
+    pub(crate) async fn reload(&self) {
         self.driver.refresh().await.unwrap();
     }
 
     /// The size of the page in points.
-    pub async fn size(&self, width: u32, height: u32) {
+    pub(crate) async fn size(&self, width: u32, height: u32) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.devtools("Emulation.setDeviceMetricsOverride", size).await;
     }
 
     /// What the system wishes: light or dark.
-    pub async fn scheme(&self, name: &str) {
+    pub(crate) async fn scheme(&self, name: &str) {
         let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": name }] });
         self.devtools("Emulation.setEmulatedMedia", features).await;
     }
 
     /// A command of Chromium's developer tools.
-    pub async fn devtools(&self, command: &str, parameters: Value) -> Value {
+    pub(crate) async fn devtools(&self, command: &str, parameters: Value) -> Value {
         self.driver.cdp().send_raw(command, parameters).await.unwrap()
     }
 
     /// The value of a script's `return`.
-    pub async fn js(&self, script: &str) -> Value {
+    pub(crate) async fn js(&self, script: &str) -> Value {
         let found = self.driver.execute(script.to_owned(), Vec::new()).await;
         found.unwrap_or_else(|error| panic!("{script}: {error}")).json().clone()
     }
 
     /// Waits until the script returns something other than null, false, 0 and "".
-    pub async fn until(&self, what: &str, script: &str) -> Value {
+    pub(crate) async fn until(&self, what: &str, script: &str) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let found = self.js(script).await;
@@ -131,7 +131,7 @@ impl Browser {
     }
 
     /// Waits until an element has this text among its own.
-    pub async fn until_text(&self, css: &str, text: &str) {
+    pub(crate) async fn until_text(&self, css: &str, text: &str) {
         let script = format!(
             "return [...document.querySelectorAll({})].some((one) => one.innerText.includes({}))",
             json!(css),
@@ -141,7 +141,7 @@ impl Browser {
     }
 
     /// Waits until no element has this text.
-    pub async fn until_no_text(&self, css: &str, text: &str) {
+    pub(crate) async fn until_no_text(&self, css: &str, text: &str) {
         let script = format!(
             "return ![...document.querySelectorAll({})].some((one) => one.innerText.includes({}))",
             json!(css),
@@ -151,14 +151,14 @@ impl Browser {
     }
 
     /// The text of the first such element.
-    pub async fn text(&self, css: &str) -> String {
+    pub(crate) async fn text(&self, css: &str) -> String {
         self.until(css, &format!("return document.querySelector({})?.innerText", json!(css))).await;
         let text = self.js(&format!("return document.querySelector({}).innerText", json!(css))).await;
         text.as_str().unwrap_or_default().to_owned()
     }
 
     /// Clicks the first element of this kind with this text, when it is there; any text where it is empty.
-    pub async fn click(&self, css: &str, text: &str) {
+    pub(crate) async fn click(&self, css: &str, text: &str) {
         let script = format!(
             "const found = [...document.querySelectorAll({})].find((one) => one.innerText.includes({}) && !one.disabled); \
              found?.click(); return Boolean(found)",
@@ -169,7 +169,7 @@ impl Browser {
     }
 
     /// Chooses from the list whose label begins with this text.
-    pub async fn choose(&self, label: &str, value: &str) {
+    pub(crate) async fn choose(&self, label: &str, value: &str) {
         let script = format!(
             "const list = [...document.querySelectorAll('label')].find((one) => one.innerText.startsWith({}))?.querySelector('select'); \
              const option = list && [...list.options].find((one) => one.value === {}); if (!option) return false; \
@@ -181,22 +181,22 @@ impl Browser {
     }
 
     /// Types into an element, as a person does.
-    pub async fn enter(&self, css: &str, keys: &str) {
+    pub(crate) async fn enter(&self, css: &str, keys: &str) {
         self.find(css).await.send_keys(keys).await.unwrap();
     }
 
-    pub async fn find(&self, css: &str) -> WebElement {
+    pub(crate) async fn find(&self, css: &str) -> WebElement {
         self.until(css, &format!("return Boolean(document.querySelector({}))", json!(css))).await;
         self.driver.find(By::Css(css)).await.unwrap()
     }
 
     /// Types into whatever has the focus.
-    pub async fn press(&self, keys: &str) {
+    pub(crate) async fn press(&self, keys: &str) {
         self.driver.action_chain().send_keys(keys).perform().await.unwrap();
     }
 
     /// Saves what is in sight below `target/`, as `page/NAME.png`.
-    pub async fn screenshot(&self, name: &str) -> PathBuf {
+    pub(crate) async fn screenshot(&self, name: &str) -> PathBuf {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("page");
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join(format!("{name}.png"));

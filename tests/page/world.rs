@@ -13,7 +13,7 @@ use tributary::simulate::{self, Agent, Amount, Plan, Sent};
 use crate::live::{Daemon, Stopped, until, within};
 
 /// The configuration of a listener for each protocol whose agents connect.
-pub const LISTENERS: &str = "\
+pub(crate) const LISTENERS: &str = "\
 [listeners.spans]
 protocol = \"datadog\"
 listen = \"127.0.0.1:0\"
@@ -31,32 +31,32 @@ listen = \"127.0.0.1:0\"
 ";
 
 /// A running daemon.
-pub struct World {
-    pub daemon: Daemon,
+pub(crate) struct World {
+    pub(crate) daemon: Daemon,
 }
 
 impl World {
     /// A daemon with these listeners, and an admin endpoint with these options.
-    pub async fn start(admin: &str, listeners: &str) -> World {
+    pub(crate) async fn start(admin: &str, listeners: &str) -> World {
         let toml = format!("[admin]\nlisten = \"127.0.0.1:0\"\n{admin}\n{listeners}");
         World { daemon: Daemon::start(&toml).await }
     }
 
     /// The address of the page at this view.
-    pub fn page(&self, view: &str) -> String {
+    pub(crate) fn page(&self, view: &str) -> String {
         format!("http://{}/#/{view}", self.admin())
     }
 
-    pub fn admin(&self) -> SocketAddr {
+    pub(crate) fn admin(&self) -> SocketAddr {
         self.daemon.server.admin_address().unwrap()
     }
 
-    pub fn address(&self, listener: &str) -> SocketAddr {
+    pub(crate) fn address(&self, listener: &str) -> SocketAddr {
         self.daemon.server.addresses().iter().find(|bound| &*bound.name == listener).unwrap().address
     }
 
     /// Lets simulated agents send this many events to a listener, over two connections.
-    pub async fn send(&self, listener: &str, agent: Agent, events: u64) -> Sent {
+    pub(crate) async fn send(&self, listener: &str, agent: Agent, events: u64) -> Sent {
         let to = self.address(listener);
         let plan = Plan { to, amount: Amount::Events(events), rate: None, connections: 2, seed: 7 };
         let sent = within(listener, simulate::run(agent, plan, pending())).await.unwrap();
@@ -65,14 +65,14 @@ impl World {
     }
 
     /// Sends bytes to a listener on a connection of its own, which stays open.
-    pub async fn send_bytes(&self, listener: &str, bytes: &[u8]) -> TcpStream {
+    pub(crate) async fn send_bytes(&self, listener: &str, bytes: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.address(listener)).await.unwrap();
         within("the bytes are accepted", stream.write_all(bytes)).await.unwrap();
         stream
     }
 
     /// Waits until every connection of an agent is closed and every event written. Those that the daemon opens stay.
-    pub async fn settle(&self) {
+    pub(crate) async fn settle(&self) {
         until("everything is written", || {
             let totals = self.daemon.server.accounting().totals();
             let is_closed = |one: &ListenerTotals| one.connections_open == 0 || one.protocol == Protocol::Rbkit;
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// Waits until a listener has counted this many events of datadog agents and the like.
-    pub async fn until_events(&self, listener: &str, events: u64) {
+    pub(crate) async fn until_events(&self, listener: &str, events: u64) {
         until("events are counted", || {
             let totals = self.daemon.server.accounting().totals();
             let found = totals.listeners.iter().find(|one| one.name == listener)?.events();
@@ -92,11 +92,11 @@ impl World {
         .await;
     }
 
-    pub fn events(&self) -> Vec<Value> {
+    pub(crate) fn events(&self) -> Vec<Value> {
         self.daemon.events()
     }
 
-    pub async fn stop(self) -> Stopped {
+    pub(crate) async fn stop(self) -> Stopped {
         self.daemon.stop().await
     }
 }

@@ -75,7 +75,7 @@ export function segments(label, options, value, change) {
     type: "button",
     "aria-pressed": option === current ? "true" : "false",
     on: { click: () => { draw(option); change(option); element.querySelector('[aria-pressed="true"]').focus(); } },
-  }, text)));
+  }, clean(text, 60))));
   draw(value);
   return { element, draw };
 }
