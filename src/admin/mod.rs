@@ -20,7 +20,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -42,6 +42,7 @@ use crate::log_throttle::LogThrottle;
 use crate::memory::MemoryBudget;
 use crate::pipeline::accounting::Accounting;
 use crate::pipeline::tap::Taps;
+use crate::sink::view::View;
 use crate::transport::tls::Tls;
 
 use connections::{Connections, Progress, Stage};
@@ -82,6 +83,52 @@ pub(crate) struct Subject {
     pub(crate) directory: Directory,
     pub(crate) health: Arc<Health>,
     pub(crate) taps: Taps,
+    /// What the page can look back on, if it may.
+    pub(crate) view: Option<Arc<View>>,
+    pub(crate) layout: SharedLayout,
+}
+
+/// What the daemon consists of, as the configuration says. A reload changes it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedLayout(Arc<Mutex<Arc<Layout>>>);
+
+/// What the daemon consists of.
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    pub(crate) listeners: Vec<LayoutListener>,
+    pub(crate) sinks: Vec<LayoutSink>,
+    pub(crate) memory_limit: u64,
+    /// The part of the limit that peers do not share.
+    pub(crate) memory_reserved: u64,
+}
+
+/// A listener.
+#[derive(Debug)]
+pub(crate) struct LayoutListener {
+    pub(crate) name: String,
+    /// None: it dials.
+    pub(crate) address: Option<SocketAddr>,
+}
+
+/// A sink.
+#[derive(Debug)]
+pub(crate) struct LayoutSink {
+    pub(crate) name: String,
+    pub(crate) kind: &'static str,
+    pub(crate) text: String,
+    /// The listeners whose events it can take.
+    pub(crate) takes: Vec<String>,
+}
+
+impl SharedLayout {
+    /// Replaces it.
+    pub(crate) fn set(&self, layout: Layout) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(layout);
+    }
+
+    fn get(&self) -> Arc<Layout> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl Endpoint {
@@ -127,11 +174,13 @@ impl Endpoint {
     /// Serves until the handle is dropped.
     pub(crate) fn serve(self, subject: Subject) -> Serving {
         let closing = CancellationToken::new();
-        let task = tokio::spawn(self.accept(Arc::new(subject), closing.clone()));
-        Serving { task: AbortOnDropHandle::new(task), closing }
+        let shared = Arc::new(api::Shared::new(&subject));
+        let sampling = tokio::spawn(api::sample_counters(shared.clone(), subject.accounting.clone()));
+        let task = tokio::spawn(self.accept(Arc::new(subject), shared, closing.clone()));
+        Serving { task: AbortOnDropHandle::new(task), closing, _sampling: AbortOnDropHandle::new(sampling) }
     }
 
-    async fn accept(self, subject: Arc<Subject>, closing: CancellationToken) {
+    async fn accept(self, subject: Arc<Subject>, shared: Arc<api::Shared>, closing: CancellationToken) {
         let Endpoint { socket, tls, guard, limits } = self;
         let (accept_errors, closed_early) = (LogThrottle::new(), LogThrottle::new());
         let mut connections = Connections::new(limits.connections);
@@ -155,7 +204,8 @@ impl Endpoint {
             };
             let tls = tls.as_ref().map(Tls::acceptor);
             let closed = connections.add(|progress| {
-                let connection = Connection { subject: subject.clone(), guard: guard.clone(), progress };
+                let (subject, api, guard) = (subject.clone(), shared.clone(), guard.clone());
+                let connection = Connection { subject, api, guard, progress };
                 connection.serve(stream, tls, limits)
             });
             if closed.is_some()
@@ -176,6 +226,7 @@ pub(crate) struct Serving {
     task: AbortOnDropHandle<()>,
     /// Cancelled to accept no further connections.
     closing: CancellationToken,
+    _sampling: AbortOnDropHandle<()>,
 }
 
 impl Serving {
@@ -194,6 +245,7 @@ impl Serving {
 #[derive(Clone)]
 struct Connection {
     subject: Arc<Subject>,
+    api: Arc<api::Shared>,
     guard: Guard,
     progress: Progress,
 }

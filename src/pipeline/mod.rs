@@ -34,7 +34,7 @@ use crate::sink::{AckLevel, Sink, SinkError};
 
 use accounting::SinkCounters;
 pub(crate) use agent_registry::AGENT_REGISTRY_BYTES;
-pub use agent_registry::Agent;
+pub use agent_registry::{Agent, RecentEvents};
 use delivery::OutcomeSender;
 pub use delivery::{DeliveryOutcome, RequestedLevel};
 use options::QueueOptions;

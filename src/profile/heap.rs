@@ -91,7 +91,9 @@ impl Dumps {
         // The objects of a dump that cannot be selected are only counted.
         match self.wanted {
             Wanted::Number(number) if number != object.dump.id => heap.name.objects += 1,
-            _ => drop(heap.add(object, self.keeps_objects)),
+            _ => {
+                heap.add(object, self.keeps_objects);
+            }
         }
     }
 

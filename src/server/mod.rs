@@ -23,9 +23,9 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{error, warn};
 
 use crate::admin::options::AdminOptions;
-use crate::admin::{Endpoint, Serving, Subject};
+use crate::admin::{Endpoint, Layout, LayoutListener, LayoutSink, Serving, SharedLayout, Subject};
 use crate::commands::{BytefrogAgents, Directory, Processes};
-use crate::config::{Config, SinkConfig, SinkKind};
+use crate::config::{Config, ListenerConfig, SinkConfig, SinkKind};
 use crate::health::Health;
 use crate::memory::MemoryBudget;
 use crate::pipeline::accounting::{Accounting, Totals};
@@ -40,6 +40,8 @@ use crate::sink::http::Http;
 use crate::sink::otlp::Otlp;
 use crate::sink::stdout::{self, Stdout};
 use crate::sink::tcp::Tcp;
+use crate::sink::view::options::{QUEUE_BATCHES, QUEUE_BYTES};
+use crate::sink::view::{View, ViewSink};
 use crate::sink::{SinkError, SinkFault};
 use crate::transport::clock::Clock;
 use crate::transport::tls::Tls;
@@ -63,6 +65,9 @@ pub struct Server {
     threads: usize,
     addresses: Vec<Bound>,
     accounting: Accounting,
+    /// What the page can look back on.
+    view: Option<Arc<View>>,
+    layout: SharedLayout,
     admin: Option<Admin>,
     listeners: Vec<ListenerHandle>,
     runtime: Runtime,
@@ -169,6 +174,8 @@ impl Server {
         let mut sinks = Sinks::on(decoding.clone(), stop.clone());
         config.sinks.iter().zip(&rules).for_each(|(sink, rules)| add_sink(&mut sinks, sink, rules.clone()));
         add_sinks(&mut sinks);
+        let view = (admin.is_some() && config.has_view()).then(|| View::new(config.view.clone()));
+        view.iter().for_each(|view| add_view(&mut sinks, view));
         let (sender, workers) = sinks.start();
         accounting.set_sinks(workers.counters());
         let memory = MemoryBudget::new(config.bounds().left_of(config.limits.memory_bytes));
@@ -195,6 +202,8 @@ impl Server {
             threads: config.limits.threads(),
             addresses: Vec::new(),
             accounting,
+            view,
+            layout: SharedLayout::default(),
             admin: None,
             listeners,
             runtime,
@@ -204,6 +213,7 @@ impl Server {
             health,
         };
         server.note_addresses();
+        server.note_layout();
         if let Some(admin) = admin {
             server.serve_admin(admin);
         }
@@ -323,6 +333,29 @@ impl Server {
         self.addresses = self.listeners.iter().filter_map(ListenerHandle::bound).collect();
     }
 
+    /// Tells the page what the daemon consists of.
+    fn note_layout(&self) {
+        let listener = |listener: &ListenerConfig| LayoutListener {
+            name: listener.name.clone(),
+            address: self.addresses.iter().find(|bound| bound.name == listener.name).map(|bound| bound.address),
+        };
+        let sink = |sink: &SinkConfig| {
+            let takes = self.config.listeners.iter().filter(|listener| sink.takes_events_of(listener));
+            LayoutSink {
+                name: sink.name.clone(),
+                kind: sink.kind.name(),
+                text: sink.kind.to_string(),
+                takes: takes.map(|listener| listener.name.clone()).collect(),
+            }
+        };
+        self.layout.set(Layout {
+            listeners: self.config.listeners.iter().map(listener).collect(),
+            sinks: self.config.sinks.iter().map(sink).collect(),
+            memory_limit: self.config.limits.memory_bytes,
+            memory_reserved: self.config.bounds().sum(),
+        });
+    }
+
     fn serve_admin(&mut self, (endpoint, address): (Endpoint, SocketAddr)) {
         let subject = Subject {
             accounting: self.accounting.clone(),
@@ -330,6 +363,8 @@ impl Server {
             directory: self.runtime.directory.clone(),
             health: self.health.clone(),
             taps: self.runtime.sender.taps().clone(),
+            view: self.view.clone(),
+            layout: self.layout.clone(),
         };
         self.admin = Some(Admin { address, tls: endpoint.tls(), serving: endpoint.serve(subject) });
     }
@@ -364,6 +399,13 @@ fn rules(config: &Config) -> Result<Vec<Option<Arc<Rules>>>, StartError> {
         Rules::new(&sink.select).map_err(|source| StartError { part: format!("sink {}", sink.name), source })
     };
     config.sinks.iter().map(rules).collect()
+}
+
+/// Adds the sink of the view.
+fn add_view(sinks: &mut Sinks, view: &Arc<View>) {
+    let queue = QueueOptions { buffer_batches: QUEUE_BATCHES, buffer_bytes: QUEUE_BYTES, ..QueueOptions::default() };
+    let (budget, view) = (view.budget().clone(), view.clone());
+    sinks.add_observer("view", queue, budget, move || Ok(ViewSink::new(view.clone())));
 }
 
 fn add_sink(sinks: &mut Sinks, config: &SinkConfig, rules: Option<Arc<Rules>>) {

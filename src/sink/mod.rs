@@ -15,6 +15,7 @@ mod records;
 mod remote;
 pub mod stdout;
 pub mod tcp;
+pub mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

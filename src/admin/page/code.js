@@ -35,7 +35,7 @@ export function show(main, route) {
     foot: () => answer?.left_out ? `${units.plural(answer.left_out, "method")} left out` : "",
     columns: [
       { title: "Method", width: "minmax(190px, 1fr)", cell: (row) => qualified(row.full, "."), sort: (row) => row.full },
-      { title: "Calls", width: "96px", num: true, cell: (row) => row.calls ? units.count(row.calls) : h("span", { class: "soft" }, "never ran"), sort: (row) => row.calls },
+      { title: "Calls", width: "96px", num: true, cell: (row) => row.calls ? units.count(row.calls) : h("span", { class: "soft" }, row.has_run ? "ran" : "never ran"), sort: (row) => row.calls },
       { title: "Self time", width: "88px", num: true, cell: (row) => row.calls ? units.nanos(row.self_ns) : "", sort: (row) => row.self_ns },
       { title: "Exceptions", width: "80px", num: true, cell: (row) => row.exceptions ? h("span", { class: "bad-text" }, units.count(row.exceptions)) : h("span", { class: "soft" }, "0"), sort: (row) => row.exceptions },
       { title: "Last", width: "84px", num: true, cell: (row) => row.last_ms ? units.ago(row.last_ms) : "", sort: (row) => row.last_ms ?? 0 },
@@ -147,7 +147,7 @@ export function show(main, route) {
         for (const method of one.methods_list) rows.push({ ...method, full: `${pack.name ? `${pack.name}.` : ""}${one.name}.${method.name}` });
       }
     }
-    list.update(rows.filter((row) => (!state.show || (row.calls > 0) === (state.show === "ran")) && (!state.text || row.full.toLowerCase().includes(state.text))));
+    list.update(rows.filter((row) => (!state.show || row.has_run === (state.show === "ran")) && (!state.text || row.full.toLowerCase().includes(state.text))));
   }
 
   /** From grey (never) through light to dark blue, by the logarithm of the number of calls. */
@@ -157,14 +157,15 @@ export function show(main, route) {
   }
 
   function colorOf(node) {
-    const calls = node.method?.calls ?? node.group?.calls ?? 0;
-    return shade(calls === 0 ? 0 : Math.min(1, 0.1 + Math.log10(calls) / 5));
+    const hasRun = node.method ? node.method.has_run : node.group.run > 0;
+    const calls = Math.max(1, (node.method ?? node.group).calls);
+    return shade(hasRun ? Math.min(1, 0.1 + Math.log10(calls) / 5) : 0);
   }
 
   function describe(node) {
     if (node.method) {
       const { method } = node;
-      return `${clean(node.full, 200)}.${clean(method.name, 200)}\n${method.calls ? `${units.plural(method.calls, "call")}, self ${units.nanos(method.self_ns)}` : "never ran"}${method.exceptions ? `\n${units.plural(method.exceptions, "exception")}` : ""}`;
+      return `${clean(node.full, 200)}.${clean(method.name, 200)}\n${method.calls ? `${units.plural(method.calls, "call")}, self ${units.nanos(method.self_ns)}` : method.has_run ? "ran" : "never ran"}${method.exceptions ? `\n${units.plural(method.exceptions, "exception")}` : ""}`;
     }
     const { group } = node;
     return `${clean(node.name, 200)}\n${units.count(group.run)} of ${units.plural(group.methods, "method")} ran\n${units.plural(group.calls, "call")}, self ${units.nanos(group.self_ns)}`;

@@ -3,8 +3,6 @@
 import { get, poll } from "./api.js";
 
 const MS = 2000;
-/** The difference of clocks that is no restart. */
-const DRIFT_MS = 3000;
 
 const listeners = new Set();
 let latest = null;
@@ -16,11 +14,9 @@ export function onPulse(use) {
   return () => listeners.delete(use);
 }
 
-const started = (overview) => overview.now_ms - overview.uptime_ms;
-
 export function startPulse() {
   return poll((signal) => get("api/v1/overview", {}, signal), MS, (overview) => {
-    const isRestarted = latest !== null && (latest.pid !== overview.pid || started(overview) - started(latest) > DRIFT_MS);
+    const isRestarted = latest !== null && latest.instance !== overview.instance;
     latest = overview;
     for (const use of listeners) use(overview, isRestarted);
   });

@@ -1,20 +1,18 @@
 //! `tributary decode … --as …` and `--compare`: profiles of decoded bytes, or of the event files of a sink.
 
-mod collected;
-
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use super::input::Input;
 use super::{Failure, counted, quiet, say};
 use crate::event::Batch;
+use crate::profile::collected::{Collected, Shown, Source};
 use crate::profile::compare::Comparison;
 use crate::profile::coverage::{Coverage, Method, Told};
 use crate::profile::events::{self, EventFile};
 use crate::profile::heap::{Dumps, Heap, Name, Wanted};
 use crate::profile::{Counted, Item, Sample, Step, flamegraph, pprof, report, speedscope};
 use crate::protocol::Protocol;
-use collected::{Collected, Shown, Source};
 
 #[derive(Debug, clap::Args)]
 #[group(id = "profile")]
