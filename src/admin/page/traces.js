@@ -42,7 +42,7 @@ function showList(main, query) {
     foot: (rows) => total > rows.length ? `${units.count(rows.length)} of ${units.count(total)} traces: filters narrow them` : "",
     columns: [
       { title: "Start", width: "96px", cell: (trace) => h("span", { class: "num", title: units.moment(trace.start_ms) }, trace.start_ms ? units.clock(trace.start_ms) : "unknown") },
-      { title: "Service", width: "minmax(80px, .7fr)", cell: (trace) => said(trace.service ?? "–") },
+      { title: "Service", width: "minmax(80px, .7fr)", cell: (trace) => said(trace.service || "–") },
       { title: "Root", width: "minmax(180px, 2.2fr)", cell: (trace) => h("a", { href: to("traces", trace.trace_id), class: "pair" }, said(trace.name), trace.detail && trace.detail !== trace.name && said(trace.detail, "soft")) },
       { title: "Duration", width: "86px", num: true, cell: (trace) => trace.duration_ns === null ? h("span", { class: "soft" }, "unknown") : units.nanos(trace.duration_ns) },
       { title: "", width: "minmax(40px, .5fr)", cell: (trace) => h("span", { class: "meter" }, h("i", { style: { width: `${(100 * (trace.duration_ns ?? 0)) / longest}%` } })) },

@@ -14,8 +14,8 @@ const TICKS = 5;
 /** `spans` in the order of the timeline. `choose(index)`: a span was selected. */
 export function waterfall(spans, duration, logs, { choose }) {
   const whole = Math.max(1, duration ?? 0, ...ends(spans));
-  const colors = categories(new Set(spans.map((span) => span.service ?? span.name)));
-  const colorOf = (span) => colors.get(span.service ?? span.name);
+  const colors = categories(new Set(spans.map((span) => span.service || span.name)));
+  const colorOf = (span) => colors.get(span.service || span.name);
   const closed = new Set();
   const hasChildren = new Uint8Array(spans.length);
   const logsOf = new Map();
@@ -106,7 +106,7 @@ export function waterfall(spans, duration, logs, { choose }) {
     const palette = new Map([...colors].map(([name, color]) => [name, variable(color.slice(4, -1))]));
     spans.forEach((span, at) => {
       if (span.start_ns === null || span.start_ns === undefined) return;
-      context.fillStyle = span.status === "error" ? variableBad : palette.get(span.service ?? span.name);
+      context.fillStyle = span.status === "error" ? variableBad : palette.get(span.service || span.name);
       context.fillRect((span.start_ns / whole) * width, (at / spans.length) * (MAP_HEIGHT - tall), Math.max(1, ((span.duration_ns ?? 0) / whole) * width), tall);
     });
     const [left, right] = [(view[0] / whole) * width, (view[1] / whole) * width];
