@@ -35,7 +35,7 @@ async fn opened(browser: &Browser, hash: &str, script: &str) -> f64 {
 #[tokio::test]
 async fn a_window_of_a_hundred_thousand_spans_is_listed_opened_and_scrolled() {
     let Some(browser) = Browser::open().await else { return };
-    let world = World::start("", &format!("{LISTENERS}[view]\nmemory = \"128MiB\"\n")).await;
+    let world = World::start("", LISTENERS).await;
     let start = now();
     for trace in 1..=TRACES {
         let mut bytes = hello(&["web.request", "sql.query", "shop", "db", "GET /cart"]);

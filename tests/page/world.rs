@@ -36,9 +36,11 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A daemon with these listeners, and an admin endpoint with these options.
+    /// A daemon with these listeners, an admin endpoint with these options, and a view that keeps everything: with its usual
+    /// share of a processor it would skip some of what arrives at once.
     pub(crate) async fn start(admin: &str, listeners: &str) -> World {
-        let toml = format!("[admin]\nlisten = \"127.0.0.1:0\"\n{admin}\n{listeners}");
+        let view = "[view]\nmemory = \"128MiB\"\ncpu_percent = 100\n";
+        let toml = format!("[admin]\nlisten = \"127.0.0.1:0\"\n{admin}\n{view}{listeners}");
         World { daemon: Daemon::start(&toml).await }
     }
 
