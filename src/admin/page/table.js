@@ -4,12 +4,14 @@ import { framed, h, set } from "./dom.js";
 
 const LINE = 29;
 const SPARE = 6;
+let tables = 0;
 
 /**
  * `columns`: `{ title, width, num, cell(row), sort(row) }`; width is a CSS track. `open(row)` is called by a click or Enter.
  * `key(row)` keeps the selection over updates. `height`: the largest height in CSS, or "none" to grow with the rows.
  */
 export function table({ label, columns, key, open, height = "62vh", minWidth = 0, order, foot }) {
+  const prefix = `table${++tables}-`;
   let rows = [];
   let sorted = [];
   let selected = null;
@@ -64,6 +66,7 @@ export function table({ label, columns, key, open, height = "62vh", minWidth = 0
       const line = h("div", {
         class: open ? "cells line opens" : "cells line",
         role: "row",
+        id: prefix + (from + at),
         "aria-rowindex": String(from + at + 2),
         "aria-selected": id === selected ? "true" : "false",
         style: { top: `${(from + at) * LINE}px` },
@@ -80,6 +83,7 @@ export function table({ label, columns, key, open, height = "62vh", minWidth = 0
     const row = sorted[at];
     if (!row) return;
     selected = key(row);
+    scroll.setAttribute("aria-activedescendant", prefix + at);
     const top = at * LINE;
     const sight = scroll.clientHeight - LINE;
     if (top < scroll.scrollTop) scroll.scrollTop = top;

@@ -53,6 +53,7 @@ export function waterfall(spans, duration, logs, { choose }) {
       ? h("button", { type: "button", class: "fold", tabindex: "-1", "aria-label": closed.has(index) ? "Show what it called" : "Hide what it called", on: { click: (event) => { event.stopPropagation(); fold(index); } } }, closed.has(index) ? "▸" : "▾")
       : h("span", { class: "fold" });
     return h("div", {
+      id: `span-${index}`,
       class: `span-line${match && !match(span) ? " faded" : ""}`,
       role: "row",
       "aria-level": String(span.depth + 1),
@@ -149,6 +150,7 @@ export function waterfall(spans, duration, logs, { choose }) {
 
   function select(index) {
     selected = index;
+    scroll.setAttribute("aria-activedescendant", `span-${index}`);
     const at = visible.indexOf(index);
     if (at >= 0) {
       if (at * LINE < scroll.scrollTop) scroll.scrollTop = at * LINE;
