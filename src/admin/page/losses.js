@@ -73,12 +73,10 @@ export function show(main, route) {
       h("div", { class: "row" }, h("a", { class: "button", href: to("live", null, { kind: "loss", listener: group.listener }) }, "Live losses of this listener")));
   }
 
-  let drawn = "";
   const end = poll((signal) => get("api/v1/losses", filter, signal), 2000, (answer) => {
     head.scope(answer);
     const names = [...new Set([...answer.totals.map((total) => total.listener), filter.listener].filter(Boolean))];
-    if (names.join("\n") !== drawn) listener.draw([["", "all"], ...names.map((name) => [name, name])], filter.listener);
-    drawn = names.join("\n");
+    listener.draw([["", "all"], ...names.map((name) => [name, name])], filter.listener);
     if (!answer.totals.length && !answer.groups.length) {
       set(body, h("section", { class: "panel" }, filter.listener || filter.reason
         ? empty("No loss matches this filter", "Choose another listener or reason.")

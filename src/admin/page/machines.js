@@ -64,11 +64,7 @@ function showAll(main, query) {
   ];
   main.append(head.element, h("div", { class: "filters" }, image.element, site.element, name.element,
     field("Text", { placeholder: "machine, peer, image", value: filter.text }, (text) => change({ text })).element), body);
-  const drawn = new Map();
   const offer = (control, key, options) => {
-    const state = JSON.stringify([options, filter[key]]);
-    if (drawn.get(key) === state) return;
-    drawn.set(key, state);
     if (filter[key] && !options.some(([value]) => value === filter[key])) options = [...options, [filter[key], filter[key]]];
     control.draw([["", "all"], ...options], filter[key]);
   };

@@ -80,11 +80,16 @@ export function segments(label, options, value, change) {
   return { element, draw };
 }
 
-/** A choice from a list. `options`: pairs of a value and its text. */
+/** A choice from a list. `options`: pairs of a value and its text. Drawing the same again changes nothing. */
 export function choice(label, options, value, change) {
   const select = h("select", { on: { change: () => change(select.value) } });
   const element = h("label", {}, label, select);
+  let drawn = "";
   const draw = (pairs, current) => {
+    const state = JSON.stringify([pairs, current]);
+    // An open list would close.
+    if (state === drawn && select.value === String(current)) return;
+    drawn = state;
     set(select, pairs.map(([option, text]) => h("option", { value: option }, clean(text, 80))));
     select.value = current;
     if (select.selectedIndex < 0) select.selectedIndex = 0;

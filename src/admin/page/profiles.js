@@ -20,6 +20,7 @@ export function show(main, route) {
   let picture = null;
   let loading = null;
   let loadedKey = "";
+  let drawnChoices = "";
 
   const head = heading("Profiles", h("button", { type: "button", on: { click: () => load(true) } }, "Load again"),
     h("span", { class: "small soft" }, "Save as"), DOWNLOADS.map(([format, title, ending]) => h("button", { type: "button", "data-download": format, on: { click: () => save(format, ending) } }, title)));
@@ -101,10 +102,13 @@ export function show(main, route) {
     const one = profile();
     if (!one) return;
     agent.draw(profiles.map((each) => [each.agent, `${each.agent} (${each.protocol})`]), one.agent);
+    time.update(one.history);
+    const drawn = JSON.stringify([one.agent, one.types.map((each) => each.type), typeOf()?.type, state.form]);
+    if (drawn === drawnChoices) return;
+    drawnChoices = drawn;
     set(type, h("label", { class: "small soft filter-like" }, "Quantity", segments("Quantity", one.types.map((each) => [each.type, each.text]), typeOf()?.type, (value) => change({ type: value })).element));
     const isJava = one.protocol === "bytefrog" || one.protocol === "zico";
     set(forms, segments("Form", [["", "Flame graph"], ["inverted", "Inverted"], ...(isJava ? [["time", "Time order"]] : [])], state.form, (value) => change({ form: value })).element);
-    time.update(one.history);
   }
 
   async function load(isForced = false) {

@@ -53,7 +53,6 @@ function showList(main, query) {
     ],
   });
   let total = 0;
-  let drawn = "";
   const body = h("section", { class: "panel" });
   main.append(head.element, h("div", { class: "filters" },
     choice("Protocol", [["", "all"], ...PROTOCOLS.map((name) => [name, name])], filter.protocol, (protocol) => change({ protocol })).element,
@@ -66,8 +65,7 @@ function showList(main, query) {
     head.scope(answer);
     total = answer.total;
     const services = [...new Set([...answer.services, filter.service].filter(Boolean))];
-    if (services.join("\n") !== drawn) service.draw([["", "all"], ...services.map((name) => [name, name])], filter.service);
-    drawn = services.join("\n");
+    service.draw([["", "all"], ...services.map((name) => [name, name])], filter.service);
     longest = Math.max(1, ...answer.traces.map((trace) => trace.duration_ns ?? 0));
     list.update(answer.traces);
     if (answer.traces.length) {
