@@ -56,6 +56,7 @@ struct Line {
 /// Prints the rows of a load. Returns its cost with a file sink.
 fn measure(load: &Load, events: u64, repetitions: u64) -> Line {
     let (mut discarded, mut filed, mut copied, mut alone) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut unviewed = Vec::new();
     for _ in 0..repetitions {
         discarded.push(Cost::of_load(load, events, "", &[DISCARD], &[]).0);
         // A virtual machine may have to request every page that it has not used lately from its host, at several times the
@@ -63,6 +64,10 @@ fn measure(load: &Load, events: u64, repetitions: u64) -> Line {
         raw::copy(events * load.bytes_per_event);
         let (to_file, counters) = Cost::of_load(load, events, "", &[FILE], &[]);
         drop(counters);
+        raw::copy(events * load.bytes_per_event);
+        // The same without what the page can look back on.
+        let sink = format!("{FILE}\n[view]\nenabled = false\n");
+        unviewed.push(Cost::of_load(load, events, "", &[&sink], &[]).0);
         raw::copy(events * load.bytes_per_event);
         copied.push(raw::copy(to_file.bytes_out));
         filed.push(to_file);
@@ -72,6 +77,7 @@ fn measure(load: &Load, events: u64, repetitions: u64) -> Line {
     let ratios: Vec<f64> = filed.iter().zip(&copied).map(|(file, copy)| file.cpu_seconds / copy.cpu_seconds).collect();
     print_runs(&format!("{name} → discard"), &discarded, "");
     print_runs(&format!("{name} → file"), &filed, &spread(&ratios, |ratio| *ratio));
+    print_runs(&format!("{name} → file, without the view"), &unviewed, "");
     let (events, bytes) = (filed[0].events as f64, filed[0].bytes_out as f64);
     let per_second = rate(median(&copied, |copy| events / copy.seconds));
     let megabytes = fixed(median(&copied, |copy| bytes / 1e6 / copy.seconds));

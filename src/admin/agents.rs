@@ -7,30 +7,62 @@ use serde_json::{Value, json};
 use crate::commands::{BytefrogAgents, Processes};
 use crate::event::{Name, ResourceValue, UnixNanos, semconv};
 use crate::pipeline::Agent;
-use crate::protocol::{bytefrog, rbkit};
+use crate::protocol::{Protocol, bytefrog, rbkit};
 
 use super::Subject;
 use super::response::{self, AdminResponse, text};
 
+/// An agent that was seen recently or takes commands.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) id: String,
+    pub(super) protocol: Protocol,
+    pub(super) listener: String,
+    pub(super) status: Status,
+    /// What its events say of it.
+    pub(super) entry: Option<Agent>,
+}
+
+/// The state of an agent that takes commands.
+#[derive(Debug)]
+pub(super) enum Status {
+    Bytefrog(bytefrog::AgentStatus),
+    Rbkit(rbkit::AgentStatus),
+    /// Its protocol has no commands.
+    Other,
+}
+
 /// Every recently seen agent and every agent that takes commands, by listener.
-pub(super) fn list(subject: &Subject) -> AdminResponse {
-    let agents = subject.accounting.listeners().into_iter().flat_map(|counters| {
-        let (name, mut seen) = (counters.name(), counters.agents());
-        let mut commanded = Vec::new();
+pub(super) fn all(subject: &Subject) -> Vec<Known> {
+    let mut all = Vec::new();
+    for counters in subject.accounting.listeners() {
+        let (name, protocol, mut seen) = (counters.name(), counters.protocol(), counters.agents());
+        let known = |id: String, status, entry| Known { id, protocol, listener: name.to_owned(), status, entry };
         for agent in subject.directory.bytefrog(name).iter().flat_map(BytefrogAgents::agents) {
             let entry = take(&mut seen, semconv::BYTEFROG_RUN_ID, u64::from(agent.run));
-            commanded.push(merge(program(name, &agent), entry));
+            all.push(known(format!("{name}:{}", agent.run), Status::Bytefrog(agent), entry));
         }
         for (number, agent) in subject.directory.rbkit(name).iter().flat_map(Processes::agents).enumerate() {
             let entry = agent.pid.and_then(|pid| take(&mut seen, semconv::PROCESS_PID, pid));
-            commanded.push(merge(process(name, number, &agent), entry));
+            all.push(known(format!("{name}:{number}"), Status::Rbkit(agent), entry));
         }
-        let other = |agent: &Agent| {
-            let id = format!("{name}:{:08x}", fingerprint(agent));
-            json!({ "id": id, "protocol": counters.protocol().as_str(), "listener": name })
+        for agent in seen {
+            all.push(known(format!("{name}:{:08x}", fingerprint(&agent)), Status::Other, Some(agent)));
+        }
+    }
+    all
+}
+
+/// All of them as JSON.
+pub(super) fn list(subject: &Subject) -> AdminResponse {
+    let agents = all(subject).into_iter().map(|known| {
+        let Known { id, protocol, listener, status, entry } = known;
+        let fields = match &status {
+            Status::Bytefrog(agent) => program(&listener, agent),
+            Status::Rbkit(agent) => process(&listener, &id, agent),
+            Status::Other => json!({ "id": id, "protocol": protocol.as_str(), "listener": listener }),
         };
-        let others = seen.into_iter().map(|agent| merge(other(&agent), Some(agent)));
-        commanded.into_iter().chain(others).collect::<Vec<_>>()
+        merge(fields, entry)
     });
     response::json(StatusCode::OK, &Value::Array(agents.collect()))
 }
@@ -51,9 +83,9 @@ fn program(listener: &str, agent: &bytefrog::AgentStatus) -> Value {
     })
 }
 
-fn process(listener: &str, number: usize, agent: &rbkit::AgentStatus) -> Value {
+fn process(listener: &str, id: &str, agent: &rbkit::AgentStatus) -> Value {
     json!({
-        "id": format!("{listener}:{number}"),
+        "id": id,
         "protocol": "rbkit",
         "listener": listener,
         "publish": agent.publish,
@@ -89,24 +121,29 @@ fn take(seen: &mut Vec<Agent>, name: Name, number: u64) -> Option<Agent> {
 /// Adds the registry entry of an agent to its other fields.
 fn merge(mut known: Value, entry: Option<Agent>) -> Value {
     let (Some(agent), Some(fields)) = (entry, known.as_object_mut()) else { return known };
-    let Agent { origin, resource, since, last_seen, events, losses } = agent;
+    let Agent { origin, resource, since, last_seen, events, losses, .. } = agent;
     fields.entry("peer").or_insert_with(|| (*origin.peer).into());
     fields.insert("since".to_owned(), moment(since));
     fields.insert("last_seen".to_owned(), moment(last_seen));
     fields.insert("events".to_owned(), events.into());
     fields.insert("losses".to_owned(), losses.into());
-    let resource = resource.into_iter().map(|(key, value)| {
-        let value = match value {
-            ResourceValue::Bool(value) => value.into(),
-            ResourceValue::I64(value) => value.into(),
-            ResourceValue::U64(value) => value.into(),
-            ResourceValue::F64(value) => value.into(),
-            ResourceValue::Text(text) => Value::String(text),
-        };
-        (key, value)
-    });
-    fields.insert("resource".to_owned(), Value::Object(resource.collect()));
+    fields.insert("resource".to_owned(), attributes(&resource));
     known
+}
+
+/// The attributes of a resource as an object.
+pub(super) fn attributes(resource: &[(String, ResourceValue)]) -> Value {
+    let attribute = |(key, value): &(String, ResourceValue)| {
+        let value = match value {
+            ResourceValue::Bool(value) => (*value).into(),
+            ResourceValue::I64(value) => (*value).into(),
+            ResourceValue::U64(value) => (*value).into(),
+            ResourceValue::F64(value) => (*value).into(),
+            ResourceValue::Text(text) => Value::String(text.clone()),
+        };
+        (key.clone(), value)
+    };
+    Value::Object(resource.iter().map(attribute).collect())
 }
 
 /// A time in RFC 3339.
@@ -114,36 +151,64 @@ fn moment(at: UnixNanos) -> Value {
     Timestamp::from_nanosecond(i128::from(at.0)).map_or(Value::Null, |time| time.to_string().into())
 }
 
-/// Sends a command to an agent. It is refused, with the reason, when it would harm the program or cannot be delivered.
-pub(super) async fn command(subject: &Subject, id: &str, command: &str) -> AdminResponse {
-    let unknown = || text(StatusCode::NOT_FOUND, "no such agent; GET /agents lists their ids");
-    let Some((listener, number)) = id.rsplit_once(':') else { return unknown() };
-    if let Some(agents) = subject.directory.bytefrog(listener) {
-        let known = bytefrog::Command::ALL.into_iter().find(|known| known.as_str() == command);
-        let Some(known) = known else { return no_command(bytefrog::Command::ALL.map(bytefrog::Command::as_str)) };
-        let Ok(run) = number.parse() else { return unknown() };
-        return match agents.command(run, known) {
-            Ok(()) => text(StatusCode::ACCEPTED, "sent"),
-            Err(bytefrog::Refusal::NoSuchRun) => unknown(),
-            Err(refusal) => text(StatusCode::CONFLICT, &refusal.to_string()),
-        };
-    }
-    if let Some(processes) = subject.directory.rbkit(listener) {
-        let known = rbkit::Command::ALL.into_iter().find(|known| known.as_str() == command);
-        let Some(known) = known else { return no_command(rbkit::Command::ALL.map(rbkit::Command::as_str)) };
-        let number = number.parse().ok().filter(|number| *number < processes.agents().len());
-        let Some(number) = number else { return unknown() };
-        return match processes.command(number, known).await {
-            Ok(()) => text(StatusCode::OK, "received"),
-            Err(rbkit::Refusal::NotAnswered) => {
-                text(StatusCode::GATEWAY_TIMEOUT, "the process did not reply in time (request_timeout)")
-            }
-            Err(refusal) => text(StatusCode::CONFLICT, &refusal.to_string()),
-        };
-    }
-    unknown()
+/// Why a command was not sent, or had no effect.
+#[derive(Debug)]
+pub(super) struct CommandError {
+    pub(super) status: StatusCode,
+    pub(super) line: String,
 }
 
-fn no_command<const N: usize>(commands: [&str; N]) -> AdminResponse {
-    text(StatusCode::NOT_FOUND, &format!("no such command; the commands are {}", commands.join(", ")))
+/// What became of a command that was not refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sent {
+    /// It was sent; the agent does not answer commands.
+    Sent,
+    /// The agent has confirmed that it has it.
+    Received,
+}
+
+/// Sends a command to an agent, and responds with what became of it.
+pub(super) async fn command(subject: &Subject, id: &str, command: &str) -> AdminResponse {
+    match send(subject, id, command).await {
+        Ok(Sent::Sent) => text(StatusCode::ACCEPTED, "sent"),
+        Ok(Sent::Received) => text(StatusCode::OK, "received"),
+        Err(CommandError { status, line }) => text(status, &line),
+    }
+}
+
+/// Sends a command to an agent.
+///
+/// # Errors
+/// It is refused, with the reason, when it would harm the program or cannot be delivered.
+pub(super) async fn send(subject: &Subject, id: &str, command: &str) -> Result<Sent, CommandError> {
+    let error = |status, line: String| CommandError { status, line };
+    let unknown = || error(StatusCode::NOT_FOUND, "no such agent; GET /agents lists their ids".to_owned());
+    let (listener, number) = id.rsplit_once(':').ok_or_else(unknown)?;
+    if let Some(agents) = subject.directory.bytefrog(listener) {
+        let known = bytefrog::Command::ALL.into_iter().find(|known| known.as_str() == command);
+        let known = known.ok_or_else(|| no_command(bytefrog::Command::ALL.map(bytefrog::Command::as_str)))?;
+        let run = number.parse().map_err(|_| unknown())?;
+        return match agents.command(run, known) {
+            Ok(()) => Ok(Sent::Sent),
+            Err(bytefrog::Refusal::NoSuchRun) => Err(unknown()),
+            Err(refusal) => Err(error(StatusCode::CONFLICT, refusal.to_string())),
+        };
+    }
+    let processes = subject.directory.rbkit(listener).ok_or_else(unknown)?;
+    let known = rbkit::Command::ALL.into_iter().find(|known| known.as_str() == command);
+    let known = known.ok_or_else(|| no_command(rbkit::Command::ALL.map(rbkit::Command::as_str)))?;
+    let number = number.parse().ok().filter(|number| *number < processes.agents().len());
+    match processes.command(number.ok_or_else(unknown)?, known).await {
+        Ok(()) => Ok(Sent::Received),
+        Err(rbkit::Refusal::NotAnswered) => {
+            let line = "the process did not reply in time (request_timeout)".to_owned();
+            Err(error(StatusCode::GATEWAY_TIMEOUT, line))
+        }
+        Err(refusal) => Err(error(StatusCode::CONFLICT, refusal.to_string())),
+    }
+}
+
+fn no_command<const N: usize>(commands: [&str; N]) -> CommandError {
+    let line = format!("no such command; the commands are {}", commands.join(", "));
+    CommandError { status: StatusCode::NOT_FOUND, line }
 }

@@ -5,7 +5,8 @@
 //! - **Host.** A page of `evil.example` whose name resolves to a loopback address (DNS rebinding) sends `Host: evil.example`.
 //!   Only known hosts are accepted, or any host with the token, which such a page does not have.
 //! - **Origin, Sec-Fetch-Site.** Browsers name the site that a request comes from. Only the endpoint's own is accepted.
-//! - **A command header.** HTML forms cannot send `X-Tributary` or a JSON content type, so commands require one of them.
+//! - **A command header.** HTML forms cannot send `X-Tributary`, a token or a JSON content type, so commands require one of
+//!   them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,12 +16,34 @@ use hyper::http::uri::Authority;
 use hyper::{Request, StatusCode, Version};
 use subtle::ConstantTimeEq;
 
-use super::response::{AdminResponse, text};
+use super::response::{AdminResponse, error};
 
 /// The header of commands. Its value has no meaning.
 pub(crate) const COMMAND_HEADER: &str = "x-tributary";
 /// Where browsers say from which site a request comes.
 const FETCH_SITE: &str = "sec-fetch-site";
+
+/// Why a request is refused.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    status: StatusCode,
+    line: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, line: impl Into<String>) -> Box<Refusal> {
+        Box::new(Refusal { status, line: line.into() })
+    }
+
+    /// The response to the request.
+    pub(super) fn response(&self, is_api: bool) -> AdminResponse {
+        let mut response = error(is_api, self.status, &self.line);
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
 
 /// The checks of a request before it is handled.
 #[derive(Clone, Debug)]
@@ -39,38 +62,31 @@ impl Guard {
     /// Checks a request that was received on the address `local`. `is_public`: it needs no token.
     ///
     /// # Errors
-    /// The response to a request that is refused.
+    /// Why the request is refused.
     pub(super) fn check<B>(
         &self,
         request: &Request<B>,
         local: SocketAddr,
         is_public: bool,
-    ) -> Result<(), Box<AdminResponse>> {
+    ) -> Result<(), Box<Refusal>> {
         let has_token = self.has_token(request.headers());
         self.check_host(request, local.ip(), has_token && self.token.is_some())?;
         check_site(request.headers())?;
         if is_public || has_token {
             return Ok(());
         }
-        let mut response = text(
-            StatusCode::UNAUTHORIZED,
-            "the token is missing or wrong: send `Authorization: Bearer TOKEN` ([admin] token_file)",
-        );
-        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        Err(Box::new(response))
+        let line = "the token is missing or wrong: send `Authorization: Bearer TOKEN` ([admin] token_file)";
+        Err(Refusal::new(StatusCode::UNAUTHORIZED, line))
     }
 
     /// Whether the request has the token, or no token is configured.
     fn has_token(&self, headers: &HeaderMap) -> bool {
-        const SCHEME: &[u8] = b"bearer ";
         let Some(token) = &self.token else { return true };
-        let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-        let Some((scheme, given)) = given.split_at_checked(SCHEME.len()) else { return false };
-        scheme.eq_ignore_ascii_case(SCHEME) && given.trim_ascii().ct_eq(token).into()
+        bearer(headers).is_some_and(|given| given.ct_eq(token).into())
     }
 
-    fn check_host<B>(&self, request: &Request<B>, local: IpAddr, is_trusted: bool) -> Result<(), Box<AdminResponse>> {
-        let refuse = |status, line: &str| Err(Box::new(text(status, line)));
+    fn check_host<B>(&self, request: &Request<B>, local: IpAddr, is_trusted: bool) -> Result<(), Box<Refusal>> {
+        let refuse = |status, line: &str| Err(Refusal::new(status, line));
         let mut headers = request.headers().get_all(HOST).iter();
         let host = match (headers.next(), headers.next()) {
             (Some(host), None) => host.to_str().ok(),
@@ -104,8 +120,15 @@ impl Guard {
     }
 }
 
+/// The token that a request has.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    const SCHEME: &[u8] = b"bearer ";
+    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(SCHEME.len())?;
+    scheme.eq_ignore_ascii_case(SCHEME).then_some(token.trim_ascii())
+}
+
 /// Refuses requests of web pages of other sites.
-fn check_site(headers: &HeaderMap) -> Result<(), Box<AdminResponse>> {
+fn check_site(headers: &HeaderMap) -> Result<(), Box<Refusal>> {
     let host = headers.get(HOST).map(HeaderValue::as_bytes).unwrap_or_default();
     let is_own = |origin: &HeaderValue| {
         let origin = origin.as_bytes();
@@ -116,26 +139,25 @@ fn check_site(headers: &HeaderMap) -> Result<(), Box<AdminResponse>> {
     if headers.get_all(ORIGIN).iter().all(is_own) && headers.get_all(FETCH_SITE).iter().all(is_same_site) {
         return Ok(());
     }
-    Err(Box::new(text(
-        StatusCode::FORBIDDEN,
-        "requests of web pages of other sites are refused (Origin, Sec-Fetch-Site)",
-    )))
+    let line = "requests of web pages of other sites are refused (Origin, Sec-Fetch-Site)";
+    Err(Refusal::new(StatusCode::FORBIDDEN, line))
 }
 
 /// Refuses a command that a web page can have sent without the consent of the endpoint.
 ///
 /// # Errors
-/// The response to such a command.
-pub(super) fn check_command<B>(request: &Request<B>) -> Result<(), Box<AdminResponse>> {
+/// Why it is refused.
+pub(super) fn check_command<B>(request: &Request<B>) -> Result<(), Box<Refusal>> {
     let headers = request.headers();
     let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let media_type = content_type.split(|byte| *byte == b';').next().unwrap_or_default();
-    if headers.contains_key(COMMAND_HEADER) || media_type.trim_ascii().eq_ignore_ascii_case(b"application/json") {
+    let is_json = media_type.trim_ascii().eq_ignore_ascii_case(b"application/json");
+    if headers.contains_key(COMMAND_HEADER) || is_json || bearer(headers).is_some() {
         return Ok(());
     }
     let line =
         "a command needs the header `X-Tributary: 1`, which web pages cannot send: curl -X POST -H 'X-Tributary: 1' …";
-    Err(Box::new(text(StatusCode::FORBIDDEN, line)))
+    Err(Refusal::new(StatusCode::FORBIDDEN, line))
 }
 
 /// The host of an authority in lower case, without port, brackets and final dot. None: it is not valid.

@@ -39,11 +39,11 @@ struct Reading {
 
 /// Resource usage of this process.
 #[derive(Debug)]
-struct Process {
-    cpu_seconds: f64,
-    resident_bytes: u64,
+pub(super) struct Process {
+    pub(super) cpu_seconds: f64,
+    pub(super) resident_bytes: u64,
     /// In seconds since 1970.
-    started: f64,
+    pub(super) started: f64,
     open_files: u64,
 }
 
@@ -346,7 +346,7 @@ fn gauges<const N: usize>(
 
 impl Process {
     /// None: the system has no such file, or it has another format.
-    fn read() -> Option<Process> {
+    pub(super) fn read() -> Option<Process> {
         /// Clock ticks per second, and bytes of a page, on all supported Linux systems.
         const TICKS: f64 = 100.0;
         const PAGE_BYTES: u64 = 4096;

@@ -1,14 +1,17 @@
-//! The admin endpoint of a running daemon, over HTTP: health, metrics, agents and their commands, live views.
+//! The admin endpoint of a running daemon, over HTTP: health, metrics, agents and their commands, live views, the page and its
+//! API.
 //!
 //! It has tasks of its own, so it responds while listeners are busy and while the daemon stops. A connection has one
 //! request.
 
 mod agents;
+mod api;
 mod connections;
 mod exposition;
 mod guard;
 mod metrics;
 pub mod options;
+mod page;
 mod quarantine;
 mod response;
 mod tap;
@@ -17,7 +20,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -39,6 +42,7 @@ use crate::log_throttle::LogThrottle;
 use crate::memory::MemoryBudget;
 use crate::pipeline::accounting::Accounting;
 use crate::pipeline::tap::Taps;
+use crate::sink::view::View;
 use crate::transport::tls::{Certificates, Tls};
 
 use connections::{Connections, Progress, Stage};
@@ -46,7 +50,7 @@ use exposition::Exposition;
 pub(crate) use guard::COMMAND_HEADER;
 use guard::Guard;
 use options::AdminOptions;
-use response::{AdminResponse, method_not_allowed, text};
+use response::{AdminResponse, error, method_not_allowed, text};
 
 /// The longest head of a request.
 const MAX_HEAD_BYTES: usize = 16 << 10;
@@ -90,6 +94,52 @@ pub(crate) struct Subject {
     pub(crate) health: Arc<Health>,
     pub(crate) taps: Taps,
     pub(crate) certificates: Certificates,
+    /// What the page can look back on, if it may.
+    pub(crate) view: Option<Arc<View>>,
+    pub(crate) layout: SharedLayout,
+}
+
+/// What the daemon consists of, as the configuration says. A reload changes it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedLayout(Arc<Mutex<Arc<Layout>>>);
+
+/// What the daemon consists of.
+#[derive(Debug, Default)]
+pub(crate) struct Layout {
+    pub(crate) listeners: Vec<LayoutListener>,
+    pub(crate) sinks: Vec<LayoutSink>,
+    pub(crate) memory_limit: u64,
+    /// The part of the limit that peers do not share.
+    pub(crate) memory_reserved: u64,
+}
+
+/// A listener.
+#[derive(Debug)]
+pub(crate) struct LayoutListener {
+    pub(crate) name: String,
+    /// None: it dials.
+    pub(crate) address: Option<SocketAddr>,
+}
+
+/// A sink.
+#[derive(Debug)]
+pub(crate) struct LayoutSink {
+    pub(crate) name: String,
+    pub(crate) kind: &'static str,
+    pub(crate) text: String,
+    /// The listeners whose events it can take.
+    pub(crate) takes: Vec<String>,
+}
+
+impl SharedLayout {
+    /// Replaces it.
+    pub(crate) fn set(&self, layout: Layout) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(layout);
+    }
+
+    fn get(&self) -> Arc<Layout> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl Endpoint {
@@ -135,11 +185,13 @@ impl Endpoint {
     /// Serves until the handle is dropped.
     pub(crate) fn serve(self, subject: Arc<Subject>) -> Serving {
         let closing = CancellationToken::new();
-        let task = tokio::spawn(self.accept(subject, closing.clone()));
-        Serving { task: AbortOnDropHandle::new(task), closing }
+        let shared = Arc::new(api::Shared::new(&subject));
+        let sampling = tokio::spawn(api::sample_counters(shared.clone(), subject.accounting.clone()));
+        let task = tokio::spawn(self.accept(subject, shared, closing.clone()));
+        Serving { task: AbortOnDropHandle::new(task), closing, _sampling: AbortOnDropHandle::new(sampling) }
     }
 
-    async fn accept(self, subject: Arc<Subject>, closing: CancellationToken) {
+    async fn accept(self, subject: Arc<Subject>, shared: Arc<api::Shared>, closing: CancellationToken) {
         let Endpoint { socket, tls, guard, scope, limits } = self;
         let (accept_errors, closed_early) = (LogThrottle::new(), LogThrottle::new());
         let mut connections = Connections::new(limits.connections);
@@ -163,7 +215,8 @@ impl Endpoint {
             };
             let tls = tls.as_ref().map(Tls::acceptor);
             let closed = connections.add(|progress| {
-                let connection = Connection { subject: subject.clone(), guard: guard.clone(), scope, progress };
+                let (subject, api, guard) = (subject.clone(), shared.clone(), guard.clone());
+                let connection = Connection { subject, api, guard, scope, progress };
                 connection.serve(stream, tls, limits)
             });
             if closed.is_some()
@@ -184,6 +237,7 @@ pub(crate) struct Serving {
     task: AbortOnDropHandle<()>,
     /// Cancelled to accept no further connections.
     closing: CancellationToken,
+    _sampling: AbortOnDropHandle<()>,
 }
 
 impl Serving {
@@ -202,6 +256,7 @@ impl Serving {
 #[derive(Clone)]
 struct Connection {
     subject: Arc<Subject>,
+    api: Arc<api::Shared>,
     guard: Guard,
     scope: Scope,
     progress: Progress,
@@ -261,6 +316,20 @@ impl Connection {
         }
     }
 
+    /// Whether the request is accepted.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    fn check(&self, request: &Request<Incoming>, local: SocketAddr) -> Result<(), Box<guard::Refusal>> {
+        let path = request.uri().path();
+        let is_public = matches!(path, "/livez" | "/readyz") || page::has(path);
+        self.guard.check(request, local, is_public)?;
+        match *request.method() {
+            Method::GET | Method::HEAD => Ok(()),
+            _ => guard::check_command(request),
+        }
+    }
+
     async fn respond(&self, request: Request<Incoming>, local: SocketAddr) -> AdminResponse {
         self.progress.set(Stage::Response(Instant::now()));
         let path = request.uri().path();
@@ -268,11 +337,12 @@ impl Connection {
             if !matches!(path, "/livez" | "/readyz" | "/metrics") {
                 return text(StatusCode::NOT_FOUND, "no such path; this address has /livez, /readyz and /metrics");
             }
-        } else if let Err(refused) = self.guard.check(&request, local, matches!(path, "/livez" | "/readyz")) {
-            return *refused;
+        } else if let Err(refused) = self.check(&request, local) {
+            return refused.response(path.starts_with("/api/"));
         }
         let segments: Vec<_> = path.split('/').skip(1).collect();
         match (request.method(), segments.as_slice()) {
+            (_, ["api", "v1", ..]) => api::respond(self, &request).await,
             (&Method::GET | &Method::HEAD, ["livez"]) => text(StatusCode::OK, "alive"),
             (&Method::GET | &Method::HEAD, ["readyz"]) => match self.subject.health.not_ready() {
                 None => {
@@ -293,23 +363,25 @@ impl Connection {
                 }
                 response
             }
-            (&Method::POST, ["agents", id, "commands", command]) => match guard::check_command(&request) {
-                Ok(()) => agents::command(&self.subject, id, command).await,
-                Err(refused) => *refused,
-            },
+            (&Method::POST, ["agents", id, "commands", command]) => agents::command(&self.subject, id, command).await,
             (&Method::GET | &Method::HEAD, ["quarantine"]) => quarantine::list(&self.subject).await,
-            (&Method::POST, ["quarantine", listener, id, "retry"]) => match guard::check_command(&request) {
-                Ok(()) => quarantine::retry(&self.subject, listener, id).await,
-                Err(refused) => *refused,
-            },
-            (_, ["livez" | "readyz" | "metrics" | "agents" | "quarantine"]) => method_not_allowed("GET, HEAD"),
-            (_, ["agents", _, "commands", _] | ["quarantine", _, _, "retry"]) => method_not_allowed("POST"),
-            (_, ["tap"]) => method_not_allowed("GET"),
-            _ => {
-                let help = "no such path; the paths are /livez, /readyz, /metrics, /tap, /agents, /agents/ID/commands/COMMAND, \
-                            /quarantine and /quarantine/LISTENER/ID/retry";
-                text(StatusCode::NOT_FOUND, help)
+            (&Method::POST, ["quarantine", listener, id, "retry"]) => {
+                quarantine::retry(&self.subject, listener, id).await
             }
+            (&Method::GET | &Method::HEAD, _) if page::has(path) => {
+                page::respond(path, request.headers()).unwrap_or_else(|| unknown_path(is_api))
+            }
+            (_, ["livez" | "readyz" | "metrics" | "agents" | "quarantine"]) => method_not_allowed(is_api, "GET, HEAD"),
+            (_, ["agents", _, "commands", _] | ["quarantine", _, _, "retry"]) => method_not_allowed(is_api, "POST"),
+            (_, ["tap"]) => method_not_allowed(is_api, "GET"),
+            _ if page::has(path) => method_not_allowed(is_api, "GET, HEAD"),
+            _ => unknown_path(is_api),
         }
     }
+}
+
+fn unknown_path(is_api: bool) -> AdminResponse {
+    let help = "no such path; the paths are / (the page), /livez, /readyz, /metrics, /tap, /agents, \
+                /agents/ID/commands/COMMAND, /quarantine, /quarantine/LISTENER/ID/retry and those of /api/v1/openapi.json";
+    error(is_api, StatusCode::NOT_FOUND, help)
 }

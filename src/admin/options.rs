@@ -12,6 +12,9 @@ const PORT: u16 = 9464;
 /// The memory of a connection, with its request, its response and TLS.
 const CONNECTION_BYTES: u64 = 128 << 10;
 
+/// The memory of the last counters of a listener or sink.
+pub const HISTORY_BYTES: u64 = 180 * 160;
+
 /// Options of the admin endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdminOptions {

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
 
 /// A response with its body.
@@ -26,12 +26,26 @@ pub(super) fn response(status: StatusCode, content_type: &'static str, body: Str
     let mut response = Response::new(Full::new(Bytes::from(body)).boxed_unsync());
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    no_sniffing(response.headers_mut());
     response
 }
 
+/// Browsers take the content for what its type says.
+pub(super) fn no_sniffing(headers: &mut HeaderMap) {
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+}
+
+/// An error: a sentence in JSON under `/api/`, else one line of text.
+pub(super) fn error(is_api: bool, status: StatusCode, line: &str) -> AdminResponse {
+    match is_api {
+        true => json(status, &serde_json::json!({ "error": line, "status": status.as_u16() })),
+        false => text(status, line),
+    }
+}
+
 /// The response to a method that the path does not have.
-pub(super) fn method_not_allowed(methods: &'static str) -> AdminResponse {
-    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, &format!("this path takes {methods}"));
+pub(super) fn method_not_allowed(is_api: bool, methods: &'static str) -> AdminResponse {
+    let mut response = error(is_api, StatusCode::METHOD_NOT_ALLOWED, &format!("this path takes {methods}"));
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
     response
 }

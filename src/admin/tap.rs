@@ -11,6 +11,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use crate::codec::lru::Lru;
 use crate::event::{Batch, DataView, Kind, Origin};
 use crate::explain::{Explain, Fault, Sheet, http};
+use crate::memory::MemoryLease;
 use crate::pipeline::tap::{Dropped, Filter, MAX_TAPS, MAX_WAITING_BYTES, Piece, Reader, TapItem, TapRequest};
 use crate::protocol::{Protocol, endless, zico};
 use crate::sink::encode::{Encoder, Format};
@@ -26,7 +27,7 @@ const MAX_FOLLOWED: usize = 4;
 /// The most bytes of an incomplete message.
 const MAX_REST_BYTES: usize = 256 * 1024;
 /// The memory of a tap: items in its queue, and explainers with their names and incomplete messages.
-const MOST_BYTES: u64 = (MAX_WAITING_BYTES + MAX_FOLLOWED * (MAX_REST_BYTES + EXPLAINER_BYTES)) as u64;
+pub(super) const WIRE_BYTES: u64 = (MAX_WAITING_BYTES + MAX_FOLLOWED * (MAX_REST_BYTES + EXPLAINER_BYTES)) as u64;
 /// The memory of an explainer.
 const EXPLAINER_BYTES: usize = 2 << 20;
 
@@ -42,15 +43,9 @@ pub(super) fn open(subject: &Subject, query: &str) -> AdminResponse {
         return text(StatusCode::NOT_FOUND, &format!("there is no listener {listener}"));
     }
     let is_wire = query.filter.wire;
-    let mut memory = subject.memory.bare_lease();
-    if !memory.try_resize(MOST_BYTES) {
-        return text(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "not enough memory for a tap now (limits.memory_bytes); try again later",
-        );
-    }
-    let Some(reader) = subject.taps.open(query.filter) else {
-        return text(StatusCode::SERVICE_UNAVAILABLE, &format!("{MAX_TAPS} taps are open already; close one of them"));
+    let (reader, memory) = match open_reader(subject, query.filter, WIRE_BYTES) {
+        Ok(opened) => opened,
+        Err(why) => return text(StatusCode::SERVICE_UNAVAILABLE, &why),
     };
     let (body, channel) = Channel::new(1);
     let view = View::new(is_wire, query.format);
@@ -63,6 +58,20 @@ pub(super) fn open(subject: &Subject, query: &str) -> AdminResponse {
     let content_type = if is_json { "application/x-ndjson" } else { "text/plain; charset=utf-8" };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
+}
+
+/// Opens a tap, with a lease of so much memory.
+///
+/// # Errors
+/// Why there is none now.
+pub(super) fn open_reader(subject: &Subject, filter: Filter, bytes: u64) -> Result<(Reader, MemoryLease), String> {
+    let mut memory = subject.memory.bare_lease();
+    if !memory.try_resize(bytes) {
+        return Err("not enough memory for a tap now (limits.memory_bytes); try again later".to_owned());
+    }
+    let reader = subject.taps.open(filter);
+    let reader = reader.ok_or_else(|| format!("{MAX_TAPS} taps are open already; close one of them"))?;
+    Ok((reader, memory))
 }
 
 /// The query of a request.
@@ -156,16 +165,14 @@ impl View {
                 Selection::new(&batch, kinds).events().for_each(|event| encoder.encode(event, out));
             }
             (View::Events { .. }, TapItem::Bytes(_) | TapItem::Request(_)) => {}
-            (View::Wire(wire), TapItem::Events(batch)) => wire.losses(&batch, out),
-            (View::Wire(wire), TapItem::Bytes(piece)) => wire.bytes(piece, out),
-            (View::Wire(wire), TapItem::Request(request)) => wire.request(&request, out),
+            (View::Wire(wire), item) => wire.item(item, out),
         }
     }
 }
 
 /// The bytes of all connections, explained.
 #[derive(Default)]
-struct Wire {
+pub(super) struct Wire {
     followed: Lru<u64, Followed>,
     /// The connection of the last title.
     titled: Option<u64>,
@@ -183,6 +190,15 @@ struct Followed {
 }
 
 impl Wire {
+    /// Writes what was received.
+    pub(super) fn item(&mut self, item: TapItem, out: &mut Vec<u8>) {
+        match item {
+            TapItem::Events(batch) => self.losses(&batch, out),
+            TapItem::Bytes(piece) => self.bytes(piece, out),
+            TapItem::Request(request) => self.request(&request, out),
+        }
+    }
+
     fn bytes(&mut self, piece: Piece, out: &mut Vec<u8>) {
         let Piece { origin, offset, explainer, bytes } = piece;
         self.title(&origin, out);

@@ -2,6 +2,7 @@
 
 use std::future::pending;
 use std::io::{self, IsTerminal as _};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::config::{Config, ListenerConfig, ProtocolOptions, SinkKind};
@@ -56,12 +57,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// connects to.
 fn config(protocols: &[Protocol], ruby: Option<simulate::rbkit::Options>, format: Format) -> Config {
     let mut config = Config::builtin();
-    config.admin.listen = None;
+    config.admin.listen = config.admin.listen.map(free_address);
     config.listeners = protocols.iter().map(|protocol| listener(*protocol, ruby)).collect();
     for sink in &mut config.sinks {
         sink.kind = SinkKind::Stdout(stdout::Options { format });
     }
     config
+}
+
+/// This address, or one on a free port if another process has it.
+fn free_address(address: SocketAddr) -> SocketAddr {
+    match std::net::TcpListener::bind(address) {
+        Ok(_) => address,
+        Err(_) => SocketAddr::new(address.ip(), 0),
+    }
 }
 
 fn listener(protocol: Protocol, ruby: Option<simulate::rbkit::Options>) -> ListenerConfig {
@@ -112,6 +121,9 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
     let format = arguments.format.map_or(usual, Format::from);
     let config = config(protocols, ruby.as_ref().map(Process::options), format);
     let server = Server::start(&config).await.map_err(|error| Failure::Failed(error.to_string()))?;
+    if let Some(address) = server.admin_address() {
+        say(format_args!("look: {}", run::page_address(address, &config)));
+    }
     let started = Instant::now();
     let mut agents = tokio::task::JoinSet::new();
     let (amount, rate) = (Amount::For(arguments.time), Some(arguments.rate));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -186,6 +187,12 @@ impl Watch {
     }
 }
 
+/// The address of the page in a browser.
+pub(super) fn page_address(address: SocketAddr, config: &Config) -> String {
+    let scheme = if config.admin.tls.is_some() { "https" } else { "http" };
+    format!("{scheme}://{address}/")
+}
+
 /// Logs where the daemon listens and dials, and where events go.
 fn log_addresses(server: &Server, config: &Config) {
     config.warn_about_exposed_secrets();
@@ -194,6 +201,7 @@ fn log_addresses(server: &Server, config: &Config) {
     }
     if let Some(address) = server.admin_address() {
         info!("admin endpoint on {address}");
+        info!("look: {}", page_address(address, config));
     }
     if let Some(address) = server.metrics_address() {
         info!("metrics, /livez and /readyz also on {address}, without a token");

@@ -7,7 +7,12 @@ use ring::digest::{SHA256, digest};
 /// The first 16 hexadecimal digits of the SHA-256 of a text in lower case. Equal texts have equal digests, so that what
 /// belongs together can be found; the text itself cannot be computed from it, if it is random.
 pub fn short_digest(text: &str) -> String {
-    let hash = digest(&SHA256, text.to_ascii_lowercase().as_bytes());
+    short_digest_of(text.to_ascii_lowercase().as_bytes())
+}
+
+/// The first 16 hexadecimal digits of the SHA-256 of bytes.
+pub fn short_digest_of(bytes: &[u8]) -> String {
+    let hash = digest(&SHA256, bytes);
     hash.as_ref().iter().take(8).fold(String::with_capacity(16), |mut text, byte| {
         // Writing to a String does not fail.
         let _ = write!(text, "{byte:02x}");

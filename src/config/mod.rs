@@ -13,9 +13,10 @@ mod sinks;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::admin::options::AdminOptions;
+use crate::admin::options::{AdminOptions, HISTORY_BYTES};
 use crate::event::MOST_BATCH_BYTES;
 use crate::options::{Bounds, ConfigErrors, Files, Section, Source, bounds, read_sources, section};
+use crate::sink::view::options as view;
 use crate::transport::options::TlsOptions;
 
 use conflicts::Addresses;
@@ -29,6 +30,8 @@ pub struct Config {
     pub limits: Limits,
     /// The admin endpoint.
     pub admin: AdminOptions,
+    /// What the page can look back on.
+    pub view: view::Options,
     /// Whether `run` reloads the configuration when the file, or a TLS file that it names, has changed. Default: false.
     pub watch: bool,
     /// The listeners, in the order of the file. Never empty.
@@ -96,6 +99,7 @@ impl Config {
             let labels = root.attributes("labels");
             let limits = root.section("limits", Limits::read);
             let admin = root.section("admin", AdminOptions::read);
+            let view = root.section("view", |section| view::Options::read(section, limits.memory_bytes));
             let watch = root.section("reload", |section| section.bool("watch", false));
             let mut bound = Addresses::default();
             if let Some(listen) = admin.listen {
@@ -109,7 +113,7 @@ impl Config {
             }
             let listeners = listeners::read(root, &mut bound, &labels);
             let sinks = sinks::read(root, &listeners);
-            let config = Config { limits, admin, watch, listeners, sinks };
+            let config = Config { limits, admin, view, watch, listeners, sinks };
             config.check_acknowledge(root);
             config.check_memory(root);
             config
@@ -133,9 +137,19 @@ impl Config {
         let what = format!("unfinished batches: {threads} threads x {}", bounds::size(MOST_BATCH_BYTES));
         bounds.add("limits", what, (threads as u64).saturating_mul(MOST_BATCH_BYTES));
         self.admin.declare(&mut bounds);
+        if self.has_view() {
+            let parts = self.listeners.len() + self.sinks.len();
+            bounds.add("admin", "counters of the last 15 minutes", parts as u64 * HISTORY_BYTES);
+            self.view.declare(&mut bounds);
+        }
         self.listeners.iter().for_each(|listener| listener.declare(&mut bounds));
         self.sinks.iter().for_each(|sink| sink.declare(&mut bounds));
         bounds
+    }
+
+    /// Whether events are kept for the page.
+    pub fn has_view(&self) -> bool {
+        self.view.enabled && self.admin.listen.is_some()
     }
 
     fn check_memory(&self, root: &mut Section<'_>) {

@@ -68,6 +68,19 @@ impl fmt::Display for SinkKind {
 }
 
 impl SinkKind {
+    /// The name of the type in the configuration.
+    pub fn name(&self) -> &'static str {
+        match self {
+            SinkKind::Stdout(_) => "stdout",
+            SinkKind::File(_) => "file",
+            SinkKind::Tcp(_) => "tcp",
+            SinkKind::Http(_) => "http",
+            SinkKind::Otlp(_) => "otlp",
+            SinkKind::Parquet(_) => "parquet",
+            SinkKind::Discard => "discard",
+        }
+    }
+
     /// The queue on disk of a sink that sends over a network, if it has one.
     pub fn spool(&self) -> Option<&http::SpoolOptions> {
         match self {
@@ -93,7 +106,7 @@ fn takes_events_of(queue: &QueueOptions, select: &select::Options, listener: &Li
 
 impl SinkConfig {
     /// Whether it can take an event of this listener.
-    pub(super) fn takes_events_of(&self, listener: &ListenerConfig) -> bool {
+    pub fn takes_events_of(&self, listener: &ListenerConfig) -> bool {
         takes_events_of(&self.queue, &self.select, listener)
     }
 

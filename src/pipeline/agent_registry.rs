@@ -39,6 +39,42 @@ pub struct Agent {
     pub events: u64,
     /// Losses among them.
     pub losses: u64,
+    /// How many events came lately.
+    pub recent: RecentEvents,
+}
+
+/// Events by the time at which they were received, in two periods of ten seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecentEvents {
+    /// The number of the present period since 1970, its events, and those of the period before it.
+    period: u64,
+    present: u64,
+    before: u64,
+}
+
+impl RecentEvents {
+    const PERIOD_NANOS: u64 = 10_000_000_000;
+
+    fn add(&mut self, at: UnixNanos, events: u64) {
+        self.advance(at);
+        self.present += events;
+    }
+
+    fn advance(&mut self, at: UnixNanos) {
+        let period = at.0 / RecentEvents::PERIOD_NANOS;
+        if period > self.period {
+            self.before = if period == self.period + 1 { self.present } else { 0 };
+            (self.period, self.present) = (period, 0);
+        }
+    }
+
+    /// Events per second in the last 10 to 20 seconds.
+    pub fn per_second(mut self, now: UnixNanos) -> f64 {
+        self.advance(now);
+        let passed = now.0.saturating_sub(self.period * RecentEvents::PERIOD_NANOS).min(RecentEvents::PERIOD_NANOS);
+        let seconds = (RecentEvents::PERIOD_NANOS + passed) as f64 / 1e9;
+        (self.before + self.present) as f64 / seconds
+    }
 }
 
 impl Default for AgentRegistry {
@@ -62,13 +98,16 @@ impl AgentRegistry {
             agent.last_seen = agent.last_seen.max(at);
             agent.events += events;
             agent.losses += losses;
+            agent.recent.add(at, events);
             return;
         }
         if agents.len() >= MAX_AGENTS {
             agents.pop_oldest();
         }
         let (origin, resource) = (origin.clone(), kept(resource));
-        agents.insert(key, Agent { origin, resource, since: at, last_seen: at, events, losses });
+        let mut recent = RecentEvents::default();
+        recent.add(at, events);
+        agents.insert(key, Agent { origin, resource, since: at, last_seen: at, events, losses, recent });
     }
 
     /// All agents, in the order in which they were first seen.
@@ -143,6 +182,19 @@ mod tests {
             seen,
             expected.map(|(peer, since, last, events, losses)| (peer.to_owned(), since, last, events, losses))
         );
+    }
+
+    #[test]
+    fn the_rate_of_an_agent_is_that_of_the_last_seconds() {
+        let second = 1_000_000_000;
+        let at = |seconds: u64| UnixNanos(seconds * second);
+        let mut recent = RecentEvents::default();
+        recent.add(at(100), 50);
+        recent.add(at(109), 50);
+        assert_eq!(recent.per_second(at(110)), 10.0);
+        recent.add(at(110), 100);
+        assert_eq!(recent.per_second(at(120)), 10.0);
+        assert_eq!(recent.per_second(at(140)), 0.0);
     }
 
     #[test]

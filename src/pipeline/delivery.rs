@@ -162,6 +162,12 @@ impl DeliveryHandle {
         written
     }
 
+    /// The sink has no time for the events, and nothing is missing anywhere else. Returns their number.
+    pub(super) fn skipped(mut self) -> u64 {
+        self.outcome = DeliveryOutcome::Written;
+        self.events
+    }
+
     /// The queue was full.
     pub(super) fn shed(mut self) {
         self.outcome = DeliveryOutcome::Shed;

@@ -29,11 +29,12 @@ use tokio_util::sync::CancellationToken;
 use crate::event::Batch;
 use crate::memory::MemoryBudget;
 use crate::select::Rules;
+use crate::sink::budget::TimeBudget;
 use crate::sink::{AckLevel, Sink, SinkError};
 
 use accounting::SinkCounters;
 pub(crate) use agent_registry::AGENT_REGISTRY_BYTES;
-pub use agent_registry::Agent;
+pub use agent_registry::{Agent, RecentEvents};
 use delivery::OutcomeSender;
 pub use delivery::{DeliveryOutcome, RequestedLevel};
 use options::QueueOptions;
@@ -238,19 +239,47 @@ impl Sinks {
         rules: Option<Arc<Rules>>,
         make: impl Fn() -> Result<S, SinkError> + Send + Sync + 'static,
     ) {
-        // A sink that returns with other options continues its counters.
+        let counters = self.counters_of(name);
+        self.start_worker(name, options, rules, None, counters, make);
+    }
+
+    /// Adds a sink that only observes: it takes what its budget allows, nothing ever waits for it, and no delivery, total or
+    /// health check depends on it.
+    pub fn add_observer<S: Sink>(
+        &mut self,
+        name: &str,
+        options: QueueOptions,
+        budget: Arc<TimeBudget>,
+        make: impl Fn() -> Result<S, SinkError> + Send + Sync + 'static,
+    ) {
+        self.start_worker(name, options, None, Some(budget), SinkCounters::new(name.into()), make);
+    }
+
+    /// The counters of a sink. One that returns with other options continues its counters.
+    fn counters_of(&mut self, name: &str) -> Arc<SinkCounters> {
         let former = self.former.iter().position(|counters| counters.name() == name);
-        let counters = match former {
+        match former {
             Some(index) => self.former.swap_remove(index),
             None => {
                 let counters = SinkCounters::new(name.into());
                 self.counters.push(counters.clone());
                 counters
             }
-        };
+        }
+    }
+
+    fn start_worker<S: Sink>(
+        &mut self,
+        name: &str,
+        options: QueueOptions,
+        rules: Option<Arc<Rules>>,
+        budget: Option<Arc<TimeBudget>>,
+        counters: Arc<SinkCounters>,
+        make: impl Fn() -> Result<S, SinkError> + Send + Sync + 'static,
+    ) {
         let (kinds, on_failure) = (options.kinds, options.on_failure);
         rules.iter().for_each(|rules| counters.has_rules(rules.filters()));
-        let (queue, queued_batches, queue_state) = SinkQueue::new(options, rules.clone(), counters);
+        let (queue, queued_batches, queue_state) = SinkQueue::new(options, rules.clone(), budget, counters);
         let context = worker::WorkerContext {
             counters: queue_state,
             kinds,

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use crate::event::{Batch, Origin, Reason, UnixNanos};
 use crate::select::{Choice, Rules};
+use crate::sink::budget::TimeBudget;
 use crate::sink::{Chosen, Kinds, Selection};
 
 use super::delivery::{DeliveryHandle, OutcomeSender};
@@ -90,6 +91,8 @@ impl QueuedEvents {
 pub(super) struct SinkQueue {
     options: Arc<QueueOptions>,
     rules: Option<Arc<Rules>>,
+    /// Nothing waits for the sink: it gets what its budget allows and its queue has room for, and the rest is skipped.
+    budget: Option<Arc<TimeBudget>>,
     queued_batches: mpsc::Sender<QueuedBatch>,
     room: Arc<Semaphore>,
     room_permits: u32,
@@ -115,6 +118,7 @@ impl SinkQueue {
     pub(super) fn new(
         options: QueueOptions,
         rules: Option<Arc<Rules>>,
+        budget: Option<Arc<TimeBudget>>,
         sink: Arc<SinkCounters>,
     ) -> (SinkQueue, mpsc::Receiver<QueuedBatch>, Arc<SinkQueueState>) {
         let (queued_batches, receiver) = mpsc::channel(options.buffer_batches.max(1));
@@ -131,6 +135,7 @@ impl SinkQueue {
         let queue = SinkQueue {
             options: Arc::new(options),
             rules,
+            budget,
             queued_batches,
             room,
             room_permits: permits as u32,
@@ -146,7 +151,7 @@ impl SinkQueue {
     }
 
     /// Puts the events that the sink takes into the queue if there is room. If the queue is full and does not shed, returns
-    /// them for [`SinkQueue::wait`].
+    /// them for [`SinkQueue::wait`]. A queue with a budget neither blocks nor sheds, and no delivery depends on it.
     pub(super) fn offer(
         &self,
         batch: &Arc<Batch>,
@@ -158,7 +163,14 @@ impl SinkQueue {
         if !protocols.is_empty() && !protocols.iter().any(|p| origin.is_some_and(|o| o.protocol == p.as_str())) {
             return None;
         }
+        if let Some(budget) = &self.budget
+            && !budget.admits()
+        {
+            budget.skip(batch.len() as u64);
+            return None;
+        }
         let (taken, events) = self.take(batch)?;
+        let answer = answer.filter(|_| self.budget.is_none());
         let handle = DeliveryHandle::new(self.counters.clone(), origin.cloned(), events, answer.cloned());
         let waiting = WaitingBatch { taken, handle };
         if self.counters.is_held(waiting.handle.origin()) {
@@ -231,6 +243,10 @@ impl SinkQueue {
     }
 
     fn full(&self, waiting: WaitingBatch, has_max_wait: bool) -> Option<WaitingBatch> {
+        if let Some(budget) = &self.budget {
+            budget.skip(waiting.handle.skipped());
+            return None;
+        }
         // After one batch has waited `max_wait` in vain, none waits until there is room.
         let is_jammed = has_max_wait && self.is_jammed.load(Ordering::Relaxed);
         match self.options.when_full {

@@ -63,6 +63,12 @@ pub fn items(batch: &Batch) -> impl Iterator<Item = Item<'_>> {
     })
 }
 
+/// The process of an event in words, different for different processes, as in the items.
+pub fn agent(event: EventView<'_>) -> String {
+    let origin = event.origin();
+    resource(event.resource()).agent(origin.protocol, &origin.peer)
+}
+
 /// Whether events of this kind and name are items.
 fn is_wanted(kind: &str, name: &str) -> bool {
     match kind {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
 
-use super::rows::{Places, Table};
+use super::rows::{Place, Places, Table};
 use super::{Counted, Dump, Object, Sample, Site};
 
 /// Dumps that are collected at the same time; another one closes the oldest.
@@ -85,7 +85,9 @@ impl Dumps {
         // The objects of a dump that cannot be selected are only counted.
         match wanted {
             Wanted::Number(number) if number != object.dump.id => heap.name.objects += 1,
-            _ => heap.add(object, keeps_objects),
+            _ => {
+                heap.add(object, keeps_objects);
+            }
         }
     }
 
@@ -123,8 +125,7 @@ impl Dumps {
     pub fn end(&mut self, dump: &Dump<'_>) {
         let at = self.open.iter().rposition(|heap| heap.name.is_of(dump));
         let mut heap = at.and_then(|at| self.open.remove(at)).unwrap_or_else(|| Heap::new(dump));
-        heap.name.has_ended = true;
-        heap.name.dump.object_count = dump.object_count.or(heap.name.dump.object_count);
+        heap.end(dump);
         self.close(heap);
     }
 
@@ -162,20 +163,64 @@ impl Dumps {
     }
 }
 
+/// The objects of a class that were allocated at a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row<'a> {
+    /// The class; internal objects have none.
+    pub class: Option<&'a str>,
+    /// The site, as far as it is known.
+    pub file: Option<&'a str>,
+    #[allow(missing_docs)]
+    pub line: Option<u64>,
+    /// Objects, their bytes, and their references to other objects.
+    pub sums: [u64; 3],
+}
+
 impl Heap {
-    fn new(dump: &Dump<'_>) -> Self {
+    /// A dump without objects.
+    pub fn new(dump: &Dump<'_>) -> Self {
         let dump = Dump { peer: dump.peer.clone().into_owned().into(), ..*dump };
         let name = Name { dump, objects: 0, has_ended: false };
         Heap { name, places: Places::default(), sums: Vec::new(), objects: Vec::new(), has_objects: false }
     }
 
-    fn add(&mut self, object: &Object<'_>, keeps_objects: bool) {
+    /// Adds an object. Returns the number of its row.
+    pub fn add(&mut self, object: &Object<'_>, keeps_objects: bool) -> u32 {
         self.name.objects += 1;
         let size = object.size.unwrap_or(0);
         let row = self.count(object.class.as_deref(), &object.site, [1, size, object.references]);
         if keeps_objects {
             self.objects.push(Entry { id: object.id, size, references: object.references, row });
         }
+        row
+    }
+
+    /// Ends the dump.
+    pub fn end(&mut self, dump: &Dump<'_>) {
+        self.name.has_ended = true;
+        self.name.dump.object_count = dump.object_count.or(self.name.dump.object_count);
+    }
+
+    /// Every class and site, in the order of their numbers.
+    pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        (0..).zip(&self.sums).map(|(row, sums)| self.row(row, *sums))
+    }
+
+    /// The class and site with this number.
+    pub fn place(&self, row: u32) -> Row<'_> {
+        self.row(row, self.sums.get(row as usize).copied().unwrap_or_default())
+    }
+
+    fn row(&self, row: u32, sums: [u64; 3]) -> Row<'_> {
+        let Place { class, file, line } = self.places.place(row);
+        Row { class: class.as_deref(), file: file.as_deref(), line: *line, sums }
+    }
+
+    /// Bytes of memory, approximately.
+    pub fn memory_bytes(&self) -> usize {
+        self.places.memory_bytes()
+            + self.sums.capacity() * size_of::<[u64; 3]>()
+            + self.objects.capacity() * size_of::<Entry>()
     }
 
     /// Adds to the sums of a class and site. Returns their row.
@@ -212,7 +257,8 @@ pub(super) fn note_full(places: &Places, out: &mut impl Write) -> io::Result<()>
 }
 
 impl Name {
-    fn is_of(&self, dump: &Dump<'_>) -> bool {
+    /// Whether it is this dump.
+    pub fn is_of(&self, dump: &Dump<'_>) -> bool {
         let Dump { peer, connection, pid, id, .. } = &self.dump;
         (*id, *connection, *pid) == (dump.id, dump.connection, dump.pid) && *peer == dump.peer
     }

@@ -8,6 +8,7 @@
 //! [`tree`], [`calls`], [`interval`] and [`limits`] are also the parts of which protocols make profiles while events arrive.
 
 pub mod calls;
+pub mod collected;
 pub mod compare;
 pub mod coverage;
 pub mod events;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
@@ -12,24 +12,28 @@ use super::{Site, words};
 
 /// The maximum number of rows; objects of further ones are counted in the last row. A heap has some thousand rows.
 const MAX_ROWS: usize = 1 << 20;
+/// Memory of a text besides its bytes: its counts, and its entry in the table.
+const TEXT_BYTES: usize = 40;
 /// The maximum width of the class column; the site follows directly behind a longer class.
 const CLASS_WIDTH: usize = 40;
 
 /// A class and a site, as far as they are known.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Place {
-    pub(super) class: Option<Rc<str>>,
-    pub(super) file: Option<Rc<str>>,
+    pub(super) class: Option<Arc<str>>,
+    pub(super) file: Option<Arc<str>>,
     pub(super) line: Option<u64>,
 }
 
 /// The numbered classes and sites of one dump.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    texts: HashMap<Rc<str>, (), RandomState>,
+    texts: HashMap<Arc<str>, (), RandomState>,
     rows: HashMap<Place, u32, RandomState>,
     places: Vec<Place>,
     is_full: bool,
+    /// Bytes of the texts.
+    text_bytes: usize,
 }
 
 impl Places {
@@ -53,15 +57,22 @@ impl Places {
         row
     }
 
-    fn text(&mut self, text: &str) -> Rc<str> {
+    fn text(&mut self, text: &str) -> Arc<str> {
         if let Some((kept, ())) = self.texts.get_key_value(text) {
             return kept.clone();
         }
-        let kept: Rc<str> = text.into();
+        let kept: Arc<str> = text.into();
         if !self.is_full {
             self.texts.insert(kept.clone(), ());
+            self.text_bytes += text.len() + TEXT_BYTES;
         }
         kept
+    }
+
+    /// Bytes of memory, approximately.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let row = size_of::<(Place, u32)>() + 1;
+        self.text_bytes + self.rows.capacity() * row + self.places.capacity() * size_of::<Place>()
     }
 
     pub(super) fn place(&self, row: u32) -> &Place {

@@ -53,12 +53,17 @@ pub struct Stacks {
 
 impl Default for Stacks {
     fn default() -> Self {
-        let tree = Tree::new(MAX_NODES, MAX_DEPTH, 2);
-        Stacks { frames: Vec::new(), numbers: HashMap::default(), tree, totals: [0; 2], cut: 0 }
+        Stacks::bounded(MAX_NODES)
     }
 }
 
 impl Stacks {
+    /// No stacks; at most so many call paths.
+    pub fn bounded(max_nodes: usize) -> Self {
+        let tree = Tree::new(max_nodes, MAX_DEPTH, 2);
+        Stacks { frames: Vec::new(), numbers: HashMap::default(), tree, totals: [0; 2], cut: 0 }
+    }
+
     /// Adds a sample. An allocation has two more frames than its stack: its site and the class of its objects; an object of a
     /// heap has them alone.
     pub fn add(&mut self, sample: &Sample<'_>) {

@@ -23,6 +23,11 @@ fn is_bidirectional_control(c: char) -> bool {
     matches!(c, '\u{061C}' | '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
+/// A number of things: `1 span`, `2 spans`.
+pub(super) fn counted(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
 /// A class; internal objects of Ruby have none.
 pub(super) fn class(class: Option<&str>) -> Cow<'_, str> {
     let class = class.map(one_line).unwrap_or(Cow::Borrowed("(no class)"));

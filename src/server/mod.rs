@@ -23,9 +23,9 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{error, warn};
 
 use crate::admin::options::AdminOptions;
-use crate::admin::{Endpoint, Scope, Serving, Subject};
+use crate::admin::{Endpoint, Layout, LayoutListener, LayoutSink, Scope, Serving, SharedLayout, Subject};
 use crate::commands::{BytefrogAgents, Directory, Processes};
-use crate::config::{Config, SinkConfig, SinkKind};
+use crate::config::{Config, ListenerConfig, SinkConfig, SinkKind};
 use crate::health::Health;
 use crate::memory::MemoryBudget;
 use crate::pipeline::accounting::{Accounting, Totals};
@@ -41,6 +41,8 @@ use crate::sink::otlp::Otlp;
 use crate::sink::parquet::Parquet;
 use crate::sink::stdout::{self, Stdout};
 use crate::sink::tcp::Tcp;
+use crate::sink::view::options::{QUEUE_BATCHES, QUEUE_BYTES};
+use crate::sink::view::{View, ViewSink};
 use crate::sink::{SinkError, SinkFault};
 use crate::transport::clock::Clock;
 use crate::transport::tls::{Certificates, Tls};
@@ -64,6 +66,9 @@ pub struct Server {
     threads: usize,
     addresses: Vec<Bound>,
     accounting: Accounting,
+    /// What the page can look back on.
+    view: Option<Arc<View>>,
+    layout: SharedLayout,
     admin: Vec<Admin>,
     listeners: Vec<ListenerHandle>,
     runtime: Runtime,
@@ -172,6 +177,8 @@ impl Server {
         let mut sinks = Sinks::on(decoding.clone(), stop.clone());
         config.sinks.iter().zip(&rules).for_each(|(sink, rules)| add_sink(&mut sinks, sink, rules.clone()));
         add_sinks(&mut sinks);
+        let view = (admin.is_some() && config.has_view()).then(|| View::new(config.view.clone()));
+        view.iter().for_each(|view| add_view(&mut sinks, view));
         let (sender, workers) = sinks.start();
         accounting.set_sinks(workers.counters());
         let memory = MemoryBudget::new(config.bounds().left_of(config.limits.memory_bytes));
@@ -198,6 +205,8 @@ impl Server {
             threads: config.limits.threads(),
             addresses: Vec::new(),
             accounting,
+            view,
+            layout: SharedLayout::default(),
             admin: Vec::new(),
             listeners,
             runtime,
@@ -208,6 +217,7 @@ impl Server {
             certificates: Certificates::default(),
         };
         server.note_addresses();
+        server.note_layout();
         server.serve_admin(admin);
         Ok(server)
     }
@@ -345,6 +355,29 @@ impl Server {
         self.certificates.set(admin.chain(listeners).collect());
     }
 
+    /// Tells the page what the daemon consists of.
+    fn note_layout(&self) {
+        let listener = |listener: &ListenerConfig| LayoutListener {
+            name: listener.name.clone(),
+            address: self.addresses.iter().find(|bound| bound.name == listener.name).map(|bound| bound.address),
+        };
+        let sink = |sink: &SinkConfig| {
+            let takes = self.config.listeners.iter().filter(|listener| sink.takes_events_of(listener));
+            LayoutSink {
+                name: sink.name.clone(),
+                kind: sink.kind.name(),
+                text: sink.kind.to_string(),
+                takes: takes.map(|listener| listener.name.clone()).collect(),
+            }
+        };
+        self.layout.set(Layout {
+            listeners: self.config.listeners.iter().map(listener).collect(),
+            sinks: self.config.sinks.iter().map(sink).collect(),
+            memory_limit: self.config.limits.memory_bytes,
+            memory_reserved: self.config.bounds().sum(),
+        });
+    }
+
     fn serve_admin(&mut self, endpoints: Vec<(Scope, Endpoint, SocketAddr)>) {
         let subject = Arc::new(Subject {
             accounting: self.accounting.clone(),
@@ -353,6 +386,8 @@ impl Server {
             health: self.health.clone(),
             taps: self.runtime.sender.taps().clone(),
             certificates: self.certificates.clone(),
+            view: self.view.clone(),
+            layout: self.layout.clone(),
         });
         let serve = |(scope, endpoint, address): (Scope, Endpoint, SocketAddr)| Admin {
             scope,
@@ -401,6 +436,13 @@ fn rules(config: &Config) -> Result<Vec<Option<Arc<Rules>>>, StartError> {
         Rules::new(&sink.select).map_err(|source| StartError { part: format!("sink {}", sink.name), source })
     };
     config.sinks.iter().map(rules).collect()
+}
+
+/// Adds the sink of the view.
+fn add_view(sinks: &mut Sinks, view: &Arc<View>) {
+    let queue = QueueOptions { buffer_batches: QUEUE_BATCHES, buffer_bytes: QUEUE_BYTES, ..QueueOptions::default() };
+    let (budget, view) = (view.budget().clone(), view.clone());
+    sinks.add_observer("view", queue, budget, move || Ok(ViewSink::new(view.clone())));
 }
 
 fn add_sink(sinks: &mut Sinks, config: &SinkConfig, rules: Option<Arc<Rules>>) {

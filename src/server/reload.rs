@@ -158,6 +158,10 @@ impl Server {
         kept.sort_by_key(|running| place(&running.config.name));
         self.listeners = kept;
         self.note_addresses();
+        self.note_layout();
+        if (old.has_view(), &old.view) != (config.has_view(), &config.view) {
+            reloaded.stale.push("[view] needs a restart: the page keeps what it has until then".to_owned());
+        }
 
         self.health.set_stall_time(config.admin.stall_time);
         if old.admin == config.admin {

@@ -3,6 +3,7 @@
 //! One worker (`pipeline::worker`) drives each [`Sink`]. The worker decides when to flush, waits and retries when the
 //! sink cannot write now, and keeps the counters.
 
+pub mod budget;
 pub mod discard;
 pub mod encode;
 pub mod file;
@@ -15,6 +16,7 @@ mod records;
 mod remote;
 pub mod stdout;
 pub mod tcp;
+pub mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

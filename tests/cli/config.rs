@@ -345,6 +345,7 @@ fn the_reference_file_shows_every_default() {
     let builtin = Config::builtin();
     assert_eq!(shown.limits, builtin.limits);
     assert_eq!(shown.admin, builtin.admin);
+    assert_eq!((&shown.view, &shown.view), (&builtin.view, &Default::default()));
     let [built_in @ .., ruby] = shown.listeners.as_slice() else { panic!("a listener for rbkit") };
     assert_eq!(*built_in, builtin.listeners);
     assert_eq!(*ruby, read("[listeners.ruby]\nprotocol = \"rbkit\"\n").config.listeners[0]);

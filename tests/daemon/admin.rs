@@ -126,7 +126,8 @@ async fn unknown_paths_methods_and_agents_have_clear_errors() {
     let daemon = Daemon::start(&format!("{ADMIN}{}", crate::live::listener(""))).await;
     let address = daemon.server.admin_address().unwrap();
     for (method, path, status, words) in [
-        ("GET", "/", 404, "no such path"),
+        ("GET", "/nowhere", 404, "no such path"),
+        ("POST", "/", 405, "takes GET"),
         ("GET", "/metrics/", 404, "no such path"),
         ("POST", "/metrics", 405, "takes GET"),
         ("DELETE", "/agents", 405, "takes GET"),

@@ -22,6 +22,7 @@ mod zico_support;
 
 mod acknowledge;
 mod admin;
+mod api;
 mod attacks;
 mod backpressure;
 mod capture;

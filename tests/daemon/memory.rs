@@ -16,7 +16,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// Two threads decode, so that the sum is the same on every machine; the rest is added by hand: 8 MiB for batches being
-/// made, 2 MiB for the admin endpoint and for recently seen agents, 1 MiB for a reserve, 4 MiB for a queue and as much for
+/// made, 2 MiB for the admin endpoint and for recently seen agents, 10 MiB for the view, 1 MiB for a reserve, 4 MiB for a queue and as much for
 /// the lines of a pipe, and small items.
 const SMALL: &str = "limits = { memory_bytes = \"MEMORY\", threads = 2 }
 [listeners.spans]
@@ -39,15 +39,19 @@ fn a_configuration_that_needs_more_than_memory_bytes_is_refused_with_the_sum() {
         "tributary: invalid configuration
 {path}:1:27: `memory_bytes` is 32MiB: too little for this configuration
   1 | limits = {{ memory_bytes = \"32MiB\", threads = 2 }}
-    |                           ^^^^^^^ set at least 43MiB, or lower a large item of this list, in bytes:
+    |                           ^^^^^^^ set at least 53MiB, or lower a large item of this list, in bytes:
     |      8,388,608  limits           unfinished batches: 2 threads x 4MiB
     |      2,097,152  admin            16 connections, each with a request and a response
+    |         57,600  admin            counters of the last 15 minutes
+    |      4,194,304  view             its queue
+    |      4,194,304  view             events and tables (memory 4MiB)
+    |      2,097,152  view             one answer (max_answer 2MiB)
     |      1,048,576  listeners.spans  its reserve for connections (reserved_bytes)
     |        262,144  listeners.spans  addresses that have used their allowance up
     |      2,359,296  listeners.spans  recently seen agents
     |      4,521,984  sinks.pipe       its queue: one batch of 4MiB
     |      4,259,840  sinks.pipe       lines on their way to the stream
-    |     22,937,600  sum
+    |     33,480,960  sum
     |     21,364,736  peers            minimum: the longest message, and at least 16MiB
 "
     );
@@ -55,9 +59,9 @@ fn a_configuration_that_needs_more_than_memory_bytes_is_refused_with_the_sum() {
     let ran = run(&["run", "--config", path]);
     assert_eq!((ran.code, ran.stderr), (Some(2), expected));
     // The amount that it names is enough.
-    fs::write(path, SMALL.replace("MEMORY", "43MiB")).unwrap();
+    fs::write(path, SMALL.replace("MEMORY", "53MiB")).unwrap();
     assert_eq!(run(&["check", "--config", path]).code, Some(0));
-    fs::write(path, SMALL.replace("MEMORY", "42MiB")).unwrap();
+    fs::write(path, SMALL.replace("MEMORY", "52MiB")).unwrap();
     assert_eq!(run(&["check", "--config", path]).code, Some(2));
 }
 
@@ -85,6 +89,10 @@ fn check_prints_parts_that_add_up_to_the_limit() {
         [
             "limits",
             "admin",
+            "admin",
+            "view",
+            "view",
+            "view",
             "listeners.spans",
             "listeners.spans",
             "listeners.spans",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::super::endpoint::EndpointArguments;
-use super::super::profile::{Collected, Picture, Samples, Source, StackForm};
+use super::super::profile::{Picture, Samples, StackForm};
 use super::super::run::StopSignals;
 use super::super::{Failure, block_on, duration, quiet, say};
 use super::daemon::Agent;
@@ -15,6 +15,7 @@ use super::feed::{Feed, Followed};
 use super::process::{self, Process};
 use super::{PATIENCE, follow_for};
 use crate::profile::Item;
+use crate::profile::collected::{Collected, Source};
 use crate::protocol::Protocol;
 use crate::protocol::rbkit::{self, Command};
 

@@ -1,6 +1,5 @@
 //! `tributary decode … --as …` and `--compare`: profiles of decoded bytes, or of the event files of a sink.
 
-mod collected;
 mod picture;
 
 use std::io::{self, BufWriter, Write};
@@ -9,13 +8,13 @@ use std::path::{Path, PathBuf};
 use super::input::Input;
 use super::{Failure, counted, quiet, say};
 use crate::event::Batch;
+use crate::profile::collected::Collected;
 use crate::profile::compare::Comparison;
 use crate::profile::coverage::{Coverage, Method, Told};
 use crate::profile::events::{self, EventFile};
 use crate::profile::heap::{Dumps, Heap, Name, Wanted};
 use crate::profile::{Counted, Item, Sample, Step};
 use crate::protocol::Protocol;
-pub(super) use collected::{Collected, Source};
 pub(super) use picture::{Picture, Samples, StackForm};
 
 #[derive(Debug, clap::Args)]

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use super::super::{Failure, counted, say};
-use super::collected::{Collected, Shown, Source};
+use crate::profile::collected::{Collected, Shown, Source};
 use crate::profile::{Counted, flamegraph, pprof, report, speedscope};
 
 /// A form of stacks.

@@ -76,7 +76,7 @@ pub fn dump_end(dump: u64, count: u64, pid: u64) -> String {
 
 pub fn dump(id: u64, pid: u64, rows: &[Row<'_>]) -> String {
     let objects: String = rows.iter().map(|row| object(id, rows.len() as u64, pid, *row)).collect();
-    objects + &dump_end(id, rows.len() as u64, pid)
+    objects + dump_end(id, rows.len() as u64, pid).as_str()
 }
 
 pub struct Files(pub TempDir);

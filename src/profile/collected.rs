@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::super::counted;
-use crate::profile::logs::CallLogs;
-use crate::profile::spans::Spans;
-use crate::profile::stacks::{Stacks, process_text};
-use crate::profile::{Call, Clock, Counted, Item, Step, pprof, report};
+use super::logs::CallLogs;
+use super::spans::Spans;
+use super::stacks::{Stacks, process_text};
+use super::words::counted;
+use super::{Call, Clock, Counted, Item, Step, pprof, report};
 
 /// What stacks are made of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(in crate::cli) enum Source {
+#[allow(missing_docs)]
+pub enum Source {
     Cpu,
     CallSamples,
     Spans,
@@ -23,10 +24,11 @@ pub(in crate::cli) enum Source {
 
 impl Source {
     /// In the order of preference.
-    pub(in crate::cli) const ALL: [Source; 6] =
+    pub const ALL: [Source; 6] =
         [Source::Cpu, Source::CallSamples, Source::Spans, Source::Entries, Source::Allocations, Source::Heap];
 
-    fn of(counted: Counted) -> Source {
+    /// The source of samples of this quantity.
+    pub fn of(counted: Counted) -> Source {
         match counted {
             Counted::Cpu => Source::Cpu,
             Counted::Allocations => Source::Allocations,
@@ -36,7 +38,7 @@ impl Source {
     }
 
     /// The quantities that it can show.
-    pub(super) fn quantities(self) -> &'static [Counted] {
+    pub fn quantities(self) -> &'static [Counted] {
         match self {
             Source::Cpu => &[Counted::Cpu],
             Source::CallSamples | Source::Spans | Source::Entries => &[Counted::Wall, Counted::Calls],
@@ -46,7 +48,7 @@ impl Source {
     }
 
     /// A number of them in words.
-    pub(super) fn words(self, count: u64) -> String {
+    pub fn words(self, count: u64) -> String {
         match self {
             Source::Cpu => format!("{} of cpu", counted(count, "sample")),
             Source::Allocations => format!("{} of allocations", counted(count, "sample")),
@@ -60,8 +62,9 @@ impl Source {
 
 /// What is known of a process from its events of one source.
 #[derive(Clone, Debug, Default)]
-pub(super) struct About {
-    pub(super) events: u64,
+pub struct About {
+    /// Its events.
+    pub events: u64,
     first: Option<u64>,
     last: Option<u64>,
     periods: BTreeSet<(Option<Clock>, u64)>,
@@ -70,15 +73,22 @@ pub(super) struct About {
 
 /// Stacks that are being collected.
 #[derive(Debug, Default)]
-pub(in crate::cli) struct Collected {
+pub struct Collected {
     stacks: BTreeMap<Source, Stacks>,
     about: BTreeMap<(Source, String), About>,
     spans: Spans,
     logs: CallLogs,
+    max_nodes: Option<usize>,
 }
 
 impl Collected {
-    pub(in crate::cli) fn add(&mut self, item: &Item<'_>) {
+    /// Stacks of at most so many call paths for each source.
+    pub fn bounded(max_nodes: usize) -> Self {
+        Collected { max_nodes: Some(max_nodes), ..Collected::default() }
+    }
+
+    /// Adds an item, if it has to do with stacks.
+    pub fn add(&mut self, item: &Item<'_>) {
         let (source, agent, time, until) = match item {
             Item::Sample(sample) => {
                 let covers = sample.covers.unwrap_or(0);
@@ -88,7 +98,9 @@ impl Collected {
             Item::Call(call) => (Source::Entries, &call.agent, call.at, 0),
             Item::Method(_) | Item::Lines(_) | Item::Object(_) | Item::DumpEnd(_) => return,
         };
-        let stacks = self.stacks.entry(source).or_default();
+        let max_nodes = self.max_nodes;
+        let stacks =
+            self.stacks.entry(source).or_insert_with(|| max_nodes.map_or_else(Stacks::default, Stacks::bounded));
         let key = (source, process_text(agent));
         let about = self.about.entry(key).or_default();
         about.events += u64::from(!matches!(item, Item::Call(Call { step: Step::Break, .. })));
@@ -110,7 +122,7 @@ impl Collected {
     }
 
     /// Nothing follows.
-    pub(in crate::cli) fn finish(&mut self) {
+    pub fn finish(&mut self) {
         if let Some(stacks) = self.stacks.get_mut(&Source::Spans) {
             self.spans.finish(stacks);
         }
@@ -120,45 +132,49 @@ impl Collected {
     }
 
     /// How many events of a source there are.
-    pub(in crate::cli) fn events(&self, source: Source) -> u64 {
+    pub fn events(&self, source: Source) -> u64 {
         self.about.iter().filter(|((of, _), _)| *of == source).map(|(_, about)| about.events).sum()
     }
 
     /// The processes that a source tells of, in order.
-    pub(super) fn processes(&self, source: Source) -> Vec<(&str, &About)> {
+    pub fn processes(&self, source: Source) -> Vec<(&str, &About)> {
         let of = self.about.iter().filter(|((of, _), _)| *of == source);
         of.map(|((_, process), about)| (process.as_str(), about)).collect()
     }
 
-    pub(super) fn stacks(&self, source: Source) -> Option<&Stacks> {
+    /// The stacks of a source.
+    pub fn stacks(&self, source: Source) -> Option<&Stacks> {
         self.stacks.get(&source)
     }
 
     /// Traces that were summed up before all of their spans had come.
-    pub(super) fn early_traces(&self) -> u64 {
+    pub fn early_traces(&self) -> u64 {
         self.spans.early()
     }
 }
 
 /// The processes of a profile together.
 #[derive(Debug)]
-pub(super) struct Shown<'a> {
-    pub(super) source: Source,
-    pub(super) counted: Counted,
-    pub(super) processes: Vec<(&'a str, &'a About)>,
+#[allow(missing_docs)]
+pub struct Shown<'a> {
+    pub source: Source,
+    pub counted: Counted,
+    pub processes: Vec<(&'a str, &'a About)>,
 }
 
 impl Shown<'_> {
-    pub(in crate::cli) fn events(&self) -> u64 {
+    /// Their events.
+    pub fn events(&self) -> u64 {
         self.processes.iter().map(|(_, about)| about.events).sum()
     }
 
-    pub(super) fn is_incomplete(&self) -> bool {
+    /// Whether deep frames were folded into their callers when the samples were made.
+    pub fn is_incomplete(&self) -> bool {
         self.processes.iter().any(|(_, about)| about.is_incomplete)
     }
 
     /// The processes, the samples, the clock, and the span of time.
-    pub(super) fn title(&self, total: u64) -> String {
+    pub fn title(&self, total: u64) -> String {
         let who = match &self.processes[..] {
             [(process, _)] => (*process).to_owned(),
             several => format!("{} processes", several.len()),
@@ -206,7 +222,7 @@ impl Shown<'_> {
     }
 
     /// What a pprof profile says besides its stacks.
-    pub(super) fn about<'a>(&self, title: &'a str) -> pprof::About<'a> {
+    pub fn about<'a>(&self, title: &'a str) -> pprof::About<'a> {
         let mut values: Vec<_> =
             self.source.quantities().iter().map(|it| (it.sample_type(), it.unit(), *it, 1)).collect();
         values.sort_by_key(|(_, _, counted, _)| *counted != self.counted);

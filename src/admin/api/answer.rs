@@ -1,0 +1,153 @@
+//! Answers and errors.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::header::{CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+
+use super::super::response::{AdminResponse, error, no_sniffing};
+use crate::memory::{MemoryBudget, MemoryLease};
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) struct ApiError {
+    status: StatusCode,
+    line: String,
+}
+
+impl ApiError {
+    pub(super) fn new(status: StatusCode, line: impl Into<String>) -> ApiError {
+        ApiError { status, line: line.into() }
+    }
+
+    /// What was asked for does not exist, or not any more.
+    pub(super) fn gone(what: &str) -> ApiError {
+        ApiError::new(StatusCode::NOT_FOUND, format!("there is no such {what}, or it has left the window"))
+    }
+
+    pub(super) fn stopping() -> ApiError {
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping")
+    }
+
+    pub(super) fn failed() -> ApiError {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "making the answer failed, which is a bug of tributary")
+    }
+
+    fn too_large(bytes: usize) -> ApiError {
+        let line = format!(
+            "the answer is larger than {bytes} bytes ([view] max_answer): ask for less, for example with limit="
+        );
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, line)
+    }
+
+    pub(super) fn response(&self) -> AdminResponse {
+        error(true, self.status, &self.line)
+    }
+}
+
+/// An answer that is made.
+#[derive(Debug)]
+pub(super) struct Made {
+    bytes: Vec<u8>,
+    content_type: &'static str,
+    /// The name under which a browser stores it.
+    file: Option<String>,
+}
+
+impl Made {
+    /// A JSON document.
+    pub(super) fn json(limit: usize, document: &impl Serialize) -> Result<Made, ApiError> {
+        let mut out = Bounded::new(limit);
+        match serde_json::to_writer(&mut out, document) {
+            Ok(()) => Ok(Made { bytes: out.bytes, content_type: "application/json", file: None }),
+            Err(_) if out.is_full => Err(ApiError::too_large(out.limit)),
+            Err(_) => Err(ApiError::failed()),
+        }
+    }
+
+    /// A file, which `write` writes.
+    pub(super) fn file(
+        limit: usize,
+        name: String,
+        content_type: &'static str,
+        write: impl FnOnce(&mut Bounded) -> io::Result<()>,
+    ) -> Result<Made, ApiError> {
+        let mut out = Bounded::new(limit);
+        match write(&mut out) {
+            Ok(()) => Ok(Made { bytes: out.bytes, content_type, file: Some(name) }),
+            Err(_) if out.is_full => Err(ApiError::too_large(out.limit)),
+            Err(error) => Err(ApiError::new(StatusCode::NOT_FOUND, error.to_string())),
+        }
+    }
+
+    /// The same, which a browser stores under this name.
+    pub(super) fn named(self, file: Option<String>) -> Made {
+        Made { file, ..self }
+    }
+
+    /// The response. Its memory counts as memory of peers until it is sent.
+    pub(super) fn response(self, memory: &Arc<MemoryBudget>) -> Result<AdminResponse, ApiError> {
+        let mut lease = memory.bare_lease();
+        if !lease.try_resize(self.bytes.len() as u64) {
+            let line = "not enough memory for the answer now (limits.memory_bytes); try again later";
+            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line));
+        }
+        let body = Bytes::from_owner(Leased { bytes: self.bytes, _lease: lease });
+        let mut response = Response::new(Full::new(body).boxed_unsync());
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        no_sniffing(headers);
+        if let Some(name) = self.file {
+            let safe = |c: char| if c.is_ascii_alphanumeric() || ".-_".contains(c) { c } else { '_' };
+            let value = format!("attachment; filename=\"{}\"", name.chars().map(safe).collect::<String>());
+            headers.extend(HeaderValue::from_str(&value).ok().map(|value| (CONTENT_DISPOSITION, value)));
+        }
+        Ok(response)
+    }
+}
+
+/// Bytes with the lease of their memory.
+struct Leased {
+    bytes: Vec<u8>,
+    _lease: MemoryLease,
+}
+
+impl AsRef<[u8]> for Leased {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Takes bytes up to a limit.
+#[derive(Debug)]
+pub(super) struct Bounded {
+    bytes: Vec<u8>,
+    limit: usize,
+    is_full: bool,
+}
+
+impl Bounded {
+    fn new(limit: usize) -> Self {
+        Bounded { bytes: Vec::new(), limit, is_full: false }
+    }
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.limit {
+            self.is_full = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

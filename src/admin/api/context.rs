@@ -1,0 +1,62 @@
+//! What answers are made of.
+
+use std::io;
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use serde::Serialize;
+use tokio::sync::Semaphore;
+
+use super::answer::{ApiError, Bounded, Made};
+use super::history::History;
+use super::query::Query;
+use crate::admin::Subject;
+use crate::sink::view::View;
+
+/// What all requests share.
+#[derive(Debug)]
+pub(in crate::admin) struct Shared {
+    pub(super) history: History,
+    /// One answer is made at a time, so that the memory of making it is bounded.
+    pub(super) turn: Arc<Semaphore>,
+    /// The most bytes of an answer.
+    pub(super) max_answer: usize,
+}
+
+impl Shared {
+    pub(in crate::admin) fn new(subject: &Subject) -> Self {
+        let max_answer = subject.view.as_ref().map_or(1 << 20, |view| view.options().max_answer);
+        let max_answer = usize::try_from(max_answer).unwrap_or(usize::MAX);
+        Shared { history: History::new(), turn: Arc::new(Semaphore::new(1)), max_answer }
+    }
+}
+
+/// What an answer is made of.
+pub(super) struct Context {
+    pub(super) subject: Arc<Subject>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) query: Query,
+}
+
+impl Context {
+    /// The view.
+    pub(super) fn view(&self) -> Result<&Arc<View>, ApiError> {
+        let off = || ApiError::new(StatusCode::NOT_FOUND, "the view is off ([view] enabled)");
+        self.subject.view.as_ref().ok_or_else(off)
+    }
+
+    /// A JSON document.
+    pub(super) fn json(&self, document: &impl Serialize) -> Result<Made, ApiError> {
+        Made::json(self.shared.max_answer, document)
+    }
+
+    /// A file, which `write` writes.
+    pub(super) fn file(
+        &self,
+        name: String,
+        content_type: &'static str,
+        write: impl FnOnce(&mut Bounded) -> io::Result<()>,
+    ) -> Result<Made, ApiError> {
+        Made::file(self.shared.max_answer, name, content_type, write)
+    }
+}

@@ -1,0 +1,144 @@
+//! `/events/live`: events as they pass, as Server-Sent Events. It reads a tap.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::answer::ApiError;
+use super::context::Context;
+use super::events::{FILTERS, Filter, Lines};
+use super::history::now_ms;
+use super::query::bad;
+use super::sse;
+use crate::admin::response::AdminResponse;
+use crate::admin::tap::open_reader;
+use crate::event::{Batch, Kind};
+use crate::pipeline::tap::{self, MAX_WAITING_BYTES, TapItem};
+use crate::sink::Kinds;
+
+/// Events a second that are sent, by default and at most.
+const RATE: (u64, u64) = (200, 1000);
+/// Events a second that are compared with the filters, for each event that may be sent.
+const EXAMINED: u64 = 20;
+/// Events are collected for so long before they are sent.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The most bytes of events that are collected.
+const MAX_COLLECTED: usize = 1 << 20;
+
+/// Opens the stream.
+pub(super) fn open(context: Context) -> Result<AdminResponse, ApiError> {
+    context.query.only(&[&FILTERS[..], &["rate"]].concat())?;
+    let filter = Filter::read(&context.query)?;
+    let rate = context.query.number("rate")?.unwrap_or(RATE.0);
+    if !(1..=RATE.1).contains(&rate) {
+        return Err(bad(format!("rate is {rate}; it must be 1 to {}", RATE.1)));
+    }
+    let kinds: Kinds = filter.kinds().into_iter().collect();
+    let wanted = tap::Filter::new(None, kinds, false);
+    let opened = open_reader(&context.subject, wanted, (MAX_WAITING_BYTES + MAX_COLLECTED) as u64);
+    let (mut reader, memory) = opened.map_err(|line| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line))?;
+    let (response, mut body) = sse::response();
+    tokio::spawn(async move {
+        let mut stream = Stream::new(filter, rate);
+        let mut seconds = interval(Duration::from_secs(1));
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut pauses = interval(PAUSE);
+        pauses.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let mut out = Vec::new();
+            tokio::select! {
+                biased;
+                _ = seconds.tick() => stream.second(&mut out),
+                _ = pauses.tick() => stream.send(&mut out),
+                item = reader.next() => match item {
+                    Some(TapItem::Events(batch)) => stream.add(&batch),
+                    Some(TapItem::Bytes(_) | TapItem::Request(_)) => {}
+                    None => break,
+                },
+            }
+            stream.dropped += reader.take_dropped().map_or(0, |dropped| dropped.events);
+            if !out.is_empty() && body.send_data(out.into()).await.is_err() {
+                break;
+            }
+        }
+        drop(memory);
+    });
+    Ok(response)
+}
+
+/// The events of one stream.
+struct Stream {
+    filter: Filter,
+    rate: u64,
+    lines: Lines,
+    /// The collected events, with commas between them.
+    collected: String,
+    /// Since the last second: events that were sent, that were compared with the filters, and that passed.
+    shown: u64,
+    examined: u64,
+    passed: u64,
+    /// Events that were not sent since the reader was told.
+    dropped: u64,
+}
+
+impl Stream {
+    fn new(filter: Filter, rate: u64) -> Stream {
+        let (lines, collected) = (Lines::new(), String::new());
+        Stream { filter, rate, lines, collected, shown: 0, examined: 0, passed: 0, dropped: 0 }
+    }
+
+    fn add(&mut self, batch: &Batch) {
+        let Some(origin) = batch.origin() else { return };
+        if !self.filter.wants_listener(origin.protocol, &origin.listener) {
+            return;
+        }
+        let kinds = self.filter.kinds();
+        let events: u64 = Kind::ALL.into_iter().filter(|kind| kinds.contains(kind)).map(|kind| batch.count(kind)).sum();
+        self.passed += events;
+        let mut left = events;
+        for event in batch.events().filter(|event| kinds.contains(&event.kind())) {
+            let is_spent = self.shown >= self.rate || self.examined >= self.rate * EXAMINED;
+            if is_spent || self.collected.len() > MAX_COLLECTED / 2 {
+                self.dropped += left;
+                return;
+            }
+            left -= 1;
+            self.examined += 1;
+            if !self.filter.wants(event) {
+                continue;
+            }
+            let line = self.lines.line(event);
+            if self.collected.len() + line.len() > MAX_COLLECTED {
+                self.dropped += 1;
+            } else if self.filter.has_text(line) {
+                if !self.collected.is_empty() {
+                    self.collected.push(',');
+                }
+                self.collected.push_str(line);
+                self.shown += 1;
+            }
+        }
+    }
+
+    /// Writes the collected events, and how many were left out.
+    fn send(&mut self, out: &mut Vec<u8>) {
+        if !self.collected.is_empty() {
+            sse::push(out, "events", &format!("{{\"events\":[{}]}}", self.collected));
+            self.collected.clear();
+        }
+        if self.dropped > 0 {
+            sse::push(out, "dropped", &json!({ "events": self.dropped }).to_string());
+            self.dropped = 0;
+        }
+    }
+
+    /// A second is over.
+    fn second(&mut self, out: &mut Vec<u8>) {
+        self.send(out);
+        let alive = json!({ "now_ms": now_ms(), "shown": self.shown, "passed": self.passed });
+        sse::push(out, "alive", &alive.to_string());
+        (self.shown, self.examined, self.passed) = (0, 0, 0);
+    }
+}

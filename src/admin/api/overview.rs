@@ -1,0 +1,220 @@
+//! The overview: what comes in, what goes out, what waits, and whether the daemon is ready.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::answer::{ApiError, Made};
+use super::context::Context;
+use super::history::{POINTS, STEP_MS, Sample, increments, now_ms, rate};
+use crate::admin::metrics::Process;
+use crate::admin::{LayoutListener, LayoutSink};
+use crate::event::Kind;
+use crate::pipeline::accounting::{ListenerTotals, SinkTotals};
+use crate::sink::RemoteState;
+
+#[derive(Serialize)]
+struct Overview {
+    version: &'static str,
+    now_ms: u64,
+    uptime_ms: u64,
+    pid: u32,
+    /// Another one after each start.
+    instance: String,
+    ready: Value,
+    memory: Value,
+    cpu_seconds: f64,
+    view: Value,
+    history: Value,
+    listeners: Vec<ShownListener>,
+    sinks: Vec<ShownSink>,
+}
+
+#[derive(Serialize)]
+struct ShownListener {
+    name: String,
+    protocol: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    bytes: u64,
+    events: u64,
+    events_by_kind: Map<String, Value>,
+    losses: u64,
+    bytes_lost: u64,
+    events_lost: u64,
+    connections: u64,
+    connections_open: u64,
+    refused: u64,
+    warnings: BTreeMap<&'static str, u64>,
+    bytes_per_second: f64,
+    events_per_second: f64,
+    history: Value,
+}
+
+#[derive(Serialize)]
+struct ShownSink {
+    name: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    text: String,
+    events: u64,
+    written: u64,
+    shed: u64,
+    failed: u64,
+    filtered: u64,
+    in_flight: i64,
+    queue_batches: u64,
+    waiting: u64,
+    retries: u64,
+    state: &'static str,
+    state_text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spool: Option<Value>,
+    takes: Vec<String>,
+    events_per_second: f64,
+    history: Value,
+}
+
+/// `GET /overview`.
+pub(super) fn make(context: &Context) -> Result<Made, ApiError> {
+    context.query.only(&[])?;
+    let subject = &context.subject;
+    let (totals, layout) = (subject.accounting.totals(), subject.layout.get());
+    let samples = context.shared.history.with_present(&totals);
+    let remotes = subject.accounting.remotes();
+    let remote = |name: &str| remotes.iter().find(|(of, ..)| of == name).map(|(_, state, _)| state);
+    // Listeners and sinks that a reload has removed have counters, and are not shown.
+    let listeners = layout.listeners.iter().filter_map(|known| {
+        let totals = totals.listeners.iter().find(|totals| totals.name == known.name)?;
+        Some(listener(known, totals, &samples))
+    });
+    let sinks = totals.sinks.iter().filter_map(|totals| {
+        let known = layout.sinks.iter().find(|known| known.name == totals.name);
+        let is_added = !layout.sinks.iter().any(|known| known.name == totals.name) && totals.events > 0;
+        (known.is_some() || is_added).then(|| sink(known, totals, remote(&totals.name), &samples))
+    });
+    let not_ready = subject.health.not_ready();
+    let process = Process::read();
+    let view = match &subject.view {
+        None => json!({ "is_on": false }),
+        Some(view) => {
+            let numbers = view.numbers();
+            json!({
+                "is_on": true, "memory": view.options().memory, "used": numbers.memory_bytes, "seen": numbers.seen,
+                "kept": numbers.kept, "skipped": numbers.skipped, "cpu_percent": view.options().cpu_percent,
+                "window_ms": u64::try_from(view.options().window.as_millis()).unwrap_or(u64::MAX),
+            })
+        }
+    };
+    let now_ms = now_ms();
+    let started = process.as_ref().map_or(now_ms as f64, |process| process.started * 1000.0);
+    let overview = Overview {
+        version: env!("CARGO_PKG_VERSION"),
+        now_ms,
+        uptime_ms: (now_ms as f64 - started).max(0.0) as u64,
+        pid: std::process::id(),
+        instance: format!("{}-{started:.0}", std::process::id()),
+        ready: json!({
+            "is_ready": not_ready.is_none(),
+            "text": not_ready.unwrap_or_else(|| "ready".to_owned()),
+            "notes": subject.health.notes(),
+        }),
+        memory: json!({
+            "limit": layout.memory_limit, "reserved": layout.memory_reserved,
+            "shared_used": subject.memory.used(), "shared_limit": subject.memory.limit(),
+            "resident": process.as_ref().map(|process| process.resident_bytes),
+        }),
+        cpu_seconds: process.as_ref().map_or(0.0, |process| process.cpu_seconds),
+        view,
+        history: json!({
+            "step_ms": STEP_MS, "points": POINTS, "from_ms": samples.first().map_or(now_ms, |sample| sample.at_ms),
+        }),
+        listeners: listeners.collect(),
+        sinks: sinks.collect(),
+    };
+    context.json(&overview)
+}
+
+fn listener(known: &LayoutListener, totals: &ListenerTotals, samples: &[Sample]) -> ShownListener {
+    let name = &totals.name;
+    let events = |sample: &Sample| sample.listener(name).events.iter().sum::<u64>();
+    let connections: Vec<u64> = samples.iter().skip(1).map(|sample| sample.listener(name).connections_open).collect();
+    ShownListener {
+        name: name.clone(),
+        protocol: totals.protocol.as_str(),
+        address: known.address.map(|address| address.to_string()),
+        bytes: totals.bytes_in,
+        events: totals.events(),
+        events_by_kind: Kind::ALL
+            .map(|kind| (kind.as_str().to_owned(), totals.count(kind).into()))
+            .into_iter()
+            .collect(),
+        losses: totals.losses.iter().sum(),
+        bytes_lost: totals.lost(),
+        events_lost: totals.missing().iter().sum(),
+        connections: totals.connections,
+        connections_open: totals.connections_open,
+        refused: totals.refused,
+        warnings: totals.warnings.clone(),
+        bytes_per_second: rate(samples, |sample| sample.listener(name).bytes),
+        events_per_second: rate(samples, events),
+        history: json!({
+            "bytes": increments(samples, |sample| sample.listener(name).bytes),
+            "events": increments(samples, events),
+            "losses": increments(samples, |sample| sample.listener(name).losses),
+            "connections_open": connections,
+        }),
+    }
+}
+
+fn sink(
+    known: Option<&LayoutSink>,
+    totals: &SinkTotals,
+    remote: Option<&RemoteState>,
+    samples: &[Sample],
+) -> ShownSink {
+    let name = &totals.name;
+    let (state, state_text) = match (totals, remote) {
+        (SinkTotals { is_dead: true, .. }, _) => ("dead", "it has failed and is not started again".to_owned()),
+        (SinkTotals { is_closed: true, .. }, _) => ("closed", "its reader has closed it".to_owned()),
+        (SinkTotals { is_retrying: true, .. }, Some(remote)) => ("retrying", remote.to_string()),
+        (SinkTotals { is_retrying: true, .. }, None) => ("retrying", "cannot write; buffering and retrying".to_owned()),
+        (SinkTotals { is_shedding: true, .. }, _) => ("shedding", "it is full and sheds events".to_owned()),
+        (_, Some(remote)) if remote.fault.is_some() || remote.cannot_start.is_some() => ("away", remote.to_string()),
+        _ => ("ok", "writes".to_owned()),
+    };
+    let millis = |remote: &RemoteState| {
+        let since = remote.oldest?.duration_since(std::time::SystemTime::UNIX_EPOCH).ok()?;
+        u64::try_from(since.as_millis()).ok()
+    };
+    let spool = remote.map(|remote| {
+        json!({
+            "is_on_disk": remote.is_spooled, "requests": remote.requests, "events": remote.events,
+            "bytes": remote.bytes, "oldest_ms": millis(remote),
+        })
+    });
+    ShownSink {
+        name: name.clone(),
+        kind: known.map_or("other", |known| known.kind),
+        text: known.map_or_else(String::new, |known| known.text.clone()),
+        events: totals.events,
+        written: totals.written,
+        shed: totals.shed,
+        failed: totals.failed,
+        filtered: totals.filtered(),
+        in_flight: i64::try_from(totals.in_flight()).unwrap_or(0),
+        queue_batches: totals.queue_batches,
+        waiting: totals.waiting,
+        retries: totals.retries,
+        state,
+        state_text,
+        spool,
+        takes: known.map_or_else(Vec::new, |known| known.takes.clone()),
+        events_per_second: rate(samples, |sample| sample.sink(name).written),
+        history: json!({
+            "written": increments(samples, |sample| sample.sink(name).written),
+            "failed": increments(samples, |sample| sample.sink(name).failed),
+        }),
+    }
+}

@@ -1,0 +1,551 @@
+//! Profiles: flame graphs of any process over any part of the window, and downloads of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use hyper::StatusCode;
+use serde::Serialize;
+use serde_json::json;
+
+use super::answer::{ApiError, Made};
+use super::context::Context;
+use super::coverage::{Coverage, Window, kept, snapshot};
+use super::query::bad;
+use crate::event::Kind;
+use crate::profile::collected::{Collected, Shown, Source};
+use crate::profile::stacks::{Level, Stacks, process_text};
+use crate::profile::{Call, Counted, Item, Step, events, flamegraph, pprof, speedscope};
+use crate::sink::view::{Class, Snapshot};
+
+/// The classes of events that have stacks.
+const CLASSES: [Class; 3] = [Class::Samples, Class::Spans, Class::Calls];
+/// The kinds of these.
+const KINDS: [Kind; 3] = [Kind::Sample, Kind::Span, Kind::Log];
+/// The quantities that are shown.
+const SHOWN: [Counted; 4] = [Counted::Cpu, Counted::Allocations, Counted::Wall, Counted::Calls];
+/// Memory of a call path while stacks are summed up and shown.
+const NODE_BYTES: usize = 256;
+/// The steps of a history.
+const STEPS: u64 = 60;
+/// The calls of a chart.
+const MAX_CALLS: usize = 20_000;
+
+#[derive(Serialize)]
+struct Profile {
+    agent: String,
+    protocol: &'static str,
+    types: Vec<Type>,
+    from_ms: u64,
+    to_ms: u64,
+    history: History,
+}
+
+#[derive(Serialize)]
+struct Type {
+    #[serde(rename = "type")]
+    name: &'static str,
+    unit: &'static str,
+    text: &'static str,
+    /// Samples, spans, or entries and exits.
+    events: u64,
+}
+
+#[derive(Serialize)]
+struct History {
+    step_ms: u64,
+    from_ms: u64,
+    values: Vec<u64>,
+}
+
+/// What is known of a process.
+#[derive(Default)]
+struct Found {
+    protocol: &'static str,
+    events: BTreeMap<Source, u64>,
+    from_ms: u64,
+    to_ms: u64,
+    values: Vec<u64>,
+}
+
+/// Passes the items of a snapshot to `take`, with the time of their batch. Where calls are missing, every process that goes on
+/// has a break.
+fn items(snapshot: &Snapshot, mut take: impl FnMut(&Item<'_>, &'static str, u64)) {
+    for (class, kept) in &snapshot.batches {
+        let protocol = kept.batch.origin().map_or("", |origin| origin.protocol);
+        let at_ms = kept.at.0 / 1_000_000;
+        let mut broken: BTreeSet<String> = BTreeSet::new();
+        for item in events::items(&kept.batch) {
+            if *class == Class::Calls
+                && kept.follows_gap
+                && let Item::Call(call) = &item
+                && broken.insert(call.agent.to_string())
+            {
+                let agent = call.agent.clone();
+                take(
+                    &Item::Call(Call { agent, step: Step::Break, sequence: call.sequence, ..Call::default() }),
+                    protocol,
+                    at_ms,
+                );
+            }
+            take(&item, protocol, at_ms);
+        }
+    }
+}
+
+fn source_of(item: &Item<'_>) -> Option<(Source, String)> {
+    match item {
+        Item::Sample(sample) => Some((Source::of(sample.counted), process_text(&sample.agent))),
+        Item::Span(span) => Some((Source::Spans, process_text(&span.agent))),
+        Item::Call(call) if call.step != Step::Break => Some((Source::Entries, process_text(&call.agent))),
+        _ => None,
+    }
+}
+
+/// `GET /profiles`.
+pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
+    context.query.only(&[])?;
+    let window = Window::whole(context)?;
+    let snapshot = snapshot(context, window, &CLASSES, |_, _| true)?;
+    let step_ms = (window.limit_ms / STEPS).max(1);
+    let mut found: BTreeMap<String, Found> = BTreeMap::new();
+    items(&snapshot, |item, protocol, at_ms| {
+        let Some((source, agent)) = source_of(item) else { return };
+        let found = found.entry(agent).or_insert_with(|| Found {
+            protocol,
+            from_ms: at_ms,
+            values: vec![0; STEPS as usize],
+            ..Found::default()
+        });
+        *found.events.entry(source).or_default() += 1;
+        (found.from_ms, found.to_ms) = (found.from_ms.min(at_ms), found.to_ms.max(at_ms));
+        let step = (at_ms.saturating_sub(window.from_ms) / step_ms).min(STEPS - 1);
+        found.values[step as usize] += 1;
+    });
+    let profile = |(agent, found): (String, Found)| {
+        let types = SHOWN.into_iter().filter_map(|counted| {
+            let source = Source::ALL.into_iter().filter(|source| source.quantities().contains(&counted));
+            let events = source.filter_map(|source| found.events.get(&source)).next()?;
+            let (name, unit, text) = (counted.sample_type(), counted.unit(), text(counted));
+            Some(Type { name, unit, text, events: *events })
+        });
+        let history = History { step_ms, from_ms: window.from_ms, values: found.values.clone() };
+        let types = types.collect();
+        Profile { agent, protocol: found.protocol, types, from_ms: found.from_ms, to_ms: found.to_ms, history }
+    };
+    let profiles: Vec<Profile> = found.into_iter().map(profile).filter(|profile| !profile.types.is_empty()).collect();
+    let coverage = Coverage::of(context, window, &KINDS, |_, _| true, kept(&snapshot));
+    context.json(&json!({ "window": window, "coverage": coverage, "profiles": profiles }))
+}
+
+fn text(counted: Counted) -> &'static str {
+    match counted {
+        Counted::Cpu => "CPU samples",
+        Counted::Allocations => "allocations",
+        Counted::Wall => "time of calls",
+        Counted::Calls => "calls",
+        Counted::HeapBytes => "bytes of the heap",
+        Counted::HeapObjects => "objects of the heap",
+    }
+}
+
+/// The stacks that a request asks for.
+struct Wanted {
+    agent: Option<String>,
+    counted: Counted,
+    has_threads: bool,
+}
+
+/// The parameters of [`Wanted::read`].
+const WANTED: [&str; 5] = ["agent", "type", "threads", "from_ms", "to_ms"];
+
+impl Wanted {
+    fn read(context: &Context) -> Result<Wanted, ApiError> {
+        let name = context.query.choice("type", &SHOWN.map(Counted::sample_type))?;
+        let counted = SHOWN.into_iter().find(|counted| counted.sample_type() == name).unwrap_or_default();
+        let agent = context.query.text("agent").map(str::to_owned);
+        Ok(Wanted { agent, counted, has_threads: context.query.is_set("threads") })
+    }
+
+    fn wants(&self, agent: &str) -> bool {
+        self.agent.as_deref().is_none_or(|wanted| wanted == agent)
+    }
+
+    /// Collects the stacks of a part of the window.
+    fn collect(&self, context: &Context, window: Window) -> Result<(Collected, Coverage), ApiError> {
+        let snapshot = snapshot(context, window, &CLASSES, |_, _| true)?;
+        let mut collected = Collected::bounded(context.shared.max_answer / NODE_BYTES);
+        items(&snapshot, |item, _, _| {
+            let is_wanted = match item {
+                Item::Sample(sample) => {
+                    Source::of(sample.counted).quantities().contains(&self.counted)
+                        && self.wants(&process_text(&sample.agent))
+                }
+                Item::Span(span) => {
+                    Source::Spans.quantities().contains(&self.counted) && self.wants(&process_text(&span.agent))
+                }
+                Item::Call(call) => {
+                    Source::Entries.quantities().contains(&self.counted) && self.wants(&process_text(&call.agent))
+                }
+                _ => false,
+            };
+            if is_wanted {
+                collected.add(item);
+            }
+        });
+        collected.finish();
+        Ok((collected, Coverage::of(context, window, &KINDS, |_, _| true, kept(&snapshot))))
+    }
+
+    /// The best source of the collected stacks, with its processes. A call counts once, although several sources may tell of it.
+    fn shown<'a>(&self, collected: &'a Collected) -> Option<(Shown<'a>, Stacks)> {
+        let can_show = |source: &Source| source.quantities().contains(&self.counted);
+        let source = Source::ALL.into_iter().filter(can_show).find(|source| collected.events(*source) > 0)?;
+        let stacks = collected.stacks(source)?.merged(|agent| self.wants(agent), false, self.has_threads);
+        let mut processes = collected.processes(source);
+        processes.retain(|(process, _)| self.wants(process));
+        Some((Shown { source, counted: self.counted, processes }, stacks))
+    }
+}
+
+#[derive(Serialize, Default)]
+struct Flame {
+    agent: Option<String>,
+    #[serde(rename = "type")]
+    counted: &'static str,
+    unit: &'static str,
+    total: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before_total: Option<u64>,
+    cut: u64,
+    names: Vec<String>,
+    nodes: Nodes,
+}
+
+/// The nodes by columns, callers first.
+#[derive(Serialize, Default)]
+struct Nodes {
+    name: Vec<u32>,
+    parent: Vec<i64>,
+    value: Vec<u64>,
+    #[serde(rename = "self")]
+    own: Vec<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    before: Vec<u64>,
+}
+
+/// A tree of one or two spans of time.
+#[derive(Default)]
+struct Merged {
+    numbers: HashMap<String, u32, RandomState>,
+    names: Vec<String>,
+    places: HashMap<(Option<u32>, u32), u32, RandomState>,
+    /// Name, caller, and the sums: own, of all below, and the same of the earlier span of time.
+    nodes: Vec<(u32, Option<u32>, [u64; 3])>,
+}
+
+impl Merged {
+    /// Adds stacks; `is_before`: as those of the earlier span of time.
+    fn add(&mut self, stacks: &Stacks, column: usize, is_before: bool) {
+        let (nodes, sums) = (stacks.tree().nodes(), stacks.cumulated(column));
+        let mut places: Vec<Option<u32>> = vec![None];
+        for (at, node) in nodes.iter().enumerate().skip(1) {
+            let named = &stacks.all_frames()[node.frame as usize];
+            let text = match (named.level, &*named.text) {
+                (Level::Thread, "") => "(thread without a name)",
+                (_, text) => text,
+            };
+            let name = match self.numbers.get(text) {
+                Some(number) => *number,
+                None => {
+                    let number = self.names.len() as u32;
+                    self.names.push(text.to_owned());
+                    self.numbers.insert(text.to_owned(), number);
+                    number
+                }
+            };
+            let caller = places[node.caller as usize];
+            let place = *self.places.entry((caller, name)).or_insert_with(|| {
+                self.nodes.push((name, caller, [0; 3]));
+                self.nodes.len() as u32 - 1
+            });
+            let values = &mut self.nodes[place as usize].2;
+            if is_before {
+                values[2] = values[2].saturating_add(sums[at]);
+            } else {
+                values[0] = values[0].saturating_add(node.own[column]);
+                values[1] = values[1].saturating_add(sums[at]);
+            }
+            places.push(Some(place));
+        }
+    }
+
+    /// The nodes with the greatest sums, at most `limit`. Smaller ones are added to their callers and counted.
+    fn into_nodes(mut self, limit: usize, has_before: bool) -> (Vec<String>, Nodes, u64) {
+        let weight = |values: &[u64; 3]| values[1].max(values[2]);
+        let mut weights: Vec<u64> = self.nodes.iter().map(|(.., values)| weight(values)).collect();
+        let least = if weights.len() > limit {
+            let (_, least, _) = weights.select_nth_unstable_by(limit, |a, b| b.cmp(a));
+            least.saturating_add(1)
+        } else {
+            1
+        };
+        let mut nodes = Nodes::default();
+        let mut places: Vec<Option<i64>> = Vec::with_capacity(self.nodes.len());
+        let mut cut = 0;
+        for at in 0..self.nodes.len() {
+            let (name, caller, values) = self.nodes[at];
+            let parent = caller.map_or(Some(-1), |caller| places[caller as usize]);
+            match parent {
+                Some(parent) if weight(&values) >= least => {
+                    places.push(Some(nodes.name.len() as i64));
+                    nodes.name.push(name);
+                    nodes.parent.push(parent);
+                    nodes.value.push(values[1]);
+                    nodes.own.push(values[0]);
+                    if has_before {
+                        nodes.before.push(values[2]);
+                    }
+                }
+                _ => {
+                    // What it did itself is its caller's, which may have been left out as well.
+                    if let Some(parent) = parent.and_then(|parent| usize::try_from(parent).ok()) {
+                        nodes.own[parent] = nodes.own[parent].saturating_add(values[1]);
+                    }
+                    cut += u64::from(weight(&values) > 0);
+                    places.push(None);
+                }
+            }
+        }
+        (std::mem::take(&mut self.names), nodes, cut)
+    }
+}
+
+/// `GET /profiles/flame`.
+pub(super) fn flame(context: &Context) -> Result<Made, ApiError> {
+    context.query.only(&[&WANTED[..], &["before_from_ms", "before_to_ms", "limit"]].concat())?;
+    let (wanted, limit) = (Wanted::read(context)?, context.query.limit(100_000, 1_000_000)?);
+    let window = Window::of(context)?;
+    let has_before = context.query.text("before_from_ms").is_some() || context.query.text("before_to_ms").is_some();
+    let column = wanted.counted.column();
+    let mut merged = Merged::default();
+    let mut flame = Flame {
+        agent: wanted.agent.clone(),
+        counted: wanted.counted.sample_type(),
+        unit: wanted.counted.unit(),
+        ..Flame::default()
+    };
+    let (collected, coverage) = wanted.collect(context, window)?;
+    if let Some((_, stacks)) = wanted.shown(&collected) {
+        flame.total = stacks.totals()[column];
+        flame.cut = stacks.cut();
+        merged.add(&stacks, column, false);
+    }
+    drop(collected);
+    let before = has_before.then(|| Window::named(context, "before_")).transpose()?;
+    if let Some(before) = before {
+        let (collected, _) = wanted.collect(context, before)?;
+        let shown = wanted.shown(&collected);
+        flame.before_total = Some(shown.as_ref().map_or(0, |(_, stacks)| stacks.totals()[column]));
+        if let Some((_, stacks)) = shown {
+            merged.add(&stacks, column, true);
+        }
+    }
+    let (names, nodes, cut) = merged.into_nodes(limit, has_before);
+    (flame.names, flame.nodes) = (names, nodes);
+    flame.cut += cut;
+    context.json(&Answer { window, coverage, before, of: flame })
+}
+
+/// An answer about a part of the window.
+#[derive(Serialize)]
+struct Answer<T> {
+    window: Window,
+    coverage: Coverage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before: Option<Window>,
+    #[serde(flatten)]
+    of: T,
+}
+
+/// `GET /profiles/download`.
+pub(super) fn download(context: &Context) -> Result<Made, ApiError> {
+    context.query.only(&[&WANTED[..], &["format"]].concat())?;
+    let wanted = Wanted::read(context)?;
+    let format = context.query.choice("format", &["pprof", "folded", "svg", "speedscope"])?;
+    let (collected, _) = wanted.collect(context, Window::of(context)?)?;
+    let nothing = || ApiError::new(StatusCode::NOT_FOUND, "there are no stacks of this type in this time");
+    let (shown, stacks) = wanted.shown(&collected).ok_or_else(nothing)?;
+    let counted = wanted.counted;
+    let title = shown.title(stacks.totals()[counted.column()]);
+    let name = format!("{}-{}", wanted.agent.as_deref().unwrap_or("all"), counted.sample_type());
+    match format {
+        "pprof" => context.file(format!("{name}.pb.gz"), "application/octet-stream", |out| {
+            pprof::write(&stacks, &shown.about(&title), out)
+        }),
+        "folded" => context.file(format!("{name}.folded"), "text/plain; charset=utf-8", |out| {
+            stacks.write_folded(counted.column(), counted.folded_divisor(), None, out)
+        }),
+        "svg" => {
+            context.file(format!("{name}.svg"), "image/svg+xml", |out| flamegraph::write(&stacks, counted, &title, out))
+        }
+        _ => context.file(format!("{name}.speedscope.json"), "application/json", |out| {
+            speedscope::write(&stacks, counted, &title, out)
+        }),
+    }
+}
+
+#[derive(Serialize, Default)]
+struct Chart {
+    agent: String,
+    from_ms: u64,
+    names: Vec<String>,
+    threads: Vec<Thread>,
+    is_cut: bool,
+}
+
+#[derive(Serialize, Default)]
+struct Thread {
+    name: String,
+    calls: Calls,
+}
+
+/// Calls by columns, by their start.
+#[derive(Serialize, Default)]
+struct Calls {
+    name: Vec<u32>,
+    start_ns: Vec<u64>,
+    duration_ns: Vec<u64>,
+    depth: Vec<u32>,
+}
+
+/// A call in time.
+struct Timed {
+    name: u32,
+    start: u64,
+    end: u64,
+}
+
+/// `GET /profiles/chart`.
+pub(super) fn chart(context: &Context) -> Result<Made, ApiError> {
+    context.query.only(&["agent", "thread", "from_ms", "to_ms"])?;
+    let agent = context.query.text("agent").ok_or_else(|| bad("agent= must name a process"))?.to_owned();
+    let (thread, window) = (context.query.text("thread"), Window::of(context)?);
+    let snapshot = snapshot(context, window, &[Class::Spans, Class::Calls], |_, _| true)?;
+    let mut numbers: HashMap<String, u32, RandomState> = HashMap::default();
+    let mut threads: BTreeMap<String, Vec<Timed>> = BTreeMap::new();
+    let mut open: HashMap<u64, Vec<(u32, u64)>, RandomState> = HashMap::default();
+    let (mut calls, mut is_cut) = (0, false);
+    items(&snapshot, |item, _, _| {
+        let mut number = |name: &str| {
+            let next = numbers.len() as u32;
+            *numbers.entry_ref(name).or_insert(next)
+        };
+        let (name, call) = match item {
+            Item::Span(span) if process_text(&span.agent) == agent => {
+                let (Some(start), Some(duration)) = (span.start, span.duration) else { return };
+                let end = start.saturating_add(duration);
+                (span.thread.as_deref().unwrap_or("").to_owned(), Timed { name: number(&span.name), start, end })
+            }
+            Item::Call(call) if process_text(&call.agent) == agent => {
+                let stack = open.entry(call.thread_id).or_default();
+                let (name, at) = (number(&call.function), call.at.unwrap_or(0));
+                match call.step {
+                    Step::Break => return open.clear(),
+                    // A stack that never ends is not kept for ever.
+                    Step::Entry if stack.len() < 4096 => return stack.push((name, at)),
+                    Step::Entry => return,
+                    Step::Exit => {
+                        let Some(place) = stack.iter().rposition(|(open, _)| *open == name) else { return };
+                        let (name, start) = stack[place];
+                        stack.truncate(place);
+                        let thread =
+                            call.thread.as_deref().map_or_else(|| format!("thread {}", call.thread_id), str::to_owned);
+                        (thread, Timed { name, start, end: at.max(start) })
+                    }
+                }
+            }
+            _ => return,
+        };
+        if thread.is_some_and(|thread| thread != name) {
+            return;
+        }
+        if calls >= MAX_CALLS {
+            is_cut = true;
+            return;
+        }
+        calls += 1;
+        threads.entry(name).or_default().push(call);
+    });
+    let coverage = Coverage::of(context, window, &[Kind::Span, Kind::Log], |_, _| true, kept(&snapshot));
+    let first = threads.values().flatten().map(|call| call.start).min().unwrap_or(0);
+    let threads = threads.into_iter().map(|(name, calls)| Thread { name, calls: laid_out(calls, first) }).collect();
+    let mut names = vec![String::new(); numbers.len()];
+    numbers.into_iter().for_each(|(name, number)| names[number as usize] = name);
+    let chart = Chart { agent, from_ms: first / 1_000_000, names, threads, is_cut };
+    context.json(&Answer { window, coverage, before: None, of: chart })
+}
+
+/// The calls of a thread with their depths.
+fn laid_out(mut calls: Vec<Timed>, first: u64) -> Calls {
+    // Callers begin before their callees, and end after them.
+    calls.sort_by(|a, b| a.start.cmp(&b.start).then_with(|| b.end.cmp(&a.end)));
+    let (mut laid_out, mut ends): (Calls, Vec<u64>) = (Calls::default(), Vec::new());
+    for Timed { name, start, end } in calls {
+        while ends.last().is_some_and(|open| *open <= start && *open < end) {
+            ends.pop();
+        }
+        laid_out.name.push(name);
+        laid_out.start_ns.push(start - first);
+        laid_out.duration_ns.push(end - start);
+        laid_out.depth.push(ends.len() as u32);
+        ends.push(end);
+    }
+    laid_out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{Frame, Sample, Site};
+
+    fn stacks(stacks_of: &[(&[&'static str], u64)]) -> Stacks {
+        let mut stacks = Stacks::default();
+        for (frames, value) in stacks_of {
+            let frame = |name: &&'static str| Frame { function: Some((*name).into()), site: Site::default() };
+            let frames = frames.iter().rev().map(frame).collect();
+            stacks.add(&Sample { frames, value: *value, agent: "p".into(), ..Sample::default() });
+        }
+        stacks.merged(|_| true, false, false)
+    }
+
+    #[test]
+    fn two_spans_of_time_share_one_tree() {
+        let mut merged = Merged::default();
+        merged.add(&stacks(&[(&["a", "b"], 3), (&["a"], 1)]), 0, false);
+        merged.add(&stacks(&[(&["a", "c"], 5), (&["a", "b"], 2)]), 0, true);
+        let (names, nodes, cut) = merged.into_nodes(10, true);
+        let name = |at: usize| names[nodes.name[at] as usize].as_str();
+        let shown: Vec<_> = (0..nodes.name.len())
+            .map(|at| (name(at), nodes.parent[at], nodes.value[at], nodes.own[at], nodes.before[at]))
+            .collect();
+        assert_eq!(shown, [("a", -1, 4, 1, 7), ("b", 0, 3, 3, 2), ("c", 0, 0, 0, 5)]);
+        assert_eq!(cut, 0);
+    }
+
+    #[test]
+    fn the_smallest_nodes_are_added_to_their_callers() {
+        let mut merged = Merged::default();
+        merged.add(&stacks(&[(&["a", "b"], 90), (&["a", "c", "d"], 9), (&["e"], 1)]), 0, false);
+        let (_, nodes, cut) = merged.into_nodes(2, false);
+        assert_eq!((nodes.value, nodes.own, cut), (vec![99, 90], vec![9, 90], 3));
+    }
+
+    #[test]
+    fn calls_in_time_have_the_depth_of_the_calls_around_them() {
+        let call = |name, start, end| Timed { name, start, end };
+        let calls = laid_out(vec![call(1, 12, 20), call(0, 10, 100), call(2, 20, 30), call(3, 100, 110)], 10);
+        assert_eq!((calls.name, calls.depth), (vec![0, 1, 2, 3], vec![0, 1, 1, 0]));
+        assert_eq!(calls.start_ns, [0, 2, 10, 90]);
+    }
+}

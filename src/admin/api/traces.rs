@@ -1,0 +1,477 @@
+//! Traces: the latest and the slowest, and one with its spans and logs.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use serde::Serialize;
+
+use super::answer::{ApiError, Made};
+use super::context::Context;
+use super::coverage::{Coverage, Window, kept, snapshot};
+use super::events::id;
+use super::query::bad;
+use crate::event::{DataView, EventView, Kind, Resource, SpanData, Status, TraceId, ValueView, semconv};
+use crate::profile::events;
+use crate::sink::view::Class;
+use crate::sink::view::store::Kept;
+
+/// Services that are named for a trace, and for the list.
+const MAX_SERVICES: usize = 50;
+/// Services of all traces in the list.
+const MAX_ALL_SERVICES: usize = 500;
+/// Bytes of a name, a detail or the text of a log; the event has the whole one.
+const MAX_TEXT_BYTES: usize = 2048;
+/// Logs of a trace.
+const MAX_LOGS: usize = 1000;
+
+#[derive(Serialize)]
+struct Trace {
+    trace_id: String,
+    protocol: &'static str,
+    listener: String,
+    service: String,
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+    start_ms: Option<u64>,
+    duration_ns: Option<u64>,
+    spans: u64,
+    errors: u64,
+    services: Vec<String>,
+    is_complete: bool,
+}
+
+#[derive(Serialize)]
+struct List {
+    window: Window,
+    coverage: Coverage,
+    traces: Vec<Trace>,
+    total: usize,
+    services: Vec<String>,
+    is_cut: bool,
+}
+
+/// What the spans of a trace have in common.
+struct Summary<'a> {
+    start: Option<u64>,
+    end: Option<u64>,
+    longest: Option<u64>,
+    /// The latest batch, which orders traces without times.
+    newest: u64,
+    /// Where the root is, or what comes closest to one, with its rank: a span without a parent, before others.
+    root: (&'a Kept, usize, (bool, u64)),
+    /// The span and its parent.
+    spans: Vec<([u8; 8], Option<[u8; 8]>)>,
+    errors: u64,
+    services: BTreeSet<&'a str>,
+    matches: Matches,
+}
+
+/// Which filters a span of the trace matches.
+#[derive(Clone, Copy, Default)]
+struct Matches {
+    name: bool,
+    service: bool,
+    text: bool,
+}
+
+struct Filter<'a> {
+    name: Option<String>,
+    service: Option<&'a str>,
+    text: Option<String>,
+    is_error: bool,
+    min_nanos: u64,
+}
+
+/// `GET /traces`.
+pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
+    const PARAMETERS: [&str; 10] =
+        ["order", "protocol", "service", "name", "text", "status", "min_ns", "from_ms", "to_ms", "limit"];
+    let query = &context.query;
+    query.only(&PARAMETERS)?;
+    let (order, limit) = (query.choice("order", &["latest", "slowest"])?, query.limit(50, 10_000)?);
+    let window = Window::of(context)?;
+    let filter = Filter {
+        name: query.text("name").map(str::to_lowercase),
+        service: query.text("service"),
+        text: query.text("text").map(str::to_lowercase),
+        is_error: match query.text("status") {
+            None => false,
+            Some("error") => true,
+            Some(other) => return Err(bad(format!("status is {other:?}; it can be error"))),
+        },
+        min_nanos: query.number("min_ns")?.unwrap_or(0),
+    };
+    let protocol = query.text("protocol");
+    let is_protocol = |name: &str| protocol.is_none_or(|protocol| protocol == name);
+    let snapshot = snapshot(context, window, &[Class::Spans], |name, _| is_protocol(name))?;
+
+    let mut traces: HashMap<TraceId, Summary<'_>, RandomState> = HashMap::default();
+    for (_, kept) in &snapshot.batches {
+        for (index, event) in kept.batch.events().enumerate() {
+            if let DataView::Span(span) = event.data() {
+                add(&mut traces, &filter, kept, index, event, span);
+            }
+        }
+    }
+    let mut services = BTreeSet::new();
+    for summary in traces.values() {
+        let more = MAX_ALL_SERVICES - services.len();
+        services.extend(summary.services.iter().take(more).map(|service| (*service).to_owned()));
+    }
+    let mut found: Vec<(TraceId, Summary<'_>)> =
+        traces.into_iter().filter(|(_, summary)| filter.accepts(summary)).collect();
+    let total = found.len();
+    match order {
+        "slowest" => found.sort_by_key(|(_, summary)| std::cmp::Reverse(summary.duration())),
+        _ => found.sort_by_key(|(_, summary)| std::cmp::Reverse((summary.start, summary.newest))),
+    }
+    let is_cut = found.len() > limit;
+    found.truncate(limit);
+    let traces = found.iter().map(|(id, summary)| shown(*id, summary)).collect();
+    let coverage =
+        Coverage::of(context, window, &[Kind::Span], |_, protocol| is_protocol(protocol.as_str()), kept(&snapshot));
+    context.json(&List { window, coverage, traces, total, services: services.into_iter().collect(), is_cut })
+}
+
+fn add<'a>(
+    traces: &mut HashMap<TraceId, Summary<'a>, RandomState>,
+    filter: &Filter<'_>,
+    kept: &'a Kept,
+    index: usize,
+    event: EventView<'a>,
+    span: &SpanData,
+) {
+    let start = event.time().map(|at| at.0);
+    // A span without a parent is a better root than one with, and of these the one that began first.
+    let rank = (span.parent.is_some(), start.unwrap_or(u64::MAX));
+    let summary = traces.entry(span.trace_id).or_insert_with(|| Summary {
+        start: None,
+        end: None,
+        longest: None,
+        newest: 0,
+        root: (kept, index, rank),
+        spans: Vec::new(),
+        errors: 0,
+        services: BTreeSet::new(),
+        matches: Matches::default(),
+    });
+    summary.newest = kept.number;
+    summary.spans.push((span.span_id.0, span.parent.map(|parent| parent.0)));
+    summary.errors += u64::from(span.status == Status::Error);
+    summary.longest = summary.longest.max(span.duration_nanos);
+    if let Some(start) = start {
+        let end = start.saturating_add(span.duration_nanos.unwrap_or(0));
+        summary.start = Some(summary.start.map_or(start, |first| first.min(start)));
+        summary.end = summary.end.max(Some(end));
+    }
+    if rank < summary.root.2 {
+        summary.root = (kept, index, rank);
+    }
+    let service = service(event);
+    if summary.services.len() < MAX_SERVICES {
+        summary.services.insert(service);
+    }
+    let matches = &mut summary.matches;
+    let name = event.name().text();
+    matches.service |= filter.service.is_none_or(|wanted| wanted == service);
+    matches.name |= filter.name.as_ref().is_none_or(|wanted| name.to_lowercase().contains(wanted));
+    matches.text = matches.text
+        || filter.text.as_ref().is_none_or(|wanted| {
+            let has = |text: &str| text.to_lowercase().contains(wanted);
+            has(name) || has(service) || detail(event).is_some_and(has) || span.trace_id.to_string().contains(wanted)
+        });
+}
+
+impl Filter<'_> {
+    fn accepts(&self, summary: &Summary<'_>) -> bool {
+        let Matches { name, service, text } = summary.matches;
+        let is_long = self.min_nanos == 0 || summary.duration().is_some_and(|duration| duration >= self.min_nanos);
+        name && service && text && is_long && (!self.is_error || summary.errors > 0)
+    }
+}
+
+impl Summary<'_> {
+    /// From the first start to the last end; without times the longest duration. `None`: no span has one.
+    fn duration(&self) -> Option<u64> {
+        let longest = self.longest?;
+        match (self.start, self.end) {
+            (Some(start), Some(end)) => Some(longest.max(end - start)),
+            _ => Some(longest),
+        }
+    }
+}
+
+fn shown(trace_id: TraceId, summary: &Summary<'_>) -> Trace {
+    let (kept, index, _) = summary.root;
+    let root = kept.batch.events().nth(index);
+    let spans: std::collections::HashSet<[u8; 8]> = summary.spans.iter().map(|(id, _)| *id).collect();
+    let text = |of: Option<&str>| of.map(|text| cut(text).to_owned());
+    Trace {
+        trace_id: trace_id.to_string(),
+        protocol: kept.batch.origin().map_or("", |origin| origin.protocol),
+        listener: kept.batch.origin().map_or_else(String::new, |origin| origin.listener.to_string()),
+        service: root.map_or_else(String::new, |root| service(root).to_owned()),
+        name: root.map_or_else(String::new, |root| cut(root.name().text()).to_owned()),
+        detail: text(root.and_then(detail)),
+        start_ms: summary.start.map(|start| start / 1_000_000),
+        duration_ns: summary.duration(),
+        spans: summary.spans.len() as u64,
+        errors: summary.errors,
+        services: summary.services.iter().map(|service| (*service).to_owned()).collect(),
+        is_complete: summary.spans.iter().all(|(_, parent)| parent.is_none_or(|parent| spans.contains(&parent))),
+    }
+}
+
+#[derive(Serialize)]
+struct One {
+    window: Window,
+    coverage: Coverage,
+    trace: Trace,
+    spans: Vec<Span>,
+    logs: Vec<Log>,
+    is_java_calls: bool,
+    is_cut: bool,
+}
+
+#[derive(Serialize)]
+struct Span {
+    id: String,
+    span_id: String,
+    parent: Option<usize>,
+    depth: u32,
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+    service: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thread: Option<String>,
+    agent: String,
+    start_ns: Option<u64>,
+    duration_ns: Option<u64>,
+    self_ns: Option<u64>,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    incomplete: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Log {
+    id: String,
+    span: Option<usize>,
+    at_ns: Option<u64>,
+    name: String,
+    severity: &'static str,
+    text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stacktrace: Option<String>,
+}
+
+/// A span with its place.
+struct Found<'a> {
+    kept: &'a Kept,
+    index: usize,
+    event: EventView<'a>,
+    span: &'a SpanData,
+}
+
+/// `GET /traces/ID`.
+pub(super) fn one(context: &Context, trace_id: &str) -> Result<Made, ApiError> {
+    context.query.only(&["limit", "download"])?;
+    let limit = context.query.limit(10_000, 100_000)?;
+    let wanted = parse(trace_id).ok_or_else(|| bad("the id of a trace has 32 hexadecimal digits"))?;
+    let window = Window::whole(context)?;
+    let snapshot = snapshot(context, window, &[Class::Spans, Class::Logs, Class::Calls], |_, _| true)?;
+    let (mut found, mut logs) = (Vec::new(), Vec::new());
+    let no_filter = Filter { name: None, service: None, text: None, is_error: false, min_nanos: 0 };
+    let mut summary = HashMap::default();
+    let (mut spans_kept, mut is_cut) = (0, false);
+    for (class, kept) in &snapshot.batches {
+        spans_kept += if *class == Class::Spans { kept.batch.len() as u64 } else { 0 };
+        for (index, event) in kept.batch.events().enumerate() {
+            match event.data() {
+                DataView::Span(span) if span.trace_id == wanted => {
+                    add(&mut summary, &no_filter, kept, index, event, span);
+                    is_cut |= found.len() >= limit;
+                    if !is_cut {
+                        found.push(Found { kept, index, event, span });
+                    }
+                }
+                DataView::Log { context: Some(context), .. } if context.trace_id == wanted && logs.len() < MAX_LOGS => {
+                    logs.push((kept, index, event, context.span_id));
+                }
+                _ => {}
+            }
+        }
+    }
+    let summary = summary.remove(&wanted).ok_or_else(|| ApiError::gone("trace"))?;
+    let trace = shown(wanted, &summary);
+    let start = summary.start.unwrap_or(0);
+    let order = order(&found);
+    let mut places: HashMap<[u8; 8], usize, RandomState> = HashMap::default();
+    for (place, (at, ..)) in order.iter().enumerate() {
+        places.entry(found[*at].span.span_id.0).or_insert(place);
+    }
+    let mut agents: Option<(Arc<Resource>, String)> = None;
+    let spans: Vec<Span> = order.iter().map(|node| shown_span(&found[node.0], *node, start, &mut agents)).collect();
+    let logs = logs.into_iter().map(|(kept, index, event, span)| {
+        let span = span.and_then(|span| places.get(&span.0).copied());
+        shown_log(kept, index, event, span, start)
+    });
+    let coverage = Coverage::of(context, window, &[Kind::Span], |_, _| true, spans_kept);
+    let is_java_calls = trace.protocol == "bytefrog";
+    let one = One { window, coverage, trace, spans, logs: logs.collect(), is_java_calls, is_cut };
+    let file = context.query.is_set("download").then(|| format!("trace-{trace_id}.json"));
+    Ok(context.json(&one)?.named(file))
+}
+
+/// The place of a span: its index, the place of its parent, its depth, and the time of its children.
+type Node = (usize, Option<usize>, u32, u64);
+
+/// The spans with callers before callees and siblings by their start.
+fn order(found: &[Found<'_>]) -> Vec<Node> {
+    let mut by_id: HashMap<[u8; 8], usize, RandomState> = HashMap::default();
+    for (at, found) in found.iter().enumerate() {
+        by_id.entry(found.span.span_id.0).or_insert(at);
+    }
+    let parent = |at: usize| {
+        let parent = found[at].span.parent?;
+        by_id.get(&parent.0).copied().filter(|parent| *parent != at)
+    };
+    let mut children: HashMap<usize, Vec<usize>, RandomState> = HashMap::default();
+    let mut within = vec![0u64; found.len()];
+    let mut roots = Vec::new();
+    for at in 0..found.len() {
+        match parent(at) {
+            Some(parent) => {
+                children.entry(parent).or_default().push(at);
+                within[parent] = within[parent].saturating_add(found[at].span.duration_nanos.unwrap_or(0));
+            }
+            None => roots.push(at),
+        }
+    }
+    let start = |at: &usize| found[*at].event.time().map_or(u64::MAX, |at| at.0);
+    roots.sort_by_key(start);
+    children.values_mut().for_each(|siblings| siblings.sort_by_key(start));
+    let mut is_placed = vec![false; found.len()];
+    let mut order: Vec<Node> = Vec::with_capacity(found.len());
+    // Spans that are their own ancestors have no root: the first of them is taken as one.
+    for root in roots.into_iter().chain(0..found.len()) {
+        let mut waiting = vec![(root, None, 0)];
+        while let Some((at, parent, depth)) = waiting.pop() {
+            if std::mem::replace(&mut is_placed[at], true) {
+                continue;
+            }
+            let place = order.len();
+            order.push((at, parent, depth, within[at]));
+            let callees = children.get(&at).into_iter().flatten().rev();
+            waiting.extend(callees.map(|callee| (*callee, Some(place), depth + 1)));
+        }
+    }
+    order
+}
+
+fn shown_span(
+    found: &Found<'_>,
+    (_, parent, depth, within): Node,
+    start: u64,
+    agents: &mut Option<(Arc<Resource>, String)>,
+) -> Span {
+    let Found { kept, index, event, span } = found;
+    let agent = match agents {
+        Some((known, agent)) if Arc::ptr_eq(known, event.resource()) => agent.clone(),
+        _ => {
+            let agent = events::agent(*event);
+            *agents = Some((event.resource().clone(), agent.clone()));
+            agent
+        }
+    };
+    let text = |name| attribute(*event, name).map(|text| cut(text).to_owned());
+    let incomplete = event.attributes().find(|(key, _)| key.text() == semconv::INCOMPLETE.as_str());
+    let incomplete = match incomplete {
+        Some((_, ValueView::Array(fields))) => {
+            let field = |field| if let ValueView::Text(text) = field { Some(text.text().to_owned()) } else { None };
+            fields.filter_map(field).take(16).collect()
+        }
+        _ => Vec::new(),
+    };
+    Span {
+        id: id(kept, *index),
+        span_id: span.span_id.to_string(),
+        parent,
+        depth,
+        name: cut(event.name().text()).to_owned(),
+        detail: detail(*event).map(|text| cut(text).to_owned()),
+        service: service(*event).to_owned(),
+        thread: text(semconv::THREAD_NAME.as_str()),
+        agent,
+        start_ns: event.time().map(|at| at.0.saturating_sub(start)),
+        duration_ns: span.duration_nanos,
+        self_ns: span.duration_nanos.map(|duration| duration.saturating_sub(within)),
+        status: match span.status {
+            Status::Unset => "unset",
+            Status::Ok => "ok",
+            Status::Error => "error",
+        },
+        incomplete,
+        kind: text(semconv::SPAN_KIND.as_str()),
+    }
+}
+
+fn shown_log(kept: &Kept, index: usize, event: EventView<'_>, span: Option<usize>, start: u64) -> Log {
+    let (severity, body) = match event.data() {
+        DataView::Log { severity, body: Some(ValueView::Text(body)), .. } => (severity.as_str(), Some(body.text())),
+        DataView::Log { severity, .. } => (severity.as_str(), None),
+        _ => ("INFO", None),
+    };
+    let parts = [semconv::EXCEPTION_TYPE, semconv::EXCEPTION_MESSAGE, semconv::CODE_FUNCTION_NAME];
+    let parts = parts.iter().filter_map(|name| attribute(event, name.as_str()));
+    let mut text = String::new();
+    for part in parts.chain(body) {
+        // Writing to a String does not fail.
+        let _ = write!(text, "{}{}", if text.is_empty() { "" } else { ": " }, cut(part));
+    }
+    let stacktrace = attribute(event, semconv::EXCEPTION_STACKTRACE.as_str());
+    Log {
+        id: id(kept, index),
+        span,
+        at_ns: event.time().map(|at| at.0.saturating_sub(start)),
+        name: event.name().text().to_owned(),
+        severity,
+        text,
+        stacktrace: stacktrace.map(|text| text[..text.floor_char_boundary(64 << 10)].to_owned()),
+    }
+}
+
+/// The service of a span.
+fn service(event: EventView<'_>) -> &str {
+    let of_resource = event.resource().text(semconv::SERVICE_NAME).filter(|text| !text.is_empty());
+    of_resource.or_else(|| attribute(event, semconv::SERVICE_NAME.as_str())).unwrap_or("")
+}
+
+/// What a span worked on.
+fn detail(event: EventView<'_>) -> Option<&str> {
+    let detail = attribute(event, semconv::DATADOG_RESOURCE.as_str())?;
+    (!detail.is_empty() && detail != event.name().text()).then_some(detail)
+}
+
+fn attribute<'a>(event: EventView<'a>, name: &str) -> Option<&'a str> {
+    event.attributes().find_map(|(key, value)| match value {
+        ValueView::Text(text) if key.text() == name => Some(text.text()),
+        _ => None,
+    })
+}
+
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
+}
+
+fn parse(text: &str) -> Option<TraceId> {
+    let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex.then(|| u128::from_str_radix(text, 16).ok()).flatten().map(|number| TraceId(number.to_be_bytes()))
+}

@@ -1,0 +1,23 @@
+// The overview of the daemon, asked for every two seconds: the bar and the view "Overview" show it.
+
+import { get, poll } from "./api.js";
+
+const MS = 2000;
+
+const listeners = new Set();
+let latest = null;
+
+/** Calls `use(overview, isRestarted)` with each answer, and at once with the last one. Returns a function that ends it. */
+export function onPulse(use) {
+  listeners.add(use);
+  if (latest) use(latest, false);
+  return () => listeners.delete(use);
+}
+
+export function startPulse() {
+  return poll((signal) => get("api/v1/overview", {}, signal), MS, (overview) => {
+    const isRestarted = latest !== null && latest.instance !== overview.instance;
+    latest = overview;
+    for (const use of listeners) use(overview, isRestarted);
+  });
+}

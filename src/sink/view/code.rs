@@ -1,0 +1,428 @@
+//! The code of Java programs: how often each method was called and how long it took, summed up while the calls pass.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use hashbrown::{HashMap, HashSet};
+
+use crate::event::{
+    Batch, DataView, EventView, KeyView, Name, Number, Resource, ResourceValue, SampleView, SpanData, UnixNanos,
+    ValueView, semconv,
+};
+use crate::profile::calls::OpenCalls;
+use crate::profile::events;
+
+/// The most runs.
+const MAX_RUNS: usize = 64;
+/// The most marks of a run; a further one replaces the oldest.
+const MAX_MARKS: usize = 16;
+/// The most calls of a run that are open at the same time.
+const MAX_OPEN_CALLS: usize = 1024;
+/// Parents whose span has not come yet, of a run.
+const MAX_PARENTS: usize = 512;
+/// Memory of a run besides its methods: its open calls and parents.
+const RUN_BYTES: usize = 4096 + MAX_OPEN_CALLS * 40 + MAX_PARENTS * 20;
+/// Memory of a method besides its name, which is there twice.
+const METHOD_BYTES: usize = size_of::<Method>() + 80;
+/// Longer names are cut.
+const MAX_NAME_BYTES: usize = 1024;
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// The programs that were seen.
+#[derive(Debug)]
+pub struct Code {
+    runs: VecDeque<Run>,
+    limit: usize,
+}
+
+/// One run of a program.
+#[derive(Debug)]
+pub struct Run {
+    /// Its id, which is also that of its agent.
+    pub id: String,
+    /// The process in words.
+    pub agent: String,
+    /// The listener.
+    pub listener: Arc<str>,
+    run: u64,
+    /// When its first and its last event were read.
+    pub since: UnixNanos,
+    #[allow(missing_docs)]
+    pub last: UnixNanos,
+    methods: Vec<Method>,
+    names: HashMap<Box<str>, u32, RandomState>,
+    ids: HashMap<u64, u32, RandomState>,
+    classes: HashSet<Box<str>, RandomState>,
+    open: OpenCalls,
+    /// The time of the calls within spans that have not come yet.
+    within: HashMap<[u8; 8], u64, RandomState>,
+    marks: VecDeque<Mark>,
+    next_mark: u64,
+    name_bytes: usize,
+    /// Methods and classes for which there was no memory.
+    pub left_out: u64,
+}
+
+/// A method.
+#[derive(Clone, Debug)]
+pub struct Method {
+    /// Package, class and method.
+    pub name: Box<str>,
+    /// What it did.
+    pub sums: Sums,
+    /// When it was called last.
+    pub last: Option<UnixNanos>,
+    /// It ran, although how often is not known.
+    is_covered: bool,
+}
+
+/// What a method did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Calls.
+    pub calls: u64,
+    /// Time without that of the calls within it, in nanoseconds.
+    pub self_nanos: u64,
+    /// Exceptions that it threw.
+    pub exceptions: u64,
+}
+
+/// A moment to compare with.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    /// Its number.
+    pub id: u64,
+    /// Its name.
+    pub name: String,
+    /// When it was made.
+    pub at: UnixNanos,
+    /// What the methods had done then, in their order.
+    sums: Vec<Sums>,
+}
+
+impl Code {
+    /// No programs, in at most `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Code { runs: VecDeque::new(), limit }
+    }
+
+    /// Bytes of memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.runs.iter().map(Run::memory_bytes).sum()
+    }
+
+    /// The runs, the oldest first.
+    pub fn runs(&self) -> impl DoubleEndedIterator<Item = &Run> {
+        self.runs.iter()
+    }
+
+    /// The run with this id.
+    pub fn run(&self, id: &str) -> Option<&Run> {
+        self.runs.iter().rev().find(|run| run.id == id)
+    }
+
+    /// Marks the present moment of a run. `None`: there is no such run.
+    pub fn mark(&mut self, id: &str, name: &str, at: UnixNanos) -> Option<&Mark> {
+        let room = self.limit.saturating_sub(self.memory_bytes());
+        let run = self.runs.iter_mut().rev().find(|run| run.id == id)?;
+        let bytes = run.methods.len() * size_of::<Sums>();
+        if bytes > room {
+            run.marks.clear();
+        } else if run.marks.len() >= MAX_MARKS {
+            run.marks.pop_front();
+        }
+        let sums = run.methods.iter().map(|method| method.sums).collect();
+        run.marks.push_back(Mark { id: run.next_mark, name: cut(name).to_owned(), at, sums });
+        run.next_mark += 1;
+        run.marks.back()
+    }
+
+    /// Adds the events of a batch. `has_gap`: events are missing before it.
+    pub(super) fn add(&mut self, batch: &Batch, has_gap: bool) {
+        let mut current: Option<(&Arc<Resource>, usize, usize)> = None;
+        for event in batch.events() {
+            let resource = event.resource();
+            let (at, room) = match current {
+                Some((known, at, room)) if Arc::ptr_eq(known, resource) => (at, room),
+                _ => {
+                    let Some(at) = self.find(event) else { continue };
+                    let room = self.limit.saturating_sub(self.memory_bytes_but(at));
+                    current = Some((resource, at, room));
+                    if has_gap {
+                        self.runs[at].open.end_all();
+                    }
+                    (at, room)
+                }
+            };
+            self.runs[at].add(event, room);
+        }
+    }
+
+    fn memory_bytes_but(&self, at: usize) -> usize {
+        self.runs.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, run)| run.memory_bytes()).sum()
+    }
+
+    /// The run of an event. An agent that connects begins another run, which may have the number of one that has ended.
+    fn find(&mut self, event: EventView<'_>) -> Option<usize> {
+        let run = event.resource().attributes().iter().find_map(|(key, value)| match value {
+            ResourceValue::U64(run) if key == semconv::BYTEFROG_RUN_ID.as_str() => Some(*run),
+            ResourceValue::I64(run) if key == semconv::BYTEFROG_RUN_ID.as_str() => u64::try_from(*run).ok(),
+            _ => None,
+        })?;
+        let listener = &event.origin().listener;
+        let is_it = |known: &Run| known.run == run && known.listener == *listener;
+        let is_new = matches!(event.name_key(), KeyView::Name(semconv::BYTEFROG_AGENT_CONNECTED));
+        if is_new {
+            self.runs.retain(|known| !is_it(known));
+        }
+        if let Some(at) = self.runs.iter().rposition(is_it) {
+            return Some(at);
+        }
+        while self.runs.len() >= MAX_RUNS || self.memory_bytes() + RUN_BYTES > self.limit {
+            self.runs.pop_front()?;
+        }
+        self.runs.push_back(Run {
+            id: format!("{listener}:{run}"),
+            agent: events::agent(event),
+            listener: listener.clone(),
+            run,
+            since: event.observed(),
+            last: event.observed(),
+            methods: Vec::new(),
+            names: HashMap::default(),
+            ids: HashMap::default(),
+            classes: HashSet::default(),
+            open: OpenCalls::new(MAX_OPEN_CALLS),
+            within: HashMap::default(),
+            marks: VecDeque::new(),
+            next_mark: 1,
+            name_bytes: 0,
+            left_out: 0,
+        });
+        Some(self.runs.len() - 1)
+    }
+}
+
+impl Run {
+    fn memory_bytes(&self) -> usize {
+        let marks: usize =
+            self.marks.iter().map(|mark| mark.sums.capacity() * size_of::<Sums>() + mark.name.len() + 64).sum();
+        // The tables may have twice as much room as they need.
+        RUN_BYTES + 2 * self.methods.len() * METHOD_BYTES + self.classes.len() * 48 + 2 * self.name_bytes + marks
+    }
+
+    /// The methods, and whether each was called.
+    pub fn methods(&self) -> impl Iterator<Item = (&Method, bool)> {
+        self.methods.iter().map(|method| (method, method.is_covered || method.sums.calls > 0))
+    }
+
+    /// What the methods have done since a mark, in their order. `None`: there is no such mark.
+    pub fn since(&self, mark: u64) -> Option<(&Mark, impl Iterator<Item = (&Method, Sums)>)> {
+        let mark = self.marks.iter().find(|known| known.id == mark)?;
+        let before = |index: usize| mark.sums.get(index).copied().unwrap_or_default();
+        let since = move |(index, method): (usize, _)| {
+            let method: &Method = method;
+            let before = before(index);
+            let sums = Sums {
+                calls: method.sums.calls - before.calls,
+                self_nanos: method.sums.self_nanos.saturating_sub(before.self_nanos),
+                exceptions: method.sums.exceptions - before.exceptions,
+            };
+            (method, sums)
+        };
+        Some((mark, self.methods.iter().enumerate().map(since)))
+    }
+
+    /// Classes that the agent has named, without methods.
+    pub fn classes(&self) -> impl Iterator<Item = &str> {
+        self.classes.iter().map(|name| &**name)
+    }
+
+    /// The marks, the oldest first.
+    pub fn marks(&self) -> impl Iterator<Item = &Mark> {
+        self.marks.iter()
+    }
+
+    /// Adds an event. `room`: the most bytes of this run.
+    fn add(&mut self, event: EventView<'_>, room: usize) {
+        self.last = self.last.max(event.observed());
+        match event.data() {
+            DataView::Log { .. } => {
+                if let KeyView::Name(name) = event.name_key() {
+                    self.add_log(name, event, room);
+                }
+            }
+            DataView::Span(span) => self.add_span(span, event, room),
+            DataView::Sample(sample) => self.add_sample(sample, event, room),
+            DataView::Loss(_) if matches!(event.name_key(), KeyView::Name(semconv::BYTEFROG_DATA_BREAK)) => {
+                self.open.end_all();
+            }
+            DataView::Loss(_) | DataView::Metric(_) => {}
+        }
+    }
+
+    fn add_log(&mut self, name: Name, event: EventView<'_>, room: usize) {
+        let fields = || Fields::read(event);
+        match name {
+            semconv::BYTEFROG_METHOD_ENTRY => {
+                let fields = fields();
+                let Some(method) = self.method(&fields, room) else { return };
+                self.called(method, 1, event);
+                self.open.enter(fields.thread, method, fields.time, |_| method);
+            }
+            semconv::BYTEFROG_METHOD_EXIT | semconv::BYTEFROG_EXCEPTION_BUBBLED => {
+                let fields = fields();
+                let Some(method) = self.method(&fields, room) else { return };
+                if let Some(ended) = self.open.exit(fields.thread, method, fields.time) {
+                    let sums = &mut self.methods[ended.node as usize].sums;
+                    let nanos = ended.self_millis.saturating_mul(NANOS_PER_MILLI);
+                    sums.self_nanos = sums.self_nanos.saturating_add(nanos);
+                }
+            }
+            semconv::BYTEFROG_EXCEPTION_THROWN => {
+                if let Some(method) = self.method(&fields(), room) {
+                    self.methods[method as usize].sums.exceptions += 1;
+                }
+            }
+            semconv::BYTEFROG_METHOD_MAPPED => {
+                self.method(&fields(), room);
+            }
+            semconv::BYTEFROG_METHOD_COVERED => {
+                if let Some(method) = self.method(&fields(), room) {
+                    self.methods[method as usize].is_covered = true;
+                }
+            }
+            semconv::BYTEFROG_CLASS_TRANSFORMED => {
+                if let Some(class) = fields().class {
+                    self.class(class, room);
+                }
+            }
+            semconv::BYTEFROG_RUN_ENDED => self.open.end_all(),
+            _ => {}
+        }
+    }
+
+    /// A span ends after the spans within it: their time is known when it comes.
+    fn add_span(&mut self, span: &SpanData, event: EventView<'_>, room: usize) {
+        let fields = Fields { function: Some(event.name().text()), ..Fields::default() };
+        let Some(method) = self.method(&fields, room) else { return };
+        self.called(method, 1, event);
+        let within = self.within.remove(&span.span_id.0).unwrap_or(0);
+        let Some(duration) = span.duration_nanos else { return };
+        let sums = &mut self.methods[method as usize].sums;
+        sums.self_nanos = sums.self_nanos.saturating_add(duration.saturating_sub(within));
+        if let Some(parent) = span.parent {
+            if self.within.len() >= MAX_PARENTS {
+                self.within.clear();
+            }
+            let within = self.within.entry(parent.0).or_default();
+            *within = within.saturating_add(duration);
+        }
+    }
+
+    fn add_sample(&mut self, sample: SampleView<'_>, event: EventView<'_>, room: usize) {
+        let Some(function) = sample.frames().next().and_then(|frame| frame.function) else { return };
+        let Number::U64(value) = sample.data.value else { return };
+        let fields = Fields { function: Some(function.text()), ..Fields::default() };
+        let Some(method) = self.method(&fields, room) else { return };
+        match sample.data.sample_type {
+            "calls" => self.called(method, value, event),
+            "wall" => {
+                let sums = &mut self.methods[method as usize].sums;
+                sums.self_nanos = sums.self_nanos.saturating_add(value);
+            }
+            _ => {}
+        }
+    }
+
+    fn called(&mut self, method: u32, calls: u64, event: EventView<'_>) {
+        let method = &mut self.methods[method as usize];
+        method.sums.calls = method.sums.calls.saturating_add(calls);
+        method.last = Some(event.observed());
+    }
+
+    /// The number of a method. `None`: its name is not known, or there is no room for it.
+    fn method(&mut self, fields: &Fields<'_>, room: usize) -> Option<u32> {
+        if let Some(known) = fields.method.and_then(|id| self.ids.get(&id)) {
+            return Some(*known);
+        }
+        let name = cut(fields.function?);
+        let number = match self.names.get(name) {
+            Some(known) => *known,
+            None => {
+                if self.memory_bytes() + 2 * (METHOD_BYTES + name.len()) > room {
+                    self.left_out += 1;
+                    return None;
+                }
+                let number = self.methods.len() as u32;
+                self.names.insert(name.into(), number);
+                let sums = Sums::default();
+                self.methods.push(Method { name: name.into(), sums, last: None, is_covered: false });
+                self.name_bytes += name.len();
+                number
+            }
+        };
+        if let Some(id) = fields.method {
+            // A method has one id; whoever sends others for the same name fills no table.
+            if self.ids.len() < 2 * self.methods.len() {
+                self.ids.insert(id, number);
+            }
+        }
+        Some(number)
+    }
+
+    fn class(&mut self, class: &str, room: usize) {
+        let name = cut(class).replace('/', ".");
+        if self.classes.contains(name.as_str()) {
+            return;
+        }
+        if self.memory_bytes() + 48 + 2 * name.len() > room {
+            self.left_out += 1;
+            return;
+        }
+        self.name_bytes += name.len();
+        self.classes.insert(name.into());
+    }
+}
+
+/// The attributes of an event that are summed up.
+#[derive(Default)]
+struct Fields<'a> {
+    function: Option<&'a str>,
+    class: Option<&'a str>,
+    method: Option<u64>,
+    thread: u64,
+    time: u32,
+}
+
+impl<'a> Fields<'a> {
+    fn read(event: EventView<'a>) -> Self {
+        let mut fields = Fields::default();
+        for member in event.attribute_members() {
+            let KeyView::Name(name) = member.key() else { continue };
+            match (name, member.value()) {
+                (semconv::CODE_FUNCTION_NAME, ValueView::Text(text)) => fields.function = Some(text.text()),
+                (semconv::BYTEFROG_CLASS_NAME, ValueView::Text(text)) => fields.class = Some(text.text()),
+                (semconv::BYTEFROG_METHOD_ID, value) => fields.method = number(value),
+                (semconv::THREAD_ID, value) => fields.thread = number(value).unwrap_or(0),
+                (semconv::BYTEFROG_TIME_RELATIVE_MS, value) => fields.time = number(value).unwrap_or(0) as u32,
+                _ => {}
+            }
+        }
+        fields
+    }
+}
+
+fn number(value: ValueView<'_>) -> Option<u64> {
+    match value {
+        ValueView::U64(number) => Some(number),
+        ValueView::I64(number) => u64::try_from(number).ok(),
+        _ => None,
+    }
+}
+
+/// The beginning of a name.
+fn cut(name: &str) -> &str {
+    &name[..name.floor_char_boundary(MAX_NAME_BYTES)]
+}

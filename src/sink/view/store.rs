@@ -1,0 +1,335 @@
+//! Copies of batches within a bound of memory, spread evenly over the time since they began.
+//!
+//! Batches are kept in a ring for each class and listener. When all rings together are too large, every second batch of the
+//! largest ring is dropped, and from then on only every second one of its batches is kept, and so on: a ring of much traffic
+//! becomes sparse and still reaches back to the beginning of the window, and a ring of little traffic stays complete.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::event::{Batch, Origin, UnixNanos};
+
+use super::class::{Class, Classes};
+
+/// The most rings. A listener has at most eight.
+const MAX_RINGS: usize = 1024;
+/// Memory of a kept batch besides what it says itself.
+const KEPT_BYTES: usize = size_of::<Batch>() + size_of::<Kept>() + 32;
+/// A ring keeps at least one of so many batches.
+const MAX_STRIDE: u64 = 1 << 20;
+
+/// The number of a kept batch; never used again.
+pub type Number = u64;
+
+/// A kept batch.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Its number.
+    pub number: Number,
+    /// When the last of its events was read.
+    pub at: UnixNanos,
+    /// Events of the same class and listener between the kept batch before it and this one are not kept.
+    pub follows_gap: bool,
+    /// The events of one class of a batch.
+    pub batch: Arc<Batch>,
+    bytes: usize,
+}
+
+/// All rings.
+#[derive(Debug)]
+pub struct Store {
+    rings: Vec<Ring>,
+    /// Of the heap objects and the events without a ring, the events that were seen.
+    unkept: u64,
+    bytes: usize,
+    limit: usize,
+    window: Duration,
+    next: Number,
+    skipped: u64,
+}
+
+#[derive(Debug)]
+struct Ring {
+    class: Class,
+    protocol: &'static str,
+    listener: Arc<str>,
+    batches: VecDeque<Kept>,
+    bytes: usize,
+    /// One of so many batches is kept.
+    stride: u64,
+    /// Batches that came since one was kept.
+    passed: u64,
+    /// Events that were not kept came since one was.
+    has_gap: bool,
+    /// Events that came, and those that are in `batches`.
+    seen: u64,
+    kept: u64,
+}
+
+impl Store {
+    /// A store of at most `limit` bytes.
+    pub fn new(limit: usize, window: Duration) -> Self {
+        Store { rings: Vec::new(), unkept: 0, bytes: 0, limit, window, next: 1, skipped: 0 }
+    }
+
+    /// Bytes of memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The events that came, and those that are kept.
+    pub fn counts(&self) -> (u64, u64) {
+        let rings = self.rings.iter();
+        rings.fold((self.unkept, 0), |(seen, kept), ring| (seen + ring.seen, kept + ring.kept))
+    }
+
+    /// The events that came of these listeners.
+    pub fn seen_of(&self, is_wanted: impl Fn(&str) -> bool) -> u64 {
+        self.rings.iter().filter(|ring| is_wanted(&ring.listener)).map(|ring| ring.seen).sum()
+    }
+
+    /// The number of events that were skipped before the next batch: if it has grown, something is missing in every ring.
+    pub fn note_skipped(&mut self, skipped: u64) {
+        if skipped != self.skipped {
+            self.skipped = skipped;
+            self.rings.iter_mut().for_each(|ring| ring.has_gap = true);
+        }
+    }
+
+    /// Whether calls of a listener are missing before the next batch.
+    pub fn has_gap(&self, listener: &str) -> bool {
+        self.rings.iter().any(|ring| ring.class == Class::Calls && &*ring.listener == listener && ring.has_gap)
+    }
+
+    /// Adds the events of a batch. If nothing may be dropped now and there is no room, they are not kept.
+    pub(super) fn add(&mut self, batch: &Batch, origin: &Arc<Origin>, classes: &Classes, may_drop: bool) {
+        for (class, events) in classes.counts() {
+            let ring = if class == Class::HeapObjects { None } else { self.ring(class, origin) };
+            let Some(at) = ring else {
+                self.unkept += events;
+                continue;
+            };
+            let ring = &mut self.rings[at];
+            ring.seen += events;
+            ring.passed += 1;
+            if ring.passed < ring.stride || (!may_drop && self.bytes >= self.limit) {
+                ring.has_gap = true;
+                continue;
+            }
+            ring.passed = 0;
+            let copy = batch.copy_of(|index| classes.is(index, class));
+            let bytes = copy.memory_bytes() + KEPT_BYTES;
+            if bytes > self.limit / 2 || (!may_drop && self.bytes + bytes > self.limit) {
+                ring.has_gap = true;
+                continue;
+            }
+            let observed = copy.events().last().map_or(UnixNanos(0), |event| event.observed());
+            let follows_gap = std::mem::take(&mut ring.has_gap);
+            ring.kept += events;
+            ring.bytes += bytes;
+            self.bytes += bytes;
+            let kept = Kept { number: self.next, at: observed, follows_gap, batch: Arc::new(copy), bytes };
+            self.next += 1;
+            ring.batches.push_back(kept);
+            while self.bytes > self.limit {
+                self.thin();
+            }
+        }
+    }
+
+    fn ring(&mut self, class: Class, origin: &Origin) -> Option<usize> {
+        let is_it =
+            |ring: &Ring| ring.class == class && *ring.listener == *origin.listener && ring.protocol == origin.protocol;
+        if let Some(at) = self.rings.iter().position(is_it) {
+            return Some(at);
+        }
+        if self.rings.len() >= MAX_RINGS {
+            return None;
+        }
+        self.rings.push(Ring {
+            class,
+            protocol: origin.protocol,
+            listener: origin.listener.clone(),
+            batches: VecDeque::new(),
+            bytes: 0,
+            stride: 1,
+            passed: 0,
+            has_gap: false,
+            seen: 0,
+            kept: 0,
+        });
+        Some(self.rings.len() - 1)
+    }
+
+    /// Drops every second batch of the largest ring, or its only one.
+    fn thin(&mut self) {
+        let Some(ring) = self.rings.iter_mut().max_by_key(|ring| ring.bytes) else { return };
+        if ring.batches.len() == 1 {
+            self.bytes -= ring.pop();
+            ring.has_gap = true;
+            return;
+        }
+        let mut is_dropped = false;
+        let mut index = 0;
+        // The newest batch stays.
+        let keeps = ring.batches.len() % 2 == 0;
+        let freed = ring.retain(|kept| {
+            index += 1;
+            let stays = (index % 2 == 0) == keeps;
+            kept.follows_gap |= std::mem::replace(&mut is_dropped, !stays);
+            stays
+        });
+        ring.stride = (ring.stride * 2).min(MAX_STRIDE);
+        self.bytes -= freed;
+    }
+
+    /// Drops batches that are older than the window, and keeps more of what comes if there is room.
+    pub fn expire(&mut self, now: UnixNanos) {
+        let window = u64::try_from(self.window.as_nanos()).unwrap_or(u64::MAX);
+        let oldest = UnixNanos(now.0.saturating_sub(window));
+        for ring in &mut self.rings {
+            while ring.batches.front().is_some_and(|kept| kept.at < oldest) {
+                self.bytes -= ring.pop();
+            }
+            if self.bytes < self.limit / 2 {
+                ring.stride = (ring.stride / 2).max(1);
+            }
+        }
+    }
+
+    /// The batches of the wanted rings whose events were read at `from` or later, in the order of their numbers.
+    pub fn batches(&self, from: UnixNanos, is_wanted: impl Fn(Class, &str, &str) -> bool) -> Vec<(Class, Kept)> {
+        let rings = self.rings.iter().filter(|ring| is_wanted(ring.class, ring.protocol, &ring.listener));
+        let batches = |ring: &'_ Ring| {
+            let class = ring.class;
+            ring.batches
+                .iter()
+                .filter(|kept| kept.at >= from)
+                .map(move |kept| (class, kept.clone()))
+                .collect::<Vec<_>>()
+        };
+        let mut batches: Vec<(Class, Kept)> = rings.flat_map(batches).collect();
+        batches.sort_by_key(|(_, kept)| kept.number);
+        batches
+    }
+
+    /// A kept batch.
+    pub fn batch(&self, number: Number) -> Option<Kept> {
+        self.rings.iter().find_map(|ring| {
+            let at = ring.batches.binary_search_by_key(&number, |kept| kept.number).ok()?;
+            ring.batches.get(at).cloned()
+        })
+    }
+}
+
+impl Ring {
+    /// Drops the batches for which `stays` is false. Returns their bytes.
+    fn retain(&mut self, stays: impl FnMut(&mut Kept) -> bool) -> usize {
+        let before = self.bytes;
+        self.batches.retain_mut(stays);
+        self.bytes = self.batches.iter().map(|kept| kept.bytes).sum();
+        self.kept = self.batches.iter().map(|kept| kept.batch.len() as u64).sum();
+        before - self.bytes
+    }
+
+    fn pop(&mut self) -> usize {
+        let Some(kept) = self.batches.pop_front() else { return 0 };
+        self.bytes -= kept.bytes;
+        self.kept -= kept.batch.len() as u64;
+        if let Some(next) = self.batches.front_mut() {
+            next.follows_gap = true;
+        }
+        kept.bytes
+    }
+}
+
+/// The present.
+pub fn now() -> UnixNanos {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    UnixNanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{BatchBuilder, Header, Position, Severity};
+    use crate::sink::view::class::classes;
+
+    /// Logs of a listener that were read at `at`, with names of so many bytes.
+    fn batch(listener: &str, at: u64, events: usize, bytes: usize) -> Batch {
+        let origin = Origin::new("datadog", listener.into(), "peer".into(), at);
+        let mut batch = BatchBuilder::new(origin.into());
+        let name = batch.push_text(&"n".repeat(bytes));
+        for _ in 0..events {
+            let header =
+                Header { name: name.into(), time: None, observed: UnixNanos(at), position: Position::default() };
+            batch.event(header).log(Severity::Info, None);
+        }
+        batch.take()
+    }
+
+    fn add(store: &mut Store, batch: &Batch, may_drop: bool) {
+        let origin = batch.origin().unwrap().clone();
+        store.add(batch, &origin, &classes(batch), may_drop);
+    }
+
+    fn times(store: &Store, listener: &str) -> Vec<(u64, bool)> {
+        let batches = store.batches(UnixNanos(0), |_, _, of| of == listener);
+        batches.into_iter().map(|(_, kept)| (kept.at.0, kept.follows_gap)).collect()
+    }
+
+    #[test]
+    fn a_busy_ring_becomes_sparse_and_a_quiet_one_stays_complete() {
+        let mut store = Store::new(100_000, Duration::from_secs(1));
+        for at in 0..1000 {
+            add(&mut store, &batch("busy", at, 1, 1000), true);
+            if at % 100 == 0 {
+                add(&mut store, &batch("quiet", at, 1, 10), true);
+            }
+            assert!(store.memory_bytes() <= 100_000);
+        }
+        let quiet: Vec<u64> = times(&store, "quiet").into_iter().map(|(at, _)| at).collect();
+        assert_eq!(quiet, (0..1000).step_by(100).collect::<Vec<_>>());
+        let busy = times(&store, "busy");
+        assert!(busy.len() > 20 && busy[0].0 < 200 && busy.last().unwrap().0 > 900, "{busy:?}");
+        assert!(busy.windows(2).all(|pair| pair[1].1 == (pair[1].0 - pair[0].0 > 1)), "{busy:?}");
+        assert_eq!(store.counts(), (1010, (busy.len() + quiet.len()) as u64));
+    }
+
+    #[test]
+    fn batches_leave_the_window_and_their_numbers_find_nothing_then() {
+        let mut store = Store::new(1 << 20, Duration::from_nanos(50));
+        (0..10).for_each(|at| add(&mut store, &batch("test", at * 10, 2, 10), true));
+        assert_eq!(store.batch(1).unwrap().batch.len(), 2);
+        store.expire(UnixNanos(100));
+        assert_eq!(times(&store, "test").first(), Some(&(50, true)));
+        assert!(store.batch(5).is_none() && store.batch(6).is_some());
+        store.expire(UnixNanos(1000));
+        assert_eq!((store.counts(), store.memory_bytes()), ((20, 0), 0));
+    }
+
+    #[test]
+    fn while_batches_are_read_none_is_dropped_and_none_exceeds_the_limit() {
+        let mut store = Store::new(20_000, Duration::from_secs(1));
+        (0..100).for_each(|at| add(&mut store, &batch("test", at, 1, 1000), false));
+        let kept = times(&store, "test");
+        assert!(!kept.is_empty() && store.memory_bytes() <= 20_000);
+        assert!(kept.iter().enumerate().all(|(index, (at, _))| *at == index as u64), "the first ones stay: {kept:?}");
+        add(&mut store, &batch("test", 100, 1, 1000), true);
+        assert_eq!(times(&store, "test").last(), Some(&(100, true)));
+        // One that would fill the store alone is not kept.
+        add(&mut store, &batch("other", 101, 1, 15_000), true);
+        assert!(times(&store, "other").is_empty());
+    }
+
+    #[test]
+    fn few_large_batches_of_many_listeners_do_not_exceed_the_limit() {
+        let mut store = Store::new(20_000, Duration::from_secs(1));
+        for at in 0..10 {
+            add(&mut store, &batch(&format!("listener-{at}"), at, 1, 7000), true);
+            assert!(store.memory_bytes() <= 20_000);
+        }
+        assert!(store.counts().1 >= 1);
+    }
+}

@@ -1,0 +1,141 @@
+//! The bounds of the view: memory, processor time, and names that peers choose.
+
+use std::time::Instant;
+
+use super::*;
+use crate::live::{connect, send_all, wire};
+
+/// The spans of `wire::work`, with a string of this length for each tenth of them.
+fn texts(count: u64, length: usize) -> Vec<u8> {
+    let text = "x".repeat(length);
+    let one = |id: u64| wire::named_span(id, &format!("{id}{text}"));
+    wire::process().into_iter().chain((1..=count).flat_map(one)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_view_that_is_full_becomes_sparse_and_stays_within_its_memory() {
+    let memory = 1 << 20;
+    let settings = format!("{SETTINGS}memory = {memory}\n{}", listener(""));
+    let daemon = Daemon::start(&settings).await;
+    let mut kept = 0;
+    for _ in 0..10 {
+        send_all(connect(&daemon.server).await, &texts(500, 2000)).await;
+        daemon.until_all_closed().await;
+        let overview = json(&daemon, "overview").await;
+        let used = number(&overview["view"]["used"]);
+        assert!(used <= memory, "{used} bytes");
+        kept = number(&overview["view"]["kept"]);
+    }
+    let passed = daemon.counters().events();
+    let events = until(&daemon, "events", |events| number(&events["coverage"]["passed"]) == passed).await;
+    let coverage = &events["coverage"];
+    assert!(kept > 0 && kept < passed / 2, "{kept} of {passed}");
+    assert_eq!(number(&coverage["one_in"]), (passed + number(&coverage["kept"]) / 2) / number(&coverage["kept"]));
+    assert!(coverage["text"].as_str().unwrap().ends_with("the rest was counted, not kept"), "{coverage}");
+    // The window reaches back to the beginning and to the present: it is sparse, not short.
+    let first = daemon.events()[0]["origin"]["connection"].clone();
+    let all = json(&daemon, "events?limit=1000").await;
+    let connections: std::collections::BTreeSet<u64> =
+        array(&all, "events").iter().map(|event| number(&event["event"]["origin"]["connection"])).collect();
+    assert!(connections.len() >= 3, "{connections:?} of 10, the first is {first}");
+    daemon.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_view_has_no_time_for_is_counted_and_no_sink_misses_it() {
+    let settings = format!("[admin]\nlisten = \"127.0.0.1:0\"\n[view]\ncpu_percent = 1\n{}", listener(""));
+    let daemon = Daemon::start(&settings).await;
+    let (bytes, events) = wire::work(20_000);
+    let mut sent = 0;
+    // Until the budget is spent: a second of it is ten milliseconds of work.
+    loop {
+        send_all(connect(&daemon.server).await, &bytes).await;
+        sent += events;
+        let answer = json(&daemon, "overview").await;
+        assert_eq!(answer["ready"]["is_ready"], true, "{}", answer["ready"]);
+        if number(&answer["view"]["skipped"]) > 0 {
+            break;
+        }
+    }
+    daemon.until_all_closed().await;
+    let view = until(&daemon, "overview", |overview| {
+        number(&overview["view"]["seen"]) + number(&overview["view"]["skipped"]) == sent
+    })
+    .await;
+    assert!(number(&view["view"]["seen"]) < sent);
+    let coverage = json(&daemon, "traces").await["coverage"].clone();
+    // Of each connection one event is no span.
+    assert_eq!(number(&coverage["passed"]), sent - sent / events);
+    assert!(number(&coverage["kept"]) < number(&coverage["passed"]), "{coverage}");
+    let stopped = daemon.stop().await;
+    assert_eq!(stopped.events.len() as u64, sent, "the other sink has everything");
+    assert_eq!((stopped.totals.sinks.len(), stopped.totals.failed()), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_window_of_100_000_spans_is_listed_and_opened() {
+    let settings = format!("{SETTINGS}memory = \"256MiB\"\nmax_answer = \"64MiB\"\n{}", listener(""));
+    let mut config = crate::live::config(&format!("[limits]\nmemory_bytes = \"1GiB\"\n{settings}"));
+    config.limits.threads = Some(1);
+    let daemon = Daemon::on(&config).await;
+    // The queue of the view has room for four mebibytes: it gets the spans in ten pieces.
+    for piece in 1..=10 {
+        let (bytes, _) = wire::work(10_000);
+        send_all(connect(&daemon.server).await, &bytes).await;
+        until(&daemon, "overview", |overview| number(&overview["view"]["kept"]) == piece * 10_001).await;
+    }
+    let began = Instant::now();
+    let list = json(&daemon, "traces").await;
+    let listed = began.elapsed();
+    assert_eq!((number(&list["traces"][0]["spans"]), &list["coverage"]["text"]), (100_000, &"all events".into()));
+    let one = json(&daemon, &format!("traces/{}?limit=100000", "07".repeat(16))).await;
+    assert_eq!((array(&one, "spans").len(), &one["is_cut"]), (100_000, &false.into()));
+    println!("100,000 spans: list {listed:?}, list and trace {:?}", began.elapsed());
+    let view = &json(&daemon, "overview").await["view"];
+    assert!(number(&view["used"]) <= number(&view["memory"]), "{view}");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_large_is_refused_and_a_smaller_one_is_made() {
+    let daemon = Daemon::start(&format!("{SETTINGS}max_answer = \"64KiB\"\n{}", listener(""))).await;
+    send_all(connect(&daemon.server).await, &wire::work(1000).0).await;
+    daemon.until_all_closed().await;
+    until(&daemon, "overview", |overview| number(&overview["view"]["kept"]) == 1001).await;
+    let large = get(&daemon, "events?limit=1000").await;
+    assert_eq!(large.status, 413);
+    assert!(large.json()["error"].as_str().unwrap().contains("[view] max_answer"));
+    assert_eq!(array(&json(&daemon, "events?limit=10").await, "events").len(), 10);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn names_that_are_markup_or_controls_stay_texts_in_json() {
+    let daemon = of_spans().await;
+    let names = [
+        "<script>alert(1)</script>",
+        "\"><img src=x onerror=alert(1)>",
+        "</script>\u{202E}gnp.exe",
+        "a\u{0}b\u{1b}[2J",
+        "data: x\n\nevent: alive\ndata: {}",
+        &"long".repeat(5000),
+    ];
+    let spans = (1..).zip(names).flat_map(|(id, name)| wire::named_span(id, name));
+    let bytes: Vec<u8> = wire::process().into_iter().chain(spans).collect();
+    send_all(connect(&daemon.server).await, &bytes).await;
+    daemon.until_all_closed().await;
+    until(&daemon, "overview", |overview| number(&overview["view"]["kept"]) == 7).await;
+    let one = json(&daemon, &format!("traces/{}", "07".repeat(16))).await;
+    let shown: Vec<&str> = array(&one, "spans").iter().map(|span| span["name"].as_str().unwrap()).collect();
+    for name in &names[..5] {
+        assert!(shown.contains(name), "{name:?} of {shown:?}");
+    }
+    // A long name is cut; the event has all of it.
+    assert!(shown.iter().all(|name| name.len() <= 2048));
+    let found = json(&daemon, "events?text=longlong").await;
+    assert_eq!(array(&found, "events")[0]["event"]["name"], names[5]);
+    for path in ["traces", "events?kind=span", "profiles", "profiles/flame?type=calls", "agents", "losses"] {
+        json(&daemon, path).await;
+    }
+    daemon.stop().await;
+}

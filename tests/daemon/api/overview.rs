@@ -1,0 +1,142 @@
+//! The overview, agents, kept events, machines and losses.
+
+use tributary::simulate::{datadog, endless};
+
+use super::*;
+use crate::live::{connect, send_all};
+
+#[tokio::test]
+async fn the_overview_has_the_counters_of_every_listener_and_sink() {
+    let daemon = of_spans().await;
+    simulate(&daemon, "test", Agent::Datadog(datadog::Dialect::default()), 500).await;
+    daemon.until_all_closed().await;
+    let overview = json(&daemon, "overview").await;
+    let totals = daemon.counters();
+    let shown = &overview["listeners"][0];
+    assert_eq!((&shown["name"], &shown["protocol"]), (&"test".into(), &"datadog".into()));
+    assert_eq!((number(&shown["events"]), number(&shown["bytes"])), (totals.events(), totals.bytes_in));
+    assert_eq!((number(&shown["connections"]), number(&shown["connections_open"])), (2, 0));
+    assert_eq!(shown["address"], daemon.server.address().unwrap().to_string());
+    for name in ["bytes", "events", "losses", "connections_open"] {
+        let values = array(&shown["history"], name);
+        assert!(!values.is_empty() && values.len() <= number(&overview["history"]["points"]) as usize);
+    }
+    // The first sample has no events: the increments are all of them.
+    let events: u64 = array(&shown["history"], "events").iter().map(number).sum();
+    assert_eq!(events, totals.events());
+    assert_eq!(overview["sinks"][0]["name"], "memory");
+    assert_eq!(number(&overview["sinks"][0]["written"]), totals.events());
+    assert_eq!((&overview["ready"]["is_ready"], &overview["ready"]["text"]), (&true.into(), &"ready".into()));
+    let memory = &overview["memory"];
+    assert_eq!(number(&memory["limit"]), number(&memory["reserved"]) + number(&memory["shared_limit"]));
+    // The view is no sink of the totals: nothing depends on it.
+    assert_eq!(daemon.server.accounting().totals().sinks.len(), 1);
+    let overview = until(&daemon, "overview", |overview| overview["view"]["seen"] == totals.events()).await;
+    assert_eq!((number(&overview["view"]["kept"]), number(&overview["view"]["skipped"])), (totals.events(), 0));
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_is_shown_with_its_resource_and_its_own_last_events() {
+    let daemon = of_spans().await;
+    simulate(&daemon, "test", Agent::Datadog(datadog::Dialect::default()), 300).await;
+    daemon.until_all_closed().await;
+    let agents = json(&daemon, "agents").await;
+    let agent = &agents["agents"][0];
+    assert_eq!((&agent["protocol"], &agent["state"]), (&"datadog".into(), &"heard".into()));
+    assert!(array(agent, "commands").is_empty() && agent["events_per_second"].as_f64().unwrap() > 0.0);
+    let path = format!("agents/{}", agent["id"].as_str().unwrap());
+    let one = until(&daemon, &path, |one| array(one, "events").len() == 50).await;
+    assert_eq!(one["agent"]["resource"], agents_resource(&daemon).await);
+    // The newest first, and each can be opened by its id.
+    let event = &one["events"][0];
+    let again = json(&daemon, &format!("events/{}", event["id"].as_str().unwrap())).await;
+    assert_eq!(again, *event);
+    assert!(daemon.events().contains(&event["event"]));
+    assert_eq!(number(&json(&daemon, "agents?text=nobody").await["total"]), 0);
+    assert_eq!(number(&json(&daemon, "agents?protocol=datadog").await["total"]), number(&agents["total"]));
+    daemon.stop().await;
+}
+
+/// The resource of the first agent, as `/agents` has it.
+async fn agents_resource(daemon: &Daemon) -> Value {
+    request(address(daemon), "GET", "/agents", "").await.json()[0]["resource"].clone()
+}
+
+#[tokio::test]
+async fn kept_events_are_found_by_protocol_kind_name_and_text() {
+    let daemon = of_spans().await;
+    simulate(&daemon, "test", Agent::Datadog(datadog::Dialect::default()), 400).await;
+    daemon.until_all_closed().await;
+    let all = daemon.events();
+    let count = |is_it: &dyn Fn(&Value) -> bool| all.iter().filter(|event| is_it(event)).count();
+    until(&daemon, "events?limit=1000", |found| array(found, "events").len() == all.len()).await;
+    let name = all.iter().find(|event| event["kind"] == "span").unwrap()["name"].as_str().unwrap().to_owned();
+    let start: String = name.chars().take(2).collect();
+    for (query, expected) in [
+        ("kind=span".to_owned(), count(&|event| event["kind"] == "span")),
+        ("kind=log&kind=loss".to_owned(), count(&|event| event["kind"] != "span")),
+        (format!("name={name}"), count(&|event| event["name"] == name.as_str())),
+        (format!("name={start}*"), count(&|event| event["name"].as_str().unwrap().starts_with(&start))),
+        ("protocol=endless".to_owned(), 0),
+        ("listener=test&protocol=datadog".to_owned(), all.len()),
+        (format!("text={}", name.to_uppercase()), count(&|event| event.to_string().contains(&name))),
+        ("text=there-is-no-such-text".to_owned(), 0),
+    ] {
+        let found = json(&daemon, &format!("events?limit=1000&{query}")).await;
+        assert_eq!(array(&found, "events").len(), expected, "{query}");
+        assert_eq!(found["is_cut"], false);
+    }
+    let few = json(&daemon, "events?limit=3").await;
+    assert_eq!((array(&few, "events").len(), &few["is_cut"]), (3, &true.into()));
+    assert_eq!(few["coverage"]["text"], "all events");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn machines_are_counted_by_name_image_and_site() {
+    let daemon = daemon("[listeners.desktops]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\n").await;
+    simulate(&daemon, "desktops", Agent::Endless(endless::Version::default()), 300).await;
+    daemon.until_all_closed().await;
+    let events = daemon.events();
+    let of_machines = |event: &&Value| event["attributes"]["endless.event.id"].is_string();
+    let expected = events.iter().filter(of_machines).count() as u64;
+    let sum = |rows: &Vec<Value>| rows.iter().map(|row| number(&row["events"])).sum::<u64>();
+    let fleet = until(&daemon, "machines", |fleet| sum(array(fleet, "names")) == expected).await;
+    for name in ["images", "sites", "machines"] {
+        assert_eq!(sum(array(&fleet, name)), expected, "{name}");
+    }
+    let steps = fleet["history"]["names"].as_object().unwrap();
+    assert_eq!(steps.values().flat_map(|steps| steps.as_array().unwrap()).map(number).sum::<u64>(), expected);
+    assert!(steps.len() <= 11);
+    let machine = &fleet["machines"][0];
+    let one = json(&daemon, &format!("machines/{}", machine["id"].as_str().unwrap())).await;
+    assert_eq!(one["machine"]["events"], machine["events"]);
+    assert!(one["machine"]["resource"]["endless.image"].is_string());
+    assert_eq!(array(&one, "events").len() as u64, number(&machine["events"]).min(200));
+    let image = machine["image"].as_str().unwrap();
+    let of_image = json(&daemon, &format!("machines?image={image}")).await;
+    assert!(array(&of_image, "machines").iter().all(|machine| machine["image"] == image));
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn losses_are_grouped_by_cause_and_their_first_bytes_explained() {
+    let daemon = of_spans().await;
+    for _ in 0..3 {
+        send_all(connect(&daemon.server).await, b"GET / HTTP/1.1\r\n\r\n").await;
+    }
+    daemon.until_all_closed().await;
+    let losses = until(&daemon, "losses", |losses| losses["groups"][0]["losses"] == 3).await;
+    let (group, total) = (&losses["groups"][0], &losses["totals"][0]);
+    let loss = &daemon.events()[0]["loss"];
+    assert_eq!((&group["reason"], &group["excerpt"]), (&loss["reason"], &loss["excerpt"]));
+    assert_eq!((number(&group["bytes"]), number(&total["bytes"])), (3 * 18, 3 * 18));
+    assert_eq!((number(&total["losses"]), &total["listener"]), (3, &"test".into()));
+    assert_eq!(array(&losses, "groups").len(), 1);
+    assert!(array(group, "explained").iter().any(|line| line.as_str().unwrap().starts_with("00000000  47")), "{group}");
+    assert_eq!(array(group, "peers").len(), 3);
+    assert!(array(&json(&daemon, "losses?reason=gap").await, "groups").is_empty());
+    assert_eq!(losses["coverage"]["text"], "all events");
+    daemon.stop().await;
+}

@@ -1,0 +1,212 @@
+//! Modules of the page by themselves, called in the browser: numbers as texts, texts of agents, and the trees of profiles.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::{Value, json};
+
+use crate::browser::Browser;
+use crate::world::{LISTENERS, World};
+
+/// Calls a function of a module with each of the arguments.
+async fn call(browser: &Browser, module: &str, function: &str, arguments: &Value) -> Value {
+    let script = format!(
+        "return (async () => {{ const module = await import('./{module}.js'); return {arguments}.map((list) => module.{function}(...list)) }})()"
+    );
+    browser.js(&script).await
+}
+
+#[tokio::test]
+async fn numbers_have_three_digits_and_their_unit() {
+    let Some(browser) = Browser::open().await else { return };
+    let world = World::start("", LISTENERS).await;
+    browser.goto(&world.page("")).await;
+    for (function, cases) in [
+        (
+            "bytes",
+            vec![
+                (0.0, "0 B"),
+                (1023.0, "1023 B"),
+                (1024.0, "1.00 KiB"),
+                (1_048_064.0, "1.00 MiB"),
+                (1.5e9, "1.40 GiB"),
+                (12e12, "10.9 TiB"),
+            ],
+        ),
+        ("count", vec![(0.0, "0"), (999.0, "999"), (1e6, "1,000,000")]),
+        (
+            "brief",
+            vec![
+                (0.0, "0"),
+                (999.0, "999"),
+                (999.6, "1.00 k"),
+                (1234.0, "1.23 k"),
+                (56_789.0, "56.8 k"),
+                (1.5e9, "1.50 G"),
+                (0.25, "0.25"),
+            ],
+        ),
+        ("rate", vec![(0.0, "0/s"), (0.001, "<0.01/s"), (99.5, "99.5/s"), (1e4, "10.0 k/s")]),
+        (
+            "nanos",
+            vec![
+                (0.0, "0 ns"),
+                (999.0, "999 ns"),
+                (999.9, "1.00 µs"),
+                (1.5e6, "1.50 ms"),
+                (2.25e9, "2.25 s"),
+                (65e9, "65.0 s"),
+                (125e9, "2 min 5 s"),
+            ],
+        ),
+        ("millis", vec![(10.0, "10 ms"), (900_000.0, "15 min"), (36_000_000.0, "10 h"), (90_000_000.0, "1 d 1 h")]),
+    ] {
+        let (numbers, texts): (Vec<f64>, Vec<&str>) = cases.into_iter().unzip();
+        let arguments = json!(numbers.iter().map(|number| [number]).collect::<Vec<_>>());
+        assert_eq!(call(&browser, "units", function, &arguments).await, json!(texts), "{function}");
+    }
+    let shares = json!([[1, 3], [0, 5], [5, 5], [1, 100_000], [1, 0]]);
+    assert_eq!(call(&browser, "units", "percent", &shares).await, json!(["33.3 %", "0 %", "100 %", "<0.1 %", "–"]));
+    browser.close().await;
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn invisible_characters_are_shown_and_long_texts_cut() {
+    let Some(browser) = Browser::open().await else { return };
+    let world = World::start("", LISTENERS).await;
+    browser.goto(&world.page("")).await;
+    let texts = json!([
+        ["plain"],
+        ["\u{202e}abc\u{2066}"],
+        ["a\u{0}b\u{7f}c\u{9b}d"],
+        ["a\nb\tc"],
+        ["z\u{200b}w\u{feff}"],
+        ["日本 ñ 🎉"],
+        ["abcdef", 3],
+        [""]
+    ]);
+    let shown = json!([
+        "plain",
+        "\\u202eabc\\u2066",
+        "a\\u0000b\\u007fc\\u009bd",
+        "a↵b⇥c",
+        "z\\u200bw\\ufeff",
+        "日本 ñ 🎉",
+        "abc… (6 characters)",
+        ""
+    ]);
+    assert_eq!(call(&browser, "dom", "clean", &texts).await, shown);
+    browser.close().await;
+    world.stop().await;
+}
+
+/// A tree of calls: names, parents (parents first), self values.
+struct Tree {
+    names: Vec<usize>,
+    parents: Vec<Option<usize>>,
+    selves: Vec<u64>,
+}
+
+impl Tree {
+    /// A tree of this many calls of few functions, so that many are recursive.
+    fn random(calls: usize) -> Tree {
+        let mut state = 7_u64;
+        let mut next = move |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let mut tree = Tree { names: Vec::new(), parents: Vec::new(), selves: Vec::new() };
+        for call in 0..calls {
+            tree.names.push(next(9));
+            tree.parents.push((call > 2).then(|| call - 1 - next(call.min(12))));
+            tree.selves.push(next(5) as u64);
+        }
+        tree
+    }
+
+    /// The call and its callers, innermost first.
+    fn stack(&self, call: usize) -> Vec<usize> {
+        std::iter::successors(Some(call), |call| self.parents[*call]).collect()
+    }
+
+    fn json(&self) -> Value {
+        let mut values = self.selves.clone();
+        for call in (0..values.len()).rev() {
+            if let Some(parent) = self.parents[call] {
+                values[parent] += values[call];
+            }
+        }
+        let parents: Vec<i64> = self.parents.iter().map(|parent| parent.map_or(-1, |parent| parent as i64)).collect();
+        json!({ "name": self.names, "parent": parents, "value": values, "self": self.selves })
+    }
+}
+
+#[tokio::test]
+async fn trees_of_calls_are_added_up_as_by_counting_their_stacks() {
+    let Some(browser) = Browser::open().await else { return };
+    let world = World::start("", LISTENERS).await;
+    browser.goto(&world.page("")).await;
+    let tree = Tree::random(400);
+    let names: Vec<String> = (0..9).map(|name| format!("f{name}")).collect();
+
+    let (mut selves, mut totals) = (BTreeMap::new(), BTreeMap::new());
+    let mut inverted: HashMap<Vec<usize>, u64> = HashMap::new();
+    for (call, value) in tree.selves.iter().enumerate() {
+        let stack: Vec<usize> = tree.stack(call).iter().map(|call| tree.names[*call]).collect();
+        *selves.entry(stack[0]).or_insert(0) += value;
+        for name in stack.iter().copied().collect::<std::collections::BTreeSet<_>>() {
+            *totals.entry(name).or_insert(0) += value;
+        }
+        for depth in 1..=stack.len() {
+            *inverted.entry(stack[..depth].to_vec()).or_insert(0) += value;
+        }
+    }
+    inverted.retain(|_, value| *value > 0);
+
+    let found = call(&browser, "stacks", "functions", &json!([[tree.json(), names]])).await;
+    let rows = found[0].as_array().unwrap();
+    for row in rows {
+        let name = row["name"].as_str().unwrap()[1..].parse::<usize>().unwrap();
+        assert_eq!(
+            (row["self"].as_u64(), row["total"].as_u64()),
+            (selves.get(&name).copied(), totals.get(&name).copied()),
+            "{row}"
+        );
+    }
+    assert_eq!(rows.len(), selves.len());
+
+    let found = call(&browser, "stacks", "invert", &json!([[tree.json()]])).await;
+    let list =
+        |key: &str| found[0][key].as_array().unwrap().iter().map(|one| one.as_i64().unwrap()).collect::<Vec<_>>();
+    let (name, parent, value) = (list("name"), list("parent"), list("value"));
+    let stack = |node: usize| {
+        let above = std::iter::successors(Some(node), |node| usize::try_from(parent[*node]).ok());
+        let mut stack: Vec<usize> = above.map(|node| name[node] as usize).collect();
+        stack.reverse();
+        stack
+    };
+    let nodes: HashMap<Vec<usize>, u64> = (0..name.len()).map(|node| (stack(node), value[node] as u64)).collect();
+    assert_eq!(nodes, inverted);
+
+    // In the picture a call is as wide as its value, and stands within its caller.
+    let found = call(&browser, "stacks", "layout", &json!([[tree.json()]])).await;
+    let total: u64 = tree.selves.iter().sum();
+    assert_eq!(found[0]["total"].as_u64(), Some(total));
+    let values = tree.json()["value"].clone();
+    let mut places = HashMap::new();
+    for row in found[0]["rows"].as_array().unwrap() {
+        let ids = row["id"].as_array().unwrap();
+        for (at, id) in ids.iter().enumerate() {
+            let id = id.as_u64().unwrap() as usize;
+            let (from, to) = (row["from"][at].as_f64().unwrap(), row["to"][at].as_f64().unwrap());
+            assert_eq!(to - from, values[id].as_f64().unwrap());
+            if let Some(parent) = tree.parents[id] {
+                let (outer_from, outer_to) = places[&parent];
+                assert!(outer_from <= from && to <= outer_to, "{id} within {parent}");
+            }
+            places.insert(id, (from, to));
+        }
+    }
+    browser.close().await;
+    world.stop().await;
+}
