@@ -333,12 +333,13 @@ impl Connection {
     async fn respond(&self, request: Request<Incoming>, local: SocketAddr) -> AdminResponse {
         self.progress.set(Stage::Response(Instant::now()));
         let path = request.uri().path();
+        let is_api = path.starts_with("/api/");
         if self.scope == Scope::Metrics {
             if !matches!(path, "/livez" | "/readyz" | "/metrics") {
                 return text(StatusCode::NOT_FOUND, "no such path; this address has /livez, /readyz and /metrics");
             }
         } else if let Err(refused) = self.check(&request, local) {
-            return refused.response(path.starts_with("/api/"));
+            return refused.response(is_api);
         }
         let segments: Vec<_> = path.split('/').skip(1).collect();
         match (request.method(), segments.as_slice()) {

@@ -110,6 +110,7 @@ impl Report {
         }
         match &sink.kind {
             SinkKind::File(options) => self.directory(&format!("{of}.path"), &options.directory()),
+            SinkKind::Parquet(options) => self.directory(&format!("{of}.path"), &options.directory()),
             SinkKind::Tcp(options) => self.destination(&format!("{of}.address"), &options.address),
             SinkKind::Http(options) => self.destination(&format!("{of}.endpoint"), &address_of(&options.endpoint)),
             SinkKind::Otlp(options) => self.destination(&format!("{of}.endpoint"), &address_of(&options.endpoint)),

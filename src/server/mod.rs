@@ -177,7 +177,8 @@ impl Server {
         let mut sinks = Sinks::on(decoding.clone(), stop.clone());
         config.sinks.iter().zip(&rules).for_each(|(sink, rules)| add_sink(&mut sinks, sink, rules.clone()));
         add_sinks(&mut sinks);
-        let view = (admin.is_some() && config.has_view()).then(|| View::new(config.view.clone()));
+        let has_page = admin.iter().any(|(scope, ..)| *scope == Scope::All);
+        let view = (has_page && config.has_view()).then(|| View::new(config.view.clone()));
         view.iter().for_each(|view| add_view(&mut sinks, view));
         let (sender, workers) = sinks.start();
         accounting.set_sinks(workers.counters());

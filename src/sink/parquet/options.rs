@@ -1,6 +1,7 @@
 //! The options of a Parquet sink.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::schema::{Shape, is_free};
@@ -119,6 +120,11 @@ impl Options {
     /// The paths of all finished files, for the search of two sinks that write the same files.
     pub fn files(&self) -> String {
         format!("{}/{NAME}.parquet", self.path)
+    }
+
+    /// The directory that all files are in, or below: the base of `path`.
+    pub fn directory(&self) -> PathBuf {
+        Template::parse(&self.path).map(|template| template.base().to_owned()).unwrap_or_default()
     }
 
     /// The options of the files of the journal.
