@@ -10,18 +10,17 @@ use serde_json::json;
 
 use super::answer::{ApiError, Made};
 use super::context::Context;
-use super::coverage::{Coverage, Window, kept, snapshot};
+use super::coverage::{Coverage, Window, kept, passed, snapshot};
 use super::query::bad;
 use crate::event::Kind;
 use crate::profile::collected::{Collected, Shown, Source};
 use crate::profile::stacks::{Level, Stacks, process_text};
 use crate::profile::{Call, Counted, Item, Step, events, flamegraph, pprof, speedscope};
+use crate::protocol::Protocol;
 use crate::sink::view::{Class, Snapshot};
 
 /// The classes of events that have stacks.
 const CLASSES: [Class; 3] = [Class::Samples, Class::Spans, Class::Calls];
-/// The kinds of these.
-const KINDS: [Kind; 3] = [Kind::Sample, Kind::Span, Kind::Log];
 /// The quantities that are shown.
 const SHOWN: [Counted; 4] = [Counted::Cpu, Counted::Allocations, Counted::Wall, Counted::Calls];
 /// Memory of a call path while stacks are summed up and shown.
@@ -93,6 +92,16 @@ fn items(snapshot: &Snapshot, mut take: impl FnMut(&Item<'_>, &'static str, u64)
     }
 }
 
+/// The share of the samples and spans, and of the logs of Java agents, that is kept. Calls are some of these logs.
+fn coverage(context: &Context, window: Window) -> Result<Coverage, ApiError> {
+    let java = Protocol::Bytefrog.as_str();
+    let stacks = snapshot(context, window, &[Class::Samples, Class::Spans], |_, _| true)?;
+    let logs = snapshot(context, window, &[Class::Calls, Class::Logs], |protocol, _| protocol == java)?;
+    let of_stacks = passed(context, window, &[Kind::Sample, Kind::Span], |_, _| true);
+    let of_logs = passed(context, window, &[Kind::Log], |_, protocol| protocol == Protocol::Bytefrog);
+    Ok(Coverage::new(of_stacks + of_logs, kept(&stacks) + kept(&logs)))
+}
+
 fn source_of(item: &Item<'_>) -> Option<(Source, String)> {
     match item {
         Item::Sample(sample) => Some((Source::of(sample.counted), process_text(&sample.agent))),
@@ -134,7 +143,7 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
         Profile { agent, protocol: found.protocol, types, from_ms: found.from_ms, to_ms: found.to_ms, history }
     };
     let profiles: Vec<Profile> = found.into_iter().map(profile).filter(|profile| !profile.types.is_empty()).collect();
-    let coverage = Coverage::of(context, window, &KINDS, |_, _| true, kept(&snapshot));
+    let coverage = coverage(context, window)?;
     context.json(&json!({ "window": window, "coverage": coverage, "profiles": profiles }))
 }
 
@@ -194,7 +203,7 @@ impl Wanted {
             }
         });
         collected.finish();
-        Ok((collected, Coverage::of(context, window, &KINDS, |_, _| true, kept(&snapshot))))
+        Ok((collected, coverage(context, window)?))
     }
 
     /// The best source of the collected stacks, with its processes. A call counts once, although several sources may tell of it.
@@ -477,7 +486,7 @@ pub(super) fn chart(context: &Context) -> Result<Made, ApiError> {
         calls += 1;
         threads.entry(name).or_default().push(call);
     });
-    let coverage = Coverage::of(context, window, &[Kind::Span, Kind::Log], |_, _| true, kept(&snapshot));
+    let coverage = coverage(context, window)?;
     let first = threads.values().flatten().map(|call| call.start).min().unwrap_or(0);
     let threads = threads.into_iter().map(|(name, calls)| Thread { name, calls: laid_out(calls, first) }).collect();
     let mut names = vec![String::new(); numbers.len()];
