@@ -369,6 +369,14 @@ names! {
     RBKIT_HEAP_OBJECT = "rbkit.heap.object";
     /// A heap dump is complete.
     RBKIT_HEAP_DUMP = "rbkit.heap.dump";
+    /// The objects of a class and site in a heap dump.
+    RBKIT_HEAP = "rbkit.heap";
+    /// Objects of a class that were created in an interval.
+    RBKIT_OBJECTS_CREATED = "rbkit.objects.created";
+    /// Objects of a class that were destroyed in an interval.
+    RBKIT_OBJECTS_DESTROYED = "rbkit.objects.destroyed";
+    /// Objects of a class that are alive, of those that were created since the counting began.
+    RBKIT_OBJECTS_LIVE = "rbkit.objects.live";
     /// A sample of the processor.
     RBKIT_CPU = "rbkit.cpu";
     /// Allocations of a site.
@@ -483,6 +491,14 @@ names! {
     ZICO_RECORD = "zico.record";
     /// The signature of a method.
     ZICO_METHOD_SIGNATURE = "zico.method.signature";
+    /// A stack of records with their self time or their number.
+    ZICO_PROFILE = "zico.profile";
+    /// How much time a profile covers, in milliseconds.
+    ZICO_PROFILE_DURATION_MS = "zico.profile.duration_ms";
+    /// The number of short records that were added to a record.
+    ZICO_PRUNED_RECORDS = "zico.pruned.records";
+    /// The time of the outermost of them, in nanoseconds.
+    ZICO_PRUNED_DURATION_NS = "zico.pruned.duration_ns";
     /// Calls of methods in a record, itself included.
     ZICO_CALLS = "zico.calls";
     /// The flags of a record, or of its trace.

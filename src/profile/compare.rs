@@ -4,10 +4,13 @@
 //! prove that it is the same object. If class or site differ it is another object: it is `replaced`. If they are equal it
 //! may still be another object; a dump does not show that.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::heap::{Entry, Heap, note_full};
 use super::rows::{Place, Places, Table};
+use super::words;
 
 /// The difference between an earlier and a later dump.
 #[derive(Debug)]
@@ -63,11 +66,15 @@ impl<'a> Comparison<'a> {
         self.sums[row].iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
     }
 
-    /// Writes a row for each class and site with new or replaced objects, then the totals and the limits of the comparison.
+    /// Writes a row for each class and site with new or replaced objects, then the totals and the limits of the comparison. If
+    /// a dump has sums only, the rows are the differences of the sums.
     ///
     /// # Errors
     /// Writing to `out` failed.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        if !self.before.has_objects || !self.after.has_objects {
+            return self.write_sums(out);
+        }
         let places: &Places = &self.after.places;
         let heads = ["count", "new", "replaced", "bytes", "references"];
         Table { places, sums: &self.sums, heads, has_share: false }.write(out)?;
@@ -84,6 +91,40 @@ impl<'a> Comparison<'a> {
             writeln!(out, "No id is in both: they may be of different processes, whose ids cannot be compared.")?;
         }
         out.write_all(LIMITS.as_bytes())
+    }
+}
+
+/// Class, file and line, as far as they are known.
+type ClassAndSite<'a> = (Option<&'a str>, Option<&'a str>, Option<u64>);
+
+impl Comparison<'_> {
+    /// Writes a row for each class and site whose sums differ, the one with the largest difference of objects first.
+    fn write_sums(&self, out: &mut impl Write) -> io::Result<()> {
+        // Objects and bytes, before and after.
+        let mut rows: BTreeMap<ClassAndSite<'_>, [[u64; 2]; 2]> = BTreeMap::new();
+        for (column, heap) in [self.before, self.after].into_iter().enumerate() {
+            for (row, sums) in (0..).zip(&heap.sums) {
+                let Place { class, file, line } = heap.places.place(row);
+                let sum = &mut rows.entry((class.as_deref(), file.as_deref(), *line)).or_default()[column];
+                *sum = [sums[0], sums[1]];
+            }
+        }
+        let difference = |before: u64, after: u64| i128::from(after) - i128::from(before);
+        let mut rows: Vec<_> = rows.into_iter().filter(|(_, [before, after])| before != after).collect();
+        rows.sort_by_key(|(_, [before, after])| Reverse(difference(before[0], after[0]).abs()));
+        writeln!(out, "{:>12}  {:>14}  {:<40}  site", "count", "bytes", "class")?;
+        let mut total = [0, 0];
+        for ((class, file, line), [before, after]) in rows {
+            let [count, bytes] = [0, 1].map(|column| difference(before[column], after[column]));
+            total = [total[0] + count, total[1] + bytes];
+            let site = words::site(file, line);
+            let site = site.as_deref().unwrap_or("(no site)");
+            writeln!(out, "{count:>+12}  {bytes:>+14}  {:<40}  {site}", words::class(class))?;
+        }
+        writeln!(out, "{:>+12}  {:>+14}  total", total[0], total[1])?;
+        note_full(&self.after.places, out)?;
+        writeln!(out, "\nA: {}\nB: {}", self.before.name(), self.after.name())?;
+        writeln!(out, "The dumps have sums only: the rows are B without A.")
     }
 }
 

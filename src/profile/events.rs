@@ -113,7 +113,17 @@ impl<'a> Parts<'a> {
         let Parts { name, time, data, attributes, agent, peer, connection, pid, sequence } = self;
         let Attributes { id, class, references, file, line, size, dump, object_count, .. } = attributes;
         let Attributes {
-            thread, thread_id, function, method, relative_ms, detail, incomplete, line_end, number, ..
+            thread,
+            thread_id,
+            function,
+            method,
+            relative_ms,
+            detail,
+            incomplete,
+            line_end,
+            number,
+            interval_ms,
+            ..
         } = attributes;
         let (site, agent) = (Site { file, line }, Cow::Owned(agent));
         match data {
@@ -122,9 +132,23 @@ impl<'a> Parts<'a> {
                     return Ok(None);
                 };
                 let is_incomplete = incomplete.is_some();
-                let sample =
-                    Sample { counted, value, frames, site, class, agent, thread, time, period, clock, is_incomplete };
-                Ok(Some(Item::Sample(sample)))
+                let dump = dump.map(|id| Dump { peer, connection, pid, id, object_count });
+                let covers = interval_ms.map(|millis| millis.saturating_mul(1_000_000));
+                Ok(Some(Item::Sample(Sample {
+                    counted,
+                    value,
+                    frames,
+                    site,
+                    class,
+                    agent,
+                    thread,
+                    time,
+                    covers,
+                    period,
+                    clock,
+                    is_incomplete,
+                    dump,
+                })))
             }
             Data::Span(SpanParts { trace, id, parent, duration }) => {
                 Ok(Some(Item::Span(Span { agent, thread, trace, id, parent, name, detail, start: time, duration })))
@@ -217,6 +241,8 @@ struct Attributes<'a> {
     number: Option<u64>,
     #[serde(rename = "bytefrog.line.end")]
     line_end: Option<u64>,
+    #[serde(rename = "bytefrog.profile.duration_ms", alias = "zico.profile.duration_ms")]
+    interval_ms: Option<u64>,
     #[serde(rename = "tributary.incomplete")]
     incomplete: Option<IgnoredAny>,
 }
@@ -251,6 +277,7 @@ fn attributes(event: EventView<'_>) -> Attributes<'_> {
             "datadog.resource" => known.detail = text(),
             "bytefrog.sequence" => known.number = number(),
             "bytefrog.line.end" => known.line_end = number(),
+            "bytefrog.profile.duration_ms" | "zico.profile.duration_ms" => known.interval_ms = number(),
             "tributary.incomplete" => known.incomplete = Some(IgnoredAny),
             _ => {}
         }
@@ -358,7 +385,7 @@ impl EventFile {
             line.clear();
             let Some(is_whole) = read_line(&mut *self.0, &mut line)? else { return Ok(lines) };
             lines.read += 1;
-            match if is_whole { parse(&line) } else { Err(()) } {
+            match if is_whole { item(&line) } else { Err(()) } {
                 Ok(Some(item)) => take(item),
                 Ok(None) => {}
                 Err(()) => {
@@ -486,8 +513,12 @@ struct JsonOrigin {
     sequence: Option<u64>,
 }
 
-/// The item of a line, if it has one. An error: the line is not an event, or lacks the fields that events of its name have.
-fn parse(line: &[u8]) -> Result<Option<Item<'static>>, ()> {
+/// The item of a line of an event file, if it has one.
+///
+/// # Errors
+/// The line is not an event, or lacks the fields that events of its name have.
+#[expect(clippy::result_unit_err, reason = "there is nothing to tell but that the line is skipped")]
+pub fn item(line: &[u8]) -> Result<Option<Item<'static>>, ()> {
     let Named { kind, name } = serde_json::from_slice(line).map_err(|_| ())?;
     if !is_wanted(&kind, &name) {
         return Ok(None);

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use super::rows::{Places, Table};
-use super::{Dump, Object};
+use super::{Counted, Dump, Object, Sample, Site};
 
 /// Dumps that are collected at the same time; another one closes the oldest.
 const MAX_OPEN: usize = 8;
@@ -20,6 +20,8 @@ const MAX_REMEMBERED: usize = 64;
 pub enum Wanted {
     /// The last complete one.
     LastWhole,
+    /// The last one, complete or not.
+    Last,
     /// The last one with this number, complete or not.
     Number(u64),
 }
@@ -42,9 +44,11 @@ pub struct Heap {
     name: Name,
     pub(super) places: Places,
     /// Objects, bytes and references of each row.
-    sums: Vec<[u64; 3]>,
+    pub(super) sums: Vec<[u64; 3]>,
     /// The objects, if they are kept.
     pub(super) objects: Vec<Entry>,
+    /// The input has its objects, not only their sums.
+    pub(super) has_objects: bool,
 }
 
 /// The part of an object that a comparison needs.
@@ -75,24 +79,44 @@ impl Dumps {
 
     /// Adds an object.
     pub fn object(&mut self, object: &Object<'_>) {
-        let heap = match self.open.iter().rposition(|heap| heap.name.is_of(&object.dump)) {
-            Some(at) => &mut self.open[at],
-            None => {
-                if self.open.len() == MAX_OPEN
-                    && let Some(oldest) = self.open.pop_front()
-                {
-                    self.close(oldest);
-                }
-                self.open.push_back(Heap::new(&object.dump));
-                let last = self.open.len() - 1;
-                &mut self.open[last]
-            }
-        };
+        let (wanted, keeps_objects) = (self.wanted, self.keeps_objects);
+        let heap = self.heap(&object.dump);
+        heap.has_objects = true;
         // The objects of a dump that cannot be selected are only counted.
-        match self.wanted {
+        match wanted {
             Wanted::Number(number) if number != object.dump.id => heap.name.objects += 1,
-            _ => heap.add(object, self.keeps_objects),
+            _ => heap.add(object, keeps_objects),
         }
+    }
+
+    /// Adds a sum of a dump that was summed up. Beside the objects of the dump it is ignored.
+    pub fn sum(&mut self, sample: &Sample<'_>) {
+        let Some(dump) = &sample.dump else { return };
+        let heap = self.heap(dump);
+        if heap.has_objects {
+            return;
+        }
+        let [objects, bytes] = match sample.counted {
+            Counted::HeapObjects => [sample.value, 0],
+            Counted::HeapBytes => [0, sample.value],
+            _ => return,
+        };
+        heap.name.objects += objects;
+        heap.count(sample.class.as_deref(), &sample.site, [objects, bytes, 0]);
+    }
+
+    /// The open dump of this identity.
+    fn heap(&mut self, dump: &Dump<'_>) -> &mut Heap {
+        let at = self.open.iter().rposition(|heap| heap.name.is_of(dump)).unwrap_or_else(|| {
+            if self.open.len() == MAX_OPEN
+                && let Some(oldest) = self.open.pop_front()
+            {
+                self.close(oldest);
+            }
+            self.open.push_back(Heap::new(dump));
+            self.open.len() - 1
+        });
+        &mut self.open[at]
     }
 
     /// Ends a dump. An empty one has no object before its end.
@@ -121,6 +145,7 @@ impl Dumps {
     fn close(&mut self, heap: Heap) {
         let is_wanted = match self.wanted {
             Wanted::LastWhole => heap.name.is_whole(),
+            Wanted::Last => true,
             // An incomplete dump does not replace a complete one with the same number.
             Wanted::Number(number) => {
                 let has_whole = self.selected.as_ref().is_some_and(|heap| heap.name.is_whole());
@@ -141,23 +166,26 @@ impl Heap {
     fn new(dump: &Dump<'_>) -> Self {
         let dump = Dump { peer: dump.peer.clone().into_owned().into(), ..*dump };
         let name = Name { dump, objects: 0, has_ended: false };
-        Heap { name, places: Places::default(), sums: Vec::new(), objects: Vec::new() }
+        Heap { name, places: Places::default(), sums: Vec::new(), objects: Vec::new(), has_objects: false }
     }
 
     fn add(&mut self, object: &Object<'_>, keeps_objects: bool) {
         self.name.objects += 1;
-        let row = self.places.row(object.class.as_deref(), &object.site);
-        if self.sums.len() <= row as usize {
-            self.sums.push([0; 3]);
-        }
         let size = object.size.unwrap_or(0);
-        let sums = &mut self.sums[row as usize];
-        for (sum, more) in sums.iter_mut().zip([1, size, object.references]) {
-            *sum = sum.saturating_add(more);
-        }
+        let row = self.count(object.class.as_deref(), &object.site, [1, size, object.references]);
         if keeps_objects {
             self.objects.push(Entry { id: object.id, size, references: object.references, row });
         }
+    }
+
+    /// Adds to the sums of a class and site. Returns their row.
+    fn count(&mut self, class: Option<&str>, site: &Site<'_>, more: [u64; 3]) -> u32 {
+        let row = self.places.row(class, site);
+        if self.sums.len() <= row as usize {
+            self.sums.push([0; 3]);
+        }
+        self.sums[row as usize].iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
+        row
     }
 
     /// Its identity and completeness.

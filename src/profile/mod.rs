@@ -5,7 +5,7 @@
 //! and [`report`] write stacks. [`heap`] collects dumps and counts their objects; [`coverage`] tells which methods and lines were run; [`compare`] compares two dumps. Memory grows
 //! with the different call paths, sites and (for a comparison) object ids in the input; spans wait for their traces.
 //!
-//! [`tree`] and [`calls`] are also the parts of which protocols make profiles while events arrive.
+//! [`tree`], [`calls`], [`interval`] and [`limits`] are also the parts of which protocols make profiles while events arrive.
 
 pub mod calls;
 pub mod compare;
@@ -13,6 +13,8 @@ pub mod coverage;
 pub mod events;
 pub mod flamegraph;
 pub mod heap;
+pub mod interval;
+pub mod limits;
 pub mod logs;
 pub mod pprof;
 pub mod report;
@@ -119,12 +121,16 @@ pub struct Sample<'a> {
     pub thread: Option<Cow<'a, str>>,
     /// When it was taken, in nanoseconds since the epoch.
     pub time: Option<u64>,
+    /// How long before that it began to count, if it counts for a while, in nanoseconds.
+    pub covers: Option<u64>,
     /// The time between two samples, if they are taken by time, in nanoseconds.
     pub period: Option<u64>,
     /// The clock of that time.
     pub clock: Option<Clock>,
     /// Deeper frames were folded into this stack.
     pub is_incomplete: bool,
+    /// For the objects of a heap: the dump that they belong to.
+    pub dump: Option<Dump<'a>>,
 }
 
 /// The clock that samples are taken by.

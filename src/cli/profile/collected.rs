@@ -12,7 +12,7 @@ use crate::profile::{Call, Clock, Counted, Item, Step, pprof, report};
 
 /// What stacks are made of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Source {
+pub(in crate::cli) enum Source {
     Cpu,
     CallSamples,
     Spans,
@@ -23,7 +23,7 @@ pub(super) enum Source {
 
 impl Source {
     /// In the order of preference.
-    pub(super) const ALL: [Source; 6] =
+    pub(in crate::cli) const ALL: [Source; 6] =
         [Source::Cpu, Source::CallSamples, Source::Spans, Source::Entries, Source::Allocations, Source::Heap];
 
     fn of(counted: Counted) -> Source {
@@ -70,7 +70,7 @@ pub(super) struct About {
 
 /// Stacks that are being collected.
 #[derive(Debug, Default)]
-pub(super) struct Collected {
+pub(in crate::cli) struct Collected {
     stacks: BTreeMap<Source, Stacks>,
     about: BTreeMap<(Source, String), About>,
     spans: Spans,
@@ -78,9 +78,12 @@ pub(super) struct Collected {
 }
 
 impl Collected {
-    pub(super) fn add(&mut self, item: &Item<'_>) {
+    pub(in crate::cli) fn add(&mut self, item: &Item<'_>) {
         let (source, agent, time, until) = match item {
-            Item::Sample(sample) => (Source::of(sample.counted), &sample.agent, sample.time, 0),
+            Item::Sample(sample) => {
+                let covers = sample.covers.unwrap_or(0);
+                (Source::of(sample.counted), &sample.agent, sample.time.map(|time| time.saturating_sub(covers)), covers)
+            }
             Item::Span(span) => (Source::Spans, &span.agent, span.start, span.duration.unwrap_or(0)),
             Item::Call(call) => (Source::Entries, &call.agent, call.at, 0),
             Item::Method(_) | Item::Lines(_) | Item::Object(_) | Item::DumpEnd(_) => return,
@@ -107,7 +110,7 @@ impl Collected {
     }
 
     /// Nothing follows.
-    pub(super) fn finish(&mut self) {
+    pub(in crate::cli) fn finish(&mut self) {
         if let Some(stacks) = self.stacks.get_mut(&Source::Spans) {
             self.spans.finish(stacks);
         }
@@ -117,7 +120,7 @@ impl Collected {
     }
 
     /// How many events of a source there are.
-    pub(super) fn events(&self, source: Source) -> u64 {
+    pub(in crate::cli) fn events(&self, source: Source) -> u64 {
         self.about.iter().filter(|((of, _), _)| *of == source).map(|(_, about)| about.events).sum()
     }
 
@@ -146,7 +149,7 @@ pub(super) struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    pub(super) fn events(&self) -> u64 {
+    pub(in crate::cli) fn events(&self) -> u64 {
         self.processes.iter().map(|(_, about)| about.events).sum()
     }
 

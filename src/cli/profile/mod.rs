@@ -1,8 +1,9 @@
 //! `tributary decode … --as …` and `--compare`: profiles of decoded bytes, or of the event files of a sink.
 
 mod collected;
+mod picture;
 
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::input::Input;
@@ -12,9 +13,10 @@ use crate::profile::compare::Comparison;
 use crate::profile::coverage::{Coverage, Method, Told};
 use crate::profile::events::{self, EventFile};
 use crate::profile::heap::{Dumps, Heap, Name, Wanted};
-use crate::profile::{Counted, Item, Sample, Step, flamegraph, pprof, report, speedscope};
+use crate::profile::{Counted, Item, Sample, Step};
 use crate::protocol::Protocol;
-use collected::{Collected, Shown, Source};
+pub(super) use collected::{Collected, Source};
+pub(super) use picture::{Picture, Samples, StackForm};
 
 #[derive(Debug, clap::Args)]
 #[group(id = "profile")]
@@ -61,31 +63,17 @@ enum Form {
     Lcov,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Samples {
-    /// CPU samples
-    Cpu,
-    /// Time of calls and spans, without the calls within them
-    Wall,
-    /// Numbers of calls
-    Calls,
-    /// Allocated objects
-    Allocations,
-    /// Sizes of the objects of the heap
-    HeapBytes,
-    /// Objects of the heap
-    HeapObjects,
-}
-
-impl From<Samples> for Counted {
-    fn from(samples: Samples) -> Counted {
-        match samples {
-            Samples::Cpu => Counted::Cpu,
-            Samples::Wall => Counted::Wall,
-            Samples::Calls => Counted::Calls,
-            Samples::Allocations => Counted::Allocations,
-            Samples::HeapBytes => Counted::HeapBytes,
-            Samples::HeapObjects => Counted::HeapObjects,
+impl Form {
+    /// The form of stacks; `None`: it shows something else.
+    fn of_stacks(self) -> Option<StackForm> {
+        match self {
+            Form::Folded => Some(StackForm::Folded),
+            Form::Flamegraph => Some(StackForm::Flamegraph),
+            Form::Pprof => Some(StackForm::Pprof),
+            Form::Speedscope => Some(StackForm::Speedscope),
+            Form::Top => Some(StackForm::Top),
+            Form::Tree => Some(StackForm::Tree),
+            Form::Heap | Form::Coverage | Form::CoverageJson | Form::Lcov => None,
         }
     }
 }
@@ -149,83 +137,17 @@ impl Arguments {
                     _ => coverage.write_text(&mut out),
                 }
             }
-            (None, form) => self.write_stacks(form.unwrap_or(Form::Folded), files_or_stdin, decode, &mut out)?,
+            (None, form) => {
+                let form = form.and_then(Form::of_stacks).unwrap_or(StackForm::Folded);
+                let picture = Picture { form, sample: self.sample, agent: self.agent.as_deref() };
+                picture.check()?;
+                let mut collected = Collected::default();
+                read(files_or_stdin, decode, |item| collected.add(&item))?;
+                collected.finish();
+                picture.write(&collected, &mut out)?
+            }
         };
         Ok(quiet(result.and_then(|()| out.flush()))?)
-    }
-
-    /// Writes the stacks of the input.
-    fn write_stacks(
-        &self,
-        form: Form,
-        files: &[PathBuf],
-        decode: &Decode<'_>,
-        out: &mut impl Write,
-    ) -> Result<io::Result<()>, Failure> {
-        if form == Form::Pprof && io::stdout().is_terminal() {
-            return Err(Failure::Misused("--as pprof writes binary data: redirect it to a file".to_owned()));
-        }
-        let mut collected = Collected::default();
-        read(files, decode, |item| collected.add(&item))?;
-        collected.finish();
-        let shown = self.shown(&collected)?;
-        let Shown { source, counted: quantity, .. } = shown;
-        let Some(stacks) = collected.stacks(source) else { return Ok(Ok(())) };
-        let is_wanted = |process: &str| self.agent.is_none() || shown.processes.iter().any(|(it, _)| *it == process);
-        let (is_several, is_labelled): (bool, bool) =
-            (shown.processes.len() > 1, matches!(form, Form::Pprof | Form::Speedscope));
-        let keeps_process = form == Form::Pprof || (is_several && form != Form::Top);
-        let stacks = stacks.merged(is_wanted, keeps_process, is_labelled);
-        let total = stacks.totals()[quantity.column()];
-        summary(&collected, &shown, total, form);
-        if stacks.cut() > 0 {
-            let cut = counted(stacks.cut(), "call");
-            say(format_args!(
-                "{cut} are added to their callers: there are too many different stacks, or too deep ones"
-            ));
-        }
-        let title = shown.title(total);
-        Ok(match form {
-            Form::Flamegraph => flamegraph::write(&stacks, quantity, &title, out),
-            Form::Pprof => pprof::write(&stacks, &shown.about(&title), out),
-            Form::Speedscope => speedscope::write(&stacks, quantity, &title, out),
-            Form::Top => report::write_top(&stacks, quantity, out),
-            Form::Tree => report::write_tree(&stacks, quantity, out),
-            Form::Folded | Form::Heap | Form::Coverage | Form::CoverageJson | Form::Lcov => {
-                stacks.write_folded(quantity.column(), quantity.folded_divisor(), None, out)
-            }
-        })
-    }
-
-    /// What is shown: the quantity, of which source, of which processes.
-    fn shown<'a>(&self, collected: &'a Collected) -> Result<Shown<'a>, Failure> {
-        let wanted = self.sample.map(Counted::from);
-        let can_show = |source: &Source| wanted.is_none_or(|wanted| source.quantities().contains(&wanted));
-        let source = Source::ALL.into_iter().filter(can_show).find(|source| collected.events(*source) > 0);
-        let Some(source) = source else {
-            let words = match wanted {
-                None | Some(Counted::Cpu) => "cpu",
-                Some(Counted::Wall | Counted::Calls) => "calls, no spans",
-                Some(Counted::Allocations) => "allocations",
-                Some(Counted::HeapBytes | Counted::HeapObjects) => "the heap",
-            };
-            return Err(Failure::Failed(format!("no samples of {words} in the input{}", also(collected, None))));
-        };
-        let all = collected.processes(source);
-        let mut processes = all.clone();
-        if let Some(agent) = &self.agent {
-            processes.retain(|(process, _)| process.contains(agent.as_str()));
-            // A whole name is not a part of others.
-            if let Some(exact) = processes.iter().find(|(process, _)| process == agent) {
-                processes = vec![*exact];
-            }
-            if processes.is_empty() {
-                let there: Vec<String> = all.iter().map(|(process, _)| format!("\n  there is {process}")).collect();
-                return Err(Failure::Failed(format!("no process {agent:?} in the input{}", there.concat())));
-            }
-        }
-        let counted = wanted.unwrap_or(source.quantities()[0]);
-        Ok(Shown { source, counted, processes })
     }
 
     /// The dumps that are compared: of two files, or two numbers in one input.
@@ -274,41 +196,6 @@ fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(Item<'_>)) 
     decode(captures, &mut |batch| events::items(batch).for_each(&mut take))
 }
 
-/// The sources that are not shown, in words.
-fn also(collected: &Collected, shown: Option<Source>) -> String {
-    let others = Source::ALL.into_iter().filter(|source| Some(*source) != shown && collected.events(*source) > 0);
-    let others: Vec<String> = others.map(|source| source.words(collected.events(source))).collect();
-    if others.is_empty() { String::new() } else { format!("; {} are left out", others.join(", ")) }
-}
-
-/// Reports on stderr what is shown.
-fn summary(collected: &Collected, shown: &Shown<'_>, total: u64, form: Form) {
-    let total = match shown.counted {
-        Counted::Cpu => String::new(),
-        Counted::Wall => format!(", {} of self time", report::value(Counted::Wall, total)),
-        Counted::HeapBytes => format!(", {}", counted(total, "byte")),
-        Counted::Calls => format!(", {}", counted(total, "call")),
-        Counted::Allocations | Counted::HeapObjects => format!(", {}", counted(total, "object")),
-    };
-    let unit = if form == Form::Folded && shown.counted == Counted::Wall { "; values are microseconds" } else { "" };
-    let words = shown.source.words(shown.events());
-    say(format_args!("{words}{total}{unit}{}", also(collected, Some(shown.source))));
-    if shown.processes.len() > 1 {
-        for (process, about) in &shown.processes {
-            let words = shown.source.words(about.events);
-            say(format_args!("  {process}: {words}"));
-        }
-        say("  --agent NAME shows one of these processes");
-    }
-    if shown.is_incomplete() {
-        say("some deep frames were folded into their callers when the samples were made");
-    }
-    if collected.early_traces() > 0 && shown.source == Source::Spans {
-        let early = counted(collected.early_traces(), "trace");
-        say(format_args!("{early} were summed up before the end of the input: later spans of them have no parent"));
-    }
-}
-
 fn coverage(files: &[PathBuf], decode: &Decode<'_>) -> Result<Coverage, Failure> {
     let mut coverage = Coverage::default();
     read(files, decode, |item| match item {
@@ -350,6 +237,7 @@ fn heap(wanted: Wanted, keeps_objects: bool, files: &[PathBuf], decode: &Decode<
     let mut dumps = Dumps::new(wanted, keeps_objects);
     read(files, decode, |item| match item {
         Item::Object(object) => dumps.object(&object),
+        Item::Sample(sample) => dumps.sum(&sample),
         Item::DumpEnd(dump) => dumps.end(&dump),
         _ => {}
     })?;

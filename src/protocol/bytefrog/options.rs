@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::memory::Amplification;
 use crate::options::{LONGEST, Section};
+use crate::profile::limits::ProfileLimits;
 
 use super::configuration;
 use super::dictionary::DictionaryLimits;
@@ -98,17 +99,6 @@ pub enum Calls {
     Both,
     /// Samples of stacks, at intervals: the self time and the number of calls of each.
     Profile,
-}
-
-/// The limits of a profile of calls.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ProfileLimits {
-    /// The time that a profile covers. 10 s. 1 s to 1 h.
-    pub interval: Duration,
-    /// Different stacks of one run and interval. Further ones are added to their callers. 262,144. At least 1.
-    pub max_nodes: usize,
-    /// The calls of a stack. Deeper ones are added to their callers. 512. 1 to 65,536.
-    pub max_depth: u32,
 }
 
 /// The order in which the events of a run are written.
@@ -237,24 +227,6 @@ impl Default for Options {
             reserved_runs: 16,
             amplification: Amplification { ratio: 256, burst: 16 * MIB, rate: 4 * MIB },
         }
-    }
-}
-
-impl ProfileLimits {
-    fn read(section: &mut Section<'_>) -> Self {
-        let default = ProfileLimits::default();
-        let intervals = Duration::from_secs(1)..=Duration::from_secs(3600);
-        ProfileLimits {
-            interval: section.duration("profile_interval", default.interval, intervals),
-            max_nodes: section.count("max_nodes", default.max_nodes, 1..=16_777_216),
-            max_depth: section.count("max_depth", default.max_depth as usize, 1..=65_536) as u32,
-        }
-    }
-}
-
-impl Default for ProfileLimits {
-    fn default() -> Self {
-        ProfileLimits { interval: Duration::from_secs(10), max_nodes: 262_144, max_depth: 512 }
     }
 }
 

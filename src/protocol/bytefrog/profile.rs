@@ -15,11 +15,12 @@ use crate::event::{
     Frame, Header, MetricData, MetricType, Number, Position, SampleData, Temporality, UnixNanos, semconv as names,
 };
 use crate::profile::calls::OpenCalls;
+use crate::profile::interval::{CALLS, Interval, WALL, sample_of};
+use crate::profile::limits::ProfileLimits;
 use crate::profile::tree::{ROOT, Tree};
 use crate::protocol::{Now, Output};
 
 use super::dictionary::Dictionary;
-use super::options::ProfileLimits;
 use super::wire::{Call, What};
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
@@ -29,9 +30,6 @@ const MAX_THREAD_NAMES: usize = 65_536;
 const MAX_EXCEPTIONS: usize = 65_536;
 /// The frame of calls whose thread has no name.
 const UNNAMED: u32 = 0;
-/// The columns of the tree.
-const WALL: usize = 0;
-const CALLS: usize = 1;
 
 /// The profile of a run.
 #[derive(Debug)]
@@ -49,16 +47,13 @@ pub(super) struct CallProfile {
     /// When the interval began, if something has happened in it.
     since: Option<Duration>,
     /// The last interval, while it is written.
-    ended: Option<Interval>,
+    ended: Option<Ended>,
 }
 
 /// An interval that is written.
 #[derive(Debug)]
-struct Interval {
-    tree: Tree,
-    /// The next node and column to be written.
-    node: u32,
-    column: usize,
+struct Ended {
+    interval: Interval,
     exceptions: BTreeMap<Option<u32>, u64>,
     duration: Duration,
 }
@@ -82,7 +77,8 @@ impl CallProfile {
 
     /// Bytes of memory, approximately.
     pub(super) fn memory_bytes(&self) -> usize {
-        let ended = self.ended.as_ref().map_or(0, |ended| ended.tree.memory_bytes() + 32 * ended.exceptions.len());
+        let ended =
+            self.ended.as_ref().map_or(0, |ended| ended.interval.tree.memory_bytes() + 32 * ended.exceptions.len());
         self.tree.memory_bytes() + ended + self.open.memory_bytes() + self.thread_bytes + 32 * self.exceptions.len()
     }
 
@@ -194,7 +190,7 @@ impl CallProfile {
         let tree = self.tree.restart(self.open.nodes());
         self.open.forget_idle_threads();
         let (exceptions, duration) = (mem::take(&mut self.exceptions), elapsed.saturating_sub(since));
-        self.ended = Some(Interval { tree, node: ROOT, column: WALL, exceptions, duration });
+        self.ended = Some(Ended { interval: Interval::new(tree), exceptions, duration });
         self.since = None;
         true
     }
@@ -202,13 +198,9 @@ impl CallProfile {
     /// Writes the next event of the interval that has ended. `false`: there is none.
     pub(super) fn write_next(&mut self, now: Now, names: &mut Dictionary, out: &mut Output) -> bool {
         let Some(ended) = &mut self.ended else { return false };
-        while (ended.node as usize) < ended.tree.nodes().len() {
-            let (node, column) = (ended.node, ended.column);
-            (ended.node, ended.column) = if column == WALL { (node, CALLS) } else { (node + 1, WALL) };
-            if ended.tree.nodes()[node as usize].own[column] > 0 {
-                write_sample(&ended.tree, (node, column), ended.duration, &self.threads, now, names, out);
-                return true;
-            }
+        if let Some((node, column)) = ended.interval.next() {
+            write_sample(&ended.interval.tree, (node, column), ended.duration, &self.threads, now, names, out);
+            return true;
         }
         if let Some((exception, count)) = ended.exceptions.pop_first() {
             write_exceptions(exception, count, ended.duration, now, names, out);
@@ -256,7 +248,7 @@ fn write_sample(
         event.attribute(names::INCOMPLETE, incomplete);
     }
     let value = Number::U64(path.own[column]);
-    let (sample_type, unit) = if column == WALL { ("wall", "nanoseconds") } else { ("calls", "count") };
+    let (sample_type, unit) = sample_of(column);
     event.sample(SampleData::new(sample_type, unit, value), &frames);
 }
 

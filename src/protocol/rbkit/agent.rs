@@ -9,13 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
 use crate::event::{Resource, SampleClock, Severity, semconv as names};
-use crate::protocol::Output;
+use crate::protocol::{Flow, Now, Output};
 
 use super::command::{Answer, Command, Order, Refusal};
 use super::dump::Dumps;
 use super::handshake::Handshake;
 use super::normalize::{self, Place};
+use super::object_counts::ObjectCounts;
 use super::options::{AgentOptions, Clock, Profile};
+use super::texts::Texts;
 use super::undo::{Link, PendingUndo, ProcessId, UndoList, UndoStore};
 use super::wire::Family;
 
@@ -67,6 +69,8 @@ pub(super) struct State {
     pub(super) commands: VecDeque<Order>,
     /// The dumps of the last subscription, while there is none.
     pub(super) dumps: Dumps,
+    /// The objects of the last recording.
+    pub(super) objects: Option<ObjectCounts>,
     pub(super) control: Option<Waker>,
     subscription: Option<Waker>,
 }
@@ -92,6 +96,8 @@ pub struct AgentStatus {
     pub memory_profile: Option<bool>,
     /// The same for the CPU profile.
     pub cpu_profile: Option<bool>,
+    /// Whether its version of rbkit has a CPU profile. `true` before the first handshake.
+    pub has_cpu_profile: bool,
 }
 
 /// What a handshake reply has changed.
@@ -134,6 +140,7 @@ impl Agent {
             process: state.handshake.process.clone(),
             memory_profile: state.handshake.memory_profile,
             cpu_profile: state.handshake.cpu_profile,
+            has_cpu_profile: !state.handshake.is_released(),
         }
     }
 
@@ -236,11 +243,12 @@ impl Agent {
     }
 
     /// Checks the counter of a message: messages may be missing before it, or the process may be another one (rule 12).
-    pub(super) fn check_counter(&self, counter: u64, dumps: &mut Dumps, place: Place, out: &mut Output) {
+    /// Returns whether it follows the message before it.
+    pub(super) fn check_counter(&self, counter: u64, dumps: &mut Dumps, place: Place, out: &mut Output) -> bool {
         let mut state = self.state();
         let pid = state.handshake.pid;
         let is_first = std::mem::take(&mut state.is_first_message);
-        let Some((last, last_pid)) = state.last_counter.replace((counter, pid)) else { return };
+        let Some((last, last_pid)) = state.last_counter.replace((counter, pid)) else { return true };
         if counter <= last {
             normalize::agent_event(out, names::RBKIT_AGENT_RESTARTED, Severity::Info, None, place);
             state.handshake.pid = None;
@@ -252,7 +260,7 @@ impl Agent {
             state.restart_handshake = Some(state.handshakes_wanted);
             drop(state);
             dumps.restart(place, out);
-            return;
+            return false;
         }
         // After a reconnect only an equal pid shows that it is the same process.
         let is_same = !is_first || (pid.is_some() && pid == last_pid);
@@ -263,6 +271,7 @@ impl Agent {
             normalize::gap(out, None, &detail, &[], place);
             dumps.close("messages are missing", place, out);
         }
+        missing == 0
     }
 
     /// A subscription connection is ready and wants a fresh handshake before it subscribes. Returns the number of that
@@ -294,6 +303,21 @@ impl Agent {
         state.is_first_message = true;
         state.is_start_due = true;
         state.wake_control();
+    }
+
+    /// The last recording has ended: writes what the ones before have left to be summed up.
+    pub(super) fn end_recording(&self, now: Now, out: &mut Output) -> Flow {
+        let mut texts = Texts::default();
+        let mut state = self.state();
+        let Some(objects) = &mut state.objects else { return Flow::Continue };
+        loop {
+            if out.batch.is_full() {
+                return Flow::Again;
+            }
+            if !objects.write_next(now, &mut texts, out) && !objects.end_interval(now, true) {
+                return Flow::Continue;
+            }
+        }
     }
 
     /// The subscription connection has ended.

@@ -29,6 +29,8 @@ pub struct Control {
     peer: Peer,
     /// It reads recorded bytes: nothing is sent, and replies need no request.
     is_offline: bool,
+    /// It is a recording, and the last one of its process.
+    is_last_recording: bool,
     /// Bytes consumed since the start of the connection.
     offset: u64,
     /// The frame whose body comes next.
@@ -86,6 +88,7 @@ impl Control {
             peer: link::peer(Socket::Req, options.max_reply_bytes, "max_reply_bytes"),
             options,
             is_offline: false,
+            is_last_recording: false,
             offset: 0,
             frame: None,
             delimiter: None,
@@ -105,13 +108,15 @@ impl Control {
         }
     }
 
-    /// A recording of a request connection; or of one reply, `body` bytes long.
-    pub(super) fn offline(agent: Agent, options: Arc<Options>, body: Option<usize>) -> Self {
+    /// A recording of a request connection; or of one reply, `body` bytes long. `is_last`: it is the last recording of its
+    /// process.
+    pub(super) fn offline(agent: Agent, options: Arc<Options>, body: Option<usize>, is_last: bool) -> Self {
         let frame = body.map(|length| Frame { length, more: false, first: false });
         let delimiter = body.map(|_| 0);
         // A single reply is not the first of a connection: it makes an event only if it differs from the last one.
         let is_introduced = body.is_some();
-        Control { is_offline: true, is_introduced, frame, delimiter, ..Control::new(agent, options) }
+        let new = Control::new(agent, options);
+        Control { is_offline: true, is_last_recording: is_last, is_introduced, frame, delimiter, ..new }
     }
 
     fn decode(&mut self, input: &[u8], now: Now, out: &mut Output) -> Progress {
@@ -426,6 +431,9 @@ impl Session for Control {
         }
         // The process has received these commands, although no handshake shows their effect.
         self.confirm_orders();
+        if self.is_last_recording && self.agent.end_recording(now, out) == Flow::Again {
+            return Flow::Again;
+        }
         if !self.is_offline {
             self.agent.state().is_reachable = false;
             let commands = std::mem::take(&mut self.agent.state().commands);

@@ -1,10 +1,12 @@
 //! Heap dumps: which event belongs to which dump, and whether all objects have been received (rule 15).
 
 use crate::event::InternedRun;
-use crate::protocol::Output;
+use crate::protocol::{Now, Output};
 
+use super::heap_sums::HeapSums;
 use super::normalize::{self, DumpOf, Place};
-use super::wire::Head;
+use super::texts::Texts;
+use super::wire::{Head, Object};
 
 /// The dumps of one process. At most one is open.
 #[derive(Debug, Default)]
@@ -18,6 +20,8 @@ pub(super) struct Dumps {
     current: Option<DumpOf>,
     /// Its attributes in the batch.
     run: InternedRun,
+    /// The sums by class and site, if they are wanted.
+    sums: Option<Box<HeapSums>>,
 }
 
 #[derive(Debug)]
@@ -30,6 +34,33 @@ struct Open {
 }
 
 impl Dumps {
+    /// From now on dumps are summed up.
+    pub(super) fn sum_up(&mut self, sums: impl FnOnce() -> HeapSums) {
+        self.sums.get_or_insert_with(|| Box::new(sums()));
+    }
+
+    /// Bytes of memory, approximately.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.sums.as_ref().map_or(0, |sums| sums.memory_bytes())
+    }
+
+    /// Whether the sums of a dump that has ended are being written: they come before what follows the dump.
+    pub(super) fn is_writing(&self) -> bool {
+        self.sums.as_ref().is_some_and(|sums| sums.is_writing())
+    }
+
+    /// Writes the next of these sums. `false`: there is none.
+    pub(super) fn write_next(&mut self, now: Now, texts: &mut Texts, out: &mut Output) -> bool {
+        self.sums.as_mut().is_some_and(|sums| sums.write_next(now, texts, out))
+    }
+
+    /// Adds an object to the sums. Without memory it gets no class and site of its own.
+    pub(super) fn add(&mut self, object: &Object<'_>, has_memory: bool) {
+        if let Some(sums) = &mut self.sums {
+            sums.add(object, has_memory);
+        }
+    }
+
     /// Begins an event with `count` objects. With a correlation id it is part of a dump of `complete_message_count`
     /// objects; without one it is a whole dump (dialect v0.1.10).
     pub(super) fn begin_part(&mut self, head: &Head<'_>, count: u32, place: Place, out: &mut Output) {
@@ -71,8 +102,13 @@ impl Dumps {
         if let Some(open) = &self.open
             && open.dump.objects.is_some_and(|objects| open.received >= objects)
         {
-            normalize::dump_complete(out, self.current(), place);
-            self.complete = Some(open.dump.id);
+            let id = open.dump.id;
+            match &mut self.sums {
+                // It is complete when its sums are written.
+                Some(sums) => sums.end(open.dump, true, place),
+                None => normalize::dump_complete(out, self.current(), place),
+            }
+            self.complete = Some(id);
             self.open = None;
         }
     }
@@ -83,6 +119,9 @@ impl Dumps {
         let missing = dump.objects.unwrap_or(received).saturating_sub(received);
         if missing > 0 {
             normalize::dump_incomplete(out, dump, missing, why, Place { now: place.now, ..first });
+        }
+        if let Some(sums) = &mut self.sums {
+            sums.end(dump, false, Place { now: place.now, ..first });
         }
     }
 

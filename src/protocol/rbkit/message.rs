@@ -15,6 +15,7 @@ use crate::protocol::{End, Now, Output};
 use super::agent::Agent;
 use super::dump::Dumps;
 use super::normalize::{self, Place};
+use super::object_counts::ObjectCounts;
 use super::options::Options;
 use super::snapshot::{Snapshot, read_frames};
 use super::texts::Texts;
@@ -67,6 +68,8 @@ pub(super) struct Context<'a> {
     /// The clock of the CPU profile.
     pub(super) clock: Option<SampleClock>,
     pub(super) dumps: &'a mut Dumps,
+    /// Objects are counted instead of written one by one.
+    pub(super) objects: Option<&'a mut ObjectCounts>,
     pub(super) buffers: &'a mut Buffers,
     pub(super) is_short_of_memory: bool,
     pub(super) now: Now,
@@ -80,7 +83,19 @@ pub(super) struct Buffers {
     texts: Texts,
 }
 
+impl Context<'_> {
+    /// Whether sums are being written that come before the next event.
+    fn is_writing(&self) -> bool {
+        self.dumps.is_writing() || self.objects.as_ref().is_some_and(|objects| objects.is_writing())
+    }
+}
+
 impl Buffers {
+    /// The texts, for what is written beside messages.
+    pub(super) fn texts(&mut self) -> &mut Texts {
+        &mut self.texts
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         let lists = self.references.capacity() * size_of::<Value>() + self.frames.capacity() * size_of::<Frame>();
         lists + self.texts.memory_bytes()
@@ -174,7 +189,10 @@ impl Message {
                 Err(error) => break Err((reader.may_wait(&error), error)),
             }
             // Events and objects come in long runs.
-            if !matches!(self.state, State::Event | State::Objects { .. }) || out.batch.is_full() {
+            if !matches!(self.state, State::Event | State::Objects { .. })
+                || out.batch.is_full()
+                || context.is_writing()
+            {
                 break Ok(());
             }
         };
@@ -302,7 +320,13 @@ impl Message {
         self.counter = head.counter;
         if let Some(counter) = head.counter {
             let place = Place { offset: self.start, length: self.left, ..self.place(0, context.now) };
-            context.agent.check_counter(counter, context.dumps, place, out);
+            let follows = context.agent.check_counter(counter, context.dumps, place, out);
+            if let Some(objects) = &mut context.objects
+                && !follows
+            {
+                objects.end_interval(context.now, true);
+                objects.forget_live();
+            }
         }
         (self.events_left, self.after, self.state) = (events, after, State::Event);
         Ok(payload.offset())
@@ -400,8 +424,16 @@ impl Message {
         let end = if after == 0 { payload.offset() } else { end_of(whole)? };
         let Some(id) = object.id else { return Err(malformed) };
         let class = if name == names::RBKIT_OBJECT_CREATED { object.class } else { None };
-        let place = self.place(end, context.now);
-        normalize::object(out, name, (id, class), head.time, &mut context.buffers.texts, place);
+        match &mut context.objects {
+            Some(objects) if name == names::RBKIT_OBJECT_CREATED => {
+                objects.created(id, class, !context.is_short_of_memory, context.now);
+            }
+            Some(objects) => objects.destroyed(id, context.now),
+            None => {
+                let place = self.place(end, context.now);
+                normalize::object(out, name, (id, class), head.time, &mut context.buffers.texts, place);
+            }
+        }
         Ok(end)
     }
 

@@ -162,6 +162,49 @@ pub(super) fn dump_incomplete(out: &mut Output, dump: DumpOf, missing: u64, why:
     gap(out, Some(missing), &detail, &[(names::RBKIT_DUMP_ID.into(), dump.id.into())], place);
 }
 
+/// A metric of the objects of a class in an interval.
+pub(super) fn objects(
+    out: &mut Output,
+    (name, data): (Name, MetricData),
+    class: Option<&[u8]>,
+    incomplete: Option<&str>,
+    texts: &mut Texts,
+    place: Place,
+) {
+    let mut event = place.event(out, name, None);
+    let mut repaired = false;
+    add_text(&mut event, names::RBKIT_CLASS_NAME, class, texts, &mut repaired);
+    mark_repaired(&mut event, repaired);
+    if let Some(field) = incomplete {
+        mark_incomplete(&mut event, field);
+    }
+    event.metric(data);
+}
+
+/// A sum of the objects of a heap dump that have the same class and site.
+pub(super) fn heap_sum(
+    out: &mut Output,
+    dump: DumpOf,
+    (class, site): (Option<&[u8]>, Site<'_>),
+    sample: SampleData,
+    incomplete: Option<&str>,
+    texts: &mut Texts,
+    place: Place,
+) {
+    let mut event = place.event(out, names::RBKIT_HEAP, dump.time);
+    let mut repaired = false;
+    add_text(&mut event, names::RBKIT_CLASS_NAME, class, texts, &mut repaired);
+    add_text(&mut event, names::CODE_FILE_PATH, site.file, texts, &mut repaired);
+    add_number(&mut event, names::CODE_LINE_NUMBER, known_line(site.line));
+    event.attribute(names::RBKIT_DUMP_ID, dump.id);
+    add_number(&mut event, names::RBKIT_DUMP_OBJECT_COUNT, dump.objects);
+    mark_repaired(&mut event, repaired);
+    if let Some(field) = incomplete {
+        mark_incomplete(&mut event, field);
+    }
+    event.sample(sample, &[]);
+}
+
 /// Messages or objects that were sent and not received. `events` is None for messages: how many events they had is not
 /// known.
 pub(super) fn gap(out: &mut Output, events: Option<u64>, detail: &str, attributes: &[(Key, Value)], place: Place) {

@@ -40,12 +40,54 @@ pub struct Options {
     /// process whose subscriber stalls keeps up to a thousand messages in its memory, and then drops messages. 1 s. Zero:
     /// reading does not wait.
     pub max_stall: Duration,
+    /// What created and destroyed objects become. Events by default.
+    pub objects: Objects,
+    /// What the objects of a heap dump become. Objects by default.
+    pub heap: HeapDumps,
+    /// The limits of summaries.
+    pub summary: SummaryLimits,
     /// How much output a peer may cause for each byte that it sends.
     pub amplification: Amplification,
     /// The directory of the file `<listener>.profiles.json`, created if missing: it keeps which profiles the daemon has
     /// switched on in which process, so that after a kill or a crash the next daemon switches them off when it stops. A
     /// relative path is relative to the working directory. None, the default: after a kill or a crash profiles stay on.
     pub state_dir: Option<PathBuf>,
+}
+
+/// What created and destroyed objects become.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Objects {
+    /// An event for each.
+    #[default]
+    Events,
+    /// Metrics by class, at intervals.
+    Summary,
+}
+
+/// What the objects of a heap dump become.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HeapDumps {
+    /// An event for each.
+    #[default]
+    Objects,
+    /// Samples by class and site.
+    Summary,
+    /// Both.
+    Both,
+}
+
+/// The limits of summaries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SummaryLimits {
+    /// The interval of the metrics of objects. 10 s. 1 s to 1 h.
+    pub interval: Duration,
+    /// Live objects whose class is remembered, 16 bytes each; further ones are destroyed without a class. 1,000,000. At least
+    /// 1.
+    pub max_objects: usize,
+    /// Classes; the objects of further ones are counted together. 65,536. At least 1.
+    pub max_classes: usize,
+    /// Classes and sites of a heap dump; the objects of further ones are counted together. 65,536. At least 1.
+    pub max_sites: usize,
 }
 
 /// A process that the daemon connects to.
@@ -132,6 +174,17 @@ impl Options {
             flush_wait: section.duration("flush_wait", default.flush_wait, Duration::ZERO..=LONGEST),
             reconnect: section.section("reconnect", Reconnect::read),
             max_stall: section.duration("max_stall", default.max_stall, Duration::ZERO..=LONGEST),
+            objects: section.choice(
+                "objects",
+                default.objects,
+                &[("events", Objects::Events), ("summary", Objects::Summary)],
+            ),
+            heap: section.choice(
+                "heap",
+                default.heap,
+                &[("objects", HeapDumps::Objects), ("summary", HeapDumps::Summary), ("both", HeapDumps::Both)],
+            ),
+            summary: SummaryLimits::read(section),
             amplification: section
                 .section("amplification", |section| Amplification::read(section, default.amplification)),
             state_dir: section.optional_path("state_dir"),
@@ -178,6 +231,26 @@ impl AgentOptions {
     }
 }
 
+impl SummaryLimits {
+    fn read(section: &mut Section<'_>) -> Self {
+        let default = SummaryLimits::default();
+        let intervals = Duration::from_secs(1)..=Duration::from_secs(3600);
+        SummaryLimits {
+            interval: section.duration("summary_interval", default.interval, intervals),
+            max_objects: section.count("max_live_objects", default.max_objects, 1..=1_000_000_000),
+            max_classes: section.count("max_classes", default.max_classes, 1..=16_777_216),
+            max_sites: section.count("max_sites", default.max_sites, 1..=16_777_216),
+        }
+    }
+}
+
+impl Default for SummaryLimits {
+    fn default() -> Self {
+        let interval = Duration::from_secs(10);
+        SummaryLimits { interval, max_objects: 1_000_000, max_classes: 65_536, max_sites: 65_536 }
+    }
+}
+
 impl Reconnect {
     fn read(section: &mut Section<'_>) -> Self {
         let default = Reconnect::default();
@@ -208,6 +281,9 @@ impl Default for Options {
             flush_wait: Duration::from_millis(1_200),
             reconnect: Reconnect::default(),
             max_stall: Duration::from_secs(1),
+            objects: Objects::default(),
+            heap: HeapDumps::default(),
+            summary: SummaryLimits::default(),
             amplification: Amplification { ratio: 256, burst: 16 << 20, rate: 4 << 20 },
             state_dir: None,
         }

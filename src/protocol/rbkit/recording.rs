@@ -40,7 +40,7 @@ impl Player {
             }
             Channel::Rep => {
                 let body = (!is_stream).then_some(bytes.len());
-                Player::Rep(Control::offline(agent, options, body).into())
+                Player::Rep(Control::offline(agent, options, body, is_last).into())
             }
         }
     }

@@ -14,10 +14,12 @@ use crate::protocol::{Awaiting, End, Flow, Now, Output, Progress, Session, Shutd
 use super::agent::Agent;
 use super::dump::Dumps;
 use super::explain::Explainer;
+use super::heap_sums::HeapSums;
 use super::link::{self, Part};
 use super::message::{Buffers, Context as MessageContext, Message, Step};
 use super::normalize::Place;
-use super::options::Options;
+use super::object_counts::ObjectCounts;
+use super::options::{HeapDumps, Objects, Options};
 use super::undo::Drain;
 use super::wire::Channel;
 
@@ -43,6 +45,10 @@ pub struct Subscription {
     /// The input that was left when the connection ended, and how much of it has been consumed.
     tail: (Vec<u8>, usize),
     dumps: Dumps,
+    /// Objects are counted instead of written one by one.
+    objects: Option<ObjectCounts>,
+    /// The connection has ended, and what was summed up is written.
+    is_ending: bool,
     buffers: Buffers,
     /// The version of the resource that the batch has.
     resource_version: u64,
@@ -76,7 +82,13 @@ impl Subscription {
     /// A connection to `agent`, from its start.
     pub fn new(agent: Agent, options: Arc<Options>, max_message_bytes: u64) -> Self {
         let max_frame_bytes = agent.options().max_frame_bytes.unwrap_or(options.max_frame_bytes);
-        let dumps = std::mem::take(&mut agent.state().dumps);
+        let mut dumps = std::mem::take(&mut agent.state().dumps);
+        if options.heap != HeapDumps::Objects {
+            dumps.sum_up(|| HeapSums::new(options.summary));
+        }
+        let known = agent.state().objects.take();
+        let new = || ObjectCounts::new(options.summary);
+        let objects = (options.objects == Objects::Summary).then(|| known.unwrap_or_else(new));
         Subscription {
             max_message_bytes,
             peer: link::peer(Socket::Sub, max_frame_bytes, "max_frame_bytes"),
@@ -88,6 +100,8 @@ impl Subscription {
             min_input: 0,
             tail: (Vec::new(), 0),
             dumps,
+            objects,
+            is_ending: false,
             buffers: Buffers::default(),
             resource_version: 0,
             clock: None,
@@ -108,12 +122,18 @@ impl Subscription {
 
     /// Reports its memory to the budget. If the budget is exhausted, buffers and caches are freed.
     fn count_memory(&mut self) {
-        let bytes = |of: &Self| of.buffers.memory_bytes() + of.message.as_ref().map_or(0, Message::memory_bytes);
+        let bytes = |of: &Self| {
+            let sums = of.dumps.memory_bytes() + of.objects.as_ref().map_or(0, ObjectCounts::memory_bytes);
+            sums + of.buffers.memory_bytes() + of.message.as_ref().map_or(0, Message::memory_bytes)
+        };
         self.is_short_of_memory = !self.lease.resize(bytes(self) as u64);
         if self.is_short_of_memory {
             self.buffers = Buffers::default();
             if let Some(message) = &mut self.message {
                 message.free_caches();
+            }
+            if let Some(objects) = &mut self.objects {
+                objects.forget_live();
             }
             let _ = self.lease.resize(bytes(self) as u64);
         }
@@ -144,6 +164,9 @@ impl Subscription {
             }
             if out.batch.is_full() {
                 break Flow::Again;
+            }
+            if self.write_sums(now, out) {
+                continue;
             }
             let taken = if self.message.is_some() {
                 self.read_message(rest, now, out)
@@ -176,6 +199,7 @@ impl Subscription {
             agent: &self.agent,
             clock: self.clock,
             dumps: &mut self.dumps,
+            objects: self.objects.as_mut(),
             buffers: &mut self.buffers,
             is_short_of_memory: self.is_short_of_memory,
             now,
@@ -270,6 +294,15 @@ impl Subscription {
         }
     }
 
+    /// Writes what was summed up, after the end of the connection.
+    fn end(&mut self, now: Now, out: &mut Output) -> Flow {
+        if self.write_all_sums(now, out) == Flow::Again {
+            return Flow::Again;
+        }
+        self.agent.state().dumps = std::mem::take(&mut self.dumps);
+        Flow::Close
+    }
+
     fn subscribe(&mut self, out: &mut Output) {
         out.reply.extend_from_slice(&subscribe_all());
         self.stage = Stage::Subscribed;
@@ -286,6 +319,27 @@ impl Subscription {
         };
         self.drain_check = next;
         if next.is_some() { Flow::Continue } else { Flow::Close }
+    }
+
+    /// Writes the next sum of a dump or of an interval that has ended. `false`: there is none.
+    fn write_sums(&mut self, now: Now, out: &mut Output) -> bool {
+        let texts = self.buffers.texts();
+        self.dumps.write_next(now, texts, out)
+            || self.objects.as_mut().is_some_and(|objects| objects.write_next(now, texts, out))
+    }
+
+    /// Writes all sums that are due; when the connection has ended, all that there are.
+    fn write_all_sums(&mut self, now: Now, out: &mut Output) -> Flow {
+        loop {
+            if out.batch.is_full() {
+                return Flow::Again;
+            }
+            let is_ending = self.is_ending;
+            let ended = |objects: &mut ObjectCounts| objects.end_interval(now, is_ending);
+            if !self.write_sums(now, out) && !self.objects.as_mut().is_some_and(ended) {
+                return Flow::Continue;
+            }
+        }
     }
 
     /// Gives the batch the current resource of the process and its protocol version.
@@ -315,6 +369,9 @@ impl Session for Subscription {
     }
 
     fn finish(&mut self, rest: &[u8], end: End, now: Now, out: &mut Output) -> Flow {
+        if self.is_ending {
+            return self.end(now, out);
+        }
         let (mut tail, start) = std::mem::take(&mut self.tail);
         tail.extend_from_slice(rest);
         // The input that waited for more may begin with complete parts.
@@ -345,8 +402,12 @@ impl Session for Subscription {
             let place = Place { sequence: None, offset: self.offset, length: 0, now };
             self.dumps.end(end.as_str(), place, out);
         }
-        self.agent.state().dumps = std::mem::take(&mut self.dumps);
-        Flow::Close
+        if matches!(self.stage, Stage::Offline { is_last: false }) {
+            // The next recording continues this one.
+            self.agent.state().objects = self.objects.take();
+        }
+        self.is_ending = true;
+        self.end(now, out)
     }
 
     fn awaiting(&self) -> Awaiting {
@@ -374,11 +435,17 @@ impl Session for Subscription {
         match self.stage {
             Stage::Greeting if !self.peer.is_greeting_sent() => Some(Duration::ZERO),
             Stage::Introducing { deadline, .. } => Some(deadline),
-            _ => self.drain_check,
+            _ => {
+                let interval = self.objects.as_ref().and_then(ObjectCounts::due);
+                self.drain_check.into_iter().chain(interval).min()
+            }
         }
     }
 
     fn handle_timeout(&mut self, now: Now, out: &mut Output) -> Flow {
+        if self.write_all_sums(now, out) == Flow::Again {
+            return Flow::Again;
+        }
         match self.stage {
             // It does not wait for the peer's greeting (rule 25).
             Stage::Greeting => self.peer.send_greeting(&mut out.reply),

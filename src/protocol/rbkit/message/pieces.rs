@@ -6,6 +6,7 @@ use crate::event::Reason;
 use crate::protocol::Output;
 
 use super::super::normalize;
+use super::super::options::HeapDumps;
 use super::super::wire::{Head, Kind, Object, Payload};
 use super::{Buffers, Context, Failure, Message, State};
 
@@ -67,7 +68,13 @@ impl Message {
             normalize::lost(out, Reason::Malformed, bytes, Some(1), "an object without object_id", place);
             return Ok(bytes.len());
         };
-        normalize::heap_object(out, &object, references, dump, texts, place);
+        if context.options.heap != HeapDumps::Summary {
+            normalize::heap_object(out, &object, references, dump, texts, place);
+        }
+        context.dumps.add(&object, !context.is_short_of_memory);
+        if context.options.heap == HeapDumps::Summary {
+            return Ok(bytes.len());
+        }
         let cut = object.references.map_or(0, |references| references.cut);
         if cut > 0 {
             let detail = format!("{cut} bytes of references are over max_references");

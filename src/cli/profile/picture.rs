@@ -1,0 +1,170 @@
+//! Writes collected stacks in the form that was asked for, and a summary on stderr.
+
+use std::io::{self, IsTerminal, Write};
+
+use super::super::{Failure, counted, say};
+use super::collected::{Collected, Shown, Source};
+use crate::profile::{Counted, flamegraph, pprof, report, speedscope};
+
+/// A form of stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(in crate::cli) enum StackForm {
+    /// Stacks and their sums, one line each, for flame graph tools; times in microseconds
+    Folded,
+    /// A flame graph as SVG
+    Flamegraph,
+    /// A profile for pprof, as gzip-compressed protobuf
+    Pprof,
+    /// A profile for speedscope, as JSON
+    Speedscope,
+    /// A table of functions
+    Top,
+    /// The tree of calls
+    Tree,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(in crate::cli) enum Samples {
+    /// CPU samples
+    Cpu,
+    /// Time of calls and spans, without the calls within them
+    Wall,
+    /// Numbers of calls
+    Calls,
+    /// Allocated objects
+    Allocations,
+    /// Sizes of the objects of the heap
+    HeapBytes,
+    /// Objects of the heap
+    HeapObjects,
+}
+
+impl From<Samples> for Counted {
+    fn from(samples: Samples) -> Counted {
+        match samples {
+            Samples::Cpu => Counted::Cpu,
+            Samples::Wall => Counted::Wall,
+            Samples::Calls => Counted::Calls,
+            Samples::Allocations => Counted::Allocations,
+            Samples::HeapBytes => Counted::HeapBytes,
+            Samples::HeapObjects => Counted::HeapObjects,
+        }
+    }
+}
+
+/// What of the collected stacks is shown, and how.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct Picture<'a> {
+    pub(in crate::cli) form: StackForm,
+    /// The quantity. `None`: the first that was collected.
+    pub(in crate::cli) sample: Option<Samples>,
+    /// The process, by its name or a part of it. `None`: all.
+    pub(in crate::cli) agent: Option<&'a str>,
+}
+
+impl Picture<'_> {
+    /// Refuses a form that stdout cannot show.
+    pub(in crate::cli) fn check(&self) -> Result<(), Failure> {
+        if self.form == StackForm::Pprof && io::stdout().is_terminal() {
+            return Err(Failure::Misused("--as pprof writes binary data: redirect it to a file".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Writes the stacks, after the last item was added.
+    pub(in crate::cli) fn write(&self, collected: &Collected, out: &mut impl Write) -> Result<io::Result<()>, Failure> {
+        let form = self.form;
+        let shown = self.shown(collected)?;
+        let Shown { source, counted: quantity, .. } = shown;
+        let Some(stacks) = collected.stacks(source) else { return Ok(Ok(())) };
+        let is_wanted = |process: &str| self.agent.is_none() || shown.processes.iter().any(|(it, _)| *it == process);
+        let is_several = shown.processes.len() > 1;
+        let is_labelled = matches!(form, StackForm::Pprof | StackForm::Speedscope);
+        let keeps_process = form == StackForm::Pprof || (is_several && form != StackForm::Top);
+        let stacks = stacks.merged(is_wanted, keeps_process, is_labelled);
+        let total = stacks.totals()[quantity.column()];
+        summary(collected, &shown, total, form);
+        if stacks.cut() > 0 {
+            let cut = counted(stacks.cut(), "call");
+            say(format_args!(
+                "{cut} are added to their callers: there are too many different stacks, or too deep ones"
+            ));
+        }
+        let title = shown.title(total);
+        Ok(match form {
+            StackForm::Flamegraph => flamegraph::write(&stacks, quantity, &title, out),
+            StackForm::Pprof => pprof::write(&stacks, &shown.about(&title), out),
+            StackForm::Speedscope => speedscope::write(&stacks, quantity, &title, out),
+            StackForm::Top => report::write_top(&stacks, quantity, out),
+            StackForm::Tree => report::write_tree(&stacks, quantity, out),
+            StackForm::Folded => stacks.write_folded(quantity.column(), quantity.folded_divisor(), None, out),
+        })
+    }
+
+    /// What is shown: the quantity, of which source, of which processes.
+    fn shown<'a>(&self, collected: &'a Collected) -> Result<Shown<'a>, Failure> {
+        let wanted = self.sample.map(Counted::from);
+        let can_show = |source: &Source| wanted.is_none_or(|wanted| source.quantities().contains(&wanted));
+        let source = Source::ALL.into_iter().filter(can_show).find(|source| collected.events(*source) > 0);
+        let Some(source) = source else {
+            let words = match wanted {
+                None | Some(Counted::Cpu) => "cpu",
+                Some(Counted::Wall | Counted::Calls) => "calls, no spans",
+                Some(Counted::Allocations) => "allocations",
+                Some(Counted::HeapBytes | Counted::HeapObjects) => "the heap",
+            };
+            return Err(Failure::Failed(format!("no samples of {words} in the input{}", also(collected, None))));
+        };
+        let all = collected.processes(source);
+        let mut processes = all.clone();
+        if let Some(agent) = self.agent {
+            processes.retain(|(process, _)| process.contains(agent));
+            // A whole name is not a part of others.
+            if let Some(exact) = processes.iter().find(|(process, _)| *process == agent) {
+                processes = vec![*exact];
+            }
+            if processes.is_empty() {
+                let there: Vec<String> = all.iter().map(|(process, _)| format!("\n  there is {process}")).collect();
+                return Err(Failure::Failed(format!("no process {agent:?} in the input{}", there.concat())));
+            }
+        }
+        let counted = wanted.unwrap_or(source.quantities()[0]);
+        Ok(Shown { source, counted, processes })
+    }
+}
+
+/// The sources that are not shown, in words.
+fn also(collected: &Collected, shown: Option<Source>) -> String {
+    let others = Source::ALL.into_iter().filter(|source| Some(*source) != shown && collected.events(*source) > 0);
+    let others: Vec<String> = others.map(|source| source.words(collected.events(source))).collect();
+    if others.is_empty() { String::new() } else { format!("; {} are left out", others.join(", ")) }
+}
+
+/// Reports on stderr what is shown.
+fn summary(collected: &Collected, shown: &Shown<'_>, total: u64, form: StackForm) {
+    let total = match shown.counted {
+        Counted::Cpu => String::new(),
+        Counted::Wall => format!(", {} of self time", report::value(Counted::Wall, total)),
+        Counted::HeapBytes => format!(", {}", counted(total, "byte")),
+        Counted::Calls => format!(", {}", counted(total, "call")),
+        Counted::Allocations | Counted::HeapObjects => format!(", {}", counted(total, "object")),
+    };
+    let unit =
+        if form == StackForm::Folded && shown.counted == Counted::Wall { "; values are microseconds" } else { "" };
+    let words = shown.source.words(shown.events());
+    say(format_args!("{words}{total}{unit}{}", also(collected, Some(shown.source))));
+    if shown.processes.len() > 1 {
+        for (process, about) in &shown.processes {
+            let words = shown.source.words(about.events);
+            say(format_args!("  {process}: {words}"));
+        }
+        say("  --agent NAME shows one of these processes");
+    }
+    if shown.is_incomplete() {
+        say("some deep frames were folded into their callers when the samples were made");
+    }
+    if collected.early_traces() > 0 && shown.source == Source::Spans {
+        let early = counted(collected.early_traces(), "trace");
+        say(format_args!("{early} were summed up before the end of the input: later spans of them have no parent"));
+    }
+}
