@@ -8,6 +8,7 @@ use tributary::config::{Config, Loaded, ProtocolOptions, SinkKind};
 use tributary::event::{Identity, Kind, ResourceValue};
 use tributary::memory::Amplification;
 use tributary::pipeline::options::{OnFailure, QueueOptions, WhenFull};
+use tributary::profile::limits::ProfileLimits;
 use tributary::protocol::datadog::{self, ListLayout, StringCache};
 use tributary::protocol::{Protocol, endless, zico};
 use tributary::sink::encode::Format;
@@ -185,7 +186,8 @@ fn every_option_of_a_zico_listener_is_read_from_the_file() {
     let text = "[listeners.all]\nprotocol = \"zico\"\nmax_body_bytes = \"1KiB\"\nmax_inflated_bytes = \"2KiB\"\n\
                 max_registration_bytes = \"3KiB\"\nmax_sessions = 4\nmax_symbols = 5\nmax_symbol_bytes = \"66KiB\"\n\
                 max_text_bytes = 70\nmax_record_bytes = \"8KiB\"\nmax_open_bytes = \"90KiB\"\ntrace_timeout = \"10s\"\n\
-                max_remembered = 11\namplification = { ratio = 12, burst = \"13MiB\", rate = \"14MiB\" }\n\
+                max_remembered = 11\nrecords = \"both\"\nmin_duration = \"21ms\"\nprofile_interval = \"22s\"\n\
+                max_nodes = 23\nmax_depth = 24\namplification = { ratio = 12, burst = \"13MiB\", rate = \"14MiB\" }\n\
                 state_dir = \"s\"\nkeys_file = \"k\"\nsession_timeout = \"15s\"\nmax_agents = 16\n\
                 max_agents_per_address = 17\nmax_sessions_per_agent = 18\nagent_retention = \"19h\"\n\
                 unused_agent_retention = \"20s\"\n";
@@ -201,6 +203,9 @@ fn every_option_of_a_zico_listener_is_read_from_the_file() {
         max_open_bytes: 90 << 10,
         trace_timeout: Duration::from_secs(10),
         max_remembered: 11,
+        records: zico::Records::Both,
+        min_duration: Duration::from_millis(21),
+        profile: ProfileLimits { interval: Duration::from_secs(22), max_nodes: 23, max_depth: 24 },
         amplification: Amplification { ratio: 12, burst: 13 << 20, rate: 14 << 20 },
     };
     let store = StoreOptions {

@@ -25,5 +25,6 @@ mod kill;
 mod law;
 mod meaning;
 mod memory;
+mod projections;
 mod simulate;
 mod simulated;

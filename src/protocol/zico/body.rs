@@ -5,6 +5,8 @@ use crate::protocol::Output;
 
 use super::delivered::Changes;
 use super::normalize::{Buffers, Context};
+use super::options::{Options, Records};
+use super::profile::BodyCalls;
 use super::wire::WireError;
 
 /// Limits of open records.
@@ -38,6 +40,12 @@ pub(super) struct BodyState {
     surplus: Option<(usize, usize)>,
     /// How many bytes may still be read ahead.
     pub(super) ahead: usize,
+    /// The calls of the body, if they are summed up.
+    pub(super) calls: Option<BodyCalls>,
+    /// Records become spans.
+    pub(super) has_spans: bool,
+    /// Shorter records are added to their parents, in nanoseconds.
+    pub(super) min_nanos: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +92,23 @@ impl BodyState {
             orphans: None,
             surplus: None,
             ahead: 2 * body_bytes,
+            calls: None,
+            has_spans: true,
+            min_nanos: 0,
         }
+    }
+
+    /// The same, with records as the options say.
+    pub(super) fn with(mut self, options: &Options) -> Self {
+        self.calls = (options.records != Records::Spans).then(|| BodyCalls::new(options.profile));
+        self.has_spans = options.records != Records::Profile;
+        self.min_nanos = u64::try_from(options.min_duration.as_nanos()).unwrap_or(u64::MAX);
+        self
+    }
+
+    /// Whether there are records without an event.
+    pub(super) fn omits_records(&self) -> bool {
+        !self.has_spans || self.min_nanos > 0
     }
 
     /// Reports a loss.

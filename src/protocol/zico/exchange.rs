@@ -11,6 +11,7 @@ use super::agents::{Agents, Recorded};
 use super::body::BodyState;
 use super::normalize::Context;
 use super::options::Options;
+use super::profile::Profiles;
 use super::route::Route;
 use super::sessions::Sessions;
 use super::shared::{Shared, refused};
@@ -55,22 +56,28 @@ impl ZicoExchange {
         is_recorded: bool,
     ) -> Self {
         let sessions = Sessions::new(options.clone(), timeout, budget.clone());
-        let shared = Shared { options, emit_definitions, agents, sessions, budget: budget.clone(), is_recorded };
+        let profiles = Profiles::new(options.profile, budget.clone());
+        let budget = budget.clone();
+        let shared = Shared { options, emit_definitions, agents, sessions, profiles, budget, is_recorded };
         ZicoExchange { shared: Arc::new(shared) }
     }
 
     /// Writes traces whose further parts are no longer awaited, until the batch is full.
-    fn write_retired(&self, out: &mut Output) -> Flow {
+    fn write_retired(&self, now: Now, out: &mut Output) -> Flow {
         while let Some(mut parked) = self.shared.sessions.next_retired() {
             out.batch.set_origin(parked.origin.clone());
             out.batch.set_resource(parked.resource.clone());
             let context = Context { dialect: parked.trace.dialect, observed: parked.observed, request: parked.request };
-            let mut state = BodyState::new(context, self.shared.open_limits(), 0, true, 0);
+            let mut state = BodyState::new(context, self.shared.open_limits(), 0, true, 0).with(&self.shared.options);
+            parked.trace.begin_body();
             // Its symbols were filled in when it was parked.
             let mut nothing = Table::new(SymbolLimits { entries: 0, bytes: 0, text: 0 });
             let symbols = &mut Symbols { own: &mut nothing, host: None };
             let is_closed = parked.trace.flush(&[], symbols, &mut state, out);
             state.report_unresolved(out);
+            if let Some(calls) = &state.calls {
+                self.shared.profiles.add(calls, &parked.resource, &parked.origin, now);
+            }
             if !is_closed {
                 self.shared.sessions.retire(parked);
                 return Flow::Again;
@@ -130,12 +137,18 @@ impl Exchange for ZicoExchange {
 
     fn tick(&self, now: Now, out: &mut Output) -> Flow {
         self.shared.sessions.sweep(Some(now.elapsed));
-        self.write_retired(out)
+        match self.write_retired(now, out) {
+            Flow::Continue => self.shared.profiles.write(now, false, out),
+            flow => flow,
+        }
     }
 
-    fn finish(&self, _now: Now, out: &mut Output) -> Flow {
+    fn finish(&self, now: Now, out: &mut Output) -> Flow {
         self.shared.sessions.sweep(None);
-        self.write_retired(out)
+        match self.write_retired(now, out) {
+            Flow::Continue => self.shared.profiles.write(now, true, out),
+            flow => flow,
+        }
     }
 }
 

@@ -13,6 +13,7 @@ pub mod forms;
 mod ids;
 mod normalize;
 mod options;
+mod profile;
 mod reading;
 mod record;
 mod reserved;
@@ -26,5 +27,5 @@ pub mod wire;
 mod work;
 
 pub use exchange::ZicoExchange;
-pub use options::Options;
+pub use options::{Options, Records};
 pub use work::ZicoWork;

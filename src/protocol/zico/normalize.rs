@@ -12,7 +12,7 @@ use crate::event::{
 use crate::protocol::Output;
 
 use super::agents::Agent;
-use super::clock::{self, Anchor};
+use super::clock::Anchor;
 use super::record::{MethodUse, Record, TraceType};
 use super::symbols::{Method, Symbols, placeholder};
 use super::value::{Member, Place, Writer};
@@ -104,7 +104,7 @@ impl Buffers {
         });
         let time = around.anchor.and_then(|anchor| anchor.time(start, dialect));
         let stop = record.epilog.map(|epilog| epilog.stop);
-        let duration = start.zip(stop).and_then(|(start, stop)| clock::duration(start, stop, dialect));
+        let duration = record.duration(dialect);
         let header = Header { name: method.name, time, observed: context.observed, position: around.position };
         let mut event = out.batch.event(header);
         if let Some(run) = method.run {
@@ -127,6 +127,10 @@ impl Buffers {
             if !matches!(member.value, Value::Null) {
                 event.attribute(member.key, member.value);
             }
+        }
+        if record.pruned.records > 0 {
+            event.attribute(names::ZICO_PRUNED_RECORDS, record.pruned.records);
+            event.attribute(names::ZICO_PRUNED_DURATION_NS, record.pruned.nanos);
         }
         if let Some(id) = method.unresolved {
             event.attribute(names::ZICO_UNRESOLVED_METHOD, signed(id));
@@ -409,7 +413,19 @@ impl MethodTexts {
     }
 }
 
-fn is_failed(record: &Record, dialect: Dialect) -> bool {
+/// The name of a record's span, and whether its method is undefined.
+pub(super) fn with_name<T>(record: &Record, symbols: &mut Symbols<'_>, take: impl FnOnce(&str, bool) -> T) -> T {
+    match (&record.method, record.prolog) {
+        (_, None) => take(names::ZICO_RECORD.as_str(), false),
+        (MethodUse::Settled(method), Some(_)) if !method.name.is_empty() => take(&method.name, false),
+        (_, Some(prolog)) => match symbols.method(prolog.method) {
+            Some(method) if !method.name.is_empty() => take(&method.name, !method.unresolved.is_empty()),
+            _ => take(&format!("method#{}", prolog.method as i64), true),
+        },
+    }
+}
+
+pub(super) fn is_failed(record: &Record, dialect: Dialect) -> bool {
     let has = |flag| record.flags().is_some_and(|flags| flags & flag != 0);
     record.has_thrown
         || match dialect {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::memory::Amplification;
 use crate::options::{Bounds, LONGEST, Section};
+use crate::profile::limits::ProfileLimits;
 
 /// Options of a `zico` listener.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,8 +35,26 @@ pub struct Options {
     /// The number of delivered traces that are remembered per session, so that a copy inside another trace is recognised.
     /// Each takes about 200 bytes. 4,096. 0: none.
     pub max_remembered: usize,
+    /// What records become. Spans by default.
+    pub records: Records,
+    /// A shorter record without an error, an exception, attributes or a begin is added to its parent. Zero, the default: none.
+    pub min_duration: Duration,
+    /// The limits of profiles.
+    pub profile: ProfileLimits,
     /// How much output a request may cause per byte that was transmitted. 512; 64 MiB; 4 MiB.
     pub amplification: Amplification,
+}
+
+/// What records become.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Records {
+    /// A span for each.
+    #[default]
+    Spans,
+    /// Samples of stacks, at intervals: the self time and the number of calls of each.
+    Profile,
+    /// Both.
+    Both,
 }
 
 impl Options {
@@ -59,6 +78,13 @@ impl Options {
             max_open_bytes: section.size("max_open_bytes", default.max_open_bytes, 64 << 10..=1 << 30),
             trace_timeout: section.duration("trace_timeout", default.trace_timeout, Duration::from_secs(1)..=LONGEST),
             max_remembered: section.count("max_remembered", default.max_remembered, 0..=10_000_000),
+            records: section.choice(
+                "records",
+                default.records,
+                &[("spans", Records::Spans), ("profile", Records::Profile), ("both", Records::Both)],
+            ),
+            min_duration: section.duration("min_duration", default.min_duration, Duration::ZERO..=LONGEST),
+            profile: ProfileLimits::read(section),
             amplification: section
                 .section("amplification", |section| Amplification::read(section, default.amplification)),
         }
@@ -91,6 +117,9 @@ impl Default for Options {
             max_open_bytes: 64 << 20,
             trace_timeout: Duration::from_secs(300),
             max_remembered: 4_096,
+            records: Records::default(),
+            min_duration: Duration::ZERO,
+            profile: ProfileLimits::default(),
             amplification: Amplification { ratio: 512, burst: 64 << 20, rate: 4 << 20 },
         }
     }

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use crate::event::SpanId;
 
-use super::clock::Anchor;
+use super::clock::{self, Anchor};
 use super::delivered::Fingerprint;
 use super::symbols::Method;
-use super::wire::{Epilog, Form, Order, Prolog};
+use super::wire::{Dialect, Epilog, Form, Order, Prolog};
 
 /// An open record.
 #[derive(Debug)]
@@ -35,9 +35,32 @@ pub(super) struct Record {
     pub(super) order: Order,
     /// Its offset in the body in which it began.
     pub(super) offset: usize,
+    /// Its node in the profile of a body, and the number of that body.
+    pub(super) node: Option<(u32, u32)>,
+    /// The time of the records within it, in nanoseconds.
+    pub(super) within: u64,
+    /// The records that were added to it, because they are short.
+    pub(super) pruned: Pruned,
+    /// A record within it was written.
+    pub(super) has_written: bool,
+}
+
+/// Records that were added to the record around them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pruned {
+    /// Their number.
+    pub(super) records: u64,
+    /// The time of the outermost of them, in nanoseconds.
+    pub(super) nanos: u64,
 }
 
 impl Record {
+    /// How long it took, in nanoseconds; `None`: its start or end is missing, or its end is before its start.
+    pub(super) fn duration(&self, dialect: Dialect) -> Option<u64> {
+        let (prolog, epilog) = self.prolog.zip(self.epilog)?;
+        clock::duration(prolog.start, epilog.stop, dialect)
+    }
+
     /// Its flags; in gen2 those of its trace.
     pub(super) fn flags(&self) -> Option<u64> {
         self.own_flags.or(self.epilog?.flags)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::agents::{Agent, Agents, Refusal};
 use super::body::OpenLimits;
 use super::options::Options;
+use super::profile::Profiles;
 use super::sessions::{Key, Sessions, Slot, bytes};
 use super::wire::Carries;
 use crate::memory::MemoryBudget;
@@ -17,6 +18,7 @@ pub(super) struct Shared {
     pub(super) emit_definitions: bool,
     pub(super) agents: Arc<dyn Agents>,
     pub(super) sessions: Sessions,
+    pub(super) profiles: Profiles,
     pub(super) budget: Arc<MemoryBudget>,
     /// Another collector answered the requests: every session is accepted.
     pub(super) is_recorded: bool,

@@ -10,14 +10,16 @@ use hashbrown::HashMap;
 
 use crate::codec::cbor::Reader;
 use crate::event::{Link, Position, Reason, SpanId, TraceId, UnixNanos};
+use crate::profile::tree::ROOT;
 use crate::protocol::Output;
 
 use super::body::{BodyState, TraceFault};
 use super::clock::{self, Anchor};
 use super::delivered::{Delivered, Fresh, Known};
 use super::ids::{self, Seed};
-use super::normalize::{SpanContext, Thrown};
-use super::record::{Kept, MethodUse, Record, Top, TraceType};
+use super::normalize::{self, SpanContext, Thrown, is_failed};
+use super::profile::BodyCalls;
+use super::record::{Kept, MethodUse, Pruned, Record, Top, TraceType};
 use super::symbols::{Method, Symbols};
 use super::value;
 use super::wire::{self, Attributes, Begin, Dialect, Entry, Epilog, Order, Prolog};
@@ -55,6 +57,8 @@ pub(super) struct Trace {
     links: Vec<(u32, Link)>,
     /// Vectors of closed records, for reuse.
     spare: Vec<Vec<Kept>>,
+    /// The number of the body that is being read, of those of this trace.
+    body: u32,
 }
 
 /// A copy of a trace that was delivered before.
@@ -66,10 +70,15 @@ struct Copy {
     events: u64,
     /// It is no inner trace, but a whole body that is sent again.
     is_repeat: bool,
+    /// The delivered trace has the same id: its spans are within those of this one.
+    is_same_trace: bool,
 }
 
 /// The number of vectors that are kept for reuse.
 const MAX_SPARE: usize = 64;
+/// Where records make no events, so many bytes are read, and so many records closed, before others get their turn.
+const SLICE_BYTES: usize = 256 << 10;
+const SLICE_RECORDS: usize = 4096;
 /// After open records grow by this much, the memory budget is asked.
 const GROWTH_BYTES: usize = 256 << 10;
 
@@ -92,7 +101,13 @@ impl Trace {
             copy: None,
             links: Vec::new(),
             spare: Vec::new(),
+            body: 0,
         }
+    }
+
+    /// Another body of the trace follows.
+    pub(super) fn begin_body(&mut self) {
+        self.body = self.body.wrapping_add(1);
     }
 
     /// Whether no record is open.
@@ -129,6 +144,7 @@ impl Trace {
         let mut reader = Reader::at(body, state.at);
         let most_open = self.open_bytes() + GROWTH_BYTES;
         let mut is_full = out.batch.is_full();
+        let slice_end = if state.omits_records() { state.at + SLICE_BYTES } else { usize::MAX };
         while !is_full && self.open_bytes() < most_open {
             if reader.is_at_end() {
                 state.report_collected(body, out);
@@ -148,6 +164,7 @@ impl Trace {
                 is_full = out.batch.is_full();
             }
             state.at = reader.offset();
+            is_full |= state.at >= slice_end;
         }
         Ok(false)
     }
@@ -160,11 +177,13 @@ impl Trace {
         state: &mut BodyState,
         out: &mut Output,
     ) -> bool {
+        let mut left = if state.omits_records() { SLICE_RECORDS } else { usize::MAX };
         while !self.records.is_empty() {
-            if out.batch.is_full() {
+            if out.batch.is_full() || left == 0 {
                 return false;
             }
             self.close(body, symbols, state, out);
+            left -= 1;
         }
         true
     }
@@ -221,6 +240,10 @@ impl Trace {
             is_named: false,
             order,
             offset,
+            node: None,
+            within: 0,
+            pruned: Pruned::default(),
+            has_written: false,
         });
         self.opened += 1;
     }
@@ -424,7 +447,8 @@ impl Trace {
     /// Skips the copy of a delivered trace that began with the innermost record. The record that encloses it links to the
     /// delivered trace, once.
     fn skip(&mut self, place: usize, known: Known, state: &mut BodyState) {
-        self.copy = Some(Copy { top: place, events: 0, is_repeat: place == 0 });
+        let is_same_trace = known.link.trace_id == self.id;
+        self.copy = Some(Copy { top: place, events: 0, is_repeat: place == 0, is_same_trace });
         if let Some(enclosing) = place.checked_sub(1)
             && state.changes.linked.insert(known.number)
         {
@@ -492,8 +516,11 @@ impl Trace {
         if let Some(copy) = &mut self.copy {
             copy.events += 1;
             if self.records.len() == copy.top {
-                let (events, is_repeat) = (copy.events, copy.is_repeat);
+                let Copy { events, is_repeat, is_same_trace, .. } = *copy;
                 self.copy = None;
+                if let Some(parent) = self.records.last_mut().filter(|_| is_same_trace) {
+                    parent.within = parent.within.saturating_add(record.duration(self.dialect).unwrap_or(0));
+                }
                 if is_repeat {
                     let detail = "a trace that was delivered before";
                     state.lose(Reason::Duplicate, (record.offset, state.at), Some(events), detail, body, out);
@@ -502,6 +529,25 @@ impl Trace {
         } else {
             let place = u32::try_from(self.records.len()).unwrap_or(u32::MAX);
             let unlinked = self.links.iter().rposition(|(of, _)| *of != place).map_or(0, |last| last + 1);
+            let duration = record.duration(self.dialect);
+            if let Some(mut calls) = state.calls.take() {
+                self.count(&record, duration, &mut calls, symbols, state);
+                state.calls = Some(calls);
+            }
+            let is_pruned = duration.is_some_and(|duration| duration < state.min_nanos)
+                && unlinked == self.links.len()
+                && is_prunable(&record, self.dialect);
+            if let Some(parent) = self.records.last_mut() {
+                parent.within = parent.within.saturating_add(duration.unwrap_or(record.within));
+                match duration {
+                    Some(duration) if is_pruned => {
+                        parent.pruned.records += 1 + record.pruned.records;
+                        parent.pruned.nanos = parent.pruned.nanos.saturating_add(duration);
+                    }
+                    _ => parent.has_written = true,
+                }
+            }
+            let is_written = state.has_spans && (!is_pruned || self.records.is_empty());
             let parent = self.records.last().map(|parent| parent.id);
             let remote = || record.begin.as_ref().and_then(|begin| begin.parent);
             let around = SpanContext {
@@ -512,8 +558,10 @@ impl Trace {
                 body,
                 links: &self.links[unlinked..],
             };
-            let is_unresolved = state.buffers.span(&record, &around, symbols, &state.context, out);
-            state.unresolved += u64::from(is_unresolved);
+            if is_written {
+                let is_unresolved = state.buffers.span(&record, &around, symbols, &state.context, out);
+                state.unresolved += u64::from(is_unresolved);
+            }
             self.links.truncate(unlinked);
             if let Some(call) = record.begin.as_ref().and_then(|begin| begin.call)
                 && let Some((prolog, epilog)) = record.prolog.zip(record.epilog)
@@ -529,6 +577,41 @@ impl Trace {
         }
     }
 
+    /// Counts a record that has closed, below those that are open.
+    fn count(
+        &mut self,
+        record: &Record,
+        duration: Option<u64>,
+        calls: &mut BodyCalls,
+        symbols: &mut Symbols<'_>,
+        state: &mut BodyState,
+    ) {
+        // Deeper calls fold into their callers in any case.
+        let deepest = self.records.len().min(calls.max_depth);
+        let body = self.body;
+        let known = self.records[..deepest].iter().rposition(|open| open.node.is_some_and(|(of, _)| of == body));
+        let mut caller = known.and_then(|place| self.records[place].node).map_or(ROOT, |(_, node)| node);
+        for open in &mut self.records[known.map_or(0, |place| place + 1)..deepest] {
+            caller = normalize::with_name(open, symbols, |name, _| calls.callee(caller, name));
+            open.node = Some((body, caller));
+        }
+        let node = match record.node {
+            Some((of, node)) if of == body => {
+                let is_unresolved = !state.has_spans && normalize::with_name(record, symbols, |_, is| is);
+                state.unresolved += u64::from(is_unresolved);
+                node
+            }
+            _ => {
+                let (node, is_unresolved) = normalize::with_name(record, symbols, |name, is_unresolved| {
+                    (calls.callee(caller, name), is_unresolved)
+                });
+                state.unresolved += u64::from(is_unresolved && !state.has_spans);
+                node
+            }
+        };
+        calls.count(node, duration.map(|duration| duration.saturating_sub(record.within)));
+    }
+
     /// Removes the innermost top of a type.
     fn forget(&mut self, type_id: u64, outer: Option<u32>) {
         match outer {
@@ -536,6 +619,15 @@ impl Trace {
             None => self.by_type.remove(&type_id),
         };
     }
+}
+
+/// Whether nothing but the time of a record would be missing without it.
+fn is_prunable(record: &Record, dialect: Dialect) -> bool {
+    record.begin.is_none()
+        && record.attributes.is_empty()
+        && !record.lacks_attributes
+        && !record.has_written
+        && !is_failed(record, dialect)
 }
 
 /// Settles what is new in a record. Returns its bytes; `None`: they are more than `limit`.

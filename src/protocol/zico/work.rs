@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::codec::base64;
 use crate::codec::inflate::InflateError;
-use crate::event::{Header, Kind, Loss, Position, Reason, UnixNanos, semconv};
+use crate::event::{Header, Kind, Loss, Origin, Position, Reason, Resource, UnixNanos, semconv};
 use crate::memory::MemoryLease;
 use crate::protocol::{Flow, Now, Output, Request, RequestOutcome, Response, Work};
 
@@ -17,6 +17,7 @@ use super::delivered::Changes;
 use super::forms::{self, Unpacking};
 use super::ids;
 use super::normalize::{self, Context};
+use super::profile::BodyCalls;
 use super::reading::{Progress, TraceReader};
 use super::route::Route;
 use super::sessions::{Key, Parked, Session, Slot, bytes};
@@ -46,6 +47,8 @@ pub struct ZicoWork {
     /// What is remembered of its traces once they are delivered.
     changes: Changes,
     counters: Counters,
+    /// Its calls, and whose they are, if they are summed up.
+    calls: Option<(BodyCalls, Arc<Resource>, Arc<Origin>)>,
     /// Why the request goes to the quarantine.
     quarantine_reason: Option<String>,
     /// The answer if the events are delivered.
@@ -76,6 +79,7 @@ impl ZicoWork {
             received: now.unix,
             peer: "".into(),
             changes: Changes::default(),
+            calls: None,
             quarantine_reason: None,
             answer: Response::empty(202),
         }
@@ -116,6 +120,9 @@ impl Work for ZicoWork {
             let mut session = slot.lock();
             if outcome != RequestOutcome::Failed {
                 session.delivered.apply(&self.changes);
+                if let Some((calls, resource, origin)) = &self.calls {
+                    self.shared.profiles.add(calls, resource, origin, now);
+                }
             }
             let (agent, digest) = (session.agent.clone(), session.digest.clone());
             drop(session);
@@ -341,7 +348,10 @@ impl ZicoWork {
         // Rule 19: gen2 agents send each trace in one part.
         let may_park = known.is_some() && dialect != Dialect::Gen2 && self.route != Route::Form;
         let resumed = match may_park.then(|| session.resume(id)).flatten() {
-            Some(parked) if parked.trace.dialect == dialect => Some(parked.trace),
+            Some(mut parked) if parked.trace.dialect == dialect => {
+                parked.trace.begin_body();
+                Some(parked.trace)
+            }
             Some(other) => {
                 self.shared.sessions.retire(other);
                 None
@@ -356,7 +366,8 @@ impl ZicoWork {
                 self.body().len(),
                 known.is_some(),
                 self.shared.options.max_remembered,
-            ),
+            )
+            .with(&self.shared.options),
             host: None,
             is_flushing: false,
             fault: None,
@@ -385,7 +396,8 @@ impl ZicoWork {
         let body = self.unpacked.as_deref().unwrap_or(&self.request.body);
         match reading.read(body, &mut session, host, out) {
             Progress::More => {
-                let held = self.unpacked.as_ref().map_or(0, Vec::capacity) + reading.trace.memory_bytes();
+                let calls = reading.state.calls.as_ref().map_or(0, BodyCalls::memory_bytes);
+                let held = self.unpacked.as_ref().map_or(0, Vec::capacity) + reading.trace.memory_bytes() + calls;
                 if !self.lease.resize(held as u64) && !reading.is_flushing {
                     reading.give_up(TraceFault::NoMemory { offset: reading.state.at });
                 }
@@ -394,7 +406,8 @@ impl ZicoWork {
             Progress::Open { needed } if session.may_park(needed, &self.shared.options) => {
                 let TraceReader { trace, state, .. } = *reading;
                 self.park(trace, needed, &mut session, now, out);
-                self.end(state, None, out);
+                let resource = session.resource.clone();
+                self.end(state, None, resource, out);
             }
             Progress::Open { .. } => {
                 reading.is_flushing = true;
@@ -402,7 +415,8 @@ impl ZicoWork {
             }
             Progress::Done => {
                 let TraceReader { state, fault, .. } = *reading;
-                self.end(state, fault, out);
+                let resource = session.resource.clone();
+                self.end(state, fault, resource, out);
             }
         }
     }
@@ -419,7 +433,7 @@ impl ZicoWork {
     }
 
     /// Ends a trace's body.
-    fn end(&mut self, mut state: BodyState, fault: Option<TraceFault>, out: &mut Output) {
+    fn end(&mut self, mut state: BodyState, fault: Option<TraceFault>, resource: Arc<Resource>, out: &mut Output) {
         let body = self.unpacked.as_deref().unwrap_or(&self.request.body);
         state.report_collected(body, out);
         state.report_unresolved(out);
@@ -436,6 +450,7 @@ impl ZicoWork {
         }
         out.decoded_bytes += (body.len() as u64).saturating_sub(state.lost);
         self.changes = state.changes;
+        self.calls = state.calls.map(|calls| (calls, resource, out.batch.origin().clone()));
     }
 
     /// Refuses the request.
