@@ -18,7 +18,7 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 #[group(skip)]
 pub(super) struct Arguments {
     /// Log level: error, warn, info, debug, trace, off, or a filter such as `info,tributary::transport=debug`
-    /// [env: TRIBUTARY_LOG] [default: info]
+    /// [env: TRIBUTARY_LOG] [default: info; for profile and heap: warn]
     #[arg(long, global = true, value_name = "LEVEL", help_heading = "Logging")]
     log_level: Option<String>,
     /// Log format
@@ -34,13 +34,13 @@ enum LogFormat {
     Json,
 }
 
-/// Starts logging. A second start in the same process (in a program that embeds the library, or in a test) has no effect.
-pub(super) fn start(arguments: &Arguments) -> Result<(), Failure> {
+/// Starts logging, at the level `usual` if none is set. A second start in the same process (in a program that embeds the library, or in a test) has no effect.
+pub(super) fn start(arguments: &Arguments, usual: &str) -> Result<(), Failure> {
     let variable = env::var(VARIABLE).ok().filter(|level| !level.is_empty());
     let (source, level) = match (&arguments.log_level, variable) {
         (Some(level), _) => ("--log-level", level.clone()),
         (None, Some(level)) => (VARIABLE, level),
-        (None, None) => ("--log-level", "info".to_owned()),
+        (None, None) => ("--log-level", usual.to_owned()),
     };
     let filter = filter(&level).map_err(|why| Failure::Misused(format!("{source} {level:?}: {why}")))?;
     // Without `log_internal_errors(false)` it would report a closed stderr on stderr, and panic.

@@ -11,6 +11,7 @@ mod endpoint;
 mod health;
 mod input;
 mod log;
+mod oneshot;
 mod profile;
 mod quarantine;
 mod replay;
@@ -43,7 +44,8 @@ Examples:
   tributary demo --for 5s                      events of simulated agents
   tributary run --config tributary.toml        run the daemon
   tributary check --config tributary.toml      report all errors of a configuration
-  tributary decode datadog capture.bin         print the events of a recorded connection"
+  tributary decode datadog capture.bin         print the events of a recorded connection
+  tributary profile ruby 127.0.0.1:5555 > cpu.svg   a flame graph of a Ruby process"
 )]
 struct Arguments {
     #[command(flatten)]
@@ -61,6 +63,8 @@ enum Command {
     Simulate(simulate::Arguments),
     Replay(replay::Arguments),
     Tap(tap::Arguments),
+    Profile(oneshot::profile::Arguments),
+    Heap(oneshot::heap::Arguments),
     Health(health::Arguments),
     Agents(agents::Arguments),
     Spool(spool::Arguments),
@@ -74,6 +78,13 @@ enum Command {
     /// Print the man pages
     #[command(after_help = "Example:\n  tributary man | man -l -")]
     Man,
+}
+
+impl Command {
+    /// The level of the log, unless the user sets one. What a profile shows on stderr says itself what happens.
+    fn usual_log_level(&self) -> &'static str {
+        if matches!(self, Command::Profile(_) | Command::Heap(_)) { "warn" } else { "info" }
+    }
 }
 
 /// Runs the program with the arguments of the process.
@@ -91,7 +102,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
-    if let Err(error) = log::start(&arguments.log) {
+    if let Err(error) = log::start(&arguments.log, arguments.command.usual_log_level()) {
         return error.exit();
     }
     let result = match arguments.command {
@@ -102,6 +113,8 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Tap(arguments) => tap::run(&arguments),
+        Command::Profile(arguments) => oneshot::profile::run(&arguments),
+        Command::Heap(arguments) => oneshot::heap::run(&arguments),
         Command::Health(arguments) => health::run(&arguments),
         Command::Agents(arguments) => agents::run(&arguments),
         Command::Spool(arguments) => spool::run(&arguments),

@@ -79,19 +79,19 @@ fn load_with_text(named: Option<PathBuf>) -> Result<(String, String, Loaded), Fa
 }
 
 /// SIGTERM and SIGINT.
-struct StopSignals {
+pub(super) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl StopSignals {
-    fn new() -> io::Result<StopSignals> {
+    pub(super) fn new() -> io::Result<StopSignals> {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         Ok(StopSignals { terminate, interrupt })
     }
 
     /// Waits for the next one.
-    async fn next(&mut self) {
+    pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

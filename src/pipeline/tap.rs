@@ -20,6 +20,8 @@ use crate::sink::{Kinds, Selection};
 pub const MAX_TAPS: usize = 4;
 /// Bytes that may be queued for the reader of one tap.
 pub const MAX_WAITING_BYTES: usize = 4 << 20;
+/// The detail of the loss that reports dropped events.
+pub const TOO_SLOW: &str = "this tap was read too slowly";
 /// Size of a queued item besides its bytes.
 const ITEM_BYTES: usize = 256;
 
@@ -255,8 +257,7 @@ impl Dropped {
     pub fn loss(&self, now: UnixNanos) -> Option<Batch> {
         let mut builder = BatchBuilder::new(self.origin.clone()?);
         let header = Header::observed_at(semconv::LOSS, now, Position::default());
-        let detail = "this tap was read too slowly";
-        let loss = Loss { reason: Reason::Shed, bytes: 0, events: Some(self.events), detail, excerpt: &[] };
+        let loss = Loss { reason: Reason::Shed, bytes: 0, events: Some(self.events), detail: TOO_SLOW, excerpt: &[] };
         builder.loss(header, loss);
         Some(builder.take())
     }

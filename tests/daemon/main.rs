@@ -34,6 +34,7 @@ mod grace;
 mod identity;
 mod memory;
 mod memory_flood;
+mod oneshots;
 mod orphans;
 mod peers;
 mod prometheus;

@@ -1,0 +1,282 @@
+//! `tributary profile`: a profile of a process that runs, of the next seconds.
+
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::super::endpoint::EndpointArguments;
+use super::super::profile::{Collected, Picture, Samples, Source, StackForm};
+use super::super::run::StopSignals;
+use super::super::{Failure, block_on, duration, quiet, say};
+use super::daemon::Agent;
+use super::feed::{Feed, Followed};
+use super::process::{self, Process};
+use super::{PATIENCE, follow_for};
+use crate::profile::Item;
+use crate::protocol::Protocol;
+use crate::protocol::rbkit::{self, Command};
+
+/// How long an agent may take to send the last samples after its profile was switched off.
+const FLUSH_TIME: Duration = Duration::from_millis(1_200);
+/// After the first events of a listener that sums up calls, the rest of the interval follows within this time.
+const BURST_TIME: Duration = Duration::from_millis(500);
+/// If nothing has arrived, the first events are awaited for this time at least.
+const EXTRA_TIME: Duration = Duration::from_secs(15);
+
+/// Profile a running process for some seconds
+///
+/// AGENT is an agent of a running daemon: of a Ruby process the CPU profile is switched on for this time, and off again; of
+/// other agents the calls or spans of this time are summed up. `profile ruby` connects to a Ruby process itself, without a
+/// daemon. The profile is written to stdout.
+#[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
+Examples:
+  tributary profile ruby 127.0.0.1:5555 --for 10s > cpu.svg
+  tributary profile ruby 127.0.0.1:5555 --as top
+  tributary profile java:1 --for 30s --as pprof > java.pb.gz
+  tributary agents                             the ids of the agents of the daemon"
+)]
+pub(in crate::cli) struct Arguments {
+    /// The agent of a running daemon, by its id in `tributary agents`
+    #[arg(value_name = "AGENT", required = true)]
+    agent: Option<String>,
+    #[command(flatten)]
+    endpoint: EndpointArguments,
+    #[command(flatten)]
+    wanted: Wanted,
+    #[command(subcommand)]
+    process: Option<Target>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Target {
+    /// Profile a Ruby process directly, without a daemon
+    ///
+    /// The program needs the gem rbkit from its master branch, and must have called `Rbkit.start_server`.
+    #[command(after_help = "\
+Examples:
+  tributary profile ruby 127.0.0.1:5555 > cpu.svg
+  tributary profile ruby web-2:5555 --request web-2:7000 --clock wall --for 30s --as tree")]
+    Ruby {
+        #[command(flatten)]
+        process: process::Arguments,
+        /// The clock of the samples [default: that of the process]
+        #[arg(long, value_name = "CLOCK")]
+        clock: Option<ClockName>,
+        #[command(flatten)]
+        wanted: Wanted,
+    },
+}
+
+/// A clock that samples are taken by.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum ClockName {
+    /// The time that the process computes
+    Cpu,
+    /// All time, also that in which it waits
+    Wall,
+}
+
+#[derive(Debug, clap::Args)]
+struct Wanted {
+    /// Duration; Ctrl-C ends it early and shows what there is
+    #[arg(long = "for", value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    time: Duration,
+    /// The form of the profile [default: top on a terminal, otherwise flamegraph]
+    #[arg(long = "as", value_name = "FORM")]
+    form: Option<StackForm>,
+    /// The quantity [default: cpu for Ruby, wall for others]
+    #[arg(long, value_name = "SAMPLES")]
+    sample: Option<Samples>,
+}
+
+pub(in crate::cli) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let wanted = match &arguments.process {
+        Some(Target::Ruby { wanted, .. }) => wanted,
+        None => &arguments.wanted,
+    };
+    let usual = if io::stdout().is_terminal() { StackForm::Top } else { StackForm::Flamegraph };
+    let picture = Picture { form: wanted.form.unwrap_or(usual), sample: wanted.sample, agent: None };
+    picture.check()?;
+    let (mut collected, is_ruby) = match (&arguments.process, &arguments.agent) {
+        (Some(Target::Ruby { process, clock, wanted }), _) => {
+            (block_on(of_process(process, *clock, wanted.time))??, true)
+        }
+        (None, agent) => {
+            let (endpoint, id) = (arguments.endpoint.endpoint()?, agent.as_deref().unwrap_or_default());
+            block_on(async {
+                let agent = Agent::find(endpoint, id).await?;
+                let is_ruby = agent.protocol == Protocol::Rbkit;
+                Ok::<_, Failure>((of_agent(&agent, wanted.time).await?, is_ruby))
+            })??
+        }
+    };
+    collected.finish();
+    let picture = Picture { sample: picture.sample.or(is_ruby.then_some(Samples::Cpu)), ..picture };
+    if Source::ALL.into_iter().all(|source| collected.events(source) == 0) {
+        return Err(Failure::Failed(nothing(is_ruby).to_owned()));
+    }
+    let mut out = BufWriter::new(io::stdout().lock());
+    let written = picture.write(&collected, &mut out)?;
+    Ok(quiet(written.and_then(|()| out.flush()))?)
+}
+
+/// Why there may be nothing.
+fn nothing(is_ruby: bool) -> &'static str {
+    if is_ruby {
+        "there were no samples: by the clock `cpu` a process that only waits has none (`profile ruby` has --clock wall)"
+    } else {
+        "there were no calls and no spans; a listener that sums up calls has some only at the end of each profile_interval"
+    }
+}
+
+/// Collects the profile of a process that the command connects to itself.
+async fn of_process(
+    arguments: &process::Arguments,
+    clock: Option<ClockName>,
+    time: Duration,
+) -> Result<Collected, Failure> {
+    let mut signals = StopSignals::new()?;
+    let clock = clock.map(|clock| match clock {
+        ClockName::Cpu => rbkit::Clock::Cpu,
+        ClockName::Wall => rbkit::Clock::Wall,
+    });
+    let options = rbkit::AgentOptions { enable: vec![rbkit::Profile::Cpu], clock, ..Default::default() };
+    let (process, mut feed) = Process::connect(arguments, options, &mut signals).await?;
+    let mut collected = Collected::default();
+    let take = &mut |item: Item<'_>| {
+        collected.add(&item);
+        ControlFlow::Continue(())
+    };
+    feed.progress.step(&format!("profiling {}", process.name), Some(time));
+    let is_on = timeout(PATIENCE, process.until(|status| status.cpu_profile == Some(true) || !status.has_cpu_profile));
+    let is_on = async {
+        tokio::select! {
+            status = is_on => Some(status),
+            () = signals.next() => None,
+        }
+    };
+    let refusal = match feed.follow(take, is_on).await {
+        Followed::Ready(Some(Ok(status))) if !status.has_cpu_profile => Some(
+            "the process has release 0.1.10 of rbkit, which has no CPU profile; `tributary heap ruby` works with it",
+        ),
+        Followed::Ready(Some(Err(_))) => Some("the process has not switched its CPU profile on"),
+        Followed::Ready(Some(Ok(_))) => {
+            follow_for(&mut feed, time, &mut signals, take).await;
+            None
+        }
+        Followed::Ready(None) | Followed::Enough | Followed::Closed => None,
+    };
+    feed.progress.step("switching the profile off", None);
+    process.end(&mut feed, &mut signals, take).await;
+    feed.report_losses();
+    match refusal {
+        Some(refusal) => Err(Failure::Failed(refusal.to_owned())),
+        None => Ok(collected),
+    }
+}
+
+/// Collects the profile of an agent of a running daemon.
+async fn of_agent(agent: &Agent, time: Duration) -> Result<Collected, Failure> {
+    match agent.protocol {
+        Protocol::Rbkit => of_ruby_agent(agent, time).await,
+        Protocol::Endless => Err(Failure::Failed("endless has no profiles".to_owned())),
+        Protocol::Bytefrog => of_calls(agent, agent.feed(&["sample", "span", "log"]).await?, time).await,
+        Protocol::Datadog | Protocol::Zico => of_calls(agent, agent.feed(&["sample", "span"]).await?, time).await,
+    }
+}
+
+/// Sums up the calls and spans that arrive.
+async fn of_calls(agent: &Agent, mut feed: Feed, time: Duration) -> Result<Collected, Failure> {
+    let mut signals = StopSignals::new()?;
+    let mut collected = Collected::default();
+    let take = &mut |item: Item<'_>| {
+        collected.add(&item);
+        ControlFlow::Continue(())
+    };
+    feed.progress.step(&format!("collecting calls of {}", agent.name()), Some(time));
+    let mut ended = follow_for(&mut feed, time, &mut signals, take).await;
+    if ended == Followed::Ready(false) && feed.arrived() == 0 {
+        let extra = time.max(EXTRA_TIME);
+        feed.progress.step("nothing yet; waiting for the first calls", Some(extra));
+        let mut is_first = true;
+        let take = &mut |item: Item<'_>| {
+            collected.add(&item);
+            if std::mem::take(&mut is_first) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        ended = follow_for(&mut feed, extra, &mut signals, take).await;
+        if ended == Followed::Enough {
+            ended = follow_for(&mut feed, BURST_TIME, &mut signals, take).await;
+        }
+    }
+    feed.report_losses();
+    if ended == Followed::Closed {
+        say("the daemon has ended");
+    }
+    Ok(collected)
+}
+
+/// Switches the CPU profile of a Ruby process on, collects its samples, and switches it off. A profile that was on stays on.
+async fn of_ruby_agent(agent: &Agent, time: Duration) -> Result<Collected, Failure> {
+    let mut signals = StopSignals::new()?;
+    let mut feed = agent.feed(&["sample"]).await?;
+    let mut collected = Collected::default();
+    let take = &mut |item: Item<'_>| {
+        collected.add(&item);
+        ControlFlow::Continue(())
+    };
+    let was_on = agent.is("cpu_profile") == Some(true);
+    feed.progress.step(&format!("profiling {}", agent.name()), Some(time));
+    let started = match was_on {
+        true => Followed::Ready(Some(Ok(()))),
+        false => {
+            let start = async {
+                tokio::select! {
+                    started = agent.command(Command::StartCpuProfiling) => Some(started),
+                    () = signals.next() => None,
+                }
+            };
+            feed.follow(take, start).await
+        }
+    };
+    let (mut is_closed, mut failure) = (false, None);
+    match started {
+        Followed::Ready(Some(Ok(()))) => {
+            is_closed = follow_for(&mut feed, time, &mut signals, take).await == Followed::Closed;
+        }
+        Followed::Ready(Some(Err(error))) => failure = Some(error),
+        Followed::Ready(None) | Followed::Enough => {}
+        Followed::Closed => is_closed = true,
+    }
+    // Also after an error: the process may have received the command all the same.
+    if !was_on && !is_closed {
+        feed.progress.step("switching the profile off", None);
+        let stop = async {
+            tokio::select! {
+                stopped = timeout(PATIENCE, agent.command(Command::StopCpuProfiling)) => matches!(stopped, Ok(Ok(()))),
+                () = signals.next() => false,
+            }
+        };
+        match feed.follow(take, stop).await {
+            Followed::Ready(true) => {}
+            _ if failure.is_some() => {}
+            _ => say(format_args!(
+                "the profile may still be on; `tributary agents tell {} stop_cpu_profiling` switches it off",
+                agent.id()
+            )),
+        }
+    }
+    if failure.is_none() && !is_closed {
+        feed.follow(take, sleep(FLUSH_TIME)).await;
+    }
+    feed.report_losses();
+    if is_closed {
+        say("the daemon has ended; it switches off only what it has switched on itself");
+    }
+    failure.map_or(Ok(collected), Err)
+}
