@@ -22,11 +22,24 @@ pub(super) struct Dump {
     /// Counted from 1 in each process.
     pub(super) number: u64,
     pub(super) objects: u64,
+    /// The objects of the first dump; further ones are leaked.
+    base: u64,
     /// Its time, since 1970.
     pub(super) millis: u64,
 }
 
+/// The class and place of leaked objects.
+const LEAK: (&str, &str, u64) = ("Shop::Session", FILES[1], 57);
+/// One of so many objects was replaced by another one since the dump before.
+const REPLACED: u64 = 25;
+
 impl Dump {
+    /// A dump, of which the first one has `base` objects.
+    pub(super) fn new(dialect: Dialect, seed: u64, number: u64, base: u64, millis: u64) -> Dump {
+        let leaked = base / 50 * number.saturating_sub(1);
+        Dump { dialect, seed, number, objects: (base + leaked).min(u64::from(u32::MAX)), base, millis }
+    }
+
     /// Its elements of a collection.
     pub(super) fn elements(self) -> usize {
         if self.is_split() { self.objects.div_ceil(PIECE) as usize } else { 1 }
@@ -71,14 +84,21 @@ impl Dump {
     }
 
     fn object(self, number: u64) -> Value {
-        let mut rng = Rng::new(self.seed, mix(self.number) ^ number);
+        let is_replaced = mix(mix(self.number) ^ number).is_multiple_of(REPLACED);
+        let mut rng = Rng::new(self.seed, mix(if is_replaced { self.number } else { 0 }) ^ number);
         let reference = |_| {
             let other = rng.below(self.objects + self.objects / 6 + 1);
             self.id(other).into()
         };
         let references = Value::Array((0..[0, 0, 1, 1, 2, 3, 5][number as usize % 7]).map(reference).collect());
-        let class = if rng.one_in(40) { None } else { Some(*rng.pick(&CLASSES)) };
-        let place = rng.one_in(33).then(|| (*rng.pick(&FILES), 1 + rng.below(700)));
+        // The first classes have the most objects.
+        let classes = CLASSES.len() as u64;
+        let class = rng.below(classes).min(rng.below(classes)).min(rng.below(classes));
+        let class = if rng.one_in(40) { None } else { Some(CLASSES[class as usize]) };
+        let place = rng.one_in(33).then(|| (*rng.pick(&FILES), 12 + 7 * rng.below(30)));
+        let is_leaked = number >= self.base;
+        let class = if is_leaked { Some(LEAK.0) } else { class };
+        let place = if is_leaked { Some((LEAK.1, LEAK.2)) } else { place };
         let size = Some(40 + 8 * rng.below(30)).filter(|_| !rng.one_in(20));
         fields([
             (key::OBJECT_ID, self.id(number).into()),
@@ -104,7 +124,7 @@ mod tests {
     async fn every_object_is_in_one_piece_and_the_length_is_computed_before() {
         for dialect in Dialect::ALL {
             for objects in [0, 1, 999, 1_000, 1_001, 2_500] {
-                let dump = Dump { dialect, seed: 1, number: 1, objects, millis: 1_795_175_552_670 };
+                let dump = Dump::new(dialect, 1, 1, objects, 1_795_175_552_670);
                 let mut all = Vec::new();
                 let mut piece = Vec::new();
                 for number in 0..dump.pieces() {

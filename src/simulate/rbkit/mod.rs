@@ -10,6 +10,7 @@ mod publisher;
 mod replies;
 mod report;
 mod shared;
+mod stacks;
 mod wire;
 mod zmtp;
 
@@ -56,10 +57,10 @@ pub struct Options {
     pub request: SocketAddr,
     /// Its dialect.
     pub dialect: Dialect,
-    /// Objects of each heap dump, at most 2^32-1.
+    /// Objects of the first heap dump, at most 2^32-1. Each further one has 2 % more: the program leaks.
     pub heap_objects: u32,
-    /// The process id that it reports. None: one that follows from the seed, different from run to run. In a container a
-    /// restarted process has the id of the one before it: 1.
+    /// The process id that it reports. None: one that follows from the seed. In a container a restarted process has the id of
+    /// the one before it: 1.
     pub pid: Option<u64>,
     /// A profile is on from the start, because the program itself has switched it on.
     pub is_profiling: bool,
@@ -139,8 +140,7 @@ impl Process {
         shared.request(|requested| requested.memory = options.is_profiling);
         let halt = CancellationToken::new();
         let (send, new) = mpsc::unbounded_channel();
-        let random_pid = || 1_000 + mix(plan.seed ^ mix(u64::from(std::process::id()))) % MAX_PID;
-        let pid = options.pid.unwrap_or_else(random_pid);
+        let pid = options.pid.unwrap_or_else(|| 1_000 + mix(plan.seed) % MAX_PID);
         let mut sockets = JoinSet::new();
         sockets.spawn(subscriptions(publish, shared.clone(), send, halt.clone()));
         let (received, received_requests) = mpsc::unbounded_channel();
@@ -227,7 +227,7 @@ impl Main {
             }
             let dump = (has_subscribers && waiting_dumps > 0).then(|| {
                 (dumps, waiting_dumps) = (dumps + 1, waiting_dumps - 1);
-                Dump { dialect, seed, number: dumps, objects: heap_objects.into(), millis }
+                Dump::new(dialect, seed, dumps, heap_objects.into(), millis)
             });
             sent += dump.map_or(0, Dump::events);
             let is_late = queue.elements > 0 && flushed.elapsed() >= FLUSH_INTERVAL;

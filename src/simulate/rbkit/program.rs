@@ -5,6 +5,7 @@ use std::io;
 use super::super::rng::Rng;
 use super::dialect::Dialect;
 use super::shared::Requested;
+use super::stacks::{METHODS, Method, stack};
 use super::wire::{Kind, Value, event, fields, key, pack};
 
 /// Milliseconds between two gc_stats events, and between two allocation snapshots.
@@ -49,9 +50,6 @@ enum Phase {
     /// This many objects are still to be destroyed.
     Sweeping(usize),
 }
-
-/// A method: its name, the label of its frames, its file, the line of its definition, whether an object's own.
-type Method = (Option<&'static str>, &'static str, &'static str, u64, bool);
 
 impl Program {
     pub(super) fn new(dialect: Dialect, seed: u64) -> Self {
@@ -153,10 +151,10 @@ impl Program {
     }
 
     fn sample(&mut self) -> Value {
-        let depth = if self.rng.one_in(50) { 0 } else { 2 + self.rng.below(20) };
+        // Some samples have no frames.
+        let stack = if self.rng.one_in(50) { Vec::new() } else { stack(&mut self.rng) };
         let thread = 0x7f3a_1000 + 0x40 * self.rng.below(4);
-        let frame = |_| {
-            let &(method, label, file, line, singleton) = self.rng.pick(&METHODS);
+        let frame = |&(method, label, file, line, singleton): &Method| {
             let mut pairs = vec![
                 (key::METHOD_NAME.into(), method.into()),
                 (key::LABEL.into(), label.into()),
@@ -169,7 +167,7 @@ impl Program {
             }
             Value::Map(pairs)
         };
-        Value::Array((0..depth).map(frame).collect())
+        Value::Array(stack.into_iter().map(frame).collect())
     }
 
     /// The numbers of gc_stats, and how many there are. One of them is missing in this version of Ruby.
@@ -274,17 +272,4 @@ pub(super) static FILES: [&str; 5] = [
     "/srv/shop/app/controllers/checkout_controller.rb",
     "/usr/lib/ruby/3.1.0/json/common.rb",
     "/usr/lib/ruby/gems/3.1.0/gems/activerecord-7.0.4/lib/active_record/relation/query_methods.rb",
-];
-
-static METHODS: [Method; 10] = [
-    (Some("total"), "Shop::Cart#total", FILES[1], 41, false),
-    (Some("add"), "Shop::Cart#add", FILES[1], 18, false),
-    (None, "block (2 levels) in Shop::Cart#total", FILES[1], 41, false),
-    (Some("create"), "Shop::CheckoutController#create", FILES[2], 9, false),
-    (None, "block in Shop::CheckoutController#create", FILES[2], 9, false),
-    (Some("load"), "JSON.load", FILES[3], 520, true),
-    (Some("where"), "ActiveRecord::QueryMethods#where", FILES[4], 685, false),
-    (Some("each"), "Array#each", "<cfunc>", 0, false),
-    (Some("new"), "Class#new", "<cfunc>", 0, false),
-    (None, "<main>", FILES[0], 0, false),
 ];
