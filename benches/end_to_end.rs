@@ -1,7 +1,8 @@
 //! The whole daemon: `simulate` → `run` → a sink, compared with a raw TCP → file copy of as many bytes in the same run, and
 //! with the generator alone.
 //!
-//! `cargo bench --bench end_to_end [-- [PROTOCOL...] EVENTS [REPETITIONS]]` prints tables. CPU seconds are user + system
+//! `cargo bench --bench end_to_end [-- [PROTOCOL...] EVENTS [REPETITIONS]]` prints tables; `profile` instead of a protocol: that
+//! of calls that are summed up. CPU seconds are user + system
 //! time of the daemon's own process; machines differ, so compare the ratios to the raw copy. The only assertion is
 //! that every event arrives.
 
@@ -35,6 +36,9 @@ fn main() {
     head(&["bytes a line", "CPU", "times less"]);
     for Line { name, line_bytes, cpu } in costs {
         row(name, &[fixed(line_bytes), fixed(cpu), fixed(FLUENT_BIT / cpu)]);
+    }
+    if words.is_empty() || words.iter().any(|word| word == "profile") {
+        measure_sums(events, repetitions);
     }
     if words.is_empty() || words.iter().any(|word| word == "rsyslog") {
         compare_rsyslog((events / 4).max(1), repetitions);
@@ -78,6 +82,30 @@ fn measure(load: &Load, events: u64, repetitions: u64) -> Line {
     let megabytes = fixed(median(&alone, |sent| sent.bytes as f64 / 1e6 / sent.seconds));
     row("generator alone", &[per_second, megabytes, none(), none(), none(), none(), none()]);
     Line { name, line_bytes: bytes / events, cpu: median(&filed, Cost::cpu_per_million) }
+}
+
+/// Prints the cost of calls that are summed up, beside that of events and of a raw copy of the events.
+fn measure_sums(events: u64, repetitions: u64) {
+    println!("\nCalls as events and as a profile (`calls`), to a file:\n");
+    head(&["CPU", "MB out", "CPU of a raw copy of the events", "bytes, events / profile"]);
+    for name in ["bytefrog v1", "bytefrog v4"] {
+        let load = Load::named(name);
+        let events = load.events(events);
+        let (mut singly, mut copied, mut summed) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..repetitions {
+            let (run, counters) = Cost::of_load(load, events, "", &[FILE], &[]);
+            drop(counters);
+            copied.push(raw::copy(run.bytes_out));
+            singly.push(run);
+            summed.push(Cost::of_sums(load, events, "calls = \"profile\"", &[FILE]));
+        }
+        let megabytes = |runs: &[Cost]| fixed(median(runs, |run| run.bytes_out as f64 / 1e6));
+        let copy = spread(&copied, |copy| copy.cpu_seconds / events as f64 * 1e6);
+        row(&format!("{name}, events"), &[spread(&singly, Cost::cpu_per_million), megabytes(&singly), copy, "".into()]);
+        let ratio = median(&singly, |run| run.bytes_out as f64) / median(&summed, |run| run.bytes_out as f64);
+        let cells = [spread(&summed, Cost::cpu_per_million), megabytes(&summed), "".into(), fixed(ratio)];
+        row(&format!("{name}, profile"), &cells);
+    }
 }
 
 fn print_runs(name: &str, runs: &[Cost], ratio: &str) {

@@ -194,6 +194,29 @@ impl Cost {
         prepare: impl FnOnce(&Daemon) -> T,
         send: impl FnOnce(&Daemon, T) -> SentEvents,
     ) -> (Cost, FinalCounters) {
+        Cost::run(config, prepare, send, FinalCounters::check)
+    }
+
+    /// The same for a listener that sums events up: what is written has another number.
+    pub fn of_sums(load: &Load, events: u64, more: &str, sinks: &[&str]) -> Cost {
+        let direction = load.direction();
+        let send = |daemon: &Daemon, ()| {
+            let sent = Simulation::start(&load.arguments(direction, daemon, events)).finish().events;
+            SentEvents { events: sent, before: 0 }
+        };
+        let check = |counters: &FinalCounters, _| {
+            assert!(counters.text.contains("decoded + 0 lost;"), "bytes were lost:\n{}", counters.text);
+            "summed up".to_owned()
+        };
+        Cost::run(&load.config(direction, more, sinks), |_| (), send, check).0
+    }
+
+    fn run<T>(
+        config: &str,
+        prepare: impl FnOnce(&Daemon) -> T,
+        send: impl FnOnce(&Daemon, T) -> SentEvents,
+        check: impl FnOnce(&FinalCounters, u64) -> String,
+    ) -> (Cost, FinalCounters) {
         let daemon = Daemon::start(config);
         let prepared = prepare(&daemon);
         let before = daemon.settled_cpu_seconds();
@@ -204,7 +227,7 @@ impl Cost {
         let cpu_seconds = daemon.settled_cpu_seconds() - before;
         let memory = daemon.process.memory();
         let counters = daemon.stop();
-        let balance = counters.check(sent.before + sent.events);
+        let balance = check(&counters, sent.before + sent.events);
         let (bytes_in, bytes_out) = (counters.bytes_read(), counters.bytes_written());
         (Cost { events: sent.events, seconds, cpu_seconds, memory, bytes_in, bytes_out, balance }, counters)
     }

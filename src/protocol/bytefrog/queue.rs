@@ -75,18 +75,25 @@ impl Event {
 
     /// The first id that the dictionary does not have. Thread ids count in versions that name threads. `is_counted`: the event
     /// is counted in a profile and not written, which needs the thread of an entry only.
+    #[inline]
     pub(super) fn missing(&self, dictionary: &Dictionary, names_threads: bool, is_counted: bool) -> Option<Id> {
         if is_counted {
             return self.missing_thread(dictionary, names_threads);
         }
         let Body::Call(call) = &self.body else { return None };
-        let what = match call.what {
+        let method = Id::Method(call.method);
+        if !dictionary.knows(method) {
+            return Some(method);
+        }
+        let other = match call.what {
+            What::Entry | What::Exit { .. } | What::ExitAtLine(_) => None,
             What::Thrown { exception, .. } | What::Bubbled { exception } => Some(Id::Exception(exception)),
             What::Visit { location } => Some(Id::SourceLocation(location)),
-            What::Entry | What::Exit { .. } | What::ExitAtLine(_) => None,
         };
-        let thread = names_threads.then_some(Id::Thread(call.thread));
-        [Some(Id::Method(call.method)), what, thread].into_iter().flatten().find(|id| !dictionary.knows(*id))
+        if let Some(other) = other.filter(|id| !dictionary.knows(*id)) {
+            return Some(other);
+        }
+        Some(Id::Thread(call.thread)).filter(|id| names_threads && !dictionary.knows(*id))
     }
 
     /// The thread of an entry, if it has no name yet.

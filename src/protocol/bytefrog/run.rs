@@ -74,6 +74,8 @@ pub(super) struct Run {
     open_calls: Option<OpenCalls>,
     profile: Option<CallProfile>,
     coverage: Option<Coverage>,
+    /// There is a profile or coverage.
+    has_sums: bool,
     /// Events to be written next, unless another name is missing.
     ready: VecDeque<Event>,
     writer: EventWriter,
@@ -152,6 +154,7 @@ impl Run {
             open_calls: matches!(options.calls, Calls::Spans | Calls::Both)
                 .then(|| OpenCalls::new(key, options.max_open_calls)),
             coverage: options.coverage.then(Coverage::default),
+            has_sums: options.coverage || options.calls == Calls::Profile,
             profile: (options.calls == Calls::Profile)
                 .then(|| CallProfile::new(options.profile, options.max_open_calls)),
             ready: VecDeque::new(),

@@ -52,7 +52,7 @@ impl Run {
             self.write_span(&open_call, None, out);
             return true;
         }
-        if self.write_profile(false, now, out) {
+        if self.profile.is_some() && self.write_profile(false, now, out) {
             return true;
         }
         if let Some(event) = self.ready.pop_front() {
@@ -100,6 +100,7 @@ impl Run {
     }
 
     /// Writes the next event of a profile whose interval has ended, or is ended now. `false`: there is none.
+    #[inline(never)]
     fn write_profile(&mut self, is_last: bool, now: Now, out: &mut Output) -> bool {
         let Some(profile) = &mut self.profile else { return false };
         if profile.is_writing() || profile.end_interval(now.elapsed, is_last) {
@@ -207,18 +208,11 @@ impl Run {
 
     /// Writes an event, makes a span of it, or counts it in the profile.
     fn emit(&mut self, event: &Event, out: &mut Output) {
-        if let (Some(coverage), Body::Call(call)) = (&mut self.coverage, &event.body)
-            && call.what == What::Entry
-            && coverage.enter(call.method, &mut self.dictionary)
+        if self.has_sums
+            && let Body::Call(call) = &event.body
+            && self.count(event, call, out)
         {
-            self.set_origin(event.source, out);
-            let time = self.clock.time(call.time, event.observed);
-            self.writer.covered(out, event, call, time, &mut self.dictionary);
-        }
-        if let (Some(profile), Body::Call(call)) = (&mut self.profile, &event.body) {
-            self.written_bytes += u64::from(event.length);
-            let has_memory = !self.is_short_of_memory;
-            return profile.add(call, has_memory, event.is_late, self.clock.elapsed, &mut self.dictionary);
+            return;
         }
         self.set_origin(event.source, out);
         self.written_bytes += u64::from(event.length);
@@ -257,6 +251,24 @@ impl Run {
             }
         }
         self.writer.call(out, event, &call, time, ids, &mut self.dictionary);
+    }
+
+    /// Counts a call in the coverage and in the profile. `true`: nothing more is written of it. Not part of
+    /// [`Run::emit`], which most listeners use without either.
+    #[inline(never)]
+    fn count(&mut self, event: &Event, call: &Call, out: &mut Output) -> bool {
+        if let Some(coverage) = &mut self.coverage
+            && call.what == What::Entry
+            && coverage.enter(call.method, &mut self.dictionary)
+        {
+            self.set_origin(event.source, out);
+            let time = self.clock.time(call.time, event.observed);
+            self.writer.covered(out, event, call, time, &mut self.dictionary);
+        }
+        let Some(profile) = &mut self.profile else { return false };
+        self.written_bytes += u64::from(event.length);
+        profile.add(call, !self.is_short_of_memory, event.is_late, self.clock.elapsed, &mut self.dictionary);
+        true
     }
 
     fn write_span(&mut self, open_call: &OpenCall, exit: Option<(&Event, &Call)>, out: &mut Output) {
