@@ -232,8 +232,11 @@ impl Writer {
     }
 }
 
-/// How columns are encoded. Integers and times are stored as differences, texts in dictionaries. Maps have no statistics: no
-/// reader leaves out row groups by them.
+/// Texts by whose range readers leave out row groups.
+const RANGED: [&str; 2] = ["name", "service_name"];
+
+/// How columns are encoded. Integers and times are stored as differences, texts in dictionaries. Maps and most texts have no
+/// statistics: each row group has nearly all of their values.
 fn properties(columns: &[Column], compression: Compression, metadata: Vec<KeyValue>) -> io::Result<WriterProperties> {
     let codec = match compression {
         Compression::None => Codec::UNCOMPRESSED,
@@ -269,6 +272,9 @@ fn properties(columns: &[Column], compression: Compression, metadata: Vec<KeyVal
                     let path = path(&["key_value", part]);
                     builder = builder.set_column_statistics_enabled(path, EnabledStatistics::None);
                 }
+            }
+            Shape::Text if !RANGED.contains(&column.name.as_str()) => {
+                builder = builder.set_column_statistics_enabled(path(&[]), EnabledStatistics::None);
             }
             Shape::Text | Shape::Double | Shape::Bool | Shape::Frames | Shape::Links => {}
         }

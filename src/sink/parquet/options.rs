@@ -12,10 +12,10 @@ use crate::sink::file;
 use crate::sink::file::template::Template;
 
 /// A row group is also written when its values take this much memory.
-pub(super) const ROW_GROUP_BYTES: usize = 16 << 20;
+pub(super) const ROW_GROUP_BYTES: usize = 12 << 20;
 /// Memory of a file being written: a row group, whose capacity may be twice its size, and what the encoder and the compressor
 /// of one column take.
-const CONVERSION_BYTES: u64 = 48 << 20;
+const CONVERSION_BYTES: u64 = 40 << 20;
 /// The directory of the journal, below the base of the path.
 const JOURNAL: &str = ".journal";
 /// The name of every file, without its time.
