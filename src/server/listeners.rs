@@ -339,7 +339,7 @@ impl Runtime {
         let serving = match (config.protocol.clone(), listener) {
             (ProtocolOptions::Bytefrog(mut options), Some(mut listener)) => {
                 // Agents need time after `stop`, too.
-                options.stop_wait = options.stop_wait.min(self.grace * 3 / 4);
+                options.stop_wait = options.stop_wait.min(self.grace / 2);
                 let sender = sender.with_max_wait(options.max_stall);
                 let mut hq = Hq::new(options, emit_definitions, memory);
                 if let Some(runs) = runs {

@@ -2,7 +2,7 @@
 
 use crate::bytefrog_support::agent::{Agent, Connection, soon};
 use crate::bytefrog_support::configuration::CollectorMessage;
-use crate::bytefrog_support::{daemon, end_of_trace, listener, wire};
+use crate::bytefrog_support::{daemon, listener, wire};
 use crate::live::puppet::{Mood, Strings};
 use crate::live::{Daemon, until, within};
 use serde_json::Value;
@@ -232,7 +232,7 @@ async fn a_stopping_daemon_keeps_what_has_arrived_and_ends_the_run() {
     let stopping = tokio::spawn(daemon.stop());
     agent.until_message(&CollectorMessage::Suspend).await;
     agent.control.send(&wire::heartbeat(b'S').repeat(3)).await;
-    agent.until_message(&end_of_trace()).await;
+    agent.until_message(&CollectorMessage::Stop).await;
     agent.control.send(&wire::heartbeat(b'X')).await;
     data[0].send(&wire::marker(3, 2, "after the stop", "")).await;
     data[0].end().await;
@@ -252,8 +252,7 @@ async fn a_stopping_daemon_keeps_what_has_arrived_and_ends_the_run() {
                 CollectorMessage::Configuration(_),
                 CollectorMessage::Start,
                 CollectorMessage::Suspend,
-                CollectorMessage::Stop,
-                CollectorMessage::Error(_)
+                CollectorMessage::Stop
             ]
         ),
         "{:?}",

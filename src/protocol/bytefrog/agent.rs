@@ -6,11 +6,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use bytes::BytesMut;
-
 use super::command::{Command, Mode, Refusal};
 use super::options::Options;
-use super::wire;
+use super::wire::Version;
 
 /// An agent should report the mode that a command leads to within this time (section 1.6) …
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -25,8 +23,6 @@ const SETTLING_TIME: Duration = Duration::from_secs(3);
 const QUIET_HEARTBEATS: u32 = 3;
 /// … or so many, if numbers are missing: a thread has the buffer with them, or the agent has lost it.
 const QUIET_HEARTBEATS_WITH_GAPS: u32 = 15;
-/// The error that follows `stop`. Agents write it to their log, and those of version 1 to the standard error of the program.
-const COLLECTOR_STOPS: &str = "tributary stops the tracing; the program continues";
 /// More heartbeats missed than this make an agent unhealthy (rule 25).
 const MAX_MISSED: u32 = 3;
 
@@ -35,8 +31,8 @@ const MAX_MISSED: u32 = 3;
 /// An agent that is stopped closes its data connections after one heartbeat interval, when it has nothing to send. A thread of
 /// the program that has taken a buffer before, and loads classes or does not get the processor, returns it afterwards, and then
 /// the program waits for ever at its exit. Heartbeats do not count such a buffer. So the agent is suspended first, which lets no
-/// thread take a buffer. When heartbeats and numbers show that everything has arrived, it is stopped. An error follows: an agent
-/// that has received one waits for no buffer, neither to close its connections nor at its exit.
+/// thread take a buffer. When heartbeats and numbers show that everything has arrived, it is stopped, and made to report an
+/// error: after one it waits for no buffer, neither to close its connections nor at its exit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Drain {
     No,
@@ -65,6 +61,7 @@ struct Unconfirmed {
 /// The agent of one run.
 #[derive(Debug)]
 pub(super) struct Agent {
+    version: Version,
     /// The number of data connections that it was configured to open.
     data_connections: usize,
     data_hellos: usize,
@@ -106,8 +103,9 @@ pub(super) struct Agent {
 
 impl Agent {
     /// An agent that has sent its hello and receives its configuration now.
-    pub(super) fn new(options: &Options, elapsed: Duration) -> Self {
+    pub(super) fn new(options: &Options, version: Version, elapsed: Duration) -> Self {
         Agent {
+            version,
             data_connections: options.data_connections,
             data_hellos: 0,
             heartbeats_with_data: 0,
@@ -344,7 +342,8 @@ impl Agent {
             }
             Drain::Suspended { until, quiet, has_gaps } => {
                 let required = if has_gaps { QUIET_HEARTBEATS_WITH_GAPS } else { QUIET_HEARTBEATS };
-                self.has_events_left = quiet < required && elapsed >= until;
+                // An agent that has only been stopped still sends them.
+                self.has_events_left = quiet < required && elapsed >= until && self.may_report_errors();
                 if quiet >= required || elapsed >= until {
                     return self.stop(elapsed);
                 }
@@ -355,18 +354,25 @@ impl Agent {
         commands.iter().map(|command| self.send(*command, elapsed)).collect()
     }
 
-    /// `stop`, and the error after which it waits for no buffer. An agent that does not come to handle the error is stopped all
-    /// the same.
+    /// `stop`, and a `pause`, which has no effect any longer and makes the agent report an error. For this report agents load no
+    /// class, except those of version 1: on a busy machine these need half a minute for it, and hang if a connection ends
+    /// meanwhile.
     fn stop(&mut self, elapsed: Duration) -> Vec<u8> {
         self.drain = Drain::Stopped;
-        let mut messages = BytesMut::from(&[self.send(Command::Stop, elapsed)][..]);
-        wire::write_error(COLLECTOR_STOPS, &mut messages);
-        messages.to_vec()
+        let stop = self.send(Command::Stop, elapsed);
+        if self.may_report_errors() { vec![stop, Command::Pause.message()] } else { vec![stop] }
     }
 
-    /// Whether an error that it reports is its answer to the error that stops it.
+    /// Whether it is harmless to make it report an error.
+    fn may_report_errors(&self) -> bool {
+        self.version.number() > 1
+    }
+
+    /// Whether an error that it reports is the one that [`Agent::stop`] has caused.
     pub(super) fn answers_stop(&self, error: &[u8]) -> bool {
-        self.drain == Drain::Stopped && error.ends_with(COLLECTOR_STOPS.as_bytes())
+        // Java: "pause …", .NET: "Pause …".
+        let is_pause = error.get(1..).is_some_and(|rest| rest.starts_with(b"ause control message"));
+        self.drain == Drain::Stopped && is_pause
     }
 
     /// It was stopped now although it had not sent all its events.
@@ -407,7 +413,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn new(data_connections: usize) -> Agent {
-        Agent::new(&Options { data_connections, stop_wait: 20 * SECOND, ..Options::default() }, Duration::ZERO)
+        let options = Options { data_connections, stop_wait: 20 * SECOND, ..Options::default() };
+        Agent::new(&options, Version::new(4).unwrap(), Duration::ZERO)
     }
 
     fn settled(mode: Mode) -> Agent {
@@ -519,7 +526,6 @@ mod tests {
 
     #[test]
     fn the_shutdown_messages_let_the_program_continue() {
-        let stop = [&[3, 99, 0, COLLECTOR_STOPS.len() as u8][..], COLLECTOR_STOPS.as_bytes()].concat();
         assert_eq!(new(1).drain(SECOND), [2]);
         assert_eq!(settled(Mode::Tracing).drain(SECOND), [6]);
         assert_eq!(settled(Mode::Paused).drain(SECOND), [5, 6]);
@@ -532,9 +538,13 @@ mod tests {
         let mut suspended = settled(Mode::Suspended);
         assert_eq!(suspended.drain(SECOND), b"");
         assert_eq!(suspended.poll_drain(20 * SECOND), b"");
-        assert_eq!(suspended.poll_drain(21 * SECOND), stop);
+        assert_eq!(suspended.poll_drain(21 * SECOND), [3, 4]);
         assert!(suspended.take_events_left() && !suspended.take_events_left());
-        assert!(suspended.answers_stop(format!("received error from HQ: {COLLECTOR_STOPS}").as_bytes()));
+        assert!(suspended.answers_stop(b"pause control message is only valid when tracing"));
+        let mut first = Agent { version: Version::new(1).unwrap(), ..settled(Mode::Suspended) };
+        first.drain(SECOND);
+        assert_eq!(first.poll_drain(21 * SECOND), [3]);
+        assert!(!first.take_events_left());
         assert!(!suspended.answers_stop(b"Failed to write data buffer"));
         assert!(settled(Mode::ShuttingDown).drain(SECOND).is_empty());
         let mut untraced = settled(Mode::Tracing);

@@ -66,7 +66,7 @@ pub struct Options {
     /// another agent when no other id is free; it is still traced, but no command reaches it. One minute. At least 1 s.
     pub first_event_wait: Duration,
     /// How long an agent whose collector stops may have events to send before it is stopped all the same, and they are lost.
-    /// 45 s, and at most three quarters of the grace period. At least 1 s.
+    /// 30 s, and at most half of the grace period. At least 1 s.
     pub stop_wait: Duration,
     /// Run ids that are kept for other addresses: when no more than so many are free, an address with at least so many
     /// agents that have sent no event gets none of them. 16. 0 to 126; 0: none are kept.
@@ -223,7 +223,7 @@ impl Default for Options {
             refusal_wait: Duration::from_millis(500),
             data_connection_wait: Duration::from_secs(10),
             first_event_wait: Duration::from_secs(60),
-            stop_wait: Duration::from_secs(45),
+            stop_wait: Duration::from_secs(30),
             reserved_runs: 16,
             amplification: Amplification { ratio: 256, burst: 16 * MIB, rate: 4 * MIB },
         }

@@ -136,7 +136,7 @@ impl Run {
             version,
             project,
             address,
-            agent: Agent::new(&options, now.elapsed),
+            agent: Agent::new(&options, version, now.elapsed),
             resource: Arc::new(Resource::new(attributes)),
             outbox: Vec::new(),
             waker: None,

@@ -51,7 +51,7 @@ pub(super) struct Control {
     end_reported: bool,
     /// The collector has closed the connection.
     closed: bool,
-    /// The collector has stopped the agent by an error: it waits for no buffer any longer.
+    /// The agent has reported an error that the collector has caused: it waits for no buffer any longer.
     is_killed: bool,
     observations: Observations,
 }
@@ -229,13 +229,8 @@ impl Control {
                     self.observations.stopped = true;
                     self.ended.get_or_insert_with(Instant::now);
                 }
-                Command::Error(text) => {
-                    self.is_killed = true;
-                    self.observations.stopped = true;
-                    self.ended.get_or_insert_with(Instant::now);
-                    let mut message = Vec::new();
-                    wire::error(&format!("received error from HQ: {text}"), &mut message);
-                    self.write(&message, Counts { messages: 1, events: 1 }).await?;
+                Command::Pause if self.modes.mode == Mode::ShuttingDown => {
+                    self.kill("pause control message is only valid when tracing").await?;
                 }
                 _ => {}
             }
@@ -245,6 +240,14 @@ impl Control {
         }
         self.half_since = if self.input.is_empty() { None } else { self.half_since.or_else(|| Some(Instant::now())) };
         Ok(())
+    }
+
+    /// The agent reports an error, and waits for no buffer from now on.
+    async fn kill(&mut self, error: &str) -> io::Result<()> {
+        self.is_killed = true;
+        let mut message = Vec::new();
+        wire::error(error, &mut message);
+        self.write(&message, Counts { messages: 1, events: 1 }).await
     }
 
     /// Takes a configuration, which replaces an earlier one completely.

@@ -134,8 +134,6 @@ impl Modes {
             (Command::Unpause, Mode::Paused) => (Mode::Tracing, RunMode::Traced),
             (Command::Suspend, Mode::Tracing) => (Mode::Suspended, RunMode::Untraced),
             (Command::Unsuspend, Mode::Suspended) => (Mode::Tracing, RunMode::Traced),
-            // Without an error of its own, the agent stops as after `stop`, and sends no buffer any longer.
-            (Command::Error(_), Mode::Suspended) => (Mode::ShuttingDown, RunMode::Ended),
             (Command::Error(text), _) => return Err(Harm::TraceDies(format!("received error from HQ: {text}"))),
             (other, mode) => return Err(Harm::TraceDies(format!("{} came in mode {mode:?}", other.name()))),
         };
@@ -232,7 +230,6 @@ mod tests {
         assert_eq!(settled(&[Suspend, Unsuspend, Pause]), Ok(Mode::Paused));
         assert_eq!(settled(&[Pause, Unpause, Suspend]), Ok(Mode::Suspended));
         assert_eq!(settled(&[Pause, Stop, Unpause, Stop]), Ok(Mode::ShuttingDown));
-        assert_eq!(settled(&[Suspend, Error("the end".to_owned())]), Ok(Mode::ShuttingDown));
     }
 
     #[test]

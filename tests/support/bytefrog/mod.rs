@@ -14,16 +14,10 @@ pub mod text;
 pub mod wire;
 
 use crate::live::Daemon;
-use configuration::CollectorMessage;
 
 /// The configuration of one bytefrog listener called `test`, with further lines of its own.
 pub fn listener(options: &str) -> String {
     format!("[listeners.test]\nprotocol = \"bytefrog\"\nlisten = \"127.0.0.1:0\"\n{options}\n")
-}
-
-/// The message that ends the trace of an agent when the daemon stops.
-pub fn end_of_trace() -> CollectorMessage {
-    CollectorMessage::Error("tributary stops the tracing; the program continues".to_owned())
 }
 
 /// A daemon with one bytefrog listener, called `test`, with these lines of configuration.
