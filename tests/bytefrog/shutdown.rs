@@ -282,7 +282,7 @@ async fn a_stopping_daemon_ends_a_pause_before_it_stops_the_agent() {
     let pause = tributary::protocol::bytefrog::Command::Pause;
     crate::live::until("pause", || agents.command(agent.configuration.run, pause).ok()).await;
     let stopping = tokio::spawn(daemon.stop());
-    agent.until_message(&CollectorMessage::Suspend).await;
+    agent.until_message(&Suspend).await;
     agent.control.send(&[wire::data_break(0), wire::heartbeat(b'S').repeat(3)].concat()).await;
     use CollectorMessage::{Pause, Stop, Suspend, Unpause};
     let stop = [Unpause, Suspend, Stop, Pause];
