@@ -181,7 +181,7 @@ pub fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
 /// The bytes of pairs of hex digits.
 pub fn hex_bytes(text: &str) -> Option<Vec<u8>> {
     let mut bytes = vec![0; text.len() / 2];
-    (text.len() % 2 == 0 && hex_into(text, &mut bytes)).then_some(bytes)
+    (text.len().is_multiple_of(2) && hex_into(text, &mut bytes)).then_some(bytes)
 }
 
 fn hex_into(text: &str, bytes: &mut [u8]) -> bool {

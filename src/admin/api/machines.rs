@@ -199,7 +199,7 @@ fn describe(origin: &Origin, resource: &Arc<Resource>) -> Machine {
         match (key.as_str(), value) {
             (name, ResourceValue::Text(text)) if name == semconv::ENDLESS_IMAGE.as_str() => image.clone_from(text),
             (name, ResourceValue::Text(text)) if name == semconv::ENDLESS_MACHINE_ID.as_str() => {
-                id = Some(text.clone())
+                id = Some(text.clone());
             }
             (name, ResourceValue::Bool(value)) if name == semconv::ENDLESS_LIVE.as_str() => is_live = *value,
             (name, ResourceValue::Bool(value)) if name == semconv::ENDLESS_DUALBOOT.as_str() => is_dualboot = *value,

@@ -346,11 +346,11 @@ fn order(found: &[Found<'_>]) -> Vec<Node> {
     let mut children: HashMap<usize, Vec<usize>, RandomState> = HashMap::default();
     let mut within = vec![0u64; found.len()];
     let mut roots = Vec::new();
-    for at in 0..found.len() {
+    for (at, one) in found.iter().enumerate() {
         match parent(at) {
             Some(parent) => {
                 children.entry(parent).or_default().push(at);
-                within[parent] = within[parent].saturating_add(found[at].span.duration_nanos.unwrap_or(0));
+                within[parent] = within[parent].saturating_add(one.span.duration_nanos.unwrap_or(0));
             }
             None => roots.push(at),
         }

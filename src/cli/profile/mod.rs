@@ -77,10 +77,12 @@ impl Form {
     }
 }
 
+/// Decodes files, and passes each batch on.
+type DecodeFiles<'a> = dyn Fn(Vec<Input>, &mut dyn FnMut(&Batch)) -> Result<(), Failure> + 'a;
+
 /// How files are read.
 pub(super) struct Decode<'a> {
-    /// Decodes files, and passes each batch on.
-    pub(super) decode: &'a dyn Fn(Vec<Input>, &mut dyn FnMut(&Batch)) -> Result<(), Failure>,
+    pub(super) decode: &'a DecodeFiles<'a>,
     /// Event files are read without it.
     pub(super) takes_event_files: bool,
 }

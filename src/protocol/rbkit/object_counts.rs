@@ -234,7 +234,8 @@ mod tests {
             if name == "live" {
                 ages.push((now(second).unix.0 - metric.start.map_or(0, |start| start.0)) / 1_000_000_000);
             }
-            values.insert(format!("{class} {name}"), value);
+            // Those over the limit have no class either.
+            *values.entry(format!("{class} {name}")).or_insert(0) += value;
         }
         ages.dedup();
         (values, ages)
