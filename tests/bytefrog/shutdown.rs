@@ -275,6 +275,7 @@ async fn no_class_is_traced_of_a_program_that_starts_while_the_daemon_stops() {
 /// A pause that is in force blocks threads of the program.
 #[tokio::test]
 async fn a_stopping_daemon_ends_a_pause_before_it_stops_the_agent() {
+    use CollectorMessage::{Pause, Stop, Suspend, Unpause};
     let daemon = daemon(PATIENT).await;
     let (mut agent, data) = Puppet::trace(&daemon.server, 2).await;
     agent.control.send(&wire::class_ignored("demo/A")).await;
@@ -284,9 +285,10 @@ async fn a_stopping_daemon_ends_a_pause_before_it_stops_the_agent() {
     let stopping = tokio::spawn(daemon.stop());
     agent.until_message(&Suspend).await;
     agent.control.send(&[wire::data_break(0), wire::heartbeat(b'S').repeat(3)].concat()).await;
-    use CollectorMessage::{Pause, Stop, Suspend, Unpause};
-    let stop = [Unpause, Suspend, Stop, Pause];
-    crate::live::until("the stop", || agent.messages_received().ends_with(&stop).then_some(())).await;
+    crate::live::until("the stop", || {
+        agent.messages_received().ends_with(&[Unpause, Suspend, Stop, Pause]).then_some(())
+    })
+    .await;
     end(agent, data).await;
     let stopped = within("stopping", stopping).await.unwrap();
     assert_eq!((outcomes(&stopped.events), losses(&stopped.events)), (vec!["complete"], vec![]));
