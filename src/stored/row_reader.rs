@@ -56,7 +56,7 @@ impl RowReader {
     }
 }
 
-/// `None`: an escape is none that [`escape`] writes.
+/// `None`: an escape is none that `super::row` writes.
 fn unescape(line: &[u8], record: &mut Vec<u8>) -> Option<()> {
     record.clear();
     let mut rest = line;

@@ -132,7 +132,8 @@ fn journal_of(file: &Path) -> Option<String> {
 /// Gives a complete file its name.
 fn place(temporary: &Path, target: &Path) -> io::Result<()> {
     let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    directories::create(directory)?;
+    // As open as those of other files: others read the archive.
+    directories::create_with(directory, 0o777)?;
     fs::rename(temporary, target)?;
     File::open(directory)?.sync_all()
 }
