@@ -44,7 +44,7 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     /// The most memory that the daemon uses, without that of the process itself (see [`Config::bounds`]): the reserved
-    /// memory of sinks and other components, and the budget that all peers share. Default: 256 MiB. At least 1 MiB, and
+    /// memory of sinks and other components, and the budget that all peers share. Default: 320 MiB. At least 1 MiB, and
     /// at least what the configuration needs.
     pub memory_bytes: u64,
     /// What the messages and bodies of one address (of one IPv6 /64), also decompressed ones, may take of the shared memory;
@@ -192,7 +192,7 @@ impl Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            memory_bytes: 256 << 20,
+            memory_bytes: 320 << 20,
             memory_per_address: None,
             threads: None,
             shutdown_grace: Duration::from_secs(60),

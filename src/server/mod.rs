@@ -401,11 +401,14 @@ fn rules(config: &Config) -> Result<Vec<Option<Arc<Rules>>>, StartError> {
     config.sinks.iter().map(rules).collect()
 }
 
+/// The name of the sink of the view. No other sink can have it.
+const VIEW: &str = "(view)";
+
 /// Adds the sink of the view.
 fn add_view(sinks: &mut Sinks, view: &Arc<View>) {
     let queue = QueueOptions { buffer_batches: QUEUE_BATCHES, buffer_bytes: QUEUE_BYTES, ..QueueOptions::default() };
     let (budget, view) = (view.budget().clone(), view.clone());
-    sinks.add_observer("view", queue, budget, move || Ok(ViewSink::new(view.clone())));
+    sinks.add_observer(VIEW, queue, budget, move || Ok(ViewSink::new(view.clone())));
 }
 
 fn add_sink(sinks: &mut Sinks, config: &SinkConfig, rules: Option<Arc<Rules>>) {

@@ -27,7 +27,7 @@ fn read(text: &str) -> Loaded {
 fn an_empty_file_means_the_built_in_configuration() {
     let config = read("").config;
     assert_eq!(config, Config::builtin());
-    assert_eq!(config.limits.memory_bytes, 256 << 20);
+    assert_eq!(config.limits.memory_bytes, 320 << 20);
     assert_eq!(config.limits.shutdown_grace, Duration::from_secs(60));
     let listener = &config.listeners[0];
     assert_eq!(listener.name, "spans");
@@ -303,7 +303,7 @@ fn the_effective_configuration_reads_as_itself() {
 fn the_effective_configuration_has_defaults_and_options_that_are_not_set() {
     let effective = read("[sinks.a]\ntype = \"discard\"\nbuffer_bytes = 65536\n").effective;
     assert!(effective.starts_with(
-        "[limits]\nmemory_bytes = \"256MiB\"\n# memory_per_address is not set\n# threads is not set\nshutdown_grace = \"1m\"\n\n[admin]\n"
+        "[limits]\nmemory_bytes = \"320MiB\"\n# memory_per_address is not set\n# threads is not set\nshutdown_grace = \"1m\"\n\n[admin]\n"
     ));
     assert!(effective.contains("\nlisten = \"127.0.0.1:8136\"\n"));
     assert!(effective.contains("\nallow = []\n"));
@@ -402,7 +402,7 @@ fn the_minimal_file_writes_everything_to_files() {
 
 /// The reference file with every option and every sink in it, and memory for all of them.
 fn with_examples() -> String {
-    uncommented(REFERENCE, &["# ", "#: "]).replace("memory_bytes = \"256MiB\"", "memory_bytes = \"512MiB\"")
+    uncommented(REFERENCE, &["# ", "#: "]).replace("memory_bytes = \"320MiB\"", "memory_bytes = \"640MiB\"")
 }
 
 /// `text` without the comment signs `marks` before options and headers.

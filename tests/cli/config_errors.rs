@@ -324,7 +324,7 @@ fn invalid_empty_and_unknown_tables_have_clear_errors() {
     let expected = [
         "1:9: `sinks` must be a table, not a string; for example [sinks]",
         "2:2: unknown key `listners` in the file; did you mean `listeners`?",
-        "4:2: unknown key `adnim` in the file; allowed keys: limits, admin, reload, listeners, sinks",
+        "4:2: unknown key `adnim` in the file; allowed keys: limits, admin, view, reload, listeners, sinks",
         "5:2: [listeners] is empty; write [listeners.NAME], or remove [listeners] to use the built-in listeners",
     ];
     assert_eq!(summary(text), expected);

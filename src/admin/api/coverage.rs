@@ -87,12 +87,7 @@ impl Coverage {
         is_wanted: impl Fn(&str, Protocol) -> bool,
         kept: u64,
     ) -> Coverage {
-        let samples = context.shared.history.with_present(&context.subject.accounting.totals());
-        let events = |sample: &Sample| sample.events(kinds, &is_wanted);
-        // The last counters before the window begins, and the first after its end.
-        let before = samples.iter().rev().find(|sample| sample.at_ms <= window.from_ms).map_or(0, events);
-        let after = samples.iter().find(|sample| sample.at_ms >= window.to_ms).or(samples.last()).map_or(0, events);
-        Coverage::new(after.saturating_sub(before), kept)
+        Coverage::new(passed(context, window, kinds, is_wanted), kept)
     }
 
     pub(super) fn new(passed: u64, kept: u64) -> Coverage {
@@ -112,4 +107,19 @@ impl Coverage {
 /// The number of events in a snapshot.
 pub(super) fn kept(snapshot: &Snapshot) -> u64 {
     snapshot.batches.iter().map(|(_, kept)| kept.batch.len() as u64).sum()
+}
+
+/// The events of these kinds of the listeners for which `is_wanted` that passed in the window.
+pub(super) fn passed(
+    context: &Context,
+    window: Window,
+    kinds: &[Kind],
+    is_wanted: impl Fn(&str, Protocol) -> bool,
+) -> u64 {
+    let samples = context.shared.history.with_present(&context.subject.accounting.totals());
+    let events = |sample: &Sample| sample.events(kinds, &is_wanted);
+    // The last counters before the window begins, and the first after its end.
+    let before = samples.iter().rev().find(|sample| sample.at_ms <= window.from_ms).map_or(0, events);
+    let after = samples.iter().find(|sample| sample.at_ms >= window.to_ms).or(samples.last()).map_or(0, events);
+    after.saturating_sub(before)
 }

@@ -3,6 +3,7 @@
 
 mod agents;
 mod answer;
+mod chart;
 mod code;
 mod context;
 mod coverage;
@@ -83,7 +84,7 @@ const ROUTES: &[Route] = &[
     get("traces/{id}", Handler::Make(|context, path| traces::one(context, &path[0]))),
     get("profiles", Handler::Make(|context, _| profiles::list(context))),
     get("profiles/flame", Handler::Make(|context, _| profiles::flame(context))),
-    get("profiles/chart", Handler::Make(|context, _| profiles::chart(context))),
+    get("profiles/chart", Handler::Make(|context, _| chart::make(context))),
     get("profiles/download", Handler::Make(|context, _| profiles::download(context))),
     get("heap", Handler::Make(|context, _| heap::list(context))),
     get("heap/compare", Handler::Make(|context, _| heap::compare(context))),

@@ -10,26 +10,22 @@ use serde_json::json;
 
 use super::answer::{ApiError, Made};
 use super::context::Context;
-use super::coverage::{Coverage, Window, kept, snapshot};
-use super::query::bad;
+use super::coverage::{Coverage, Window, kept, passed, snapshot};
 use crate::event::Kind;
 use crate::profile::collected::{Collected, Shown, Source};
 use crate::profile::stacks::{Level, Stacks, process_text};
 use crate::profile::{Call, Counted, Item, Step, events, flamegraph, pprof, speedscope};
+use crate::protocol::Protocol;
 use crate::sink::view::{Class, Snapshot};
 
 /// The classes of events that have stacks.
 const CLASSES: [Class; 3] = [Class::Samples, Class::Spans, Class::Calls];
-/// The kinds of these.
-const KINDS: [Kind; 3] = [Kind::Sample, Kind::Span, Kind::Log];
 /// The quantities that are shown.
 const SHOWN: [Counted; 4] = [Counted::Cpu, Counted::Allocations, Counted::Wall, Counted::Calls];
 /// Memory of a call path while stacks are summed up and shown.
 const NODE_BYTES: usize = 256;
 /// The steps of a history.
 const STEPS: u64 = 60;
-/// The calls of a chart.
-const MAX_CALLS: usize = 20_000;
 
 #[derive(Serialize)]
 struct Profile {
@@ -70,7 +66,7 @@ struct Found {
 
 /// Passes the items of a snapshot to `take`, with the time of their batch. Where calls are missing, every process that goes on
 /// has a break.
-fn items(snapshot: &Snapshot, mut take: impl FnMut(&Item<'_>, &'static str, u64)) {
+pub(super) fn items(snapshot: &Snapshot, mut take: impl FnMut(&Item<'_>, &'static str, u64)) {
     for (class, kept) in &snapshot.batches {
         let protocol = kept.batch.origin().map_or("", |origin| origin.protocol);
         let at_ms = kept.at.0 / 1_000_000;
@@ -91,6 +87,16 @@ fn items(snapshot: &Snapshot, mut take: impl FnMut(&Item<'_>, &'static str, u64)
             take(&item, protocol, at_ms);
         }
     }
+}
+
+/// The share of the samples and spans, and of the logs of Java agents, that is kept. Calls are some of these logs.
+pub(super) fn coverage(context: &Context, window: Window) -> Result<Coverage, ApiError> {
+    let java = Protocol::Bytefrog.as_str();
+    let stacks = snapshot(context, window, &[Class::Samples, Class::Spans], |_, _| true)?;
+    let logs = snapshot(context, window, &[Class::Calls, Class::Logs], |protocol, _| protocol == java)?;
+    let of_stacks = passed(context, window, &[Kind::Sample, Kind::Span], |_, _| true);
+    let of_logs = passed(context, window, &[Kind::Log], |_, protocol| protocol == Protocol::Bytefrog);
+    Ok(Coverage::new(of_stacks + of_logs, kept(&stacks) + kept(&logs)))
 }
 
 fn source_of(item: &Item<'_>) -> Option<(Source, String)> {
@@ -134,7 +140,7 @@ pub(super) fn list(context: &Context) -> Result<Made, ApiError> {
         Profile { agent, protocol: found.protocol, types, from_ms: found.from_ms, to_ms: found.to_ms, history }
     };
     let profiles: Vec<Profile> = found.into_iter().map(profile).filter(|profile| !profile.types.is_empty()).collect();
-    let coverage = Coverage::of(context, window, &KINDS, |_, _| true, kept(&snapshot));
+    let coverage = coverage(context, window)?;
     context.json(&json!({ "window": window, "coverage": coverage, "profiles": profiles }))
 }
 
@@ -194,7 +200,7 @@ impl Wanted {
             }
         });
         collected.finish();
-        Ok((collected, Coverage::of(context, window, &KINDS, |_, _| true, kept(&snapshot))))
+        Ok((collected, coverage(context, window)?))
     }
 
     /// The best source of the collected stacks, with its processes. A call counts once, although several sources may tell of it.
@@ -359,13 +365,13 @@ pub(super) fn flame(context: &Context) -> Result<Made, ApiError> {
 
 /// An answer about a part of the window.
 #[derive(Serialize)]
-struct Answer<T> {
-    window: Window,
-    coverage: Coverage,
+pub(super) struct Answer<T> {
+    pub(super) window: Window,
+    pub(super) coverage: Coverage,
     #[serde(skip_serializing_if = "Option::is_none")]
-    before: Option<Window>,
+    pub(super) before: Option<Window>,
     #[serde(flatten)]
-    of: T,
+    pub(super) of: T,
 }
 
 /// `GET /profiles/download`.
@@ -393,115 +399,6 @@ pub(super) fn download(context: &Context) -> Result<Made, ApiError> {
             speedscope::write(&stacks, counted, &title, out)
         }),
     }
-}
-
-#[derive(Serialize, Default)]
-struct Chart {
-    agent: String,
-    from_ms: u64,
-    names: Vec<String>,
-    threads: Vec<Thread>,
-    is_cut: bool,
-}
-
-#[derive(Serialize, Default)]
-struct Thread {
-    name: String,
-    calls: Calls,
-}
-
-/// Calls by columns, by their start.
-#[derive(Serialize, Default)]
-struct Calls {
-    name: Vec<u32>,
-    start_ns: Vec<u64>,
-    duration_ns: Vec<u64>,
-    depth: Vec<u32>,
-}
-
-/// A call in time.
-struct Timed {
-    name: u32,
-    start: u64,
-    end: u64,
-}
-
-/// `GET /profiles/chart`.
-pub(super) fn chart(context: &Context) -> Result<Made, ApiError> {
-    context.query.only(&["agent", "thread", "from_ms", "to_ms"])?;
-    let agent = context.query.text("agent").ok_or_else(|| bad("agent= must name a process"))?.to_owned();
-    let (thread, window) = (context.query.text("thread"), Window::of(context)?);
-    let snapshot = snapshot(context, window, &[Class::Spans, Class::Calls], |_, _| true)?;
-    let mut numbers: HashMap<String, u32, RandomState> = HashMap::default();
-    let mut threads: BTreeMap<String, Vec<Timed>> = BTreeMap::new();
-    let mut open: HashMap<u64, Vec<(u32, u64)>, RandomState> = HashMap::default();
-    let (mut calls, mut is_cut) = (0, false);
-    items(&snapshot, |item, _, _| {
-        let mut number = |name: &str| {
-            let next = numbers.len() as u32;
-            *numbers.entry_ref(name).or_insert(next)
-        };
-        let (name, call) = match item {
-            Item::Span(span) if process_text(&span.agent) == agent => {
-                let (Some(start), Some(duration)) = (span.start, span.duration) else { return };
-                let end = start.saturating_add(duration);
-                (span.thread.as_deref().unwrap_or("").to_owned(), Timed { name: number(&span.name), start, end })
-            }
-            Item::Call(call) if process_text(&call.agent) == agent => {
-                let stack = open.entry(call.thread_id).or_default();
-                let (name, at) = (number(&call.function), call.at.unwrap_or(0));
-                match call.step {
-                    Step::Break => return open.clear(),
-                    // A stack that never ends is not kept for ever.
-                    Step::Entry if stack.len() < 4096 => return stack.push((name, at)),
-                    Step::Entry => return,
-                    Step::Exit => {
-                        let Some(place) = stack.iter().rposition(|(open, _)| *open == name) else { return };
-                        let (name, start) = stack[place];
-                        stack.truncate(place);
-                        let thread =
-                            call.thread.as_deref().map_or_else(|| format!("thread {}", call.thread_id), str::to_owned);
-                        (thread, Timed { name, start, end: at.max(start) })
-                    }
-                }
-            }
-            _ => return,
-        };
-        if thread.is_some_and(|thread| thread != name) {
-            return;
-        }
-        if calls >= MAX_CALLS {
-            is_cut = true;
-            return;
-        }
-        calls += 1;
-        threads.entry(name).or_default().push(call);
-    });
-    let coverage = Coverage::of(context, window, &[Kind::Span, Kind::Log], |_, _| true, kept(&snapshot));
-    let first = threads.values().flatten().map(|call| call.start).min().unwrap_or(0);
-    let threads = threads.into_iter().map(|(name, calls)| Thread { name, calls: laid_out(calls, first) }).collect();
-    let mut names = vec![String::new(); numbers.len()];
-    numbers.into_iter().for_each(|(name, number)| names[number as usize] = name);
-    let chart = Chart { agent, from_ms: first / 1_000_000, names, threads, is_cut };
-    context.json(&Answer { window, coverage, before: None, of: chart })
-}
-
-/// The calls of a thread with their depths.
-fn laid_out(mut calls: Vec<Timed>, first: u64) -> Calls {
-    // Callers begin before their callees, and end after them.
-    calls.sort_by(|a, b| a.start.cmp(&b.start).then_with(|| b.end.cmp(&a.end)));
-    let (mut laid_out, mut ends): (Calls, Vec<u64>) = (Calls::default(), Vec::new());
-    for Timed { name, start, end } in calls {
-        while ends.last().is_some_and(|open| *open <= start && *open < end) {
-            ends.pop();
-        }
-        laid_out.name.push(name);
-        laid_out.start_ns.push(start - first);
-        laid_out.duration_ns.push(end - start);
-        laid_out.depth.push(ends.len() as u32);
-        ends.push(end);
-    }
-    laid_out
 }
 
 #[cfg(test)]
@@ -539,13 +436,5 @@ mod tests {
         merged.add(&stacks(&[(&["a", "b"], 90), (&["a", "c", "d"], 9), (&["e"], 1)]), 0, false);
         let (_, nodes, cut) = merged.into_nodes(2, false);
         assert_eq!((nodes.value, nodes.own, cut), (vec![99, 90], vec![9, 90], 3));
-    }
-
-    #[test]
-    fn calls_in_time_have_the_depth_of_the_calls_around_them() {
-        let call = |name, start, end| Timed { name, start, end };
-        let calls = laid_out(vec![call(1, 12, 20), call(0, 10, 100), call(2, 20, 30), call(3, 100, 110)], 10);
-        assert_eq!((calls.name, calls.depth), (vec![0, 1, 2, 3], vec![0, 1, 1, 0]));
-        assert_eq!(calls.start_ns, [0, 2, 10, 90]);
     }
 }

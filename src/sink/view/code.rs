@@ -23,8 +23,8 @@ const MAX_OPEN_CALLS: usize = 1024;
 const MAX_PARENTS: usize = 512;
 /// Memory of a run besides its methods: its open calls and parents.
 const RUN_BYTES: usize = 4096 + MAX_OPEN_CALLS * 40 + MAX_PARENTS * 20;
-/// Memory of a method besides its name, which is there twice.
-const METHOD_BYTES: usize = size_of::<Method>() + 80;
+/// Memory of a method besides its name, which is there twice; also in one mark.
+const METHOD_BYTES: usize = size_of::<Method>() + 80 + size_of::<Sums>();
 /// Longer names are cut.
 const MAX_NAME_BYTES: usize = 1024;
 const NANOS_PER_MILLI: u64 = 1_000_000;
@@ -126,7 +126,7 @@ impl Code {
     pub fn mark(&mut self, id: &str, name: &str, at: UnixNanos) -> Option<&Mark> {
         let room = self.limit.saturating_sub(self.memory_bytes());
         let run = self.runs.iter_mut().rev().find(|run| run.id == id)?;
-        let bytes = run.methods.len() * size_of::<Sums>();
+        let bytes = run.methods.len() * size_of::<Sums>() + MAX_NAME_BYTES;
         if bytes > room {
             run.marks.clear();
         } else if run.marks.len() >= MAX_MARKS {
@@ -206,8 +206,9 @@ impl Code {
 
 impl Run {
     fn memory_bytes(&self) -> usize {
-        let marks: usize =
-            self.marks.iter().map(|mark| mark.sums.capacity() * size_of::<Sums>() + mark.name.len() + 64).sum();
+        let of_mark = |mark: &Mark| mark.sums.capacity() * size_of::<Sums>() + mark.name.len() + 64;
+        let marks: usize = self.marks.iter().map(of_mark).sum();
+        let marks = marks.saturating_sub(2 * self.methods.len() * size_of::<Sums>());
         // The tables may have twice as much room as they need.
         RUN_BYTES + 2 * self.methods.len() * METHOD_BYTES + self.classes.len() * 48 + 2 * self.name_bytes + marks
     }
@@ -425,4 +426,85 @@ fn number(value: ValueView<'_>) -> Option<u64> {
 /// The beginning of a name.
 fn cut(name: &str) -> &str {
     &name[..name.floor_char_boundary(MAX_NAME_BYTES)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{BatchBuilder, Header, Origin, Position, Severity};
+
+    /// Events of run 7: their names, their functions, and their times in milliseconds.
+    fn batch(events: &[(Name, &str, u64)]) -> Batch {
+        let origin = Origin::new("bytefrog", "java".into(), "127.0.0.1:1".into(), 1);
+        let mut batch = BatchBuilder::new(origin.into());
+        let run = (semconv::BYTEFROG_RUN_ID.as_str().to_owned(), ResourceValue::U64(7));
+        batch.set_resource(Resource::new([run]).into());
+        for (name, function, time) in events {
+            let mut event = batch.event(Header::observed_at(*name, UnixNanos(*time), Position::default()));
+            let key = if *name == semconv::BYTEFROG_CLASS_TRANSFORMED {
+                semconv::BYTEFROG_CLASS_NAME
+            } else {
+                semconv::CODE_FUNCTION_NAME
+            };
+            event.text(key, function);
+            event.attribute(semconv::THREAD_ID, 1u64);
+            event.attribute(semconv::BYTEFROG_TIME_RELATIVE_MS, *time);
+            event.log(Severity::Info, None);
+        }
+        batch.take()
+    }
+
+    const ENTRY: Name = semconv::BYTEFROG_METHOD_ENTRY;
+    const EXIT: Name = semconv::BYTEFROG_METHOD_EXIT;
+
+    fn sums(code: &Code) -> Vec<(String, u64, u64)> {
+        let methods = code.run("java:7").unwrap().methods();
+        methods
+            .map(|(method, _)| (method.name.to_string(), method.sums.calls, method.sums.self_nanos / NANOS_PER_MILLI))
+            .collect()
+    }
+
+    #[test]
+    fn calls_have_self_times_and_none_where_events_are_missing() {
+        let mut code = Code::new(1 << 20);
+        let calls = [(ENTRY, "a.B.c", 0), (ENTRY, "a.B.d", 10), (EXIT, "a.B.d", 30), (EXIT, "a.B.c", 50)];
+        code.add(&batch(&calls), false);
+        assert_eq!(sums(&code), [("a.B.c".to_owned(), 1, 30), ("a.B.d".to_owned(), 1, 20)]);
+        code.add(&batch(&calls[..1]), false);
+        code.add(&batch(&calls[3..]), true);
+        assert_eq!(sums(&code)[0], ("a.B.c".to_owned(), 2, 30));
+        let known = [(semconv::BYTEFROG_METHOD_MAPPED, "a.B.e", 0), (semconv::BYTEFROG_CLASS_TRANSFORMED, "a/F", 0)];
+        code.add(&batch(&known), false);
+        let run = code.run("java:7").unwrap();
+        assert_eq!(run.methods().filter(|(_, has_run)| !has_run).count(), 1);
+        assert_eq!(run.classes().collect::<Vec<_>>(), ["a.F"]);
+    }
+
+    #[test]
+    fn a_mark_tells_what_was_called_since() {
+        let mut code = Code::new(1 << 20);
+        code.add(&batch(&[(ENTRY, "a.B.c", 0), (ENTRY, "a.B.d", 1)]), false);
+        let mark = code.mark("java:7", "now", UnixNanos(5)).unwrap().id;
+        code.add(&batch(&[(ENTRY, "a.B.d", 2), (ENTRY, "a.B.e", 3)]), false);
+        let run = code.run("java:7").unwrap();
+        let (_, since) = run.since(mark).unwrap();
+        let since: Vec<u64> = since.map(|(_, sums)| sums.calls).collect();
+        assert_eq!(since, [0, 1, 1]);
+        assert!(run.since(99).is_none() && code.mark("java:8", "now", UnixNanos(5)).is_none());
+    }
+
+    #[test]
+    fn any_number_of_methods_and_marks_stays_within_the_limit() {
+        let limit = 200_000;
+        let mut code = Code::new(limit);
+        for number in 0..5000u64 {
+            code.add(&batch(&[(ENTRY, &format!("a.B{number}.{}", "n".repeat(200)), number)]), false);
+            if number % 100 == 0 {
+                code.mark("java:7", &"m".repeat(150), UnixNanos(number));
+            }
+            assert!(code.memory_bytes() <= limit + 4096, "{} bytes", code.memory_bytes());
+        }
+        let run = code.run("java:7").unwrap();
+        assert!(run.left_out > 4000 && run.methods().count() > 50, "{}", run.left_out);
+    }
 }

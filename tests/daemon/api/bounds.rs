@@ -14,13 +14,13 @@ fn texts(count: u64, length: usize) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_view_that_is_full_becomes_sparse_and_stays_within_its_memory() {
-    let memory = 1 << 20;
+    let memory = 4 << 20;
     let settings = format!("{SETTINGS}memory = {memory}\n{}", listener(""));
     let daemon = Daemon::start(&settings).await;
     let mut kept = 0;
-    for _ in 0..10 {
-        send_all(connect(&daemon.server).await, &texts(500, 2000)).await;
-        daemon.until_all_closed().await;
+    for _ in 0..20 {
+        send_all(connect(&daemon.server).await, &texts(500, 500)).await;
+        settle(&daemon).await;
         let overview = json(&daemon, "overview").await;
         let used = number(&overview["view"]["used"]);
         assert!(used <= memory, "{used} bytes");
@@ -37,7 +37,7 @@ async fn a_view_that_is_full_becomes_sparse_and_stays_within_its_memory() {
     let all = json(&daemon, "events?limit=1000").await;
     let connections: std::collections::BTreeSet<u64> =
         array(&all, "events").iter().map(|event| number(&event["event"]["origin"]["connection"])).collect();
-    assert!(connections.len() >= 3, "{connections:?} of 10, the first is {first}");
+    assert!(connections.len() >= 3, "{connections:?} of 20, the first is {first}");
     daemon.stop().await;
 }
 
@@ -57,7 +57,7 @@ async fn what_the_view_has_no_time_for_is_counted_and_no_sink_misses_it() {
             break;
         }
     }
-    daemon.until_all_closed().await;
+    settle(&daemon).await;
     let view = until(&daemon, "overview", |overview| {
         number(&overview["view"]["seen"]) + number(&overview["view"]["skipped"]) == sent
     })
@@ -75,14 +75,12 @@ async fn what_the_view_has_no_time_for_is_counted_and_no_sink_misses_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_window_of_100_000_spans_is_listed_and_opened() {
     let settings = format!("{SETTINGS}memory = \"256MiB\"\nmax_answer = \"64MiB\"\n{}", listener(""));
-    let mut config = crate::live::config(&format!("[limits]\nmemory_bytes = \"1GiB\"\n{settings}"));
-    config.limits.threads = Some(1);
-    let daemon = Daemon::on(&config).await;
-    // The queue of the view has room for four mebibytes: it gets the spans in ten pieces.
-    for piece in 1..=10 {
-        let (bytes, _) = wire::work(10_000);
+    let daemon = Daemon::start(&format!("[limits]\nmemory_bytes = \"1GiB\"\n{settings}")).await;
+    // The queue of the view has room for four mebibytes, so it gets the spans in pieces.
+    for piece in 1..=50 {
+        let (bytes, events) = wire::work(2_000);
         send_all(connect(&daemon.server).await, &bytes).await;
-        until(&daemon, "overview", |overview| number(&overview["view"]["kept"]) == piece * 10_001).await;
+        until(&daemon, "overview", |overview| number(&overview["view"]["kept"]) == piece * events).await;
     }
     let began = Instant::now();
     let list = json(&daemon, "traces").await;
@@ -100,7 +98,7 @@ async fn a_window_of_100_000_spans_is_listed_and_opened() {
 async fn an_answer_that_is_too_large_is_refused_and_a_smaller_one_is_made() {
     let daemon = Daemon::start(&format!("{SETTINGS}max_answer = \"64KiB\"\n{}", listener(""))).await;
     send_all(connect(&daemon.server).await, &wire::work(1000).0).await;
-    daemon.until_all_closed().await;
+    settle(&daemon).await;
     until(&daemon, "overview", |overview| number(&overview["view"]["kept"]) == 1001).await;
     let large = get(&daemon, "events?limit=1000").await;
     assert_eq!(large.status, 413);
@@ -123,7 +121,7 @@ async fn names_that_are_markup_or_controls_stay_texts_in_json() {
     let spans = (1..).zip(names).flat_map(|(id, name)| wire::named_span(id, name));
     let bytes: Vec<u8> = wire::process().into_iter().chain(spans).collect();
     send_all(connect(&daemon.server).await, &bytes).await;
-    daemon.until_all_closed().await;
+    settle(&daemon).await;
     until(&daemon, "overview", |overview| number(&overview["view"]["kept"]) == 7).await;
     let one = json(&daemon, &format!("traces/{}", "07".repeat(16))).await;
     let shown: Vec<&str> = array(&one, "spans").iter().map(|span| span["name"].as_str().unwrap()).collect();

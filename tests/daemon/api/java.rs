@@ -13,7 +13,7 @@ async fn run(daemon: &Daemon, events: u64) {
     let agent = bytefrog::run_alone(to, bytefrog::Options::default(), 5, events, pending());
     let (sent, _) = within("the program ends", agent).await;
     sent.unwrap();
-    daemon.until_all_closed().await;
+    settle(daemon).await;
 }
 
 fn named<'a>(events: &'a [Value], name: &'a str) -> impl Iterator<Item = &'a Value> {
@@ -69,8 +69,7 @@ async fn calls_have_a_flame_graph_and_a_chart_in_time() {
     let flame = until(&daemon, "profiles/flame?type=calls", |flame| number(&flame["total"]) == entries).await;
     assert_eq!((&flame["unit"], &flame["coverage"]["text"]), (&"count".into(), &"all events".into()));
     let profiles = json(&daemon, "profiles").await;
-    let agent: String =
-        form_urlencoded::byte_serialize(profiles["profiles"][0]["agent"].as_str().unwrap().as_bytes()).collect();
+    let agent = encoded(profiles["profiles"][0]["agent"].as_str().unwrap());
     let chart = json(&daemon, &format!("profiles/chart?agent={agent}")).await;
     let mut calls = 0;
     for thread in array(&chart, "threads") {
@@ -110,6 +109,6 @@ async fn a_program_waits_until_the_page_starts_it() {
     .await;
     let (sent, _) = within("the program ends", agent).await.unwrap();
     assert!(sent.unwrap().events > 300);
-    daemon.until_all_closed().await;
+    settle(&daemon).await;
     daemon.stop().await;
 }

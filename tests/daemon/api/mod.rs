@@ -86,6 +86,26 @@ async fn until(daemon: &Daemon, path: &str, is_it: impl Fn(&Value) -> bool) -> V
     }
 }
 
+/// Waits until everything is written, and the view has everything that it gets.
+async fn settle(daemon: &Daemon) {
+    daemon.until_all_closed().await;
+    let is_settled = || {
+        let totals = daemon.server.accounting().totals();
+        totals.listeners.iter().all(|listener| listener.connections_open == 0).then_some(())
+    };
+    crate::live::until("all connections are closed", is_settled).await;
+    let events: u64 = daemon.server.accounting().totals().listeners.iter().map(|listener| listener.events()).sum();
+    until(daemon, "overview", |overview| {
+        number(&overview["view"]["seen"]) + number(&overview["view"]["skipped"]) == events
+    })
+    .await;
+}
+
+/// A text in a query.
+fn encoded(text: &str) -> String {
+    form_urlencoded::byte_serialize(text.as_bytes()).collect()
+}
+
 async fn daemon(listeners: &str) -> Daemon {
     Daemon::start(&format!("{SETTINGS}{listeners}")).await
 }

@@ -9,7 +9,7 @@ use crate::live::{connect, send_all};
 async fn the_overview_has_the_counters_of_every_listener_and_sink() {
     let daemon = of_spans().await;
     simulate(&daemon, "test", Agent::Datadog(datadog::Dialect::default()), 500).await;
-    daemon.until_all_closed().await;
+    settle(&daemon).await;
     let overview = json(&daemon, "overview").await;
     let totals = daemon.counters();
     let shown = &overview["listeners"][0];
@@ -40,7 +40,7 @@ async fn the_overview_has_the_counters_of_every_listener_and_sink() {
 async fn an_agent_is_shown_with_its_resource_and_its_own_last_events() {
     let daemon = of_spans().await;
     simulate(&daemon, "test", Agent::Datadog(datadog::Dialect::default()), 300).await;
-    daemon.until_all_closed().await;
+    settle(&daemon).await;
     let agents = json(&daemon, "agents").await;
     let agent = &agents["agents"][0];
     assert_eq!((&agent["protocol"], &agent["state"]), (&"datadog".into(), &"heard".into()));
@@ -67,7 +67,7 @@ async fn agents_resource(daemon: &Daemon) -> Value {
 async fn kept_events_are_found_by_protocol_kind_name_and_text() {
     let daemon = of_spans().await;
     simulate(&daemon, "test", Agent::Datadog(datadog::Dialect::default()), 400).await;
-    daemon.until_all_closed().await;
+    settle(&daemon).await;
     let all = daemon.events();
     let count = |is_it: &dyn Fn(&Value) -> bool| all.iter().filter(|event| is_it(event)).count();
     until(&daemon, "events?limit=1000", |found| array(found, "events").len() == all.len()).await;
@@ -76,11 +76,11 @@ async fn kept_events_are_found_by_protocol_kind_name_and_text() {
     for (query, expected) in [
         ("kind=span".to_owned(), count(&|event| event["kind"] == "span")),
         ("kind=log&kind=loss".to_owned(), count(&|event| event["kind"] != "span")),
-        (format!("name={name}"), count(&|event| event["name"] == name.as_str())),
-        (format!("name={start}*"), count(&|event| event["name"].as_str().unwrap().starts_with(&start))),
+        (format!("name={}", encoded(&name)), count(&|event| event["name"] == name.as_str())),
+        (format!("name={}*", encoded(&start)), count(&|event| event["name"].as_str().unwrap().starts_with(&start))),
         ("protocol=endless".to_owned(), 0),
         ("listener=test&protocol=datadog".to_owned(), all.len()),
-        (format!("text={}", name.to_uppercase()), count(&|event| event.to_string().contains(&name))),
+        (format!("text={}", encoded(&name.to_uppercase())), count(&|event| event.to_string().contains(&name))),
         ("text=there-is-no-such-text".to_owned(), 0),
     ] {
         let found = json(&daemon, &format!("events?limit=1000&{query}")).await;
@@ -97,7 +97,7 @@ async fn kept_events_are_found_by_protocol_kind_name_and_text() {
 async fn machines_are_counted_by_name_image_and_site() {
     let daemon = daemon("[listeners.desktops]\nprotocol = \"endless\"\nlisten = \"127.0.0.1:0\"\n").await;
     simulate(&daemon, "desktops", Agent::Endless(endless::Version::default()), 300).await;
-    daemon.until_all_closed().await;
+    settle(&daemon).await;
     let events = daemon.events();
     let of_machines = |event: &&Value| event["attributes"]["endless.event.id"].is_string();
     let expected = events.iter().filter(of_machines).count() as u64;
@@ -126,7 +126,7 @@ async fn losses_are_grouped_by_cause_and_their_first_bytes_explained() {
     for _ in 0..3 {
         send_all(connect(&daemon.server).await, b"GET / HTTP/1.1\r\n\r\n").await;
     }
-    daemon.until_all_closed().await;
+    settle(&daemon).await;
     let losses = until(&daemon, "losses", |losses| losses["groups"][0]["losses"] == 3).await;
     let (group, total) = (&losses["groups"][0], &losses["totals"][0]);
     let loss = &daemon.events()[0]["loss"];
