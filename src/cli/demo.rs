@@ -85,7 +85,7 @@ fn listener(protocol: Protocol, ruby: Option<simulate::rbkit::Options>) -> Liste
         Protocol::Zico => ProtocolOptions::Zico(zico::Options::default(), StoreOptions::default(), http()),
     };
     ListenerConfig {
-        name: "demo".to_owned(),
+        name: protocol.as_str().to_owned(),
         listen: (protocol != Protocol::Rbkit).then_some(([127, 0, 0, 1], 0).into()),
         options: Default::default(),
         protocol: options,

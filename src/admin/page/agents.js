@@ -55,7 +55,7 @@ function showList(main, query) {
   const body = h("section", { class: "panel" });
   main.append(head.element, h("div", { class: "filters" }, protocol.element, text.element), body);
   const end = poll((signal) => get("api/v1/agents", filter, signal), 2000, (answer) => {
-    head.scope(answer);
+    head.element.querySelector(".scope").textContent = `${units.plural(answer.total, "agent")}, counted since each was first heard`;
     list.update(answer.agents);
     if (answer.agents.length) {
       if (body.firstChild !== list.element) set(body, list.element);

@@ -135,7 +135,7 @@ export function show(main, route) {
         if (!control) {
           control = commands((command) => `api/v1/agents/${encodeURIComponent(agent.id)}/commands/${command}`, () => end.now());
           controls.set(agent.id, control);
-          get(`api/v1/agents/${encodeURIComponent(agent.id)}`).then((one) => control.update(one.commands.filter((command) => command.name === DUMP || command.name === TRACK)), () => {});
+          get(`api/v1/agents/${encodeURIComponent(agent.id)}`).then((one) => control.update(one.commands.filter((command) => command.name === DUMP || command.name === TRACK)), () => controls.delete(agent.id));
         }
         return h("div", { class: "row" }, said(agent.name ?? agent.id), h("span", { class: "soft small" }, clean(agent.process ?? "")), control.element);
       })

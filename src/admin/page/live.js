@@ -100,11 +100,11 @@ function showEvents(main, query, mode) {
       if (type === "events") {
         if (pause.isPaused) totals.missed += data.events.length;
         else rows = [...data.events.map((event) => ({ id: number++, event })).reverse(), ...rows].slice(0, MOST_EVENTS);
-        totals.shown += data.events.length;
       } else if (type === "dropped") {
         totals.dropped += data.events;
       } else if (type === "alive") {
         totals.passed += data.passed;
+        totals.shown += data.shown;
       }
       draw();
     }, (state, error) => {

@@ -62,7 +62,7 @@ function showAll(main, query) {
     h("div", { class: "grid2" }, panel("Events by name", {}, names), h("div", { class: "stack" }, panel("Images", {}, images), panel("Sites", {}, sites))),
     h("section", { class: "panel" }, h("header", {}, h("h2", {}, "Machines")), list.element),
   ];
-  main.append(head.element, h("div", { class: "filters" }, image.element, site.element, name.element,
+  main.append(head.element, h("div", { class: "filters" }, [image, site, name].map((control) => h("div", { class: "short" }, control.element)),
     field("Text", { placeholder: "machine, peer, image", value: filter.text }, (text) => change({ text })).element), body);
   const offer = (control, key, options) => {
     if (filter[key] && !options.some(([value]) => value === filter[key])) options = [...options, [filter[key], filter[key]]];

@@ -63,8 +63,10 @@ function summary(overview) {
   ];
 }
 
+/** Rates of whole steps: the last one has only begun. */
 function perSecond(values, step) {
-  return values.map((value) => (value * 1000) / step);
+  const whole = values.length > 1 ? values.slice(0, -1) : values;
+  return whole.map((value) => (value * 1000) / step);
 }
 
 function listenerCard(listener, step) {
@@ -111,11 +113,12 @@ function sinkCard(sink, step) {
 function drawEdges(edges, flow, listeners, sinks, overview) {
   const frame = flow.getBoundingClientRect();
   edges.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
-  const cards = (root, attribute) => new Map([...root.children].map((card) => [card.getAttribute(attribute), card.getBoundingClientRect()]));
-  const [from, into] = [cards(listeners, "data-listener"), cards(sinks, "data-sink")];
+  const boxes = (root) => [...root.children].map((card) => card.getBoundingClientRect());
+  const [from, into] = [boxes(listeners), boxes(sinks)];
   const most = Math.max(1e-9, ...overview.listeners.map((listener) => listener.events_per_second));
-  set(edges, overview.sinks.flatMap((sink) => overview.listeners.filter((listener) => sink.takes.includes(listener.name)).map((listener, at, all) => {
-    const [a, b] = [from.get(listener.name), into.get(sink.name)];
+  const taken = (sink) => overview.listeners.map((listener, number) => ({ listener, number })).filter(({ listener }) => sink.takes.includes(listener.name));
+  set(edges, overview.sinks.flatMap((sink, which) => taken(sink).map(({ listener, number }, at, all) => {
+    const [a, b] = [from[number], into[which]];
     if (!a || !b) return null;
     const [x1, y1, x2] = [a.right - frame.left, a.top + a.height / 2 - frame.top, b.left - frame.left];
     const y2 = b.top - frame.top + (b.height * (at + 1)) / (all.length + 1);
