@@ -131,9 +131,14 @@ impl DeliveryHandle {
         self.is_counted_by_sink = true;
     }
 
-    /// All events have reached the level that the delivery asks for.
-    pub(super) fn written(mut self) {
-        self.outcome = DeliveryOutcome::Written;
+    /// The sink holds nothing of the batch any more: what it has not dropped, now or earlier, has reached the level that the
+    /// delivery asks for. A batch of which it has dropped events fails.
+    pub(super) fn settled(mut self) {
+        if self.dropped.is_some() {
+            self.note_held(0);
+        } else {
+            self.outcome = DeliveryOutcome::Written;
+        }
     }
 
     /// The sink has dropped so many events (more), and the others are in its output or held.
@@ -147,16 +152,11 @@ impl DeliveryHandle {
         self.unwritten = self.events.min(self.dropped.unwrap_or(0) + events);
     }
 
-    /// Whether the sink has dropped some of the batch.
-    pub(super) fn is_dropped(&self) -> bool {
-        self.dropped.is_some()
-    }
-
     /// The sink ends, and at most this many events more are in its output. Returns how many of this batch are.
     pub(super) fn written_up_to(mut self, events: u64) -> u64 {
-        let written = self.unwritten.min(events);
+        let written = self.unwritten.saturating_sub(self.dropped.unwrap_or(0)).min(events);
         self.unwritten -= written;
-        if written == self.events {
+        if written == self.events && self.dropped.is_none() {
             self.outcome = DeliveryOutcome::Written;
         }
         written

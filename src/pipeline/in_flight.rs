@@ -68,12 +68,13 @@ impl InFlightBatches {
         origins.into_values().collect()
     }
 
-    /// A flush returned `Ok`: everything is written except what `unwritten` names. `written` is [`Sink::written`].
+    /// A flush returned `Ok`: everything is written except what `unwritten` names, and what earlier calls named as failed.
+    /// `written` is [`Sink::written`].
     pub(super) fn settle(&self, unwritten: &Unwritten, written: u64) {
         let mut taken = self.locked();
         taken.written_before = written;
         if unwritten.held.is_empty() && unwritten.unsynced.is_empty() && unwritten.failed.is_empty() {
-            taken.handles.drain(..).for_each(|(_, handle)| handle.written());
+            taken.handles.drain(..).for_each(|(_, handle)| handle.settled());
             taken.reports.drain(..).for_each(|taken| taken.report.reported());
             return;
         }
@@ -82,11 +83,8 @@ impl InFlightBatches {
             note_unwritten(&mut handle, number, unwritten);
             if unwritten.held.contains_key(&number) || unwritten.unsynced.contains(&number) {
                 taken.handles.push((number, handle));
-            } else if handle.is_dropped() {
-                // Without an outcome it counts as failed.
-                drop(handle);
             } else {
-                handle.written();
+                handle.settled();
             }
         }
         for report in reports {

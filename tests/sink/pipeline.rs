@@ -697,3 +697,48 @@ async fn a_batch_that_is_not_synced_at_the_end_of_the_grace_period_is_written_an
     let totals = counters.totals();
     assert_eq!(totals.in_flight(), 0, "{totals:?}");
 }
+
+/// Names its first batch in `unwritten` once, as `first` says, and nothing after that.
+struct Dropping {
+    batch: Option<u64>,
+    first: Option<fn(u64) -> Unwritten>,
+}
+
+impl Sink for Dropping {
+    async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
+        self.batch = Some(events.number());
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn unwritten(&mut self) -> Unwritten {
+        let first = self.batch.and_then(|batch| Some(self.first.take()?(batch)));
+        first.unwrap_or_default()
+    }
+}
+
+#[tokio::test]
+async fn a_batch_of_which_events_are_dropped_fails_also_when_the_rest_is_written_or_synced_later() {
+    let ways: [fn(u64) -> Unwritten; 3] = [
+        |batch| Unwritten { failed: [(batch, 1)].into(), ..Unwritten::default() },
+        |batch| Unwritten { failed: [(batch, 1)].into(), unsynced: [batch].into(), ..Unwritten::default() },
+        |batch| Unwritten { failed: [(batch, 1)].into(), held: [(batch, 2)].into(), ..Unwritten::default() },
+    ];
+    for (way, first) in ways.into_iter().enumerate() {
+        let mut sinks = Sinks::new(CancellationToken::new());
+        sinks.add("dropping", QueueOptions::default(), move || Ok(Dropping { batch: None, first: Some(first) }));
+        let counters = sinks.counters()[0].clone();
+        let (sender, mut workers) = sinks.start();
+        let durable = sender.clone().with_level(RequestedLevel::new(AckLevel::Durable));
+        let outcome = within("the outcome", durable.deliver(batch(1, &["1", "2", "3"]))).await;
+        assert_eq!(outcome, DeliveryOutcome::Failed, "way {way}");
+        let outcome = within("the outcome", durable.deliver(batch(1, &["4"]))).await;
+        assert_eq!(outcome, DeliveryOutcome::Written, "way {way}");
+        drop((sender, durable));
+        within("the sink ends", workers.drained()).await;
+        assert_eq!(figures(&counters.totals()), [4, 3, 0, 1], "way {way}");
+    }
+}

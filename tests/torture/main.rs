@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Without a part it runs a short slice of each, as a part of `cargo test`. It prints its seed; the same seed makes the same
-//! choices. See docs/reliability.md.
+//! choices. With `--keep`, the part `faults` leaves the directory in which it has found a loss. See docs/reliability.md.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed; the lint knows only test functions")]
 #![allow(clippy::print_stdout, reason = "a program that reports what it does")]
@@ -42,6 +42,8 @@ struct Run {
     seed: u64,
     /// `power`: of 1,000 syncs the library skips so many, and says that they were done. The part must notice.
     lie: u64,
+    /// `faults`: a run that finds a loss leaves its directory.
+    keep: bool,
 }
 
 fn main() {
@@ -50,6 +52,7 @@ fn main() {
         let at = arguments.iter().position(|argument| argument == name)?;
         Some(arguments.get(at + 1)?.parse::<u64>().unwrap_or_else(|error| panic!("{name}: {error}")))
     };
+    let keep = arguments.iter().any(|argument| argument == "--keep");
     let seed = value("--seed").unwrap_or_else(rng::from_clock);
     let named = arguments.iter().find(|argument| !argument.starts_with("--") && argument.parse::<u64>().is_err());
     // `cargo test NAME` gives every test program a name to select tests by; `--list` asks for their names.
@@ -61,7 +64,7 @@ fn main() {
         return println!("skipped: the torture program needs Linux");
     }
     for (name, part, slice) in PARTS.into_iter().filter(|(name, ..)| is_selected(name)) {
-        let run = Run { count: value("--count").unwrap_or(slice), seed, lie: value("--lie").unwrap_or(0) };
+        let run = Run { count: value("--count").unwrap_or(slice), seed, lie: value("--lie").unwrap_or(0), keep };
         println!("torture {name}: count {}, seed {seed}", run.count);
         let begin = Instant::now();
         println!("torture {name}: {}; {:.1} s", part(&run), begin.elapsed().as_secs_f64());

@@ -5,6 +5,7 @@ use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// How long a step may take before it has failed.
@@ -20,9 +21,18 @@ pub(crate) struct Site {
 /// A daemon that runs. Killed when dropped.
 pub(crate) struct Daemon(Child);
 
-/// A port of loopback that is free.
+/// A port of loopback that is free, and that the system gives to no connection of another program while the daemon is away.
 fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static LAST: AtomicU16 = AtomicU16::new(0);
+    /// Linux takes ports from 32768 on by itself.
+    const PORTS: std::ops::Range<u16> = 10_000..32_768;
+    let first = std::process::id() as u16;
+    loop {
+        let number = first.wrapping_add(LAST.fetch_add(1, Relaxed)) % (PORTS.end - PORTS.start);
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", PORTS.start + number)) {
+            return listener.local_addr().unwrap();
+        }
+    }
 }
 
 impl Site {

@@ -82,11 +82,32 @@ impl Live {
         };
         if !live.is_in_place() {
             // Its last writer finished it between our opening and our locking; the next attempt finds a new one.
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, "it was moved while being opened"));
+            return Err(moved());
         }
         live.len = tail::repair(&live.file, path, options.format)?;
+        live.isolate(disk)?;
         live.unsynced = Unsynced::from(live.len);
         Ok(live)
+    }
+
+    /// Writes the last line feed of an existing file again. A sync of its last writer may have failed: then bytes at the end
+    /// that the system still shows are not on the disk, no later sync forces them to it, and a loss of power leaves zeros in
+    /// their place. This line feed is synced with the records that follow it, so the first of them never ends such a line.
+    fn isolate(&self, disk: &Disk) -> io::Result<()> {
+        if self.len == 0 || disk.fsync == Fsync::Never {
+            return Ok(());
+        }
+        // A descriptor for appending cannot write anywhere else.
+        let file = match OpenOptions::new().write(true).open(&self.path) {
+            // A file to which one may only append: an attribute of some file systems.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+            opened => opened?,
+        };
+        let metadata = file.metadata()?;
+        if (metadata.dev(), metadata.ino()) != self.identity {
+            return Err(moved());
+        }
+        file.write_all_at(b"\n", self.len - 1)
     }
 
     /// Whether the path still names this file. Also notices when another process has shortened it.
@@ -291,6 +312,10 @@ impl Unsynced {
     }
 }
 
+fn moved() -> io::Error {
+    io::Error::new(io::ErrorKind::ResourceBusy, "it was moved while being opened")
+}
+
 fn open_or_create(path: &Path, disk: &mut Disk) -> io::Result<fs::File> {
     create_directories(directory_of(path), disk)?;
     // Created apart from opened, to know when the directory has a new name in it that must reach the disk, too.
@@ -340,4 +365,33 @@ fn write_counted(mut file: &fs::File, bytes: &[u8]) -> (usize, io::Result<()>) {
         }
     }
     (written, Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    /// Whether opening writes to the end of a file with this content, and what is in it then.
+    fn opened(before: &str, fsync: Fsync) -> (bool, String) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("app.log");
+        fs::write(&path, before).unwrap();
+        let old = SystemTime::now() - Duration::from_secs(3600);
+        fs::File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
+        let live = Live::open(&path, &Options::default(), &mut Disk::new(fsync)).unwrap();
+        let after = fs::read_to_string(&path).unwrap();
+        assert_eq!(live.len(), after.len() as u64);
+        (fs::metadata(&path).unwrap().modified().unwrap() > old, after)
+    }
+
+    #[test]
+    fn the_end_of_the_last_line_of_an_existing_file_is_written_again_to_be_synced_with_what_follows() {
+        for (before, after) in [("a\n", "a\n"), ("a\nb\n", "a\nb\n"), ("a\nb", "a\nb\n"), ("a\n{\"time\":", "a\n")] {
+            assert_eq!(opened(before, Fsync::Interval), (true, after.to_owned()));
+        }
+        assert_eq!(opened("", Fsync::Interval), (false, String::new()));
+        assert_eq!(opened("a\n", Fsync::Never), (false, "a\n".to_owned()));
+    }
 }

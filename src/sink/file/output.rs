@@ -322,10 +322,14 @@ impl Output {
 
     /// Closes a file that another process has moved or removed. A fault is only logged: there is nothing to retry.
     fn abandon(&mut self, context: &mut Context) {
-        if let Err(fault) = self.close(context)
-            && let Some(suppressed) = ABANDONED.permit()
-        {
-            tracing::warn!(%fault, suppressed, "a file was moved or removed while it was being written");
+        if let Err(fault) = self.close(context) {
+            // Batches may wait for a sync, also if the end of the file cannot be cut.
+            if context.options.fsync != Fsync::Never {
+                self.sync(context);
+            }
+            if let Some(suppressed) = ABANDONED.permit() {
+                tracing::warn!(%fault, suppressed, "a file was moved or removed while it was being written");
+            }
         }
         self.live = None;
     }
