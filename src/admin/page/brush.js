@@ -116,8 +116,11 @@ export function brush({ label, change }) {
       active = name;
       choose(span);
     },
+    /** The ends of the part that has values. */
     get ends() {
-      return [from, to];
+      const step = (to - from) / Math.max(1, values.length);
+      const first = Math.max(0, values.findIndex((value) => value > 0));
+      return [from + first * step, to];
     },
     end() {
       clearTimeout(timer);

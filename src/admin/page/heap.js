@@ -158,7 +158,7 @@ export function show(main, route) {
 }
 
 function titleOf(dump) {
-  return `${dump.agent ?? "agent"}: dump ${dump.dump_id ?? dump.id}, ${units.clock(dump.at_ms, 0)}, ${units.brief(dump.objects)} objects`;
+  return `${dump.dump_id ?? dump.id}: ${units.clock(dump.at_ms, 0)}, ${units.brief(dump.objects)} objects, ${dump.agent}`;
 }
 
 function dumpFacts(dump) {

@@ -248,13 +248,13 @@ export function show(main, route) {
 
   function points(share) {
     const value = share * 100;
-    return `${value > 0 ? "+" : ""}${value.toFixed(Math.abs(value) < 1 ? 2 : 1)} points`;
+    return `${value > 0 ? "+" : ""}${value.toFixed(Math.abs(value) < 1 ? 2 : 1)} pp`;
   }
 
   function changeOf(value, before) {
     if (!answer.nodes?.before) return h("span", { class: "soft" }, "–");
     const share = value / (answer.total || 1) - before / (answer.before_total || 1);
-    return points(share).replace(" points", " pp");
+    return points(share);
   }
 
   async function save(format, ending) {

@@ -125,7 +125,7 @@ function showTrace(main, id, query) {
 
     function drawForm(value) {
       picture?.end();
-      picture = value === "flame" ? flameOf(spans, trace.duration_ns, choose) : waterfall(spans, trace.duration_ns, logs, { choose });
+      picture = value === "flame" ? flameOf(spans, trace.duration_ns, choose) : waterfall(spans, trace.duration_ns, logs, { choose, isCode: trace.protocol !== "datadog" });
       set(legend, value === "flame" ? null : [...picture.colors].slice(0, 12).map(([name, color]) => h("span", {}, h("i", { style: { background: color } }), said(name))));
       set(frame, h("header", {}, forms.element, search.element, found, h("div", { class: "end" }, legend)), picture.element);
       if (search.input.value) find(search.input.value);

@@ -2,7 +2,7 @@
 // Only the lines in sight exist.
 
 import { categories, onScheme, variable } from "./colors.js";
-import { clean, framed, h, said, set } from "./dom.js";
+import { clean, framed, h, path, said, set } from "./dom.js";
 import { tip } from "./parts.js";
 import * as units from "./units.js";
 
@@ -11,8 +11,8 @@ const SPARE = 8;
 const MAP_HEIGHT = 56;
 const TICKS = 5;
 
-/** `spans` in the order of the timeline. `choose(index)`: a span was selected. */
-export function waterfall(spans, duration, logs, { choose }) {
+/** `spans` in the order of the timeline. `choose(index)`: a span was selected. `isCode`: their names are those of methods. */
+export function waterfall(spans, duration, logs, { choose, isCode }) {
   const whole = Math.max(1, duration ?? 0, ...ends(spans));
   const colors = categories(new Set(spans.map((span) => span.service || span.name)));
   const colorOf = (span) => colors.get(span.service || span.name);
@@ -66,7 +66,7 @@ export function waterfall(spans, duration, logs, { choose }) {
     h("div", { class: "label", role: "gridcell", style: { "--depth": String(depth) } }, toggle,
       h("i", { class: "swatch", style: { background: colorOf(span) } }),
       isError && h("span", { class: "bad-text", title: "error" }, "✕"),
-      said(span.name), span.detail && span.detail !== span.name && said(span.detail, "soft")),
+      isCode ? path(span.name, ".") : said(span.name), span.detail && span.detail !== span.name && said(span.detail, "soft")),
     h("div", { class: "track", role: "gridcell" }, bar(span, index, isError)));
   }
 
