@@ -5,12 +5,20 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-/// Creates a directory for this user only, and those above it. The name of each is on the disk before anything is created in
-/// it, so of existing ones only the last one's can be missing there, after a kill; that is synced, too, where permitted.
+/// Creates a directory for this user only, and those above it, as [`create_with`] does.
 ///
 /// # Errors
 /// The system's.
 pub(crate) fn create(directory: &Path) -> io::Result<()> {
+    create_with(directory, 0o700)
+}
+
+/// Creates a directory with these permissions, less the process's mask, and those above it. The name of each is on the disk before anything is created in
+/// it, so of existing ones only the last one's can be missing there, after a kill; that is synced, too, where permitted.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn create_with(directory: &Path, mode: u32) -> io::Result<()> {
     if directory.as_os_str().is_empty() {
         return Ok(());
     }
@@ -22,8 +30,8 @@ pub(crate) fn create(directory: &Path) -> io::Result<()> {
             Err(error) => Err(error),
         };
     }
-    create(parent)?;
-    match DirBuilder::new().mode(0o700).create(directory) {
+    create_with(parent, mode)?;
+    match DirBuilder::new().mode(mode).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !directory.is_dir() => Err(error),
         _ => File::open(parent)?.sync_all(),
     }

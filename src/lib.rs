@@ -12,6 +12,7 @@
 //!   3  protocol                              sessions: bytes and time in, events and replies out; no I/O
 //!   2  explain  profile                      annotated bytes; flame graphs and heap tables
 //!   1  codec  memory  options                bounded readers; the memory budget; the checked option reader
+//!      stored                                events that were stored, made events of a batch again
 //!   0  event                                 the normalized event model: batch arena, views, names
 //! ```
 //!
@@ -45,5 +46,6 @@ pub mod server;
 pub mod simulate;
 pub mod sink;
 pub mod spool;
+pub mod stored;
 pub mod transport;
 pub mod zico_store;

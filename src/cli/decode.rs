@@ -1,9 +1,11 @@
-//! `tributary decode`: recorded bytes to the events that the daemon would write.
+//! `tributary decode`: recorded bytes to the events that the daemon would write, and stored events again.
 
 mod explained;
+mod filter;
 mod output;
 mod recorded;
 mod requests;
+mod stored;
 
 use std::io::{self, Read};
 use std::mem::take;
@@ -43,13 +45,15 @@ const START_BYTES: usize = 2 << 20;
 /// The version of endless bundles without `--protocol-version`.
 const ENDLESS_VERSION: u8 = 3;
 
-/// Decode recorded bytes to the events that the daemon would write
+/// Decode recorded bytes to the events that the daemon would write, or read stored events again
 ///
 /// A file has the received bytes of one connection, or is a capture of a listener, whose times the events then have. Bytes
 /// that cannot be decoded become loss events; that is not a failure.
 ///
 /// bytefrog: the files are the connections of one run, the control connection first. endless: a file has HTTP requests, or
 /// one bundle. rbkit: the files are one conversation in order, each with one message or reply, or all bytes of a connection.
+///
+/// events: files of JSON lines that a file sink has written, also compressed. parquet: files of a sink of type parquet.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -67,11 +71,16 @@ Examples:
   tributary decode rbkit --as flamegraph events.ndjson > cpu.svg
   tributary decode bytefrog --as top control.bin data-0.bin
   tributary decode zico --as pprof --agent shop events.ndjson > shop.pb.gz
-  tributary decode rbkit --compare 1 2 events.ndjson")]
+  tributary decode rbkit --compare 1 2 events.ndjson
+  tributary decode events --since 2026-11-20T14:00:00Z --until 2026-11-20T14:05:00Z events/*/*.ndjson
+  tributary decode events --since -15m --where severity=error --format text events/*/*.ndjson
+  tributary decode parquet --where kind=span --where min_duration=100ms archive/span/*/*/*.parquet
+  tributary decode parquet --as flamegraph archive/span/*/datadog/*.parquet > spans.svg")]
 pub(super) struct Arguments {
-    /// The protocol of the bytes
-    protocol: NamedProtocol,
-    /// Files with received bytes; `-` is stdin [default: stdin]
+    /// The protocol of received bytes; or `events`, `parquet` for stored events
+    #[arg(value_name = "CONTENT")]
+    content: Content,
+    /// The files; `-` is stdin [default: stdin]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// A listener option as in the configuration; can be repeated
@@ -95,7 +104,39 @@ pub(super) struct Arguments {
     #[arg(long, conflicts_with_all = ["format", "form", "compare", "sample", "dump", "agent"])]
     explain: bool,
     #[command(flatten)]
+    filter: filter::Arguments,
+    #[command(flatten)]
     profile: profile::Arguments,
+}
+
+/// What the files have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Content {
+    /// Received bytes.
+    Received(NamedProtocol),
+    /// Events as JSON lines.
+    Events,
+    /// Events as Parquet.
+    Parquet,
+}
+
+impl clap::ValueEnum for Content {
+    fn value_variants<'a>() -> &'a [Self] {
+        const fn received(number: usize) -> Content {
+            Content::Received(NamedProtocol(Protocol::ALL[number]))
+        }
+        const ALL: [Content; 7] =
+            [received(0), received(1), received(2), received(3), received(4), Content::Events, Content::Parquet];
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(match self {
+            Content::Received(protocol) => return protocol.to_possible_value(),
+            Content::Events => clap::builder::PossibleValue::new("events"),
+            Content::Parquet => clap::builder::PossibleValue::new("parquet"),
+        })
+    }
 }
 
 /// A socket of an rbkit agent.
@@ -112,10 +153,10 @@ fn renamed(_: &str) -> Result<u8, String> {
 
 impl Arguments {
     /// The options of the listener. A profile of Bytefrog needs its calls as spans, and coverage the names of methods.
-    fn listener_options(&self) -> Vec<String> {
+    fn listener_options(&self, protocol: Protocol) -> Vec<String> {
         let mut options = self.options.clone();
-        let is_profile = matches!(self.profile.is_wanted(self.protocol.0), Ok(true));
-        if self.protocol.0 == Protocol::Bytefrog && is_profile {
+        let is_profile = matches!(self.profile.is_wanted(Some(protocol)), Ok(true));
+        if protocol == Protocol::Bytefrog && is_profile {
             let wanted: &[_] = match self.profile.is_coverage() {
                 true => &["calls=events", "emit_definitions=true"],
                 false => &["calls=spans"],
@@ -135,9 +176,8 @@ impl Arguments {
     ///
     /// # Errors
     /// The protocol does not have this version, or its bytes say their version themselves.
-    fn version(&self) -> Result<Option<u8>, Failure> {
+    fn version(&self, protocol: Protocol) -> Result<Option<u8>, Failure> {
         let Some(version) = self.protocol_version else { return Ok(None) };
-        let protocol = self.protocol.0;
         let versions = match protocol {
             Protocol::Bytefrog => 1..=4,
             Protocol::Endless => 0..=3,
@@ -165,23 +205,28 @@ impl From<ChannelName> for Channel {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    if arguments.explain {
-        return explained::run(arguments);
+    let Content::Received(NamedProtocol(protocol)) = arguments.content else { return stored::run(arguments) };
+    if arguments.filter.is_any() {
+        return Err(Failure::Misused(
+            "--since, --until and --where are for `decode events` and `decode parquet`".into(),
+        ));
     }
-    if arguments.profile.is_wanted(arguments.protocol.0)? {
-        let decode = |files, take: &mut dyn FnMut(&Batch)| decode(arguments, files, Output::Taken(take));
-        return arguments.profile.run(&arguments.files, &decode);
+    if arguments.explain {
+        return explained::run(arguments, protocol);
+    }
+    if arguments.profile.is_wanted(Some(protocol))? {
+        let decode = |files, take: &mut dyn FnMut(&Batch)| decode(arguments, protocol, files, Output::Taken(take));
+        return arguments.profile.run(&arguments.files, &profile::Decode { decode: &decode, takes_event_files: true });
     }
     let stdin = [PathBuf::from("-")];
     let files = if arguments.files.is_empty() { &stdin[..] } else { &arguments.files };
     let files = files.iter().map(|file| Input::new(file)).collect();
-    decode(arguments, files, Output::Written(Box::new(Lines::new(arguments.format.into()))))
+    decode(arguments, protocol, files, Output::Written(Box::new(Lines::new(arguments.format.into()))))
 }
 
-fn decode(arguments: &Arguments, files: Vec<Input>, output: Output<'_>) -> Result<(), Failure> {
-    let protocol = arguments.protocol.0;
-    let version = arguments.version()?;
-    let listener = listener(protocol.as_str(), &arguments.listener_options())?;
+fn decode(arguments: &Arguments, protocol: Protocol, files: Vec<Input>, output: Output<'_>) -> Result<(), Failure> {
+    let version = arguments.version(protocol)?;
+    let listener = listener(protocol.as_str(), &arguments.listener_options(protocol))?;
     let memory = MemoryBudget::new(Config::builtin().limits.memory_bytes);
     let ListenerConfig { options, protocol: own, .. } = listener;
     let ListenerOptions { max_message_bytes, emit_definitions, identity, .. } = options;
@@ -441,10 +486,7 @@ pub(super) fn listener(protocol: &str, options: &[String]) -> Result<ListenerCon
         let Some((key, value)) = option.split_once('=') else {
             return Err(Failure::Misused(format!("--option {option}: not KEY=VALUE")));
         };
-        // A value that is not TOML is a string.
-        let is_toml = toml::from_str::<toml::Table>(&format!("value = {value}")).is_ok();
-        let value = if is_toml { value.to_owned() } else { toml::Value::from(value).to_string() };
-        text.push_str(&format!("{key} = {value}\n"));
+        text.push_str(&format!("{key} = {}\n", toml_value(value)));
     }
     let loaded = Config::parse("--option", &text);
     let mut listeners =
@@ -453,6 +495,12 @@ pub(super) fn listener(protocol: &str, options: &[String]) -> Result<ListenerCon
         return Err(Failure::Misused("--option can set keys of one listener only".to_owned()));
     }
     Ok(listeners.remove(0))
+}
+
+/// The value of an argument as TOML: as it is if it is TOML, else as a string.
+fn toml_value(value: &str) -> String {
+    let is_toml = toml::from_str::<toml::Table>(&format!("value = {value}")).is_ok();
+    if is_toml { value.to_owned() } else { toml::Value::from(value).to_string() }
 }
 
 /// Reports the counters of a file on stderr.

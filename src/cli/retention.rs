@@ -6,6 +6,8 @@ use crate::config::{Config, SinkKind};
 use crate::options::units::format_duration;
 use crate::sink::file::{Compression, Options};
 
+/// A Parquet file takes about this part of the same events as JSON lines: docs/performance.md.
+const PARQUET_SHARE: u64 = 20;
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Reads `--rate`: events per second, as `10000/s` or `10000`.
@@ -14,15 +16,16 @@ pub(super) fn rate(text: &str) -> Result<u64, String> {
     number.ok().filter(|rate| *rate > 0).ok_or_else(|| "write events per second, as 10000/s".to_owned())
 }
 
-/// A line for each file sink.
+/// A line for each sink that writes files. An event has `event_bytes` as a JSON line.
 pub(super) fn lines(config: &Config, rate: u64, event_bytes: u64) -> Vec<String> {
     let files = config.sinks.iter().filter_map(|sink| match &sink.kind {
-        SinkKind::File(options) => Some((&sink.name, options)),
+        SinkKind::File(options) => Some((&sink.name, options.clone(), event_bytes)),
+        SinkKind::Parquet(options) => Some((&sink.name, options.kept(), event_bytes.div_ceil(PARQUET_SHARE))),
         _ => None,
     });
     files
-        .map(|(name, options)| {
-            let kept = kept(options, rate.saturating_mul(event_bytes));
+        .map(|(name, options, event_bytes)| {
+            let kept = kept(&options, rate.saturating_mul(event_bytes));
             format!("sink {name}, at {rate} events/s of {event_bytes} bytes for one series of files: {kept}")
         })
         .collect()

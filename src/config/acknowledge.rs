@@ -11,6 +11,7 @@ impl SinkKind {
     fn why_not_durable(&self) -> Option<&'static str> {
         match self {
             SinkKind::File(options) => (options.fsync == Fsync::Never).then_some("has fsync = \"never\""),
+            SinkKind::Parquet(_) => None,
             SinkKind::Http(options) => options.spool.is_none().then_some("has no spool"),
             SinkKind::Otlp(options) => options.spool.is_none().then_some("has no spool"),
             SinkKind::Stdout(_) => Some("has type = \"stdout\""),

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 
 use super::ListenerConfig;
+use crate::event::Kind;
 use crate::options::Section;
 
 /// Reports a name of a listener or sink that is not valid. Names appear in file paths, metrics and log lines, where they
@@ -49,7 +50,7 @@ struct Claim {
     sink: String,
     /// The template, as [`normalize`] writes it.
     template: String,
-    /// The template with every protocol and listener that the sink can get; dates stay as they are.
+    /// The template with every protocol, listener and kind that the sink can get; dates stay as they are.
     expansions: Vec<PathBuf>,
 }
 
@@ -66,6 +67,10 @@ impl OutputFiles {
         let mut expansions: Vec<PathBuf> = listeners
             .map(|listener| (listener.protocol.protocol(), listener.name.as_str()))
             .map(|(protocol, name)| template.replace("{protocol}", protocol.as_str()).replace("{listener}", name))
+            .flat_map(|path| match path.contains("{kind}") {
+                true => Kind::ALL.map(|kind| path.replace("{kind}", kind.as_str())).to_vec(),
+                false => vec![path],
+            })
             .map(|expansion| resolve(Path::new(&expansion)))
             .collect();
         expansions.sort();

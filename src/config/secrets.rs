@@ -83,7 +83,11 @@ impl Config {
                     });
                     secrets.extend(keys.chain(headers));
                 }
-                SinkKind::Stdout(_) | SinkKind::File(_) | SinkKind::Tcp(_) | SinkKind::Discard => {}
+                SinkKind::Stdout(_)
+                | SinkKind::File(_)
+                | SinkKind::Parquet(_)
+                | SinkKind::Tcp(_)
+                | SinkKind::Discard => {}
             }
         }
         secrets

@@ -7,7 +7,7 @@ use super::conflicts::{OutputFiles, check_name};
 use crate::options::{Bounds, Section};
 use crate::pipeline::options::QueueOptions;
 use crate::select;
-use crate::sink::{file, http, otlp, stdout, tcp};
+use crate::sink::{file, http, otlp, parquet, stdout, tcp};
 
 /// One sink.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +29,8 @@ pub enum SinkKind {
     Stdout(stdout::Options),
     /// Files.
     File(file::Options),
+    /// Parquet files.
+    Parquet(Box<parquet::Options>),
     /// A TCP connection.
     Tcp(tcp::Options),
     /// HTTP requests.
@@ -44,6 +46,7 @@ impl fmt::Display for SinkKind {
         match self {
             SinkKind::Stdout(options) => write!(f, "{} to stdout", options.format.as_str()),
             SinkKind::File(options) => write!(f, "{} to {}", options.format.as_str(), options.path),
+            SinkKind::Parquet(options) => write!(f, "parquet to {}", options.path),
             SinkKind::Tcp(options) => write!(f, "{} to {}", options.framing.as_str(), options.address),
             SinkKind::Http(options) => {
                 write!(f, "ndjson to {}", options.endpoint)?;
@@ -70,7 +73,9 @@ impl SinkKind {
         match self {
             SinkKind::Http(options) => options.spool.as_ref(),
             SinkKind::Otlp(options) => options.spool.as_ref(),
-            SinkKind::Stdout(_) | SinkKind::File(_) | SinkKind::Tcp(_) | SinkKind::Discard => None,
+            SinkKind::Stdout(_) | SinkKind::File(_) | SinkKind::Parquet(_) | SinkKind::Tcp(_) | SinkKind::Discard => {
+                None
+            }
         }
     }
 
@@ -100,6 +105,7 @@ impl SinkConfig {
         match &self.kind {
             SinkKind::Stdout(options) => options.declare(&of, bounds),
             SinkKind::File(options) => options.declare(&of, bounds),
+            SinkKind::Parquet(options) => options.declare(&of, bounds),
             SinkKind::Tcp(options) => options.declare(&of, bounds),
             SinkKind::Http(options) => options.declare(&of, bounds),
             SinkKind::Otlp(options) => options.declare(&of, bounds),
@@ -134,6 +140,7 @@ fn sink(
     let types = [
         ("stdout", Type::Stdout),
         ("file", Type::File),
+        ("parquet", Type::Parquet),
         ("tcp", Type::Tcp),
         ("http", Type::Http),
         ("otlp", Type::Otlp),
@@ -142,6 +149,7 @@ fn sink(
     let kind = section.required_choice("type", &types).map(|of| match of {
         Type::Stdout => SinkKind::Stdout(stdout::Options::read(section)),
         Type::File => SinkKind::File(file::Options::read(section)),
+        Type::Parquet => SinkKind::Parquet(Box::new(parquet::Options::read(section))),
         Type::Tcp => SinkKind::Tcp(tcp::Options::read(section)),
         Type::Http => SinkKind::Http(Box::new(http::Options::read(section))),
         Type::Otlp => SinkKind::Otlp(Box::new(otlp::Options::read(section))),
@@ -150,14 +158,16 @@ fn sink(
     let queue = QueueOptions::read(section);
     let names: Vec<_> = listeners.iter().map(|listener| listener.name.as_str()).collect();
     let select = select::Options::read(section, &names);
-    match &kind {
-        Some(SinkKind::File(file)) => {
-            let of = listeners.iter().filter(|listener| takes_events_of(&queue, &select, listener));
-            if let Some((other, shared)) = outputs.files.claim(name, &file.path, of) {
-                let message = format!("sinks `{other}` and `{name}` write the same file: {shared}");
-                section.error("path", message, Some("set another path".into()));
-            }
+    let claim = |files: &str, section: &mut Section<'_>, outputs: &mut Outputs| {
+        let of = listeners.iter().filter(|listener| takes_events_of(&queue, &select, listener));
+        if let Some((other, shared)) = outputs.files.claim(name, files, of) {
+            let message = format!("sinks `{other}` and `{name}` write the same file: {shared}");
+            section.error("path", message, Some("set another path".into()));
         }
+    };
+    match &kind {
+        Some(SinkKind::File(file)) => claim(&file.path, section, outputs),
+        Some(SinkKind::Parquet(parquet)) => claim(&parquet.files(), section, outputs),
         Some(SinkKind::Stdout(_)) => {
             if let Some(other) = outputs.stdout.replace(name.to_owned()) {
                 section.error("type", format!("sinks `{other}` and `{name}` both write to stdout"), None);
@@ -175,6 +185,7 @@ fn sink(
 enum Type {
     Stdout,
     File,
+    Parquet,
     Tcp,
     Http,
     Otlp,

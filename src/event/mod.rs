@@ -29,7 +29,7 @@ pub use origin::{Origin, Resource, ResourceValue};
 pub use semconv::Name;
 pub use view::{
     AttributeView, Attributes, DataView, EventView, FrameView, KeyView, LossView, Member, Members, RunView, SampleView,
-    TextView, ValueView,
+    TextView, ValueView, Values,
 };
 
 /// The kind of an event. The names are those of the `kind` key in JSON.

@@ -331,7 +331,7 @@ pub struct Lines {
 }
 
 impl EventFile {
-    /// Opens an event file, which begins with `{`, or with the magic of gzip or LZ4 if the file sink has compressed it.
+    /// Opens an event file, which begins with `{`, or with the magic of gzip, LZ4 or zstd if the file sink has compressed it.
     /// Recorded wire bytes begin with none of these; such an input is returned as it is.
     ///
     /// # Errors
@@ -342,25 +342,39 @@ impl EventFile {
             start if is_start(start, b"{") => Box::new(input),
             start if is_start(start, &[0x1F, 0x8B]) => Box::new(BufReader::new(MultiGzDecoder::new(input))),
             start if is_start(start, &[0x04, 0x22, 0x4D, 0x18]) => Box::new(BufReader::new(FrameDecoder::new(input))),
+            start if is_start(start, &[0x28, 0xB5, 0x2F, 0xFD]) => {
+                Box::new(BufReader::new(zstd::Decoder::with_buffer(input)?))
+            }
             _ => return Ok(Err(Box::new(input))),
         };
         Ok(Ok(EventFile(file)))
     }
 
-    /// Reads the file to its end.
+    /// Reads the items of the file to its end.
     ///
     /// # Errors
     /// The file cannot be read or decompressed. The items before the error have been passed to `take`.
-    pub fn read(mut self, mut take: impl FnMut(Item<'_>)) -> io::Result<Lines> {
+    pub fn read(self, mut take: impl FnMut(Item<'_>)) -> io::Result<Lines> {
+        self.read_lines(|line| {
+            parse(line)?.map(&mut take);
+            Ok(true)
+        })
+    }
+
+    /// Reads the lines of the file until `take` returns `false`, or to its end. An error of `take`: the line is no event.
+    ///
+    /// # Errors
+    /// The file cannot be read or decompressed.
+    pub fn read_lines(mut self, mut take: impl FnMut(&[u8]) -> Result<bool, ()>) -> io::Result<Lines> {
         let mut lines = Lines::default();
         let mut line = Vec::new();
         loop {
             line.clear();
             let Some(is_whole) = read_line(&mut *self.0, &mut line)? else { return Ok(lines) };
             lines.read += 1;
-            match if is_whole { parse(&line) } else { Err(()) } {
-                Ok(Some(item)) => take(item),
-                Ok(None) => {}
+            match if is_whole { take(&line) } else { Err(()) } {
+                Ok(true) => {}
+                Ok(false) => return Ok(lines),
                 Err(()) => {
                     lines.skipped += 1;
                     lines.first_skipped.get_or_insert(lines.read);

@@ -38,6 +38,7 @@ use crate::sink::discard::Discard;
 use crate::sink::file::File;
 use crate::sink::http::Http;
 use crate::sink::otlp::Otlp;
+use crate::sink::parquet::Parquet;
 use crate::sink::stdout::{self, Stdout};
 use crate::sink::tcp::Tcp;
 use crate::sink::{SinkError, SinkFault};
@@ -387,6 +388,10 @@ fn add_sink(sinks: &mut Sinks, config: &SinkConfig, rules: Option<Arc<Rules>>) {
         SinkKind::File(options) => sinks.add_with(name, queue, rules, move || {
             let fault = |why| SinkFault { action: format!("use {}", options.path), source: io::Error::other(why) };
             File::new(options.clone()).map_err(|why: String| SinkError::Failed(fault(why)))
+        }),
+        SinkKind::Parquet(options) => sinks.add_with(name, queue, rules, move || {
+            let fault = |why| SinkFault { action: format!("use {}", options.path), source: io::Error::other(why) };
+            Parquet::new((*options).clone()).map_err(|why: String| SinkError::Failed(fault(why)))
         }),
         SinkKind::Discard => sinks.add_with(name, queue, rules, || Ok(Discard)),
     }

@@ -10,6 +10,7 @@ mod forward;
 pub mod http;
 pub mod memory;
 pub mod otlp;
+pub mod parquet;
 mod records;
 mod remote;
 pub mod stdout;

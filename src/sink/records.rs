@@ -63,6 +63,13 @@ impl Records {
         self.waiting_ends().partition_point(|end| end - self.done_bytes <= bytes)
     }
 
+    /// The bytes of so many records at the front, or of all.
+    pub(super) fn bytes_of(&self, records: u64) -> usize {
+        let Some(last) = usize::try_from(records).ok().and_then(|records| records.checked_sub(1)) else { return 0 };
+        let ends = self.waiting_ends();
+        ends.get(last).or(ends.last()).map_or(0, |end| end - self.done_bytes)
+    }
+
     /// The first `bytes` bytes are written. They end where a record ends.
     pub(super) fn advance(&mut self, bytes: usize) {
         self.done_bytes += bytes;

@@ -16,7 +16,7 @@ const LAYERS: &[(u32, &[&str])] = &[
     (4, &["pipeline", "select", "sink", "zico_store", "rbkit_store", "blocking"]),
     (3, &["protocol", "simulate"]),
     (2, &["explain", "profile", "spool"]),
-    (1, &["codec", "memory", "options"]),
+    (1, &["codec", "memory", "options", "stored"]),
     (0, &["event", "log_throttle", "directories", "histogram"]),
 ];
 

@@ -12,7 +12,7 @@ use tributary::protocol::datadog::{self, ListLayout, StringCache};
 use tributary::protocol::{Protocol, endless, zico};
 use tributary::sink::encode::Format;
 use tributary::sink::{AckLevel, file};
-use tributary::sink::{http, otlp, stdout, tcp};
+use tributary::sink::{http, otlp, parquet, stdout, tcp};
 use tributary::transport::options::{CaptureOptions, HttpOptions, ListenerOptions, QuarantineOptions, TlsOptions};
 use tributary::zico_store::StoreOptions;
 
@@ -227,6 +227,7 @@ fn every_option_of_a_sink_is_read_from_the_file() {
         format: Format::Text,
         rotate_bytes: 4 << 20,
         rotate_interval: Duration::from_secs(60),
+        rotate_records: 0,
         compression: file::Compression::Lz4,
         keep_files: 3,
         keep_bytes: 5 << 20,
@@ -359,6 +360,8 @@ fn the_reference_file_shows_every_default() {
     assert_eq!(spool, Some(otlp::SpoolOptions::at("/var/lib/tributary/spool".into())));
     let endpoint = "https://tempo.example:4317".parse().unwrap();
     assert_eq!(**tempo, otlp::Options { tls, spool, ..otlp::Options::to(endpoint) });
+    let Some(SinkKind::Parquet(lake)) = with_examples.sinks.get(5).map(|sink| &sink.kind) else { panic!("six sinks") };
+    assert_eq!(**lake, parquet::Options::default());
     assert_eq!(*console, builtin.sinks[0]);
     assert_eq!(archive.kind, SinkKind::File(file::Options::default()));
     assert_eq!(archive.queue, QueueOptions::default());

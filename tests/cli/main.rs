@@ -18,3 +18,4 @@ mod rules;
 mod run;
 mod simulate;
 mod spool;
+mod stored;

@@ -28,6 +28,7 @@ mod file;
 mod full_disk;
 mod http;
 mod otlp;
+mod parquet;
 mod pipeline;
 mod select;
 mod sending;

@@ -23,7 +23,7 @@ use crate::protocol::datadog::DatadogSession;
 use crate::protocol::endless::EndlessExchange;
 use crate::protocol::rbkit::{Agent, AgentOptions, Player};
 use crate::protocol::zico::ZicoExchange;
-use crate::protocol::{Exchange, Head, Request, Session, endless, zico};
+use crate::protocol::{Exchange, Head, Protocol, Request, Session, endless, zico};
 use crate::transport::options::ListenerOptions;
 
 use crate::cli::input::Input;
@@ -34,12 +34,12 @@ use super::requests::{submitted, upload};
 use super::{Arguments, ENDLESS_VERSION, PIECE_BYTES, START_BYTES, decode, listener};
 
 /// Explains all files on stdout.
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn run(arguments: &Arguments, protocol: Protocol) -> Result<(), Failure> {
     let stdin = [PathBuf::from("-")];
     let paths = if arguments.files.is_empty() { &stdin[..] } else { &arguments.files };
     let files = paths.iter().map(|path| Received::read(path)).collect::<Result<Vec<_>, _>>()?;
-    let mut faults = faults(arguments, &files)?;
-    let mut explainers = Explainers::new(arguments, &files)?;
+    let mut faults = faults(arguments, protocol, &files)?;
+    let mut explainers = Explainers::new(arguments, protocol, &files)?;
     let mut out = BufWriter::new(io::stdout());
     let mut write = || {
         for (number, file) in (1..).zip(&files) {
@@ -110,7 +110,11 @@ fn captured(file: Bytes) -> io::Result<Vec<Piece>> {
 }
 
 /// The losses of the decoder, by the number of the file.
-fn faults(arguments: &Arguments, files: &[Received]) -> Result<BTreeMap<u64, Vec<RequestFault>>, Failure> {
+fn faults(
+    arguments: &Arguments,
+    protocol: Protocol,
+    files: &[Received],
+) -> Result<BTreeMap<u64, Vec<RequestFault>>, Failure> {
     let mut faults = BTreeMap::<u64, Vec<RequestFault>>::new();
     let mut take = |batch: &Batch| {
         for event in batch.events() {
@@ -123,7 +127,7 @@ fn faults(arguments: &Arguments, files: &[Received]) -> Result<BTreeMap<u64, Vec
         path: PathBuf::from(&file.name),
         opened: Some(Box::new(Cursor::new(file.file.clone()))),
     };
-    decode(arguments, files.iter().map(input).collect(), Output::Examined(&mut take))?;
+    decode(arguments, protocol, files.iter().map(input).collect(), Output::Examined(&mut take))?;
     for faults in faults.values_mut() {
         faults.sort_by_key(|fault| fault.fault.offset);
     }
@@ -158,9 +162,10 @@ enum Explainers {
 }
 
 impl Explainers {
-    fn new(arguments: &Arguments, files: &[Received]) -> Result<Self, Failure> {
+    fn new(arguments: &Arguments, protocol: Protocol, files: &[Received]) -> Result<Self, Failure> {
         let memory = MemoryBudget::new(Config::builtin().limits.memory_bytes);
-        let listener = listener(arguments.protocol.0.as_str(), &arguments.options)?;
+        let version = arguments.version(protocol)?;
+        let listener = listener(protocol.as_str(), &arguments.options)?;
         let ListenerConfig { options: ListenerOptions { max_message_bytes, .. }, protocol, .. } = listener;
         Ok(match protocol {
             ProtocolOptions::Datadog(own) => Explainers::Sessions(Box::new(move |_, _| {
@@ -169,7 +174,7 @@ impl Explainers {
             ProtocolOptions::Bytefrog(own) => {
                 // All files are one run, and the hello of its control connection says the version.
                 let hello = files.iter().find_map(Received::bytefrog_version);
-                let hq = Hq::offline(own, false, memory, hello.or(arguments.version()?));
+                let hq = Hq::offline(own, false, memory, hello.or(version));
                 Explainers::Sessions(Box::new(move |_, _| hq.session(None).explainer()))
             }
             ProtocolOptions::Rbkit(own) => {
@@ -186,7 +191,7 @@ impl Explainers {
             }
             ProtocolOptions::Endless(own, _) => {
                 let exchange = EndlessExchange::new(own, &memory);
-                let version = arguments.version()?.unwrap_or(ENDLESS_VERSION);
+                let version = version.unwrap_or(ENDLESS_VERSION);
                 Explainers::Requests {
                     bodies: endless::explain::body,
                     is_secret: Arc::new(move |head| exchange.is_secret(head)),

@@ -90,19 +90,25 @@ impl From<Samples> for Counted {
     }
 }
 
-/// Decodes files, and passes each batch on.
-type Decode<'a> = dyn Fn(Vec<Input>, &mut dyn FnMut(&Batch)) -> Result<(), Failure> + 'a;
+/// How files are read.
+pub(super) struct Decode<'a> {
+    /// Decodes files, and passes each batch on.
+    pub(super) decode: &'a dyn Fn(Vec<Input>, &mut dyn FnMut(&Batch)) -> Result<(), Failure>,
+    /// Event files are read without it.
+    pub(super) takes_event_files: bool,
+}
 
 impl Arguments {
-    /// Whether the arguments ask for a profile instead of events.
+    /// Whether the arguments ask for a profile instead of events, of received bytes of `protocol` or of stored events.
     ///
     /// # Errors
     /// The protocol has no profiles, or an option needs another option.
-    pub(super) fn is_wanted(&self, protocol: Protocol) -> Result<bool, Failure> {
+    pub(super) fn is_wanted(&self, protocol: Option<Protocol>) -> Result<bool, Failure> {
         let is_wanted = self.form.is_some() || self.compare.is_some();
         let is_heap = matches!(self.form, Some(Form::Heap));
         let is_table = is_heap || self.is_coverage();
         let misused = |words: &str| Err(Failure::Misused(words.to_owned()));
+        let is_other = |than: Protocol| protocol.is_some_and(|protocol| protocol != than);
         match () {
             () if self.sample.is_some() && (is_table || self.form.is_none()) => {
                 misused("--sample needs --as folded, flamegraph, pprof, speedscope, top or tree")
@@ -111,13 +117,13 @@ impl Arguments {
                 misused("--agent needs --as folded, flamegraph, pprof, speedscope, top or tree")
             }
             () if self.dump.is_some() && !is_heap => misused("--dump needs --as heap"),
-            () if (is_heap || self.compare.is_some()) && protocol != Protocol::Rbkit => {
+            () if (is_heap || self.compare.is_some()) && is_other(Protocol::Rbkit) => {
                 misused("--as heap and --compare: only rbkit has heap dumps")
             }
-            () if self.is_coverage() && protocol != Protocol::Bytefrog => {
+            () if self.is_coverage() && is_other(Protocol::Bytefrog) => {
                 misused("--as coverage, coverage-json and lcov: only bytefrog has coverage")
             }
-            () if is_wanted && protocol == Protocol::Endless => misused("--as: endless has no profiles"),
+            () if is_wanted && protocol == Some(Protocol::Endless) => misused("--as: endless has no profiles"),
             () => Ok(is_wanted),
         }
     }
@@ -252,6 +258,10 @@ impl Arguments {
 
 /// Passes the profile items of the files to `take`: first those of event files in order, then those of other files in order.
 fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(Item<'_>)) -> Result<(), Failure> {
+    if !decode.takes_event_files {
+        let files = files.iter().map(|file| Input::new(file)).collect();
+        return (decode.decode)(files, &mut |batch| events::items(batch).for_each(&mut take));
+    }
     let mut captures = Vec::new();
     for path in files {
         let name = path.display();
@@ -271,7 +281,7 @@ fn read(files: &[PathBuf], decode: &Decode<'_>, mut take: impl FnMut(Item<'_>)) 
     if captures.is_empty() {
         return Ok(());
     }
-    decode(captures, &mut |batch| events::items(batch).for_each(&mut take))
+    (decode.decode)(captures, &mut |batch| events::items(batch).for_each(&mut take))
 }
 
 /// The sources that are not shown, in words.

@@ -7,8 +7,9 @@ pub mod terminal;
 pub mod text;
 mod time;
 
-use crate::event::EventView;
+use crate::event::{EventView, TextView};
 use crate::options::Section;
+use crate::stored::row::RowEncoder;
 
 /// The encoding of events: one record per event, each ends in a line feed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -18,10 +19,12 @@ pub enum Format {
     Json,
     /// One human-readable line.
     Text,
+    /// Binary rows, for journals: no format of the configuration.
+    Rows,
 }
 
 impl Format {
-    /// Every format.
+    /// Every format of the configuration.
     pub const ALL: [Format; 2] = [Format::Json, Format::Text];
 
     /// Reads the option `format`; its default is JSON lines.
@@ -34,6 +37,7 @@ impl Format {
         match self {
             Format::Json => "json",
             Format::Text => "text",
+            Format::Rows => "rows",
         }
     }
 }
@@ -43,8 +47,19 @@ impl Format {
 pub struct Encoder {
     format: Format,
     json: json::JsonEncoder,
+    rows: RowEncoder,
     /// Text lines are made for this terminal.
     terminal: Option<terminal::Terminal>,
+}
+
+/// Appends a text as a JSON string.
+pub(super) fn push_string(out: &mut Vec<u8>, text: &str) {
+    escape::push_string(out, TextView::unchecked(text));
+}
+
+/// Appends bytes as base64: standard alphabet, padded.
+pub(super) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+    number::push_base64(out, bytes);
 }
 
 impl Encoder {
@@ -62,6 +77,7 @@ impl Encoder {
     pub fn encode(&mut self, event: EventView<'_>, out: &mut Vec<u8>) {
         match self.format {
             Format::Json => self.json.encode(event, out),
+            Format::Rows => self.rows.encode(event, out),
             Format::Text => match self.terminal {
                 Some(terminal) => terminal::encode(event, terminal, out),
                 None => text::encode(event, out),

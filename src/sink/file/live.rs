@@ -31,6 +31,8 @@ pub(super) struct Live {
     /// Device and inode, which identify a file under any name.
     identity: (u64, u64),
     len: u64,
+    /// Records that were written to it here.
+    records: u64,
     /// Bytes at the end that belong to no whole record and still have to be cut off.
     torn: u64,
     dirty: bool,
@@ -71,6 +73,7 @@ impl Live {
             file,
             identity: (metadata.dev(), metadata.ino()),
             len: 0,
+            records: 0,
             torn: 0,
             dirty: false,
             given_up: false,
@@ -102,6 +105,11 @@ impl Live {
     /// Length in bytes, whole records only.
     pub(super) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Records that were written to it since it was opened.
+    pub(super) fn records(&self) -> u64 {
+        self.records
     }
 
     /// Whether something was written that is not known to be on the disk.
@@ -149,6 +157,7 @@ impl Live {
         };
         self.torn = (written - whole) as u64;
         self.len += whole as u64;
+        self.records += records.count_within(whole) as u64;
         if disk.fsync == Fsync::Interval {
             self.unsynced.add(&records.bytes()[..whole], records.count_within(whole));
         }

@@ -10,6 +10,8 @@
 //! whose sync fails is given up: it is finished where its last good sync was, and what was written since is written again to
 //! a new one. Live files are never compressed, and a compressed file replaces its original when it is synced itself.
 //!
+//! The sink `parquet` keeps its journal with the same files: rows instead of lines, and another step for finished files.
+//!
 //! The parts: [`File`] is the sink; `outputs` has its files, each an `output` with the encoded records that wait, a `live` file
 //! and its `trouble`; `disk` forces data and names to the disk; `template` chooses the file, `names` the names of finished
 //! ones; `tail` repairs torn ends; `tidy` and `compress` maintain finished files.
@@ -17,14 +19,14 @@
 mod compress;
 mod disk;
 mod live;
-mod names;
+pub(super) mod names;
 mod options;
 mod output;
-mod outputs;
+pub(super) mod outputs;
 mod status;
 mod tail;
-mod template;
-mod tidy;
+pub(super) mod template;
+pub(super) mod tidy;
 mod trouble;
 
 use std::sync::Arc;
@@ -32,7 +34,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use self::options::FLUSH_BYTES;
+pub(super) use self::options::FLUSH_BYTES;
 use self::outputs::Outputs;
 use self::template::Template;
 use super::{Selection, Sink, SinkError, SinkFault, Unwritten};

@@ -15,18 +15,18 @@ use super::template::{Template, timestamp};
 use crate::event::UnixNanos;
 
 /// Ends the name of a compressed file that is not complete yet.
-pub(super) const TEMPORARY: &str = ".tmp";
+pub(in crate::sink) const TEMPORARY: &str = ".tmp";
 
 /// Files finished in the same millisecond are numbered; more than this many are an error.
 const MAX_SAME_STAMP: u32 = 10_000;
 
 /// The name of `path` once compressed.
-pub(super) fn compressed(path: &Path, compression: Compression) -> PathBuf {
+pub(in crate::sink) fn compressed(path: &Path, compression: Compression) -> PathBuf {
     append(path, compression.suffix())
 }
 
 /// The same path with `suffix` after its name.
-pub(super) fn append(path: &Path, suffix: &str) -> PathBuf {
+pub(in crate::sink) fn append(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -37,7 +37,7 @@ pub(super) fn append(path: &Path, suffix: &str) -> PathBuf {
 ///
 /// # Errors
 /// The system's, when the empty file cannot be created.
-pub(super) fn reserve(live: &Path, now: UnixNanos) -> io::Result<PathBuf> {
+pub(in crate::sink) fn reserve(live: &Path, now: UnixNanos) -> io::Result<PathBuf> {
     let Some(name) = live.file_name().and_then(|name| name.to_str()) else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file has no name"));
     };
@@ -58,7 +58,7 @@ pub(super) fn reserve(live: &Path, now: UnixNanos) -> io::Result<PathBuf> {
 }
 
 /// A time as it stands in names. Sorts as text.
-pub(super) fn stamp(time: UnixNanos) -> String {
+pub(in crate::sink) fn stamp(time: UnixNanos) -> String {
     strtime::format("%Y%m%dT%H%M%S.%3f", timestamp(time)).unwrap_or_default()
 }
 
@@ -80,21 +80,21 @@ fn split(name: &str) -> (&str, &str) {
 
 /// A file below the base that the sink may have written.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Found {
+pub(in crate::sink) struct Found {
     /// Stamp and number, by which finished files are ordered; for a live name the time of its last change.
-    pub(super) finished: (String, u32),
-    pub(super) path: PathBuf,
-    pub(super) state: State,
+    pub(in crate::sink) finished: (String, u32),
+    pub(in crate::sink) path: PathBuf,
+    pub(in crate::sink) state: State,
     /// The size on the disk.
-    pub(super) bytes: u64,
+    pub(in crate::sink) bytes: u64,
     /// The path of its live file with date items in place of the dates: the same for all files of one protocol and
     /// listener, as far as the template tells those apart.
-    pub(super) series: PathBuf,
+    pub(in crate::sink) series: PathBuf,
 }
 
 /// The state of a file, according to its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum State {
+pub(in crate::sink) enum State {
     /// The name of a live file.
     Live,
     /// Finished, not compressed.
@@ -110,7 +110,7 @@ pub(super) enum State {
 ///
 /// # Errors
 /// The system's, when a directory cannot be listed; one that is not there lists as empty.
-pub(super) fn scan(template: &Template) -> io::Result<Vec<Found>> {
+pub(in crate::sink) fn scan(template: &Template) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     scan_level(template, template.base(), &PathBuf::new(), &mut found)?;
     found.sort();

@@ -8,7 +8,7 @@ use crate::options::{Bounds, LONGEST, Section};
 use crate::sink::encode::Format;
 
 /// When more than this many encoded bytes wait, they are written without waiting for the worker's flush.
-pub(super) const FLUSH_BYTES: usize = 512 * 1024;
+pub(in crate::sink) const FLUSH_BYTES: usize = 512 * 1024;
 /// At most this many files are open; beyond that, the one that was written longest ago is closed.
 pub(super) const MAX_OPEN: usize = 16;
 /// Capacity that a file keeps for further records while it has none to write.
@@ -26,8 +26,8 @@ const ZSTD_BYTES: u64 = 6 << 20;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Where the live files are. A template in UTC: strftime items that stand for a date or time of day (`%Y`, `%m`,
-    /// `%d`, `%H`, …; the time is when the collector read the last event of a batch) and the fields `{protocol}` and
-    /// `{listener}`. The directories before the first item or field are the base; no file is written outside it.
+    /// `%d`, `%H`, …; the time is when the collector read the last event of a batch) and the fields `{protocol}`,
+    /// `{listener}` and `{kind}`. The directories before the first item or field are the base; no file is written outside it.
     /// Default `events/%Y-%m-%d/{protocol}.ndjson`.
     pub path: String,
     /// The encoding of events. Default JSON lines.
@@ -37,6 +37,8 @@ pub struct Options {
     pub rotate_bytes: u64,
     /// A file that holds something is finished this long after it was opened. Default 1 hour; zero: never.
     pub rotate_interval: Duration,
+    /// A file is finished when it has this many records. Default 0: no limit. For journals only.
+    pub rotate_records: u64,
     /// What is done to a finished file. Default nothing.
     pub compression: Compression,
     /// How many finished files are kept of each series: the files of all dates whose `{protocol}` and `{listener}`, as far
@@ -62,6 +64,7 @@ impl Default for Options {
             format: Format::default(),
             rotate_bytes: 128 * 1024 * 1024,
             rotate_interval: Duration::from_secs(3600),
+            rotate_records: 0,
             compression: Compression::default(),
             keep_files: 0,
             keep_bytes: 0,
@@ -82,6 +85,7 @@ impl Options {
             format: Format::read(section),
             rotate_bytes: section.size("rotate_bytes", default.rotate_bytes, 0..=1024 << 30),
             rotate_interval: section.duration("rotate_interval", default.rotate_interval, Duration::ZERO..=LONGEST),
+            rotate_records: default.rotate_records,
             compression: section.choice(
                 "compression",
                 default.compression,
@@ -105,6 +109,16 @@ impl Options {
             );
         }
         options
+    }
+
+    /// Whether the files are the journal of another sink, which does what is done to finished files.
+    pub(super) fn is_journal(&self) -> bool {
+        self.format == Format::Rows
+    }
+
+    /// Whether something is done to finished files, so that all files are finished at some time.
+    pub(super) fn finishes(&self) -> bool {
+        self.compression != Compression::None || self.is_journal()
     }
 
     /// Checks whether a sink can be made of these options. Does not access the disk.

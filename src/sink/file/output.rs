@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use super::disk::Disk;
 use super::live::Live;
-use super::options::{Compression, Fsync, Options};
+use super::options::{Fsync, Options};
 use super::status::FileStatus;
 use super::template::Template;
 use super::trouble::Trouble;
@@ -158,6 +158,10 @@ impl Output {
                 0 => usize::MAX,
                 most => usize::try_from(most.saturating_sub(live.len())).unwrap_or(usize::MAX),
             };
+            let room = match context.options.rotate_records {
+                0 => room,
+                most => room.min(self.records.bytes_of(most.saturating_sub(live.records()))),
+            };
             let chunk = match self.records.whole_within(room) {
                 0 if live.len() == 0 => self.records.first(),
                 0 => {
@@ -191,8 +195,7 @@ impl Output {
         let interval_is_over = !rotate_interval.is_zero() && live.opened().elapsed() >= rotate_interval;
         // An event may be a little ahead of the clock when the clock was set back; then the date is in the future.
         let date_is_over = now > self.observed && !template.is_current(&self.path, now);
-        let compresses = context.options.compression != Compression::None;
-        if live.len() > 0 && (interval_is_over || date_is_over && compresses) {
+        if live.len() > 0 && (interval_is_over || date_is_over && context.options.finishes()) {
             self.finish(context).map_err(|error| fault("rotate", &self.path, error))?;
             return Ok(true);
         }
@@ -217,6 +220,14 @@ impl Output {
         }
         self.live = None;
         Ok(())
+    }
+
+    /// Closes the file, because the operator or the end of the sink asks for it. One of a journal is finished.
+    pub(super) fn end(&mut self, context: &mut Context) -> Result<(), SinkFault> {
+        if context.options.is_journal() && self.live.as_mut().is_some_and(|live| live.len() > 0 && live.is_in_place()) {
+            return self.finish(context).map_err(|error| fault("rotate", &self.path, error));
+        }
+        self.close(context)
     }
 
     pub(super) fn close(&mut self, context: &mut Context) -> Result<(), SinkFault> {

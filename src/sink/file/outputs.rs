@@ -13,7 +13,7 @@ use super::status::FileStatus;
 use super::template::Template;
 use super::tidy;
 use super::trouble::Trouble;
-use crate::event::{Origin, UnixNanos};
+use crate::event::{Kind, Origin, UnixNanos};
 use crate::log_throttle::LogThrottle;
 use crate::sink::encode::Encoder;
 use crate::sink::{Selection, SinkFault, Unwritten};
@@ -25,7 +25,7 @@ static UNTIDY: LogThrottle = LogThrottle::new();
 
 /// The state of a file sink.
 #[derive(Debug)]
-pub(super) struct Outputs {
+pub(in crate::sink) struct Outputs {
     context: Context,
     template: Template,
     encoder: Encoder,
@@ -50,7 +50,7 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    pub(super) fn new(options: Options, template: Template) -> Self {
+    pub(in crate::sink) fn new(options: Options, template: Template) -> Self {
         Outputs {
             encoder: Encoder::new(options.format),
             context: Context {
@@ -74,28 +74,29 @@ impl Outputs {
         }
     }
 
-    pub(super) fn options(&self) -> &Options {
+    pub(in crate::sink) fn options(&self) -> &Options {
         &self.context.options
     }
 
     /// What the sink did.
-    pub(super) fn status(&self) -> Arc<FileStatus> {
+    pub(in crate::sink) fn status(&self) -> Arc<FileStatus> {
         self.context.status.clone()
     }
 
     /// Encodes events and adds them to the records of their file. Events for a file that cannot be written at all are
     /// dropped, and their batch is named in [`Outputs::take_unwritten`].
-    pub(super) fn take(&mut self, events: Selection<'_>) {
+    pub(in crate::sink) fn take(&mut self, events: Selection<'_>) {
         let Some(last) = events.events().last() else { return };
         let observed = last.observed();
-        let mut current: Option<(&Arc<Origin>, usize)> = None;
+        let has_kind = self.template.has_kind();
+        let mut current: Option<(&Arc<Origin>, Kind, usize)> = None;
         for event in events.events() {
-            let origin = event.origin();
+            let (origin, kind) = (event.origin(), event.kind());
             let index = match current {
-                Some((of, index)) if Arc::ptr_eq(of, origin) => index,
-                _ => self.output_for(origin, observed),
+                Some((of, last, index)) if Arc::ptr_eq(of, origin) && (last == kind || !has_kind) => index,
+                _ => self.output_for(origin, kind, observed),
             };
-            current = Some((origin, index));
+            current = Some((origin, kind, index));
             let output = &mut self.outputs[index];
             if output.is_dropping() {
                 *self.context.unwritten.failed.entry(events.number()).or_default() += 1;
@@ -109,9 +110,9 @@ impl Outputs {
         }
     }
 
-    /// The index of the output for events of this origin.
-    fn output_for(&mut self, origin: &Arc<Origin>, observed: UnixNanos) -> usize {
-        let path = self.template.expand(observed, origin.protocol, &origin.listener);
+    /// The index of the output for events of this origin and kind.
+    fn output_for(&mut self, origin: &Arc<Origin>, kind: Kind, observed: UnixNanos) -> usize {
+        let path = self.template.expand(observed, origin.protocol, &origin.listener, kind);
         let index = self.outputs.iter().position(|output| output.path == path).unwrap_or_else(|| {
             self.outputs.push(Output::new(path, observed, origin.clone()));
             self.outputs.len() - 1
@@ -125,32 +126,32 @@ impl Outputs {
     }
 
     /// Encoded bytes for files in order that are not written yet.
-    pub(super) fn waiting_bytes(&self) -> usize {
+    pub(in crate::sink) fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
     }
 
     /// Whether a flush has something to do.
-    pub(super) fn has_work(&self) -> bool {
+    pub(in crate::sink) fn has_work(&self) -> bool {
         self.waiting_bytes > 0 || self.held_bytes > 0
     }
 
     /// Whether so much is held for files in trouble that no further events can be taken.
-    pub(super) fn is_overfull(&self) -> bool {
+    pub(in crate::sink) fn is_overfull(&self) -> bool {
         self.held_bytes > MAX_HELD_BYTES
     }
 
     /// All open files are closed by the next call that may block.
-    pub(super) fn reopen(&mut self) {
+    pub(in crate::sink) fn reopen(&mut self) {
         self.reopen = true;
     }
 
     /// The finished files that wait for compression, each once.
-    pub(super) fn take_to_compress(&mut self) -> Vec<PathBuf> {
+    pub(in crate::sink) fn take_to_compress(&mut self) -> Vec<PathBuf> {
         std::mem::take(&mut self.to_compress)
     }
 
     /// Which batches are not written after a flush or tick, and why.
-    pub(super) fn take_unwritten(&mut self) -> Unwritten {
+    pub(in crate::sink) fn take_unwritten(&mut self) -> Unwritten {
         let mut held = BTreeMap::new();
         for (number, events) in self.outputs.iter().flat_map(Output::unwritten) {
             *held.entry(number).or_default() += events;
@@ -165,7 +166,7 @@ impl Outputs {
     ///
     /// # Errors
     /// More is held for files in trouble than may be. Nothing is lost or half-written; call again later.
-    pub(super) fn flush(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
+    pub(in crate::sink) fn flush(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
         self.close_for_reopening();
         self.tidy(compression_is_idle);
         let result = self.write();
@@ -175,7 +176,7 @@ impl Outputs {
     }
 
     /// Makes the batches durable that ask for it: one sync for each file that has any.
-    pub(super) fn sync(&mut self) {
+    pub(in crate::sink) fn sync(&mut self) {
         for output in self.outputs.iter_mut().filter(|output| output.unsynced().next().is_some()) {
             self.untidy |= output.sync(&mut self.context);
         }
@@ -187,7 +188,7 @@ impl Outputs {
     ///
     /// # Errors
     /// The first fault; the rest is done nevertheless, and the next tick tries again.
-    pub(super) fn tick(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
+    pub(in crate::sink) fn tick(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
         self.close_for_reopening();
         let mut result = self.write();
         let now = wall_clock();
@@ -203,9 +204,11 @@ impl Outputs {
             }
         }
         self.forget_idle();
-        let date = Some(self.template.expand(now, "", ""));
-        let keep_time = self.context.options.keep_time;
-        let is_age_due = !keep_time.is_zero() && self.tidied.elapsed() >= keep_time.min(AGE_INTERVAL);
+        let date = Some(self.template.expand(now, "", "", Kind::Log));
+        let Options { keep_time, rotate_interval, .. } = self.context.options;
+        // Files of a journal that were closed to make room are finished by their age.
+        let age = if self.context.options.is_journal() { rotate_interval } else { keep_time };
+        let is_age_due = !age.is_zero() && self.tidied.elapsed() >= age.min(AGE_INTERVAL);
         self.untidy |= self.date != date || is_age_due;
         self.date = date;
         self.tidy(compression_is_idle);
@@ -244,8 +247,9 @@ impl Outputs {
         if std::mem::take(&mut self.reopen) {
             for output in &mut self.outputs {
                 // A file that cannot be closed now is closed by a later call.
-                self.reopen |= output.close(&mut self.context).is_err();
+                self.reopen |= output.end(&mut self.context).is_err();
             }
+            self.untidy |= self.context.options.is_journal();
         }
     }
 
@@ -281,7 +285,7 @@ impl Outputs {
         let is_open = |path: &Path| outputs.iter().any(|output| output.path == path && output.live.is_some());
         let mut result = Ok(());
         if self.unrepaired {
-            result = tidy::repair(template, options, is_open);
+            result = tidy::repair(template, options, wall_clock(), disk, is_open);
             self.unrepaired = false;
         }
         if self.untidy && compression_is_idle && self.to_compress.is_empty() {

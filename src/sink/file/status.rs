@@ -43,6 +43,12 @@ impl FileStatus {
         self.finished.fetch_add(1, Relaxed);
     }
 
+    /// A file that another sink has finished.
+    pub(in crate::sink) fn add_file(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.add_finished();
+    }
+
     pub(super) fn add_removed(&self, bytes: u64) {
         self.removed.fetch_add(1, Relaxed);
         self.removed_bytes.fetch_add(bytes, Relaxed);

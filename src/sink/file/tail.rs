@@ -37,8 +37,8 @@ pub(super) fn repair_closed(path: &Path, format: Format) -> io::Result<()> {
 /// Makes a file that is open for appending end in a line feed; returns its length.
 ///
 /// A last line without line feed is what a process leaves that was killed while writing. When it begins like one of our
-/// JSON records it is cut off, with a warning: its event was never reported as written. Any other last line gets a line
-/// feed.
+/// JSON records, or is in a journal, it is cut off, with a warning: its event was never reported as written. Any other last
+/// line gets a line feed.
 ///
 /// # Errors
 /// The system's.
@@ -47,9 +47,9 @@ pub(super) fn repair(file: &fs::File, path: &Path, format: Format) -> io::Result
     if is_complete(file, len)? {
         return Ok(len);
     }
-    if format == Format::Json
+    if format != Format::Text
         && let Some(start) = last_line_start(file, len)?
-        && begins_like_a_record(file, start, len)?
+        && (format == Format::Rows || begins_like_a_record(file, start, len)?)
     {
         file.set_len(start)?;
         tracing::warn!(path = %path.display(), bytes = len - start, "cut off a record that was not completely written");

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use jiff::fmt::strtime;
 
-use crate::event::UnixNanos;
+use crate::event::{Kind, UnixNanos};
 
 /// A path with dates and fields in it, confined to its base directory.
 ///
 /// The value of a placeholder is never empty and contains neither `/` nor `.`, so an expansion has exactly the components of the
 /// template and none of them can become `..`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Template {
+pub(in crate::sink) struct Template {
     base: PathBuf,
     /// Directories below the base, and the file's name as the last one; so there is at least one.
     components: Vec<Vec<Part>>,
@@ -24,6 +24,7 @@ enum Part {
     Date(&'static DateItem),
     Protocol,
     Listener,
+    Kind,
 }
 
 /// A strftime item that may stand in a path, and which texts it can produce.
@@ -88,7 +89,7 @@ impl Template {
     ///
     /// # Errors
     /// What is invalid, with the item or field, and what is allowed.
-    pub(super) fn parse(text: &str) -> Result<Template, String> {
+    pub(in crate::sink) fn parse(text: &str) -> Result<Template, String> {
         if text.is_empty() {
             return Err("the path is empty".to_owned());
         }
@@ -119,17 +120,17 @@ impl Template {
     }
 
     /// The directory that all files are below. Empty for the working directory.
-    pub(super) fn base(&self) -> &Path {
+    pub(in crate::sink) fn base(&self) -> &Path {
         &self.base
     }
 
     /// How many names follow the base in every expansion: directories, then the file.
-    pub(super) fn depth(&self) -> usize {
+    pub(in crate::sink) fn depth(&self) -> usize {
         self.components.len()
     }
 
     /// The path for events of this protocol and listener, read at `observed`.
-    pub(super) fn expand(&self, observed: UnixNanos, protocol: &str, listener: &str) -> PathBuf {
+    pub(in crate::sink) fn expand(&self, observed: UnixNanos, protocol: &str, listener: &str, kind: Kind) -> PathBuf {
         let time = timestamp(observed);
         let mut path = self.base.clone();
         for component in &self.components {
@@ -140,6 +141,7 @@ impl Template {
                     Part::Date(item) => name.push_str(&item.expand(time)),
                     Part::Protocol => name.push_str(&sanitize(protocol)),
                     Part::Listener => name.push_str(&sanitize(listener)),
+                    Part::Kind => name.push_str(kind.as_str()),
                 }
             }
             path.push(name);
@@ -147,20 +149,25 @@ impl Template {
         path
     }
 
+    /// Whether events of different kinds go to different files.
+    pub(in crate::sink) fn has_kind(&self) -> bool {
+        self.components.iter().flatten().any(|part| matches!(part, Part::Kind))
+    }
+
     /// Whether `name` can be the component at `level` (0: the first below the base) of an expansion at any time.
-    pub(super) fn could_name(&self, level: usize, name: &str) -> bool {
+    pub(in crate::sink) fn could_name(&self, level: usize, name: &str) -> bool {
         self.undated(level, name).is_some()
     }
 
     /// A component that [could be named](Template::could_name) `name`, with its date items in place of the dates: the
     /// same for all dates of one protocol and listener.
-    pub(super) fn undated(&self, level: usize, name: &str) -> Option<String> {
+    pub(in crate::sink) fn undated(&self, level: usize, name: &str) -> Option<String> {
         let mut undated = String::new();
         matches(self.components.get(level)?, name, None, &mut undated).then_some(undated)
     }
 
     /// Whether an expansion at `now` can be `path`: if not, no event read from now on goes there.
-    pub(super) fn is_current(&self, path: &Path, now: UnixNanos) -> bool {
+    pub(in crate::sink) fn is_current(&self, path: &Path, now: UnixNanos) -> bool {
         let time = timestamp(now);
         let Ok(relative) = path.strip_prefix(&self.base) else { return false };
         let mut names = relative.iter().map(|name| name.to_str().unwrap_or_default());
@@ -236,7 +243,8 @@ fn parse_field<'a>(text: &'a str, parts: &mut Vec<Part>) -> Result<&'a str, Stri
     parts.push(match field {
         "{protocol}" => Part::Protocol,
         "{listener}" => Part::Listener,
-        _ => return Err(format!("unknown field `{field}`; the fields are {{protocol}} and {{listener}}")),
+        "{kind}" => Part::Kind,
+        _ => return Err(format!("unknown field `{field}`; the fields are {{protocol}}, {{listener}} and {{kind}}")),
     });
     Ok(rest)
 }
@@ -270,6 +278,11 @@ fn matches(parts: &[Part], text: &str, time: Option<Timestamp>, undated: &mut St
                 matches(rest, &text[len..], time, undated)
             })
         }
+        Part::Kind => Kind::ALL.into_iter().any(|kind| {
+            undated.truncate(start);
+            undated.push_str(kind.as_str());
+            text.strip_prefix(kind.as_str()).is_some_and(|text| matches(rest, text, time, undated))
+        }),
         Part::Protocol | Part::Listener => {
             let longest = text.bytes().take_while(|byte| is_word_byte(*byte)).count();
             (1..=longest).rev().any(|len| {
@@ -298,7 +311,7 @@ fn is_word_byte(byte: u8) -> bool {
 }
 
 /// The same time for jiff, whose range is larger than that of [`UnixNanos`].
-pub(super) fn timestamp(time: UnixNanos) -> Timestamp {
+pub(in crate::sink) fn timestamp(time: UnixNanos) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(time.0)).unwrap_or_default()
 }
 
@@ -310,7 +323,7 @@ mod tests {
     const LEAP_DAY: UnixNanos = UnixNanos(1_709_212_029_123_456_789);
 
     fn expand(template: &str, listener: &str) -> String {
-        let path = Template::parse(template).unwrap().expand(LEAP_DAY, "datadog", listener);
+        let path = Template::parse(template).unwrap().expand(LEAP_DAY, "datadog", listener, Kind::Span);
         path.to_str().unwrap().to_owned()
     }
 
@@ -319,6 +332,7 @@ mod tests {
         assert_eq!(expand("events/%Y-%m-%d/{protocol}.ndjson", "x"), "events/2024-02-29/datadog.ndjson");
         assert_eq!(expand("/var/log/%F/{listener}-%H%M%S.log", "web"), "/var/log/2024-02-29/web-130709.log");
         assert_eq!(expand("plain.ndjson", "x"), "plain.ndjson");
+        assert_eq!(expand("{kind}/x.ndjson", "x"), "span/x.ndjson");
         assert_eq!(expand("a/./b//100%%-%a-%A-%b-%B-%p-%I", "x"), "a/b/100%-Thu-Thursday-Feb-February-PM-01");
         assert_eq!(expand("%G-%V-%u-%w-%j-%U-%W-q%q", "x"), "2024-09-4-4-060-08-09-q1");
     }
@@ -403,6 +417,9 @@ mod tests {
             assert!(!template.could_name(1, foreign), "{foreign}");
         }
         assert!(!template.could_name(2, "x"));
+        let template = Template::parse("events/{kind}/{kind}-{protocol}").unwrap();
+        assert!(template.could_name(0, "metric") && !template.could_name(0, "metrics"));
+        assert!(template.could_name(1, "log-zico") && !template.could_name(1, "x-zico"));
     }
 
     #[test]
@@ -417,7 +434,7 @@ mod tests {
     #[test]
     fn a_path_is_current_until_its_date_has_passed() {
         let template = Template::parse("events/%Y-%m-%d/{protocol}.ndjson").unwrap();
-        let path = template.expand(LEAP_DAY, "datadog", "x");
+        let path = template.expand(LEAP_DAY, "datadog", "x", Kind::Span);
         assert!(template.is_current(&path, LEAP_DAY));
         assert!(!template.is_current(&path, UnixNanos(LEAP_DAY.0 + 86_400_000_000_000)));
         assert!(!template.is_current(Path::new("elsewhere/2024-02-29/datadog.ndjson"), LEAP_DAY));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::disk::Disk;
 use super::live::Live;
 use super::names::{self, Found, State};
-use super::options::{Compression, Options};
+use super::options::Options;
 use super::status::FileStatus;
 use super::tail;
 use super::template::Template;
@@ -21,15 +21,26 @@ static TROUBLE: LogThrottle = LogThrottle::new();
 static REMOVED: LogThrottle = LogThrottle::new();
 
 /// Repairs the end of every unfinished file that the template can have named and that is not open here: a killed process
-/// leaves its last record half-written, and the file of a past date is never opened again.
+/// leaves its last record half-written, and the file of a past date is never opened again. Files of a journal are finished.
 ///
 /// # Errors
 /// The system's, when the directories cannot be listed. A fault of a single file is a warning.
-pub(super) fn repair(template: &Template, options: &Options, is_open: impl Fn(&Path) -> bool) -> io::Result<()> {
+pub(super) fn repair(
+    template: &Template,
+    options: &Options,
+    now: UnixNanos,
+    disk: &mut Disk,
+    is_open: impl Fn(&Path) -> bool,
+) -> io::Result<()> {
     for found in names::scan(template)? {
-        if found.state == State::Live && !is_open(&found.path) {
-            warn_on_error(&found.path, "repair", tail::repair_closed(&found.path, options.format));
+        if found.state != State::Live || is_open(&found.path) {
+            continue;
         }
+        let repaired = match options.is_journal() {
+            true => finish(&found.path, options, now, disk),
+            false => tail::repair_closed(&found.path, options.format),
+        };
+        warn_on_error(&found.path, "repair", repaired);
     }
     Ok(())
 }
@@ -49,8 +60,15 @@ pub(super) fn tidy(
     status: &FileStatus,
     is_open: impl Fn(&Path) -> bool,
 ) -> io::Result<Vec<PathBuf>> {
-    let is_over = |found: &Found| !template.is_current(&found.path, now) && !is_open(&found.path);
-    if options.compression != Compression::None {
+    let is_past = |found: &Found| {
+        // Of a journal also one that was closed to make room, and not written since.
+        let interval = u64::try_from(options.rotate_interval.as_nanos()).unwrap_or(u64::MAX);
+        let is_left = options.is_journal() && interval > 0;
+        !template.is_current(&found.path, now)
+            || is_left && found.finished.0 < names::stamp(UnixNanos(now.0.saturating_sub(interval)))
+    };
+    let is_over = |found: &Found| is_past(found) && !is_open(&found.path);
+    if options.finishes() {
         for found in names::scan(template)? {
             if found.state == State::Live && is_over(&found) {
                 let finished = finish(&found.path, options, now, disk);
@@ -66,12 +84,18 @@ pub(super) fn tidy(
     if options.keep_files > 0 || options.keep_bytes > 0 || !options.keep_time.is_zero() {
         remove_old(&mut over, options, now, template.base(), status);
     }
-    over.retain(|found| found.state == State::Finished && options.compression != Compression::None);
+    over.retain(|found| found.state == State::Finished && options.finishes());
     Ok(over.into_iter().map(|found| found.path).collect())
 }
 
 /// Removes the oldest files of each series until it is within the limits of the options.
-fn remove_old(over: &mut Vec<Found>, options: &Options, now: UnixNanos, base: &Path, status: &FileStatus) {
+pub(in crate::sink) fn remove_old(
+    over: &mut Vec<Found>,
+    options: &Options,
+    now: UnixNanos,
+    base: &Path,
+    status: &FileStatus,
+) {
     let Options { keep_files, keep_bytes, keep_time, .. } = *options;
     let mut series: HashMap<PathBuf, (usize, u64)> = HashMap::new();
     for found in over.iter() {

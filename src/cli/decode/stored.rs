@@ -1,0 +1,98 @@
+//! `tributary decode events` and `tributary decode parquet`: events that a sink has stored.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use super::super::input::Input;
+use super::super::{Failure, counted, profile, say};
+use super::output::{Lines, Output};
+use super::{Arguments, Content};
+use crate::event::Batch;
+use crate::profile::events::EventFile;
+use crate::sink;
+use crate::stored::{Rebuilder, json};
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let Arguments { options, protocol_version, channel, explain, .. } = arguments;
+    for (is_set, option) in [
+        (!options.is_empty(), "--option"),
+        (protocol_version.is_some(), "--protocol-version"),
+        (channel.is_some(), "--channel"),
+        (*explain, "--explain"),
+    ] {
+        if is_set {
+            return Err(Failure::Misused(format!("{option} is for received bytes; these files have events")));
+        }
+    }
+    let filter = arguments.filter.filter()?;
+    let read = |files: Vec<Input>, output: &mut Output<'_>| -> Result<(), Failure> {
+        for file in files {
+            let mut take = |batch| -> io::Result<bool> {
+                output.write(&filter.apply(batch));
+                output.flush()?;
+                Ok(!output.is_closed())
+            };
+            match arguments.content {
+                Content::Parquet => parquet(file, &mut take)?,
+                _ => events(file, &mut take)?,
+            }
+            if output.is_closed() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    if arguments.profile.is_wanted(None)? {
+        let decode = |files, take: &mut dyn FnMut(&Batch)| read(files, &mut Output::Taken(take));
+        return arguments.profile.run(&arguments.files, &profile::Decode { decode: &decode, takes_event_files: false });
+    }
+    let stdin = [PathBuf::from("-")];
+    let files = if arguments.files.is_empty() { &stdin[..] } else { &arguments.files };
+    let files = files.iter().map(|file| Input::new(file)).collect();
+    read(files, &mut Output::Written(Box::new(Lines::new(arguments.format.into()))))
+}
+
+/// Reads a file of JSON lines until `take` returns `false`.
+fn events(mut file: Input, take: &mut dyn FnMut(Batch) -> io::Result<bool>) -> Result<(), Failure> {
+    let name = file.path.display().to_string();
+    let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
+    let Ok(lines) = EventFile::open(file.open().map_err(failed)?).map_err(failed)? else {
+        let why = "it has neither JSON lines nor JSON lines compressed with gzip, lz4 or zstd";
+        return Err(Failure::Failed(format!("{name}: {why}")));
+    };
+    let (mut rebuilder, mut result) = (Rebuilder::default(), Ok(true));
+    let read = lines.read_lines(|line| {
+        json::read(line, &mut rebuilder).map_err(drop)?;
+        if rebuilder.is_full() {
+            result = take(rebuilder.take());
+        }
+        Ok(matches!(result, Ok(true)))
+    });
+    let is_open = result?;
+    // What was read before an error is shown.
+    if is_open {
+        take(rebuilder.take())?;
+    }
+    let lines = read.map_err(failed)?;
+    if let Some(first) = lines.first_skipped {
+        let skipped = counted(lines.skipped, "line");
+        say(format_args!("{name}: {skipped} could not be read, the first of them line {first}"));
+    }
+    Ok(())
+}
+
+/// Reads a Parquet file until `take` returns `false`.
+fn parquet(mut file: Input, take: &mut dyn FnMut(Batch) -> io::Result<bool>) -> Result<(), Failure> {
+    let name = file.path.display().to_string();
+    let failed = |error: io::Error| Failure::Failed(format!("{name}: {error}"));
+    if file.path == Path::new("-") {
+        let mut bytes = Vec::new();
+        file.open().and_then(|mut input| input.read_to_end(&mut bytes)).map_err(failed)?;
+        return sink::parquet::read(Bytes::from(bytes), take).map_err(failed);
+    }
+    let file = File::open(&file.path).map_err(failed)?;
+    sink::parquet::read(file, take).map_err(failed)
+}

@@ -1,0 +1,234 @@
+//! The sink that writes Parquet files: a table for each kind of events, in directories as the path template says.
+//!
+//! Rows are appended to a journal, and each finished file of it becomes one Parquet file. The journal is the files of the sink
+//! `file`, with rows instead of lines, in a hidden directory: what that sink promises for its files is true for the journal, and
+//! an event is written, or durable, when the journal has it so. A Parquet file gets its name when it is complete and on the
+//! disk, and that of its journal: so a journal that a killed process has left is converted by the next one, once.
+//!
+//! The parts: [`Parquet`] is the sink; `schema` has the tables, `table` fills their columns with events, `column` has one leaf of
+//! a row group; `convert` writes a file; `read` and `cells` read one again; `exact` has values as JSON.
+
+mod cells;
+mod column;
+mod convert;
+mod exact;
+mod options;
+mod read;
+mod schema;
+mod table;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use self::convert::{Converted, Job, convert};
+use super::file::names::{self, State};
+use super::file::outputs::Outputs;
+use super::file::template::Template;
+use super::file::{FLUSH_BYTES, FileStatus, tidy};
+use super::{Selection, Sink, SinkError, SinkFault, Unwritten};
+use crate::event::UnixNanos;
+use crate::log_throttle::LogThrottle;
+
+pub use self::options::{ColumnType, Compression, Options};
+pub use self::read::read;
+
+/// How often the age of finished files is checked.
+const AGE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Reports that a file cannot be written.
+static TROUBLE: LogThrottle = LogThrottle::new();
+/// Reports damaged rows.
+static DAMAGED: LogThrottle = LogThrottle::new();
+/// Reports that finished files cannot be listed.
+static UNTIDY: LogThrottle = LogThrottle::new();
+
+/// Writes events into Parquet files. Dropped, it stops the file that it writes; the next sink of the same path writes it again.
+#[derive(Debug)]
+pub struct Parquet {
+    options: Arc<Options>,
+    journal: Outputs,
+    /// The directories of the journal and of the files.
+    from: PathBuf,
+    to: PathBuf,
+    /// The names of finished files.
+    archive: Template,
+    status: Arc<FileStatus>,
+    converting: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    reopen: bool,
+    /// When finished files were checked last.
+    checked: Option<Instant>,
+}
+
+impl Parquet {
+    /// A sink with these options. Touches nothing on disk before the first event.
+    ///
+    /// # Errors
+    /// What is invalid in the path.
+    pub fn new(options: Options) -> Result<Parquet, String> {
+        let (journal, archive) = options.templates()?;
+        let (from, to) = (journal.base().to_owned(), archive.base().to_owned());
+        Ok(Parquet {
+            journal: Outputs::new(options.journal(), journal),
+            options: Arc::new(options),
+            from,
+            to,
+            archive,
+            status: Arc::default(),
+            converting: None,
+            stop: Arc::default(),
+            reopen: false,
+            checked: None,
+        })
+    }
+
+    fn work(&mut self, work: fn(&mut Outputs, bool) -> Result<(), SinkFault>) -> Result<(), SinkError> {
+        if std::mem::take(&mut self.reopen) {
+            self.journal.reopen();
+        }
+        let is_idle = self.converting.as_ref().is_none_or(JoinHandle::is_finished);
+        let result = work(&mut self.journal, is_idle);
+        let jobs = self.jobs();
+        if !jobs.is_empty() {
+            let convert = self.converter();
+            self.converting = Some(spawn_blocking(move || convert(jobs)));
+        }
+        result.map_err(SinkError::Retry)
+    }
+
+    /// The finished files of the journal, oldest first.
+    fn jobs(&mut self) -> Vec<Job> {
+        let target = |journal: &Path| {
+            let relative = journal.strip_prefix(&self.from).unwrap_or(journal);
+            self.to.join(relative).with_extension("parquet")
+        };
+        let journals = self.journal.take_to_compress();
+        journals.into_iter().map(|journal| Job { target: target(&journal), journal }).collect()
+    }
+
+    fn converter(&self) -> impl FnOnce(Vec<Job>) + Send + use<> {
+        let (options, stop, status) = (self.options.clone(), self.stop.clone(), self.status.clone());
+        move |jobs| {
+            for job in jobs {
+                match convert(&job, &options, &stop) {
+                    Ok(converted) => report(&job, converted, &status),
+                    Err(_) if stop.load(Ordering::Relaxed) => return,
+                    Err(error) => {
+                        if let Some(suppressed) = TROUBLE.permit() {
+                            let (file, journal) = (job.target.display(), job.journal.display());
+                            tracing::warn!(%file, %journal, %error, suppressed, "cannot write a Parquet file; its rows stay in the journal");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Removes finished files that the options do not keep.
+    fn remove_old(&mut self) {
+        let Options { keep_bytes, keep_time, .. } = *self.options;
+        let is_limited = keep_bytes > 0 || !keep_time.is_zero();
+        if !is_limited || self.checked.is_some_and(|at| at.elapsed() < AGE_INTERVAL.min(keep_age(keep_time))) {
+            return;
+        }
+        self.checked = Some(Instant::now());
+        match names::scan(&self.archive) {
+            Ok(mut found) => {
+                found.retain(|found| found.state == State::Finished);
+                tidy::remove_old(&mut found, &self.options.kept(), wall_clock(), &self.to, &self.status);
+            }
+            Err(error) => {
+                if let Some(suppressed) = UNTIDY.permit() {
+                    tracing::warn!(base = %self.to.display(), %error, suppressed, "cannot list the sink's files");
+                }
+            }
+        }
+    }
+
+    async fn wait(&mut self) {
+        if let Some(task) = &mut self.converting {
+            // A panic there has no effect here; the runtime has reported it.
+            let _ = task.await;
+            self.converting = None;
+        }
+    }
+}
+
+/// Without a limit of age, sizes are checked once a second: by every tick.
+fn keep_age(keep_time: Duration) -> Duration {
+    if keep_time.is_zero() { Duration::from_secs(1) } else { keep_time }
+}
+
+fn report(job: &Job, converted: Converted, status: &FileStatus) {
+    let Converted { rows, damaged, bytes } = converted;
+    if bytes > 0 {
+        status.add_file(bytes);
+        tracing::debug!(file = %job.target.display(), rows, bytes, "finished a Parquet file");
+    }
+    if damaged > 0
+        && let Some(suppressed) = DAMAGED.permit()
+    {
+        let journal = job.journal.display();
+        tracing::error!(%journal, damaged, suppressed, "rows of the journal are damaged and not in a file; it is kept as .rows.damaged");
+    }
+}
+
+fn wall_clock() -> UnixNanos {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    UnixNanos(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX))
+}
+
+impl Sink for Parquet {
+    async fn write(&mut self, events: Selection<'_>) -> Result<(), SinkError> {
+        self.journal.take(events);
+        let is_full = self.journal.waiting_bytes() > FLUSH_BYTES || self.journal.is_overfull();
+        if is_full { self.flush().await } else { Ok(()) }
+    }
+
+    async fn flush(&mut self) -> Result<(), SinkError> {
+        if self.journal.has_work() { self.work(Outputs::flush) } else { Ok(()) }
+    }
+
+    async fn tick(&mut self) -> Result<(), SinkError> {
+        let result = self.work(Outputs::tick);
+        self.remove_old();
+        result
+    }
+
+    async fn sync(&mut self) -> Result<(), SinkError> {
+        self.journal.sync();
+        Ok(())
+    }
+
+    fn files(&self) -> Option<Arc<FileStatus>> {
+        Some(self.status.clone())
+    }
+
+    fn unwritten(&mut self) -> Unwritten {
+        self.journal.take_unwritten()
+    }
+
+    /// Finishes all files. What cannot be converted now stays in the journal, for the next start.
+    async fn close(&mut self) -> Result<(), SinkError> {
+        self.wait().await;
+        self.reopen = true;
+        let result = self.work(Outputs::tick);
+        self.wait().await;
+        result
+    }
+
+    /// All files are finished by the next tick.
+    fn reopen(&mut self) {
+        self.reopen = true;
+    }
+}
+
+impl Drop for Parquet {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}

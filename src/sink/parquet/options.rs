@@ -1,0 +1,260 @@
+//! The options of a Parquet sink.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::schema::{Shape, is_free};
+use crate::event::Kind;
+use crate::options::{Bounds, LONGEST, Section};
+use crate::sink::encode::Format;
+use crate::sink::file;
+use crate::sink::file::template::Template;
+
+/// A row group is also written when its values take this much memory.
+pub(super) const ROW_GROUP_BYTES: usize = 12 << 20;
+/// Memory of a file being written: a row group, whose capacity may be twice its size, and what the encoder and the compressor
+/// of one column take.
+const CONVERSION_BYTES: u64 = 40 << 20;
+/// The directory of the journal, below the base of the path.
+const JOURNAL: &str = ".journal";
+/// The name of every file, without its time.
+const NAME: &str = "{kind}-{protocol}";
+/// The most columns of attributes of one table.
+const MAX_COLUMNS: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
+
+/// The options of a [`super::Parquet`]. Every field has a default.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// The directories of the files: a template as that of the sink `file`, with `{kind}` in addition. Default
+    /// `archive/{kind}/date=%Y-%m-%d/{protocol}`.
+    pub path: String,
+    /// A file is finished when it has this many rows. Default 1,000,000.
+    pub rotate_rows: u64,
+    /// A file is finished before its rows take more than this in the journal, mostly several times its own size. Default 256
+    /// MiB; 0: no limit.
+    pub rotate_bytes: u64,
+    /// A file is finished this long after its first row came. Default 15 minutes.
+    pub rotate_interval: Duration,
+    /// A row group has at most this many rows. Default 131,072.
+    pub row_group_rows: usize,
+    /// The compression of pages. Default zstd.
+    pub compression: Compression,
+    /// Attributes with a column of their own, in addition to those of their protocol, by kind.
+    pub columns: Vec<(Kind, Vec<(String, ColumnType)>)>,
+    /// How many bytes the finished files of each series take at most; the oldest are removed first. Default 0: no limit.
+    pub keep_bytes: u64,
+    /// How long finished files are kept. Default zero: no limit.
+    pub keep_time: Duration,
+    /// How long rows may be in the operating system's memory only, if no peer waits for them. Default 1 second.
+    pub fsync_interval: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            path: "archive/{kind}/date=%Y-%m-%d/{protocol}".to_owned(),
+            rotate_rows: 1_000_000,
+            rotate_bytes: 256 << 20,
+            rotate_interval: Duration::from_secs(15 * 60),
+            row_group_rows: 131_072,
+            compression: Compression::default(),
+            columns: Vec::new(),
+            keep_bytes: 0,
+            keep_time: Duration::ZERO,
+            fsync_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Options {
+    /// Reads the options of `type = "parquet"`; errors are reported to the section.
+    pub fn read(section: &mut Section<'_>) -> Options {
+        let default = Options::default();
+        let interval = Duration::from_millis(1)..=LONGEST;
+        let columns = section.section("columns", |section| {
+            let of = |(kind, table): (Kind, &str), section: &mut Section<'_>| {
+                let columns = section.list_of_parsed(table, MAX_COLUMNS, |text| Named::parse(kind, text));
+                (kind, columns.into_iter().map(|Named(name, column)| (name, column)).collect::<Vec<_>>())
+            };
+            TABLES.map(|table| of(table, section))
+        });
+        let options = Options {
+            path: section.text("path", &default.path),
+            rotate_rows: section.count("rotate_rows", default.rotate_rows as usize, 1..=1_000_000_000) as u64,
+            rotate_bytes: section.size("rotate_bytes", default.rotate_bytes, 0..=1024 << 30),
+            rotate_interval: section.duration("rotate_interval", default.rotate_interval, interval.clone()),
+            row_group_rows: section.count("row_group_rows", default.row_group_rows, 1..=16_777_216),
+            compression: section.choice(
+                "compression",
+                default.compression,
+                &Compression::ALL.map(|compression| (compression.as_str(), compression)),
+            ),
+            columns: columns.into_iter().filter(|(_, columns)| !columns.is_empty()).collect(),
+            keep_bytes: section.size("keep_bytes", default.keep_bytes, 0..=1 << 60),
+            keep_time: section.duration("keep_time", default.keep_time, Duration::ZERO..=LONGEST * 100),
+            fsync_interval: section.duration("fsync_interval", default.fsync_interval, interval),
+        };
+        if let Err(fault) = options.templates() {
+            section.error("path", fault, None);
+        }
+        options
+    }
+
+    /// The templates of the journal, and of the finished files without their time.
+    ///
+    /// # Errors
+    /// What is invalid in `path`, as a text for the operator.
+    pub(super) fn templates(&self) -> Result<(Template, Template), String> {
+        let path = self.path.strip_suffix('/').unwrap_or(&self.path);
+        let archive = Template::parse(&format!("{path}/{NAME}.parquet"))?;
+        // The journal is below the base, so that it is on the same file system and belongs to this path only.
+        let base = archive.base().display().to_string();
+        let rest = path.split('/').skip_while(|name| !name.contains(['%', '{'])).collect::<Vec<_>>().join("/");
+        let separator = if base.is_empty() || base.ends_with('/') { "" } else { "/" };
+        let journal = Template::parse(&format!("{base}{separator}{JOURNAL}/{rest}/{NAME}.rows"))?;
+        Ok((journal, archive))
+    }
+
+    /// The paths of all finished files, for the search of two sinks that write the same files.
+    pub fn files(&self) -> String {
+        format!("{}/{NAME}.parquet", self.path)
+    }
+
+    /// The options of the files of the journal.
+    pub(super) fn journal(&self) -> file::Options {
+        file::Options {
+            path: String::new(),
+            format: Format::Rows,
+            rotate_bytes: self.rotate_bytes,
+            rotate_records: self.rotate_rows,
+            rotate_interval: self.rotate_interval,
+            fsync_interval: self.fsync_interval,
+            ..file::Options::default()
+        }
+    }
+
+    /// What is kept of finished files, as options of the sink `file`.
+    pub fn kept(&self) -> file::Options {
+        let (keep_bytes, keep_time) = (self.keep_bytes, self.keep_time);
+        file::Options {
+            rotate_bytes: 0,
+            rotate_interval: Duration::ZERO,
+            keep_bytes,
+            keep_time,
+            ..file::Options::default()
+        }
+    }
+
+    /// The columns of attributes that the operator names for this kind.
+    pub(super) fn columns_of(&self, kind: Kind) -> Vec<(String, Shape)> {
+        let of_kind = self.columns.iter().filter(|(of, _)| *of == kind).flat_map(|(_, columns)| columns);
+        of_kind.map(|(name, column)| (name.clone(), column.shape())).collect()
+    }
+
+    /// Declares the memory that such a sink takes at most.
+    pub(crate) fn declare(&self, of: &str, bounds: &mut Bounds) {
+        self.journal().declare(of, bounds);
+        bounds.add(of, "a Parquet file being written", CONVERSION_BYTES);
+    }
+}
+
+/// The names of tables in the configuration and in documents.
+const TABLES: [(Kind, &str); 5] = [
+    (Kind::Log, "logs"),
+    (Kind::Span, "spans"),
+    (Kind::Metric, "metrics"),
+    (Kind::Sample, "samples"),
+    (Kind::Loss, "losses"),
+];
+
+/// A column of an attribute in the configuration: `key:type`.
+struct Named(String, ColumnType);
+
+impl Named {
+    fn parse(kind: Kind, text: &str) -> Result<Named, (String, String)> {
+        let types = ColumnType::ALL.map(ColumnType::as_str).join(", ");
+        let help = || format!("write \"http.status_code:int\"; the types are {types}");
+        let Some((name, of)) = text.rsplit_once(':') else { return Err((format!("{text:?} has no type"), help())) };
+        let Some(column) = ColumnType::ALL.into_iter().find(|known| known.as_str() == of) else {
+            return Err((format!("{text:?} has no known type"), help()));
+        };
+        if name.is_empty() || name.len() > MAX_NAME_BYTES {
+            return Err((format!("{text:?} has no valid key"), format!("a key has 1 to {MAX_NAME_BYTES} bytes")));
+        }
+        if !is_free(kind, name) {
+            return Err((format!("`{name}` is another column of this table"), "it stays in the maps".to_owned()));
+        }
+        Ok(Named(name.to_owned(), column))
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.0, self.1.as_str())
+    }
+}
+
+/// The type of an attribute's column.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum ColumnType {
+    String,
+    Int,
+    Double,
+    Bool,
+    Ints,
+}
+
+impl ColumnType {
+    /// Every type.
+    pub const ALL: [ColumnType; 5] =
+        [ColumnType::String, ColumnType::Int, ColumnType::Double, ColumnType::Bool, ColumnType::Ints];
+
+    /// The name in configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ColumnType::String => "string",
+            ColumnType::Int => "int",
+            ColumnType::Double => "double",
+            ColumnType::Bool => "bool",
+            ColumnType::Ints => "int[]",
+        }
+    }
+
+    fn shape(self) -> Shape {
+        match self {
+            ColumnType::String => Shape::Text,
+            ColumnType::Int => Shape::Int,
+            ColumnType::Double => Shape::Double,
+            ColumnType::Bool => Shape::Bool,
+            ColumnType::Ints => Shape::Ints,
+        }
+    }
+}
+
+/// The compression of pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Compression {
+    /// None.
+    None,
+    /// LZ4, without frames: fast, and larger.
+    Lz4,
+    /// Zstandard, level 3.
+    #[default]
+    Zstd,
+}
+
+impl Compression {
+    /// Every compression.
+    pub const ALL: [Compression; 3] = [Compression::None, Compression::Lz4, Compression::Zstd];
+
+    /// The name in configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Compression::None => "none",
+            Compression::Lz4 => "lz4",
+            Compression::Zstd => "zstd",
+        }
+    }
+}

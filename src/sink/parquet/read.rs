@@ -1,0 +1,395 @@
+//! A Parquet file of ours to events.
+
+use std::io;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use parquet::basic::{LogicalType, Repetition};
+use parquet::file::reader::{ChunkReader, FileReader as _, SerializedFileReader};
+use parquet::schema::types::Type;
+use serde_json::Value as Json;
+
+use super::cells::{Cell, Leaf, failed, invalid};
+use super::exact;
+use super::schema::{FORM, FORM_KEY, KIND_KEY, TIME_KEY, is_free};
+use crate::event::{
+    Batch, Frame, Header, Key, Kind, Link, MetricData, MetricType, Number, Position, ResourceValue, SampleClock,
+    SampleData, SpanData, SpanId, Status, Temporality, TraceContext, TraceId, UnixNanos, Value, semconv,
+};
+use crate::stored::{Data, OriginParts, Rebuilder, constant, hex, hex_bytes, reason, severity};
+
+/// Rows of which all columns are in memory.
+const PIECE_ROWS: usize = 4096;
+
+/// Reads the events of a file in their order, until `take` returns `false`.
+///
+/// # Errors
+/// It is not a file of a sink `parquet`, or damaged; those of `take`.
+pub fn read<R: ChunkReader + 'static>(input: R, take: &mut dyn FnMut(Batch) -> io::Result<bool>) -> io::Result<()> {
+    let file = SerializedFileReader::new(input).map_err(failed)?;
+    let metadata = file.metadata().file_metadata();
+    let value = |key: &str| {
+        let entry = metadata.key_value_metadata()?.iter().find(|entry| entry.key == key)?;
+        entry.value.as_deref()
+    };
+    let foreign = || invalid("it is not a file of a sink of type parquet");
+    let form = value(FORM_KEY).ok_or_else(foreign)?;
+    if form != FORM {
+        return Err(invalid(format!("its tables have form {form}; this program reads form {FORM}")));
+    }
+    let kind = value(KIND_KEY).and_then(|name| Kind::ALL.into_iter().find(|kind| kind.as_str() == name));
+    let kind = kind.ok_or_else(foreign)?;
+    let mut table = Table::new(kind, metadata.schema_descr().root_schema());
+    let mut rebuilder = Rebuilder::default();
+    for group in 0..file.num_row_groups() {
+        let group = file.get_row_group(group).map_err(failed)?;
+        let mut readers = (0..table.leaves.len())
+            .map(|leaf| group.get_column_reader(leaf))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(failed)?;
+        let mut left = usize::try_from(group.metadata().num_rows()).unwrap_or(0);
+        while left > 0 {
+            let rows = left.min(PIECE_ROWS);
+            for (leaf, reader) in table.leaves.iter_mut().zip(&mut readers) {
+                leaf.fill(reader, rows)?;
+            }
+            left -= rows;
+            for _ in 0..rows {
+                table.event(&mut rebuilder)?;
+                if rebuilder.is_full() && !take(rebuilder.take())? {
+                    return Ok(());
+                }
+            }
+        }
+    }
+    take(rebuilder.take()).map(drop)
+}
+
+/// The columns of a file.
+struct Table {
+    kind: Kind,
+    leaves: Vec<Leaf>,
+    /// The first leaf of each part of the event.
+    parts: HashMap<String, usize, RandomState>,
+    attributes: Vec<Attribute>,
+}
+
+/// The column of an attribute.
+struct Attribute {
+    name: String,
+    leaf: usize,
+    is_list: bool,
+}
+
+impl Table {
+    fn new(kind: Kind, schema: &Type) -> Table {
+        let mut table = Table { kind, leaves: Vec::new(), parts: HashMap::default(), attributes: Vec::new() };
+        for field in schema.get_fields() {
+            let (name, leaf) = (field.name().to_owned(), table.leaves.len());
+            push_leaves(field, 0, 0, &mut table.leaves);
+            if is_free(kind, &name) {
+                let is_list = field.get_basic_info().logical_type_ref() == Some(&LogicalType::List);
+                table.attributes.push(Attribute { name, leaf, is_list });
+            } else {
+                table.parts.insert(name, leaf);
+            }
+        }
+        table
+    }
+
+    /// The next value of a part of the event; `None`: it has none.
+    fn cell(&mut self, part: &str) -> Option<Cell> {
+        self.parts.get(part).and_then(|leaf| self.leaves[*leaf].next())
+    }
+
+    fn text(&mut self, part: &str) -> io::Result<Option<String>> {
+        self.cell(part).map(Cell::text).transpose()
+    }
+
+    fn int(&mut self, part: &str) -> Option<i64> {
+        match self.cell(part) {
+            Some(Cell::Int(number)) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// An integer without sign has the same bits.
+    fn uint(&mut self, part: &str) -> Option<u64> {
+        self.int(part).map(|number| number as u64)
+    }
+
+    /// The next entries of a list or map: a cell of each of so many leaves.
+    fn entries<const N: usize>(&mut self, part: &str) -> Vec<[Option<Cell>; N]> {
+        let Some(first) = self.parts.get(part).copied() else { return Vec::new() };
+        let mut leaves: [_; N] = std::array::from_fn(|leaf| self.leaves[first + leaf].next_entries().into_iter());
+        let mut entries = Vec::new();
+        while let Some(entry) = next_of_each(&mut leaves) {
+            entries.push(entry);
+        }
+        entries
+    }
+
+    /// Adds the event of the next row.
+    fn event(&mut self, out: &mut Rebuilder) -> io::Result<()> {
+        let (time, observed) = (self.uint("time"), self.uint("observed_time"));
+        let name = self.text("name")?.unwrap_or_default();
+        let (protocol, version) = (self.text("protocol")?.unwrap_or_default(), self.text("version")?);
+        let (listener, peer) = (self.text("listener")?.unwrap_or_default(), self.text("peer")?.unwrap_or_default());
+        let connection = self.uint("connection").unwrap_or(0);
+        let (sequence, offset, length) = (self.uint("sequence"), self.uint("offset"), self.uint("length"));
+        let service = self.text("service_name")?;
+
+        let mut resource = self.map("resource")?;
+        let mut stored = self.map("attributes")?;
+        let beyond = match stored.iter().position(|(key, _)| key == TIME_KEY) {
+            Some(at) => Beyond::read(&stored.remove(at).1),
+            None => Beyond::default(),
+        };
+        let is_service =
+            |(key, value): &(String, Stored)| key == semconv::SERVICE_NAME.as_str() && matches!(value, Stored::Text(_));
+        if let Some(service) = service
+            && !stored.iter().any(is_service)
+        {
+            resource.push((semconv::SERVICE_NAME.as_str().to_owned(), Stored::Text(service)));
+        }
+        let resource =
+            resource.into_iter().map(|(key, value)| Some((key, value.scalar()?))).collect::<Option<Vec<_>>>();
+        out.set_origin(OriginParts {
+            protocol: &protocol,
+            version: version.as_deref(),
+            listener: &listener,
+            peer: &peer,
+            connection,
+        });
+        out.set_resource(resource.ok_or_else(|| invalid("a resource has a value that resources do not have"))?);
+
+        let data = self.data(&beyond, out)?;
+        let mut attributes: Vec<(Key, Value)> = Vec::new();
+        for index in 0..self.attributes.len() {
+            let Attribute { leaf, is_list, .. } = self.attributes[index];
+            let value = if is_list {
+                self.leaves[leaf].next_list().map(|items| {
+                    let items: Vec<_> = items.into_iter().map(Value::I64).collect();
+                    out.builder().array(&items)
+                })
+            } else {
+                match self.leaves[leaf].next() {
+                    Some(cell) => Some(cell.value(out)?),
+                    None => None,
+                }
+            };
+            if let Some(value) = value {
+                attributes.push((out.key(&self.attributes[index].name), value));
+            }
+        }
+        for (key, value) in stored {
+            let key = out.key(&key);
+            let value = value.value(out).ok_or_else(|| invalid("attributes_json has a text that is not JSON"))?;
+            attributes.push((key, value));
+        }
+        let header = Header {
+            name: out.key(&name),
+            time: time.or(beyond.get("time")).map(UnixNanos),
+            observed: UnixNanos(observed.or(beyond.get("observed_time")).unwrap_or(0)),
+            position: Position { sequence, offset: offset.unwrap_or(0), length: length.unwrap_or(0) },
+        };
+        out.push(header, &attributes, data);
+        Ok(())
+    }
+
+    /// The entries of all maps of attributes or of the resource.
+    fn map(&mut self, of: &str) -> io::Result<Vec<(String, Stored)>> {
+        let mut all = Vec::new();
+        for shape in ["string", "int", "double", "bool", "json"] {
+            for [key, value] in self.entries::<2>(&format!("{of}_{shape}")) {
+                let (Some(key), Some(value)) = (key, value) else { continue };
+                let value = match value {
+                    Cell::Int(number) => Stored::Number(Number::I64(number)),
+                    Cell::Double(number) => Stored::Number(Number::F64(number)),
+                    Cell::Bool(value) => Stored::Bool(value),
+                    Cell::Text(_) if shape == "json" => Stored::Json(value.text()?),
+                    Cell::Text(_) => Stored::Text(value.text()?),
+                };
+                all.push((key.text()?, value));
+            }
+        }
+        Ok(all)
+    }
+
+    fn data(&mut self, beyond: &Beyond, out: &mut Rebuilder) -> io::Result<Data> {
+        let wrong = |part: &str| invalid(format!("`{part}` is not as this kind has it"));
+        Ok(match self.kind {
+            Kind::Log => {
+                let name = self.text("severity")?.unwrap_or_default();
+                let trace_id = self.text("trace_id")?;
+                let span_id = self.text("span_id")?;
+                let context = match trace_id {
+                    Some(id) => {
+                        let trace_id = TraceId(hex(&id).ok_or_else(|| wrong("trace_id"))?);
+                        Some(TraceContext { trace_id, span_id: span_id.and_then(|id| hex(&id)).map(SpanId) })
+                    }
+                    None => None,
+                };
+                let body = match self.cell("body") {
+                    Some(Cell::Text(text)) => Some(exact::read(text.data(), out).ok_or_else(|| wrong("body"))?),
+                    _ => None,
+                };
+                Data::Log { severity: severity(&name).ok_or_else(|| wrong("severity"))?, context, body }
+            }
+            Kind::Span => {
+                let [trace_id, span_id, parent] = ["trace_id", "span_id", "parent_span_id"].map(|part| self.text(part));
+                let end = self.uint("end_time").or(beyond.get("end_time"));
+                let duration = self.uint("duration_ns").or(beyond.get("duration_ns"));
+                let status = match self.text("status")?.as_deref() {
+                    Some("ok") => Status::Ok,
+                    Some("error") => Status::Error,
+                    _ => Status::Unset,
+                };
+                let mut links = Vec::new();
+                for [trace_id, span_id] in self.entries::<2>("links") {
+                    if let (Some(trace_id), Some(span_id)) = (trace_id, span_id) {
+                        let (trace_id, span_id) = (hex(&trace_id.text()?), hex(&span_id.text()?));
+                        let (Some(trace_id), Some(span_id)) = (trace_id, span_id) else { return Err(wrong("links")) };
+                        links.push(Link { trace_id: TraceId(trace_id), span_id: SpanId(span_id) });
+                    }
+                }
+                let span = SpanData {
+                    trace_id: trace_id?.and_then(|id| hex(&id)).map(TraceId).ok_or_else(|| wrong("trace_id"))?,
+                    span_id: span_id?.and_then(|id| hex(&id)).map(SpanId).ok_or_else(|| wrong("span_id"))?,
+                    parent: parent?.and_then(|id| hex(&id)).map(SpanId),
+                    end: end.map(UnixNanos),
+                    duration_nanos: duration,
+                    status,
+                };
+                Data::Span { span, links }
+            }
+            Kind::Metric => {
+                let (of, unit) = (self.text("type")?.unwrap_or_default(), self.text("unit")?.unwrap_or_default());
+                let (int, uint, double) = (self.int("value_int"), self.uint("value_uint"), self.cell("value_double"));
+                let value = match (int, uint, double) {
+                    (Some(number), ..) => Number::I64(number),
+                    (_, Some(number), _) => Number::U64(number),
+                    (.., Some(Cell::Double(number))) => Number::F64(number),
+                    _ => return Err(wrong("value_int")),
+                };
+                let (temporality, monotonic) = (self.text("temporality")?, self.cell("monotonic"));
+                let start = self.uint("start_time").or(beyond.get("start_time")).map(UnixNanos);
+                let metric_type = match &*of {
+                    "gauge" => MetricType::Gauge,
+                    _ => MetricType::Sum {
+                        temporality: match temporality.as_deref() {
+                            Some("delta") => Temporality::Delta,
+                            _ => Temporality::Cumulative,
+                        },
+                        monotonic: matches!(monotonic, Some(Cell::Bool(true))),
+                    },
+                };
+                Data::Metric(MetricData { metric_type, unit: constant(&unit), value, start })
+            }
+            Kind::Sample => {
+                let (of, unit) = (self.text("type")?.unwrap_or_default(), self.text("unit")?.unwrap_or_default());
+                let bits = beyond.get("value_bits").map(|bits| Number::F64(f64::from_bits(bits)));
+                let value = self.int("value").map(Number::I64).or(beyond.get("value").map(Number::U64)).or(bits);
+                let period_nanos = self.uint("period_ns");
+                let clock = self.text("clock")?.map(|clock| match &*clock {
+                    "cpu" => SampleClock::Cpu,
+                    _ => SampleClock::Wall,
+                });
+                let mut frames = Vec::new();
+                for [function, file, line] in self.entries::<3>("frames") {
+                    let mut text = |cell: Option<Cell>| -> io::Result<_> {
+                        Ok(match cell {
+                            Some(cell) => Some(out.builder().push_text(&cell.text()?)),
+                            None => None,
+                        })
+                    };
+                    let line = match line {
+                        Some(Cell::Int(line)) => Some(line as u64),
+                        _ => None,
+                    };
+                    frames.push(Frame { function: text(function)?, file: text(file)?, line });
+                }
+                let value = value.ok_or_else(|| wrong("value"))?;
+                let sample =
+                    SampleData { sample_type: constant(&of), unit: constant(&unit), value, period_nanos, clock };
+                Data::Sample { sample, frames }
+            }
+            Kind::Loss => {
+                let name = self.text("reason")?.unwrap_or_default();
+                let (bytes, events) = (self.uint("bytes").unwrap_or(0), self.uint("events"));
+                let detail = self.text("detail")?.unwrap_or_default();
+                let excerpt = hex_bytes(&self.text("excerpt")?.unwrap_or_default()).ok_or_else(|| wrong("excerpt"))?;
+                Data::Loss { reason: reason(&name).ok_or_else(|| wrong("reason"))?, bytes, events, detail, excerpt }
+            }
+        })
+    }
+}
+
+fn next_of_each<I: Iterator, const N: usize>(iterators: &mut [I; N]) -> Option<[I::Item; N]> {
+    let items: Vec<_> = iterators.iter_mut().map_while(Iterator::next).collect();
+    items.try_into().ok()
+}
+
+/// The leaves of a field, in their order.
+fn push_leaves(field: &Type, definition: i16, repetition: i16, leaves: &mut Vec<Leaf>) {
+    let (definition, repetition) = match field.get_basic_info().repetition() {
+        Repetition::REQUIRED => (definition, repetition),
+        Repetition::OPTIONAL => (definition + 1, repetition),
+        Repetition::REPEATED => (definition + 1, repetition + 1),
+    };
+    if field.is_primitive() {
+        leaves.push(Leaf::new(field.get_physical_type(), definition, repetition > 0));
+    } else {
+        field.get_fields().iter().for_each(|field| push_leaves(field, definition, repetition, leaves));
+    }
+}
+
+/// An entry of the maps.
+enum Stored {
+    Text(String),
+    Json(String),
+    Number(Number),
+    Bool(bool),
+}
+
+impl Stored {
+    /// `None`: a text that is not JSON.
+    fn value(self, out: &mut Rebuilder) -> Option<Value> {
+        Some(match self {
+            Stored::Text(text) => Value::Text(out.builder().push_text(&text)),
+            Stored::Json(text) => return exact::read(text.as_bytes(), out),
+            Stored::Number(Number::I64(number)) => Value::I64(number),
+            Stored::Number(Number::U64(number)) => Value::U64(number),
+            Stored::Number(Number::F64(number)) => Value::F64(number),
+            Stored::Bool(value) => Value::Bool(value),
+        })
+    }
+
+    /// Resources have integers beyond i64 as JSON, and no other JSON.
+    fn scalar(self) -> Option<ResourceValue> {
+        Some(match self {
+            Stored::Text(text) => ResourceValue::Text(text),
+            Stored::Json(text) => ResourceValue::U64(text.parse().ok()?),
+            Stored::Number(Number::I64(number)) => ResourceValue::I64(number),
+            Stored::Number(Number::U64(number)) => ResourceValue::U64(number),
+            Stored::Number(Number::F64(number)) => ResourceValue::F64(number),
+            Stored::Bool(value) => ResourceValue::Bool(value),
+        })
+    }
+}
+
+/// Parts of an event that their column cannot have.
+#[derive(Default)]
+struct Beyond(HashMap<String, u64, RandomState>);
+
+impl Beyond {
+    fn read(stored: &Stored) -> Beyond {
+        let Stored::Json(text) = stored else { return Beyond::default() };
+        let Ok(Json::Object(members)) = serde_json::from_str(text) else { return Beyond::default() };
+        Beyond(members.into_iter().filter_map(|(name, value)| Some((name, value.as_u64()?))).collect())
+    }
+
+    fn get(&self, name: &str) -> Option<u64> {
+        self.0.get(name).copied()
+    }
+}

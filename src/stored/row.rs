@@ -1,0 +1,257 @@
+//! Rows: an event as one binary record, exactly as it was, for journals.
+//!
+//! A record ends in a line feed and has no other, so that a file of rows is repaired and cut like a file of lines. Its bytes:
+//! `R`, the block of origin and resource, which is mostly that of the record before, header, data of the kind, attributes, and
+//! a CRC-32C of all of that. Numbers are LEB128; texts have their length before them. Then each line feed is replaced by
+//! `1B 01`, and each `1B` by `1B 02`.
+
+use std::sync::Arc;
+
+use crate::event::{
+    DataView, EventView, MetricType, Number, Origin, Position, Resource, Status, Temporality, UnixNanos, ValueView,
+};
+
+/// The first byte of every record: its form.
+pub const START: u8 = b'R';
+/// Begins the two bytes that stand for a line feed or for this byte.
+pub(super) const ESCAPE: u8 = 0x1B;
+/// The length of the checksum.
+pub(super) const CRC_BYTES: usize = 4;
+
+/// The first byte of a value.
+pub(super) mod tag {
+    pub(crate) const NULL: u8 = 0;
+    pub(crate) const FALSE: u8 = 1;
+    pub(crate) const TRUE: u8 = 2;
+    pub(crate) const I64: u8 = 3;
+    pub(crate) const U64: u8 = 4;
+    pub(crate) const F64: u8 = 5;
+    pub(crate) const TEXT: u8 = 6;
+    pub(crate) const BYTES: u8 = 7;
+    pub(crate) const ARRAY: u8 = 8;
+    pub(crate) const MAP: u8 = 9;
+}
+
+/// Encodes events as rows; caches what consecutive events share.
+#[derive(Debug, Default)]
+pub struct RowEncoder {
+    last: Option<(Arc<Origin>, Arc<Resource>)>,
+    /// The block of `last`.
+    block: Vec<u8>,
+}
+
+impl RowEncoder {
+    /// Appends one event as a record, line feed included.
+    pub fn encode(&mut self, event: EventView<'_>, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.push(START);
+        self.push_block(event, out);
+        push_header(out, event);
+        push_data(out, event);
+        push_number(out, event.attribute_members().count() as u64);
+        for member in event.attribute_members() {
+            push_text(out, member.key().text().text());
+            push_value(out, member.value());
+        }
+        let crc = crc32c::crc32c(&out[start..]);
+        out.extend_from_slice(&crc.to_le_bytes());
+        escape(out, start);
+        out.push(b'\n');
+    }
+
+    fn push_block(&mut self, event: EventView<'_>, out: &mut Vec<u8>) {
+        let (origin, resource) = (event.origin(), event.resource());
+        let is_last =
+            |(last, of): &(Arc<Origin>, Arc<Resource>)| Arc::ptr_eq(last, origin) && Arc::ptr_eq(of, resource);
+        if !self.last.as_ref().is_some_and(is_last) {
+            self.last = Some((origin.clone(), resource.clone()));
+            self.block.clear();
+            push_origin(&mut self.block, origin);
+            push_number(&mut self.block, resource.attributes().len() as u64);
+            for (key, value) in resource.attributes() {
+                push_text(&mut self.block, key);
+                push_value(&mut self.block, value.view());
+            }
+        }
+        push_number(out, self.block.len() as u64);
+        out.extend_from_slice(&self.block);
+    }
+}
+
+fn push_origin(out: &mut Vec<u8>, origin: &Origin) {
+    push_text(out, origin.protocol);
+    push_option(out, origin.version.as_deref(), push_text);
+    push_text(out, &origin.listener);
+    push_text(out, &origin.peer);
+    push_number(out, origin.connection);
+}
+
+fn push_header(out: &mut Vec<u8>, event: EventView<'_>) {
+    let Position { sequence, offset, length } = event.position();
+    push_text(out, event.name().text());
+    push_option(out, event.time(), push_time);
+    push_time(out, event.observed());
+    push_option(out, sequence, push_number);
+    push_number(out, offset);
+    push_number(out, length);
+}
+
+fn push_data(out: &mut Vec<u8>, event: EventView<'_>) {
+    out.push(event.kind().index() as u8);
+    match event.data() {
+        DataView::Log { severity, context, body } => {
+            push_text(out, severity.as_str());
+            push_option(out, context, |out, context| {
+                out.extend_from_slice(&context.trace_id.0);
+                push_option(out, context.span_id, |out, id| out.extend_from_slice(&id.0));
+            });
+            push_option(out, body, push_value);
+        }
+        DataView::Span(span) => {
+            out.extend_from_slice(&span.trace_id.0);
+            out.extend_from_slice(&span.span_id.0);
+            push_option(out, span.parent, |out, id| out.extend_from_slice(&id.0));
+            push_option(out, span.end, push_time);
+            push_option(out, span.duration_nanos, push_number);
+            out.push(match span.status {
+                Status::Unset => 0,
+                Status::Ok => 1,
+                Status::Error => 2,
+            });
+            push_number(out, event.links().len() as u64);
+            for link in event.links() {
+                out.extend_from_slice(&link.trace_id.0);
+                out.extend_from_slice(&link.span_id.0);
+            }
+        }
+        DataView::Metric(metric) => {
+            out.push(match metric.metric_type {
+                MetricType::Gauge => 0,
+                MetricType::Sum { temporality: Temporality::Delta, monotonic } => 2 + u8::from(monotonic),
+                MetricType::Sum { temporality: Temporality::Cumulative, monotonic } => 4 + u8::from(monotonic),
+            });
+            push_text(out, metric.unit);
+            push_value(out, view(metric.value));
+            push_option(out, metric.start, push_time);
+        }
+        DataView::Sample(sample) => {
+            push_text(out, sample.data.sample_type);
+            push_text(out, sample.data.unit);
+            push_value(out, view(sample.data.value));
+            push_option(out, sample.data.period_nanos, push_number);
+            push_option(out, sample.data.clock, |out, clock| push_text(out, clock.as_str()));
+            push_number(out, sample.frames().len() as u64);
+            for frame in sample.frames() {
+                push_option(out, frame.function, |out, text| push_text(out, text.text()));
+                push_option(out, frame.file, |out, text| push_text(out, text.text()));
+                push_option(out, frame.line, push_number);
+            }
+        }
+        DataView::Loss(loss) => {
+            push_text(out, loss.reason.as_str());
+            push_number(out, loss.bytes);
+            push_option(out, loss.events, push_number);
+            push_text(out, loss.detail.text());
+            push_bytes(out, loss.excerpt);
+        }
+    }
+}
+
+fn view(number: Number) -> ValueView<'static> {
+    match number {
+        Number::I64(number) => ValueView::I64(number),
+        Number::U64(number) => ValueView::U64(number),
+        Number::F64(number) => ValueView::F64(number),
+    }
+}
+
+fn push_value(out: &mut Vec<u8>, value: ValueView<'_>) {
+    match value {
+        ValueView::Null => out.push(tag::NULL),
+        ValueView::Bool(false) => out.push(tag::FALSE),
+        ValueView::Bool(true) => out.push(tag::TRUE),
+        ValueView::I64(number) => {
+            out.push(tag::I64);
+            // Zigzag: small negative numbers are short, too.
+            push_number(out, (number << 1 ^ number >> 63) as u64);
+        }
+        ValueView::U64(number) => {
+            out.push(tag::U64);
+            push_number(out, number);
+        }
+        ValueView::F64(number) => {
+            out.push(tag::F64);
+            out.extend_from_slice(&number.to_bits().to_le_bytes());
+        }
+        ValueView::Text(text) => {
+            out.push(tag::TEXT);
+            push_text(out, text.text());
+        }
+        ValueView::Bytes(bytes) => {
+            out.push(tag::BYTES);
+            push_bytes(out, bytes);
+        }
+        ValueView::Array(values) => {
+            out.push(tag::ARRAY);
+            push_number(out, values.count() as u64);
+            values.for_each(|value| push_value(out, value));
+        }
+        ValueView::Map(members) => {
+            out.push(tag::MAP);
+            push_number(out, members.count() as u64);
+            for member in members {
+                push_text(out, member.key().text().text());
+                push_value(out, member.value());
+            }
+        }
+    }
+}
+
+fn push_option<T>(out: &mut Vec<u8>, value: Option<T>, push: impl FnOnce(&mut Vec<u8>, T)) {
+    out.push(u8::from(value.is_some()));
+    if let Some(value) = value {
+        push(out, value);
+    }
+}
+
+fn push_time(out: &mut Vec<u8>, time: UnixNanos) {
+    out.extend_from_slice(&time.0.to_le_bytes());
+}
+
+fn push_text(out: &mut Vec<u8>, text: &str) {
+    push_bytes(out, text.as_bytes());
+}
+
+fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    push_number(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+#[inline]
+fn push_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// Replaces line feeds and escapes from `start` on.
+fn escape(out: &mut Vec<u8>, start: usize) {
+    let is_special = |byte: &u8| *byte == b'\n' || *byte == ESCAPE;
+    let Some(first) = memchr::memchr2(b'\n', ESCAPE, &out[start..]) else { return };
+    let rest = out.split_off(start + first);
+    for piece in rest.split_inclusive(is_special) {
+        match piece.split_last() {
+            Some((b'\n', before)) => {
+                out.extend_from_slice(before);
+                out.extend_from_slice(&[ESCAPE, 1]);
+            }
+            Some((&ESCAPE, before)) => {
+                out.extend_from_slice(before);
+                out.extend_from_slice(&[ESCAPE, 2]);
+            }
+            _ => out.extend_from_slice(piece),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `decode events` and `decode parquet`: stored events read again, filtered, and as profiles.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::live::binary::{Ended, run};
+
+fn data(path: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path).display().to_string()
+}
+
+/// The events of a recorded conversation of Java, as `decode` prints them.
+fn recorded() -> String {
+    let [control, data] =
+        ["control.agent.bin", "data-0.agent.bin"].map(|name| data(&format!("bytefrog/v2-release-mix/{name}")));
+    let spans = run(&["decode", "bytefrog", "--option", "calls=spans", &control, &data]);
+    let datadog = run(&["decode", "datadog", &self::data("datadog/duplicate-keys/wire.bin")]);
+    spans.stdout + &datadog.stdout
+}
+
+/// A file of these lines, in a directory of its own.
+fn stored(name: &str, content: &[u8]) -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path: PathBuf = directory.path().join(name);
+    fs::write(&path, content).unwrap();
+    (directory, path.display().to_string())
+}
+
+fn events(arguments: &[&str]) -> Ended {
+    let ended = run(&[&["decode", "events"], arguments].concat());
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    ended
+}
+
+#[test]
+fn event_files_are_printed_as_they_are_plain_and_compressed() {
+    let lines = recorded();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    gzip.write_all(lines.as_bytes()).unwrap();
+    let mut lz4 = lz4_flex::frame::FrameEncoder::new(Vec::new());
+    lz4.write_all(lines.as_bytes()).unwrap();
+    let zstd = zstd::encode_all(lines.as_bytes(), 3).unwrap();
+    for (name, content) in [
+        ("x.ndjson", lines.clone().into_bytes()),
+        ("x.ndjson.gz", gzip.finish().unwrap()),
+        ("x.ndjson.lz4", lz4.finish().unwrap()),
+        ("x.ndjson.zst", zstd),
+    ] {
+        let (_directory, path) = stored(name, &content);
+        let ended = events(&[&path]);
+        assert!(ended.stdout == lines, "{name}");
+        assert!(ended.stderr.is_empty(), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn lines_that_are_no_events_are_counted_and_left_out() {
+    let lines = recorded();
+    let (_directory, path) = stored("x", format!("{lines}{{\"time\":null}}\nnothing\n{lines}{{\"torn").as_bytes());
+    let ended = events(&[&path]);
+    assert!(ended.stdout == lines.repeat(2));
+    let number = lines.lines().count() + 1;
+    assert!(
+        ended.stderr.contains(&format!("3 lines could not be read, the first of them line {number}")),
+        "{}",
+        ended.stderr
+    );
+    let (_directory, path) = stored("x", b"not events at all");
+    let ended = run(&["decode", "events", &path]);
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr.contains("neither JSON lines nor JSON lines compressed"), "{}", ended.stderr);
+}
+
+#[test]
+fn conditions_and_times_choose_events() {
+    let lines = recorded();
+    let (_directory, path) = stored("x", lines.as_bytes());
+    let all: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let expect = |arguments: &[&str], is_wanted: &dyn Fn(&Value) -> bool| {
+        let found = events(&[arguments, &[&path]].concat()).events();
+        let expected: Vec<_> = all.iter().filter(|event| is_wanted(event)).cloned().collect();
+        assert!(!expected.is_empty() && expected.len() < all.len(), "{arguments:?} chooses {} events", expected.len());
+        assert_eq!(found, expected, "{arguments:?}");
+    };
+    expect(&["--where", "kind=span"], &|event| event["kind"] == "span");
+    expect(&["--where", "protocol=datadog"], &|event| event["origin"]["protocol"] == "datadog");
+    expect(&["--where", "kind=span", "--where", "protocol=bytefrog"], &|event| {
+        event["kind"] == "span" && event["origin"]["protocol"] == "bytefrog"
+    });
+    expect(
+        &["--where", "name=bytefrog.*", "--where", "attribute=bytefrog.time.relative_ms", "--where", "min=1"],
+        &|event| {
+            event["name"].as_str().unwrap().starts_with("bytefrog.")
+                && event["attributes"]["bytefrog.time.relative_ms"].as_u64().is_some_and(|ms| ms >= 1)
+        },
+    );
+    let time = |event: &Value| {
+        let time = event["time"].as_str().or(event["observed_time"].as_str()).unwrap();
+        time.parse::<jiff::Timestamp>().unwrap()
+    };
+    let mut times: Vec<_> = all.iter().map(time).collect();
+    times.sort();
+    let middle = times[times.len() / 2].to_string();
+    let at: jiff::Timestamp = middle.parse().unwrap();
+    expect(&["--since", &middle], &|event| time(event) >= at);
+    expect(&["--until", &middle], &|event| time(event) < at);
+    assert!(events(&["--since", "-1s", "--until", "-1h", &path]).stdout.is_empty());
+}
+
+#[test]
+fn profiles_of_stored_events_are_those_of_the_bytes() {
+    let lines = recorded();
+    let (_directory, path) = stored("x", lines.as_bytes());
+    let [control, data] =
+        ["control.agent.bin", "data-0.agent.bin"].map(|name| data(&format!("bytefrog/v2-release-mix/{name}")));
+    let of_bytes = run(&["decode", "bytefrog", "--as", "folded", "--sample", "calls", &control, &data]);
+    let stored = events(&["--as", "folded", "--sample", "calls", "--where", "protocol=bytefrog", &path]);
+    assert!(!stored.stdout.is_empty());
+    assert_eq!(stored.stdout, of_bytes.stdout);
+}
+
+#[test]
+fn options_of_the_other_content_are_errors() {
+    for (arguments, named) in [
+        (&["decode", "events", "--option", "calls=spans", "x"][..], "--option is for received bytes"),
+        (&["decode", "parquet", "--explain", "x"], "--explain is for received bytes"),
+        (&["decode", "datadog", "--where", "kind=span", "x"], "--since, --until and --where are for"),
+        (&["decode", "events", "--where", "kind", "x"], "not KEY=VALUE"),
+        (&["decode", "events", "--where", "kind=spans", "x"], "span"),
+        (&["decode", "events", "--since", "yesterday", "x"], "2026-11-20T14:03:00Z"),
+    ] {
+        let ended = run(arguments);
+        assert_eq!(ended.code, Some(2), "{arguments:?}");
+        assert!(ended.stderr.contains(named), "{arguments:?}: {}", ended.stderr);
+    }
+    let (_directory, path) = stored("x.parquet", b"PAR1 and nothing");
+    let ended = run(&["decode", "parquet", &path]);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+}
