@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use tributary::sink::encode::json::JsonEncoder;
+use tributary::sink::parquet;
+
 use super::agents::{self, Acknowledged, EVENTS, mark};
 use super::receiver::Receiver;
 use super::site::Site;
@@ -28,14 +31,30 @@ fn mark_of(line: &str) -> Option<&str> {
 /// Reads all event files of a site.
 pub(crate) fn files(site: &Site) -> Files {
     let mut files = Files::default();
-    let mut directories = vec![site.directory.join("events")];
+    below(&site.directory.join("events"), |path| files.read(path));
+    files
+}
+
+/// Reads all Parquet files of a site, after a daemon has stopped: then its journal is empty.
+pub(crate) fn archive(site: &Site) -> Files {
+    let mut files = Files::default();
+    below(&site.directory.join("archive"), |path| match path.extension().and_then(|extension| extension.to_str()) {
+        Some("parquet") => files.read_parquet(path),
+        Some("rows") => files.torn.push(format!("{}: rows that are in no Parquet file", path.display())),
+        _ => {}
+    });
+    files
+}
+
+/// The files in a directory and in those below it.
+fn below(directory: &Path, mut each: impl FnMut(&Path)) {
+    let mut directories = vec![directory.to_owned()];
     while let Some(directory) = directories.pop() {
         let Ok(entries) = fs::read_dir(&directory) else { continue };
         for path in entries.map(|entry| entry.unwrap().path()) {
-            if path.is_dir() { directories.push(path) } else { files.read(&path) }
+            if path.is_dir() { directories.push(path) } else { each(&path) }
         }
     }
-    files
 }
 
 impl Files {
@@ -52,14 +71,31 @@ impl Files {
     }
 }
 
+impl Files {
+    fn read_parquet(&mut self, path: &Path) {
+        let mut encoder = JsonEncoder::default();
+        let read = parquet::read(fs::File::open(path).unwrap(), &mut |batch| {
+            let mut lines = Vec::new();
+            batch.events().for_each(|event| encoder.encode(event, &mut lines));
+            for mark in marks(&String::from_utf8_lossy(&lines)) {
+                *self.marks.entry(mark.to_owned()).or_default() += 1;
+            }
+            Ok(true)
+        });
+        if let Err(error) = read {
+            self.torn.push(format!("{}: {error}", path.display()));
+        }
+    }
+}
+
 /// The result of a comparison.
 #[derive(Default)]
 pub(crate) struct Verdict {
     pub(crate) acknowledged: u64,
     /// Acknowledged events that are missing, each with where.
     pub(crate) missing: Vec<String>,
-    /// Events that are more than once in the files, or at the receiver.
-    pub(crate) repeated: (u64, u64),
+    /// Events that are more than once in the files, at the receiver, or in the archive.
+    pub(crate) repeated: (u64, u64, u64),
     pub(crate) torn: Vec<String>,
     /// Registered agents that are not known any more.
     pub(crate) forgotten: Vec<String>,
@@ -68,15 +104,19 @@ pub(crate) struct Verdict {
 /// Compares what was acknowledged up to `position` with the files and the receiver. What the receiver has got after `position`
 /// does not count: the loss of power at `position` has removed it.
 pub(crate) fn compare(site: &Site, acknowledged: &Acknowledged, receiver: &Receiver, position: u64) -> Verdict {
-    let files = files(site);
+    let (files, archive) = (files(site), archive(site));
     let state = receiver.state();
     let mut verdict = Verdict { torn: files.torn, ..Verdict::default() };
+    verdict.missing.extend(archive.torn);
     for (request, _) in acknowledged.requests.iter().filter(|(_, at)| **at <= position) {
         verdict.acknowledged += 1;
         for event in 0..EVENTS {
             let mark = mark(*request, event);
             if !files.marks.contains_key(&mark) {
                 verdict.missing.push(format!("{mark} in files"));
+            }
+            if !archive.marks.contains_key(&mark) {
+                verdict.missing.push(format!("{mark} in the archive"));
             }
             if state.received.get(&mark).is_none_or(|(at, _)| *at > position) {
                 verdict.missing.push(format!("{mark} at the receiver"));
@@ -85,6 +125,7 @@ pub(crate) fn compare(site: &Site, acknowledged: &Acknowledged, receiver: &Recei
     }
     let more = |times: u64| times.saturating_sub(1);
     verdict.repeated.0 = files.marks.values().map(|times| more(*times)).sum();
+    verdict.repeated.2 = archive.marks.values().map(|times| more(*times)).sum();
     verdict.repeated.1 = state.received.values().map(|(_, times)| more(*times)).sum();
     verdict
 }

@@ -296,8 +296,9 @@ fn assert_good(verdict: &Verdict, run: &Run, place: &str) {
 
 fn judged(verdict: &Verdict, site: &Site, run: &Run) -> String {
     assert_good(verdict, run, &site.log());
-    let Verdict { acknowledged, repeated: (files, remote), .. } = verdict;
+    let Verdict { acknowledged, repeated: (files, remote, archive), .. } = verdict;
     format!(
-        "{acknowledged} requests acknowledged, lost 0, torn 0; repeated events: {files} in files, {remote} at the destination"
+        "{acknowledged} requests acknowledged, lost 0, torn 0; repeated events: {files} in files, {archive} in \
+         the archive, {remote} at the destination"
     )
 }

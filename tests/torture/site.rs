@@ -26,7 +26,7 @@ fn free_address() -> SocketAddr {
 }
 
 impl Site {
-    /// Prepares a directory: its daemon writes files and sends to `receiver` through a spool.
+    /// Prepares a directory: its daemon writes files and an archive, and sends to `receiver` through a spool.
     pub(crate) fn new(directory: &Path, receiver: SocketAddr, acknowledge: &str) -> Site {
         let site = Site { directory: directory.to_owned(), endless: free_address(), zico: free_address() };
         let Site { endless, zico, .. } = &site;
@@ -58,6 +58,12 @@ type = "file"
 path = "events/%Y-%m-%d/{{listener}}.ndjson"
 rotate_bytes = "64KiB"
 keep_files = 0
+
+[sinks.archive]
+type = "parquet"
+path = "archive/{{kind}}/{{listener}}"
+rotate_rows = 150
+rotate_interval = "700ms"
 
 [sinks.remote]
 type = "http"
