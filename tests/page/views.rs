@@ -40,7 +40,7 @@ async fn the_overview_shows_every_listener_and_sink_with_its_counters() {
     world.send("desktops", DESKTOPS, 90).await;
     let totals = world.daemon.server.accounting().totals();
     let events: u64 = totals.listeners.iter().map(tributary::pipeline::accounting::ListenerTotals::events).sum();
-    assert!(events >= 790 && events < 1000, "{events}");
+    assert!((790..1000).contains(&events), "{events}");
     browser.until_text(".tile", &format!("{events} in all")).await;
     for listener in &totals.listeners {
         let css = format!("[data-listener={}]", listener.name);
