@@ -52,6 +52,8 @@ pub fn config(toml: &str) -> Config {
     if !toml.contains("[sinks") {
         config.sinks.clear();
     }
+    // The default admin endpoint belongs to the first daemon that runs; its page must not change what others measure.
+    config.view.enabled &= toml.contains("[admin]") || toml.contains("[view]");
     config
 }
 
