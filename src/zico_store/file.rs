@@ -165,9 +165,16 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
 /// Makes SQLite keep a log (WAL): readers are not blocked by a writer, and a commit is on the disk when it returns. Without a
 /// log, a loss of power can undo a commit, because SQLite removes its journal without a sync of the directory.
 fn keep_log(path: &Path, connection: &Connection) -> Result<(), StoreError> {
-    // If SQLite cannot change the mode, it returns the present one.
-    let mode = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0));
-    match mode.map_err(|error| StoreError::of(path, &error))?.as_str() {
+    // If SQLite cannot change the mode, it returns the present one; if it fails to write the new one, it returns the new one, and
+    // the error only when it is asked for a second row.
+    let change = || {
+        let mut statement = connection.prepare("PRAGMA journal_mode = WAL")?;
+        let mut rows = statement.query([])?;
+        let mode: String = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?.get(0)?;
+        while rows.next()?.is_some() {}
+        Ok(mode)
+    };
+    match change().map_err(|error| StoreError::of(path, &error))?.as_str() {
         "wal" => Ok(()),
         mode => Err(StoreError::new(path, format!("its journal mode is `{mode}` and cannot be changed to `wal`"))),
     }

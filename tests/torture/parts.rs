@@ -215,8 +215,8 @@ fn faulty_life(run: &Run, library: &Path, place: &Path, rng: &mut Rng, sum: &mut
     entries.iter().for_each(|entry| disk.apply(&entry.operation));
     let directory = place.parent().unwrap();
     let mut verdict = power_image(directory, &disk, &acknowledged, &receiver, END - 1, rng);
-    // What a failed sync has lost of events that were not acknowledged may be a hole, of whole lines.
-    sum.holes += verdict.holes.drain(..).count();
+    // What a failed sync has lost of events that were not acknowledged may be a hole, or a line of which a part is left.
+    sum.holes += verdict.holes.drain(..).count() + verdict.torn.drain(..).count();
     assert_good(&verdict, run, &format!("{life}, the disk after a loss of power"));
     let daemon = site.start(&[]).unwrap();
     finish(&site, &acknowledged, &receiver, END);

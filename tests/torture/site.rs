@@ -5,8 +5,10 @@ use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use super::rng::{self, Rng};
 
 /// How long a step may take before it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -23,13 +25,14 @@ pub(crate) struct Daemon(Child);
 
 /// A port of loopback that is free, and that the system gives to no connection of another program while the daemon is away.
 fn free_address() -> SocketAddr {
-    static LAST: AtomicU16 = AtomicU16::new(0);
-    /// Linux takes ports from 32768 on by itself.
-    const PORTS: std::ops::Range<u16> = 10_000..32_768;
-    let first = std::process::id() as u16;
+    static NUMBERS: Mutex<Option<Rng>> = Mutex::new(None);
+    let mut numbers = NUMBERS.lock().unwrap();
+    // Not those of the run: two runs with the same seed do not disturb each other.
+    let numbers = numbers.get_or_insert_with(|| Rng::new(rng::from_clock(), std::process::id().into()));
     loop {
-        let number = first.wrapping_add(LAST.fetch_add(1, Relaxed)) % (PORTS.end - PORTS.start);
-        if let Ok(listener) = TcpListener::bind(("127.0.0.1", PORTS.start + number)) {
+        // Linux takes ports from 32768 on by itself.
+        let port = 10_000 + numbers.below(22_768) as u16;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
             return listener.local_addr().unwrap();
         }
     }
