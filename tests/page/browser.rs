@@ -59,6 +59,8 @@ impl Browser {
         capabilities.set_browser_log_level(LoggingPrefsLogLevel::All).unwrap();
         let driver = WebDriver::builder(format!("http://127.0.0.1:{port}"), capabilities).client(Http::new());
         let browser = Browser { driver: driver.await.unwrap(), process, _permit: permit };
+        // A busy machine draws slowly.
+        browser.driver.set_script_timeout(2 * PATIENCE).await.unwrap();
         browser.size(1280, 800).await;
         Some(browser)
     }

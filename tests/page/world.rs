@@ -40,7 +40,9 @@ impl World {
     /// share of a processor it would skip some of what arrives at once.
     pub(crate) async fn start(admin: &str, listeners: &str) -> World {
         let view = "[view]\nmemory = \"128MiB\"\ncpu_percent = 100\n";
-        let toml = format!("[admin]\nlisten = \"127.0.0.1:0\"\n{admin}\n{view}{listeners}");
+        let toml = format!(
+            "[limits]\nmemory_bytes = \"512MiB\"\n[admin]\nlisten = \"127.0.0.1:0\"\n{admin}\n{view}{listeners}"
+        );
         World { daemon: Daemon::start(&toml).await }
     }
 

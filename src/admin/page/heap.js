@@ -42,7 +42,7 @@ export function show(main, route) {
   const siteColumn = { title: "Site", width: "minmax(200px, 2fr)", cell: (row) => path(place(row)), sort: place };
   const signed = (value, format) => h("span", { class: value > 0 ? "rise" : value < 0 ? "fall" : "soft" }, value > 0 ? `+${format(value)}` : value < 0 ? `−${format(-value)}` : "0");
 
-  function columns() {
+  function columns(shown) {
     const names = state.by === "site" ? [siteColumn] : state.by === "class_site" ? [classColumn, siteColumn] : [classColumn];
     if (state.with) {
       return [
@@ -54,11 +54,11 @@ export function show(main, route) {
         { title: "Objects", width: "86px", num: true, cell: (row) => units.count(row.count), sort: (row) => row.count },
       ];
     }
-    const most = Math.max(1, ...(answer?.rows ?? []).map((row) => row.bytes));
+    const most = Math.max(1, ...shown.rows.map((row) => row.bytes));
     return [
       ...names,
       { title: "Size", width: "86px", num: true, cell: (row) => units.bytes(row.bytes), sort: (row) => row.bytes },
-      { title: "Share", width: "62px", num: true, cell: (row) => units.percent(row.bytes, answer.total.bytes), sort: (row) => row.bytes },
+      { title: "Share", width: "62px", num: true, cell: (row) => units.percent(row.bytes, shown.total.bytes), sort: (row) => row.bytes },
       { title: "", width: "60px", cell: (row) => meter(row.bytes, most, "") },
       { title: "Objects", width: "84px", num: true, cell: (row) => units.count(row.count), sort: (row) => row.count },
       { title: "References", width: "88px", num: true, cell: (row) => units.count(row.references), sort: (row) => row.references },
@@ -84,10 +84,12 @@ export function show(main, route) {
     loadedKey = key;
     set(summary, dumpFacts(dump));
     try {
-      answer = other
+      const shown = other
         ? await get("api/v1/heap/compare", { before: other.id, after: dump.id, by: state.by, limit: 10000 })
         : await get(`api/v1/heap/${encodeURIComponent(dump.id)}`, { by: state.by, limit: 10000 });
+      // Another choice was made meanwhile.
       if (key !== loadedKey) return;
+      answer = shown;
       head.scope(answer);
       list = table({
         label: "Objects of the heap",
@@ -95,9 +97,9 @@ export function show(main, route) {
         open: (row) => row.class !== undefined && state.by !== "site" && showReferences(dump, row.class),
         height: "calc(100vh - 300px)",
         minWidth: 640,
-        order: [state.with ? "Change" : "Size", "down"],
-        columns: columns(),
-        foot: (rows) => [answer.left_out ? `${units.plural(answer.left_out, "smaller row")} left out` : "", answer.is_cut && !answer.left_out ? `the first ${units.count(rows.length)} rows` : "", state.by === "site" ? "" : "Enter or click shows what refers to a class."].filter(Boolean).join("; "),
+        order: [other ? "Change" : "Size", "down"],
+        columns: columns(shown),
+        foot: (rows) => [shown.left_out ? `${units.plural(shown.left_out, "smaller row")} left out` : "", shown.is_cut && !shown.left_out ? `the first ${units.count(rows.length)} rows` : "", state.by === "site" ? "" : "Enter or click shows what refers to a class."].filter(Boolean).join("; "),
       });
       set(frame, list.element);
       drawRows();
