@@ -90,6 +90,7 @@ pub(super) fn value(json: &Json, out: &mut Rebuilder) -> Value {
                 _ => object(map, out),
             }
         }
+        Json::Number(number) => number.as_i64().map_or_else(|| lines::value(json, out), Value::I64),
         json => lines::value(json, out),
     }
 }
