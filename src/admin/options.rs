@@ -88,12 +88,11 @@ impl AdminOptions {
     /// Declares the memory that the endpoint can use.
     pub(crate) fn declare(&self, bounds: &mut Bounds) {
         let connections = self.max_connections as u64;
-        for (key, _) in [("listen", self.listen), ("metrics_listen", self.metrics_listen)]
-            .into_iter()
-            .filter(|(_, address)| address.is_some())
-        {
-            let what = format!("{key}: {connections} connections, each with a request and a response");
-            bounds.add("admin", what, connections * CONNECTION_BYTES);
+        for (address, whose) in [(self.listen, ""), (self.metrics_listen, " (metrics_listen)")] {
+            if address.is_some() {
+                let what = format!("{connections} connections, each with a request and a response{whose}");
+                bounds.add("admin", what, connections * CONNECTION_BYTES);
+            }
         }
     }
 }

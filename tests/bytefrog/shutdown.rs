@@ -313,19 +313,30 @@ async fn a_buffer_that_a_thread_returns_late_is_waited_for() {
 #[tokio::test]
 async fn a_program_with_a_thread_that_does_not_return_its_buffer_exits_and_the_numbers_are_reported() {
     for version in 2..=4 {
-        let daemon = daemon(&format!("{PATIENT}\nstop_wait = \"1s\"")).await;
-        let options = Options { version, late_buffer: Duration::from_secs(3600), ..Options::default() };
-        let halt = std::future::pending();
-        let agent = tokio::spawn(run_alone(daemon.server.address().unwrap(), options, 5, 1_000_000, halt));
-        until_traced(&daemon).await;
-        let stopped = daemon.stop().await;
-        let (sent, observations) = within("the agent ends", agent).await.unwrap();
-        sent.unwrap_or_else(|error| panic!("version {version}: {error}"));
-        assert!(observations.has_late_buffer, "version {version}");
-        let missing: u64 = losses(&stopped.events).iter().map(|loss| loss["events"].as_u64().unwrap()).sum();
-        assert_eq!(missing, observations.lost_events, "version {version}: {:?}", losses(&stopped.events));
+        // A thread keeps a buffer if it writes to one when the agent is suspended.
+        let mut attempts = 0..5;
+        while !exits_with_a_kept_buffer(version).await {
+            assert!(attempts.next().is_some(), "version {version}: no thread has kept a buffer");
+        }
+    }
+}
+
+/// Stops a daemon while a thread of a traced program keeps a buffer. Returns whether one did.
+async fn exits_with_a_kept_buffer(version: u8) -> bool {
+    let daemon = daemon(&format!("{PATIENT}\nstop_wait = \"1s\"")).await;
+    let options = Options { version, late_buffer: Duration::from_secs(3600), ..Options::default() };
+    let halt = std::future::pending();
+    let agent = tokio::spawn(run_alone(daemon.server.address().unwrap(), options, 5, 1_000_000, halt));
+    until_traced(&daemon).await;
+    let stopped = daemon.stop().await;
+    let (sent, observations) = within("the agent ends", agent).await.unwrap();
+    sent.unwrap_or_else(|error| panic!("version {version}: {error}"));
+    let missing: u64 = losses(&stopped.events).iter().map(|loss| loss["events"].as_u64().unwrap()).sum();
+    assert_eq!(missing, observations.lost_events, "version {version}: {:?}", losses(&stopped.events));
+    if observations.has_late_buffer {
         assert_eq!(outcomes(&stopped.events), ["with_gaps"], "version {version}");
     }
+    observations.has_late_buffer
 }
 
 /// A suspended agent takes no numbers, so those before its data break were taken for events.
