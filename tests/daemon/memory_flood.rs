@@ -34,6 +34,7 @@ fn configuration(dir: &Path) -> String {
         r#"
 limits = {{ memory_bytes = {LIMIT}, threads = 2, shutdown_grace = "50s" }}
 admin.listen = "127.0.0.1:0"
+view.enabled = false
 [listeners.spans]
 protocol = "datadog"
 reserved_bytes = "256KiB"

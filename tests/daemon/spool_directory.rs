@@ -106,8 +106,10 @@ fn a_full_disk_is_a_full_spool_and_everything_is_kept_as_soon_as_there_is_room()
     // A machine sends again after each 503.
     let address = daemon.address("desktops").to_string();
     let machine = Binary::start(tributary(&["simulate", "endless", "--to", &address, "--count", "200", "--seed", "2"]));
-    let (_, text) = until("the spool is full", || Some(get(&daemon, "/readyz")).filter(|(status, _)| *status == 503));
-    assert!(text.contains("the spool is full: ") && text.contains("No space left on device"), "{text}");
+    // Before that it can be said that the destination has not answered.
+    let is_full = |(status, text): &(u16, String)| *status == 503 && text.contains("the spool is full: ");
+    let (_, text) = until("the spool is full", || Some(get(&daemon, "/readyz")).filter(is_full));
+    assert!(text.contains("No space left on device"), "{text}");
     let verified = run(&["spool", "verify", "--config", &site.config()]);
     assert_eq!(verified.code, Some(0), "no half request: {}", verified.stdout);
     fs::remove_file(&filler).unwrap();

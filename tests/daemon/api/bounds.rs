@@ -18,7 +18,7 @@ async fn a_view_that_is_full_becomes_sparse_and_stays_within_its_memory() {
     let settings = format!("{SETTINGS}memory = {memory}\n{}", listener(""));
     let daemon = Daemon::start(&settings).await;
     let mut kept = 0;
-    for _ in 0..20 {
+    for _ in 0..40 {
         send_all(connect(&daemon.server).await, &texts(500, 500)).await;
         settle(&daemon).await;
         let overview = json(&daemon, "overview").await;
@@ -37,7 +37,7 @@ async fn a_view_that_is_full_becomes_sparse_and_stays_within_its_memory() {
     let all = json(&daemon, "events?limit=1000").await;
     let connections: std::collections::BTreeSet<u64> =
         array(&all, "events").iter().map(|event| number(&event["event"]["origin"]["connection"])).collect();
-    assert!(connections.len() >= 3, "{connections:?} of 20, the first is {first}");
+    assert!(connections.len() >= 3, "{connections:?} of 40, the first is {first}");
     daemon.stop().await;
 }
 
@@ -128,10 +128,10 @@ async fn names_that_are_markup_or_controls_stay_texts_in_json() {
     for name in &names[..5] {
         assert!(shown.contains(name), "{name:?} of {shown:?}");
     }
-    // A long name is cut; the event has all of it.
     assert!(shown.iter().all(|name| name.len() <= 2048));
     let found = json(&daemon, "events?text=longlong").await;
-    assert_eq!(array(&found, "events")[0]["event"]["name"], names[5]);
+    // The listener cuts names (max_text.name).
+    assert_eq!(array(&found, "events")[0]["event"]["name"], names[5][..100]);
     for path in ["traces", "events?kind=span", "profiles", "profiles/flame?type=calls", "agents", "losses"] {
         json(&daemon, path).await;
     }
