@@ -46,7 +46,8 @@ enum Write {
 #[derive(Clone)]
 enum Change {
     Add(PathBuf, Option<usize>),
-    Rename(PathBuf, PathBuf),
+    /// With the file or directory that has the first name. It gets the second one also if the first one is not on the disk.
+    Rename(PathBuf, PathBuf, Option<Option<usize>>),
     Remove(PathBuf),
 }
 
@@ -59,7 +60,10 @@ impl Disk {
                 self.change(Change::Add(path.clone(), Some(self.files.len() - 1)));
             }
             Operation::MakeDirectory(path) => self.change(Change::Add(path.clone(), None)),
-            Operation::Rename(from, to) => self.change(Change::Rename(from.clone(), to.clone())),
+            Operation::Rename(from, to) => {
+                let renamed = self.seen.get(from).copied();
+                self.change(Change::Rename(from.clone(), to.clone(), renamed));
+            }
             Operation::Unlink(path) => self.change(Change::Remove(path.clone())),
             Operation::Write(path, offset, data) => {
                 if let Some(file) = self.file(path) {
@@ -94,6 +98,14 @@ impl Disk {
             let (synced, later): (Vec<_>, Vec<_>) = self.pending.drain(..count).partition(|change| change.is_in(path));
             self.pending.splice(..0, later);
             synced.iter().for_each(|change| change.apply(&mut self.durable));
+            // A name in another directory that a file had before it was renamed does not come back.
+            let renamed = synced.iter().filter_map(|change| match change {
+                Change::Rename(from, ..) if from.parent() != Some(path) => Some(from),
+                _ => None,
+            });
+            for from in renamed {
+                self.pending.retain(|change| !matches!(change, Change::Add(path, _) if path == from));
+            }
         }
     }
 
@@ -164,7 +176,7 @@ impl Change {
         let is_child = |path: &Path| path.parent() == Some(directory);
         match self {
             Change::Add(path, _) | Change::Remove(path) => is_child(path),
-            Change::Rename(from, to) => is_child(from) || is_child(to),
+            Change::Rename(from, to, _) => is_child(from) || is_child(to),
         }
     }
 
@@ -172,8 +184,11 @@ impl Change {
         match self {
             Change::Add(path, file) => drop(names.insert(path.clone(), *file)),
             Change::Remove(path) => drop(names.remove(path)),
-            Change::Rename(from, to) => {
+            Change::Rename(from, to, renamed) => {
                 let moved: Vec<_> = names.keys().filter(|path| path.starts_with(from)).cloned().collect();
+                if let (true, Some(file)) = (moved.is_empty(), renamed) {
+                    names.insert(to.clone(), *file);
+                }
                 for path in moved {
                     let file = names.remove(&path).unwrap();
                     let rest = path.strip_prefix(from).unwrap();
