@@ -27,7 +27,10 @@ impl Shared {
     pub(in crate::admin) fn new(subject: &Subject) -> Self {
         let max_answer = subject.view.as_ref().map_or(1 << 20, |view| view.options().max_answer);
         let max_answer = usize::try_from(max_answer).unwrap_or(usize::MAX);
-        Shared { history: History::new(), turn: Arc::new(Semaphore::new(1)), max_answer }
+        let history = History::new();
+        // Before any event, so that the first increment has them all.
+        history.add(&subject.accounting.totals());
+        Shared { history, turn: Arc::new(Semaphore::new(1)), max_answer }
     }
 }
 

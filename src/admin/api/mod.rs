@@ -26,7 +26,7 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
 use percent_encoding::percent_decode_str;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::response::{AdminResponse, method_not_allowed, response};
 use super::{Connection, Stage};
@@ -42,7 +42,8 @@ const OPENAPI: &str = include_str!("openapi.json");
 
 /// Remembers the counters periodically, without end.
 pub(super) async fn sample_counters(shared: Arc<Shared>, accounting: Accounting) {
-    let mut ticks = interval(Duration::from_millis(history::STEP_MS));
+    let step = Duration::from_millis(history::STEP_MS);
+    let mut ticks = interval_at(Instant::now() + step, step);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;

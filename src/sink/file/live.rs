@@ -87,6 +87,9 @@ impl Live {
         live.len = tail::repair(&live.file, path, options.format)?;
         live.isolate(disk)?;
         live.unsynced = Unsynced::from(live.len);
+        // An earlier process may not have synced it. It must be on the disk before it is renamed: a file with the name of a finished one
+        // is not repaired.
+        live.dirty = live.len > 0 && disk.fsync != Fsync::Never;
         Ok(live)
     }
 
