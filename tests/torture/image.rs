@@ -46,7 +46,7 @@ enum Write {
 #[derive(Clone)]
 enum Change {
     Add(PathBuf, Option<usize>),
-    /// With the file or directory that has the first name. It gets the second one also if the first one is not on the disk.
+    /// With the file (or directory, `None`) that has the first name. It gets the second one also if the first one is not on the disk.
     Rename(PathBuf, PathBuf, Option<Option<usize>>),
     Remove(PathBuf),
 }
@@ -184,11 +184,13 @@ impl Change {
         match self {
             Change::Add(path, file) => drop(names.insert(path.clone(), *file)),
             Change::Remove(path) => drop(names.remove(path)),
-            Change::Rename(from, to, renamed) => {
+            // A file: whatever had the first name on the disk before, the second one is that of this file.
+            Change::Rename(from, to, Some(Some(file))) => {
+                names.remove(from);
+                names.insert(to.clone(), Some(*file));
+            }
+            Change::Rename(from, to, _) => {
                 let moved: Vec<_> = names.keys().filter(|path| path.starts_with(from)).cloned().collect();
-                if let (true, Some(file)) = (moved.is_empty(), renamed) {
-                    names.insert(to.clone(), *file);
-                }
                 for path in moved {
                     let file = names.remove(&path).unwrap();
                     let rest = path.strip_prefix(from).unwrap();

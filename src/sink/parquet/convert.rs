@@ -69,6 +69,8 @@ pub(super) fn convert(job: &Job, options: &Options, stop: &AtomicBool) -> io::Re
             result?;
         }
     } else {
+        // Its name may not be on the disk: syncing the directory can have failed before.
+        File::open(directory_of(&job.target))?.sync_all()?;
         let _ = fs::remove_file(&temporary);
     }
     if done.damaged > 0 {
@@ -131,11 +133,15 @@ fn journal_of(file: &Path) -> Option<String> {
 
 /// Gives a complete file its name.
 fn place(temporary: &Path, target: &Path) -> io::Result<()> {
-    let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(target);
     // As open as those of other files: others read the archive.
     directories::create_with(directory, 0o777)?;
     fs::rename(temporary, target)?;
     File::open(directory)?.sync_all()
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Writes and syncs a file. Returns whether it has rows; without any it does not exist.
