@@ -13,8 +13,9 @@ pub(crate) fn create(directory: &Path) -> io::Result<()> {
     create_with(directory, 0o700)
 }
 
-/// Creates a directory with these permissions, less the process's mask, and those above it. The name of each is on the disk before anything is created in
-/// it, so of existing ones only the last one's can be missing there, after a kill; that is synced, too, where permitted.
+/// Creates a directory with these permissions, less the process's mask, and those above it. The name of each is on the disk
+/// before anything is created in it, so of existing ones only the last one's can be missing there, after a kill; that is synced,
+/// too, where permitted.
 ///
 /// # Errors
 /// The system's.
@@ -22,7 +23,7 @@ pub(crate) fn create_with(directory: &Path, mode: u32) -> io::Result<()> {
     if directory.as_os_str().is_empty() {
         return Ok(());
     }
-    let parent = parent(directory);
+    let parent = directory_of(directory);
     if directory.is_dir() {
         return match File::open(parent) {
             Ok(parent) => parent.sync_all(),
@@ -38,8 +39,16 @@ pub(crate) fn create_with(directory: &Path, mode: u32) -> io::Result<()> {
 }
 
 /// The directory that contains `path`; `.` for a bare name.
-fn parent(path: &Path) -> &Path {
+pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Forces the names in the directory that contains `path` to the disk: `path` was created, renamed or removed.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
+    File::open(directory_of(path))?.sync_all()
 }
 
 #[cfg(test)]

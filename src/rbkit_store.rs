@@ -9,6 +9,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::directories;
+
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -128,7 +130,7 @@ impl ProfileStore {
         written.and_then(|()| fs::rename(&temporary, &self.path)).inspect_err(|_| {
             let _ = fs::remove_file(&temporary);
         })?;
-        self.path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+        directories::sync_directory_of(&self.path)
     }
 }
 

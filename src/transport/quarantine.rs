@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -151,7 +151,7 @@ fn write(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
         parts.iter().try_for_each(|part| file.write_all(part))?;
         file.sync_all()?;
         fs::rename(&unfinished, path)?;
-        File::open(path.parent().unwrap_or(path))?.sync_all()
+        directories::sync_directory_of(path)
     })();
     if written.is_err() {
         // An incomplete file is removed; if that fails, its name says that it is incomplete.

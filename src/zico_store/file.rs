@@ -192,9 +192,8 @@ pub(super) fn open_again(path: &Path) -> Result<Connection, StoreError> {
 
 /// Forces the names of the file and of SQLite's log to the disk. SQLite does that too, and ignores errors of it.
 pub(super) fn sync_names(path: &Path) -> Result<(), StoreError> {
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let synced = File::open(directory).and_then(|directory| directory.sync_all());
-    synced.map_err(|error| StoreError::new(path, format!("its directory cannot be synced: {error}")))
+    directories::sync_directory_of(path)
+        .map_err(|error| StoreError::new(path, format!("its directory cannot be synced: {error}")))
 }
 
 /// Copies SQLite's log to the database, both on the disk, and makes the log empty.

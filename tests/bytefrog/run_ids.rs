@@ -134,6 +134,34 @@ fn the_last_ids_are_kept_for_other_addresses_than_one_with_silent_data_connectio
     assert!(Peer::agent(&hq, OTHER, Duration::ZERO).run() < UNTRACED);
 }
 
+/// The agents of one address that get no id have the same one, so the data connections of one count for another.
+#[test]
+fn agents_without_an_id_are_stopped_when_all_of_their_address_have_opened_their_data_connections() {
+    let hq = hq(Options { reserved_runs: 0, data_connections: 1, ..Options::default() });
+    let traced: Vec<_> = (0..127).map(|_| Peer::agent(&hq, ONE, Duration::ZERO)).collect();
+    let mut agents = [(); 2].map(|()| Peer::agent(&hq, ONE, Duration::ZERO));
+    let mut other = Peer::agent(&hq, OTHER, Duration::ZERO);
+    let stopped_at = |second: u64, agent: &mut Peer| {
+        agent.out.reply.clear();
+        let _ = agent.session.receive(&wire::heartbeat(b'T'), now(seconds(second)), &mut agent.out);
+        agent.out.reply[..] == [3]
+    };
+    // The first agent opens its connection, which counts for the second one.
+    let first = Peer::data(&hq, ONE, UNTRACED, Duration::ZERO).unwrap();
+    let third = Peer::data(&hq, OTHER, UNTRACED, Duration::ZERO).unwrap();
+    for second in 1..=20 {
+        assert!(!stopped_at(second, &mut agents[1]), "it has no data connection after {second} s");
+    }
+    let ends = (1..=20).filter(|second| stopped_at(*second, &mut other)).collect::<Vec<_>>();
+    assert_eq!(ends.len(), 1, "other addresses do not matter");
+    let second = Peer::data(&hq, ONE, UNTRACED, seconds(20)).unwrap();
+    for agent in &mut agents {
+        let ends: Vec<_> = (21..=30).filter(|second| stopped_at(*second, agent)).collect();
+        assert!(matches!(ends[..], [23..=25]), "{ends:?}");
+    }
+    drop((traced, first, second, third));
+}
+
 #[test]
 fn a_program_that_waits_for_its_start_keeps_its_id_until_it_was_started() {
     let hq = hq(Options { reserved_runs: 0, start: Start::OnCommand, ..Options::default() });

@@ -3,10 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::event::Kind;
+use crate::event::{Kind, UnixNanos};
 use crate::pipeline::accounting::{ListenerTotals, SinkTotals, Totals};
 use crate::protocol::Protocol;
-use crate::sink::view::store;
 
 /// The time between two samples.
 pub(super) const STEP_MS: u64 = 5_000;
@@ -128,5 +127,5 @@ pub(super) fn rate(samples: &[Sample], counter: impl Fn(&Sample) -> u64) -> f64 
 
 /// The present in milliseconds since 1970.
 pub(super) fn now_ms() -> u64 {
-    store::now().0 / 1_000_000
+    UnixNanos::now().0 / 1_000_000
 }

@@ -3,12 +3,15 @@
 //! Section 1.4 lists what kills, hangs or silences the traced program. Commands are sent only in the states that rules
 //! 8 to 10 allow; every refusal gives the reason.
 
+mod draining;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::command::{Command, Mode, Refusal};
 use super::options::Options;
 use super::wire::Version;
+use draining::Drain;
 
 /// An agent should report the mode that a command leads to within this time (section 1.6) …
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(2);
@@ -16,37 +19,12 @@ const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(2);
 const CONFIRMATION_HEARTBEATS: u32 = 3;
 /// Commands that wait until the agent has confirmed the one before them.
 const MAX_QUEUED: usize = 8;
-/// An agent that has opened its last data connection lets its buffers follow commands within this time of its own, which
-/// is counted in heartbeats: while an agent does not run (a garbage collection, a busy machine), it sends none.
+/// An agent that has opened its last data connection lets its buffers follow commands within this time. It is measured on
+/// the agent's clock, in heartbeats, because an agent that does not run (a garbage collection, a busy machine) sends none,
+/// and on our clock, because heartbeats from before the connection can arrive after it.
 const SETTLING_TIME: Duration = Duration::from_secs(3);
-/// An agent that shuts down is suspended until so many heartbeats, one after the other, have reported nothing to send …
-const QUIET_HEARTBEATS: u32 = 3;
-/// … or so many, if numbers are missing: a thread has the buffer with them, or the agent has lost it.
-const QUIET_HEARTBEATS_WITH_GAPS: u32 = 15;
 /// More heartbeats missed than this make an agent unhealthy (rule 25).
 const MAX_MISSED: u32 = 3;
-
-/// How far an agent has come whose collector stops.
-///
-/// An agent that is stopped closes its data connections after one heartbeat interval, when it has nothing to send. A thread of
-/// the program that has taken a buffer before, and loads classes or does not get the processor, returns it afterwards, and then
-/// the program waits for ever at its exit. Heartbeats do not count such a buffer. So the agent is suspended first, which lets no
-/// thread take a buffer. When heartbeats and numbers show that everything has arrived, it is stopped, and made to report an
-/// error: after one it waits for no buffer, neither to close its connections nor at its exit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Drain {
-    No,
-    /// Commands are not harmless yet.
-    Settling,
-    /// It is suspended, and stopped at this time at the latest. Its last so many heartbeats have reported nothing to send, and
-    /// this is whether numbers were missing then.
-    Suspended {
-        until: Duration,
-        quiet: u32,
-        has_gaps: bool,
-    },
-    Stopped,
-}
 
 /// A command whose mode has not been reported yet.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +43,9 @@ pub(super) struct Agent {
     /// The number of data connections that it was configured to open.
     data_connections: usize,
     data_hellos: usize,
-    /// Heartbeats since its last data connection arrived.
+    /// When its last data connection arrived.
+    data_since: Duration,
+    /// Heartbeats since then.
     heartbeats_with_data: u32,
     /// Its buffers follow commands (rule 8).
     is_settled: bool,
@@ -108,6 +88,7 @@ impl Agent {
             version,
             data_connections: options.data_connections,
             data_hellos: 0,
+            data_since: elapsed,
             heartbeats_with_data: 0,
             is_settled: false,
             mode: Mode::Initializing,
@@ -180,7 +161,8 @@ impl Agent {
         self.has_shut_down |= mode == Mode::ShuttingDown;
         if self.is_started() && !self.expects_data() {
             // The first one may have been sent before the last data hello was answered, so it proves nothing.
-            self.is_settled |= self.interval * self.heartbeats_with_data >= SETTLING_TIME;
+            let agent_time = self.interval * self.heartbeats_with_data;
+            self.is_settled |= agent_time >= SETTLING_TIME && elapsed >= self.data_since + SETTLING_TIME;
             self.heartbeats_with_data = self.heartbeats_with_data.saturating_add(1);
         }
         self.mode = mode;
@@ -211,8 +193,9 @@ impl Agent {
         is_expected
     }
 
-    /// A data connection has arrived.
-    pub(super) fn data_arrived(&mut self) {
+    /// A data connection has arrived, or one that may belong to this agent is still expected.
+    pub(super) fn data_arrived(&mut self, elapsed: Duration) {
+        self.data_since = elapsed;
         self.heartbeats_with_data = 0;
     }
 
@@ -308,116 +291,20 @@ impl Agent {
         self.queued.pop_front();
         Some(self.sent(next, elapsed))
     }
-
-    /// The collector stops: messages for now, and later those of [`Agent::poll_drain`]. The program continues untraced.
-    pub(super) fn drain(&mut self, elapsed: Duration) -> Vec<u8> {
-        self.drain = Drain::Settling;
-        self.queued.clear();
-        self.pending = None;
-        if !self.is_started() {
-            return self.handle_command(Command::Start, elapsed).ok().flatten().into_iter().collect();
-        }
-        self.poll_drain(elapsed)
-    }
-
-    /// The next messages to an agent that shuts down, once they are harmless.
-    pub(super) fn poll_drain(&mut self, elapsed: Duration) -> Vec<u8> {
-        if !self.has_control || self.has_shut_down {
-            return Vec::new();
-        }
-        // Commands that were sent have an effect before these.
-        let mode = self.unconfirmed.map_or(self.mode, |unconfirmed| unconfirmed.command.target_mode());
-        let commands: &[Command] = match self.drain {
-            Drain::Settling if self.is_settled && !self.is_untraced => {
-                self.drain = Drain::Suspended { until: elapsed + self.stop_wait, quiet: 0, has_gaps: false };
-                match mode {
-                    Mode::ShuttingDown | Mode::Suspended => &[],
-                    Mode::Paused => &[Command::Unpause, Command::Suspend],
-                    Mode::Initializing | Mode::Tracing | Mode::Unknown(_) => &[Command::Suspend],
-                }
-            }
-            Drain::Settling if self.is_settled => {
-                self.drain = Drain::Stopped;
-                &[Command::Stop]
-            }
-            Drain::Suspended { until, quiet, has_gaps } => {
-                let required = if has_gaps { QUIET_HEARTBEATS_WITH_GAPS } else { QUIET_HEARTBEATS };
-                // An agent that has only been stopped still sends them.
-                self.has_events_left = quiet < required && elapsed >= until && self.may_report_errors();
-                if quiet >= required || elapsed >= until {
-                    return self.stop(elapsed);
-                }
-                &[]
-            }
-            Drain::No | Drain::Settling | Drain::Stopped => &[],
-        };
-        commands.iter().map(|command| self.send(*command, elapsed)).collect()
-    }
-
-    /// `stop`, and a `pause`, which has no effect any longer and makes the agent report an error. For this report agents load no
-    /// class, except those of version 1: on a busy machine these need half a minute for it, and hang if a connection ends
-    /// meanwhile.
-    fn stop(&mut self, elapsed: Duration) -> Vec<u8> {
-        self.drain = Drain::Stopped;
-        let stop = self.send(Command::Stop, elapsed);
-        if self.may_report_errors() { vec![stop, Command::Pause.message()] } else { vec![stop] }
-    }
-
-    /// Whether it is harmless to make it report an error.
-    fn may_report_errors(&self) -> bool {
-        self.version.number() > 1
-    }
-
-    /// Whether an error that it reports is the one that [`Agent::stop`] has caused.
-    pub(super) fn answers_stop(&self, error: &[u8]) -> bool {
-        // Java: "pause …", .NET: "Pause …".
-        let is_pause = error.get(1..).is_some_and(|rest| rest.starts_with(b"ause control message"));
-        self.drain == Drain::Stopped && is_pause
-    }
-
-    /// It was stopped now although it had not sent all its events.
-    pub(super) fn take_events_left(&mut self) -> bool {
-        std::mem::take(&mut self.has_events_left)
-    }
-
-    /// It reports a data break. `true`: as the answer to a `suspend`. While it is suspended it takes no number.
-    pub(super) fn take_data_break(&mut self) -> bool {
-        let is_answer = self.unanswered_suspends > 0;
-        self.unanswered_suspends -= u32::from(is_answer);
-        is_answer
-    }
-
-    pub(super) fn is_draining(&self) -> bool {
-        self.drain != Drain::No
-    }
-
-    /// A heartbeat has reported its buffers. `is_empty`: the agent has nothing to send. `misses_numbers`: some have not arrived.
-    pub(super) fn count_buffers(&mut self, is_empty: bool, misses_numbers: bool) {
-        if let Drain::Suspended { quiet, has_gaps, .. } = &mut self.drain {
-            // A thread that has held a buffer for long returns it at any time.
-            *quiet = if self.mode == Mode::Suspended && is_empty { *quiet + 1 } else { 0 };
-            *has_gaps = misses_numbers;
-        }
-    }
-
-    /// No time is left for an agent that shuts down. `true`: this was not known.
-    pub(super) fn abandon(&mut self) -> bool {
-        self.is_draining() && !std::mem::replace(&mut self.is_abandoned, true)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SECOND: Duration = Duration::from_secs(1);
+    pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-    fn new(data_connections: usize) -> Agent {
+    pub(super) fn new(data_connections: usize) -> Agent {
         let options = Options { data_connections, stop_wait: 20 * SECOND, ..Options::default() };
         Agent::new(&options, Version::new(4).unwrap(), Duration::ZERO)
     }
 
-    fn settled(mode: Mode) -> Agent {
+    pub(super) fn settled(mode: Mode) -> Agent {
         let mut agent = new(1);
         agent.heartbeat(Mode::Initializing, Duration::ZERO);
         agent.handle_command(Command::Start, Duration::ZERO).unwrap();
@@ -450,8 +337,14 @@ mod tests {
         assert!(!agent.data_hello());
         assert_eq!(agent.handle_command(Command::Stop, SECOND), Err(Refusal::NotSettled));
         assert_eq!(agent.take_pending(SECOND), None);
-        agent.data_arrived();
+        agent.data_arrived(SECOND);
+        // Heartbeats that were sent before the connection arrive after it.
+        for _ in 0..9 {
+            agent.heartbeat(Mode::Tracing, SECOND);
+            assert_eq!(agent.take_pending(SECOND), None);
+        }
         // The agent does not run for an hour, and then continues where it was.
+        agent.data_arrived(SECOND);
         let now = 3600 * SECOND;
         for _ in 0..3 {
             agent.heartbeat(Mode::Tracing, now);
@@ -522,83 +415,5 @@ mod tests {
         assert!(agent.heartbeat(Mode::Tracing, 9 * SECOND));
         assert!(!agent.heartbeat(Mode::ShuttingDown, 9 * SECOND));
         assert!(!agent.check_health(99 * SECOND));
-    }
-
-    #[test]
-    fn the_shutdown_messages_let_the_program_continue() {
-        assert_eq!(new(1).drain(SECOND), [2]);
-        assert_eq!(settled(Mode::Tracing).drain(SECOND), [6]);
-        assert_eq!(settled(Mode::Paused).drain(SECOND), [5, 6]);
-        let mut pausing = settled(Mode::Tracing);
-        pausing.handle_command(Command::Pause, SECOND).unwrap();
-        assert_eq!(pausing.drain(SECOND), [5, 6]);
-        let mut continuing = settled(Mode::Paused);
-        continuing.handle_command(Command::Unpause, SECOND).unwrap();
-        assert_eq!(continuing.drain(SECOND), [6]);
-        let mut suspended = settled(Mode::Suspended);
-        assert_eq!(suspended.drain(SECOND), b"");
-        assert_eq!(suspended.poll_drain(20 * SECOND), b"");
-        assert_eq!(suspended.poll_drain(21 * SECOND), [3, 4]);
-        assert!(suspended.take_events_left() && !suspended.take_events_left());
-        assert!(suspended.answers_stop(b"pause control message is only valid when tracing"));
-        let mut first = Agent { version: Version::new(1).unwrap(), ..settled(Mode::Suspended) };
-        first.drain(SECOND);
-        assert_eq!(first.poll_drain(21 * SECOND), [3]);
-        assert!(!first.take_events_left());
-        assert!(!suspended.answers_stop(b"Failed to write data buffer"));
-        assert!(settled(Mode::ShuttingDown).drain(SECOND).is_empty());
-        let mut untraced = settled(Mode::Tracing);
-        untraced.is_untraced = true;
-        assert_eq!(untraced.drain(SECOND), [3]);
-    }
-
-    #[test]
-    fn an_agent_is_stopped_when_it_has_nothing_to_send_for_some_heartbeats() {
-        let mut agent = settled(Mode::Tracing);
-        assert_eq!(agent.drain(SECOND), [6]);
-        for buffers in [0, 0, 0, 5, 0, 0, 1, 0, 0] {
-            agent.count_buffers(buffers == 0, false);
-            agent.heartbeat(Mode::Suspended, SECOND);
-            assert_eq!(agent.poll_drain(SECOND), b"", "{buffers}");
-        }
-        agent.count_buffers(true, false);
-        assert_eq!(agent.poll_drain(SECOND)[0], 3);
-        assert!(!agent.take_events_left());
-        assert_eq!(agent.poll_drain(99 * SECOND), b"");
-    }
-
-    #[test]
-    fn an_agent_with_missing_numbers_is_stopped_when_they_arrive_or_after_more_heartbeats() {
-        for arrive in [true, false] {
-            let mut agent = settled(Mode::Tracing);
-            agent.drain(SECOND);
-            agent.heartbeat(Mode::Suspended, SECOND);
-            for _ in 1..QUIET_HEARTBEATS_WITH_GAPS {
-                agent.count_buffers(true, true);
-                assert_eq!(agent.poll_drain(SECOND), b"");
-            }
-            agent.count_buffers(true, !arrive);
-            assert_eq!(agent.poll_drain(SECOND)[0], 3);
-            assert!(!agent.take_events_left());
-        }
-    }
-
-    #[test]
-    fn an_agent_that_starts_is_stopped_when_it_has_settled() {
-        let mut agent = new(2);
-        assert_eq!(agent.drain(SECOND), [2]);
-        assert!(agent.data_hello() && !agent.settle());
-        assert!(agent.data_hello());
-        agent.data_arrived();
-        for _ in 0..3 {
-            agent.heartbeat(Mode::Tracing, 2 * SECOND);
-            assert_eq!(agent.poll_drain(2 * SECOND), b"");
-        }
-        agent.heartbeat(Mode::Tracing, 2 * SECOND);
-        assert_eq!(agent.poll_drain(2 * SECOND), [6]);
-        assert_eq!(agent.poll_drain(22 * SECOND)[0], 3);
-        assert_eq!(agent.outcome(false, false), "complete");
-        assert!(agent.abandon() && !agent.abandon());
-        assert_eq!(agent.outcome(false, false), "without_shutdown");
     }
 }

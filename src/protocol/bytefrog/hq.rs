@@ -267,6 +267,16 @@ impl Hq {
         Ok(run)
     }
 
+    /// Whether data connections are expected that may be those of this run although they count for another one, because
+    /// agents without a run id of their own can be told apart by their address only.
+    pub(super) fn shares_expected_data(&self, run: &Mutex<Run>) -> bool {
+        let (id, address) = {
+            let run = lock(run);
+            (run.id, run.address)
+        };
+        id == UNTRACED_ID && self.runs().expects_unlisted(id, address)
+    }
+
     /// The version that the agent of this run speaks, if the run is known.
     pub(super) fn version_of(&self, id: u8) -> Option<Version> {
         let run = match self.0.offline {

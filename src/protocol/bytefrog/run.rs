@@ -311,7 +311,7 @@ impl Run {
 
     /// A data connection has arrived: the base of the agent's clock is not later than this (section 1.8).
     pub(super) fn data_arrived(&mut self, now: Now) {
-        self.agent.data_arrived();
+        self.agent.data_arrived(now.elapsed);
         self.clock.data_arrived(now, self.agent.started_at());
     }
 

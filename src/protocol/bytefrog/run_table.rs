@@ -204,6 +204,11 @@ impl RunTable {
         }
     }
 
+    /// Whether a run of this id and address has no slot and takes a data connection.
+    pub(super) fn expects_unlisted(&self, id: u8, address: Option<IpAddr>) -> bool {
+        self.unlisted.range((id, address, 0)..=(id, address, u64::MAX)).next().is_some()
+    }
+
     /// The latest run without a slot that has this id, whatever its address.
     pub(super) fn latest_unlisted(&self, id: u8) -> Option<Arc<Mutex<Run>>> {
         let first = (id, None, 0);

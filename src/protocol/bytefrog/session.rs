@@ -361,6 +361,7 @@ impl BytefrogSession {
             return Ok(Progress { consumed: 0, flow: Flow::Close });
         };
         let emit_definitions = self.hq.emit_definitions();
+        let shares_expected_data = member.is_control && self.hq.shares_expected_data(&member.run);
         let mut run = lock(&member.run);
         run.set_now(now);
         let written = run.written_bytes;
@@ -396,6 +397,9 @@ impl BytefrogSession {
             }
         };
         let is_done = run.pump(member.source, now, out);
+        if shares_expected_data {
+            run.agent.data_arrived(now.elapsed);
+        }
         if member.is_control {
             member.service_control(&mut run, self.offset + at as u64, now, out);
         }

@@ -5,9 +5,10 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::disk::{directory_of, sync_directory};
+use super::disk::sync_directory;
 use super::names;
 use super::options::{Compression, Fsync};
+use crate::directories::directory_of;
 use crate::log_throttle::LogThrottle;
 
 const BLOCK_BYTES: usize = 256 * 1024;

@@ -94,14 +94,6 @@ pub(super) fn lock(file: &fs::File) -> io::Result<()> {
     }
 }
 
-/// The directory that contains `path`; `.` for a bare name.
-pub(super) fn directory_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(directory) if !directory.as_os_str().is_empty() => directory,
-        _ => Path::new("."),
-    }
-}
-
 /// Injected faults, for the tests of this folder. Each test runs on a thread of its own.
 #[cfg(test)]
 pub(super) mod faults {

@@ -8,10 +8,11 @@ use std::time::Instant;
 
 use flate2::Crc;
 
-use super::disk::{Disk, directory_of, lock};
+use super::disk::{Disk, lock};
 use super::names;
 use super::options::{Fsync, Options};
 use super::tail;
+use crate::directories::directory_of;
 use crate::event::UnixNanos;
 use crate::log_throttle::LogThrottle;
 use crate::sink::records::Records;

@@ -3,7 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use super::disk::Disk;
 use super::live::Live;
@@ -215,7 +214,7 @@ impl Output {
     fn finish(&mut self, context: &mut Context) -> io::Result<()> {
         self.settle(context)?;
         if let Some(live) = &mut self.live {
-            live.finish(wall_clock(), &mut context.disk)?;
+            live.finish(UnixNanos::now(), &mut context.disk)?;
             context.status.add_finished();
         }
         self.live = None;
@@ -267,7 +266,7 @@ impl Output {
         if records == 0 {
             return false;
         }
-        match live.replace(wall_clock(), &context.options, &mut context.disk) {
+        match live.replace(UnixNanos::now(), &context.options, &mut context.disk) {
             Ok(live) => {
                 let path = self.path.display();
                 tracing::warn!(%path, %error, "fsync failed; the events since the last one are written to a new file");
@@ -313,7 +312,7 @@ impl Output {
         live.cut()?;
         let has_records = live.len() > 0;
         if has_records {
-            live.finish(wall_clock(), &mut context.disk)?;
+            live.finish(UnixNanos::now(), &mut context.disk)?;
             context.status.add_finished();
         }
         self.live = None;
@@ -337,9 +336,4 @@ impl Output {
 
 fn fault(action: &str, path: &Path, source: io::Error) -> SinkFault {
     SinkFault { action: format!("{action} {}", path.display()), source }
-}
-
-pub(super) fn wall_clock() -> UnixNanos {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    UnixNanos(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::disk::Disk;
 use super::options::{CROWDED_BYTES, Fsync, KEPT_BYTES, MAX_HELD_BYTES, MAX_OPEN, Options};
-use super::output::{Context, Output, wall_clock};
+use super::output::{Context, Output};
 use super::status::FileStatus;
 use super::template::Template;
 use super::tidy;
@@ -191,7 +191,7 @@ impl Outputs {
     pub(in crate::sink) fn tick(&mut self, compression_is_idle: bool) -> Result<(), SinkFault> {
         self.close_for_reopening();
         let mut result = self.write();
-        let now = wall_clock();
+        let now = UnixNanos::now();
         let sync_is_due = self.context.options.fsync == Fsync::Interval
             && self.synced.elapsed() >= self.context.options.fsync_interval;
         if sync_is_due {
@@ -285,14 +285,14 @@ impl Outputs {
         let is_open = |path: &Path| outputs.iter().any(|output| output.path == path && output.live.is_some());
         let mut result = Ok(());
         if self.unrepaired {
-            result = tidy::repair(template, options, wall_clock(), disk, is_open);
+            result = tidy::repair(template, options, UnixNanos::now(), disk, is_open);
             self.unrepaired = false;
         }
         if self.untidy && compression_is_idle && self.to_compress.is_empty() {
             self.untidy = false;
             self.tidied = Instant::now();
             let is_open = |path: &Path| outputs.iter().any(|output| output.path == path);
-            match tidy::tidy(template, options, wall_clock(), disk, status, is_open) {
+            match tidy::tidy(template, options, UnixNanos::now(), disk, status, is_open) {
                 Ok(to_compress) => self.to_compress = to_compress,
                 Err(error) => result = Err(error),
             }
@@ -329,7 +329,7 @@ mod tests {
     fn take(outputs: &mut Outputs, listener: &str, number: u64, level: AckLevel) {
         let mut batch = BatchBuilder::new(Arc::new(Origin::new("datadog", listener.into(), "peer".into(), 1)));
         let name = batch.push_text("x").into();
-        let header = Header { name, time: None, observed: wall_clock(), position: Position::default() };
+        let header = Header { name, time: None, observed: UnixNanos::now(), position: Position::default() };
         batch.event(header).log(Severity::Info, None);
         outputs.take(Selection::new(&batch.take(), Kinds::ALL).numbered(number).at_level(level));
     }

@@ -70,7 +70,7 @@ pub(super) fn convert(job: &Job, options: &Options, stop: &AtomicBool) -> io::Re
         }
     } else {
         // Its name may not be on the disk: syncing the directory can have failed before.
-        File::open(directory_of(&job.target))?.sync_all()?;
+        directories::sync_directory_of(&job.target)?;
         let _ = fs::remove_file(&temporary);
     }
     if done.damaged > 0 {
@@ -133,15 +133,10 @@ fn journal_of(file: &Path) -> Option<String> {
 
 /// Gives a complete file its name.
 fn place(temporary: &Path, target: &Path) -> io::Result<()> {
-    let directory = directory_of(target);
     // As open as those of other files: others read the archive.
-    directories::create_with(directory, 0o777)?;
+    directories::create_with(directories::directory_of(target), 0o777)?;
     fs::rename(temporary, target)?;
-    File::open(directory)?.sync_all()
-}
-
-fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    directories::sync_directory_of(target)
 }
 
 /// Writes and syncs a file. Returns whether it has rows; without any it does not exist.

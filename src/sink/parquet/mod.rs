@@ -20,7 +20,7 @@ mod table;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -139,7 +139,7 @@ impl Parquet {
         match names::scan(&self.archive) {
             Ok(mut found) => {
                 found.retain(|found| found.state == State::Finished);
-                tidy::remove_old(&mut found, &self.options.kept(), wall_clock(), &self.to, &self.status);
+                tidy::remove_old(&mut found, &self.options.kept(), UnixNanos::now(), &self.to, &self.status);
             }
             Err(error) => {
                 if let Some(suppressed) = UNTIDY.permit() {
@@ -175,11 +175,6 @@ fn report(job: &Job, converted: Converted, status: &FileStatus) {
         let journal = job.journal.display();
         tracing::error!(%journal, damaged, suppressed, "rows of the journal are damaged and not in a file; it is kept as .rows.damaged");
     }
-}
-
-fn wall_clock() -> UnixNanos {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    UnixNanos(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX))
 }
 
 impl Sink for Parquet {

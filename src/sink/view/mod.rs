@@ -196,7 +196,7 @@ impl Sink for ViewSink {
     }
 
     async fn tick(&mut self) -> Result<(), SinkError> {
-        self.view.expire(store::now());
+        self.view.expire(UnixNanos::now());
         self.pay();
         Ok(())
     }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::event::{Batch, Origin, UnixNanos};
 
@@ -242,12 +242,6 @@ impl Ring {
         }
         kept.bytes
     }
-}
-
-/// The present.
-pub fn now() -> UnixNanos {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    UnixNanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
