@@ -20,6 +20,11 @@ use crate::zico_store::StoreOptions;
 use super::simulate::agent;
 use super::{Failure, NamedProtocol, OutputFormat, block_on, duration, run, say};
 
+/// A demo of at least this duration is one that people watch.
+const WATCHED: Duration = Duration::from_secs(60);
+/// The buffers of the Java agent of which one is lost.
+const BUFFERS_PER_LOSS: u32 = 300;
+
 /// Run the daemon with simulated agents and print their events on stdout
 ///
 /// Uses real loopback sockets on free ports. Prints a table on stderr at the end.
@@ -136,7 +141,7 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
     for bound in server.addresses() {
         say(format_args!("{} on {}: a simulated agent connects", bound.protocol, bound.address));
         let plan = Plan { to: bound.address, amount, rate, connections: 1, seed: 1 };
-        agents.spawn(simulate::run(agent(bound.protocol)?, plan, pending()));
+        agents.spawn(simulate::run(demo_agent(bound.protocol, arguments.time)?, plan, pending()));
     }
     let mut sent = Vec::new();
     loop {
@@ -157,6 +162,17 @@ async fn run_demo(protocols: &[Protocol], arguments: &Arguments) -> Result<(Tota
         _ = tokio::signal::ctrl_c() => accounting.totals(),
     };
     Ok((totals, sent, started.elapsed().as_secs_f64()))
+}
+
+/// In a demo that people watch the Java agent loses a buffer now and then, as real agents do when a connection breaks, so that the
+/// page shows losses.
+fn demo_agent(protocol: Protocol, time: Duration) -> Result<simulate::Agent, Failure> {
+    match agent(protocol)? {
+        simulate::Agent::Bytefrog(options) if time >= WATCHED => {
+            Ok(simulate::Agent::Bytefrog(simulate::bytefrog::Options { gaps: BUFFERS_PER_LOSS, ..options }))
+        }
+        agent => Ok(agent),
+    }
 }
 
 fn table(totals: &Totals, sent: &[Sent], seconds: f64) {

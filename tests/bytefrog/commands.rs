@@ -104,6 +104,10 @@ async fn stop_does_not_wait_for_mode_t() {
     let run = agent.configuration.run;
     assert_eq!(accepted(&daemon, run, [Command::Pause, Command::Suspend, Command::Unpause, Command::Unsuspend]), []);
     assert_eq!(command(&daemon, run, Command::Stop), Ok(()));
+    agent.until_message(&CollectorMessage::Suspend).await;
+    for _ in 0..3 {
+        beat(&daemon, &mut agent, b'S').await;
+    }
     agent.until_message(&CollectorMessage::Stop).await;
 }
 

@@ -144,14 +144,28 @@ pub(crate) fn compare(site: &Site, acknowledged: &Acknowledged, receiver: &Recei
     verdict
 }
 
-/// The agents that were registered up to `position` and cannot open a session.
+/// The agents that were registered up to `position` and cannot open a session, each with the answer that it gets.
 pub(crate) fn forgotten(site: &Site, acknowledged: &Acknowledged, position: u64) -> Vec<String> {
-    let Some(mut connection) = agents::connect(site.zico) else { return vec!["no connection".to_owned()] };
     let registered = acknowledged.registrations.iter().filter(|(.., at)| *at <= position);
-    let fails = |(id, key, _): &&(String, String, u64)| {
-        !matches!(agents::ask(&mut connection, &agents::opening(id, key)), Some((200..300, _)))
+    let mut connection = None;
+    let mut ask = |request: &[u8]| {
+        let open = connection.get_or_insert_with(|| agents::connect(site.zico));
+        let answer = open.as_mut().and_then(|open| agents::ask(open, request));
+        if answer.is_none() {
+            connection = None;
+        }
+        answer
     };
-    registered.filter(fails).map(|(id, ..)| id.clone()).collect()
+    let refusal = |(id, key, _): &(String, String, u64)| {
+        let request = agents::opening(id, key);
+        // The daemon may have closed the connection after the answer before.
+        match ask(&request).or_else(|| ask(&request)) {
+            Some((200..300, _)) => None,
+            Some((status, body)) => Some(format!("{id}: {status} {body}")),
+            None => Some(format!("{id}: no answer")),
+        }
+    };
+    registered.filter_map(refusal).collect()
 }
 
 /// Whether the receiver has the events of all requests that were acknowledged up to `position`.

@@ -1,4 +1,4 @@
-//! The overview: what comes in, what goes out, what waits, and whether the daemon is ready.
+//! The overview: rates of listeners and sinks, queued events, and whether the daemon is ready.
 
 use std::collections::BTreeMap;
 

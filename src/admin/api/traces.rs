@@ -61,7 +61,7 @@ struct Summary<'a> {
     longest: Option<u64>,
     /// The latest batch, which orders traces without times.
     newest: u64,
-    /// Where the root is, or what comes closest to one, with its rank: a span without a parent, before others.
+    /// The place and the rank of the span that stands for the trace: its root, else a span without a parent, else any.
     root: (&'a Kept, usize, (bool, u64)),
     /// The span and its parent.
     spans: Vec<([u8; 8], Option<[u8; 8]>)>,

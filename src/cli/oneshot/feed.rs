@@ -106,7 +106,7 @@ struct Loss {
 }
 
 impl Pieces {
-    /// Passes bytes on, when there is room for them. `false`: nobody takes them any more.
+    /// Passes bytes on when there is room for them. `false`: the receiver has ended.
     pub(super) async fn send(&self, bytes: Bytes) -> bool {
         let kib = u32::try_from(bytes.len() / KIB + 1).unwrap_or(u32::MAX).min(MAX_WAITING_KIB);
         let Ok(permit) = self.capacity.clone().acquire_many_owned(kib).await else { return false };

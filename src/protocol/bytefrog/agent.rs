@@ -69,7 +69,7 @@ pub(super) struct Agent {
     pub pending: Option<Command>,
     /// It was configured to trace nothing.
     pub is_untraced: bool,
-    /// The collector stops: the agent sends what its buffers hold, and is stopped too.
+    /// The collector stops, or an operator stops the agent: it sends what its buffers hold before it is stopped.
     drain: Drain,
     /// Commands `suspend` that it has not answered with a data break.
     unanswered_suspends: u32,
@@ -223,7 +223,7 @@ impl Agent {
     }
 
     /// Decides about a command (rules 8 to 10): the byte to send now. `None`: it is queued until the agent confirms the
-    /// command before it.
+    /// command before it, or it is `stop`, whose messages [`Agent::poll_drain`] gives.
     ///
     /// # Errors
     /// Why it is not sent.
@@ -243,7 +243,7 @@ impl Agent {
         }
         match command.required_mode() {
             _ if !self.is_started() => return Err(Refusal::NotStarted),
-            _ if self.has_shut_down => return Err(Refusal::ShuttingDown),
+            _ if self.has_shut_down || self.is_draining() => return Err(Refusal::ShuttingDown),
             _ if !self.is_settled => return Err(Refusal::NotSettled),
             Some(required) => {
                 if let Some(former) = self.unconfirmed {
@@ -258,7 +258,10 @@ impl Agent {
                     return Err(Refusal::WrongMode { command, mode: self.mode });
                 }
             }
-            None => {}
+            None => {
+                self.begin_drain();
+                return Ok(None);
+            }
         }
         Ok(Some(self.send(command, elapsed)))
     }
@@ -401,7 +404,7 @@ mod tests {
         assert!(!agent.check_health(4 * SECOND));
         assert!(agent.unconfirmed.is_none());
         agent.heartbeat(Mode::Paused, 4 * SECOND);
-        assert_eq!(agent.handle_command(Command::Stop, 4 * SECOND), Ok(Some(3)));
+        assert_eq!(agent.handle_command(Command::Stop, 4 * SECOND), Ok(None));
         agent.heartbeat(Mode::Tracing, 5 * SECOND);
         assert_eq!(agent.take_pending(9 * SECOND), None);
     }

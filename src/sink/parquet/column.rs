@@ -23,7 +23,7 @@ pub(super) struct Leaf {
     repetitions: Vec<i16>,
     max_definition: i16,
     is_repeated: bool,
-    /// Rows that have begun.
+    /// The number of rows, the one that is being written included.
     rows: usize,
 }
 

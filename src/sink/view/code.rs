@@ -365,7 +365,7 @@ impl Run {
             }
         };
         if let Some(id) = fields.method {
-            // A method has one id; whoever sends others for the same name fills no table.
+            // A method has one id. An agent that sends many for the same name must not fill the table.
             if self.ids.len() < 2 * self.methods.len() {
                 self.ids.insert(id, number);
             }

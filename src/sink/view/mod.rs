@@ -1,8 +1,8 @@
-//! The view: a sink that keeps a part of what passes in memory, for the page and its API.
+//! The view: a sink that keeps a part of the events in memory, for the page and its API.
 //!
 //! It never makes anything wait. Batches for which it has no [time](TimeBudget) or no room in its queue are skipped. Of the
 //! others it keeps copies as far as its memory goes ([`Store`]), and adds heap dumps and calls to tables when they pass, because
-//! there are too many of them to be kept ([`Heaps`], [`Code`]). Everything else is computed when somebody asks.
+//! there are too many of them to be kept ([`Heaps`], [`Code`]). Everything else is computed for each request.
 
 mod class;
 pub mod code;
@@ -26,7 +26,7 @@ use store::{Kept, Number, Store};
 use super::budget::TimeBudget;
 use super::{Selection, Sink, SinkError};
 
-/// What the view keeps, shared by its sink and those who ask.
+/// What the view keeps, shared by its sink and the requests of the API.
 #[derive(Debug)]
 pub struct View {
     options: Options,
@@ -40,7 +40,8 @@ struct State {
     store: Store,
     heaps: Heaps,
     code: Code,
-    /// Who reads kept events now. Meanwhile none is dropped, so that those who read them do not add to the memory.
+    /// The number of requests that read kept events now. Meanwhile none is dropped: a dropped event that is still read would
+    /// take memory that is not counted.
     readers: usize,
 }
 

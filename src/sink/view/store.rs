@@ -184,7 +184,7 @@ impl Store {
         self.bytes -= freed;
     }
 
-    /// Drops batches that are older than the window, and keeps more of what comes if there is room.
+    /// Drops batches that are older than the window. If there is room then, a larger part of later batches is kept.
     pub fn expire(&mut self, now: UnixNanos) {
         let window = u64::try_from(self.window.as_nanos()).unwrap_or(u64::MAX);
         let oldest = UnixNanos(now.0.saturating_sub(window));

@@ -78,7 +78,7 @@ async fn errors_are_sentences_in_json() {
         ("events?protocol=smtp", 400, "there is no protocol smtp"),
         ("events/1.1", 404, "no such event"),
         ("events/live?rate=5000", 400, "it must be 1 to 1000"),
-        ("wire?listener=nobody", 404, "there is no listener nobody"),
+        ("wire?listener=unknown", 404, "there is no listener unknown"),
         ("agents/test:9", 404, "no such agent"),
         ("heap/1", 404, "no such dump"),
         ("heap/compare", 400, "before= and after="),

@@ -1,4 +1,4 @@
-//! The shutdown of an agent whose collector stops: its program continues untraced, and does not wait at its exit.
+//! The shutdown of an agent: its program continues untraced, and does not wait at its exit.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const QUIET_HEARTBEATS: u32 = 3;
 /// … or so many, if numbers are missing: a thread has the buffer with them, or the agent has lost it.
 const QUIET_HEARTBEATS_WITH_GAPS: u32 = 15;
 
-/// How far an agent has come whose collector stops.
+/// How far the shutdown of an agent has come, whose collector stops or which an operator stops.
 ///
 /// An agent that is stopped closes its data connections after one heartbeat interval, when it has nothing to send. A thread of
 /// the program that has taken a buffer before, and loads classes or does not get the processor, returns it afterwards, and then
@@ -35,13 +35,18 @@ pub(super) enum Drain {
 impl Agent {
     /// The collector stops: messages for now, and later those of [`Agent::poll_drain`]. The program continues untraced.
     pub(in super::super) fn drain(&mut self, elapsed: Duration) -> Vec<u8> {
-        self.drain = Drain::Settling;
-        self.queued.clear();
-        self.pending = None;
+        self.begin_drain();
         if !self.is_started() {
             return self.handle_command(Command::Start, elapsed).ok().flatten().into_iter().collect();
         }
         self.poll_drain(elapsed)
+    }
+
+    /// From now on [`Agent::poll_drain`] gives the messages that stop the agent.
+    pub(super) fn begin_drain(&mut self) {
+        self.drain = Drain::Settling;
+        self.queued.clear();
+        self.pending = None;
     }
 
     /// The next messages to an agent that shuts down, once they are harmless.
@@ -193,6 +198,22 @@ mod tests {
             assert_eq!(agent.poll_drain(SECOND)[0], 3);
             assert!(!agent.take_events_left());
         }
+    }
+
+    #[test]
+    fn an_operator_stops_an_agent_in_the_same_order() {
+        let mut agent = settled(Mode::Tracing);
+        assert_eq!(agent.handle_command(Command::Stop, SECOND), Ok(None));
+        assert_eq!(agent.poll_drain(SECOND), [6]);
+        for command in Command::ALL {
+            assert!(agent.handle_command(command, SECOND).is_err(), "{command:?}");
+        }
+        for _ in 0..QUIET_HEARTBEATS {
+            assert_eq!(agent.poll_drain(SECOND), b"");
+            agent.heartbeat(Mode::Suspended, SECOND);
+            agent.count_buffers(true, false);
+        }
+        assert_eq!(agent.poll_drain(SECOND), [3, 4]);
     }
 
     #[test]
