@@ -43,7 +43,11 @@ fn every_transcript_is_run_or_marked_as_an_excerpt() {
         for block in &page.blocks {
             let is_transcript = block.lines.iter().any(|line| line.starts_with("$ "));
             let place = format!("{}:{}", page.name, block.line);
-            assert_eq!(is_transcript, block.mark.is_some(), "{place}: a transcript is a block `console`, `console varying` or `console excerpt`");
+            assert_eq!(
+                is_transcript,
+                block.mark.is_some(),
+                "{place}: a transcript is a block `console`, `console varying` or `console excerpt`"
+            );
         }
     }
 }

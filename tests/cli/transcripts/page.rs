@@ -62,7 +62,8 @@ impl Block {
 
     /// The file that the block shows: a block `toml` whose first line is a comment with its name.
     pub(super) fn file(&self) -> Option<(&str, String)> {
-        let name = self.lines.first()?.strip_prefix("# ").filter(|name| name.ends_with(".toml") && !name.contains(' '))?;
+        let name =
+            self.lines.first()?.strip_prefix("# ").filter(|name| name.ends_with(".toml") && !name.contains(' '))?;
         (self.language == "toml").then(|| (name, self.lines.join("\n") + "\n"))
     }
 

@@ -158,7 +158,9 @@ fn is_match(expected: &[String], actual: &[String]) -> bool {
     match expected.split_first() {
         None => actual.is_empty(),
         Some((any, rest)) if any == "…" => (0..=actual.len()).any(|skipped| is_match(rest, &actual[skipped..])),
-        Some((line, rest)) => actual.split_first().is_some_and(|(first, others)| is_line(line, first) && is_match(rest, others)),
+        Some((line, rest)) => {
+            actual.split_first().is_some_and(|(first, others)| is_line(line, first) && is_match(rest, others))
+        }
     }
 }
 
