@@ -94,10 +94,7 @@ impl Shell {
     /// The output, if it is another one.
     pub(super) fn run(&mut self, step: &Step, is_varying: bool) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
-        match step.command.strip_suffix('&') {
-            Some(job) => self.send(&format!("{{ {job}; }} >>.jobs 2>&1 &\necho '{END}'")),
-            None => self.send(&format!("{}\necho '{END}'", step.command)),
-        }
+        self.send(&format!("{}\necho '{END}'", with_jobs_in_the_background(&step.command)));
         let expected: Vec<String> = step.expected.iter().map(|line| normalized(line, is_varying)).collect();
         let printed = self.until_end();
         loop {
@@ -151,6 +148,14 @@ fn lines(output: ChildStdout) -> Receiver<String> {
         }
     });
     receiver
+}
+
+/// The command, so that a job (`tributary run &`) prints into the file of the jobs.
+fn with_jobs_in_the_background(command: &str) -> String {
+    match command.rsplit_once(" &") {
+        Some((job, rest)) if rest.is_empty() || rest.starts_with(' ') => format!("{job} >>.jobs 2>&1 &{rest}"),
+        _ => command.to_owned(),
+    }
 }
 
 /// Whether the lines are those of the page. A line `…` stands for any lines, and `…` in a line for any text.
