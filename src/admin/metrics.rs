@@ -155,6 +155,18 @@ impl Collector for Reading {
             let mut series = family.encode_family(&labels)?;
             series.encode_histogram::<NoLabelSet>(times.sum_seconds(), times.count(), &times.buckets(), None)?;
         }
+        let responses = listeners.iter().flat_map(|one| {
+            one.responses.iter().map(|(status, count)| {
+                let [listener, protocol] = of(one);
+                ([listener, protocol, ("status", status.to_string())], *count)
+            })
+        });
+        counters(
+            &mut encoder,
+            "tributary_http_responses",
+            "Responses to requests of agents over HTTP, by status",
+            responses,
+        )?;
         let warnings = listeners.iter().flat_map(|one| {
             one.warnings.iter().map(|(code, count)| {
                 let [listener, protocol] = of(one);

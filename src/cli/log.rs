@@ -2,7 +2,9 @@
 
 use std::env;
 use std::io;
+use std::process::ExitCode;
 
+use tracing::{Level, enabled, error};
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
@@ -27,11 +29,30 @@ pub(super) struct Arguments {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum LogFormat {
+pub(super) enum LogFormat {
     /// Text lines, in colors on a terminal unless NO_COLOR is set
     Text,
     /// JSON lines
     Json,
+}
+
+impl Arguments {
+    pub(super) fn format(&self) -> LogFormat {
+        self.log_format
+    }
+}
+
+impl LogFormat {
+    /// Reports the failure that ends the command, as a line of the log where a program reads the log. Returns the exit code.
+    pub(super) fn exit(self, failure: Failure) -> ExitCode {
+        match self {
+            LogFormat::Json if enabled!(Level::ERROR) => {
+                error!(error = %failure, exit_code = failure.code(), "the command failed");
+                ExitCode::from(failure.code())
+            }
+            _ => failure.exit(),
+        }
+    }
 }
 
 /// Starts logging, at the level `usual` if none is set. A second start in the same process (in a program that embeds the library, or in a test) has no effect.

@@ -24,6 +24,7 @@ mod simulate;
 mod spool;
 mod table;
 mod tap;
+mod totals;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -106,6 +107,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Err(error) = log::start(&arguments.log, arguments.command.usual_log_level()) {
         return error.exit();
     }
+    let log_format = arguments.log.format();
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
@@ -127,7 +129,7 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Command::Man(arguments) => man::run(&arguments),
     };
-    result.err().map_or(ExitCode::SUCCESS, Failure::exit)
+    result.err().map_or(ExitCode::SUCCESS, |failure| log_format.exit(failure))
 }
 
 /// Why a command does not end with exit code 0.
@@ -149,12 +151,15 @@ impl fmt::Display for Failure {
 impl Failure {
     /// Prints the message and returns the exit code.
     fn exit(self) -> ExitCode {
-        let (message, code) = match self {
-            Failure::Failed(message) => (message, 1),
-            Failure::Misused(message) => (message, 2),
-        };
-        say(format_args!("tributary: {message}"));
-        ExitCode::from(code)
+        say(format_args!("tributary: {self}"));
+        ExitCode::from(self.code())
+    }
+
+    fn code(&self) -> u8 {
+        match self {
+            Failure::Failed(_) => 1,
+            Failure::Misused(_) => 2,
+        }
     }
 }
 

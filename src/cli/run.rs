@@ -17,9 +17,10 @@ use tracing::{error, info, warn};
 use crate::config::{Config, Loaded};
 use crate::options::Files;
 use crate::pipeline::accounting::{SinkTotals, Totals};
+use crate::protocol::Protocol;
 use crate::server::Server;
 
-use super::{Failure, block_on_with, service};
+use super::{Failure, block_on_with, service, totals};
 
 /// Paths of the configuration when none is named, in this order.
 const PLACES: [&str; 2] = ["./tributary.toml", "/etc/tributary/tributary.toml"];
@@ -45,7 +46,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (source, loaded) = load(arguments.config.clone())?;
-    info!("tributary {}, configuration: {source}", env!("CARGO_PKG_VERSION"));
+    info!(version = env!("CARGO_PKG_VERSION"), configuration = source, "starting");
     let threads = loaded.config.limits.threads();
     let decoding = Builder::new_multi_thread().worker_threads(threads).thread_name("decode").enable_all().build()?;
     // Signals, health and the admin endpoint have the main thread: a session that decodes for long delays none of them.
@@ -126,8 +127,7 @@ async fn serve(mut running: Loaded, named: Option<PathBuf>, decoding: Handle) ->
             stopping.await
         }
     };
-    totals.listeners.iter().for_each(|listener| info!("{listener}"));
-    totals.sinks.iter().for_each(|sink| info!("{sink}"));
+    totals::log(&totals);
     Ok(totals)
 }
 
@@ -197,25 +197,24 @@ pub(super) fn page_address(address: SocketAddr, config: &Config) -> String {
 fn log_addresses(server: &Server, config: &Config) {
     config.warn_about_exposed_secrets();
     for bound in server.addresses() {
-        info!("listener {} ({}) on {}", bound.name, bound.protocol, bound.address);
+        info!(listener = bound.name, protocol = %bound.protocol, address = %bound.address, "listening");
     }
     if let Some(address) = server.admin_address() {
-        info!("admin endpoint on {address}");
-        info!("look: {}", page_address(address, config));
+        info!(%address, page = page_address(address, config), "admin endpoint");
     }
     if let Some(address) = server.metrics_address() {
-        info!("metrics, /livez and /readyz also on {address}, without a token");
+        info!(%address, "metrics endpoint: /metrics, /livez and /readyz without a token");
     }
     for (name, agents) in server.dialled() {
         for agent in agents {
             let sockets: Vec<_> = [agent.publish, agent.request].into_iter().flatten().collect();
-            info!("listener {name} (rbkit) dials {}", sockets.join(" and "));
+            info!(listener = name, protocol = %Protocol::Rbkit, agent = sockets.join(" and "), "connecting to an agent");
         }
     }
     for sink in &config.sinks {
-        info!("sink {}: {}", sink.name, sink.kind);
+        info!(sink = sink.name, writes = %sink.kind, "sink");
     }
-    config.acknowledge_notes().iter().for_each(|note| info!("{note}"));
+    config.acknowledge_notes().iter().for_each(|note| info!(note, "acknowledgements are not durable"));
 }
 
 /// Reads the configuration again and puts it into force. An invalid one changes nothing. A stop signal does not wait for
@@ -239,7 +238,7 @@ async fn reread(server: &mut Server, running: &mut Loaded, named: Option<PathBuf
     let result = reread_file(server, running, named).await;
     server.health().note_reload(result.is_ok());
     if let Err(why) = result {
-        error!("the running configuration stays in force: {why}");
+        error!(error = why, "cannot reload; the running configuration stays in force");
     }
 }
 
@@ -256,9 +255,12 @@ async fn reread_file(server: &mut Server, running: &mut Loaded, named: Option<Pa
     }
     match server.reload(&loaded.config).await {
         Ok(reloaded) => {
-            info!("{source}: {reloaded}");
-            reloaded.stale.iter().for_each(|why| warn!("{why}"));
-            reloaded.failures.iter().for_each(|failure| error!("{failure}"));
+            info!(configuration = source, changes = %reloaded, "configuration reloaded");
+            reloaded.stale.iter().for_each(|why| warn!(why, "a change is not in force"));
+            reloaded
+                .failures
+                .iter()
+                .for_each(|failure| error!(error = %failure, "a part of the configuration cannot start"));
             *running = loaded;
             log_addresses(server, &running.config);
             Ok(())

@@ -38,7 +38,7 @@ pub(super) fn ready() {
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
-        Err(error) => debug!("cannot read the clock for the service manager: {error}"),
+        Err(error) => debug!(%error, "cannot read the clock for the service manager"),
     }
 }
 
@@ -57,13 +57,13 @@ pub(super) async fn feed_watchdog(health: Arc<Health>) {
         ticks.tick().await;
         match health.hangs() {
             None => notify(&[NotifyState::Watchdog]),
-            Some(why) => error!("no progress: {why}; not feeding the watchdog"),
+            Some(why) => error!(why, "no progress; the watchdog is not notified"),
         }
     }
 }
 
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        debug!("cannot notify the service manager: {error}");
+        debug!(%error, "cannot notify the service manager");
     }
 }

@@ -36,6 +36,7 @@ pub struct ListenerCounters {
     refused: AtomicU64,
     acknowledged: [AtomicU64; AckLevel::ALL.len()],
     acknowledgement_times: Durations,
+    responses: Mutex<BTreeMap<u16, u64>>,
     warnings: Mutex<BTreeMap<&'static str, u64>>,
     agent_registry: AgentRegistry,
 }
@@ -57,6 +58,7 @@ impl ListenerCounters {
             refused: AtomicU64::new(0),
             acknowledged: Default::default(),
             acknowledgement_times: Durations::default(),
+            responses: Mutex::default(),
             warnings: Mutex::default(),
             agent_registry: AgentRegistry::default(),
         })
@@ -139,6 +141,11 @@ impl ListenerCounters {
         self.acknowledgement_times.add(after);
     }
 
+    /// Counts a request over HTTP that is answered with this status.
+    pub fn responded(&self, status: u16) {
+        *self.responses.lock().unwrap_or_else(PoisonError::into_inner).entry(status).or_default() += 1;
+    }
+
     /// The current values.
     pub fn totals(&self) -> ListenerTotals {
         let read = |counter: &AtomicU64| counter.load(Relaxed);
@@ -156,6 +163,7 @@ impl ListenerCounters {
             refused: read(&self.refused),
             acknowledged: AckLevel::ALL.map(|level| read(&self.acknowledged[level as usize])),
             acknowledgement_times: self.acknowledgement_times.totals(),
+            responses: self.responses.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             warnings: self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
@@ -280,6 +288,8 @@ pub struct ListenerTotals {
     pub acknowledged: [u64; AckLevel::ALL.len()],
     /// The time from a complete request to that answer.
     pub acknowledgement_times: DurationTotals,
+    /// Responses to requests over HTTP, by their status. The statuses are those of this program, so their number is bounded.
+    pub responses: BTreeMap<u16, u64>,
     /// Warnings about data that was decoded in spite of a peculiarity, by code.
     pub warnings: BTreeMap<&'static str, u64>,
 }

@@ -124,7 +124,7 @@ pub(super) async fn supervise<S: Sink>(
         };
         match context.on_failure {
             OnFailure::Fatal => {
-                error!(sink = name, "sink failed: {failure}");
+                error!(sink = name, error = %failure, "sink failed");
                 context.counters.sink.set_dead();
                 context.stop.cancel();
                 break;
@@ -132,7 +132,7 @@ pub(super) async fn supervise<S: Sink>(
             OnFailure::Restart => {
                 wait = if began.elapsed() > RETRY.1 { RETRY.0 } else { (wait * 2).min(RETRY.1) };
                 if let Some(suppressed) = context.failing.permit() {
-                    error!(sink = name, suppressed, "sink failed: {failure}; restarting it");
+                    error!(sink = name, error = %failure, suppressed, "sink failed; restarting it");
                 }
                 tokio::select! {
                     () = sleep(wait) => {}

@@ -423,7 +423,7 @@ async fn open_admin(options: &AdminOptions) -> Result<Vec<(Scope, Endpoint, Sock
         match bound.and_then(|endpoint| Ok((scope, endpoint.address()?, endpoint))) {
             Ok((scope, address, endpoint)) => endpoints.push((scope, endpoint, address)),
             Err(error) if scope == Scope::All && options.is_default && error.kind() == io::ErrorKind::AddrInUse => {
-                warn!("there is no admin endpoint: {listen} is in use; [admin] listen sets another address");
+                warn!(address = %listen, "there is no admin endpoint: its default address is in use; [admin] listen sets another one");
             }
             Err(source) => return Err(StartError { part: format!("{what} on {listen}"), source }),
         }

@@ -146,15 +146,15 @@ impl Queue {
         let has_room = self.bytes.fetch_add(bytes, Relaxed) + bytes <= MAX_QUEUED_BYTES;
         if !has_room {
             self.bytes.fetch_sub(bytes, Relaxed);
-            self.warn("cannot record as fast as bytes arrive; captures have gaps");
+            self.warn("bytes arrive faster than they are written");
         }
         has_room
     }
 
     /// Logs a warning, throttled.
-    fn warn(&self, message: &str) {
+    fn warn(&self, why: &str) {
         if let Some(suppressed) = self.warned.permit() {
-            warn!(listener = &*self.listener, suppressed, "{message}");
+            warn!(listener = &*self.listener, why, suppressed, "captures are incomplete");
         }
     }
 }
@@ -282,7 +282,7 @@ impl Writer {
             recorded.missing += bytes.len() as u64;
         } else if let Err(error) = self.add(&mut recorded, at, bytes) {
             recorded.missing += bytes.len() as u64;
-            self.queue.warn(&format!("cannot record in {}: {error}; captures have gaps", self.dir.display()));
+            self.queue.warn(&format!("cannot write to {}: {error}", self.dir.display()));
         }
         self.files.insert(connection, recorded);
     }
@@ -393,7 +393,7 @@ impl Writer {
             }
             put_end(&mut text, at, end);
             if let Err(error) = self.append(&mut recorded, &text) {
-                self.queue.warn(&format!("cannot record in {}: {error}; captures have no end", self.dir.display()));
+                self.queue.warn(&format!("cannot write to {}: {error}", self.dir.display()));
             }
             if let Some(kept) = &mut self.kept {
                 kept.finished.push_back((recorded.path, recorded.counts));

@@ -65,6 +65,7 @@ impl<E: Exchange> HttpConnection<E> {
         self.timeouts.request();
         let response = self.respond(request).await;
         self.timeouts.answer();
+        self.context.counters.responded(response.status);
         debug!(status = response.status, "answered");
         to_hyper(response)
     }

@@ -52,7 +52,7 @@ impl AdmittedKeys {
             match Read::of(&self.path) {
                 Ok(now) => *read = now,
                 Err(error) => {
-                    warn!("{error}; its earlier keys stay valid");
+                    warn!(%error, "cannot read the registration keys; the earlier ones stay valid");
                     read.version = version;
                 }
             }

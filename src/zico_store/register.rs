@@ -180,8 +180,9 @@ impl Shared {
                 max_agents,
                 network = newcomer.network,
                 action,
+                why,
                 suppressed,
-                "{why}; raise the limit, accept only known registration keys (keys_file), or remove agents \
+                "agents are at their limit: raise it, accept only known registration keys (keys_file), or remove agents \
                  (tributary agents forget)"
             );
         }

@@ -132,7 +132,7 @@ impl Shared {
     pub(super) fn refusal(&self, error: &rusqlite::Error) -> Refusal {
         let why = format!("{}: {}", self.name, explain(error));
         if let Some(suppressed) = self.failing.permit() {
-            error!(listener = self.listener, suppressed, "{why}");
+            error!(listener = self.listener, error = why, suppressed, "cannot use the store of registered agents");
         }
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Refusal::Full(why),

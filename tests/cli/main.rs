@@ -20,3 +20,4 @@ mod run;
 mod simulate;
 mod spool;
 mod stored;
+mod transcripts;

@@ -6,9 +6,9 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::live::binary::{Binary, Ended, run, tributary, until};
+use crate::live::binary::{Binary, Ended, field, run, tributary, until};
 use crate::live::{PATIENCE, spans, wire};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A daemon with a configuration of its own; more arguments may follow.
@@ -68,11 +68,14 @@ fn everything_that_agents_send_is_written_and_counted() {
     let count = sent["events"].as_u64().unwrap();
     assert_eq!(count, 3_000);
     assert_eq!(ended.events().len() as u64, count);
-    assert!(ended.stderr.contains(&format!("configuration: {}", directory.path().join("t.toml").display())));
-    let (bytes, counters) = (&sent["bytes"], ended.line("INFO listener test (datadog): "));
-    assert!(counters.contains(&format!("5 connections, {bytes} bytes in = {bytes} decoded + 0 lost; {count} events")));
-    let counters = ended.line("INFO sink console: 3");
-    assert!(counters.ends_with(&format!("{count} events = {count} written + 0 shed + 0 failed")), "{counters}");
+    assert!(ended.stderr.contains(&format!("configuration=\"{}\"", directory.path().join("t.toml").display())));
+    let (bytes, counters) = (&sent["bytes"], ended.line("INFO listener totals listener=\"test\" protocol=datadog "));
+    assert!(
+        counters
+            .contains(&format!("connections=5 bytes_in={bytes} bytes_decoded={bytes} bytes_lost=0 events={count} "))
+    );
+    let counters = ended.line("INFO sink totals sink=\"console\"");
+    assert!(counters.ends_with(&format!(" events={count} written={count} shed=0 failed=0")), "{counters}");
 }
 
 #[test]
@@ -135,7 +138,7 @@ fn sighup_takes_a_valid_configuration_and_rejects_an_invalid_one() {
     let good = fs::read_to_string(&path).unwrap();
     fs::write(&path, good.replace("first.ndjson", "second.ndjson") + "[listeners.bad]\nprotocol = 7\n").unwrap();
     daemon.signal("HUP");
-    daemon.until_stderr("the running configuration stays in force: invalid configuration");
+    daemon.until_stderr("the running configuration stays in force error=\"invalid configuration");
     fs::write(&path, good.replace("first.ndjson", "second.ndjson")).unwrap();
     daemon.signal("HUP");
     daemon.until_stderr("restarted");
@@ -194,8 +197,8 @@ fn a_daemon_keeps_running_after_its_log_is_closed() {
     let (_directory, mut command) = command(&file_sink(&file), &[]);
     let mut daemon = command.env_remove("TRIBUTARY_LOG").stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(daemon.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let line = lines.find(|line| line.contains("listener test (datadog) on ")).unwrap();
-    let address = line.rsplit(' ').next().unwrap().parse().unwrap();
+    let line = lines.find(|line| line.contains("listening listener=\"test\"")).unwrap();
+    let address = field(&line, "address").parse().unwrap();
     drop(lines);
     let pid = daemon.id().to_string();
     let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
@@ -224,7 +227,7 @@ fn a_second_signal_ends_immediately_and_unwritten_events_have_failed() {
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     let words = ended.last_words();
     assert!(words.ends_with(" decoded events could not be written by sink console"), "{}", ended.stderr);
-    assert!(!ended.line("sink console: ").contains("in flight"), "{}", ended.stderr);
+    assert!(!ended.line("sink totals sink=\"console\"").contains("in_flight"), "{}", ended.stderr);
 }
 
 #[test]
@@ -242,7 +245,7 @@ fn unwritten_events_are_in_the_last_line_and_give_exit_code_1() {
     let ended = daemon.end();
     assert_eq!(ended.code, Some(1));
     assert_eq!(ended.last_words(), "tributary: 2 decoded events could not be written by sink archive");
-    assert!(ended.line("sink archive: 2 events").ends_with("2 events = 0 written + 0 shed + 2 failed"));
+    assert!(ended.line("sink totals sink=\"archive\"").ends_with("events=2 written=0 shed=0 failed=2"));
 }
 
 #[test]
@@ -257,7 +260,11 @@ fn a_fatal_sink_ends_the_daemon_with_exit_code_1() {
     send_span(daemon.address("test"), "lost");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.contains("sink failed: cannot write to standard output"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("sink failed sink=\"console\" error=cannot write to standard output"),
+        "{}",
+        ended.stderr
+    );
     assert_eq!(ended.last_words(), "tributary: 2 decoded events could not be written by sink console");
 }
 
@@ -273,15 +280,32 @@ fn a_port_in_use_is_in_the_last_line_and_gives_exit_code_1() {
 }
 
 #[test]
+fn with_log_format_json_a_failed_start_is_a_line_of_the_log() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    for (toml, code, why) in [
+        (format!("[listeners.a]\nprotocol = \"datadog\"\nlisten = \"{address}\"\n"), 1, "cannot start listener a on "),
+        ("[listeners.a]\nprotocol = 7\n".to_owned(), 2, "invalid configuration\n"),
+    ] {
+        let (_directory, daemon) = start(&toml, &["--log-format", "json"]);
+        let ended = daemon.end();
+        let last: Value = serde_json::from_str(ended.last_words()).unwrap();
+        assert_eq!((ended.code, &last["fields"]["exit_code"]), (Some(code), &json!(code)), "{}", ended.stderr);
+        assert!(last["fields"]["error"].as_str().unwrap().starts_with(why), "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn with_log_format_json_every_line_is_json() {
     let (_directory, daemon) = start(&listener(), &["--log-format", "json", "--log-level", "debug"]);
-    let line: Value = serde_json::from_str(&daemon.until_stderr("listener test (")).unwrap();
-    let message = line["fields"]["message"].as_str().unwrap();
-    let address: SocketAddr = message.rsplit(' ').next().unwrap().parse().unwrap();
+    let line: Value = serde_json::from_str(&daemon.until_stderr("\"listening\"")).unwrap();
+    let address: SocketAddr = line["fields"]["address"].as_str().unwrap().parse().unwrap();
     simulate(address, 100, 1);
     let ended = stop(daemon, "TERM");
     assert_eq!(ended.events().len(), 100);
     let lines: Vec<Value> = ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let totals = |message: &str| &lines.iter().find(|line| line["fields"]["message"] == message).unwrap()["fields"];
+    assert_eq!((&totals("listener totals")["events"], &totals("sink totals")["written"]), (&json!(100), &json!(100)));
     // At debug level, lines about connections have a span with the protocol.
     let of_connection = lines.iter().find(|line| line["fields"]["message"] == "connection opened").unwrap();
     assert_eq!(of_connection["span"]["protocol"], "datadog");

@@ -532,7 +532,7 @@ fn a_token_that_every_user_can_read_is_a_warning_at_the_start() {
     for (mode, is_exposed) in [(0o644, true), (0o640, false)] {
         std::fs::set_permissions(&token, PermissionsExt::from_mode(mode)).unwrap();
         let daemon = Binary::start(tributary(&["run", "--config", path.to_str().unwrap()]));
-        daemon.until_stderr("sink console");
+        daemon.until_stderr("sink=\"console\"");
         daemon.signal("TERM");
         let ended = daemon.end();
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);

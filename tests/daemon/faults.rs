@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::live::binary::{Binary, end_with_this_thread, run, tributary, until};
+use crate::live::binary::{Binary, end_with_this_thread, field, run, tributary, until};
 use crate::live::wire;
 use serde_json::Value;
 
@@ -243,7 +243,7 @@ fn lost_permissions_lose_no_event_once_they_are_restored() {
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(0));
-    assert!(ended.stderr.contains("sink f: 4 events = 4 written + 0 shed + 0 failed"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("sink=\"f\" events=4 written=4 shed=0 failed=0"), "{}", ended.stderr);
 }
 
 /// A daemon whose stdout is a pipe without a reader for now, with a queue of 64 KiB.
@@ -264,10 +264,9 @@ fn send_until_it_stalls(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// The number before this word in a line of the counters.
-fn count(line: &str, word: &str) -> usize {
-    let before = line.split(word).next().unwrap().trim_end();
-    before.rsplit(' ').next().unwrap().parse().unwrap()
+/// The number of this field in the totals of the sink.
+fn count(line: &str, name: &str) -> usize {
+    field(line, name).parse().unwrap()
 }
 
 #[test]
@@ -299,9 +298,9 @@ fn stop_while_stdout_stalls(grace: &str, second_signal: bool) {
     let mut output = Vec::new();
     stdout.read_to_end(&mut output).unwrap();
     let lines = output.iter().filter(|byte| **byte == b'\n').count();
-    let counters = ended.stderr.lines().find(|line| line.contains("sink console: ") && line.contains(" events = "));
+    let counters = ended.stderr.lines().find(|line| line.contains("sink totals sink=\"console\""));
     let counters = counters.unwrap_or_else(|| panic!("{}", ended.stderr));
-    assert!(!counters.contains("in flight"), "{counters}");
+    assert!(!counters.contains("in_flight"), "{counters}");
     assert_eq!((count(counters, "written"), output.last()), (lines, Some(&b'\n')), "{counters}");
     assert!(count(counters, "failed") > 0 && lines > 0, "{counters}");
     drop(connections);
@@ -322,6 +321,6 @@ fn sigterm_does_not_wait_for_a_reload_that_waits_for_a_sink() {
     daemon.signal("TERM");
     let ended = daemon.end();
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
-    assert!(!ended.stderr.contains("in flight"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("in_flight"), "{}", ended.stderr);
     drop(connection);
 }

@@ -330,8 +330,8 @@ fn a_stalled_reader_of_stdout_affects_only_its_own_sink_if_that_sheds() {
     let written = lines.len() - losses(&lines).len();
     assert!(shed > 0 && losses(&lines).iter().all(|loss| loss["reason"] == "shed"));
     assert_eq!(written as u64 + shed, SPANS as u64 + 1);
-    let counters = format!("sink console: {} events = {written} written + {shed} shed + 0 failed", SPANS + 1);
-    assert!(ended.line(&format!("sink console: {} events", SPANS + 1)).ends_with(&counters), "{}", ended.stderr);
+    let counters = format!(" sink=\"console\" events={} written={written} shed={shed} failed=0", SPANS + 1);
+    assert!(ended.line("sink totals").ends_with(&counters), "{}", ended.stderr);
 }
 
 #[tokio::test]

@@ -93,7 +93,7 @@ impl Daemon {
         fs::write(&path, configuration(dir)).unwrap();
         let mut binary = Binary::start_unheard(tributary(&["run", "--config", path.to_str().unwrap()]));
         let stdout = Some(binary.take_stdout());
-        binary.until_stderr("sink pipe");
+        binary.until_stderr("sink=\"pipe\"");
         let base = memory(&binary, "VmRSS");
         Daemon { binary, stdout, events: Arc::default(), base }
     }
@@ -257,19 +257,12 @@ async fn floods_of_all_protocols_at_a_stalled_sink_fit_into_memory_bytes() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     // The counters, from the last lines of the log.
     for listener in ["spans", "java", "desktops", "zorka", "ruby"] {
-        let line = ended.line(&format!("INFO listener {listener} (")).to_owned();
-        let line =
-            ended.stderr.lines().rfind(|other| other.contains(&format!("listener {listener} ("))).unwrap_or(&line);
-        let [bytes_in, decoded, lost] = [" bytes in", " decoded", " lost"].map(|what| number_before(line, what));
-        assert_eq!(bytes_in, decoded + lost, "{line}");
-        assert!(listener == "java" || bytes_in > 0, "{line}");
+        let numbers =
+            ["bytes_in", "bytes_decoded", "bytes_lost"].map(|number| ended.total("listener", listener, number));
+        let [bytes_in, decoded, lost] = numbers;
+        assert_eq!(bytes_in, decoded + lost, "{}", ended.stderr);
+        assert!(listener == "java" || bytes_in > 0, "{}", ended.stderr);
     }
-    let line = ended.stderr.lines().rfind(|line| line.contains("sink pipe: ")).unwrap();
-    assert_eq!(number_before(line, " events ="), number_before(line, " written"), "{line}");
-}
-
-/// The number before these words.
-pub(crate) fn number_before(line: &str, words: &str) -> i128 {
-    let before = &line[..line.find(words).unwrap_or_else(|| panic!("no {words:?} in {line}"))];
-    before.rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("{line}"))
+    let [events, written] = ["events", "written"].map(|number| ended.total("sink", "pipe", number));
+    assert_eq!(events, written, "{}", ended.stderr);
 }

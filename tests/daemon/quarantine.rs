@@ -49,7 +49,7 @@ fn a_daemon_with_a_token_and_tls_retries_for_those_that_have_both() {
     }
     let (token, other, ca) = (file("token"), file("other"), file("ca.pem"));
     let daemon = start(&config(&world, &format!("token_file = \"{token}\"\n{}", world.tls("")), ""));
-    let address = daemon.until_stderr("admin endpoint on").rsplit(' ').next().unwrap().to_owned();
+    let address = daemon.admin_address().to_string();
     // The certificate has this name.
     let address = format!("localhost:{}", address.rsplit(':').next().unwrap());
     let retry = |more: &[&str]| run(&[&["quarantine", "retry", "--admin", &address], more].concat());
@@ -76,5 +76,5 @@ fn a_daemon_with_a_token_and_tls_retries_for_those_that_have_both() {
     retried.line("delivered, 12 events; removed from the quarantine");
     assert!(!stays());
     daemon.signal("TERM");
-    daemon.end().line("sink events: 12 events = 12 written + 0 shed + 0 failed");
+    daemon.end().line("sink=\"events\" events=12 written=12 shed=0 failed=0");
 }

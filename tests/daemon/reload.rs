@@ -296,7 +296,7 @@ fn with_watch_a_new_file_of_an_included_directory_is_loaded_and_a_removed_one_is
     daemon.address("a");
     fs::write(path("b.new"), listener("b", free_address(), "")).unwrap();
     fs::rename(path("b.new"), path("conf.d/b.toml")).unwrap();
-    daemon.until_stderr("listener b (datadog) on ");
+    daemon.until_stderr("listening listener=\"b\"");
     fs::remove_file(path("conf.d/b.toml")).unwrap();
     daemon.until_stderr("listener b stopped");
     daemon.signal("TERM");

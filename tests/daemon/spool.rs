@@ -109,7 +109,7 @@ pub(crate) fn upload(daemon: &Binary, count: u64, seed: u64) -> u64 {
 }
 
 pub(crate) fn get(daemon: &Binary, path: &str) -> (u16, String) {
-    let address: SocketAddr = daemon.until_stderr("admin endpoint on").rsplit(' ').next().unwrap().parse().unwrap();
+    let address: SocketAddr = daemon.admin_address();
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -135,7 +135,7 @@ fn a_restart_with_a_backlog_loses_nothing() {
     let first = upload(&daemon, 300, 1);
     let ended = stop(daemon);
     assert_eq!(ended.code, Some(0), "waiting is no failure: {}", ended.stderr);
-    ended.line(&format!("sink backend: {first} events = 0 written + 0 shed + 0 failed + {first} waiting"));
+    ended.line(&format!("sink=\"backend\" events={first} written=0 shed=0 failed=0 waiting={first}"));
     // The second one is killed. All of its requests were answered 200.
     let daemon = site.start();
     let second = upload(&daemon, 300, 2);
@@ -146,7 +146,7 @@ fn a_restart_with_a_backlog_loses_nothing() {
     let daemon = site.start();
     until("everything is received", || (site.received().0.len() as u64 >= all).then_some(()));
     let ended = stop(daemon);
-    ended.line(&format!("sink backend: 0 events + {all} resumed = {all} written + 0 shed + 0 failed"));
+    ended.line(&format!("sink=\"backend\" events=0 resumed={all} written={all} shed=0 failed=0"));
     let lines = site.received().0;
     assert_eq!((lines.len() as u64, unique(&lines) as u64), (all, all), "each once");
 }
@@ -210,7 +210,7 @@ fn a_damaged_queue_does_not_stop_the_start_and_the_loss_is_counted_exactly() {
     assert_eq!(get(&daemon, "/readyz"), (200, "ready\n".to_owned()));
     let ended = stop(daemon);
     let written = sent - lost;
-    ended.line(&format!("sink backend: 0 events + {sent} resumed = {written} written + 0 shed + {lost} failed"));
+    ended.line(&format!("sink=\"backend\" events=0 resumed={sent} written={written} shed=0 failed={lost}"));
     ended.line("cursor is damaged or of a newer tributary");
     assert!(site.spool().join("aside/cursor").exists());
     let (events, losses) = site.received();
@@ -234,7 +234,7 @@ fn a_spool_that_drops_its_oldest_requests_tells_the_destination_how_many_events_
     let ended = stop(daemon);
     let (events, losses) = site.received();
     let missing = sent - events.len() as u64;
-    ended.line(&format!("sink backend: {sent} events = {} written + {missing} shed + 0 failed", events.len()));
+    ended.line(&format!("sink=\"backend\" events={sent} written={} shed={missing} failed=0", events.len()));
     let told = losses.iter().map(|loss| loss["loss"]["events"].as_u64().unwrap()).sum::<u64>();
     assert!(losses.iter().all(|loss| loss["loss"]["reason"] == "shed" && loss["origin"]["listener"] == "desktops"));
     assert_eq!(told, missing, "{losses:?}");

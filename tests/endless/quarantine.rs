@@ -90,7 +90,7 @@ fn requests_that_can_be_decoded_now_are_delivered_and_removed_and_the_others_sta
 
     // By a daemon.
     let daemon = start(&now);
-    let admin = daemon.until_stderr("admin endpoint on").rsplit(' ').next().unwrap().to_owned();
+    let admin = daemon.admin_address().to_string();
     let unknown = run(&["quarantine", "retry", "--admin", &admin, "..%2f1"]);
     assert_eq!(unknown.last_words(), "tributary: no such request in the quarantine: ..%2f1");
     let retried = run(&["quarantine", "retry", "--admin", &admin]);
@@ -106,7 +106,7 @@ fn requests_that_can_be_decoded_now_are_delivered_and_removed_and_the_others_sta
     assert_eq!(again.last_words(), format!("tributary: no such request in the quarantine: {}", id(&readable)));
     let ended = stop(daemon);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    ended.line("sink events: 12 events = 12 written + 0 shed + 0 failed");
+    ended.line("sink=\"events\" events=12 written=12 shed=0 failed=0");
 
     // To a file, without a configuration.
     fs::write(&readable, content).unwrap();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::browser::Browser;
-use crate::live::binary::{Binary, tributary};
+use crate::live::binary::{Binary, field, tributary};
 
 /// Starts the program with one listener of this name. Returns the address of its page.
 fn start(directory: &Path, admin: &str, listener: &str) -> (Binary, String) {
@@ -14,8 +14,7 @@ fn start(directory: &Path, admin: &str, listener: &str) -> (Binary, String) {
     );
     std::fs::write(&file, toml).unwrap();
     let daemon = Binary::start(tributary(&["run", "--config", file.to_str().unwrap()]));
-    let line = daemon.until_stderr("look: ");
-    let page = line.split_once("look: ").unwrap().1.to_owned();
+    let page = field(&daemon.until_stderr("admin endpoint "), "page").to_owned();
     (daemon, page)
 }
 

@@ -79,7 +79,7 @@ fn standard_output_to_the_null_device_is_allowed() {
     let mut stderr = daemon.stderr.take().unwrap();
     let mut text = Vec::new();
     let mut block = [0; 4096];
-    while !String::from_utf8_lossy(&text).contains("sink console: ") {
+    while !String::from_utf8_lossy(&text).contains("sink=\"console\"") {
         let count = stderr.read(&mut block).unwrap();
         assert!(count > 0, "{}", String::from_utf8_lossy(&text));
         text.extend_from_slice(&block[..count]);

@@ -99,7 +99,7 @@ impl Outbox {
         let (spool, findings) = Spool::open(&directory, options.limits())
             .map_err(|(path, source)| SinkFault { action: format!("open the spool {}", path.display()), source })?;
         for finding in findings {
-            warn!(sink = self.sink, spool = %directory.display(), "{finding}");
+            warn!(sink = self.sink, spool = %directory.display(), %finding, "the spool is not as it was left");
         }
         Ok(Store::Spool(Box::new(spool), options.when_full))
     }
@@ -241,7 +241,7 @@ impl Outbox {
     fn log_refusals(&self) {
         for refusal in self.forwarder.iter().flat_map(Forwarder::take_refusals) {
             if let Some(suppressed) = self.refused.permit() {
-                warn!(sink = self.sink, endpoint = self.endpoint, suppressed, "{refusal}");
+                warn!(sink = self.sink, endpoint = self.endpoint, error = refusal, suppressed, "events are lost");
             }
         }
     }

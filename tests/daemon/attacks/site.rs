@@ -7,7 +7,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::live::binary::{self, Binary, tributary};
-use crate::memory_flood::number_before;
 use serde_json::Value;
 use tempfile::TempDir;
 use tributary::simulate::rbkit;
@@ -51,10 +50,9 @@ impl Site {
         let checked = binary::run(&["check", "--config", path.to_str().unwrap()]);
         assert_eq!(checked.code, Some(0), "{}", checked.stderr);
         let binary = Binary::start(tributary(&["run", "--config", path.to_str().unwrap()]));
-        binary.until_stderr("sink events");
+        binary.until_stderr("sink=\"events\"");
         let mut addresses: Addresses = LISTENERS.iter().map(|name| (*name, binary.address(name))).collect();
-        let admin = binary.until_stderr("admin endpoint on ");
-        addresses.insert("admin", admin.rsplit(' ').next().unwrap().parse().unwrap());
+        addresses.insert("admin", binary.admin_address());
         if options.iter().any(|(section, _)| *section == BALANCED) {
             addresses.insert(BALANCED, binary.address(BALANCED));
         }
@@ -79,9 +77,9 @@ impl Site {
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         assert!(begin.elapsed() < GRACE * 2, "the daemon waited for its peers: {:?}", begin.elapsed());
         for listener in self.addresses.keys().filter(|name| **name != "admin") {
-            let line = ended.stderr.lines().rfind(|line| line.contains(&format!("listener {listener} ("))).unwrap();
-            let [bytes_in, decoded, lost] = [" bytes in", " decoded", " lost"].map(|what| number_before(line, what));
-            assert_eq!(bytes_in, decoded + lost, "{line}");
+            let numbers = ["bytes_in", "bytes_decoded", "bytes_lost"];
+            let [bytes_in, decoded, lost] = numbers.map(|number| ended.total("listener", listener, number));
+            assert_eq!(bytes_in, decoded + lost, "{}", ended.stderr);
         }
         let (mut events, mut losses) = (Vec::new(), Vec::new());
         for file in fs::read_dir(self.directory.path().join("events")).unwrap() {

@@ -99,8 +99,12 @@ impl Binary {
 
     /// The address of the listener with this name, from the log.
     pub fn address(&self, name: &str) -> SocketAddr {
-        let line = self.until_stderr(&format!("listener {name} ("));
-        line.rsplit(' ').next().unwrap().parse().unwrap()
+        field(&self.until_stderr(&format!("listening listener=\"{name}\"")), "address").parse().unwrap()
+    }
+
+    /// The address of the admin endpoint, from the log.
+    pub fn admin_address(&self) -> SocketAddr {
+        field(&self.until_stderr("admin endpoint address="), "address").parse().unwrap()
     }
 
     /// Whether the process has this file open.
@@ -155,10 +159,24 @@ impl Ended {
         line.unwrap_or_else(|| panic!("no {what:?} in\n{}", self.stderr))
     }
 
+    /// The number of this field in the totals of a listener or sink, which end the log.
+    pub fn total(&self, of: &str, name: &str, number: &str) -> u64 {
+        field(self.line(&format!("{of} totals {of}=\"{name}\" ")), number).parse().unwrap()
+    }
+
     /// The line of stderr that is a JSON object: the report of `simulate`.
     pub fn sent(&self) -> Value {
         assert_eq!(self.code, Some(0), "{}", self.stderr);
         serde_json::from_str(self.last_words()).unwrap()
+    }
+}
+
+/// The value of a field in a line of the log.
+pub fn field<'a>(line: &'a str, name: &str) -> &'a str {
+    let value = line.split_once(&format!(" {name}=")).unwrap_or_else(|| panic!("no {name} in {line}")).1;
+    match value.strip_prefix('"') {
+        Some(text) => text.split('"').next().unwrap_or_default(),
+        None => value.split(' ').next().unwrap_or_default(),
     }
 }
 

@@ -64,7 +64,7 @@ impl Traced {
         }
         command.args(KILLED_WITH_STRACE).args([env!("CARGO_BIN_EXE_tributary"), "run", "--config"]).arg(&config);
         let strace = Binary::start(command);
-        strace.until_stderr("listener ");
+        strace.until_stderr("listening ");
         let children = format!("/proc/{0}/task/{0}/children", strace.pid());
         let tracee = Tracee(fs::read_to_string(children).unwrap().split_whitespace().next().unwrap().to_owned());
         Traced { strace, tracee, calls }
