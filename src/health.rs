@@ -136,7 +136,11 @@ impl Health {
         let unstarted = || remotes.iter().find(|(_, state, _)| state.cannot_start.is_some());
         let cannot_start =
             || unstarted().map(|(name, state, _)| format!("sink {name} cannot start, and its listeners wait: {state}"));
-        down.or_else(cannot_start).or_else(|| self.hangs())
+        let blocked = || {
+            let blocked = remotes.iter().find(|(_, state, _)| state.is_blocked);
+            blocked.map(|(name, state, _)| format!("sink {name} cannot send: {state}"))
+        };
+        down.or_else(cannot_start).or_else(blocked).or_else(|| self.hangs())
     }
 
     /// Notes for the operator of a daemon that is ready: the destinations that are away while their spools have room.

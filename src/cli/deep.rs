@@ -114,6 +114,11 @@ impl Report {
             SinkKind::Tcp(options) => self.destination(&format!("{of}.address"), &options.address),
             SinkKind::Http(options) => self.destination(&format!("{of}.endpoint"), &address_of(&options.endpoint)),
             SinkKind::Otlp(options) => self.destination(&format!("{of}.endpoint"), &address_of(&options.endpoint)),
+            SinkKind::Nats(options) => {
+                for server in &options.servers {
+                    self.destination(&format!("{of}.servers"), &format!("{}:{}", server.host(), server.port()));
+                }
+            }
             SinkKind::Stdout(_) | SinkKind::Discard => {}
         }
     }

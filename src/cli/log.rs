@@ -107,6 +107,9 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
             "the filter has no level and no module of tributary; for example `info,tributary::transport=debug`".into(),
         );
     }
+    // What its client logs, the sink `nats` reports, at most once a minute.
+    let nats = (!text.contains("async_nats")).then_some("async_nats=off");
+    let directives: Vec<&str> = directives.into_iter().chain(nats).collect();
     EnvFilter::builder().parse(directives.join(",")).map_err(|error| error.to_string())
 }
 

@@ -11,7 +11,8 @@ impl SinkKind {
     fn why_not_durable(&self) -> Option<&'static str> {
         match self {
             SinkKind::File(options) => (options.fsync == Fsync::Never).then_some("has fsync = \"never\""),
-            SinkKind::Parquet(_) => None,
+            // Without a spool, an event is delivered when JetStream has acknowledged it.
+            SinkKind::Parquet(_) | SinkKind::Nats(_) => None,
             SinkKind::Http(options) => options.spool.is_none().then_some("has no spool"),
             SinkKind::Otlp(options) => options.spool.is_none().then_some("has no spool"),
             SinkKind::Stdout(_) => Some("has type = \"stdout\""),

@@ -83,6 +83,12 @@ impl Config {
                     });
                     secrets.extend(keys.chain(headers));
                 }
+                SinkKind::Nats(options) => {
+                    let keys = options.tls.identity.iter().map(|(_, key)| (format!("sinks.{name}.tls.key"), &**key));
+                    let files = [("credentials_file", &options.credentials_file), ("token_file", &options.token_file)];
+                    let files = files.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)));
+                    secrets.extend(keys.chain(files.map(|(option, path)| (format!("sinks.{name}.{option}"), path))));
+                }
                 SinkKind::Stdout(_)
                 | SinkKind::File(_)
                 | SinkKind::Parquet(_)

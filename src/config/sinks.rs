@@ -7,7 +7,7 @@ use super::conflicts::{OutputFiles, check_name};
 use crate::options::{Bounds, Section};
 use crate::pipeline::options::QueueOptions;
 use crate::select;
-use crate::sink::{file, http, otlp, parquet, stdout, tcp};
+use crate::sink::{file, http, nats, otlp, parquet, stdout, tcp};
 
 /// One sink.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +37,8 @@ pub enum SinkKind {
     Http(Box<http::Options>),
     /// A backend of OpenTelemetry.
     Otlp(Box<otlp::Options>),
+    /// A stream of NATS JetStream.
+    Nats(Box<nats::Options>),
     /// Drops all events: for measuring the cost of everything before the sink.
     Discard,
 }
@@ -62,6 +64,13 @@ impl fmt::Display for SinkKind {
                     None => f.write_str(", without a spool"),
                 }
             }
+            SinkKind::Nats(options) => {
+                write!(f, "ndjson to the stream {} at {}", options.stream, options.shown_servers())?;
+                match &options.spool {
+                    Some(spool) => write!(f, ", spool {}", spool.dir.display()),
+                    None => f.write_str(", without a spool"),
+                }
+            }
             SinkKind::Discard => f.write_str("discards everything"),
         }
     }
@@ -76,6 +85,7 @@ impl SinkKind {
             SinkKind::Tcp(_) => "tcp",
             SinkKind::Http(_) => "http",
             SinkKind::Otlp(_) => "otlp",
+            SinkKind::Nats(_) => "nats",
             SinkKind::Parquet(_) => "parquet",
             SinkKind::Discard => "discard",
         }
@@ -86,6 +96,7 @@ impl SinkKind {
         match self {
             SinkKind::Http(options) => options.spool.as_ref(),
             SinkKind::Otlp(options) => options.spool.as_ref(),
+            SinkKind::Nats(options) => options.spool.as_ref(),
             SinkKind::Stdout(_) | SinkKind::File(_) | SinkKind::Parquet(_) | SinkKind::Tcp(_) | SinkKind::Discard => {
                 None
             }
@@ -94,7 +105,7 @@ impl SinkKind {
 
     /// Whether it sends requests that a spool can keep.
     pub fn can_spool(&self) -> bool {
-        matches!(self, SinkKind::Http(_) | SinkKind::Otlp(_))
+        matches!(self, SinkKind::Http(_) | SinkKind::Otlp(_) | SinkKind::Nats(_))
     }
 }
 
@@ -122,6 +133,7 @@ impl SinkConfig {
             SinkKind::Tcp(options) => options.declare(&of, bounds),
             SinkKind::Http(options) => options.declare(&of, bounds),
             SinkKind::Otlp(options) => options.declare(&of, bounds),
+            SinkKind::Nats(options) => options.declare(&of, bounds),
             SinkKind::Discard => {}
         }
     }
@@ -157,6 +169,7 @@ fn sink(
         ("tcp", Type::Tcp),
         ("http", Type::Http),
         ("otlp", Type::Otlp),
+        ("nats", Type::Nats),
         ("discard", Type::Discard),
     ];
     let kind = section.required_choice("type", &types).map(|of| match of {
@@ -166,6 +179,7 @@ fn sink(
         Type::Tcp => SinkKind::Tcp(tcp::Options::read(section)),
         Type::Http => SinkKind::Http(Box::new(http::Options::read(section))),
         Type::Otlp => SinkKind::Otlp(Box::new(otlp::Options::read(section))),
+        Type::Nats => SinkKind::Nats(Box::new(nats::Options::read(section))),
         Type::Discard => SinkKind::Discard,
     });
     let queue = QueueOptions::read(section);
@@ -186,7 +200,8 @@ fn sink(
                 section.error("type", format!("sinks `{other}` and `{name}` both write to stdout"), None);
             }
         }
-        Some(SinkKind::Tcp(_) | SinkKind::Http(_) | SinkKind::Otlp(_) | SinkKind::Discard) | None => {}
+        Some(SinkKind::Tcp(_) | SinkKind::Http(_) | SinkKind::Otlp(_) | SinkKind::Nats(_) | SinkKind::Discard)
+        | None => {}
     }
     if kind.is_none() {
         section.accept_other_keys();
@@ -202,5 +217,6 @@ enum Type {
     Tcp,
     Http,
     Otlp,
+    Nats,
     Discard,
 }

@@ -37,6 +37,7 @@ use crate::select::Rules;
 use crate::sink::discard::Discard;
 use crate::sink::file::File;
 use crate::sink::http::Http;
+use crate::sink::nats::Nats;
 use crate::sink::otlp::Otlp;
 use crate::sink::parquet::Parquet;
 use crate::sink::stdout::{self, Stdout};
@@ -466,6 +467,10 @@ fn add_sink(sinks: &mut Sinks, config: &SinkConfig, rules: Option<Arc<Rules>>) {
             let (sink, options) = (config.name.clone(), options.clone());
             let queue = QueueOptions { kinds: options.kinds(queue.kinds), ..queue };
             sinks.add_with(name, queue, rules, move || Ok(Otlp::new(&sink, (*options).clone())));
+        }
+        SinkKind::Nats(options) => {
+            let (sink, options) = (config.name.clone(), options.clone());
+            sinks.add_with(name, queue, rules, move || Ok(Nats::new(&sink, (*options).clone())));
         }
         SinkKind::File(options) => sinks.add_with(name, queue, rules, move || {
             let fault = |why| SinkFault { action: format!("use {}", options.path), source: io::Error::other(why) };

@@ -10,6 +10,7 @@ pub mod file;
 mod forward;
 pub mod http;
 pub mod memory;
+pub mod nats;
 pub mod otlp;
 pub mod parquet;
 mod records;

@@ -36,6 +36,9 @@ pub struct RemoteState {
     pub refused_heap_profiles: u64,
     /// Why the last attempt failed, if no request has been settled since.
     pub fault: Option<String>,
+    /// The destination takes nothing until an operator corrects something, or has not been reached since the start while
+    /// no spool keeps events for it.
+    pub is_blocked: bool,
     /// Why the spool has no room, if it has none.
     pub full: Option<String>,
     /// Why the sink cannot begin, if it cannot: its spool or its TLS files cannot be opened.

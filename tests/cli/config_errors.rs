@@ -164,7 +164,7 @@ fn a_sink_needs_a_type_and_has_no_options_of_other_types() {
     let text = "[sinks.a]\nformat = \"json\"\n[sinks.b]\ntype = \"flie\"\n[sinks.c]\ntype = \"discard\"\nformat = \"json\"\n\
                 [sinks.d]\ntype = \"stdout\"\nprotocols = [\"ruby\"]\nkinds = [\"spans\"]\n";
     let expected = [
-        "1:8: [sinks.a] needs the key `type`; write type = \"stdout\", \"file\", \"parquet\", \"tcp\", \"http\", \"otlp\" or \"discard\"",
+        "1:8: [sinks.a] needs the key `type`; write type = \"stdout\", \"file\", \"parquet\", \"tcp\", \"http\", \"otlp\", \"nats\" or \"discard\"",
         "4:8: `type` cannot be \"flie\"; did you mean \"file\"?",
         "7:1: unknown key `format` in [sinks.c]",
         "10:14: an element of `protocols` cannot be \"ruby\"; allowed: \"rbkit\", \"bytefrog\", \"datadog\", \"endless\" or \"zico\"",

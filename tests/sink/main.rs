@@ -27,6 +27,7 @@ mod encode;
 mod file;
 mod full_disk;
 mod http;
+mod nats;
 mod otlp;
 mod parquet;
 mod pipeline;

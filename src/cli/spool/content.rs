@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{Place, in_place, read};
 use crate::cli::{Failure, counted, quiet, say};
-use crate::sink::http;
+use crate::sink::{http, nats};
 use crate::spool::{Damage, Item, Record};
 
 /// Lines on stdout. A reader that closes it needs no more.
@@ -60,7 +60,7 @@ enum Content {
 
 impl Content {
     fn of(payload: Bytes) -> Content {
-        match http::lines(&payload) {
+        match nats::lines(&payload).unwrap_or_else(|| http::lines(&payload)) {
             Ok(mut lines) if lines.first() == Some(&b'{') && str::from_utf8(&lines).is_ok() => {
                 if lines.last() != Some(&b'\n') {
                     lines.push(b'\n');

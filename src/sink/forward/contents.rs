@@ -63,6 +63,12 @@ impl Contents {
         self.reports.push(Missed { origin: Some(origin.clone()), reason, events });
     }
 
+    /// The same, which also reports the losses of another one.
+    pub(crate) fn with_reports_of(mut self, mut other: Contents) -> Contents {
+        self.reports.append(&mut other.reports);
+        self
+    }
+
     /// What is missed when `events` events of the request are: with all of its events its reports, too. Of a part of several
     /// connections' events it is not known whose they are.
     fn missed(self, reason: Reason, events: u64) -> Vec<Missed> {

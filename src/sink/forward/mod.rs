@@ -9,13 +9,14 @@ mod backoff;
 pub(crate) mod client;
 mod compression;
 mod contents;
+mod lines;
 mod outbox;
 mod spool_options;
 mod store;
 #[cfg(test)]
 mod tests;
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,7 @@ use backoff::Backoff;
 pub use compression::Compression;
 pub(crate) use contents::Contents;
 use contents::{AllContents, Missed};
+pub(crate) use lines::divide_lines;
 pub(crate) use outbox::Outbox;
 pub use spool_options::SpoolOptions;
 pub(crate) use store::Store;
@@ -56,6 +58,12 @@ pub(crate) struct Request {
 
 /// The protocol of a destination.
 pub(crate) trait Destination: Send + Sync + 'static {
+    /// Called before the first request, and again until it is accepted: so that a destination which takes nothing is known
+    /// before there are events.
+    fn prepare(&self) -> impl Future<Output = Answer> + Send {
+        ready(Answer::Accepted)
+    }
+
     /// Sends a request once. Dropping the future gives the attempt up.
     fn send(&self, request: &Request) -> impl Future<Output = Answer> + Send;
 
@@ -72,6 +80,8 @@ pub(crate) enum Answer {
     Partial(u64, Option<String>),
     /// Another attempt can succeed, and the pause that the destination asks for.
     Later(String, Option<Duration>),
+    /// Nothing can succeed until an operator corrects something, here or there: a key, a name, a permission. It is tried again.
+    Blocked(String),
     /// The request is too large, smaller ones can succeed.
     TooLarge(String),
     /// No other attempt can succeed, in the destination's words.
@@ -112,6 +122,9 @@ struct State {
     progress: Progress,
     /// The last failed attempt, if no request has been settled since.
     fault: Option<String>,
+    /// The destination takes nothing until an operator corrects something, or has not been reached since the start while
+    /// nothing else keeps the events.
+    is_blocked: bool,
     /// Each is a WARN of its own; taken by the sink.
     refusals: Vec<String>,
     contents: AllContents,
@@ -140,7 +153,15 @@ impl Forwarder {
         let progress = Progress { resumed: waiting + shed, shed, waiting, ..Progress::default() };
         let mut contents = AllContents::default();
         contents.gone(0..0, Reason::Shed, shed);
-        let state = State { store, progress, fault: None, refusals: Vec::new(), contents, is_shedding: false };
+        let state = State {
+            store,
+            progress,
+            fault: None,
+            is_blocked: false,
+            refusals: Vec::new(),
+            contents,
+            is_shedding: false,
+        };
         let shared = Shared { state: Mutex::new(state), appended: Notify::new(), changed: Notify::new(), status };
         shared.publish(&shared.state());
         let shared = Arc::new(shared);
@@ -249,6 +270,7 @@ impl Shared {
         let (events, oldest) = (state.store.waiting(), state.store.oldest());
         let (retries, fault) = (state.progress.retries, &state.fault);
         self.status.update(|status| {
+            status.is_blocked = state.is_blocked;
             status.is_spooled = matches!(state.store, Store::Spool(..));
             (status.requests, status.events, status.bytes) = (requests, events, bytes);
             (status.oldest, status.retries) = (oldest, retries);
@@ -292,16 +314,22 @@ impl Shared {
         state.progress.written += settled.written;
         state.progress.failed += settled.failed;
         state.contents.settled(settled.number, settled.failed);
-        state.fault = None;
+        (state.fault, state.is_blocked) = (None, false);
         self.publish(&state);
         drop(state);
         self.changed.notify_waiters();
     }
 
-    fn note_fault(&self, why: String) {
+    fn note_prepared(&self) {
+        let mut state = self.state();
+        (state.fault, state.is_blocked) = (None, false);
+        self.publish(&state);
+    }
+
+    fn note_fault(&self, why: String, is_blocked: bool) {
         let mut state = self.state();
         state.progress.retries += 1;
-        state.fault = Some(why);
+        (state.fault, state.is_blocked) = (Some(why), is_blocked);
         self.publish(&state);
         drop(state);
         self.changed.notify_waiters();
@@ -319,6 +347,7 @@ impl Shared {
 
 /// Sends requests until the task is aborted.
 async fn send_all<D: Destination>(shared: Arc<Shared>, pace: Pace, destination: Arc<D>) {
+    prepare(&shared, &pace, &*destination).await;
     let mut in_flight = JoinSet::new();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -344,6 +373,22 @@ async fn send_all<D: Destination>(shared: Arc<Shared>, pace: Pace, destination: 
                 shared.publish(&state);
             }
         }
+    }
+}
+
+/// Waits until the destination is ready.
+async fn prepare(shared: &Shared, pace: &Pace, destination: &impl Destination) {
+    let mut backoff = Backoff::new(pace.retry.clone());
+    let is_spooled = matches!(shared.state().store, Store::Spool(..));
+    loop {
+        let (why, is_blocked) = match timeout(pace.request_timeout, destination.prepare()).await {
+            Ok(Answer::Later(why, _)) => (why, !is_spooled),
+            Ok(Answer::Blocked(why)) => (why, true),
+            Ok(_) => return shared.note_prepared(),
+            Err(_) => (format!("no response within {:?}", pace.request_timeout), !is_spooled),
+        };
+        shared.note_fault(why, is_blocked);
+        sleep(backoff.next()).await;
     }
 }
 
@@ -376,8 +421,13 @@ async fn deliver<D: Destination>(
                     shared.state().refusals.extend(why);
                     break;
                 }
+                Answer::Blocked(why) => {
+                    shared.note_fault(why, true);
+                    sleep(backoff.next()).await;
+                    continue;
+                }
                 Answer::Later(why, after) => {
-                    shared.note_fault(why);
+                    shared.note_fault(why, false);
                     let pause = backoff.next().max(after.unwrap_or_default().min(LONGEST_PAUSE));
                     sleep(pause).await;
                     continue;

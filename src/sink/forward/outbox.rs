@@ -51,6 +51,8 @@ pub(crate) struct Outbox {
     given_up: u64,
     /// Reports what the destination refuses.
     refused: LogThrottle,
+    /// Reports that the destination takes nothing until an operator acts.
+    blocked: LogThrottle,
 }
 
 impl Outbox {
@@ -71,6 +73,7 @@ impl Outbox {
             held: 0,
             given_up: 0,
             refused: LogThrottle::new(),
+            blocked: LogThrottle::new(),
         }
     }
 
@@ -138,6 +141,12 @@ impl Outbox {
         self.requests.push_back((payload, events, contents));
     }
 
+    /// Takes a complete request with these contents. Its events were [held](Outbox::hold).
+    pub(crate) fn push_with(&mut self, payload: Bytes, events: u32, contents: Contents) {
+        let reports = std::mem::take(&mut self.next);
+        self.requests.push_back((payload, events, contents.with_reports_of(reports)));
+    }
+
     /// Appends the complete requests to the store; without a spool, waits for the responses.
     ///
     /// # Errors
@@ -181,6 +190,7 @@ impl Outbox {
     /// As for [`Outbox::sync`].
     pub(crate) fn tick(&mut self) -> Result<(), SinkError> {
         self.log_refusals();
+        self.log_block();
         self.sync()
     }
 
@@ -236,6 +246,17 @@ impl Outbox {
     /// A fault of the sink that another attempt can end.
     pub(crate) fn fault(&self, action: &str, source: io::Error) -> SinkError {
         SinkError::Retry(SinkFault { action: format!("{action} {}", self.endpoint), source })
+    }
+
+    fn log_block(&self) {
+        let state = self.status.state();
+        if state.is_blocked
+            && let Some(why) = state.fault
+            && let Some(suppressed) = self.blocked.permit()
+        {
+            let (sink, events) = (&self.sink, state.events);
+            warn!(sink, waiting = events, suppressed, "the destination takes no events: {why}; trying again");
+        }
     }
 
     fn log_refusals(&self) {

@@ -8,7 +8,7 @@ use hyper::{StatusCode, Uri};
 
 use super::options::Options;
 use crate::sink::forward::client::{self, HttpClient, MAX_RESPONSE_BYTES, describe, retry_after, shown};
-use crate::sink::forward::{Answer, Compression, Destination, Request};
+use crate::sink::forward::{Answer, Compression, Destination, Request, divide_lines};
 
 /// The media type of JSON lines.
 const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
@@ -69,18 +69,7 @@ impl Destination for Server {
     fn split(&self, request: &Request) -> Option<[Request; 2]> {
         let compression = Compression::of(&request.payload);
         let lines = compression.decompress(&request.payload).ok()?;
-        let middle = lines.len() / 2;
-        let after_line = |at: usize| lines[at..].iter().position(|byte| *byte == b'\n').map(|line| at + line + 1);
-        let before = lines[..middle].iter().rposition(|byte| *byte == b'\n').map(|line| line + 1);
-        let cut = before.or_else(|| after_line(middle)).filter(|cut| *cut < lines.len())?;
-        let count = lines[..cut].iter().filter(|byte| **byte == b'\n').count();
-        // Lines that report losses are not counted as events.
-        let events = request.events.min(u32::try_from(count).unwrap_or(u32::MAX));
-        let part = |number: u32, events: u32, lines: &[u8]| {
-            let payload = compression.compress_to(lines, Vec::new()).ok()?.into();
-            Some(Request { id: format!("{}.{number}", request.id), events, payload })
-        };
-        Some([part(1, events, &lines[..cut])?, part(2, request.events - events, &lines[cut..])?])
+        divide_lines(request, &lines, |part| Some(compression.compress_to(part, Vec::new()).ok()?.into()))
     }
 }
 

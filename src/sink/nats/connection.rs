@@ -1,0 +1,106 @@
+//! A connection to a server of NATS. It is not repaired: when it is lost, the sink makes another one, and reads the
+//! credentials again.
+
+use std::error::Error as _;
+use std::future::ready;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::connection::State;
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
+use tokio_util::sync::CancellationToken;
+
+use super::options::Options;
+use crate::sink::forward::Answer;
+
+/// How often a silent server is asked whether it is there.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A connection, and what the server has said about it.
+#[derive(Clone, Debug)]
+pub(super) struct Connection {
+    pub(super) client: Client,
+    /// Cancelled when the connection is lost.
+    pub(super) lost: CancellationToken,
+    said: Arc<Mutex<Option<String>>>,
+}
+
+impl Connection {
+    /// Connects to one of the servers.
+    ///
+    /// # Errors
+    /// [`Answer::Blocked`]: the credentials or the certificates are not valid. [`Answer::Later`]: no server can be reached.
+    pub(super) async fn open(sink: &str, options: &Options) -> Result<Connection, Answer> {
+        let (lost, said) = (CancellationToken::new(), Arc::<Mutex<Option<String>>>::default());
+        let (on_loss, on_error) = (lost.clone(), said.clone());
+        let connect = authenticated(options).map_err(Answer::Blocked)?;
+        let mut connect = connect
+            .name(format!("tributary, sink {sink}"))
+            .connection_timeout(options.connect_timeout)
+            .request_timeout(Some(options.request_timeout))
+            .ping_interval(PING_INTERVAL)
+            // Each server once. After a loss these attempts are made, too, for nobody, and end.
+            .max_reconnects(options.servers.len())
+            .reconnect_delay_callback(|_| Duration::ZERO)
+            .require_tls(options.requires_tls())
+            .event_callback(move |event| {
+                match event {
+                    Event::Disconnected | Event::Closed => on_loss.cancel(),
+                    Event::ServerError(error) => {
+                        *on_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+                    }
+                    _ => {}
+                }
+                ready(())
+            });
+        if let Some(ca) = &options.tls.ca {
+            connect = connect.add_root_certificates(ca.clone());
+        }
+        if let Some((cert, key)) = &options.tls.identity {
+            connect = connect.add_client_certificate(cert.clone(), key.clone());
+        }
+        let servers = options.shown_servers();
+        let client = connect.connect(options.servers.as_slice()).await.map_err(|error| {
+            let mut why = error.to_string();
+            let mut cause = error.source().and_then(std::error::Error::source);
+            while let Some(error) = cause {
+                why = format!("{why}: {error}");
+                cause = error.source();
+            }
+            match error.kind() {
+                ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
+                    Answer::Blocked(format!("{servers} does not accept the credentials: {why}"))
+                }
+                ConnectErrorKind::Tls => Answer::Blocked(format!("cannot connect to {servers}: {why}")),
+                _ => Answer::Later(format!("cannot connect to {servers}: {why}"), None),
+            }
+        })?;
+        Ok(Connection { client, lost, said })
+    }
+
+    /// Whether it can be used.
+    pub(super) fn is_open(&self) -> bool {
+        !self.lost.is_cancelled() && self.client.connection_state() == State::Connected
+    }
+
+    /// A fault, with the last error that the server has sent on this connection.
+    pub(super) fn explained(&self, fault: &str) -> String {
+        match &*self.said.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(said) => format!("{fault}; the server said: {said}"),
+            None => fault.to_owned(),
+        }
+    }
+}
+
+/// Options with the credentials, which are read now.
+fn authenticated(options: &Options) -> Result<ConnectOptions, String> {
+    let read =
+        |path: &Path| std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()));
+    match (&options.credentials_file, &options.token_file) {
+        (Some(path), _) => ConnectOptions::with_credentials(&read(path)?)
+            .map_err(|error| format!("{} has no credentials of NATS: {error}", path.display())),
+        (None, Some(path)) => Ok(ConnectOptions::with_token(read(path)?.trim().to_owned())),
+        (None, None) => Ok(ConnectOptions::new()),
+    }
+}

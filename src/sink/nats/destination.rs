@@ -1,0 +1,187 @@
+//! Publishes messages to JetStream, and reads its acknowledgements.
+
+use async_nats::{HeaderMap, Request as NatsRequest, RequestErrorKind};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+use tracing::warn;
+
+use super::connection::Connection;
+use super::message::{Message, divide};
+use super::options::Options;
+use super::stream::{ApiError, Reply, Stream, code};
+use crate::sink::forward::{Answer, Compression, Destination, Request};
+
+/// Of these headers JetStream knows the first two: repeats have the same id, and a message for another stream is refused.
+const MESSAGE_ID: &str = "Nats-Msg-Id";
+const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
+const CONTENT_TYPE: &str = "Content-Type";
+const CONTENT_ENCODING: &str = "Content-Encoding";
+/// The media type of JSON lines.
+const NDJSON: &str = "application/x-ndjson";
+
+/// A stream of JetStream.
+#[derive(Debug)]
+pub(super) struct JetStream {
+    sink: String,
+    options: Options,
+    /// The connection in use. Locked while another one is made, so that all messages wait for that one.
+    opened: Mutex<Option<Opened>>,
+}
+
+#[derive(Clone, Debug)]
+struct Opened {
+    connection: Connection,
+    stream: Stream,
+}
+
+/// JetStream's acknowledgement.
+#[derive(Debug, Deserialize)]
+struct PubAck {
+    stream: String,
+    #[serde(rename = "seq")]
+    _sequence: u64,
+}
+
+impl JetStream {
+    /// The stream of these options. It is looked at with the first connection.
+    pub(super) fn new(sink: &str, options: &Options) -> JetStream {
+        JetStream { sink: sink.to_owned(), options: options.clone(), opened: Mutex::default() }
+    }
+
+    /// The connection in use, or another one.
+    async fn open(&self) -> Result<Opened, Answer> {
+        let mut opened = self.opened.lock().await;
+        if let Some(opened) = opened.as_ref().filter(|opened| opened.connection.is_open()) {
+            return Ok(opened.clone());
+        }
+        *opened = None;
+        let connection = Connection::open(&self.sink, &self.options).await?;
+        let stream = match Stream::open(&connection.client, &self.options).await {
+            Ok(stream) => stream,
+            Err(Answer::Later(why, pause)) => return Err(Answer::Later(connection.explained(&why), pause)),
+            Err(answer) => return Err(answer),
+        };
+        if stream.is_in_memory {
+            let (sink, stream) = (&self.sink, &self.options.stream);
+            warn!(sink, stream, "the stream is in memory: what it has acknowledged is lost when its servers stop");
+        }
+        Ok(opened.insert(Opened { connection, stream }).clone())
+    }
+
+    /// The next message is sent on another connection, and the stream is looked at again.
+    async fn forget(&self) {
+        *self.opened.lock().await = None;
+    }
+
+    fn headers(&self, id: &str, message: &Message) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(MESSAGE_ID, id);
+        headers.insert(EXPECTED_STREAM, self.options.stream.as_str());
+        headers.insert(CONTENT_TYPE, NDJSON);
+        match message.compression() {
+            Compression::None => {}
+            compression => headers.insert(CONTENT_ENCODING, compression.as_str()),
+        }
+        headers
+    }
+}
+
+impl Destination for JetStream {
+    async fn prepare(&self) -> Answer {
+        self.open().await.map_or_else(|answer| answer, |_| Answer::Accepted)
+    }
+
+    async fn send(&self, request: &Request) -> Answer {
+        let Some(message) = Message::of(&request.payload) else {
+            return Answer::Refused("it is not a message of this sink".into());
+        };
+        let Opened { connection, stream } = match self.open().await {
+            Ok(opened) => opened,
+            Err(answer) => return answer,
+        };
+        let Options { stream: name, request_timeout, .. } = &self.options;
+        if !stream.takes(&message.subject) {
+            self.forget().await;
+            let (taken, subject) = (stream.subjects.join(", "), &message.subject);
+            return Answer::Blocked(format!("the stream {name} takes the subjects [{taken}], and not {subject}"));
+        }
+        let headers = self.headers(&request.id, &message);
+        let publish = NatsRequest::new().headers(headers).payload(message.body).timeout(Some(*request_timeout));
+        let published = tokio::select! {
+            published = connection.client.send_request(message.subject.clone(), publish) => published,
+            () = connection.lost.cancelled() => {
+                return Answer::Later(connection.explained("the connection to the server was lost"), None);
+            }
+        };
+        match published {
+            Ok(reply) => judge(&reply.payload, name, &message.subject),
+            Err(error) => match error.kind() {
+                RequestErrorKind::MaxPayloadExceeded => Answer::TooLarge(error.to_string()),
+                RequestErrorKind::InvalidSubject => Answer::Refused(error.to_string()),
+                RequestErrorKind::NoResponders => {
+                    self.forget().await;
+                    Answer::Later(format!("no stream takes {}", message.subject), None)
+                }
+                RequestErrorKind::TimedOut => {
+                    self.forget().await;
+                    let fault = format!("no acknowledgement of {name} within {request_timeout:?}");
+                    Answer::Later(connection.explained(&fault), None)
+                }
+                RequestErrorKind::Other => {
+                    self.forget().await;
+                    Answer::Later(connection.explained(&error.to_string()), None)
+                }
+            },
+        }
+    }
+
+    fn split(&self, request: &Request) -> Option<[Request; 2]> {
+        divide(request, self.options.compress_above)
+    }
+}
+
+/// What a reply means.
+fn judge(reply: &[u8], stream: &str, subject: &str) -> Answer {
+    match serde_json::from_slice::<Reply<PubAck>>(reply) {
+        Ok(Reply { error: Some(ApiError { err_code, description }), .. }) => match err_code {
+            code::MESSAGE_TOO_LARGE => Answer::TooLarge(description),
+            code::OTHER_STREAM => {
+                Answer::Blocked(format!("another stream than {stream} takes {subject}: {description}"))
+            }
+            _ => Answer::Later(
+                format!("the stream {stream} does not take messages now: {description} ({err_code})"),
+                None,
+            ),
+        },
+        Ok(Reply { content: Some(PubAck { stream: other, .. }), .. }) if other != stream => {
+            Answer::Blocked(format!("the stream {other} has acknowledged a message for {stream}"))
+        }
+        Ok(Reply { content: Some(_), .. }) => Answer::Accepted,
+        Ok(Reply { .. }) | Err(_) => {
+            Answer::Later(format!("{subject} was answered by something that is not JetStream"), None)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_acknowledgement_of_the_stream_itself_counts() {
+        let judge = |reply: &str| judge(reply.as_bytes(), "S", "a.b");
+        assert_eq!(judge(r#"{"stream":"S","seq":7}"#), Answer::Accepted);
+        assert_eq!(judge(r#"{"stream":"S","seq":7,"duplicate":true,"domain":"x"}"#), Answer::Accepted);
+        assert!(matches!(judge(r#"{"stream":"T","seq":7}"#), Answer::Blocked(_)));
+        let error = |code: u32| {
+            format!(r#"{{"error":{{"code":400,"err_code":{code},"description":"why"}},"stream":"S","seq":0}}"#)
+        };
+        assert_eq!(judge(&error(10054)), Answer::TooLarge("why".into()));
+        assert!(matches!(judge(&error(10060)), Answer::Blocked(_)));
+        let full = "the stream S does not take messages now: why (10077)";
+        assert_eq!(judge(&error(10077)), Answer::Later(full.into(), None));
+        for other in ["", "{}", "+OK", "[]", r#"{"stream":"S"}"#] {
+            assert!(matches!(judge(other), Answer::Later(..)), "{other}");
+        }
+    }
+}

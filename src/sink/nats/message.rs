@@ -1,0 +1,108 @@
+//! Messages as the store keeps them: a head with the subject, and the body as it is sent.
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | `TNat` |
+//! | 4 | 1 | 1, the version |
+//! | 5 | 2 | length of the subject, big-endian |
+//! | 7 | | the subject, and then the body, in the compression that its first bytes tell |
+
+use std::io;
+
+use bytes::Bytes;
+
+use crate::sink::forward::{Compression, Request, divide_lines};
+
+const MAGIC: [u8; 5] = *b"TNat\x01";
+const HEAD_BYTES: usize = MAGIC.len() + 2;
+
+/// What a stored message consists of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Message {
+    pub(super) subject: String,
+    pub(super) body: Bytes,
+}
+
+impl Message {
+    /// Reads a stored message. `None`: it is none of this version.
+    pub(super) fn of(stored: &Bytes) -> Option<Message> {
+        let head = stored.get(..HEAD_BYTES).filter(|head| head.starts_with(&MAGIC))?;
+        let end = HEAD_BYTES + usize::from(u16::from_be_bytes([head[5], head[6]]));
+        let subject = str::from_utf8(stored.get(HEAD_BYTES..end)?).ok()?.to_owned();
+        Some(Message { subject, body: stored.slice(end..) })
+    }
+
+    /// How the body is compressed.
+    pub(super) fn compression(&self) -> Compression {
+        Compression::of(&self.body)
+    }
+}
+
+/// The JSON lines of a stored message. `None`: it is none of this version.
+///
+/// # Errors
+/// The compression is damaged, or the lines are longer than 256 MiB.
+pub fn lines(stored: &Bytes) -> Option<io::Result<Vec<u8>>> {
+    let message = Message::of(stored)?;
+    Some(message.compression().decompress(&message.body))
+}
+
+/// JSON lines as a stored message. They are compressed when they have more than `compress_above` bytes, and shorter when they
+/// are.
+pub(super) fn store(subject: &str, lines: &[u8], compress_above: usize) -> Bytes {
+    // Templates and names of listeners are short.
+    let length = subject.len() as u16;
+    let head = || [&MAGIC[..], &length.to_be_bytes(), subject.as_bytes()].concat();
+    if lines.len() > compress_above
+        && let Ok(stored) = Compression::Zstd.compress_to(lines, head())
+        && stored.len() < HEAD_BYTES + subject.len() + lines.len()
+    {
+        return stored.into();
+    }
+    [&head(), lines].concat().into()
+}
+
+/// The length of the body of a stored message.
+pub(super) fn body_bytes(subject: &str, stored: &Bytes) -> usize {
+    stored.len() - HEAD_BYTES - subject.len()
+}
+
+/// Divides a stored message between two of its lines. `None`: it has one line only.
+pub(super) fn divide(request: &Request, compress_above: usize) -> Option<[Request; 2]> {
+    let message = Message::of(&request.payload)?;
+    let lines = message.compression().decompress(&message.body).ok()?;
+    divide_lines(request, &lines, |part| Some(store(&message.subject, part, compress_above)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_message_is_read_back_whether_it_is_compressed_or_not() {
+        let text = "{\"name\":\"x\"}\n".repeat(100);
+        for compress_above in [0, 1 << 20] {
+            let stored = store("a.b", text.as_bytes(), compress_above);
+            let message = Message::of(&stored).unwrap();
+            assert_eq!((message.subject.as_str(), message.body.len()), ("a.b", body_bytes("a.b", &stored)));
+            assert_eq!(message.compression() == Compression::Zstd, compress_above == 0);
+            assert_eq!(lines(&stored).unwrap().unwrap(), text.as_bytes());
+        }
+        let short = store("a.b", b"{}\n", 0);
+        assert_eq!(Message::of(&short).unwrap().compression(), Compression::None, "it would be longer");
+        for other in [&b""[..], b"{}\n", b"TNat\x01", b"TNat\x01\0\x05abc", b"TNat\x02\0\x01a"] {
+            assert_eq!(Message::of(&Bytes::copy_from_slice(other)), None);
+        }
+    }
+
+    #[test]
+    fn a_message_is_divided_with_its_subject_and_every_line_once() {
+        let text: String = (0..9).map(|number| format!("{{\"number\":{number}}}\n")).collect();
+        let stored = store("a.b", text.as_bytes(), 0);
+        let [first, second] = divide(&Request { id: "7".into(), events: 9, payload: stored }, 0).unwrap();
+        assert_eq!((first.id.as_str(), second.id.as_str(), first.events + second.events), ("7.1", "7.2", 9));
+        let both = [&first, &second].map(|part| lines(&part.payload).unwrap().unwrap()).concat();
+        assert_eq!(both, text.as_bytes());
+        assert_eq!(Message::of(&second.payload).unwrap().subject, "a.b");
+    }
+}
