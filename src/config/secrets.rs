@@ -83,11 +83,11 @@ impl Config {
                     });
                     secrets.extend(keys.chain(headers));
                 }
-                SinkKind::Stdout(_)
-                | SinkKind::File(_)
-                | SinkKind::Parquet(_)
-                | SinkKind::Tcp(_)
-                | SinkKind::Discard => {}
+                SinkKind::Parquet(options) => {
+                    let files = options.upload.iter().flat_map(|upload| upload.secret_files());
+                    secrets.extend(files.map(|(key, path)| (format!("sinks.{name}.upload.{key}"), path)));
+                }
+                SinkKind::Stdout(_) | SinkKind::File(_) | SinkKind::Tcp(_) | SinkKind::Discard => {}
             }
         }
         secrets

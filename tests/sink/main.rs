@@ -34,3 +34,4 @@ mod select;
 mod sending;
 mod stdout;
 mod tcp;
+mod upload;
